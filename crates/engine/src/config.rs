@@ -1,0 +1,171 @@
+//! Parameters, with the papers' defaults.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// All parameters of the engine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Task-aware boosting.
+    pub tavs: Tavs,
+    /// The fairness ledger.
+    pub ledger: Ledger,
+}
+
+/// Parameters of task-aware boosting (TAVS). The defaults are the paper's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tavs {
+    /// A task that runs no longer than this after an event behaves like an I/O-bound one (§3.1: 0.5 ms).
+    /// 1 us to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub io_threshold: Duration,
+    /// Added to the degree of belief by positive evidence (§5: 5). 0 to 1000.
+    pub positive_evidence: i32,
+    /// Subtracted from the degree of belief by negative evidence (§5: 20). 0 to 1000.
+    pub negative_evidence: i32,
+    /// A task is I/O-bound if its degree of belief is above this (§5: 20). Within `belief_min..belief_max`.
+    pub belief_threshold: i32,
+    /// Lower bound of the degree of belief (§5: -100). -10000 to 0.
+    pub belief_min: i32,
+    /// Upper bound of the degree of belief (§5: 300). 0 to 10000.
+    pub belief_max: i32,
+    /// CPU time a vCPU may use while boosted, as a fraction of all it uses (§3.2, §5.2: 0.125). 0 to 1;
+    /// 0 turns boosting off.
+    pub pb_ratio: f64,
+    /// How often the counts behind `pb_ratio` start afresh (§3.2 says "periodically": 1 s). 10 ms to 1 h.
+    #[serde(with = "humantime_serde")]
+    pub pb_period: Duration,
+    /// Longest boost (§3.2: a tick, 10 ms). 100 us to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub max_boost: Duration,
+    /// Boost only for events that the correlation says an I/O-bound task waits for (§3.3). Without it any
+    /// event for a VM with an I/O-bound task boosts.
+    pub correlation: bool,
+    /// Tasks looked at when a block is requested (§3.3.1: 3). 1 to 16.
+    pub inspection_window: usize,
+    /// Bits of a port's saturating counter (§3.3.2: 2). 1 to 8.
+    pub counter_bits: u32,
+    /// Guest tasks remembered per vCPU; the least recently seen is forgotten first (§4.1). 2 to 65536.
+    pub tasks_per_vcpu: usize,
+    /// An observation after an event ends when the vCPU ran this long (§2.2: a time slice, 30 ms).
+    /// 1 ms to 10 s.
+    #[serde(with = "humantime_serde")]
+    pub time_slice: Duration,
+}
+
+impl Default for Tavs {
+    fn default() -> Self {
+        Tavs {
+            io_threshold: Duration::from_micros(500),
+            positive_evidence: 5,
+            negative_evidence: 20,
+            belief_threshold: 20,
+            belief_min: -100,
+            belief_max: 300,
+            pb_ratio: 0.125,
+            pb_period: Duration::from_secs(1),
+            max_boost: Duration::from_millis(10),
+            correlation: true,
+            inspection_window: 3,
+            counter_bits: 2,
+            tasks_per_vcpu: 256,
+            time_slice: Duration::from_millis(30),
+        }
+    }
+}
+
+/// Parameters of the ledger that takes back what boosts gave beyond a VM's share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ledger {
+    /// How often accounts are settled. 1 ms to 10 s.
+    #[serde(with = "humantime_serde")]
+    pub period: Duration,
+    /// A debt is repaid over this time. 1 ms to 60 s, not below `period`.
+    #[serde(with = "humantime_serde")]
+    pub horizon: Duration,
+    /// A VM's share is never lowered below this fraction of its weight. 0.01 to 1.
+    pub min_share: f64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Ledger { period: Duration::from_millis(50), horizon: Duration::from_millis(250), min_share: 0.05 }
+    }
+}
+
+/// A parameter outside its range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {value} is out of range: allowed is {allowed}")]
+pub struct ConfigError {
+    /// The dotted key, relative to [`Config`].
+    pub key: &'static str,
+    /// The value found.
+    pub value: String,
+    /// What would be accepted.
+    pub allowed: &'static str,
+}
+
+impl Config {
+    /// Checks every parameter against its documented range.
+    ///
+    /// # Errors
+    /// The first parameter out of its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let t = &self.tavs;
+        let ledger = &self.ledger;
+        duration("tavs.io_threshold", t.io_threshold, 1_000, 1_000_000_000, "1us to 1s")?;
+        number("tavs.positive_evidence", t.positive_evidence, 0, 1000, "0 to 1000")?;
+        number("tavs.negative_evidence", t.negative_evidence, 0, 1000, "0 to 1000")?;
+        number("tavs.belief_min", t.belief_min, -10_000, 0, "-10000 to 0")?;
+        number("tavs.belief_max", t.belief_max, 0, 10_000, "0 to 10000")?;
+        let between = "between tavs.belief_min and tavs.belief_max";
+        number("tavs.belief_threshold", t.belief_threshold, t.belief_min, t.belief_max, between)?;
+        number("tavs.pb_ratio", t.pb_ratio, 0.0, 1.0, "0 to 1")?;
+        duration("tavs.pb_period", t.pb_period, 10_000_000, 3_600_000_000_000, "10ms to 1h")?;
+        duration("tavs.max_boost", t.max_boost, 100_000, 1_000_000_000, "100us to 1s")?;
+        number("tavs.inspection_window", t.inspection_window, 1, 16, "1 to 16")?;
+        number("tavs.counter_bits", t.counter_bits, 1, 8, "1 to 8")?;
+        number("tavs.tasks_per_vcpu", t.tasks_per_vcpu, 2, 65_536, "2 to 65536")?;
+        duration("tavs.time_slice", t.time_slice, 1_000_000, 10_000_000_000, "1ms to 10s")?;
+        duration("ledger.period", ledger.period, 1_000_000, 10_000_000_000, "1ms to 10s")?;
+        duration("ledger.horizon", ledger.horizon, 1_000_000, 60_000_000_000, "1ms to 60s")?;
+        if ledger.horizon < ledger.period {
+            let value = format!("{:?}", ledger.horizon);
+            return Err(ConfigError { key: "ledger.horizon", value, allowed: "at least ledger.period" });
+        }
+        number("ledger.min_share", ledger.min_share, 0.01, 1.0, "0.01 to 1")
+    }
+}
+
+fn number<N: PartialOrd + std::fmt::Display>(
+    key: &'static str,
+    value: N,
+    min: N,
+    max: N,
+    allowed: &'static str,
+) -> Result<(), ConfigError> {
+    // Written so that NaN, which compares false to everything, is refused.
+    if value >= min && value <= max {
+        Ok(())
+    } else {
+        Err(ConfigError { key, value: value.to_string(), allowed })
+    }
+}
+
+fn duration(
+    key: &'static str,
+    value: Duration,
+    min: u64,
+    max: u64,
+    allowed: &'static str,
+) -> Result<(), ConfigError> {
+    let nanos = value.as_nanos();
+    if nanos >= u128::from(min) && nanos <= u128::from(max) {
+        Ok(())
+    } else {
+        Err(ConfigError { key, value: format!("{value:?}"), allowed })
+    }
+}

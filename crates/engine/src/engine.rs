@@ -1,0 +1,303 @@
+//! The engine: events in, actions out.
+
+use crate::action::{Action, ActionKind, Boost};
+use crate::config::{Config, ConfigError};
+use crate::event::{Event, EventKind, Time, VmId};
+use crate::explain::{Decision, Reason, VmExplain};
+use crate::ledger::Ledger;
+use crate::nanos;
+use crate::vcpu::Boosted;
+use crate::vm::Vm;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// More VMs than any host runs: a bound on memory if a source goes wrong.
+const MAX_VMS: usize = 4096;
+
+/// Counts of what went wrong outside the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// Events that sources reported as lost.
+    pub lost: u64,
+    /// Events older than one seen before.
+    pub late: u64,
+    /// Events that name a VM or vCPU that is not followed.
+    pub unknown: u64,
+}
+
+/// Infers which guest work someone waits for and decides what to give it first.
+///
+/// Sans-I/O: give it events with [`on_event`](Engine::on_event) and the time with
+/// [`on_deadline`](Engine::on_deadline), and after each take the decisions with
+/// [`poll_action`](Engine::poll_action). The same calls give the same actions. Any sequence of events is legal.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    now: Time,
+    vms: BTreeMap<VmId, Vm>,
+    boosts: BTreeSet<(Time, VmId, u16)>,
+    ledger: Ledger,
+    actions: VecDeque<Action>,
+    troubles: Troubles,
+}
+
+impl Engine {
+    /// An engine that knows no VM yet.
+    ///
+    /// # Errors
+    /// A parameter out of its range.
+    pub fn new(config: Config) -> Result<Engine, ConfigError> {
+        config.validate()?;
+        Ok(Engine {
+            config,
+            now: Time::default(),
+            vms: BTreeMap::new(),
+            boosts: BTreeSet::new(),
+            ledger: Ledger::default(),
+            actions: VecDeque::new(),
+            troubles: Troubles::default(),
+        })
+    }
+
+    /// Tells the engine what happened.
+    pub fn on_event(&mut self, event: &Event) {
+        if event.at < self.now {
+            self.troubles.late = self.troubles.late.saturating_add(1);
+        }
+        self.now = self.now.max(event.at);
+        self.expire_boosts();
+        if self.handle(event.kind).is_none() {
+            self.troubles.unknown = self.troubles.unknown.saturating_add(1);
+        }
+    }
+
+    /// When the engine wants to be called next, if nothing happens before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let boost = self.boosts.first().map(|(until, _, _)| *until);
+        [boost, self.ledger.next()].into_iter().flatten().min()
+    }
+
+    /// Tells the engine the time.
+    pub fn on_deadline(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.expire_boosts();
+        if self.ledger.next().is_some_and(|next| next <= self.now) {
+            self.settle();
+        }
+    }
+
+    /// The next decision, in the order in which they were made.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The state behind the decisions about a VM; `None` if it is not followed.
+    #[must_use]
+    pub fn explain(&self, vm: VmId) -> Option<VmExplain> {
+        self.vms.get(&vm).map(|state| state.explain(vm, &self.ledger, &self.config))
+    }
+
+    /// The VMs that are followed.
+    pub fn vms(&self) -> impl Iterator<Item = VmId> {
+        self.vms.keys().copied()
+    }
+
+    /// What went wrong outside the engine so far.
+    #[must_use]
+    pub fn troubles(&self) -> Troubles {
+        self.troubles
+    }
+
+    /// Handles an event; `None` if it names something that is not followed.
+    fn handle(&mut self, kind: EventKind) -> Option<()> {
+        let now = self.now;
+        let config = &self.config.tavs;
+        match kind {
+            EventKind::VmAdded { vm, vcpus, weight } => {
+                self.remove(vm);
+                if self.vms.len() >= MAX_VMS {
+                    return None;
+                }
+                self.vms.insert(vm, Vm::new(vcpus, weight.max(1), &self.config.tavs));
+            }
+            EventKind::VmRemoved { vm } => self.remove(vm)?,
+            EventKind::Run { vm, thread, pcpu } => self.vms.get_mut(&vm)?.run(thread, pcpu, now, config),
+            EventKind::Stop { vm, thread, runnable } => {
+                self.vms.get_mut(&vm)?.stop(thread, runnable, now, config);
+            }
+            EventKind::Wake { vm, thread } => self.vms.get_mut(&vm)?.wake(thread, now, config),
+            EventKind::TaskSwitch { vm, vcpu: index, task } => {
+                let state = self.vms.get_mut(&vm)?;
+                let vcpu = state.vcpu(index)?;
+                let ended = vcpu.account(now, config);
+                let (io_bound, verdict) = vcpu.dispatch(task, now, config);
+                state.learn(ended);
+                state.learn(verdict);
+                self.task_runs(vm, index, io_bound);
+            }
+            EventKind::Halt { vm, vcpu: index } => {
+                let state = self.vms.get_mut(&vm)?;
+                let vcpu = state.vcpu(index)?;
+                let ended = vcpu.account(now, config);
+                let verdict = vcpu.halt(config);
+                state.learn(ended);
+                state.learn(verdict);
+                self.end_boost(vm, index);
+            }
+            EventKind::Resume { vm, vcpu: index } => {
+                let state = self.vms.get_mut(&vm)?;
+                let vcpu = state.vcpu(index)?;
+                let ended = vcpu.account(now, config);
+                let resumed = vcpu.resume(now, config);
+                state.learn(ended);
+                if let Some((io_bound, verdict)) = resumed {
+                    state.learn(verdict);
+                    self.task_runs(vm, index, io_bound);
+                }
+            }
+            EventKind::Ipi { vm, vcpu, .. } => {
+                // Only counted as activity of a known vCPU; no inference of this engine uses it yet.
+                self.vms.get_mut(&vm)?.vcpu(vcpu)?;
+            }
+            EventKind::Packet { vm, protocol, port } => {
+                let state = self.vms.get_mut(&vm)?;
+                let correlated = !config.correlation || state.ports.predicts_io_bound((protocol, port));
+                self.consider_boost(vm, correlated);
+                let state = self.vms.get_mut(&vm)?;
+                state.packet((protocol, port), now, &self.config.tavs);
+            }
+            EventKind::BlockRead { vm, vcpu, request } => {
+                let state = self.vms.get_mut(&vm)?;
+                let io_bound = state.vcpu(vcpu)?.inspect(config);
+                state.reads.request(request, io_bound);
+            }
+            EventKind::BlockDone { vm, request } => {
+                let state = self.vms.get_mut(&vm)?;
+                let correlated = state.reads.complete(request) || !config.correlation;
+                state.event_pending(false, now, config);
+                self.consider_boost(vm, correlated);
+            }
+            EventKind::Lost { vm, count } => {
+                self.troubles.lost = self.troubles.lost.saturating_add(count);
+                self.ledger.distrust();
+                match vm {
+                    Some(vm) => self.vms.get_mut(&vm)?.forget(),
+                    None => self.vms.values_mut().for_each(Vm::forget),
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn remove(&mut self, vm: VmId) -> Option<()> {
+        let state = self.vms.get(&vm)?;
+        for index in (0..).take(state.vcpus.len()) {
+            self.end_boost(vm, index);
+        }
+        if self.ledger.permille(vm) != 1000 {
+            self.act(ActionKind::Share { vm, permille: 1000 });
+        }
+        self.ledger.remove(vm);
+        self.vms.remove(&vm);
+        Some(())
+    }
+
+    /// Decides about an event that is pending for a VM (TAVS §3.2).
+    fn consider_boost(&mut self, vm: VmId, correlated: bool) {
+        let now = self.now;
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        let verdict = Self::weigh(state, &self.config, self.ledger.debt(vm) > 0, correlated, now);
+        let reason = verdict.err().unwrap_or(Reason::Boosted);
+        state.decision = Some(Decision { at: now, verdict: reason });
+        if let Ok(index) = verdict {
+            self.begin_boost(vm, index);
+        }
+    }
+
+    fn weigh(
+        state: &mut Vm,
+        config: &Config,
+        in_debt: bool,
+        correlated: bool,
+        now: Time,
+    ) -> Result<u16, Reason> {
+        if config.tavs.pb_ratio <= 0.0 {
+            return Err(Reason::Off);
+        }
+        let index = state.boost_candidate().ok_or(Reason::NoIoBoundTask)?;
+        if !correlated {
+            return Err(Reason::NotCorrelated);
+        }
+        if state.is_boosted() {
+            return Err(Reason::AlreadyBoosted);
+        }
+        state.account(now, &config.tavs);
+        let vcpu = state.vcpu(index).ok_or(Reason::NoIoBoundTask)?;
+        if vcpu.may_boost(now, in_debt, &config.tavs) { Ok(index) } else { Err(Reason::BudgetSpent) }
+    }
+
+    fn begin_boost(&mut self, vm: VmId, index: u16) {
+        let claims = self.vms.iter().map(|(vm, state)| state.claim(*vm));
+        self.ledger.open(self.now, claims, &self.config.ledger);
+        let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
+        let until = self.now.plus(nanos(self.config.tavs.max_boost));
+        let hit = vcpu.runs_io_bound(&self.config.tavs);
+        vcpu.boosted = Some(Boosted { until, hit });
+        vcpu.counts.boosts += 1;
+        self.boosts.insert((until, vm, index));
+        self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::Io });
+    }
+
+    /// A task was dispatched on a vCPU: a boost is for I/O-bound ones only.
+    fn task_runs(&mut self, vm: VmId, index: u16, io_bound: bool) {
+        if !io_bound {
+            self.end_boost(vm, index);
+        } else if let Some(boosted) =
+            self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)).and_then(|vcpu| vcpu.boosted.as_mut())
+        {
+            boosted.hit = true;
+        }
+    }
+
+    fn end_boost(&mut self, vm: VmId, index: u16) {
+        let now = self.now;
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        if state.vcpu(index).is_none_or(|vcpu| vcpu.boosted.is_none()) {
+            return;
+        }
+        // The emulator's time up to now was boosted too.
+        state.account(now, &self.config.tavs);
+        let Some(vcpu) = state.vcpu(index) else { return };
+        let Some(boosted) = vcpu.boosted.take() else { return };
+        vcpu.counts.hits += u64::from(boosted.hit);
+        self.boosts.remove(&(boosted.until, vm, index));
+        self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::None });
+    }
+
+    fn expire_boosts(&mut self) {
+        while let Some((until, vm, index)) =
+            self.boosts.first().copied().filter(|(until, _, _)| *until <= self.now)
+        {
+            if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) {
+                vcpu.counts.expired += 1;
+            }
+            self.end_boost(vm, index);
+            self.boosts.remove(&(until, vm, index));
+        }
+    }
+
+    fn settle(&mut self) {
+        for state in self.vms.values_mut() {
+            state.account(self.now, &self.config.tavs);
+        }
+        let claims: Vec<_> = self.vms.iter().map(|(vm, state)| state.claim(*vm)).collect();
+        for (vm, permille) in self.ledger.settle(self.now, &claims, &self.config.ledger) {
+            self.act(ActionKind::Share { vm, permille });
+        }
+        self.vms.values_mut().for_each(Vm::restart_pcpus);
+    }
+
+    fn act(&mut self, kind: ActionKind) {
+        self.actions.push_back(Action { at: self.now, kind });
+    }
+}

@@ -1,0 +1,168 @@
+//! What the engine is told: events from the sources, each with a monotonic timestamp.
+
+use serde::{Deserialize, Serialize};
+
+/// A point on the host's monotonic clock, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// Nanoseconds from `earlier` to `self`; zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// This point in time plus `nanos`, saturating.
+    #[must_use]
+    pub const fn plus(self, nanos: u64) -> Time {
+        Time(self.0.saturating_add(nanos))
+    }
+}
+
+/// A virtual machine, numbered by whoever feeds the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct VmId(pub u32);
+
+/// A guest task: one guest address space. Its value comes from the source (a masked CR3, a pid); the
+/// engine only compares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskId(pub u64);
+
+/// A host thread of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Thread {
+    /// The thread that runs the vCPU with this index.
+    Vcpu(u16),
+    /// A thread of the VM's I/O path (QEMU's main loop and I/O threads: the papers' driver domain).
+    Emulator(u16),
+}
+
+/// Transport protocol of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Something that happened on the host or, seen from outside, in a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When it happened. Events that arrive late are taken as happening now.
+    pub at: Time,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// The kinds of [`Event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventKind {
+    /// A VM is followed from now on. Adding a VM that is already known starts it afresh.
+    VmAdded {
+        /// The VM.
+        vm: VmId,
+        /// Number of vCPUs.
+        vcpus: u16,
+        /// Weight of the VM among the others, as its control group has it.
+        weight: u32,
+    },
+    /// A VM is gone.
+    VmRemoved {
+        /// The VM.
+        vm: VmId,
+    },
+    /// A host thread of the VM got a physical CPU.
+    Run {
+        /// The VM.
+        vm: VmId,
+        /// Which of its threads.
+        thread: Thread,
+        /// The physical CPU.
+        pcpu: u16,
+    },
+    /// A host thread of the VM lost its physical CPU.
+    Stop {
+        /// The VM.
+        vm: VmId,
+        /// Which of its threads.
+        thread: Thread,
+        /// Whether it still wants to run (it was preempted) rather than sleeps.
+        runnable: bool,
+    },
+    /// A sleeping host thread of the VM became runnable.
+    Wake {
+        /// The VM.
+        vm: VmId,
+        /// Which of its threads.
+        thread: Thread,
+    },
+    /// The guest switched to another address space on a vCPU.
+    TaskSwitch {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
+        /// The task that runs from now on.
+        task: TaskId,
+    },
+    /// The guest halted a vCPU: nothing to run.
+    Halt {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
+    },
+    /// A halted vCPU goes on.
+    Resume {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
+    },
+    /// The guest sent an inter-processor interrupt.
+    Ipi {
+        /// The VM.
+        vm: VmId,
+        /// Index of the sending vCPU.
+        vcpu: u16,
+        /// Destination field of the interrupt command.
+        dest: u32,
+        /// Interrupt vector.
+        vector: u8,
+    },
+    /// A packet that some guest task may be waiting for was queued towards the VM (TAVS §3.3.2).
+    Packet {
+        /// The VM.
+        vm: VmId,
+        /// Transport protocol.
+        protocol: Protocol,
+        /// Destination port.
+        port: u16,
+    },
+    /// The guest asked for a block to be read (TAVS §3.3.1).
+    BlockRead {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU that sent the request.
+        vcpu: u16,
+        /// Identifies the request until it is done.
+        request: u64,
+    },
+    /// A block read is complete and its interrupt pending.
+    BlockDone {
+        /// The VM.
+        vm: VmId,
+        /// The request that is done.
+        request: u64,
+    },
+    /// Events were lost before they reached the engine. What it believes about run times is not to be
+    /// trusted until the next event of each thread.
+    Lost {
+        /// The VM whose events were lost; `None` if any may be.
+        vm: Option<VmId>,
+        /// How many.
+        count: u64,
+    },
+}

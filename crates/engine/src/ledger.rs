@@ -1,0 +1,342 @@
+//! The ledger: a boost changes when a VM gets the CPU, not how much.
+//!
+//! The kernel does not charge real-time run time to the fair class, so a VM that is boosted gets its fair share and
+//! the boosted time on top. The ledger compares what each VM got with what weighted fair sharing would have given it,
+//! and lowers the share of a boosted VM until the difference is gone. It counts the error itself, so it needs no
+//! model of the kernel's scheduler and what is left of the error does not grow with time.
+
+use crate::budget::nanos_f64;
+use crate::config::Ledger as Config;
+use crate::event::{Time, VmId};
+use crate::nanos;
+use std::collections::BTreeMap;
+
+/// A set of physical CPUs; numbers above its size wrap, which can only make two pools one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PcpuSet([u64; 16]);
+
+impl PcpuSet {
+    pub(crate) fn insert(&mut self, pcpu: u16) {
+        let bit = usize::from(pcpu) % (self.0.len() * 64);
+        self.0[bit / 64] |= 1 << (bit % 64);
+    }
+
+    fn overlaps(&self, other: &PcpuSet) -> bool {
+        self.0.iter().zip(other.0).any(|(a, b)| a & b != 0)
+    }
+
+    fn join(&mut self, other: &PcpuSet) {
+        for (a, b) in self.0.iter_mut().zip(other.0) {
+            *a |= b;
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+/// What a VM got and wanted so far, since it was added.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub(crate) vm: VmId,
+    pub(crate) weight: u32,
+    pub(crate) threads: u64,
+    /// Nanoseconds its threads ran.
+    pub(crate) ran: u64,
+    /// Nanoseconds its threads waited for a physical CPU.
+    pub(crate) waited: u64,
+    /// Nanoseconds its threads ran boosted.
+    pub(crate) boosted: u64,
+    /// The physical CPUs its threads ran on or waited for since the last settlement.
+    pub(crate) pcpus: PcpuSet,
+}
+
+/// A VM's account.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    ran: u64,
+    waited: u64,
+    boosted: u64,
+    /// What the VM got beyond its fair share, in nanoseconds; `None` while it has not been boosted.
+    debt: Option<i64>,
+    /// Boosted time since the account was opened: no more than this is taken back.
+    since_open: u64,
+    last_boost: Time,
+    permille: u16,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    accounts: BTreeMap<VmId, Account>,
+    settled: Time,
+    next: Option<Time>,
+    distrust: bool,
+}
+
+const FULL: u16 = 1000;
+/// A change of share smaller than this is not worth a system call.
+const STEP: u16 = 20;
+
+impl Ledger {
+    /// When accounts are to be settled next; `None` while no VM was boosted.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.next
+    }
+
+    /// A VM is being boosted: from now on accounts are settled.
+    pub(crate) fn open(&mut self, now: Time, claims: impl Iterator<Item = Claim>, config: &Config) {
+        if self.next.is_some() {
+            return;
+        }
+        for claim in claims {
+            self.restart(&claim);
+        }
+        self.settled = now;
+        self.next = Some(now.plus(nanos(config.period)));
+    }
+
+    fn restart(&mut self, claim: &Claim) {
+        let Claim { vm, ran, waited, boosted, .. } = *claim;
+        let (debt, since_open, last_boost, permille) = match self.accounts.get(&vm) {
+            Some(account) => (account.debt, account.since_open, account.last_boost, account.permille),
+            None => (None, 0, Time(0), FULL),
+        };
+        let account = Account { ran, waited, boosted, debt, since_open, last_boost, permille };
+        self.accounts.insert(vm, account);
+    }
+
+    /// Run times are unreliable until the next settlement.
+    pub(crate) fn distrust(&mut self) {
+        self.distrust = true;
+    }
+
+    pub(crate) fn remove(&mut self, vm: VmId) {
+        self.accounts.remove(&vm);
+    }
+
+    /// What the VM got beyond its fair share and has not repaid, in nanoseconds.
+    pub(crate) fn debt(&self, vm: VmId) -> i64 {
+        self.accounts.get(&vm).and_then(|account| account.debt).unwrap_or(0)
+    }
+
+    /// The fraction of its weight that the VM has now, in permille.
+    pub(crate) fn permille(&self, vm: VmId) -> u16 {
+        self.accounts.get(&vm).map_or(FULL, |account| account.permille)
+    }
+
+    /// Settles all accounts; returns the VMs whose share changes, and to what.
+    pub(crate) fn settle(&mut self, now: Time, claims: &[Claim], config: &Config) -> Vec<(VmId, u16)> {
+        let window = now.since(self.settled);
+        self.settled = now;
+        let distrust = std::mem::take(&mut self.distrust) || window == 0;
+        let mut changes = Vec::new();
+        for pool in pools(claims) {
+            let deltas: Vec<Delta> = pool.iter().map(|claim| self.delta(claim, window)).collect();
+            let capacity: u64 = deltas.iter().map(|delta| delta.ran).sum();
+            if distrust || capacity == 0 {
+                continue;
+            }
+            let fair = fair_shares(capacity, &deltas);
+            for ((claim, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
+                let Some(account) = self.accounts.get_mut(&claim.vm) else { continue };
+                account.book(now, delta, fair, nanos(config.period), nanos(config.horizon));
+                let permille = account.target(fair, capacity, window, config);
+                if permille.abs_diff(account.permille) >= STEP || permille == FULL && account.permille != FULL
+                {
+                    account.permille = permille;
+                    changes.push((claim.vm, permille));
+                }
+            }
+        }
+        for claim in claims {
+            self.restart(claim);
+        }
+        let open = self.accounts.values().any(|account| account.debt.is_some());
+        self.next = open.then(|| now.plus(nanos(config.period)));
+        changes
+    }
+
+    fn delta(&self, claim: &Claim, window: u64) -> Delta {
+        let before = self.accounts.get(&claim.vm);
+        let ran = claim.ran.saturating_sub(before.map_or(claim.ran, |account| account.ran));
+        let waited = claim.waited.saturating_sub(before.map_or(claim.waited, |account| account.waited));
+        let boosted = claim.boosted.saturating_sub(before.map_or(claim.boosted, |account| account.boosted));
+        let most = window.saturating_mul(claim.threads.min(claim.pcpus.len().max(1)));
+        Delta { weight: claim.weight, ran, wanted: ran.saturating_add(waited).min(most).max(ran), boosted }
+    }
+}
+
+impl Account {
+    fn book(&mut self, now: Time, delta: &Delta, fair: u64, period: u64, horizon: u64) {
+        if delta.boosted > 0 {
+            self.last_boost = now;
+            self.since_open = self.since_open.saturating_add(delta.boosted);
+            self.debt.get_or_insert(0);
+        }
+        let Some(debt) = self.debt.as_mut() else { return };
+        let error = signed(delta.ran).saturating_sub(signed(fair));
+        // Credit is bounded: a VM can't save it up to be favoured later.
+        *debt = debt.saturating_add(error).clamp(-signed(period / 2), signed(self.since_open));
+        if *debt <= 0 && now.since(self.last_boost) > horizon.saturating_mul(4) {
+            self.debt = None;
+            self.since_open = 0;
+        }
+    }
+
+    /// The share that repays the debt within the horizon.
+    ///
+    /// With the fraction `f` of the pool the VM's share is worth, it must get `t = f - debt / (horizon * pCPUs)`
+    /// instead. A weight of `x * w` gets `x w / (x w + W)` of a pool where the others weigh `W = w (1 - f) / f`.
+    fn target(&self, fair: u64, capacity: u64, window: u64, config: &Config) -> u16 {
+        let debt = self.debt.unwrap_or(0);
+        if debt <= 0 || fair == 0 || fair >= capacity {
+            return FULL;
+        }
+        let fraction = nanos_f64(fair) / nanos_f64(capacity);
+        let pcpus = nanos_f64(capacity) / nanos_f64(window);
+        let owed = nanos_f64(debt.unsigned_abs()) / (nanos_f64(nanos(config.horizon)) * pcpus);
+        let target = (fraction - owed).max(0.0);
+        let share = target * (1.0 - fraction) / (fraction * (1.0 - target));
+        // Between min_share and 1, so between 0 and 1000.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let permille = (share.max(config.min_share).min(1.0) * f64::from(FULL)) as u16;
+        permille.max(1)
+    }
+}
+
+fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+/// What a VM got and wanted between two settlements.
+#[derive(Clone, Copy, Debug)]
+struct Delta {
+    weight: u32,
+    ran: u64,
+    wanted: u64,
+    boosted: u64,
+}
+
+/// Groups VMs that shared a physical CPU, directly or through others: only they took time from each other.
+fn pools(claims: &[Claim]) -> Vec<Vec<Claim>> {
+    let mut pools: Vec<(PcpuSet, Vec<Claim>)> = Vec::new();
+    for claim in claims {
+        let mut joined = (claim.pcpus, vec![*claim]);
+        let (touching, apart): (Vec<_>, Vec<_>) =
+            pools.into_iter().partition(|(pcpus, _)| pcpus.overlaps(&claim.pcpus));
+        for (pcpus, members) in touching {
+            joined.0.join(&pcpus);
+            joined.1.extend(members);
+        }
+        pools = apart;
+        pools.push(joined);
+    }
+    pools.into_iter().map(|(_, members)| members).collect()
+}
+
+/// Weighted max-min fair shares of `capacity`: nobody gets more than it wanted, and what it leaves goes to the others
+/// by weight. In the order of `claims`.
+fn fair_shares(capacity: u64, claims: &[Delta]) -> Vec<u64> {
+    let mut order: Vec<usize> = (0..claims.len()).collect();
+    // By wanted / weight, compared crosswise to stay in integers.
+    order.sort_by_key(|i| u128::from(claims[*i].wanted) * 1_000_000 / u128::from(claims[*i].weight.max(1)));
+    let mut shares = vec![0; claims.len()];
+    let mut left = u128::from(capacity);
+    let mut weights: u128 = claims.iter().map(|claim| u128::from(claim.weight.max(1))).sum();
+    for i in order {
+        let weight = u128::from(claims[i].weight.max(1));
+        let share = (left * weight / weights).min(u128::from(claims[i].wanted));
+        shares[i] = u64::try_from(share).unwrap_or(u64::MAX);
+        left -= share;
+        weights -= weight;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delta(weight: u32, ran: u64, wanted: u64) -> Delta {
+        Delta { weight, ran, wanted, boosted: 0 }
+    }
+
+    #[test]
+    fn fair_shares_follow_weights_and_demand() {
+        assert_eq!(fair_shares(600, &[delta(1, 0, 600); 6]), [100; 6]);
+        assert_eq!(fair_shares(600, &[delta(2, 0, 600), delta(1, 0, 600)]), [400, 200]);
+        assert_eq!(fair_shares(600, &[delta(1, 0, 60), delta(1, 0, 600), delta(1, 0, 600)]), [60, 270, 270]);
+        assert_eq!(fair_shares(0, &[delta(1, 0, 60)]), [0]);
+    }
+
+    #[test]
+    fn vms_on_different_cpus_are_settled_apart() {
+        let on = |vm, cpus: &[u16]| {
+            let mut pcpus = PcpuSet::default();
+            cpus.iter().for_each(|cpu| pcpus.insert(*cpu));
+            Claim { vm: VmId(vm), weight: 1, threads: 1, ran: 0, waited: 0, boosted: 0, pcpus }
+        };
+        let pools = pools(&[on(0, &[0]), on(1, &[1]), on(2, &[2, 3]), on(3, &[0, 1])]);
+        let mut sizes: Vec<usize> = pools.iter().map(Vec::len).collect();
+        sizes.sort_unstable();
+        assert_eq!(sizes, [1, 3]);
+    }
+
+    /// Six VMs on one CPU; one is boosted for part of the time, on top of what its share gives. The fair class is
+    /// modelled as an ideal fluid.
+    #[test]
+    fn what_a_boost_gave_is_taken_back() {
+        let config = Config::default();
+        let mut ledger = Ledger::default();
+        let mut pcpus = PcpuSet::default();
+        pcpus.insert(0);
+        let mut claims: Vec<Claim> = (0..6)
+            .map(|vm| {
+                let vm = VmId(vm);
+                Claim { vm, weight: 1024, threads: 2, ran: 0, waited: 0, boosted: 0, pcpus }
+            })
+            .collect();
+        let mut now = Time(0);
+        ledger.open(now, claims.iter().copied(), &config);
+        let window = nanos(config.period);
+        let boost = window / 20;
+        for _ in 0..400 {
+            let weight_of = |i: u32| if i == 0 { u64::from(ledger.permille(VmId(0))) } else { 1000 };
+            let weights: u64 = (0..6).map(weight_of).sum();
+            for (i, claim) in (0..).zip(claims.iter_mut()) {
+                let boosted = if i == 0 { boost } else { 0 };
+                let ran = boosted + (window - boost) * weight_of(i) / weights;
+                claim.ran += ran;
+                claim.boosted += boosted;
+                claim.waited += window - ran;
+            }
+            now = now.plus(window);
+            ledger.settle(now, &claims, &config);
+        }
+        let total: u64 = claims.iter().map(|claim| claim.ran).sum();
+        let share = nanos_f64(claims[0].ran) * 6.0 / nanos_f64(total);
+        assert!((share - 1.0).abs() < 0.01, "share of the boosted VM: {share}");
+        assert!(ledger.permille(VmId(0)) < 800);
+    }
+
+    #[test]
+    fn a_vm_that_was_never_boosted_is_left_alone() {
+        let config = Config::default();
+        let mut ledger = Ledger::default();
+        let mut pcpus = PcpuSet::default();
+        pcpus.insert(0);
+        let claim = |vm, ran, boosted| {
+            let vm = VmId(vm);
+            Claim { vm, weight: 1, threads: 1, ran, waited: 100_000_000, boosted, pcpus }
+        };
+        ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
+        let changes = ledger.settle(
+            Time(50_000_000),
+            &[claim(0, 45_000_000, 0), claim(1, 5_000_000, 1_000_000)],
+            &config,
+        );
+        assert_eq!(changes, []);
+        assert_eq!(ledger.debt(VmId(0)), 0);
+    }
+}

@@ -1,0 +1,49 @@
+//! What frontdesk knows and decides: guest task tracking, inference and policy, without I/O.
+//!
+//! An [`Engine`] is told what happens on the host ([`Event`]) and says what to do ([`Action`]). It holds no clock,
+//! no thread and no handle: time comes with the events, and the same events give the same actions.
+//!
+//! - *Observation*: run, wait and stolen time of each vCPU, and which guest task runs on it.
+//! - *Inference*: which tasks are I/O-bound (TAVS §3.1), and which ports and disk reads lead to them (TAVS §3.3).
+//! - *Policy*: partial boosts, bounded in time and by `pb_ratio` (TAVS §3.2), and the ledger that takes back what they
+//!   gave beyond a VM's share.
+//!
+//! ```
+//! use frontdesk_engine::{Config, Engine, Event, EventKind, TaskId, Time, VmId};
+//!
+//! let mut engine = Engine::new(Config::default())?;
+//! let vm = VmId(1);
+//! engine.on_event(&Event { at: Time(0), kind: EventKind::VmAdded { vm, vcpus: 1, weight: 1024 } });
+//! let task = TaskId(0x1234_0000);
+//! engine.on_event(&Event { at: Time(1000), kind: EventKind::TaskSwitch { vm, vcpu: 0, task } });
+//! assert_eq!(engine.explain(vm).unwrap().vcpus[0].current, Some(task));
+//! assert_eq!(engine.poll_action(), None);
+//! # Ok::<(), frontdesk_engine::ConfigError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod action;
+mod blocks;
+mod budget;
+mod config;
+mod engine;
+mod event;
+mod explain;
+mod ledger;
+mod ports;
+mod tasks;
+mod thread;
+mod vcpu;
+mod vm;
+
+pub use action::{Action, ActionKind, Boost};
+pub use config::{Config, ConfigError, Ledger, Tavs};
+pub use engine::{Engine, Troubles};
+pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
+pub use explain::{Decision, PortExplain, Reason, TaskExplain, VcpuExplain, VmExplain};
+
+/// A duration in nanoseconds, saturating.
+fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,157 @@
+//! The network correlation: which destination ports lead to an I/O-bound task (TAVS §3.3.2).
+
+use crate::event::Protocol;
+use arrayvec::ArrayVec;
+
+/// Packets remembered before a time slice (TAVS §4.3.2: up to 16 entries).
+const MAX_RECORDED: usize = 16;
+const PORTS: usize = 65_536;
+const WORD_BITS: u32 = u64::BITS;
+
+/// A destination of packets inside a VM.
+pub(crate) type Port = (Protocol, u16);
+
+/// An N-bit saturating counter for each port: N x 8 KB per protocol, held once that protocol is seen.
+#[derive(Debug)]
+pub(crate) struct PortMap {
+    bits: u32,
+    tcp: Vec<u64>,
+    udp: Vec<u64>,
+}
+
+impl PortMap {
+    pub(crate) fn new(bits: u32) -> PortMap {
+        PortMap { bits: bits.clamp(1, 8), tcp: Vec::new(), udp: Vec::new() }
+    }
+
+    fn words(&self, protocol: Protocol) -> &Vec<u64> {
+        match protocol {
+            Protocol::Tcp => &self.tcp,
+            Protocol::Udp => &self.udp,
+        }
+    }
+
+    fn max(&self) -> u64 {
+        (1 << self.bits) - 1
+    }
+
+    /// Word and shift of a port's counter.
+    fn place(&self, port: u16) -> (usize, u32) {
+        let per_word = WORD_BITS / self.bits;
+        let index = u32::from(port);
+        ((index / per_word) as usize, index % per_word * self.bits)
+    }
+
+    pub(crate) fn counter(&self, (protocol, port): Port) -> u64 {
+        let (word, shift) = self.place(port);
+        self.words(protocol).get(word).map_or(0, |w| w >> shift & self.max())
+    }
+
+    /// Whether the most significant bit of the port's counter is set.
+    pub(crate) fn predicts_io_bound(&self, port: Port) -> bool {
+        self.counter(port) >> (self.bits - 1) == 1
+    }
+
+    /// Learns from one packet: up if it woke an I/O-bound task, down if not.
+    pub(crate) fn learn(&mut self, port: Port, io_bound: bool) {
+        let old = self.counter(port);
+        let new = if io_bound { (old + 1).min(self.max()) } else { old.saturating_sub(1) };
+        if new == old {
+            return;
+        }
+        let (word, shift) = self.place(port.1);
+        let mask = self.max() << shift;
+        let words = match port.0 {
+            Protocol::Tcp => &mut self.tcp,
+            Protocol::Udp => &mut self.udp,
+        };
+        if words.is_empty() {
+            words.resize(PORTS.div_ceil((WORD_BITS / self.bits) as usize), 0);
+        }
+        words[word] = words[word] & !mask | new << shift;
+    }
+
+    /// Ports whose counter is not zero.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Port, u64)> {
+        [Protocol::Tcp, Protocol::Udp]
+            .into_iter()
+            .filter(|protocol| !self.words(*protocol).is_empty())
+            .flat_map(move |protocol| (0..=u16::MAX).map(move |port| (protocol, port)))
+            .map(|port| (port, self.counter(port)))
+            .filter(|(_, counter)| *counter > 0)
+    }
+}
+
+/// The packets queued towards a VM since its last observation began.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    ports: ArrayVec<Port, MAX_RECORDED>,
+    overflow: bool,
+}
+
+impl Arrivals {
+    pub(crate) fn add(&mut self, port: Port) {
+        self.overflow |= self.ports.try_push(port).is_err();
+    }
+
+    /// Empties the record; the port if all packets went to one.
+    pub(crate) fn take_single(&mut self) -> Option<Port> {
+        let first = self.ports.first().copied();
+        let single = !self.overflow && self.ports.iter().all(|port| Some(*port) == first);
+        self.ports.clear();
+        self.overflow = false;
+        first.filter(|_| single)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ECHO: Port = (Protocol::Tcp, 7);
+
+    #[test]
+    fn two_bits_need_two_packets_and_forgive_one() {
+        let mut map = PortMap::new(2);
+        map.learn(ECHO, true);
+        assert!(!map.predicts_io_bound(ECHO));
+        map.learn(ECHO, true);
+        assert!(map.predicts_io_bound(ECHO));
+        map.learn(ECHO, true);
+        map.learn(ECHO, true);
+        assert_eq!(map.counter(ECHO), 3);
+        map.learn(ECHO, false);
+        assert!(map.predicts_io_bound(ECHO), "one stray packet does not undo the correlation");
+        map.learn(ECHO, false);
+        assert!(!map.predicts_io_bound(ECHO));
+    }
+
+    #[test]
+    fn counters_are_independent_for_every_width() {
+        for bits in 1..=8 {
+            let mut map = PortMap::new(bits);
+            for port in [0, 1, 31, 32, 1023, u16::MAX] {
+                map.learn((Protocol::Udp, port), true);
+                assert_eq!(map.counter((Protocol::Tcp, port)), 0);
+            }
+            let ports: Vec<u16> = map.iter().map(|((_, port), _)| port).collect();
+            assert_eq!(ports, [0, 1, 31, 32, 1023, u16::MAX], "{bits} bits");
+        }
+    }
+
+    #[test]
+    fn only_a_single_port_is_judged() {
+        let mut arrivals = Arrivals::default();
+        assert_eq!(arrivals.take_single(), None);
+        arrivals.add(ECHO);
+        arrivals.add(ECHO);
+        assert_eq!(arrivals.take_single(), Some(ECHO));
+        arrivals.add(ECHO);
+        arrivals.add((Protocol::Udp, 7));
+        assert_eq!(arrivals.take_single(), None);
+        for _ in 0..=MAX_RECORDED {
+            arrivals.add(ECHO);
+        }
+        assert_eq!(arrivals.take_single(), None, "what was not recorded may have gone elsewhere");
+    }
+}

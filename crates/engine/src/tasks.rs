@@ -1,0 +1,94 @@
+//! The guest tasks of one vCPU and how sure we are that each is I/O-bound (TAVS §3.1, §4.1).
+
+use crate::config::Tavs;
+use crate::event::{TaskId, Time};
+use lru::LruCache;
+use std::num::NonZeroUsize;
+
+/// What an observation of a task says about it (TAVS §3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    Positive,
+    Negative,
+}
+
+/// What is known of a guest task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Task {
+    pub(crate) belief: i32,
+    pub(crate) ran: u64,
+    pub(crate) dispatches: u64,
+    pub(crate) last_seen: Time,
+}
+
+/// A bounded pool of tasks; the least recently seen makes room.
+#[derive(Debug)]
+pub(crate) struct TaskTable {
+    tasks: LruCache<TaskId, Task>,
+    io_bound: usize,
+}
+
+impl TaskTable {
+    pub(crate) fn new(config: &Tavs) -> TaskTable {
+        let capacity = NonZeroUsize::new(config.tasks_per_vcpu).unwrap_or(NonZeroUsize::MIN);
+        TaskTable { tasks: LruCache::new(capacity), io_bound: 0 }
+    }
+
+    /// Notes that `id` is dispatched; returns whether it is I/O-bound.
+    pub(crate) fn dispatch(&mut self, id: TaskId, now: Time, config: &Tavs) -> bool {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.dispatches = task.dispatches.saturating_add(1);
+            task.last_seen = now;
+            return is_io_bound(task, config);
+        }
+        let task = Task { dispatches: 1, last_seen: now, ..Task::default() };
+        if let Some((_, evicted)) = self.tasks.push(id, task)
+            && is_io_bound(&evicted, config)
+        {
+            self.io_bound = self.io_bound.saturating_sub(1);
+        }
+        false
+    }
+
+    /// Adds run time to a task. A task that was reclaimed meanwhile is not brought back.
+    pub(crate) fn charge(&mut self, id: TaskId, ran: u64) {
+        if let Some(task) = self.tasks.peek_mut(&id) {
+            task.ran = task.ran.saturating_add(ran);
+        }
+    }
+
+    /// Applies evidence to a task's degree of belief.
+    pub(crate) fn observe(&mut self, id: TaskId, evidence: Evidence, config: &Tavs) {
+        let Some(task) = self.tasks.peek_mut(&id) else { return };
+        let before = is_io_bound(task, config);
+        let change = match evidence {
+            Evidence::Positive => config.positive_evidence,
+            Evidence::Negative => config.negative_evidence.saturating_neg(),
+        };
+        let belief = task.belief.saturating_add(change);
+        task.belief = belief.max(config.belief_min).min(config.belief_max);
+        match (before, is_io_bound(task, config)) {
+            (false, true) => self.io_bound += 1,
+            (true, false) => self.io_bound = self.io_bound.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn is_io_bound(&self, id: TaskId, config: &Tavs) -> bool {
+        self.tasks.peek(&id).is_some_and(|task| is_io_bound(task, config))
+    }
+
+    /// Whether any task is I/O-bound.
+    pub(crate) fn any_io_bound(&self) -> bool {
+        self.io_bound > 0
+    }
+
+    /// All tasks, most recently seen first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+        self.tasks.iter().map(|(id, task)| (*id, task))
+    }
+}
+
+pub(crate) fn is_io_bound(task: &Task, config: &Tavs) -> bool {
+    task.belief > config.belief_threshold
+}

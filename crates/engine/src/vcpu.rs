@@ -1,0 +1,385 @@
+//! One vCPU: which guest task runs on it, for how long, and what that says after an event (TAVS §3.1).
+
+use crate::budget::Budget;
+use crate::config::Tavs;
+use crate::event::{TaskId, Time};
+use crate::nanos;
+use crate::tasks::{Evidence, TaskTable};
+use crate::thread::ThreadTimes;
+use arrayvec::ArrayVec;
+
+/// Largest inspection window that can be configured.
+const MAX_WINDOW: usize = 16;
+
+/// Where in the order of tasks after an event we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The task that was there when the vCPU was scheduled with the event pending. Whatever it does is ambiguous:
+    /// it was preempted by the task that the event woke, or is it itself.
+    First,
+    /// So far every task after the first ran shortly.
+    Consecutive,
+    /// Some task ran for long: a short one now says nothing.
+    AfterLong,
+}
+
+/// The observation that begins when a vCPU is scheduled with an event pending.
+///
+/// The paper ends it with the time slice. Here the emulator thread preempts the vCPU in the middle of it to send the
+/// reply, so it ends when the vCPU has *run* for a time slice.
+#[derive(Debug)]
+struct Observation {
+    phase: Phase,
+    first: Option<TaskId>,
+    ran: u64,
+    /// Whether the packet that began it is still to be judged.
+    unjudged: bool,
+}
+
+/// A boost that is going on.
+#[derive(Debug)]
+pub(crate) struct Boosted {
+    pub(crate) until: Time,
+    /// Whether an I/O-bound task has run in it.
+    pub(crate) hit: bool,
+}
+
+/// Counts since the VM was added.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) boosts: u64,
+    pub(crate) hits: u64,
+    pub(crate) expired: u64,
+}
+
+/// What a packet turned out to be: whether it woke an I/O-bound task; `Unclear` teaches nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    IoBound,
+    NotIoBound,
+    Unclear,
+}
+
+#[derive(Debug)]
+pub(crate) struct Vcpu {
+    pub(crate) thread: ThreadTimes,
+    pub(crate) tasks: TaskTable,
+    pub(crate) budget: Budget,
+    pub(crate) boosted: Option<Boosted>,
+    pub(crate) boosted_ran: u64,
+    pub(crate) counts: Counts,
+    /// When an I/O-bound task last ran here.
+    pub(crate) last_io: Option<Time>,
+    /// An event is pending; the observation begins when the vCPU is scheduled.
+    pending: Option<bool>,
+    current: Option<TaskId>,
+    halted: bool,
+    /// Run time of the current task since it was dispatched.
+    dispatch_ran: u64,
+    /// Tasks dispatched, latest last.
+    recent: ArrayVec<TaskId, MAX_WINDOW>,
+    observation: Option<Observation>,
+}
+
+impl Vcpu {
+    pub(crate) fn new(config: &Tavs) -> Vcpu {
+        Vcpu {
+            thread: ThreadTimes::default(),
+            tasks: TaskTable::new(config),
+            budget: Budget::default(),
+            boosted: None,
+            boosted_ran: 0,
+            counts: Counts::default(),
+            last_io: None,
+            pending: None,
+            current: None,
+            halted: false,
+            dispatch_ran: 0,
+            recent: ArrayVec::new(),
+            observation: None,
+        }
+    }
+
+    /// The task on the vCPU; `None` while it is halted or before the first switch.
+    pub(crate) fn current(&self) -> Option<TaskId> {
+        self.current.filter(|_| !self.halted)
+    }
+
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted
+    }
+
+    /// Whether the task on the vCPU is I/O-bound.
+    pub(crate) fn runs_io_bound(&self, config: &Tavs) -> bool {
+        self.current().is_some_and(|task| self.tasks.is_io_bound(task, config))
+    }
+
+    /// Brings all time accounts up to `now`. A verdict comes when an observation ends by it.
+    pub(crate) fn account(&mut self, now: Time, config: &Tavs) -> Option<Verdict> {
+        let ran = self.thread.account(now);
+        if ran == 0 {
+            return None;
+        }
+        let boosted = self.boosted.is_some();
+        self.budget.charge(now, nanos(config.pb_period), ran, boosted);
+        if boosted {
+            self.boosted_ran = self.boosted_ran.saturating_add(ran);
+        }
+        if let Some(task) = self.current() {
+            self.dispatch_ran = self.dispatch_ran.saturating_add(ran);
+            self.tasks.charge(task, ran);
+        }
+        let observation = self.observation.as_mut()?;
+        observation.ran = observation.ran.saturating_add(ran);
+        if observation.ran < nanos(config.time_slice) {
+            return None;
+        }
+        self.end_observation(config)
+    }
+
+    /// An event is pending for the guest on this vCPU. `judge`: a packet whose port is to be learnt from.
+    pub(crate) fn event_pending(&mut self, judge: bool, config: &Tavs) -> Option<Verdict> {
+        self.pending = Some(judge);
+        if self.thread.is_running() { self.begin_observation(config) } else { None }
+    }
+
+    /// The vCPU was scheduled.
+    pub(crate) fn run(&mut self, pcpu: u16, config: &Tavs) -> Option<Verdict> {
+        self.thread.run(pcpu);
+        self.begin_observation(config)
+    }
+
+    fn begin_observation(&mut self, config: &Tavs) -> Option<Verdict> {
+        let unjudged = self.pending.take()?;
+        let verdict = self.end_observation(config);
+        self.observation = Some(Observation { phase: Phase::First, first: self.current(), ran: 0, unjudged });
+        verdict
+    }
+
+    /// Ends the observation; the task that is still running has been seen as long as it will be.
+    fn end_observation(&mut self, config: &Tavs) -> Option<Verdict> {
+        self.leave_current(config);
+        let observation = self.observation.take()?;
+        observation.unjudged.then(|| self.judge(observation.first, None, config))
+    }
+
+    /// TAVS §4.3.2: up if the first woken task is I/O-bound, down if neither it nor the first task is.
+    fn judge(&self, first: Option<TaskId>, woken: Option<TaskId>, config: &Tavs) -> Verdict {
+        let io_bound = |task: Option<TaskId>| task.is_some_and(|id| self.tasks.is_io_bound(id, config));
+        match (io_bound(woken), io_bound(first)) {
+            (true, _) => Verdict::IoBound,
+            (false, true) => Verdict::Unclear,
+            (false, false) => Verdict::NotIoBound,
+        }
+    }
+
+    /// The guest dispatched `task`. Returns whether it is I/O-bound, and a verdict on the packet before.
+    pub(crate) fn dispatch(&mut self, task: TaskId, now: Time, config: &Tavs) -> (bool, Option<Verdict>) {
+        if self.current() == Some(task) {
+            return (self.tasks.is_io_bound(task, config), None);
+        }
+        self.leave_current(config);
+        let verdict = self.next_after_event(Some(task), config);
+        self.halted = false;
+        self.current = Some(task);
+        self.dispatch_ran = 0;
+        if self.recent.is_full() {
+            self.recent.remove(0);
+        }
+        self.recent.push(task);
+        let io_bound = self.tasks.dispatch(task, now, config);
+        if io_bound {
+            self.last_io = Some(now);
+        }
+        (io_bound, verdict)
+    }
+
+    /// The guest halted: its idle task preempts nobody and is woken by nobody.
+    pub(crate) fn halt(&mut self, config: &Tavs) -> Option<Verdict> {
+        self.leave_current(config);
+        let verdict = self.next_after_event(None, config);
+        self.halted = true;
+        verdict
+    }
+
+    /// The guest goes on. A guest that idles keeps the last address space loaded, so without a switch the task
+    /// that runs now is the one that ran before.
+    pub(crate) fn resume(&mut self, now: Time, config: &Tavs) -> Option<(bool, Option<Verdict>)> {
+        if !self.halted {
+            return None;
+        }
+        let Some(task) = self.current else {
+            self.halted = false;
+            return None;
+        };
+        Some(self.dispatch(task, now, config))
+    }
+
+    /// Moves the observation on to `next`, the task that follows the current one (`None`: idle).
+    fn next_after_event(&mut self, next: Option<TaskId>, config: &Tavs) -> Option<Verdict> {
+        let observation = self.observation.as_mut()?;
+        if observation.phase != Phase::First {
+            return None;
+        }
+        let immediate = observation.ran <= nanos(config.io_threshold);
+        observation.phase = if immediate { Phase::Consecutive } else { Phase::AfterLong };
+        let first = observation.first;
+        std::mem::take(&mut observation.unjudged).then(|| self.judge(first, next, config))
+    }
+
+    /// Draws the evidence from the current task's run (TAVS §3.1, Figure 2).
+    fn leave_current(&mut self, config: &Tavs) {
+        let (Some(task), Some(observation)) = (self.current(), self.observation.as_mut()) else { return };
+        let short = self.dispatch_ran <= nanos(config.io_threshold);
+        let evidence = match observation.phase {
+            Phase::First => return,
+            Phase::Consecutive if short => Evidence::Positive,
+            Phase::AfterLong if short => return,
+            Phase::Consecutive | Phase::AfterLong => Evidence::Negative,
+        };
+        if evidence == Evidence::Negative {
+            observation.phase = Phase::AfterLong;
+        }
+        self.tasks.observe(task, evidence, config);
+    }
+
+    /// Whether an I/O-bound task is among the last tasks dispatched (TAVS §3.3.1).
+    pub(crate) fn inspect(&self, config: &Tavs) -> bool {
+        let window = self.recent.iter().rev().take(config.inspection_window);
+        window.into_iter().any(|task| self.tasks.is_io_bound(*task, config))
+    }
+
+    /// Events were lost: nothing can be concluded from what was going on.
+    pub(crate) fn forget(&mut self) {
+        self.thread.forget();
+        self.observation = None;
+        self.pending = None;
+        self.dispatch_ran = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn belief(vcpu: &Vcpu, task: u64) -> i32 {
+        vcpu.tasks.iter().find(|(id, _)| *id == TaskId(task)).map_or(0, |(_, task)| task.belief)
+    }
+
+    /// Runs the tasks one after the other, each for so many microseconds, after an event.
+    fn after_event(vcpu: &mut Vcpu, config: &Tavs, start: u64, tasks: &[(u64, u64)]) {
+        let mut now = start;
+        vcpu.dispatch(TaskId(tasks[0].0), Time(now), config);
+        vcpu.thread.stop(true);
+        vcpu.event_pending(false, config);
+        vcpu.account(Time(now), config);
+        vcpu.run(0, config);
+        for pair in tasks.windows(2) {
+            now += pair[0].1 * 1000;
+            vcpu.account(Time(now), config);
+            vcpu.dispatch(TaskId(pair[1].0), Time(now), config);
+        }
+        now += tasks[tasks.len() - 1].1 * 1000;
+        vcpu.account(Time(now), config);
+        vcpu.dispatch(TaskId(99), Time(now), config);
+    }
+
+    /// TAVS Figure 2: after one event T2 and T3 give positive evidence, T4 and T6 negative, T1 and T5 none.
+    #[test]
+    fn figure_2() {
+        let config = Tavs::default();
+        let mut vcpu = Vcpu::new(&config);
+        after_event(&mut vcpu, &config, MS, &[(1, 100), (2, 300), (3, 400), (4, 2000), (5, 200), (6, 900)]);
+        let beliefs: Vec<i32> = (1..=6).map(|task| belief(&vcpu, task)).collect();
+        assert_eq!(beliefs, [0, 5, 5, -20, 0, -20]);
+    }
+
+    #[test]
+    fn five_observations_make_a_task_io_bound_and_one_long_run_undoes_four() {
+        let config = Tavs::default();
+        let mut vcpu = Vcpu::new(&config);
+        for round in 1..=4 {
+            after_event(&mut vcpu, &config, round * 100 * MS, &[(1, 100), (2, 300)]);
+        }
+        assert!(!vcpu.tasks.is_io_bound(TaskId(2), &config), "20 is not above the threshold");
+        after_event(&mut vcpu, &config, 500 * MS, &[(1, 100), (2, 300)]);
+        assert!(vcpu.tasks.is_io_bound(TaskId(2), &config));
+        after_event(&mut vcpu, &config, 600 * MS, &[(1, 100), (2, 700)]);
+        assert!(!vcpu.tasks.is_io_bound(TaskId(2), &config));
+    }
+
+    #[test]
+    fn belief_stays_in_its_range() {
+        let config = Tavs::default();
+        let mut vcpu = Vcpu::new(&config);
+        for round in 1..=100 {
+            after_event(&mut vcpu, &config, round * 100 * MS, &[(1, 100), (2, 300), (3, 5000)]);
+        }
+        assert_eq!((belief(&vcpu, 2), belief(&vcpu, 3)), (300, -100));
+    }
+
+    #[test]
+    fn without_an_event_nothing_is_learnt() {
+        let config = Tavs::default();
+        let mut vcpu = Vcpu::new(&config);
+        vcpu.thread.run(0);
+        for i in 0..100 {
+            vcpu.account(Time(i * 100_000), &config);
+            vcpu.dispatch(TaskId(i % 2), Time(i * 100_000), &config);
+        }
+        assert_eq!((belief(&vcpu, 0), belief(&vcpu, 1)), (0, 0));
+    }
+
+    /// The emulator thread takes the CPU in the middle of the task's run to send its reply.
+    #[test]
+    fn preempted_time_does_not_count_as_the_tasks() {
+        let config = Tavs::default();
+        let mut vcpu = Vcpu::new(&config);
+        vcpu.dispatch(TaskId(1), Time(0), &config);
+        vcpu.event_pending(false, &config);
+        vcpu.run(0, &config);
+        vcpu.account(Time(MS / 10), &config);
+        vcpu.dispatch(TaskId(2), Time(MS / 10), &config);
+        vcpu.account(Time(MS / 5), &config);
+        vcpu.thread.stop(true);
+        vcpu.account(Time(50 * MS), &config);
+        vcpu.run(0, &config);
+        vcpu.account(Time(50 * MS + MS / 10), &config);
+        vcpu.dispatch(TaskId(1), Time(50 * MS + MS / 10), &config);
+        assert_eq!(belief(&vcpu, 2), 5);
+    }
+
+    /// A VM with nothing else to do keeps the server's address space while it idles.
+    #[test]
+    fn a_task_that_wakes_from_idle_gives_positive_evidence() {
+        let config = Tavs::default();
+        let mut vcpu = Vcpu::new(&config);
+        vcpu.dispatch(TaskId(2), Time(0), &config);
+        vcpu.halt(&config);
+        vcpu.event_pending(true, &config);
+        vcpu.account(Time(MS), &config);
+        vcpu.run(0, &config);
+        vcpu.account(Time(MS + 1000), &config);
+        assert_eq!(vcpu.resume(Time(MS + 1000), &config), Some((false, Some(Verdict::NotIoBound))));
+        vcpu.account(Time(MS + 200_000), &config);
+        vcpu.halt(&config);
+        assert_eq!(belief(&vcpu, 2), 5);
+    }
+
+    #[test]
+    fn a_full_table_forgets_the_least_recently_seen() {
+        let config = Tavs { tasks_per_vcpu: 8, ..Tavs::default() };
+        let mut vcpu = Vcpu::new(&config);
+        for round in 1..=5 {
+            after_event(&mut vcpu, &config, round * 100 * MS, &[(1, 100), (2, 300)]);
+        }
+        assert!(vcpu.tasks.any_io_bound());
+        for task in 1000..1008 {
+            vcpu.dispatch(TaskId(task), Time(900 * MS), &config);
+        }
+        assert!(!vcpu.tasks.any_io_bound());
+        assert_eq!(vcpu.tasks.iter().count(), 8);
+    }
+}

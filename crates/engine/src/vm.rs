@@ -1,0 +1,286 @@
+//! One VM: its vCPUs and emulator threads, and the events on their way to it.
+
+use crate::blocks::Reads;
+use crate::config::{Config, Tavs};
+use crate::event::{Thread, Time, VmId};
+use crate::explain::{Decision, PortExplain, TaskExplain, VcpuExplain, VmExplain};
+use crate::ledger::{Claim, Ledger, PcpuSet};
+use crate::ports::{Arrivals, Port, PortMap};
+use crate::tasks::is_io_bound;
+use crate::thread::ThreadTimes;
+use crate::vcpu::{Vcpu, Verdict};
+use crate::{Boost, nanos};
+
+/// A guest has no more vCPUs than this; QEMU's limit is 4096, and more than 512 are not scheduled one by one.
+const MAX_VCPUS: u16 = 512;
+/// Emulator threads are told apart only for their run time; more than these share the last one's account.
+const MAX_EMULATORS: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) weight: u32,
+    pub(crate) vcpus: Vec<Vcpu>,
+    emulators: Vec<ThreadTimes>,
+    /// Time emulator threads ran while a vCPU was boosted.
+    emulator_boosted: u64,
+    pub(crate) ports: PortMap,
+    pub(crate) reads: Reads,
+    pub(crate) decision: Option<Decision>,
+    arrivals: Arrivals,
+    /// A packet is queued, but the emulator thread, which hands it to the guest, has not run yet.
+    undelivered: bool,
+    judgement: Option<Judgement>,
+    pcpus: PcpuSet,
+}
+
+/// A packet whose port is to be learnt from: it woke an I/O-bound task if one was woken on any vCPU.
+#[derive(Debug)]
+struct Judgement {
+    port: Port,
+    /// vCPUs that have not given their verdict.
+    outstanding: usize,
+    clear: bool,
+}
+
+impl Vm {
+    pub(crate) fn new(vcpus: u16, weight: u32, config: &Tavs) -> Vm {
+        Vm {
+            weight,
+            vcpus: (0..vcpus.clamp(1, MAX_VCPUS)).map(|_| Vcpu::new(config)).collect(),
+            emulators: Vec::new(),
+            emulator_boosted: 0,
+            ports: PortMap::new(config.counter_bits),
+            reads: Reads::new(),
+            decision: None,
+            arrivals: Arrivals::default(),
+            undelivered: false,
+            judgement: None,
+            pcpus: PcpuSet::default(),
+        }
+    }
+
+    pub(crate) fn vcpu(&mut self, index: u16) -> Option<&mut Vcpu> {
+        self.vcpus.get_mut(usize::from(index))
+    }
+
+    pub(crate) fn is_boosted(&self) -> bool {
+        self.vcpus.iter().any(|vcpu| vcpu.boosted.is_some())
+    }
+
+    fn emulator(&mut self, index: u16) -> &mut ThreadTimes {
+        let index = usize::from(index).min(MAX_EMULATORS - 1);
+        if index >= self.emulators.len() {
+            self.emulators.resize_with(index + 1, ThreadTimes::default);
+        }
+        &mut self.emulators[index]
+    }
+
+    fn account_emulator(&mut self, index: u16, now: Time) {
+        let ran = self.emulator(index).account(now);
+        if self.is_boosted() {
+            self.emulator_boosted = self.emulator_boosted.saturating_add(ran);
+        }
+    }
+
+    /// Brings every account of the VM up to `now`.
+    pub(crate) fn account(&mut self, now: Time, config: &Tavs) {
+        for index in 0..self.vcpus.len() {
+            let verdict = self.vcpus[index].account(now, config);
+            self.learn(verdict);
+        }
+        for index in 0..self.emulators.len() {
+            self.account_emulator(u16::try_from(index).unwrap_or(u16::MAX), now);
+        }
+    }
+
+    pub(crate) fn run(&mut self, thread: Thread, pcpu: u16, now: Time, config: &Tavs) {
+        self.pcpus.insert(pcpu);
+        match thread {
+            Thread::Vcpu(index) => {
+                let Some(vcpu) = self.vcpu(index) else { return };
+                let verdict = vcpu.account(now, config);
+                let second = vcpu.run(pcpu, config);
+                self.learn(verdict);
+                self.learn(second);
+            }
+            Thread::Emulator(index) => {
+                self.account_emulator(index, now);
+                self.emulator(index).run(pcpu);
+                if std::mem::take(&mut self.undelivered) {
+                    self.deliver(now, config);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn stop(&mut self, thread: Thread, runnable: bool, now: Time, config: &Tavs) {
+        match thread {
+            Thread::Vcpu(index) => {
+                let Some(vcpu) = self.vcpu(index) else { return };
+                let verdict = vcpu.account(now, config);
+                vcpu.thread.stop(runnable);
+                self.learn(verdict);
+            }
+            Thread::Emulator(index) => {
+                self.account_emulator(index, now);
+                self.emulator(index).stop(runnable);
+            }
+        }
+    }
+
+    pub(crate) fn wake(&mut self, thread: Thread, now: Time, config: &Tavs) {
+        match thread {
+            Thread::Vcpu(index) => {
+                let Some(vcpu) = self.vcpu(index) else { return };
+                let verdict = vcpu.account(now, config);
+                vcpu.thread.wake();
+                self.learn(verdict);
+            }
+            Thread::Emulator(index) => {
+                self.account_emulator(index, now);
+                self.emulator(index).wake();
+            }
+        }
+    }
+
+    /// A packet was queued towards the VM.
+    pub(crate) fn packet(&mut self, port: Port, now: Time, config: &Tavs) {
+        self.arrivals.add(port);
+        // Without an emulator thread in sight (vhost) the packet needs no help to reach the guest.
+        if self.emulators.is_empty() || self.emulators.iter().any(ThreadTimes::is_running) {
+            self.deliver(now, config);
+        } else {
+            self.undelivered = true;
+        }
+    }
+
+    /// Packets were handed to the guest. Which vCPU takes the interrupt is not known, so each is watched.
+    fn deliver(&mut self, now: Time, config: &Tavs) {
+        let single = self.arrivals.take_single();
+        self.judgement = single.map(|port| Judgement { port, outstanding: self.vcpus.len(), clear: true });
+        self.event_pending(single.is_some(), now, config);
+    }
+
+    /// An event is pending for the guest.
+    pub(crate) fn event_pending(&mut self, judge: bool, now: Time, config: &Tavs) {
+        for vcpu in &mut self.vcpus {
+            // Verdicts from here are on the packet before, which a new one leaves unjudged.
+            let _ = vcpu.account(now, config);
+            let _ = vcpu.event_pending(judge, config);
+        }
+    }
+
+    /// Takes a vCPU's verdict on the packet (TAVS §4.3.2).
+    pub(crate) fn learn(&mut self, verdict: Option<Verdict>) {
+        let (Some(verdict), Some(judgement)) = (verdict, self.judgement.as_mut()) else { return };
+        judgement.outstanding = judgement.outstanding.saturating_sub(1);
+        match verdict {
+            Verdict::IoBound => self.ports.learn(judgement.port, true),
+            Verdict::Unclear => judgement.clear = false,
+            Verdict::NotIoBound => {}
+        }
+        if verdict == Verdict::IoBound {
+            self.judgement = None;
+        } else if judgement.outstanding == 0 {
+            if judgement.clear {
+                self.ports.learn(judgement.port, false);
+            }
+            self.judgement = None;
+        }
+    }
+
+    /// The vCPU to boost: of those with an I/O-bound task the one where such a task ran last.
+    pub(crate) fn boost_candidate(&self) -> Option<u16> {
+        let candidates = self.vcpus.iter().enumerate().filter(|(_, vcpu)| vcpu.tasks.any_io_bound());
+        let (index, _) = candidates.max_by_key(|(index, vcpu)| (vcpu.last_io, usize::MAX - index))?;
+        u16::try_from(index).ok()
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.vcpus.iter_mut().for_each(Vcpu::forget);
+        self.emulators.iter_mut().for_each(ThreadTimes::forget);
+        self.arrivals = Arrivals::default();
+        self.undelivered = false;
+        self.judgement = None;
+    }
+
+    fn emulator_ran(&self) -> u64 {
+        self.emulators.iter().map(|thread| thread.ran).sum()
+    }
+
+    fn threads(&self) -> impl Iterator<Item = &ThreadTimes> {
+        self.vcpus.iter().map(|vcpu| &vcpu.thread).chain(&self.emulators)
+    }
+
+    /// What the VM got and wanted so far.
+    pub(crate) fn claim(&self, vm: VmId) -> Claim {
+        Claim {
+            vm,
+            weight: self.weight,
+            threads: self.threads().count() as u64,
+            ran: self.threads().map(|thread| thread.ran).sum(),
+            waited: self.threads().map(|thread| thread.waited).sum(),
+            boosted: self.vcpus.iter().map(|vcpu| vcpu.boosted_ran).sum::<u64>() + self.emulator_boosted,
+            pcpus: self.pcpus,
+        }
+    }
+
+    /// Starts a new settlement window for the set of physical CPUs.
+    pub(crate) fn restart_pcpus(&mut self) {
+        let mut pcpus = PcpuSet::default();
+        self.threads().filter_map(|thread| thread.pcpu).for_each(|pcpu| pcpus.insert(pcpu));
+        self.pcpus = pcpus;
+    }
+
+    pub(crate) fn explain(&self, vm: VmId, ledger: &Ledger, config: &Config) -> VmExplain {
+        let vcpus = self.vcpus.iter().map(|vcpu| explain_vcpu(vcpu, &config.tavs)).collect();
+        let ports = self.ports.iter().map(|((protocol, port), counter)| PortExplain {
+            protocol,
+            port,
+            counter,
+            boosts: self.ports.predicts_io_bound((protocol, port)),
+        });
+        VmExplain {
+            vm,
+            vcpus,
+            ports: ports.collect(),
+            debt_ns: ledger.debt(vm),
+            share_permille: ledger.permille(vm),
+            emulator_ran_ns: self.emulator_ran(),
+            decision: self.decision,
+        }
+    }
+}
+
+fn explain_vcpu(vcpu: &Vcpu, config: &Tavs) -> VcpuExplain {
+    let tasks = vcpu.tasks.iter().map(|(task, info)| TaskExplain {
+        task,
+        belief: info.belief,
+        io_bound: is_io_bound(info, config),
+        ran_ns: info.ran,
+        dispatches: info.dispatches,
+        last_seen: info.last_seen,
+    });
+    VcpuExplain {
+        current: vcpu.current(),
+        boost: if vcpu.boosted.is_some() { Boost::Io } else { Boost::None },
+        ran_ns: vcpu.thread.ran,
+        stolen_ns: vcpu.thread.waited,
+        boosted_ns: vcpu.boosted_ran,
+        boosts: vcpu.counts.boosts,
+        hits: vcpu.counts.hits,
+        expired: vcpu.counts.expired,
+        pb_used: vcpu.budget.used(),
+        tasks: tasks.collect(),
+    }
+}
+
+impl Vcpu {
+    /// Whether a boost is within the vCPU's budget. A vCPU that is idle takes nothing from its own VM's background
+    /// work by waking, so within its VM's share it needs no budget, as the credit scheduler boosts each vCPU that wakes with
+    /// credit left (TAVS §2.2).
+    pub(crate) fn may_boost(&mut self, now: Time, in_debt: bool, config: &Tavs) -> bool {
+        let idle = self.is_halted() && !in_debt;
+        idle || self.budget.allows(now, nanos(config.pb_period), config.pb_ratio)
+    }
+}

@@ -1,0 +1,257 @@
+//! Whole-engine behaviour on scripted events: learning, boosting, revoking, limits.
+
+use frontdesk_engine::{
+    Action, ActionKind, Boost, Config, Engine, Event, EventKind, Protocol, Reason, TaskId, Thread, Time, VmId,
+};
+use std::time::Duration;
+
+const VM: VmId = VmId(1);
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const HOG: TaskId = TaskId(0x1000_0000);
+const ECHO: TaskId = TaskId(0x2000_0000);
+
+/// A VM with one vCPU and one emulator thread on physical CPU 0, and a clock.
+struct World {
+    engine: Engine,
+    now: u64,
+}
+
+impl World {
+    fn new(config: Config) -> World {
+        let mut world = World { engine: Engine::new(config).unwrap(), now: MS };
+        world.feed(EventKind::VmAdded { vm: VM, vcpus: 1, weight: 1024 });
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+        world.pass(100 * MS);
+        world
+    }
+
+    fn feed(&mut self, kind: EventKind) {
+        self.engine.on_event(&Event { at: Time(self.now), kind });
+    }
+
+    fn pass(&mut self, nanos: u64) {
+        self.now += nanos;
+    }
+
+    fn actions(&mut self) -> Vec<ActionKind> {
+        std::iter::from_fn(|| self.engine.poll_action()).map(|action: Action| action.kind).collect()
+    }
+
+    fn packet(&mut self, port: u16) {
+        self.feed(EventKind::Packet { vm: VM, protocol: Protocol::Tcp, port });
+    }
+
+    /// The emulator thread takes the packet while the vCPU waits, then the vCPU goes on.
+    fn deliver(&mut self) {
+        let (vcpu, emulator) = (Thread::Vcpu(0), Thread::Emulator(0));
+        self.feed(EventKind::Stop { vm: VM, thread: vcpu, runnable: true });
+        self.feed(EventKind::Run { vm: VM, thread: emulator, pcpu: 0 });
+        self.pass(50 * US);
+        self.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
+        self.feed(EventKind::Run { vm: VM, thread: vcpu, pcpu: 0 });
+    }
+
+    /// The guest handles the event: the task wakes, runs so long, and the hog goes on.
+    fn handle(&mut self, task: TaskId, ran: u64) {
+        self.pass(50 * US);
+        self.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task });
+        self.pass(ran);
+        self.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    }
+
+    fn request(&mut self, port: u16, task: TaskId, ran: u64) {
+        self.packet(port);
+        self.deliver();
+        self.handle(task, ran);
+        self.pass(50 * MS);
+    }
+
+    fn learn_echo(&mut self) {
+        for _ in 0..8 {
+            self.request(7, ECHO, 200 * US);
+        }
+        self.actions();
+    }
+
+    fn reason(&self) -> Option<Reason> {
+        self.engine.explain(VM)?.decision.map(|decision| decision.verdict)
+    }
+}
+
+fn boost(level: Boost) -> ActionKind {
+    ActionKind::Boost { vm: VM, vcpu: 0, level }
+}
+
+#[test]
+fn a_boost_begins_with_the_packet_and_ends_with_the_next_other_task() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.packet(7);
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+    world.deliver();
+    world.pass(50 * US);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    assert_eq!(world.actions(), []);
+    world.pass(200 * US);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+    let vcpu = &world.engine.explain(VM).unwrap().vcpus[0];
+    assert_eq!(vcpu.boosts, vcpu.hits);
+    assert_eq!(vcpu.boosted_ns, 250 * US * vcpu.boosts);
+}
+
+#[test]
+fn nothing_is_boosted_before_the_inference_is_sure() {
+    let mut world = World::new(Config::default());
+    for _ in 0..5 {
+        world.request(7, ECHO, 200 * US);
+    }
+    assert_eq!(world.actions(), [], "belief 25 now, but the port's counter is still low");
+    assert_eq!(world.reason(), Some(Reason::NoIoBoundTask));
+    world.request(7, ECHO, 200 * US);
+    assert_eq!(world.reason(), Some(Reason::NotCorrelated));
+}
+
+#[test]
+fn another_port_is_not_boosted() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.packet(9);
+    assert_eq!(world.actions(), []);
+    assert_eq!(world.reason(), Some(Reason::NotCorrelated));
+}
+
+#[test]
+fn without_correlation_any_event_boosts() {
+    let mut config = Config::default();
+    config.tavs.correlation = false;
+    let mut world = World::new(config);
+    world.learn_echo();
+    world.packet(9);
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+}
+
+#[test]
+fn a_boost_that_nobody_answers_ends_by_time_alone() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.packet(7);
+    let deadline = world.engine.next_deadline().unwrap();
+    assert!(deadline <= Time(world.now + 10 * MS));
+    world.engine.on_deadline(Time(world.now + 10 * MS));
+    assert_eq!(world.actions()[..2], [boost(Boost::Io), boost(Boost::None)]);
+    assert_eq!(world.engine.explain(VM).unwrap().vcpus[0].expired, 1);
+}
+
+#[test]
+fn pb_ratio_bounds_boosted_time_and_zero_turns_it_off() {
+    for (ratio, allowed) in [(0.125, true), (0.01, false), (0.0, false)] {
+        let mut config = Config::default();
+        config.tavs.pb_ratio = ratio;
+        let mut world = World::new(config);
+        world.learn_echo();
+        let before = world.engine.explain(VM).unwrap().vcpus[0].boosts;
+        for _ in 0..200 {
+            // 0.4 ms of boost in every 4.5 ms: 8.9 %.
+            world.packet(7);
+            world.deliver();
+            world.handle(ECHO, 400 * US);
+            world.pass(4 * MS);
+        }
+        let vcpu = &world.engine.explain(VM).unwrap().vcpus[0];
+        assert!(vcpu.pb_used <= ratio + 0.01, "ratio {ratio}: {}", vcpu.pb_used);
+        assert_eq!(vcpu.boosts - before == 200, allowed, "ratio {ratio}: {} boosts", vcpu.boosts);
+    }
+}
+
+#[test]
+fn a_task_that_turns_cpu_bound_loses_its_boosts() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    for _ in 0..3 {
+        world.request(7, ECHO, 5 * MS);
+    }
+    world.actions();
+    world.packet(7);
+    assert_eq!(world.actions(), []);
+    assert_eq!(world.reason(), Some(Reason::NoIoBoundTask));
+}
+
+#[test]
+fn reads_requested_by_an_io_bound_task_boost_and_others_do_not() {
+    let mut config = Config::default();
+    config.tavs.inspection_window = 1;
+    let mut world = World::new(config);
+    world.learn_echo();
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::BlockRead { vm: VM, vcpu: 0, request: 100 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.feed(EventKind::BlockRead { vm: VM, vcpu: 0, request: 200 });
+    world.feed(EventKind::BlockDone { vm: VM, request: 200 });
+    assert_eq!(world.actions(), []);
+    world.feed(EventKind::BlockDone { vm: VM, request: 100 });
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+    world.feed(EventKind::BlockDone { vm: VM, request: 300 });
+    assert_eq!(world.reason(), Some(Reason::NotCorrelated), "a read never heard of boosts nothing");
+}
+
+#[test]
+fn an_idle_vm_is_boosted_beyond_its_pb_ratio_while_within_its_share() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    // The hog is gone: from here on the VM does nothing but answer.
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
+    world.pass(3000 * MS);
+    world.actions();
+    for _ in 0..20 {
+        world.packet(7);
+        assert_eq!(world.actions()[0], boost(Boost::Io));
+        world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(0) });
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+        world.feed(EventKind::Resume { vm: VM, vcpu: 0 });
+        world.pass(200 * US);
+        world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
+        assert_eq!(world.actions(), [boost(Boost::None)]);
+        world.pass(20 * MS);
+    }
+}
+
+#[test]
+fn removing_a_boosted_vm_takes_the_boost_back() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.packet(7);
+    world.feed(EventKind::VmRemoved { vm: VM });
+    assert_eq!(world.actions(), [boost(Boost::Io), boost(Boost::None)]);
+    assert!(world.engine.explain(VM).is_none());
+}
+
+#[test]
+fn lost_events_leave_no_false_evidence() {
+    let mut world = World::new(Config::default());
+    world.packet(7);
+    world.deliver();
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::Lost { vm: None, count: 3 });
+    world.pass(100 * MS);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    let explain = world.engine.explain(VM).unwrap();
+    assert!(explain.vcpus[0].tasks.iter().all(|task| task.belief == 0));
+    assert_eq!(world.engine.troubles().lost, 3);
+}
+
+#[test]
+fn a_parameter_out_of_range_is_named() {
+    let mut config = Config::default();
+    config.tavs.pb_ratio = f64::NAN;
+    let error = Engine::new(config).unwrap_err();
+    assert_eq!(error.to_string(), "tavs.pb_ratio = NaN is out of range: allowed is 0 to 1");
+    let mut config = Config::default();
+    config.ledger.horizon = Duration::from_millis(10);
+    assert_eq!(Engine::new(config).unwrap_err().allowed, "at least ledger.period");
+}

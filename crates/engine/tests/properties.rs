@@ -1,0 +1,162 @@
+//! What holds for any sequence of events, since guests are untrusted and sources lose things.
+
+use frontdesk_engine::{
+    Action, ActionKind, Boost, Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const TASKS: usize = 16;
+const VMS: u32 = 3;
+
+fn thread() -> impl Strategy<Value = Thread> {
+    prop_oneof![(0..4u16).prop_map(Thread::Vcpu), any::<u16>().prop_map(Thread::Emulator)]
+}
+
+fn kind() -> impl Strategy<Value = EventKind> {
+    let vm = || (0..VMS).prop_map(VmId);
+    let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
+    let vcpu = || 0..4u16;
+    prop_oneof![
+        1 => (vm(), any::<u16>(), any::<u32>())
+            .prop_map(|(vm, vcpus, weight)| EventKind::VmAdded { vm, vcpus: vcpus % 4, weight }),
+        1 => vm().prop_map(|vm| EventKind::VmRemoved { vm }),
+        8 => (vm(), thread(), any::<u16>()).prop_map(|(vm, thread, pcpu)| EventKind::Run { vm, thread, pcpu }),
+        8 => (vm(), thread(), any::<bool>())
+            .prop_map(|(vm, thread, runnable)| EventKind::Stop { vm, thread, runnable }),
+        4 => (vm(), thread()).prop_map(|(vm, thread)| EventKind::Wake { vm, thread }),
+        16 => (vm(), vcpu(), 0..40u64)
+            .prop_map(|(vm, vcpu, task)| EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) }),
+        4 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::Halt { vm, vcpu }),
+        4 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::Resume { vm, vcpu }),
+        1 => (vm(), vcpu(), any::<u32>(), any::<u8>())
+            .prop_map(|(vm, vcpu, dest, vector)| EventKind::Ipi { vm, vcpu, dest, vector }),
+        16 => (vm(), protocol, 0..4u16)
+            .prop_map(|(vm, protocol, port)| EventKind::Packet { vm, protocol, port }),
+        4 => (vm(), vcpu(), 0..8u64)
+            .prop_map(|(vm, vcpu, request)| EventKind::BlockRead { vm, vcpu, request }),
+        4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockDone { vm, request }),
+        1 => (prop::option::of(vm()), any::<u64>()).prop_map(|(vm, count)| EventKind::Lost { vm, count }),
+    ]
+}
+
+/// Events mostly a little apart, now and then far apart, late, or at the end of time.
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let step = prop_oneof![
+        20 => (0..400_000u64).prop_map(|ns| (ns, false)),
+        2 => (0..100_000_000u64).prop_map(|ns| (ns, false)),
+        1 => (0..100_000_000u64).prop_map(|ns| (ns, true)),
+    ];
+    prop::collection::vec((step, kind()), 0..600).prop_map(|steps| {
+        let mut now = 0u64;
+        let mut events: Vec<Event> = (0..VMS)
+            .map(|vm| EventKind::VmAdded { vm: VmId(vm), vcpus: 2, weight: 1024 })
+            .map(|kind| Event { at: Time(0), kind })
+            .collect();
+        for ((nanos, back), kind) in steps {
+            let at = if back { now.saturating_sub(nanos) } else { now + nanos };
+            now = now.max(at);
+            events.push(Event { at: Time(at), kind });
+        }
+        events
+    })
+}
+
+/// A belief low enough to be reached, so that boosts do happen.
+fn config() -> Config {
+    let mut config = Config::default();
+    config.tavs.belief_threshold = 4;
+    config.tavs.counter_bits = 1;
+    config.tavs.tasks_per_vcpu = TASKS;
+    config
+}
+
+fn run(events: &[Event]) -> (Engine, Vec<Action>) {
+    let mut engine = Engine::new(config()).unwrap();
+    let mut actions = Vec::new();
+    for event in events {
+        while let Some(deadline) = engine.next_deadline().filter(|deadline| *deadline <= event.at) {
+            engine.on_deadline(deadline);
+        }
+        engine.on_event(event);
+        actions.extend(std::iter::from_fn(|| engine.poll_action()));
+    }
+    (engine, actions)
+}
+
+proptest! {
+    #[test]
+    fn the_same_events_give_the_same_actions(events in events()) {
+        prop_assert_eq!(run(&events).1, run(&events).1);
+    }
+
+    #[test]
+    fn every_boost_ends_within_its_time(events in events()) {
+        let (mut engine, mut actions) = run(&events);
+        let end = events.iter().map(|event| event.at).max().unwrap_or_default();
+        engine.on_deadline(end.plus(10_000_000));
+        actions.extend(std::iter::from_fn(|| engine.poll_action()));
+        let mut since = BTreeMap::new();
+        for Action { at, kind } in actions {
+            match kind {
+                ActionKind::Boost { vm, vcpu, level: Boost::Io } => {
+                    prop_assert_eq!(since.insert((vm, vcpu), at), None, "boosted twice");
+                }
+                ActionKind::Boost { vm, vcpu, level: Boost::None } => {
+                    let begun = since.remove(&(vm, vcpu));
+                    prop_assert!(begun.is_some_and(|begun| at.since(begun) <= 10_000_000), "begun {begun:?}, ended {at:?}");
+                }
+                ActionKind::Share { permille, .. } => prop_assert!((1..=1000).contains(&permille)),
+            }
+        }
+        prop_assert_eq!(since, BTreeMap::new());
+    }
+
+    #[test]
+    fn tables_stay_bounded_and_beliefs_in_range(events in events()) {
+        let (engine, _) = run(&events);
+        for vm in engine.vms() {
+            let explain = engine.explain(vm).unwrap();
+            for vcpu in explain.vcpus {
+                prop_assert!(vcpu.tasks.len() <= TASKS);
+                prop_assert!(vcpu.tasks.iter().all(|task| (-100..=300).contains(&task.belief)));
+                prop_assert!(vcpu.hits <= vcpu.boosts);
+            }
+        }
+    }
+
+    #[test]
+    fn extreme_times_do_no_harm(times in prop::collection::vec(any::<u64>(), 1..50), kinds in prop::collection::vec(kind(), 50)) {
+        let events: Vec<Event> =
+            times.into_iter().zip(kinds).map(|(at, kind)| Event { at: Time(at), kind }).collect();
+        let mut engine = Engine::new(config()).unwrap();
+        for event in &events {
+            engine.on_event(event);
+            engine.on_deadline(event.at);
+        }
+    }
+}
+
+/// A guest that creates tasks without end, and one that is sent packets to every port.
+#[test]
+fn floods_are_bounded() {
+    let mut engine = Engine::new(Config::default()).unwrap();
+    let vm = VmId(0);
+    let mut at = 0;
+    let mut feed = |engine: &mut Engine, kind| {
+        at += 1000;
+        engine.on_event(&Event { at: Time(at), kind });
+    };
+    feed(&mut engine, EventKind::VmAdded { vm, vcpus: 1, weight: 1024 });
+    for i in 0..200_000u64 {
+        feed(&mut engine, EventKind::TaskSwitch { vm, vcpu: 0, task: TaskId(i) });
+        let port = u16::try_from(i % 65_536).unwrap();
+        feed(&mut engine, EventKind::Packet { vm, protocol: Protocol::Udp, port });
+        feed(&mut engine, EventKind::BlockRead { vm, vcpu: 0, request: i });
+    }
+    let explain = engine.explain(vm).unwrap();
+    assert_eq!(explain.vcpus[0].tasks.len(), Config::default().tavs.tasks_per_vcpu);
+    let ids: BTreeSet<TaskId> = explain.vcpus[0].tasks.iter().map(|task| task.task).collect();
+    assert!(ids.contains(&TaskId(199_999)));
+    assert!(engine.poll_action().is_none());
+}
