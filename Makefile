@@ -1,0 +1,38 @@
+# Each target sets up what it needs. `make demo` shows what frontdesk does; `make test` runs every test.
+
+SCENARIO ?= scenarios/echo-mixed.toml
+ARGS ?=
+
+guest_target := x86_64-unknown-linux-gnu
+crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
+
+.PHONY: demo test bench lint build setup-build setup-vms
+
+demo: setup-vms build
+	mkdir -p target/demo
+	target/release/frontdesk lab $(SCENARIO) --json target/demo/result.json --html target/demo/report.html \
+		--trace target/demo/trace.json --svg target/demo/response.svg $(ARGS); \
+	status=$$?; \
+	if [ $$status -le 1 ]; then echo "Report: target/demo/report.html    Trace for ui.perfetto.dev: target/demo/trace.json"; fi; \
+	exit $$status
+
+test: setup-vms build
+	cargo test --release --workspace --locked
+
+bench: setup-build
+	cargo bench --locked -p frontdesk-engine --bench engine
+
+lint: setup-build
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# The program, the QEMU plugin, and the static binary that runs inside lab VMs.
+build: setup-build
+	cargo build --release --locked -p frontdesk -p frontdesk-tcg-plugin
+	$(crt_static) cargo build --release --locked --target $(guest_target) -p frontdesk-lab-guest
+
+setup-build:
+	@tools/setup.sh build
+
+setup-vms:
+	@tools/setup.sh vms

@@ -1,0 +1,24 @@
+//! Tables, plots, the HTML report and the Perfetto trace of an experiment, from the result model only.
+
+#![forbid(unsafe_code)]
+
+mod html;
+mod number;
+mod perfetto;
+mod plot;
+mod table;
+
+pub use html::html;
+pub use perfetto::perfetto;
+pub use plot::svg_cdf;
+pub use table::table;
+
+/// A plot that could not be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("can not draw the plot {plot:?}")]
+pub struct ReportError {
+    /// Title of the plot.
+    pub plot: &'static str,
+    /// What the plotting library said.
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}

@@ -1,0 +1,166 @@
+//! A trace in the JSON trace-event format, which Perfetto and Chrome open.
+
+use frontdesk_scenario::Timeline;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{Result, Write};
+
+/// The process that stands for the physical CPUs; that of VM `i` is this plus 1 plus `i`.
+const PCPUS: u64 = 1;
+/// Threads of a VM's process: its vCPUs from here on,
+const VCPUS: u64 = 1;
+/// the boosts of each,
+const BOOSTS: u64 = 100_000;
+/// and its packets.
+const PACKETS: u64 = 200_000;
+
+/// Writes what happened in one repeat as a trace that <https://ui.perfetto.dev> opens: a track for each physical CPU
+/// with the VM thread on it, and for each VM a track for each vCPU with the guest task on it, the boosts, the packets
+/// and the degrees of belief. The slices of a track are sorted and do not overlap.
+///
+/// # Errors
+/// When `out` can not be written to.
+pub fn perfetto(timeline: &Timeline, out: &mut impl Write) -> Result<()> {
+    let mut trace = Trace::begin(out)?;
+    trace.name("process_name", PCPUS, 0, "physical CPUs")?;
+    for index in 0..timeline.vms.len() {
+        trace.name("process_name", vm_process(index), 0, &format!("VM {}", vm_name(timeline, index)))?;
+    }
+    for run in &timeline.runs {
+        let label = format!("{} {}", vm_name(timeline, run.vm), run.thread);
+        let cpu = Track { process: PCPUS, thread: u64::from(run.pcpu), name: format!("CPU {}", run.pcpu) };
+        trace.slice(cpu, label, [run.start, run.end], Value::Null);
+    }
+    for task in &timeline.tasks {
+        let thread = VCPUS + u64::from(task.vcpu);
+        let vcpu = Track { process: vm_process(task.vm), thread, name: format!("vCPU {}", task.vcpu) };
+        trace.slice(vcpu, task.task.clone(), [task.start, task.end], Value::Null);
+    }
+    for boost in &timeline.boosts {
+        let thread = BOOSTS + u64::from(boost.vcpu);
+        let name = format!("boosts of vCPU {}", boost.vcpu);
+        let boosts = Track { process: vm_process(boost.vm), thread, name };
+        trace.slice(boosts, "boost".to_owned(), [boost.start, boost.end], json!({ "hit": boost.hit }));
+    }
+    trace.slices()?;
+    let mut named = Vec::new();
+    for packet in &timeline.packets {
+        let process = vm_process(packet.vm);
+        if !named.contains(&process) {
+            trace.name("thread_name", process, PACKETS, "packets")?;
+            named.push(process);
+        }
+        let args = json!({ "protocol": packet.protocol, "port": packet.port });
+        let name = format!("{} {}", packet.protocol, packet.port);
+        trace.event(&Event { s: Some("t"), args, ..Event::new("i", &name, process, PACKETS, packet.at) })?;
+    }
+    for point in &timeline.beliefs {
+        let args = json!({ "belief": point.belief });
+        let name = format!("belief in {}", point.task);
+        trace.event(&Event { args, ..Event::new("C", &name, vm_process(point.vm), 0, point.at) })?;
+    }
+    trace.end()
+}
+
+/// The process of a VM.
+fn vm_process(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(u64::MAX).saturating_add(PCPUS + 1)
+}
+
+/// The name of a VM, or its index if the timeline has no name for it.
+fn vm_name(timeline: &Timeline, index: usize) -> String {
+    timeline.vms.get(index).cloned().unwrap_or_else(|| format!("#{index}"))
+}
+
+/// One trace event, with the field names of the format.
+#[derive(Serialize)]
+struct Event<'a> {
+    ph: &'static str,
+    name: &'a str,
+    pid: u64,
+    tid: u64,
+    /// Microseconds.
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    args: Value,
+}
+
+impl<'a> Event<'a> {
+    fn new(ph: &'static str, name: &'a str, pid: u64, tid: u64, at: u64) -> Self {
+        Event { ph, name, pid, tid, ts: micros(at), dur: None, s: None, args: Value::Null }
+    }
+}
+
+/// A double holds the nanoseconds of 104 days exactly.
+#[allow(clippy::cast_precision_loss)]
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1000.0
+}
+
+struct Track {
+    process: u64,
+    thread: u64,
+    name: String,
+}
+
+struct Slice {
+    name: String,
+    start: u64,
+    end: u64,
+    args: Value,
+}
+
+struct Trace<'a, W> {
+    out: &'a mut W,
+    first: bool,
+    tracks: BTreeMap<(u64, u64), (String, Vec<Slice>)>,
+}
+
+impl<'a, W: Write> Trace<'a, W> {
+    fn begin(out: &'a mut W) -> Result<Self> {
+        out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+        Ok(Trace { out, first: true, tracks: BTreeMap::new() })
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> Result<()> {
+        self.out.write_all(if self.first { b"\n" } else { b",\n" })?;
+        self.first = false;
+        Ok(serde_json::to_writer(&mut *self.out, event)?)
+    }
+
+    fn name(&mut self, what: &'static str, process: u64, thread: u64, name: &str) -> Result<()> {
+        self.event(&Event { args: json!({ "name": name }), ..Event::new("M", what, process, thread, 0) })
+    }
+
+    fn slice(&mut self, track: Track, name: String, [start, end]: [u64; 2], args: Value) {
+        let (_, slices) =
+            self.tracks.entry((track.process, track.thread)).or_insert_with(|| (track.name, Vec::new()));
+        slices.push(Slice { name, start, end, args });
+    }
+
+    /// Writes the slices, track by track. Where one begins before the last has ended, as after lost events, the
+    /// last ends there: Perfetto would nest or drop them otherwise.
+    fn slices(&mut self) -> Result<()> {
+        for ((process, thread), (track, mut slices)) in std::mem::take(&mut self.tracks) {
+            self.name("thread_name", process, thread, &track)?;
+            slices.sort_by_key(|slice| slice.start);
+            let starts: Vec<_> = slices.iter().skip(1).map(|next| next.start).chain([u64::MAX]).collect();
+            for (slice, next) in slices.into_iter().zip(starts) {
+                let end = slice.end.clamp(slice.start, next);
+                let dur = Some(micros(end - slice.start));
+                let event = Event::new("X", &slice.name, process, thread, slice.start);
+                self.event(&Event { dur, args: slice.args, ..event })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<()> {
+        self.out.write_all(b"\n]}\n")
+    }
+}

@@ -1,0 +1,80 @@
+//! The result as tables for a terminal.
+
+use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread};
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, presets};
+use frontdesk_scenario::{Check, Outcome};
+
+/// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the lab
+/// measures): response times, what else was measured of each arm, and the checks. `colour` adds ANSI escapes.
+#[must_use]
+pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
+    let tables = [
+        ("Response time in ms (median over the repeats)", responses(outcome)),
+        ("Arms", arms(outcome)),
+        ("Checks", checks(outcome, colour)),
+    ];
+    let filled = tables.into_iter().filter(|(_, table)| !table.is_empty());
+    let texts = filled.map(|(title, mut table)| {
+        table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+        if colour {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty();
+        }
+        format!("{title}\n{}\n", table.trim_fmt())
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+fn responses(outcome: &Outcome) -> Table {
+    let mut table = empty(&["arm", "VM", "requests", "mean", "p50", "p99", "max"], 2);
+    for (name, arm) in &outcome.arms {
+        for (vm, of) in &arm.response_ms {
+            let numbers = [of.mean, of.p50, of.p99, of.max].map(number);
+            table.add_row([name.clone(), vm.clone(), of.count.to_string()].into_iter().chain(numbers));
+        }
+    }
+    table
+}
+
+fn arms(outcome: &Outcome) -> Table {
+    let header = ["arm", "CPU share", "boosts", "PBHR", "decision µs p50/p99/max", "daemon CPU"];
+    let mut table = empty(&header, 1);
+    for (name, arm) in &outcome.arms {
+        table.add_row([
+            name.clone(),
+            extent_of(arm.cpu_share.values().copied()).map_or_else(dash, extent),
+            arm.boosts.to_string(),
+            optional(arm.pbhr),
+            latency(arm.decision_us),
+            arm.daemon_cpu.map_or_else(dash, percent),
+        ]);
+    }
+    table
+}
+
+fn checks(outcome: &Outcome, colour: bool) -> Table {
+    let mut table = empty(&["check", "value", "spread", "bar", "result"], 1);
+    for check in &outcome.checks {
+        let texts = [check.name.clone(), optional(check.value), spread(check), bar(check.bar)];
+        table.add_row(texts.into_iter().map(Cell::new).chain([result(check, colour)]));
+    }
+    table
+}
+
+fn result(check: &Check, colour: bool) -> Cell {
+    let (text, shade) = if check.pass { ("pass", Color::Green) } else { ("FAIL", Color::Red) };
+    let cell = Cell::new(text);
+    if colour { cell.fg(shade).add_attribute(Attribute::Bold) } else { cell }
+}
+
+/// A table with a header, the first `texts` columns of which hold text and the others numbers.
+fn empty(header: &[&str], texts: usize) -> Table {
+    let mut table = Table::new();
+    let rule = LineStyle::none().fill('─').junction('─');
+    table.load_style(presets::NOTHING.header_separator(rule)).set_header(header);
+    for column in table.column_iter_mut().skip(texts) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

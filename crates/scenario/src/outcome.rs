@@ -1,0 +1,185 @@
+//! The result of a run: what `--json` writes and the report shows.
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+/// The result of running one scenario.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// The machine it ran on.
+    pub host: HostInfo,
+    /// What each arm gave, in the order of the scenario file.
+    pub arms: IndexMap<String, ArmResult>,
+    /// Every bar of the scenario and whether it was reached.
+    pub checks: Vec<Check>,
+}
+
+/// The machine a scenario ran on.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HostInfo {
+    /// Kernel release.
+    pub kernel: String,
+    /// CPU model.
+    pub cpu: String,
+    /// Number of physical CPUs online.
+    pub cpus: usize,
+    /// QEMU version.
+    pub qemu: String,
+    /// Release of the guests' kernel.
+    pub guest_kernel: String,
+    /// Version of frontdesk.
+    pub frontdesk: String,
+}
+
+/// What one arm gave: medians over its repeats, and the repeats.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ArmResult {
+    /// Response times per VM that was under load, in milliseconds.
+    pub response_ms: IndexMap<String, Summary>,
+    /// CPU time of each VM (vCPU and emulator threads) over its fair share, both measured while the arm ran.
+    pub cpu_share: IndexMap<String, f64>,
+    /// Boosts given in all repeats.
+    pub boosts: u64,
+    /// Fraction of boosts in which an I/O-bound task really ran; absent if there was no boost.
+    pub pbhr: Option<f64>,
+    /// From a packet in the kernel to the boost applied; absent if there was no boost.
+    pub decision_us: Option<Latency>,
+    /// CPU time of the daemon over wall-clock time; absent where no daemon ran.
+    pub daemon_cpu: Option<f64>,
+    /// The single repeats.
+    pub repeats: Vec<Repeat>,
+}
+
+/// One repeat of an arm.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Repeat {
+    /// Response times per VM that was under load, in milliseconds.
+    pub response_ms: IndexMap<String, Summary>,
+    /// Every response time in milliseconds, in the order measured.
+    pub samples_ms: IndexMap<String, Vec<f64>>,
+    /// CPU time of each VM over its fair share.
+    pub cpu_share: IndexMap<String, f64>,
+    /// CPU time of each VM in milliseconds.
+    pub cpu_ms: IndexMap<String, f64>,
+    /// Boosts given.
+    pub boosts: u64,
+    /// Boosts in which an I/O-bound task really ran.
+    pub boost_hits: u64,
+    /// From a packet in the kernel to the boost applied.
+    pub decision_us: Option<Latency>,
+    /// CPU time of the daemon over wall-clock time.
+    pub daemon_cpu: Option<f64>,
+    /// Events that were lost before the engine saw them.
+    pub lost_events: u64,
+    /// Length of the measured part in seconds.
+    pub seconds: f64,
+}
+
+/// Summary of a set of response times, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Number of samples.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Summarises samples; `None` if there are none. Percentiles are nearest-rank.
+    #[must_use]
+    pub fn of(samples: &[f64]) -> Option<Summary> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let max = *sorted.last()?;
+        let rank = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
+        let count = u64::try_from(sorted.len()).unwrap_or(u64::MAX);
+        #[allow(clippy::cast_precision_loss)]
+        let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
+        Some(Summary { count, mean, p50: rank(50), p95: rank(95), p99: rank(99), max })
+    }
+}
+
+/// Percentiles of a latency, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// The bar of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bar {
+    /// The value must not be above this.
+    AtMost(f64),
+    /// The value must not be below this.
+    AtLeast(f64),
+}
+
+impl Bar {
+    /// Whether `value` reaches the bar. A value that is not a number does not.
+    #[must_use]
+    pub fn reached_by(self, value: f64) -> bool {
+        match self {
+            Bar::AtMost(limit) => value <= limit,
+            Bar::AtLeast(limit) => value >= limit,
+        }
+    }
+}
+
+/// One bar, what was measured, and whether it was reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Check {
+    /// What is measured, for a reader.
+    pub name: String,
+    /// What was measured: the median over the repeats; absent if nothing was.
+    pub value: Option<f64>,
+    /// Lowest and highest value over the repeats, where it was measured more than once.
+    pub spread: Option<(f64, f64)>,
+    /// The bar.
+    pub bar: Bar,
+    /// Whether the bar was reached.
+    pub pass: bool,
+}
+
+impl Check {
+    /// A check of the median of `values` (one per repeat) against `bar`. Values that are not finite count as
+    /// not measured; a check without a measured value is not passed.
+    #[must_use]
+    pub fn median(name: impl Into<String>, values: &[f64], bar: Bar) -> Check {
+        let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let value = median_of_sorted(&sorted);
+        let spread = (sorted.len() > 1).then(|| (sorted[0], sorted[sorted.len() - 1]));
+        Check {
+            name: name.into(),
+            value,
+            spread,
+            bar,
+            pass: value.is_some_and(|value| bar.reached_by(value)),
+        }
+    }
+}
+
+fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
+    let mid = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[mid]),
+        _ => Some(f64::midpoint(sorted[mid - 1], sorted[mid])),
+    }
+}

@@ -1,0 +1,84 @@
+#!/bin/sh
+# Installs what frontdesk needs on Debian 12, or says exactly what is missing.
+#
+#   tools/setup.sh build   compilers and libraries
+#   tools/setup.sh vms     the same, and what boots real VMs
+#
+# Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known so far
+# have no QEMU that is new enough.
+set -eu
+
+build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
+vm_packages="iproute2 kmod"
+qemu_package="qemu-system-x86"
+qemu_least=9.0 # TCG plugins read registers since then
+backports=/etc/apt/sources.list.d/frontdesk-backports.sources
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+qemu_is_new_enough() {
+    version=$(qemu-system-x86_64 --version 2>/dev/null | sed -n 's/.*version \([0-9.]*\).*/\1/p')
+    [ -n "$version" ] && [ "$(printf '%s\n%s\n' "$qemu_least" "$version" | sort -V | head -n 1)" = "$qemu_least" ]
+}
+
+# The mirror that this machine uses already.
+debian_mirror() {
+    sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1 | grep . ||
+        sed -n 's/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\) bookworm main.*/\2/p' /etc/apt/sources.list 2>/dev/null | head -n 1
+}
+
+case "${1:-}" in
+build) packages=$build_packages qemu=no ;;
+vms) packages="$build_packages $vm_packages" qemu=yes ;;
+*) say "usage: tools/setup.sh build|vms"; exit 2 ;;
+esac
+
+missing=
+for package in $packages; do
+    installed "$package" || missing="$missing $package"
+done
+need_qemu=no
+if [ $qemu = yes ] && ! qemu_is_new_enough; then need_qemu=yes; fi
+
+if ! command -v cargo >/dev/null; then
+    say "Rust is missing. Install rustup (https://rustup.rs); the version in rust-toolchain.toml follows by itself."
+    exit 1
+fi
+[ -z "$missing" ] && [ $need_qemu = no ] && exit 0
+
+wanted="$missing"
+[ $need_qemu = yes ] && wanted="$wanted $qemu_package (>= $qemu_least)"
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    say "missing:$wanted"
+    say "Run this as root on Debian 12, or install these packages by hand."
+    exit 1
+fi
+say "installing:$wanted"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q >&2
+if [ -n "$missing" ]; then
+    # shellcheck disable=SC2086 # a list of words
+    apt-get install -q -y --no-install-recommends $missing >&2
+fi
+if [ $need_qemu = yes ]; then
+    if ! apt-cache madison "$qemu_package" | grep -q bpo12; then
+        mirror=$(debian_mirror)
+        if [ -z "$mirror" ]; then
+            say "no Debian mirror found in /etc/apt: add the suite bookworm-backports by hand"
+            exit 1
+        fi
+        say "adding the suite bookworm-backports in $backports"
+        cat >"$backports" <<EOF
+Types: deb
+URIs: $mirror
+Suites: bookworm-backports
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+EOF
+        apt-get update -q >&2
+    fi
+    apt-get install -q -y --no-install-recommends -t bookworm-backports "$qemu_package" >&2
+    qemu_is_new_enough || { say "QEMU is still older than $qemu_least"; exit 1; }
+fi
