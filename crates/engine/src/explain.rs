@@ -87,6 +87,19 @@ pub struct Decision {
     pub verdict: Reason,
 }
 
+impl std::fmt::Display for Reason {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Reason::Boosted => "boosted",
+            Reason::AlreadyBoosted => "boosted already",
+            Reason::NotCorrelated => "not correlated with an I/O-bound task",
+            Reason::NoIoBoundTask => "no I/O-bound task",
+            Reason::BudgetSpent => "pb_ratio is used up",
+            Reason::Off => "boosting is off",
+        })
+    }
+}
+
 /// Why an event boosted a vCPU, or did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -51,7 +51,7 @@ pub fn perfetto(timeline: &Timeline, out: &mut impl Write) -> Result<()> {
             trace.name("thread_name", process, PACKETS, "packets")?;
             named.push(process);
         }
-        let args = json!({ "protocol": packet.protocol, "port": packet.port });
+        let args = json!({ "protocol": packet.protocol, "port": packet.port, "decision": packet.decision });
         let name = format!("{} {}", packet.protocol, packet.port);
         trace.event(&Event { s: Some("t"), args, ..Event::new("i", &name, process, PACKETS, packet.at) })?;
     }

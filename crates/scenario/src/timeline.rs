@@ -83,6 +83,8 @@ pub struct PacketMark {
     pub at: u64,
     /// Time until the guest switched to another task after it, if it did before the next packet.
     pub task_delay: Option<u64>,
+    /// What the engine decided about it, in words.
+    pub decision: String,
 }
 
 /// The degree of belief of a guest task at one time.

@@ -119,6 +119,7 @@ fn timeline(arm: &str, slowness: u64) -> Timeline {
             port: 7,
             at: now,
             task_delay: (dice.roll() < 0.97).then_some(delay),
+            decision: "boosted".into(),
         };
         timeline.packets.push(packet);
         for (task, belief) in beliefs.iter_mut().enumerate() {

@@ -1,0 +1,62 @@
+//! The frontdesk command: experiments on real VMs, the daemon, and what the host can do.
+
+#![forbid(unsafe_code)]
+
+mod companion;
+mod doctor;
+mod lab;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Exit status: something was measured or examined, and is not as it should be.
+const FAILED: u8 = 1;
+/// Exit status: what was asked for could not be done.
+const IMPOSSIBLE: u8 = 2;
+
+/// Keeps consolidated desktops responsive.
+///
+/// frontdesk infers from outside which work in a virtual machine someone waits for, and gives that work the CPU first, inside each
+/// VM's fair share. Nothing is changed in the guests.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Lab(lab::Args),
+    Doctor(doctor::Args),
+    Run(run::Args),
+    /// Restores what frontdesk changed when its starter ends; started by frontdesk itself.
+    #[command(hide = true, name = frontdesk_host::GUARDIAN_ARGUMENT)]
+    Guardian,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if matches!(cli.command, Command::Guardian) {
+        // Before anything else is opened: it keeps nothing but its connection.
+        return frontdesk_host::guardian::run();
+    }
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FRONTDESK_LOG");
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| "info,libbpf=off".into()))
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
+    let result = match cli.command {
+        Command::Lab(args) => lab::main(&args),
+        Command::Doctor(args) => doctor::main(&args),
+        Command::Run(args) => run::main(&args),
+        Command::Guardian => Ok(ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("frontdesk: {error:#}");
+        ExitCode::from(IMPOSSIBLE)
+    })
+}

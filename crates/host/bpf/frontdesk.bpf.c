@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What frontdesk hears from the host kernel: when threads of followed VMs get and lose a CPU or wake up, and which
+ * packets are queued towards a VM. Everything is filtered here, so that unrelated threads and devices cost
+ * next to nothing and no guest can flood the daemon.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_endian.h>
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Shared with src/bpf/abi.rs. */
+enum kind { KIND_RUN = 1, KIND_STOP = 2, KIND_WAKE = 3, KIND_PACKET = 4 };
+
+struct record {
+	u64 at;     /* CLOCK_MONOTONIC, ns */
+	u32 vm;
+	u8 kind;
+	u8 detail;  /* stop: still runnable; packet: IP protocol number */
+	u16 role;   /* of the thread */
+	u16 index;  /* of the thread among those of its role; packet: destination port */
+	u16 cpu;
+	u32 unused;
+};
+
+struct thread {
+	u32 vm;
+	u16 role;
+	u16 index;
+};
+
+struct tap_key {
+	u32 netns;
+	char name[16];
+};
+
+struct tap {
+	u32 vm;
+	u32 unused;
+	u64 window;  /* see admit() */
+};
+
+enum counter {
+	COUNT_PACKETS,     /* transmitted on a followed tap */
+	COUNT_PUSHED,      /* packets pushed to the daemon */
+	COUNT_WOKEN,       /* of these, with a wake-up */
+	COUNT_NO_PAYLOAD,  /* TCP segments that no task waits for */
+	COUNT_OTHER,       /* neither TCP nor UDP, a later fragment, or headers out of reach */
+	COUNT_SUPPRESSED,  /* beyond the flood guard */
+	COUNT_LOST,        /* records of any kind that found the ring full */
+	COUNTERS,
+};
+
+#define RING_BYTES (1 << 20)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, RING_BYTES);
+} ring SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct tap_key);
+	__type(value, struct tap);
+} taps SEC(".maps");
+
+/* Records lost per VM. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u64);
+} lost SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} counters SEC(".maps");
+
+static __always_inline void count(u32 which)
+{
+	u64 *value = bpf_map_lookup_elem(&counters, &which);
+
+	if (value)
+		__sync_fetch_and_add(value, 1);
+}
+
+static __always_inline void count_lost(u32 vm)
+{
+	u64 *value = bpf_map_lookup_elem(&lost, &vm);
+
+	if (value)
+		__sync_fetch_and_add(value, 1);
+	count(COUNT_LOST);
+}
+
+/*
+ * Scheduling records wake nobody: the daemon reads them when a packet, the ring of the TCG plugin or its own timer
+ * wakes it. Only a ring that gets half full is worth a wake-up, and only while it does: waking for every record
+ * beyond would cost more than ten times the record. The width of that zone makes sure that one of several CPUs
+ * pushing at once finds itself in it.
+ */
+#define ZONE_BYTES 4096
+
+static __always_inline u64 wake_if_filling(void)
+{
+	u64 over = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) - RING_BYTES / 2;
+
+	/* Below half, the unsigned difference is huge. */
+	return over < ZONE_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline void push_thread(const struct thread *t, u8 kind, u8 detail)
+{
+	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+
+	if (!r) {
+		count_lost(t->vm);
+		return;
+	}
+	r->at = bpf_ktime_get_ns();
+	r->vm = t->vm;
+	r->kind = kind;
+	r->detail = detail;
+	r->role = t->role;
+	r->index = t->index;
+	r->cpu = bpf_get_smp_processor_id();
+	r->unused = 0;
+	bpf_ringbuf_submit(r, wake_if_filling());
+}
+
+/* The idle task (pid 0) is one side of most switches and never followed. */
+static __always_inline struct thread *followed(struct task_struct *task)
+{
+	u32 tid = task->pid;
+
+	return tid ? bpf_map_lookup_elem(&threads, &tid) : NULL;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+{
+	struct thread *t = followed(prev);
+
+	if (t)
+		push_thread(t, KIND_STOP, preempt || prev_state == 0);
+	t = followed(next);
+	if (t)
+		push_thread(t, KIND_RUN, 0);
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *task)
+{
+	struct thread *t = followed(task);
+
+	/* A task woken before it got round to sleeping is still on its CPU: nothing changed for it. */
+	if (t && !task->on_cpu)
+		push_thread(t, KIND_WAKE, 0);
+	return 0;
+}
+
+/*
+ * Flood guard. A window of 1 ms admits 16 packets of a tap (TAVS 3.3.2 records at most 16), the first 4 of them with a
+ * wake-up, which costs more than ten microseconds. tap->window holds the window's number (upper 48 bits)
+ * and its count (lower 16), changed as one, so that CPUs transmitting at once cannot exceed the limits.
+ */
+#define WINDOW_NS 1000000
+#define WINDOW_PACKETS 16
+#define WINDOW_WAKEUPS 4
+#define CAS_ATTEMPTS 4
+
+enum verdict { SUPPRESS, ADMIT, ADMIT_AND_WAKE };
+
+static __always_inline enum verdict admit(struct tap *tap, u64 now)
+{
+	u64 number = now / WINDOW_NS, seen = *(volatile u64 *)&tap->window, found;
+	int i;
+
+	for (i = 0; i < CAS_ATTEMPTS; i++) {
+		u64 used = seen >> 16 == number ? seen & 0xffff : 0;
+
+		if (used >= WINDOW_PACKETS)
+			return SUPPRESS;
+		found = __sync_val_compare_and_swap(&tap->window, seen, number << 16 | (used + 1));
+		if (found == seen)
+			return used < WINDOW_WAKEUPS ? ADMIT_AND_WAKE : ADMIT;
+		seen = found;
+	}
+	return SUPPRESS;
+}
+
+#define ETH_HEADER 14
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88a8
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+#define TCP_FIN 0x01
+#define TCP_RST 0x04
+
+enum parsed { NOT_OURS, NO_PAYLOAD, WAITED_FOR };
+
+struct packet {
+	u16 port;
+	u8 protocol;
+};
+
+/* Copies `size` bytes at `offset` if the packet's linear part holds them. */
+static __always_inline bool load(const struct sk_buff *skb, u32 offset, void *to, u32 size)
+{
+	if (offset + size > skb->len - skb->data_len)
+		return false;
+	return bpf_probe_read_kernel(to, size, skb->data + offset) == 0;
+}
+
+static __always_inline enum parsed parse(const struct sk_buff *skb, struct packet *packet)
+{
+	u32 at = ETH_HEADER, end;
+	u8 h[20];
+	u16 type;
+
+	if (!load(skb, 12, &type, 2))
+		return NOT_OURS;
+	if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD)) {
+		if (!load(skb, 16, &type, 2))
+			return NOT_OURS;
+		at += 4;
+	}
+	/*
+	 * The IP header says where the packet ends: a short Ethernet frame is padded, and padding is no payload. A length
+	 * of 0 is a segmentation-offload packet of more than 64 KiB.
+	 */
+	if (type == bpf_htons(ETH_P_IP)) {
+		u16 length;
+
+		if (!load(skb, at, h, 20))
+			return NOT_OURS;
+		if ((h[6] & 0x1f) | h[7]) /* a later fragment has no ports */
+			return NOT_OURS;
+		length = h[2] << 8 | h[3];
+		end = length ? at + length : skb->len;
+		packet->protocol = h[9];
+		at += (h[0] & 0xf) * 4;
+	} else if (type == bpf_htons(ETH_P_IPV6)) {
+		u16 length;
+
+		if (!load(skb, at, h, 8))
+			return NOT_OURS;
+		length = h[4] << 8 | h[5];
+		at += 40;
+		end = length ? at + length : skb->len;
+		packet->protocol = h[6];
+	} else {
+		return NOT_OURS;
+	}
+	if (packet->protocol == PROTO_UDP) {
+		if (!load(skb, at, h, 8))
+			return NOT_OURS;
+	} else if (packet->protocol == PROTO_TCP) {
+		if (!load(skb, at, h, 20))
+			return NOT_OURS;
+		if (at + (h[12] >> 4) * 4 >= end && !(h[13] & (TCP_FIN | TCP_RST)))
+			return NO_PAYLOAD;
+	} else {
+		return NOT_OURS;
+	}
+	packet->port = h[2] << 8 | h[3];
+	return WAITED_FOR;
+}
+
+/* What the host transmits on a tap, the guest receives. */
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *dev)
+{
+	struct tap_key key = { .netns = dev->nd_net.net->ns.inum };
+	struct packet packet = {};
+	enum verdict verdict;
+	struct record *r;
+	struct tap *tap;
+	u64 now;
+
+	bpf_probe_read_kernel_str(key.name, sizeof(key.name), dev->name);
+	tap = bpf_map_lookup_elem(&taps, &key);
+	if (!tap)
+		return 0;
+	count(COUNT_PACKETS);
+	switch (parse(skb, &packet)) {
+	case NOT_OURS:
+		count(COUNT_OTHER);
+		return 0;
+	case NO_PAYLOAD:
+		count(COUNT_NO_PAYLOAD);
+		return 0;
+	case WAITED_FOR:
+		break;
+	}
+	now = bpf_ktime_get_ns();
+	verdict = admit(tap, now);
+	if (verdict == SUPPRESS) {
+		count(COUNT_SUPPRESSED);
+		return 0;
+	}
+	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+	if (!r) {
+		count_lost(tap->vm);
+		return 0;
+	}
+	r->at = now;
+	r->vm = tap->vm;
+	r->kind = KIND_PACKET;
+	r->detail = packet.protocol;
+	r->role = 0;
+	r->index = packet.port;
+	r->cpu = bpf_get_smp_processor_id();
+	r->unused = 0;
+	count(COUNT_PUSHED);
+	if (verdict == ADMIT_AND_WAKE)
+		count(COUNT_WOKEN);
+	/* The ring's adaptive wake-up does not fire while unread no-wake-up records lie before this one. */
+	bpf_ringbuf_submit(r, verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	return 0;
+}

@@ -1,0 +1,375 @@
+//! The kernel as a source of events: scheduling of followed threads and packets towards followed taps, heard by
+//! eBPF programs that filter in the kernel.
+
+mod abi;
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/frontdesk.skel.rs"));
+}
+
+use abi::Counter;
+use frontdesk_engine::{Event, Thread, VmId};
+use libbpf_rs::{
+    Link, MapCore as _, MapFlags, MapHandle, PrintLevel, RingBuffer, RingBufferBuilder,
+    skel::{OpenSkel as _, SkelBuilder as _},
+};
+use skeleton::FrontdeskSkelBuilder;
+use std::{
+    collections::HashMap,
+    fs,
+    mem::MaybeUninit,
+    os::fd::{AsFd as _, BorrowedFd},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The BPF programs, by name, and what each listens to.
+pub const PROGRAMS: [(&str, &str); 3] = [
+    ("on_switch", "tp_btf/sched_switch: threads get and lose a CPU"),
+    ("on_wakeup", "tp_btf/sched_wakeup: sleeping threads become runnable"),
+    ("on_transmit", "tp_btf/net_dev_start_xmit: packets are queued towards a VM"),
+];
+
+/// Why the BPF source can not be had, or not follow a VM.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// A program was refused.
+    #[error("the kernel refuses the BPF program {program}: {cause}; {advice}")]
+    Program {
+        /// Its name, one of [`PROGRAMS`].
+        program: &'static str,
+        /// What libbpf says.
+        cause: String,
+        /// What the host seems to lack.
+        advice: String,
+    },
+    /// The programs as a whole could not be set up.
+    #[error("cannot {step}: {cause}; {advice}")]
+    Setup {
+        /// What was tried.
+        step: &'static str,
+        /// What libbpf says.
+        cause: String,
+        /// What the host seems to lack.
+        advice: String,
+    },
+    /// A thread or tap of a VM could not be followed.
+    #[error("cannot follow {what} of VM {vm}: {cause}", vm = .vm.0)]
+    Follow {
+        /// The VM.
+        vm: VmId,
+        /// The thread or tap.
+        what: String,
+        /// Why.
+        cause: String,
+    },
+    /// The ring or a map could not be read.
+    #[error("cannot read {what} of the BPF programs: {cause}")]
+    Read {
+        /// What was read.
+        what: &'static str,
+        /// What libbpf says.
+        cause: String,
+    },
+}
+
+/// A tap device of a VM. Packets the host transmits on it are those the guest receives.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tap {
+    /// Inode number of the network namespace it is in (of `/proc/PID/ns/net`).
+    pub netns: u32,
+    /// Name of the interface in there, 1 to 15 bytes.
+    pub ifname: String,
+}
+
+/// What the programs have counted since they were loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BpfStats {
+    /// Packets transmitted towards followed VMs.
+    pub packets: u64,
+    /// Of these, pushed as events.
+    pub pushed: u64,
+    /// Of the pushed ones, those that woke the reader.
+    pub woken: u64,
+    /// TCP segments that no task waits for: pure acknowledgements and handshakes.
+    pub no_payload: u64,
+    /// Neither TCP nor UDP, a later fragment, or with headers outside the packet's linear part.
+    pub other: u64,
+    /// Held back by the flood guard: beyond 16 packets of a tap within a millisecond.
+    pub suppressed: u64,
+    /// Records of any kind lost because the ring was full.
+    pub lost: u64,
+}
+
+/// Loaded and attached BPF programs.
+///
+/// The state of a thread becomes known at its next switch: a thread that already runs when it is followed is first
+/// heard of when it stops.
+///
+/// Thread ids are those of the initial pid namespace. The programs detach when this value is dropped or its process
+/// dies.
+pub struct BpfSource {
+    ring: RingBuffer<'static>,
+    ring_map: MapHandle,
+    threads: MapHandle,
+    taps: MapHandle,
+    lost: MapHandle,
+    counters: MapHandle,
+    received: Arc<Mutex<Vec<Event>>>,
+    followed: HashMap<VmId, Followed>,
+    lost_seen: u64,
+    _links: Vec<Link>,
+}
+
+/// What is in the maps for one VM.
+#[derive(Default)]
+struct Followed {
+    tids: Vec<[u8; 4]>,
+    taps: Vec<[u8; 20]>,
+    lost_seen: u64,
+}
+
+impl BpfSource {
+    /// Loads and attaches the programs.
+    ///
+    /// # Errors
+    /// [`BpfError::Program`] names the program that was refused and what the host seems to lack: privilege, type
+    /// information (BTF), a tracepoint, or freedom from lockdown.
+    pub fn open() -> Result<BpfSource, BpfError> {
+        silence_libbpf();
+        let setup =
+            |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
+        let mut storage = MaybeUninit::uninit();
+        let open =
+            FrontdeskSkelBuilder::default().open(&mut storage).map_err(setup("open the BPF object"))?;
+        let skel = match open.load() {
+            Ok(skel) => skel,
+            // Which program was it? Only loading them one by one tells.
+            Err(e) => return Err(first_refused().unwrap_or_else(|| setup("load the BPF object")(e))),
+        };
+        let mut links = Vec::new();
+        for (name, program) in
+            [(0, &skel.progs.on_switch), (1, &skel.progs.on_wakeup), (2, &skel.progs.on_transmit)]
+        {
+            links.push(program.attach_trace().map_err(|e| BpfError::Program {
+                program: PROGRAMS[name].0,
+                cause: chain(&e),
+                advice: advice(),
+            })?);
+        }
+        // Handles and links outlive the object they came from, which therefore need not be kept.
+        let handle = |map| MapHandle::try_from(map).map_err(setup("keep a map of the BPF object open"));
+        let maps = skel.maps;
+        let ring_map = handle(&maps.ring)?;
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&received);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&ring_map, move |record| {
+                if let Some(event) = abi::decode(record) {
+                    sink.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+                }
+                0
+            })
+            .map_err(setup("add the BPF ring buffer"))?;
+        let ring = builder.build().map_err(setup("map the BPF ring buffer"))?;
+        Ok(BpfSource {
+            ring,
+            ring_map,
+            threads: handle(&maps.threads)?,
+            taps: handle(&maps.taps)?,
+            lost: handle(&maps.lost)?,
+            counters: handle(&maps.counters)?,
+            received,
+            followed: HashMap::new(),
+            lost_seen: 0,
+            _links: links,
+        })
+    }
+
+    /// Follows a VM's threads (by thread id) and taps. A VM that is followed already is followed afresh.
+    ///
+    /// # Errors
+    /// If an id or name is impossible, is followed for another VM, or does not fit in (4096 threads, 1024 taps, 1024
+    /// VMs). The VM is then not followed at all.
+    pub fn follow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+        self.unfollow(vm);
+        let result = self.insert(vm, threads, taps);
+        if result.is_err() {
+            self.unfollow(vm);
+        }
+        result
+    }
+
+    fn insert(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+        let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
+        let entry = self.followed.entry(vm).or_default();
+        self.lost
+            .update(&vm.0.to_ne_bytes(), &0_u64.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| fail("the counter".into(), chain(&e)))?;
+        for &(tid, thread) in threads {
+            let what = || format!("thread {tid} ({thread:?})");
+            let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
+            let key = key.ok_or_else(|| fail(what(), "no such thread id".into()))?.to_ne_bytes();
+            self.threads
+                .update(&key, &abi::thread_value(vm, thread), MapFlags::NO_EXIST)
+                .map_err(|e| fail(what(), refusal(&e, "4096 threads")))?;
+            entry.tids.push(key);
+        }
+        for tap in taps {
+            let what = || format!("tap {:?}", tap.ifname);
+            let key = abi::tap_key(tap.netns, &tap.ifname)
+                .ok_or_else(|| fail(what(), format!("a name has 1 to {} bytes", abi::NAME_MAX)))?;
+            self.taps
+                .update(&key, &abi::tap_value(vm), MapFlags::NO_EXIST)
+                .map_err(|e| fail(what(), refusal(&e, "1024 taps")))?;
+            entry.taps.push(key);
+        }
+        Ok(())
+    }
+
+    /// Stops following a VM. One that is not followed is no error. Events heard before are still drained.
+    pub fn unfollow(&mut self, vm: VmId) {
+        let Some(gone) = self.followed.remove(&vm) else { return };
+        // Deleting fails only for what is not there.
+        for key in gone.tids {
+            let _ = self.threads.delete(&key);
+        }
+        for key in gone.taps {
+            let _ = self.taps.delete(&key);
+        }
+        let _ = self.lost.delete(&vm.0.to_ne_bytes());
+    }
+
+    /// Becomes readable when a packet towards a VM needs attention or the ring gets half full; scheduling events alone
+    /// wake nobody.
+    ///
+    /// Register it edge-triggered (`EPOLLET`): in level-triggered mode every scheduling event that is still unread
+    /// would count as readable and the reader would hardly sleep.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.ring_map.as_fd()
+    }
+
+    /// Appends all events heard so far, in the order they were pushed. Never blocks.
+    ///
+    /// # Errors
+    /// If the ring can not be read, which no working kernel makes happen.
+    pub fn drain(&mut self, out: &mut Vec<Event>) -> Result<(), BpfError> {
+        self.ring.consume().map_err(|e| BpfError::Read { what: "the ring", cause: chain(&e) })?;
+        out.append(&mut self.received.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(())
+    }
+
+    /// Events lost since the last call, per followed VM, because the ring was full. One system call if there are
+    /// none.
+    ///
+    /// # Errors
+    /// If a map can not be read.
+    pub fn take_lost(&mut self) -> Result<Vec<(VmId, u64)>, BpfError> {
+        let total = read_u64(&self.counters, &counter_key(Counter::Lost), "the counters")?;
+        if total == self.lost_seen {
+            return Ok(Vec::new());
+        }
+        self.lost_seen = total;
+        let mut lost = Vec::new();
+        for (&vm, followed) in &mut self.followed {
+            let count = read_u64(&self.lost, &vm.0.to_ne_bytes(), "the lost events")?;
+            if count > followed.lost_seen {
+                lost.push((vm, count - followed.lost_seen));
+                followed.lost_seen = count;
+            }
+        }
+        lost.sort_unstable();
+        Ok(lost)
+    }
+
+    /// What the programs have counted.
+    ///
+    /// # Errors
+    /// If a map can not be read.
+    pub fn stats(&self) -> Result<BpfStats, BpfError> {
+        let read = |which| read_u64(&self.counters, &counter_key(which), "the counters");
+        Ok(BpfStats {
+            packets: read(Counter::Packets)?,
+            pushed: read(Counter::Pushed)?,
+            woken: read(Counter::Woken)?,
+            no_payload: read(Counter::NoPayload)?,
+            other: read(Counter::Other)?,
+            suppressed: read(Counter::Suppressed)?,
+            lost: read(Counter::Lost)?,
+        })
+    }
+}
+
+/// Loads each program of [`PROGRAMS`] by itself, attaches none, and reports those that are refused.
+#[must_use]
+pub fn probe() -> Vec<(&'static str, Result<(), BpfError>)> {
+    silence_libbpf();
+    PROGRAMS.map(|(program, _)| (program, probe_one(program))).into()
+}
+
+fn probe_one(program: &'static str) -> Result<(), BpfError> {
+    let refused = |e: libbpf_rs::Error| BpfError::Program { program, cause: chain(&e), advice: advice() };
+    let mut storage = MaybeUninit::uninit();
+    let mut open = FrontdeskSkelBuilder::default().open(&mut storage).map_err(refused)?;
+    for mut candidate in open.open_object_mut().progs_mut() {
+        let wanted = candidate.name() == program;
+        candidate.set_autoload(wanted);
+    }
+    open.load().map(drop).map_err(refused)
+}
+
+fn first_refused() -> Option<BpfError> {
+    probe().into_iter().find_map(|(_, result)| result.err())
+}
+
+fn counter_key(which: Counter) -> [u8; 4] {
+    (which as u32).to_ne_bytes()
+}
+
+fn read_u64(map: &MapHandle, key: &[u8], what: &'static str) -> Result<u64, BpfError> {
+    let value = map.lookup(key, MapFlags::ANY).map_err(|e| BpfError::Read { what, cause: chain(&e) })?;
+    let bytes = value.and_then(|v| v.try_into().ok());
+    bytes.map(u64::from_ne_bytes).ok_or_else(|| BpfError::Read { what, cause: "no such entry".into() })
+}
+
+fn refusal(e: &libbpf_rs::Error, limit: &str) -> String {
+    match e.kind() {
+        libbpf_rs::ErrorKind::AlreadyExists => "it is followed for another VM".into(),
+        _ => format!("{} (at most {limit} are followed)", chain(e)),
+    }
+}
+
+fn chain(e: &libbpf_rs::Error) -> String {
+    format!("{e:#}")
+}
+
+/// What the host most likely lacks when the kernel refuses a program.
+fn advice() -> String {
+    let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        "this kernel has no BTF type information (/sys/kernel/btf/vmlinux); use one built with \
+         CONFIG_DEBUG_INFO_BTF, as distribution kernels are"
+            .into()
+    } else if lockdown.contains("[confidentiality]") {
+        "the kernel is locked down (confidentiality mode), which bars BPF from kernel memory; boot with \
+         lockdown=integrity"
+            .into()
+    } else if !rustix::process::geteuid().is_root() {
+        "run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE".into()
+    } else {
+        "the kernel may be older than 5.18 or lack the tracepoint, or the process its capabilities (CAP_BPF and \
+         CAP_PERFMON); the verifier's log is in the debug log of target \"libbpf\""
+            .into()
+    }
+}
+
+/// Sends libbpf's messages to the log: what matters is in the errors.
+fn silence_libbpf() {
+    fn to_log(_: PrintLevel, message: String) {
+        tracing::debug!(target: "libbpf", "{}", message.trim_end());
+    }
+    libbpf_rs::set_print(Some((PrintLevel::Info, to_log)));
+}

@@ -1,0 +1,387 @@
+//! Control groups with the cpu controller, on hierarchies of version 1 and 2: one group per VM, its weight among the
+//! others, and its real-time budget.
+
+mod error;
+mod mounts;
+mod realtime;
+mod share;
+
+pub use error::CgroupError;
+pub use realtime::{Budget, RealTimeBudgets};
+pub use share::ShareControl;
+
+use crate::guardian::{Guardian, Undo};
+use error::file_error;
+use mounts::Mount;
+use std::{
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader},
+    path::{Component, Path, PathBuf},
+};
+
+/// A weight in the units of `cpu.shares`: what a group has unless told otherwise.
+pub const DEFAULT_WEIGHT: u32 = 1024;
+
+/// Version of a hierarchy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Version 1: a hierarchy of the cpu controller's own.
+    V1,
+    /// Version 2: the unified hierarchy.
+    V2,
+}
+
+/// What the kernel asks of real-time threads in groups other than the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RealTimeRule {
+    /// Nothing.
+    Free,
+    /// A budget of their group (`cpu.rt_runtime_us`).
+    Budget,
+    /// It refuses them.
+    Refused,
+}
+
+/// The hierarchy that has the cpu controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchy {
+    version: Version,
+    mount: PathBuf,
+    /// Which part of the whole hierarchy the mount shows, as in containers.
+    subtree: PathBuf,
+    real_time: RealTimeRule,
+}
+
+impl Hierarchy {
+    /// Finds it among the mounted ones.
+    ///
+    /// # Errors
+    /// If no mounted hierarchy has the cpu controller.
+    pub fn detect() -> Result<Hierarchy, CgroupError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let text = fs::read_to_string(path).map_err(file_error("read", path, ""))?;
+        Hierarchy::among(&mounts::parse(&text))
+    }
+
+    fn among(mounts: &[Mount]) -> Result<Hierarchy, CgroupError> {
+        let v1 = mounts.iter().find(|m| m.version == Version::V1 && m.controllers.iter().any(|c| c == "cpu"));
+        let has_cpu = |m: &&Mount| {
+            m.version == Version::V2
+                && fs::read_to_string(m.point.join("cgroup.controllers"))
+                    .is_ok_and(|controllers| controllers.split_ascii_whitespace().any(|c| c == "cpu"))
+        };
+        let Some(mount) = v1.or_else(|| mounts.iter().find(has_cpu)) else {
+            let found: Vec<_> = mounts.iter().map(|m| m.point.display().to_string()).collect();
+            let found = if found.is_empty() { "none is mounted".into() } else { found.join(", ") };
+            return Err(CgroupError::NoController { found });
+        };
+        Ok(Hierarchy {
+            version: mount.version,
+            mount: mount.point.clone(),
+            subtree: mount.subtree.clone(),
+            real_time: match mount.version {
+                Version::V1 if mount.point.join("cpu.rt_runtime_us").exists() => RealTimeRule::Budget,
+                Version::V2 if real_time_is_grouped() => RealTimeRule::Refused,
+                Version::V1 | Version::V2 => RealTimeRule::Free,
+            },
+        })
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// What the kernel asks of real-time threads in its groups.
+    #[must_use]
+    pub fn real_time(&self) -> RealTimeRule {
+        self.real_time
+    }
+
+    /// Its root group.
+    #[must_use]
+    pub fn root_group(&self) -> Group {
+        Group { hierarchy: self.clone(), path: PathBuf::new() }
+    }
+
+    /// The deepest group that holds all threads of a process.
+    ///
+    /// libvirt spreads a VM's threads over children of a group named `libvirt`, the only child of the VM's own: then it
+    /// is the VM's own, the one that competes with other VMs.
+    ///
+    /// # Errors
+    /// If the process has ended or is outside of what the mount shows.
+    pub fn group_of(&self, pid: i32) -> Result<Group, CgroupError> {
+        let fail = |cause: String| CgroupError::Process { pid, cause };
+        let mut common: Option<PathBuf> = None;
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| fail(e.to_string()))?;
+        for task in tasks.flatten() {
+            // A thread may end meanwhile.
+            let Ok(text) = fs::read_to_string(task.path().join("cgroup")) else { continue };
+            let path = mounts::group_path(&text, self.version)
+                .ok_or_else(|| fail("it is in no group of the cpu controller's hierarchy".into()))?;
+            let path = path.strip_prefix(&self.subtree).map_err(|_| {
+                fail(format!(
+                    "{} is outside of {}, which is all that is mounted",
+                    path.display(),
+                    self.subtree.display()
+                ))
+            })?;
+            common = Some(match common {
+                None => path.to_owned(),
+                Some(other) => other
+                    .components()
+                    .zip(path.components())
+                    .map_while(|(a, b)| (a == b).then_some(a))
+                    .collect(),
+            });
+        }
+        let mut path = common.ok_or_else(|| fail("it has ended".into()))?;
+        if path.file_name().is_some_and(|name| name == "libvirt") {
+            path.pop();
+        }
+        Ok(Group { hierarchy: self.clone(), path })
+    }
+}
+
+/// Whether the kernel was built with RT_GROUP_SCHED and not told to do without. Its only trace on a version 2
+/// hierarchy is a function it then has.
+fn real_time_is_grouped() -> bool {
+    let off = fs::read_to_string("/proc/cmdline")
+        .is_ok_and(|line| line.split_ascii_whitespace().any(|word| word == "rt_group_sched=0"));
+    !off && File::open("/proc/kallsyms").is_ok_and(|file| {
+        BufReader::new(file).lines().map_while(Result::ok).any(|line| line.ends_with(" sched_rt_can_attach"))
+    })
+}
+
+/// A control group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    hierarchy: Hierarchy,
+    /// Below the mount; empty for the root.
+    path: PathBuf,
+}
+
+impl Group {
+    /// Creates a group below this one; the guardian removes it at the end. On version 2 this lets all groups below
+    /// this one have weights (`cgroup.subtree_control`), which for other groups than the root needs it to hold no
+    /// processes itself.
+    ///
+    /// # Errors
+    /// If the name is none, the group exists or can not be made.
+    pub fn create(&self, name: &str, guardian: &Guardian) -> Result<Group, CgroupError> {
+        let mut parts = Path::new(name).components();
+        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name) {
+            return Err(CgroupError::Name { name: name.into() });
+        }
+        if self.hierarchy.version == Version::V2 {
+            self.delegate_cpu(guardian)?;
+        }
+        let group = Group { hierarchy: self.hierarchy.clone(), path: self.path.join(name) };
+        let dir = group.dir();
+        let advice =
+            "; if it exists it may be left from an interrupted run: see that it is empty and rmdir it";
+        if dir.exists() {
+            return Err(file_error("create control group", &dir, advice)(
+                io::ErrorKind::AlreadyExists.into(),
+            ));
+        }
+        guardian.record(Undo::ControlGroup { path: dir.clone() })?;
+        fs::create_dir(&dir).map_err(file_error("create control group", &dir, "; it needs root"))?;
+        Ok(group)
+    }
+
+    /// Enables the cpu controller for the groups below this one (version 2).
+    fn delegate_cpu(&self, guardian: &Guardian) -> Result<(), CgroupError> {
+        let file = self.dir().join("cgroup.subtree_control");
+        let enabled = fs::read_to_string(&file).map_err(file_error("read", &file, ""))?;
+        if enabled.split_ascii_whitespace().any(|c| c == "cpu") {
+            return Ok(());
+        }
+        guardian.record(Undo::File { path: file.clone(), content: "-cpu".into() })?;
+        let advice =
+            "; the group must hold no processes itself and its parents must have the cpu controller enabled";
+        fs::write(&file, "+cpu").map_err(file_error("enable the cpu controller in", &file, advice))
+    }
+
+    /// Its path below the root of the hierarchy; empty for the root.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        self.hierarchy.mount.join(&self.path)
+    }
+
+    /// Whether it is the root group.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.path.as_os_str().is_empty()
+    }
+
+    /// The file to write a process id to (or `0` for the writer itself) to move that process in.
+    #[must_use]
+    pub fn procs_file(&self) -> PathBuf {
+        self.dir().join("cgroup.procs")
+    }
+
+    /// Moves a process with all its threads in.
+    ///
+    /// # Errors
+    /// If the process has ended, has real-time threads the group has no budget for, or the caller may not.
+    pub fn add(&self, pid: u32) -> Result<(), CgroupError> {
+        let file = self.procs_file();
+        let advice = "; a process with real-time threads can not enter a group without a real-time budget, and on \
+                      version 2 a group whose subgroups have weights holds no processes";
+        fs::write(&file, pid.to_string()).map_err(|source| CgroupError::File {
+            action: format!("move process {pid} to"),
+            path: file,
+            source,
+            advice,
+        })
+    }
+
+    /// Whether all processes in the group are this one.
+    ///
+    /// # Errors
+    /// If the group's processes can not be read.
+    pub fn holds_only(&self, pid: i32) -> Result<bool, CgroupError> {
+        let file = self.dir().join("cgroup.procs");
+        let text = fs::read_to_string(&file).map_err(file_error("read", &file, ""))?;
+        Ok(!self.is_root() && text.lines().all(|line| line.parse() == Ok(pid)))
+    }
+
+    /// Its weight, in the units of `cpu.shares`.
+    ///
+    /// # Errors
+    /// If it can not be read.
+    pub fn weight(&self) -> Result<u32, CgroupError> {
+        let native = read_number(&self.weight_file("weight")?)?;
+        Ok(share::from_native(self.hierarchy.version, u32::try_from(native).unwrap_or(u32::MAX)))
+    }
+
+    /// Sets its weight, in the units of `cpu.shares` (2 to 262144, clamped). Version 2 counts in hundredths of the
+    /// default weight: the value is rounded to those. For a group frontdesk created; to change one it found, see
+    /// [`Group::control_share`].
+    ///
+    /// # Errors
+    /// If it can not be written.
+    pub fn set_weight(&self, weight: u32) -> Result<(), CgroupError> {
+        let file = self.weight_file("weight")?;
+        let native = share::to_native(self.hierarchy.version, weight);
+        write(&file, native.to_string(), "")
+    }
+
+    /// Takes control of its share: journals its weight and keeps the file open.
+    ///
+    /// # Errors
+    /// If it is the root group, or its weight can not be read, journalled or opened.
+    pub fn control_share(&self, guardian: &Guardian) -> Result<ShareControl, CgroupError> {
+        ShareControl::new(self.hierarchy.version, self.weight_file("share")?, guardian)
+    }
+
+    fn weight_file(&self, what: &'static str) -> Result<PathBuf, CgroupError> {
+        if self.is_root() {
+            return Err(CgroupError::Root { what });
+        }
+        Ok(self.dir().join(match self.hierarchy.version {
+            Version::V1 => "cpu.shares",
+            Version::V2 => "cpu.weight",
+        }))
+    }
+
+    /// Removes the group, waiting up to two seconds for it to empty. One that is gone is no error.
+    ///
+    /// # Errors
+    /// If processes remain in it.
+    pub fn remove(self) -> Result<(), CgroupError> {
+        let dir = self.dir();
+        match crate::guardian::remove_group(&dir) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(file_error(
+                "remove control group",
+                &dir,
+                "; end the processes and remove the groups in it",
+            )(e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn write(path: &Path, content: String, advice: &'static str) -> Result<(), CgroupError> {
+    fs::write(path, &content).map_err(|source| CgroupError::File {
+        action: format!("write {content} to"),
+        path: path.into(),
+        source,
+        advice,
+    })
+}
+
+fn read_number(path: &Path) -> Result<i64, CgroupError> {
+    let text = fs::read_to_string(path).map_err(file_error("read", path, ""))?;
+    text.trim().parse().map_err(|_| CgroupError::Content {
+        path: path.into(),
+        content: text.trim().into(),
+        expected: "a number".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake_v2(home: &Path, controllers: &str) -> Result<Hierarchy, CgroupError> {
+        fs::write(home.join("cgroup.controllers"), controllers).unwrap();
+        let text = format!("30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n", home.display());
+        Hierarchy::among(&mounts::parse(&text))
+    }
+
+    #[test]
+    fn finds_the_hierarchy_with_the_controller() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(fake_v2(home.path(), "cpuset cpu io\n").unwrap().version(), Version::V2);
+        let error = fake_v2(home.path(), "cpuset io\n").unwrap_err();
+        assert!(error.to_string().contains(&home.path().display().to_string()), "{error}");
+        assert!(matches!(Hierarchy::among(&[]), Err(CgroupError::NoController { .. })));
+    }
+
+    #[test]
+    fn version_2_weights_are_converted() {
+        let home = tempfile::tempdir().unwrap();
+        let hierarchy = fake_v2(home.path(), "cpu").unwrap();
+        let group = Group { hierarchy: hierarchy.clone(), path: "machine.slice/vm".into() };
+        fs::create_dir_all(group.dir()).unwrap();
+        let file = group.dir().join("cpu.weight");
+        for (shares, weight) in [(1024, "100"), (2048, "200"), (2, "1"), (512, "50"), (262_144, "10000")] {
+            fs::write(&file, "").unwrap();
+            group.set_weight(shares).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), weight, "{shares} shares");
+        }
+        fs::write(&file, "100\n").unwrap();
+        assert_eq!(group.weight().unwrap(), DEFAULT_WEIGHT);
+        fs::write(&file, "idle\n").unwrap();
+        assert!(matches!(group.weight(), Err(CgroupError::Content { .. })));
+        assert!(matches!(hierarchy.root_group().set_weight(1), Err(CgroupError::Root { .. })));
+    }
+
+    #[test]
+    fn the_own_process_is_in_a_group() {
+        match Hierarchy::detect() {
+            Ok(hierarchy) => {
+                let pid = std::process::id().cast_signed();
+                assert!(hierarchy.group_of(pid).unwrap().dir().is_dir());
+                assert!(matches!(hierarchy.group_of(i32::MAX), Err(CgroupError::Process { .. })));
+            }
+            Err(e) => eprintln!("skipping: {e}"),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Reading `/proc/PID/mountinfo` and `/proc/PID/cgroup`.
+
+use super::Version;
+use std::{ffi::OsString, os::unix::ffi::OsStringExt as _, path::PathBuf};
+
+/// A mounted control group hierarchy.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    pub(super) version: Version,
+    pub(super) point: PathBuf,
+    /// Which part of the hierarchy is mounted there.
+    pub(super) subtree: PathBuf,
+    /// Version 1: its controllers (among other mount options).
+    pub(super) controllers: Vec<String>,
+}
+
+/// The control group hierarchies in a mountinfo file.
+pub(super) fn parse(mountinfo: &str) -> Vec<Mount> {
+    mountinfo.lines().filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &str) -> Option<Mount> {
+    let (common, special) = line.split_once(" - ")?;
+    let mut common = common.split(' ').skip(3);
+    let (subtree, point) = (unescape(common.next()?), unescape(common.next()?));
+    let mut special = special.split(' ');
+    let version = match special.next()? {
+        "cgroup" => Version::V1,
+        "cgroup2" => Version::V2,
+        _ => return None,
+    };
+    let controllers = special.nth(1)?.split(',').map(str::to_owned).collect();
+    Some(Mount { version, point, subtree, controllers })
+}
+
+/// Undoes the kernel's octal escapes of blanks and backslashes.
+fn unescape(text: &str) -> PathBuf {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        if let Some(decoded) = octal {
+            out.push(decoded);
+            rest = &tail[3..];
+        } else {
+            out.push(byte);
+            rest = tail;
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// The path, in the cpu controller's hierarchy, that a `/proc/PID/cgroup` file tells.
+pub(super) fn group_path(cgroup: &str, version: Version) -> Option<PathBuf> {
+    cgroup.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let ours = match version {
+            Version::V1 => controllers.split(',').any(|c| c == "cpu"),
+            Version::V2 => id == "0" && controllers.is_empty(),
+        };
+        ours.then(|| PathBuf::from(path))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const MOUNTINFO: &str = "\
+25 1 0:22 / /proc rw - proc proc rw
+31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 master:1 - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 /docker/a\\040b /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
+broken line
+";
+
+    #[test]
+    fn reads_mounts_of_both_versions() {
+        let mounts = parse(MOUNTINFO);
+        assert_eq!(mounts.len(), 2);
+        assert_eq!(mounts[0].version, Version::V1);
+        assert_eq!(mounts[0].point, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+        assert!(mounts[0].controllers.iter().any(|c| c == "cpu"));
+        assert_eq!(mounts[1].version, Version::V2);
+        assert_eq!(mounts[1].subtree, Path::new("/docker/a b"));
+    }
+
+    #[test]
+    fn finds_the_group_of_either_version() {
+        let text = "5:cpuset:/s\n4:cpu,cpuacct:/machine/vm:1\n0::/unified/vm\n";
+        assert_eq!(group_path(text, Version::V1).unwrap(), Path::new("/machine/vm:1"));
+        assert_eq!(group_path(text, Version::V2).unwrap(), Path::new("/unified/vm"));
+        assert_eq!(group_path("5:cpuset:/s\n", Version::V1), None);
+    }
+}

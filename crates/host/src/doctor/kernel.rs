@@ -1,0 +1,164 @@
+//! The kernel: what it is, allows and schedules.
+
+use super::{Finding, read, version};
+use crate::{
+    bpf,
+    cgroup::{Hierarchy, RealTimeRule, Version},
+};
+use std::path::Path;
+
+/// Capabilities frontdesk uses, by bit of `CapEff`.
+const CAPABILITIES: [(u32, &str); 5] = [
+    (12, "CAP_NET_ADMIN"),
+    (21, "CAP_SYS_ADMIN"),
+    (23, "CAP_SYS_NICE"),
+    (38, "CAP_PERFMON"),
+    (39, "CAP_BPF"),
+];
+/// Since then, sched_switch has the arguments the BPF programs read.
+const OLDEST: (u32, u32) = (5, 18);
+/// What frontdesk is tested with.
+const TESTED: (u32, u32) = (6, 1);
+
+pub(super) fn privilege() -> Finding {
+    const AREA: &str = "privilege";
+    let status = read("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    let lacking: Vec<&str> =
+        CAPABILITIES.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|&(_, name)| name).collect();
+    let user = if rustix::process::geteuid().is_root() { "root" } else { "not root" };
+    if lacking.is_empty() {
+        Finding::ok(AREA, format!("{user}, with all capabilities used"))
+    } else {
+        Finding::missing(
+            AREA,
+            format!("{user}, without {}", lacking.join(", ")),
+            "run as root, outside of a container",
+        )
+    }
+}
+
+pub(super) fn release() -> Finding {
+    const AREA: &str = "kernel";
+    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match version(&release) {
+        Some(found) if found >= TESTED => Finding::ok(AREA, format!("Linux {release}")),
+        Some(found) if found >= OLDEST => {
+            Finding::limited(AREA, format!("Linux {release}"), "frontdesk is tested with Linux 6.1 and newer")
+        }
+        _ => Finding::missing(AREA, format!("Linux {release:?}"), "use Linux 6.1 or newer"),
+    }
+}
+
+pub(super) fn btf() -> Finding {
+    const AREA: &str = "BTF";
+    const PATH: &str = "/sys/kernel/btf/vmlinux";
+    if Path::new(PATH).exists() {
+        Finding::ok(AREA, PATH)
+    } else {
+        Finding::missing(
+            AREA,
+            format!("no {PATH}"),
+            "use a kernel with CONFIG_DEBUG_INFO_BTF, as distribution kernels are; BPF programs need it to load",
+        )
+    }
+}
+
+pub(super) fn bpf_programs() -> Vec<Finding> {
+    const AREAS: [&str; bpf::PROGRAMS.len()] = ["BPF on_switch", "BPF on_wakeup", "BPF on_transmit"];
+    let verdicts = bpf::probe();
+    AREAS
+        .into_iter()
+        .zip(bpf::PROGRAMS)
+        .zip(verdicts)
+        .map(|((area, (_, purpose)), (_, verdict))| match verdict {
+            Ok(()) => Finding::ok(area, format!("loads ({purpose})")),
+            Err(e) => Finding::missing(area, format!("is refused ({purpose})"), e.to_string()),
+        })
+        .collect()
+}
+
+pub(super) fn control_groups() -> Finding {
+    const AREA: &str = "control groups";
+    match Hierarchy::detect() {
+        Ok(hierarchy) => {
+            let version = match hierarchy.version() {
+                Version::V1 => 1,
+                Version::V2 => 2,
+            };
+            Finding::ok(
+                AREA,
+                format!("cpu controller in version {version} at {}", hierarchy.mount().display()),
+            )
+        }
+        Err(e) => Finding::missing(AREA, "no cpu controller", e.to_string()),
+    }
+}
+
+pub(super) fn real_time_groups() -> Finding {
+    const AREA: &str = "real time in groups";
+    match Hierarchy::detect().map(|hierarchy| (hierarchy.real_time(), hierarchy)) {
+        Ok((RealTimeRule::Free, _)) => Finding::ok(AREA, "needs no budget (no RT_GROUP_SCHED)"),
+        Ok((RealTimeRule::Budget, hierarchy)) => {
+            let file = |name| read(hierarchy.mount().join(name)).unwrap_or_default();
+            let (runtime, period) = (file("cpu.rt_runtime_us"), file("cpu.rt_period_us"));
+            Finding::ok(
+                AREA,
+                format!("by budget (RT_GROUP_SCHED); the root group has {runtime} of {period} us"),
+            )
+        }
+        Ok((RealTimeRule::Refused, _)) => Finding::missing(
+            AREA,
+            "refused outside of the root group (RT_GROUP_SCHED with control groups version 2)",
+            "boot with rt_group_sched=0 (Linux 6.16 or newer) or use a kernel without RT_GROUP_SCHED; otherwise only VMs \
+             in the root group can be boosted",
+        ),
+        Err(_) => Finding::limited(AREA, "no cpu controller to ask", "see control groups"),
+    }
+}
+
+pub(super) fn real_time_throttle() -> Finding {
+    const AREA: &str = "real-time throttle";
+    let knob =
+        |name: &str| read(format!("/proc/sys/kernel/{name}")).and_then(|text| text.parse::<i64>().ok());
+    match (knob("sched_rt_runtime_us"), knob("sched_rt_period_us")) {
+        (Some(0), _) => Finding::missing(
+            AREA,
+            "real time is switched off",
+            "sysctl kernel.sched_rt_runtime_us=950000, the kernel's default",
+        ),
+        (Some(runtime), Some(period)) if runtime < 0 || runtime >= period => Finding::limited(
+            AREA,
+            "none: a real-time thread that spins is never stopped",
+            "sysctl kernel.sched_rt_runtime_us=950000, the kernel's default, keeps a boosted VM from taking a CPU for good",
+        ),
+        (Some(runtime), Some(period)) => Finding::ok(AREA, format!("{runtime} of {period} us")),
+        _ => Finding::limited(AREA, "can not be read", "mount /proc with sys"),
+    }
+}
+
+pub(super) fn sched_ext() -> Finding {
+    const AREA: &str = "sched_ext";
+    match read("/sys/kernel/sched_ext/state") {
+        Some(state) => Finding::ok(AREA, format!("available, {state}")),
+        None => Finding::limited(
+            AREA,
+            "not in this kernel",
+            "not needed; Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT has it",
+        ),
+    }
+}
+
+pub(super) fn autogroup() -> Finding {
+    const AREA: &str = "autogroup";
+    match read("/proc/sys/kernel/sched_autogroup_enabled").as_deref() {
+        Some("1") => Finding::limited(
+            AREA,
+            "on: VMs outside of control groups of their own are grouped by session, whatever their nice values",
+            "start each VM in a control group of its own, as libvirt and the lab do, or sysctl \
+             kernel.sched_autogroup_enabled=0",
+        ),
+        _ => Finding::ok(AREA, "off"),
+    }
+}

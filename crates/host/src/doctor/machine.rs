@@ -1,0 +1,162 @@
+//! The machine and the programs on it.
+
+use super::{Finding, read, version};
+use std::{
+    fs::OpenOptions,
+    io,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+const QEMU: &str = "qemu-system-x86_64";
+/// The first QEMU whose TCG plugins can read registers.
+const QEMU_OLDEST: (u32, u32) = (9, 0);
+/// Six small lab VMs of about 240 MiB each, and room to breathe.
+const MEMORY_WANTED_MIB: u64 = 2048;
+const MEMORY_LEAST_MIB: u64 = 512;
+
+pub(super) fn cpus() -> Finding {
+    const AREA: &str = "CPUs";
+    match std::thread::available_parallelism().map(usize::from) {
+        Ok(1) => Finding::limited(
+            AREA,
+            "1 online",
+            "works; lab measurements want a second one, so that the measuring does not compete with the measured",
+        ),
+        Ok(count) => Finding::ok(AREA, format!("{count} online")),
+        Err(e) => {
+            Finding::limited(AREA, format!("can not be counted: {e}"), "check the affinity of this process")
+        }
+    }
+}
+
+pub(super) fn memory() -> Finding {
+    const AREA: &str = "memory";
+    let text = read("/proc/meminfo").unwrap_or_default();
+    let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = available.and_then(|rest| rest.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    match kib.map(|kib| kib / 1024) {
+        Some(mib) if mib >= MEMORY_WANTED_MIB => Finding::ok(AREA, format!("{mib} MiB available")),
+        Some(mib) if mib >= MEMORY_LEAST_MIB => Finding::limited(
+            AREA,
+            format!("{mib} MiB available"),
+            "a lab VM takes about 240 MiB: run fewer at once",
+        ),
+        Some(mib) => {
+            Finding::missing(AREA, format!("{mib} MiB available"), "free at least 512 MiB for the lab")
+        }
+        None => Finding::limited(AREA, "can not be told", "mount /proc"),
+    }
+}
+
+pub(super) fn kvm() -> Finding {
+    const AREA: &str = "KVM";
+    const PATH: &str = "/dev/kvm";
+    let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
+    let hardware = cpuinfo
+        .lines()
+        .find(|line| line.starts_with("flags"))
+        .is_some_and(|line| line.split_ascii_whitespace().any(|flag| flag == "vmx" || flag == "svm"));
+    match (opens(PATH), hardware) {
+        (Ok(()), true) => Finding::ok(AREA, PATH),
+        (Ok(()), false) => Finding::limited(
+            AREA,
+            format!("{PATH} without hardware virtualisation"),
+            "VMs run faster under -accel tcg here; in a cloud VM, ask for nested virtualisation",
+        ),
+        (Err(e), _) => Finding::limited(
+            AREA,
+            format!("cannot open {PATH}: {e}"),
+            "VMs run under -accel tcg, several times slower; enable virtualisation in the firmware and load kvm_intel or \
+             kvm_amd",
+        ),
+    }
+}
+
+pub(super) fn taps() -> Finding {
+    const AREA: &str = "tap devices";
+    const PATH: &str = "/dev/net/tun";
+    match opens(PATH) {
+        Ok(()) => Finding::ok(AREA, PATH),
+        Err(e) => Finding::missing(
+            AREA,
+            format!("cannot open {PATH}: {e}"),
+            "modprobe tun; in a container, pass the device in. Without it lab VMs have no network",
+        ),
+    }
+}
+
+pub(super) fn namespaces() -> Finding {
+    const AREA: &str = "network namespaces";
+    let limit = read("/proc/sys/user/max_net_namespaces").and_then(|text| text.parse::<u64>().ok());
+    match (Path::new("/proc/self/ns/net").exists(), limit) {
+        (true, Some(0)) => Finding::missing(
+            AREA,
+            "forbidden",
+            "sysctl user.max_net_namespaces=1000; the lab keeps its networks in one",
+        ),
+        (true, _) => Finding::ok(AREA, "available"),
+        (false, _) => Finding::missing(AREA, "not in this kernel", "use a kernel with CONFIG_NET_NS"),
+    }
+}
+
+pub(super) fn qemu() -> Finding {
+    const AREA: &str = "QEMU";
+    let install = "install QEMU 9.0 or newer (Debian 12 has one in bookworm-backports: apt-get install -t \
+                   bookworm-backports qemu-system-x86); older ones have no TCG plugins that read registers";
+    match run(QEMU) {
+        Ok(text) => {
+            let line = text.lines().next().unwrap_or_default();
+            match version(line) {
+                Some(found) if found >= QEMU_OLDEST => Finding::ok(AREA, line),
+                _ => Finding::limited(AREA, line, install),
+            }
+        }
+        Err(e) => Finding::missing(AREA, format!("cannot run {QEMU}: {e}"), install),
+    }
+}
+
+pub(super) fn packages() -> Finding {
+    const AREA: &str = "packages";
+    let lacking: Vec<&str> =
+        ["apt-get", "dpkg"].into_iter().filter(|program| run(program).is_err()).collect();
+    if lacking.is_empty() {
+        Finding::ok(AREA, "apt-get and dpkg run")
+    } else {
+        Finding::limited(
+            AREA,
+            format!("cannot run {}", lacking.join(", ")),
+            "only the lab needs them, to fetch guest kernels; give it a kernel image by hand",
+        )
+    }
+}
+
+pub(super) fn modules() -> Finding {
+    const AREA: &str = "kernel modules";
+    let lacking: Vec<&str> =
+        ["modprobe", "depmod"].into_iter().filter(|program| run(program).is_err()).collect();
+    if lacking.is_empty() {
+        Finding::ok(AREA, "modprobe and depmod run")
+    } else {
+        Finding::limited(
+            AREA,
+            format!("cannot run {}", lacking.join(", ")),
+            "apt-get install kmod; the lab orders the modules of desktop guests with it",
+        )
+    }
+}
+
+fn opens(path: &str) -> io::Result<()> {
+    OpenOptions::new().read(true).write(true).open(path).map(drop)
+}
+
+/// What a program says to `--version`.
+fn run(program: &str) -> io::Result<String> {
+    let output =
+        Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output()?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(io::Error::other(format!("it exits with {}", output.status)))
+    }
+}

@@ -1,0 +1,180 @@
+//! A process that undoes every change when frontdesk ends, however it ends.
+//!
+//! It is started before the first change. Each change is recorded with it, as what undoes it, before the change is
+//! made. When the connection to its owner closes, because the owner finished or died, it runs all undos, the latest
+//! first, and exits.
+//!
+//! A supervisor that kills the whole process group or control group of its owner kills the guardian too unless told
+//! otherwise (systemd: `KillMode=process` or `mixed`).
+
+mod process;
+mod undo;
+mod wire;
+
+pub use process::run;
+pub(crate) use undo::remove_group;
+pub use undo::{NotOurs, TREE_PREFIX, Tree, Undo};
+
+use serde::{Deserialize, Serialize};
+use std::{
+    io,
+    net::Shutdown,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use wire::Message;
+
+/// The guardian answers within microseconds; one that is silent for this long is stopped or broken.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Undoing waits for control groups to empty, up to two seconds each.
+const UNDO_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Why a change can not be recorded, or was not undone.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardianError {
+    /// It could not be started.
+    #[error("cannot start the guardian process ({} {arg}): {source}; no change is made without it", exe.display())]
+    Start {
+        /// The program.
+        exe: PathBuf,
+        /// Its argument.
+        arg: String,
+        /// What failed.
+        source: io::Error,
+    },
+    /// It does not answer.
+    #[error("the guardian process {pid} no longer answers ({source}); no further change can be made safely")]
+    Silent {
+        /// Its process id.
+        pid: u32,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// What was undone at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Undos that were run.
+    pub undone: usize,
+    /// Undos of what no longer existed.
+    pub gone: usize,
+    /// Undos that failed, told for people.
+    pub failed: Vec<String>,
+}
+
+/// A recorded undo, for [`Guardian::forget`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UndoId(u64);
+
+/// The owner's end of a guardian. Dropping it undoes everything and waits for that, as [`Guardian::finish`] does.
+#[derive(Debug)]
+pub struct Guardian {
+    child: Child,
+    connection: Mutex<Connection>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    next: u64,
+}
+
+impl Guardian {
+    /// Starts `exe arg`, which is to call [`run`] before anything else, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If the program can not be started or does not become a guardian.
+    pub fn start(exe: &Path, arg: &str) -> Result<Guardian, GuardianError> {
+        let failed = |source| GuardianError::Start { exe: exe.to_owned(), arg: arg.to_owned(), source };
+        let (stream, theirs) = UnixStream::pair().map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        // As its standard input, the guardian's end is the only descriptor it is given besides standard error.
+        let child = Command::new(exe)
+            .arg(arg)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        let guardian =
+            Guardian { child, connection: Mutex::new(Connection { stream, next: 0 }), closed: false };
+        wire::read_acknowledgement(&guardian.connection().stream).map_err(failed)?;
+        Ok(guardian)
+    }
+
+    /// Records what undoes a change. The change may be made once this has returned.
+    ///
+    /// # Errors
+    /// If the guardian is dead or does not answer: the change must then not be made.
+    pub fn record(&self, undo: Undo) -> Result<UndoId, GuardianError> {
+        let mut connection = self.connection();
+        let id = connection.next;
+        connection.next += 1;
+        self.send(&connection, &Message::Record { id, undo })?;
+        Ok(UndoId(id))
+    }
+
+    /// Takes a record back, because its change has been undone.
+    ///
+    /// # Errors
+    /// If the guardian is dead or does not answer.
+    pub fn forget(&self, UndoId(id): UndoId) -> Result<(), GuardianError> {
+        self.send(&self.connection(), &Message::Forget { id })
+    }
+
+    /// The guardian's process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Undoes everything that is recorded, waits for it and for the guardian's end.
+    ///
+    /// # Errors
+    /// If the guardian died or does not answer: what it did not undo is then left as it is.
+    pub fn finish(mut self) -> Result<Report, GuardianError> {
+        self.close()
+    }
+
+    fn close(&mut self) -> Result<Report, GuardianError> {
+        self.closed = true;
+        let pid = self.child.id();
+        let stream = &self.connection.get_mut().unwrap_or_else(PoisonError::into_inner).stream;
+        let report = stream
+            .shutdown(Shutdown::Write)
+            .and_then(|()| stream.set_read_timeout(Some(UNDO_PATIENCE)))
+            .and_then(|()| wire::read_frame(stream))
+            .and_then(|report| report.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()))
+            .map_err(|source| GuardianError::Silent { pid, source })?;
+        self.child.wait().map_err(|source| GuardianError::Silent { pid, source })?;
+        Ok(report)
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, connection: &Connection, message: &Message) -> Result<(), GuardianError> {
+        wire::write_frame(&connection.stream, message)
+            .and_then(|()| wire::read_acknowledgement(&connection.stream))
+            .map_err(|source| GuardianError::Silent { pid: self.child.id(), source })
+    }
+}
+
+impl Drop for Guardian {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        match self.close() {
+            Ok(report) if report.failed.is_empty() => {}
+            Ok(report) => tracing::error!(failed = ?report.failed, "some changes were not undone"),
+            Err(e) => tracing::error!("{e}"),
+        }
+    }
+}

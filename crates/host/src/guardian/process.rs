@@ -1,0 +1,177 @@
+//! The guardian's own process.
+
+use super::{
+    Report,
+    undo::{Outcome, Undo},
+    wire::{self, Message},
+};
+use crate::{
+    cgroup::Hierarchy,
+    sched::{self, Attributes, Policy, SchedError},
+};
+use rustix::mm::{MlockAllFlags, mlockall};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{self, Read, Write},
+    os::{fd::AsFd as _, unix::net::UnixStream},
+    process::{self, ExitCode},
+};
+
+/// Above every thread that frontdesk boosts, so that they can not keep it from undoing their boost.
+const PRIORITY: u32 = 60;
+/// The first descriptor behind standard input, output and error.
+const FIRST_OWN: u32 = 3;
+
+/// Is the guardian: keeps the journal that arrives on standard input and, when that closes, undoes what it holds.
+/// To be called first thing in `main`, before any file is opened or thread started. Returns success if
+/// everything was undone, and says on standard error what was not.
+#[must_use]
+pub fn run() -> ExitCode {
+    match settle_in().and_then(|stream| guard(&stream, &stream)) {
+        Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
+        Ok(report) => {
+            for failure in report.failed {
+                eprintln!("frontdesk guardian: {failure}");
+            }
+            ExitCode::FAILURE
+        }
+        Err(e) => {
+            eprintln!(
+                "frontdesk guardian: cannot start: {e}; it is started by frontdesk itself, not by hand"
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Leaves the owner's session and whatever else could end, delay or encumber it.
+fn settle_in() -> io::Result<UnixStream> {
+    // A pipe that leaked into the owner must not be kept open here.
+    // SAFETY: called before this process has opened anything itself.
+    unsafe { libc::syscall(libc::SYS_close_range, FIRST_OWN, u32::MAX, 0) };
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    stream.peer_addr()?;
+    // Fails if it leads a session already, which is as good.
+    let _ = rustix::process::setsid();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2] {
+        // SAFETY: ignoring a signal installs no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    env::set_current_dir("/")?;
+    // The rest makes it likelier to act in time under pressure; without it, it still acts.
+    let _ = fs::write("/proc/self/oom_score_adj", "-1000");
+    let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    get_ahead();
+    Ok(stream)
+}
+
+/// Real time if that can be had: from the root control group where its own has no real-time budget.
+fn get_ahead() {
+    let fifo = Attributes::fifo(PRIORITY);
+    if let Err(SchedError::Denied { .. }) = sched::set(0, fifo) {
+        let moved = Hierarchy::detect().and_then(|hierarchy| hierarchy.root_group().add(process::id()));
+        if moved.is_err() || sched::set(0, fifo).is_err() {
+            let nicest = Attributes { policy: Policy::Other { nice: -20, slice_ns: 0 }, reset_on_fork: true };
+            let _ = sched::set(0, nicest);
+        }
+    }
+}
+
+/// Keeps the journal until the owner's end closes, then undoes.
+fn guard(mut from: impl Read, mut to: impl Write) -> io::Result<Report> {
+    let mut journal = BTreeMap::new();
+    wire::acknowledge(&mut to)?;
+    // A frame cut short was never acknowledged, so its change was not made.
+    while let Ok(Some(message)) = wire::read_frame(&mut from) {
+        match message {
+            Message::Record { id, undo } => {
+                journal.insert(id, undo);
+            }
+            Message::Forget { id } => {
+                journal.remove(&id);
+            }
+        }
+        if wire::acknowledge(&mut to).is_err() {
+            break;
+        }
+    }
+    let report = undo_all(journal);
+    // An owner that died does not read it.
+    let _ = wire::write_frame(&mut to, &report);
+    Ok(report)
+}
+
+/// Undoes the latest first. What fails is tried once more at the end: an undo may need another, recorded before it, to
+/// come first (a control group gives up its real-time budget only without real-time threads).
+fn undo_all(journal: BTreeMap<u64, Undo>) -> Report {
+    let mut report = Report::default();
+    let mut again = Vec::new();
+    for undo in journal.into_values().rev() {
+        if tally(&mut report, undo.run()).is_err() {
+            again.push(undo);
+        }
+    }
+    for undo in again {
+        if let Err(failure) = tally(&mut report, undo.run()) {
+            report.failed.push(failure);
+        }
+    }
+    report
+}
+
+fn tally(report: &mut Report, result: Result<Outcome, String>) -> Result<(), String> {
+    match result? {
+        Outcome::Done => report.undone += 1,
+        Outcome::Gone => report.gone += 1,
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_undo_that_needs_another_is_tried_again() {
+        let home = tempfile::tempdir().unwrap();
+        let outer = home.path().join("outer");
+        fs::create_dir_all(outer.join("frontdesk-inner")).unwrap();
+        // Recorded in the wrong order: the outer directory is not empty when it is tried first.
+        let inner = Undo::tree(&outer.join("frontdesk-inner")).unwrap();
+        let journal = BTreeMap::from([(0, inner), (1, Undo::ControlGroup { path: outer.clone() })]);
+        let report = undo_all(journal);
+        assert_eq!((report.undone, report.failed.len()), (2, 0), "{report:?}");
+        assert!(!outer.exists());
+    }
+
+    #[test]
+    fn undoes_in_reverse_what_is_not_forgotten() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("knob");
+        fs::write(&path, "changed").unwrap();
+        let undo = |content: &str| Undo::File { path: path.clone(), content: content.into() };
+        let mut wire = Vec::new();
+        for message in [
+            Message::Record { id: 0, undo: undo("original") },
+            Message::Record { id: 1, undo: undo("in between") },
+            Message::Record { id: 2, undo: Undo::ControlGroup { path: home.path().join("gone") } },
+            Message::Record { id: 3, undo: Undo::File { path: home.path().into(), content: "fails".into() } },
+            Message::Record {
+                id: 4,
+                undo: Undo::File { path: "/proc/version".into(), content: "forgotten".into() },
+            },
+            Message::Forget { id: 4 },
+        ] {
+            wire::write_frame(&mut wire, &message).unwrap();
+        }
+        // The owner dies in the middle of a record.
+        wire.extend([200, 0, 0, 0, b'{']);
+        let mut answers = Vec::new();
+        let report = guard(&wire[..], &mut answers).unwrap();
+        assert_eq!((report.undone, report.gone, report.failed.len()), (2, 1, 1), "{report:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "original");
+        assert_eq!(&answers[..7], b"+++++++", "ready, and one for each whole message");
+        assert_eq!(wire::read_frame::<Report>(&answers[7..]).unwrap(), Some(report));
+    }
+}

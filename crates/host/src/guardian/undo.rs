@@ -1,0 +1,250 @@
+//! What the guardian can undo, and how.
+
+use crate::sched::{self, Attributes, SchedError, ThreadId};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What every directory tree that frontdesk creates and the guardian may remove is called, at least in front.
+pub const TREE_PREFIX: &str = "frontdesk";
+
+/// How long a control group is given to empty: the processes in it were killed just before.
+const EMPTYING: Duration = Duration::from_secs(2);
+const EMPTYING_POLL: Duration = Duration::from_millis(5);
+
+/// One change, told as what undoes it. Undoing twice, or what is gone already, does no harm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Undo {
+    /// Give a thread its scheduling attributes back, if that very thread still lives.
+    Thread {
+        /// The thread.
+        thread: ThreadId,
+        /// What it had.
+        attributes: Attributes,
+    },
+    /// Write a file's former content back, if the file still exists.
+    File {
+        /// The file, for example one of a control group.
+        path: PathBuf,
+        /// What it held.
+        content: String,
+    },
+    /// Remove a control group, waiting briefly for it to empty. Kills nothing.
+    ControlGroup {
+        /// Its directory.
+        path: PathBuf,
+    },
+    /// Remove a directory with all it holds. Made by [`Undo::tree`], which checks that it is frontdesk's.
+    Tree(Tree),
+    /// Kill a process, if that very one still lives.
+    Process {
+        /// The process.
+        pid: i32,
+        /// When it started, in clock ticks since boot ([`sched::process_start_time`]).
+        started: u64,
+    },
+}
+
+/// A directory tree that may be removed: absolute, without `..`, and with a name that starts with [`TREE_PREFIX`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "PathBuf", into = "PathBuf")]
+pub struct Tree(PathBuf);
+
+/// A directory that frontdesk must not remove.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} is not a directory tree to remove: it must be absolute, without '..', and its name start with {TREE_PREFIX:?}",
+    .0.display()
+)]
+pub struct NotOurs(PathBuf);
+
+impl TryFrom<PathBuf> for Tree {
+    type Error = NotOurs;
+
+    fn try_from(path: PathBuf) -> Result<Tree, NotOurs> {
+        let named =
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(TREE_PREFIX.as_bytes()));
+        let plain = path.is_absolute() && !path.components().any(|c| c == std::path::Component::ParentDir);
+        if named && plain { Ok(Tree(path)) } else { Err(NotOurs(path)) }
+    }
+}
+
+impl From<Tree> for PathBuf {
+    fn from(tree: Tree) -> PathBuf {
+        tree.0
+    }
+}
+
+/// How an undo went, unless it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// What was to be undone no longer exists.
+    Gone,
+}
+
+impl Undo {
+    /// Removes the directory at `path` with all it holds.
+    ///
+    /// # Errors
+    /// If the path is not absolute, contains `..`, or its last part does not start with [`TREE_PREFIX`].
+    pub fn tree(path: &Path) -> Result<Undo, NotOurs> {
+        Ok(Undo::Tree(Tree::try_from(path.to_owned())?))
+    }
+
+    /// Undoes. The error says what failed.
+    pub(super) fn run(&self) -> Result<Outcome, String> {
+        match self {
+            Undo::Thread { thread, attributes } => {
+                if !thread.is_alive() {
+                    return Ok(Outcome::Gone);
+                }
+                match sched::set(thread.tid, *attributes) {
+                    Ok(()) => Ok(Outcome::Done),
+                    Err(SchedError::Vanished { .. }) => Ok(Outcome::Gone),
+                    Err(e) => Err(e.to_string()),
+                }
+            }
+            Undo::File { path, content } => outcome(write_existing(path, content), |e| {
+                format!("cannot write {content:?} to {}: {e}", path.display())
+            }),
+            Undo::ControlGroup { path } => outcome(remove_group(path), |e| {
+                format!(
+                    "cannot remove the control group {}: {e}; end its processes, then rmdir it",
+                    path.display()
+                )
+            }),
+            Undo::Tree(Tree(path)) => {
+                outcome(remove_tree(path), |e| format!("cannot remove {}: {e}", path.display()))
+            }
+            Undo::Process { pid, started } => {
+                outcome(kill(*pid, *started), |e| format!("cannot kill process {pid}: {e}"))
+            }
+        }
+    }
+}
+
+fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Result<Outcome, String> {
+    match result {
+        Ok(()) => Ok(Outcome::Done),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::Gone),
+        // A control file of a group that is being removed.
+        Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(Outcome::Gone),
+        Err(e) => Err(describe(e)),
+    }
+}
+
+/// Never creates the file and never follows a link someone put in its place.
+fn write_existing(path: &Path, content: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    // Ordinary files hold the former content only; those of a control group ignore it.
+    file.set_len(0)?;
+    file.write_all(content.as_bytes())
+}
+
+pub(crate) fn remove_group(path: &Path) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match fs::remove_dir(path) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && start.elapsed() < EMPTYING => {
+                thread::sleep(EMPTYING_POLL);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Removes a real directory only: a link in its place is left alone.
+fn remove_tree(path: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(path)?.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no longer a directory"));
+    }
+    fs::remove_dir_all(path)
+}
+
+fn kill(pid: i32, started: u64) -> io::Result<()> {
+    let gone = || io::Error::from(io::ErrorKind::NotFound);
+    let number = (pid > 1).then(|| Pid::from_raw(pid)).flatten().ok_or_else(gone)?;
+    let found = |e: Errno| if e == Errno::SRCH { gone() } else { e.into() };
+    // The descriptor pins the process; only then is it known to be the one meant.
+    let process = pidfd_open(number, PidfdFlags::empty()).map_err(found)?;
+    if sched::process_start_time(pid) != Some(started) {
+        return Err(gone());
+    }
+    pidfd_send_signal(&process, Signal::KILL).map_err(found)?;
+    // Its files and its control group are removed next: better when it no longer uses them.
+    let patience = Timespec { tv_sec: EMPTYING.as_secs().cast_signed(), tv_nsec: 0 };
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removes_only_trees_of_its_own() {
+        for path in ["/", "/etc", "frontdesk", "/tmp/../frontdesk", "/tmp/frontdesk/..", "/tmp/not-frontdesk"]
+        {
+            assert!(Undo::tree(Path::new(path)).is_err(), "{path}");
+        }
+        assert!(serde_json::from_str::<Undo>(r#"{"Tree":"/etc"}"#).is_err(), "nor when told by record");
+        let home = tempfile::tempdir().unwrap();
+        let ours = home.path().join("frontdesk-lab");
+        fs::create_dir_all(ours.join("a/b")).unwrap();
+        fs::write(ours.join("a/file"), "x").unwrap();
+        let undo = Undo::tree(&ours).unwrap();
+        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert!(!ours.exists());
+        assert_eq!(undo.run(), Ok(Outcome::Gone), "idempotent");
+        std::os::unix::fs::symlink(home.path(), &ours).unwrap();
+        assert!(undo.run().is_err(), "a link in its place");
+        assert!(home.path().exists());
+    }
+
+    #[test]
+    fn writes_a_file_back_only_if_it_exists() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("cpu.shares");
+        let undo = Undo::File { path: path.clone(), content: "1024\n".into() };
+        assert_eq!(undo.run(), Ok(Outcome::Gone));
+        assert!(!path.exists());
+        fs::write(&path, "a longer content than before").unwrap();
+        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1024\n");
+    }
+
+    #[test]
+    fn kills_the_process_meant_and_no_other() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let started = sched::process_start_time(pid).unwrap();
+        assert_eq!(Undo::Process { pid, started: started + 1 }.run(), Ok(Outcome::Gone));
+        assert!(child.try_wait().unwrap().is_none(), "a stranger with the same number lives on");
+        let undo = Undo::Process { pid, started };
+        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(undo.run(), Ok(Outcome::Gone));
+        assert_eq!(Undo::Process { pid: 1, started: 0 }.run(), Ok(Outcome::Gone), "never init");
+        assert_eq!(Undo::Process { pid: -1, started: 0 }.run(), Ok(Outcome::Gone), "never a group");
+    }
+
+    #[test]
+    fn an_occupied_directory_is_reported() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("file"), "").unwrap();
+        let failure = Undo::ControlGroup { path: home.path().to_owned() }.run().unwrap_err();
+        assert!(failure.contains("cannot remove the control group"), "{failure}");
+    }
+}

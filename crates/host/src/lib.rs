@@ -1,0 +1,24 @@
+//! The real Linux host: sources that turn what the kernel and QEMU know into engine events, actuators that carry
+//! decisions out, and a guardian that undoes every change when frontdesk ends, however it ends.
+//!
+//! Everything here needs Linux, and nearly everything root; [`doctor`] says what a host lacks.
+
+pub mod boost;
+pub mod bpf;
+pub mod cgroup;
+mod daemon;
+pub mod doctor;
+pub mod guardian;
+pub mod qemu;
+mod realtime;
+mod record;
+pub mod sched;
+mod tcg;
+
+pub use daemon::{Daemon, DaemonConfig, DaemonError, monotonic, stop_signal};
+pub use realtime::{RealtimeError, run_ahead};
+pub use record::{Record, RecordError, read_recording};
+pub use tcg::{TcgError, TcgSource};
+
+/// The argument with which a program that links this crate becomes the guardian: it is to call [`guardian::run`].
+pub const GUARDIAN_ARGUMENT: &str = "guardian";

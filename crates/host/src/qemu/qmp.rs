@@ -1,0 +1,246 @@
+//! A client of the QEMU machine protocol that trusts nobody: whoever listens on the socket may stall, lie or never
+//! stop talking.
+//!
+//! Hand-written because the `qapi` crate panics when the peer closes before its greeting and reads lines of
+//! any length.
+
+use serde_json::{Value, json};
+use std::{
+    io::{self, BufRead as _, BufReader, Write as _},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Longest message taken. QEMU's longest answer to what is asked here is a few KiB per disk.
+const MESSAGE_MAX: usize = 4 << 20;
+
+/// What went wrong in a conversation.
+#[derive(Debug, thiserror::Error)]
+pub enum QmpError {
+    /// Nobody can be reached.
+    #[error("cannot connect: {0}; is the VM running, with -qmp unix:PATH,server=on,wait=off?")]
+    Connect(io::Error),
+    /// Another client holds the socket.
+    #[error(
+        "it does not answer: QMP serves one client at a time, and another seems to hold it; close that one or give the VM a \
+         second -qmp socket for frontdesk"
+    )]
+    Busy,
+    /// It stopped answering.
+    #[error("no answer to {command} in time; the VM's main loop may be blocked or the process stopped")]
+    Stalled {
+        /// The command.
+        command: &'static str,
+    },
+    /// It hung up.
+    #[error("it closed the connection during {command}; the VM seems to have ended")]
+    Closed {
+        /// The command, or the greeting.
+        command: &'static str,
+    },
+    /// Reading or writing failed otherwise.
+    #[error("{command} failed: {source}")]
+    Io {
+        /// The command.
+        command: &'static str,
+        /// What failed.
+        source: io::Error,
+    },
+    /// It does not speak QMP.
+    #[error("it does not speak QMP (during {command}): {cause}; is this the VM's QMP socket?")]
+    NotQmp {
+        /// The command.
+        command: &'static str,
+        /// What is wrong with what it said.
+        cause: String,
+    },
+    /// QEMU refused a command.
+    #[error("QEMU refuses {command}: {description}")]
+    Refused {
+        /// The command.
+        command: &'static str,
+        /// What QEMU says.
+        description: String,
+    },
+}
+
+const GREETING: &str = "the greeting";
+
+/// A conversation, with one deadline for all of it.
+pub(super) struct Qmp {
+    stream: BufReader<UnixStream>,
+    deadline: Instant,
+}
+
+impl Qmp {
+    /// Connects without waiting for a place in the listener's queue. Nothing is said yet.
+    pub(super) fn connect(path: &Path, timeout: Duration) -> Result<Qmp, QmpError> {
+        use rustix::{
+            io::Errno,
+            net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
+        };
+        let deadline = Instant::now() + timeout;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let failed = |e: Errno| QmpError::Connect(e.into());
+        let address = SocketAddrUnix::new(path).map_err(failed)?;
+        let socket: OwnedFd =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
+        match connect(&socket, &address) {
+            Err(Errno::AGAIN) => return Err(QmpError::Busy),
+            result => result.map_err(failed)?,
+        }
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false).map_err(QmpError::Connect)?;
+        Ok(Qmp { stream: BufReader::new(stream), deadline })
+    }
+
+    /// The connection, to ask who is at its other end.
+    pub(super) fn stream(&self) -> &UnixStream {
+        self.stream.get_ref()
+    }
+
+    /// Waits for the greeting and leaves the negotiation mode.
+    pub(super) fn greet(&mut self) -> Result<(), QmpError> {
+        let greeting = self.message(GREETING).map_err(|e| match e {
+            QmpError::Stalled { .. } => QmpError::Busy,
+            other => other,
+        })?;
+        if !greeting.get("QMP").is_some_and(Value::is_object) {
+            return Err(QmpError::NotQmp {
+                command: GREETING,
+                cause: format!("it says {}", excerpt(&greeting)),
+            });
+        }
+        self.execute("qmp_capabilities").map(drop)
+    }
+
+    /// Executes a command without arguments and returns its result. Events in between are skipped.
+    pub(super) fn execute(&mut self, command: &'static str) -> Result<Value, QmpError> {
+        let timeout = self.remaining(command)?;
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => QmpError::Closed { command },
+            io::ErrorKind::WouldBlock => QmpError::Stalled { command },
+            _ => QmpError::Io { command, source },
+        };
+        let mut stream = self.stream();
+        stream.set_write_timeout(Some(timeout)).map_err(failed)?;
+        let line = format!("{}\n", json!({ "execute": command }));
+        stream.write_all(line.as_bytes()).map_err(failed)?;
+        loop {
+            let mut message = self.message(command)?;
+            if let Some(result) = message.get_mut("return") {
+                return Ok(result.take());
+            }
+            if let Some(error) = message.get("error") {
+                let description =
+                    error.get("desc").and_then(Value::as_str).unwrap_or("without saying why").into();
+                return Err(QmpError::Refused { command, description });
+            }
+            if message.get("event").is_none() {
+                return Err(QmpError::NotQmp { command, cause: format!("it says {}", excerpt(&message)) });
+            }
+        }
+    }
+
+    /// One line of JSON.
+    fn message(&mut self, command: &'static str) -> Result<Value, QmpError> {
+        let mut line = Vec::new();
+        loop {
+            let timeout = self.remaining(command)?;
+            let io = |source| QmpError::Io { command, source };
+            self.stream().set_read_timeout(Some(timeout)).map_err(io)?;
+            let chunk = match self.stream.fill_buf() {
+                Ok([]) => return Err(QmpError::Closed { command }),
+                Ok(chunk) => chunk,
+                Err(e) => match e.kind() {
+                    io::ErrorKind::Interrupted => continue,
+                    io::ErrorKind::WouldBlock => return Err(QmpError::Stalled { command }),
+                    io::ErrorKind::ConnectionReset => return Err(QmpError::Closed { command }),
+                    _ => return Err(io(e)),
+                },
+            };
+            let end = chunk.iter().position(|&byte| byte == b'\n');
+            let taken = end.map_or(chunk.len(), |end| end + 1);
+            line.extend_from_slice(&chunk[..taken]);
+            self.stream.consume(taken);
+            if line.len() > MESSAGE_MAX {
+                return Err(QmpError::NotQmp {
+                    command,
+                    cause: format!("a message of more than {MESSAGE_MAX} bytes"),
+                });
+            }
+            if end.is_some() {
+                return serde_json::from_slice(&line)
+                    .map_err(|e| QmpError::NotQmp { command, cause: format!("no JSON: {e}") });
+            }
+        }
+    }
+
+    fn remaining(&self, command: &'static str) -> Result<Duration, QmpError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(QmpError::Stalled { command }) } else { Ok(left) }
+    }
+}
+
+/// The beginning of a message, for an error.
+fn excerpt(message: &Value) -> String {
+    message.to_string().chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{os::unix::net::UnixListener, thread};
+
+    /// Talks to a listener that says `lines` at once and then holds the connection, or hangs up.
+    fn converse(lines: &[u8], hang_up: bool) -> Result<Value, QmpError> {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::scope(|scope| {
+            let (done, wait) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                let _ = stream.write_all(lines);
+                if !hang_up {
+                    let _ = wait.recv();
+                }
+            });
+            let mut qmp = Qmp::connect(&path, Duration::from_millis(300)).unwrap();
+            let result = qmp.greet().and_then(|()| qmp.execute("query-name"));
+            drop((qmp, done));
+            result
+        })
+    }
+
+    const HELLO: &str = "{\"QMP\":{\"version\":{}}}\n{\"return\":{}}\n";
+
+    #[test]
+    fn takes_answers_and_skips_events() {
+        let answer = converse(format!("{HELLO}{{\"event\":\"X\"}}\n{{\"return\":[1]}}\n").as_bytes(), false);
+        assert_eq!(answer.unwrap(), json!([1]));
+    }
+
+    #[test]
+    fn tells_apart_what_can_go_wrong() {
+        assert!(matches!(converse(b"", false), Err(QmpError::Busy)));
+        assert!(matches!(converse(b"", true), Err(QmpError::Closed { command: GREETING })));
+        assert!(matches!(converse(b"SSH-2.0\n", false), Err(QmpError::NotQmp { .. })));
+        assert!(matches!(converse(b"{\"return\":{}}\n", false), Err(QmpError::NotQmp { .. })));
+        assert!(matches!(
+            converse(HELLO.as_bytes(), false),
+            Err(QmpError::Stalled { command: "query-name" })
+        ));
+        let refusal = format!("{HELLO}{{\"error\":{{\"class\":\"GenericError\",\"desc\":\"no\"}}}}\n");
+        assert!(
+            matches!(converse(refusal.as_bytes(), false), Err(QmpError::Refused { description, .. }) if description == "no")
+        );
+        let endless = [HELLO.as_bytes(), &vec![b'x'; MESSAGE_MAX + 1]].concat();
+        assert!(matches!(converse(&endless, false), Err(QmpError::NotQmp { .. })));
+        let chatter = format!("{HELLO}{}", "{\"event\":\"X\"}\n".repeat(1000));
+        assert!(matches!(converse(chatter.as_bytes(), false), Err(QmpError::Stalled { .. })));
+        let missing = Path::new("/nonexistent/socket");
+        assert!(matches!(Qmp::connect(missing, Duration::from_secs(1)), Err(QmpError::Connect(_))));
+    }
+}

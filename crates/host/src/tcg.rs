@@ -1,0 +1,198 @@
+//! QEMU's TCG plugin as a source of events: what a guest does on its vCPUs, read from the plugin's
+//! shared-memory ring.
+
+use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
+use frontdesk_ring::{AttachError, Consumer, Entry, Kind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Why the ring of a QEMU process can not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TcgError {
+    /// A system call on the process failed.
+    #[error("guest events of QEMU process {pid}: {what}: {source}")]
+    System {
+        /// The process.
+        pid: i32,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The ring is not one that this version reads.
+    #[error("guest events of QEMU process {pid}: {source}")]
+    Attach {
+        /// The process.
+        pid: i32,
+        /// What is wrong.
+        source: AttachError,
+    },
+    /// The ring names a descriptor that is no eventfd.
+    #[error(
+        "guest events of QEMU process {pid}: its ring names descriptor {fd} for wake-ups, \
+         which is {what}, not an eventfd"
+    )]
+    Eventfd {
+        /// The process.
+        pid: i32,
+        /// Number of the descriptor in that process.
+        fd: i32,
+        /// What it is.
+        what: PathBuf,
+    },
+}
+
+/// The guest events of one VM.
+#[derive(Debug)]
+pub struct TcgSource {
+    ring: Consumer,
+    wake: OwnedFd,
+    /// What [`take_dropped`](Self::take_dropped) has reported.
+    reported: u64,
+}
+
+impl TcgSource {
+    /// Attaches to the plugin in the QEMU process `pid`; `None` if that QEMU runs without it. Events from
+    /// before are skipped.
+    ///
+    /// # Errors
+    /// [`TcgError`] if the process can not be looked into, or its ring is not as it should be.
+    pub fn find(pid: i32) -> Result<Option<TcgSource>, TcgError> {
+        let failed = |what| move |source: io::Error| TcgError::System { pid, what, source };
+        let Some(file) = frontdesk_ring::find(pid).map_err(failed("looking for its ring"))? else {
+            return Ok(None);
+        };
+        let ring = Consumer::attach(file).map_err(|source| TcgError::Attach { pid, source })?;
+
+        let process =
+            Pid::from_raw(pid).ok_or_else(|| failed("its number")(io::ErrorKind::InvalidInput.into()))?;
+        let process =
+            pidfd_open(process, PidfdFlags::empty()).map_err(|error| failed("pidfd_open")(error.into()))?;
+        let wake = pidfd_getfd(&process, ring.eventfd(), PidfdGetfdFlags::empty())
+            .map_err(|error| failed("fetching its eventfd")(error.into()))?;
+        // The number comes from the guest's side of the fence: make sure that we got no socket or file of
+        // QEMU's.
+        let what = std::fs::read_link(format!("/proc/self/fd/{}", wake.as_raw_fd()))
+            .map_err(failed("looking at its eventfd"))?;
+        if what != Path::new("anon_inode:[eventfd]") {
+            return Err(TcgError::Eventfd { pid, fd: ring.eventfd(), what });
+        }
+        Ok(Some(TcgSource { ring, wake, reported: 0 }))
+    }
+
+    /// Becomes readable when an [armed](Self::arm) vCPU switches or halts.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Makes [`wake_fd`](Self::wake_fd) wait for the next wake-up.
+    pub fn clear_wake(&self) {
+        // The eventfd does not block as the plugin made it, but a hostile QEMU could have changed that: ask
+        // first.
+        let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
+        if poll(&mut fds, Some(&Timespec::default())) == Ok(1) {
+            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        }
+    }
+
+    /// Asks for one wake-up at the next switch or halt of `vcpu`. Drain afterwards: what happened just before
+    /// does not wake.
+    pub fn arm(&self, vcpu: u16) {
+        self.ring.arm(vcpu);
+    }
+
+    /// Withdraws [`arm`](Self::arm). A wake-up may already be under way.
+    pub fn disarm(&self, vcpu: u16) {
+        self.ring.disarm(vcpu);
+    }
+
+    /// The task that `vcpu` runs, or ran last if it is halted; `None` before its first switch.
+    #[must_use]
+    pub fn current_task(&self, vcpu: u16) -> Option<TaskId> {
+        self.ring.current_task(vcpu).map(TaskId)
+    }
+
+    /// Appends what happened on all vCPUs since the last call to `out`, as events of `vm`: in order for each
+    /// vCPU, one vCPU after the other.
+    pub fn drain(&mut self, vm: VmId, out: &mut Vec<Event>) {
+        for vcpu in 0..self.ring.vcpus() {
+            self.ring.drain(vcpu, |Entry { at_ns, kind }| {
+                let kind = match kind {
+                    Kind::Switch { task } => EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) },
+                    Kind::Halt => EventKind::Halt { vm, vcpu },
+                    Kind::Resume => EventKind::Resume { vm, vcpu },
+                    Kind::Ipi { dest, vector } => EventKind::Ipi { vm, vcpu, dest, vector },
+                };
+                out.push(Event { at: Time(at_ns), kind });
+            });
+        }
+    }
+
+    /// Events lost since the last call.
+    #[must_use]
+    pub fn take_dropped(&mut self) -> u64 {
+        let total =
+            (0..self.ring.vcpus()).fold(0u64, |sum, vcpu| sum.saturating_add(self.ring.dropped(vcpu)));
+        let new = total.saturating_sub(self.reported);
+        self.reported = total;
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use frontdesk_ring::Producer;
+
+    fn wake_is_pending(source: &TcgSource) -> bool {
+        let mut fds = [PollFd::new(&source.wake, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
+    }
+
+    // One test, because a process is found by its first ring.
+    #[test]
+    fn follows_the_ring_of_a_process() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert!(TcgSource::find(pid).unwrap().is_none());
+
+        let producer = Producer::create(2).unwrap();
+        let push = |vcpu, at_ns, kind| producer.push(vcpu, Entry { at_ns, kind });
+        let mut source = TcgSource::find(pid).unwrap().unwrap();
+        let vm = VmId(3);
+        assert_eq!(source.current_task(1), None);
+        source.arm(1);
+        push(0, 10, Kind::Resume);
+        push(0, 11, Kind::Ipi { dest: 2, vector: 0xfd });
+        assert!(!wake_is_pending(&source), "the armed vCPU did nothing");
+        push(1, 12, Kind::Switch { task: 0x5000 });
+        push(1, 13, Kind::Halt);
+        assert!(wake_is_pending(&source));
+        source.clear_wake();
+        source.clear_wake();
+        assert!(!wake_is_pending(&source));
+        assert_eq!(source.current_task(1), Some(TaskId(0x5000)));
+
+        let mut events = Vec::new();
+        source.drain(vm, &mut events);
+        let event = |at, kind| Event { at: Time(at), kind };
+        assert_eq!(
+            events,
+            [
+                event(10, EventKind::Resume { vm, vcpu: 0 }),
+                event(11, EventKind::Ipi { vm, vcpu: 0, dest: 2, vector: 0xfd }),
+                event(12, EventKind::TaskSwitch { vm, vcpu: 1, task: TaskId(0x5000) }),
+                event(13, EventKind::Halt { vm, vcpu: 1 }),
+            ]
+        );
+
+        for at in 0..u64::from(frontdesk_ring::CAPACITY) + 5 {
+            push(0, at, Kind::Halt);
+        }
+        assert_eq!(source.take_dropped(), 5);
+        assert_eq!(source.take_dropped(), 0);
+    }
+}

@@ -1,0 +1,354 @@
+//! The BPF source against real threads and a real tap.
+
+use crate::trial;
+use anyhow::{Context as _, Result, bail, ensure};
+use frontdesk_engine::{Event, EventKind, Protocol, Thread, VmId};
+use frontdesk_host::bpf::{BpfSource, Tap};
+use libtest_mimic::Trial;
+use rustix::{
+    event::epoll,
+    thread::{CpuSet, gettid, sched_setaffinity},
+};
+use std::{
+    ffi::c_void,
+    fs::{File, OpenOptions},
+    io,
+    mem::size_of,
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+    thread,
+    time::Duration,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("bpf_hears_a_thread_sleep_and_wake", hears_a_thread_sleep_and_wake),
+        trial("bpf_tells_preemption_from_sleep", tells_preemption_from_sleep),
+        trial("bpf_refuses_a_thread_of_another_vm", refuses_a_thread_of_another_vm),
+        trial("bpf_hears_packets_towards_a_tap", hears_packets_towards_a_tap),
+        trial("bpf_guards_against_a_flood", guards_against_a_flood),
+        trial("bpf_counts_what_a_full_ring_loses", counts_what_a_full_ring_loses),
+    ]
+}
+
+const VM: VmId = VmId(7);
+
+fn own_tid() -> i32 {
+    gettid().as_raw_nonzero().get()
+}
+
+fn drain(source: &mut BpfSource) -> Result<Vec<EventKind>> {
+    let mut events = Vec::new();
+    source.drain(&mut events)?;
+    ensure!(events.is_sorted_by_key(|e: &Event| e.at.0 / 1_000_000_000), "timestamps jump");
+    Ok(events.into_iter().map(|e| e.kind).collect())
+}
+
+fn hears_a_thread_sleep_and_wake() -> Result<()> {
+    let mut source = BpfSource::open()?;
+    let thread = Thread::Vcpu(3);
+    source.follow(VM, &[(own_tid(), thread)], &[])?;
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let heard = drain(&mut source)?;
+    let wakes = heard.iter().filter(|&&k| k == EventKind::Wake { vm: VM, thread }).count();
+    let sleeps = heard.iter().filter(|&&k| k == EventKind::Stop { vm: VM, thread, runnable: false }).count();
+    ensure!(wakes == sleeps && sleeps >= 3, "slept {sleeps} times, woken {wakes} times: {heard:?}");
+    let mut running = true;
+    for kind in &heard {
+        match kind {
+            EventKind::Stop { .. } if running => running = false,
+            EventKind::Run { .. } if !running => running = true,
+            EventKind::Wake { .. } if !running => {}
+            other => bail!("{other:?} out of order in {heard:?}"),
+        }
+    }
+    source.unfollow(VM);
+    thread::sleep(Duration::from_millis(2));
+    // The switch away may have been pushed before; nothing after it.
+    ensure!(drain(&mut source)?.is_empty(), "heard after unfollow");
+    Ok(())
+}
+
+fn tells_preemption_from_sleep() -> Result<()> {
+    let mut source = BpfSource::open()?;
+    let (tids, received) = std::sync::mpsc::channel();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let (tids, stop) = (tids.clone(), &stop);
+            scope.spawn(move || {
+                let mut first = CpuSet::new();
+                first.set(0);
+                let pinned = sched_setaffinity(None, &first);
+                let _ = tids.send(own_tid());
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                pinned
+            });
+        }
+        let result = (|| {
+            let thread = Thread::Emulator(0);
+            source.follow(VM, &[(received.recv()?, thread)], &[])?;
+            let preempted = EventKind::Stop { vm: VM, thread, runnable: true };
+            // Two spinning threads on one CPU: the followed one is preempted as soon as its slice ends.
+            for _ in 0..500 {
+                thread::sleep(Duration::from_millis(10));
+                if drain(&mut source)?.contains(&preempted) {
+                    return Ok(());
+                }
+            }
+            bail!("never preempted")
+        })();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        result
+    })
+}
+
+fn refuses_a_thread_of_another_vm() -> Result<()> {
+    let mut source = BpfSource::open()?;
+    let tid = own_tid();
+    source.follow(VM, &[(tid, Thread::Vcpu(0))], &[])?;
+    let error = source.follow(VmId(8), &[(tid, Thread::Vcpu(0))], &[]).err().context("not refused")?;
+    ensure!(error.to_string().contains("another VM"), "{error}");
+    ensure!(source.follow(VM, &[(tid, Thread::Vcpu(0))], &[]).is_ok(), "following afresh");
+    ensure!(source.follow(VM, &[(0, Thread::Vcpu(0))], &[]).is_err(), "thread 0 is the idle task");
+    Ok(())
+}
+
+/// A tap in a network namespace of the calling thread's own, and a socket that transmits on it. Both end with the
+/// thread.
+struct Wire {
+    _tap: File,
+    socket: OwnedFd,
+    address: libc::sockaddr_ll,
+    netns: u32,
+}
+
+const TAP: &str = "fdtest0";
+
+fn check(result: i32) -> Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error().into()) } else { Ok(result) }
+}
+
+impl Wire {
+    fn new() -> Result<Wire> {
+        // SAFETY: changes only which network namespace the calling thread is in.
+        check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).context("new network namespace")?;
+        let netns = u32::try_from(std::fs::metadata("/proc/thread-self/ns/net")?.ino())?;
+        let tap = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+        // SAFETY: an all-zero ifreq is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(TAP.bytes()) {
+            *to = from.cast_signed();
+        }
+        request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_TAP | libc::IFF_NO_PI)?;
+        // SAFETY: TUNSETIFF reads and writes one ifreq.
+        check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
+            .context("make a tap")?;
+        // SAFETY: plain system call; the result is a descriptor nobody else owns.
+        let socket = unsafe {
+            OwnedFd::from_raw_fd(check(libc::socket(
+                libc::AF_PACKET,
+                libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+                0,
+            ))?)
+        };
+        request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP)?;
+        // SAFETY: SIOCSIFFLAGS reads one ifreq.
+        check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) })?;
+        // SAFETY: SIOCGIFINDEX reads and writes one ifreq; the kernel then has filled in the index.
+        let index = unsafe {
+            check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX, &raw mut request))?;
+            request.ifr_ifru.ifru_ifindex
+        };
+        // SAFETY: an all-zero sockaddr_ll is valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = u16::try_from(libc::AF_PACKET)?;
+        address.sll_ifindex = index;
+        Ok(Wire { _tap: tap, socket, address, netns })
+    }
+
+    fn tap(&self) -> Tap {
+        Tap { netns: self.netns, ifname: TAP.into() }
+    }
+
+    fn send(&self, frame: &[u8]) -> Result<()> {
+        let length = u32::try_from(size_of::<libc::sockaddr_ll>())?;
+        // SAFETY: frame and address are valid for the lengths given.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast::<c_void>(),
+                frame.len(),
+                0,
+                (&raw const self.address).cast(),
+                length,
+            )
+        };
+        ensure!(
+            usize::try_from(sent).is_ok_and(|n| n == frame.len()),
+            "send: {}",
+            io::Error::last_os_error()
+        );
+        Ok(())
+    }
+}
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+fn ethernet(kind: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    frame.extend(kind.to_be_bytes());
+    frame.extend(payload);
+    // The shortest frame on a wire: what is missing is padded.
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x46, 0];
+    packet.extend(u16::try_from(24 + payload.len()).expect("a short packet").to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend(fragment.to_be_bytes());
+    packet.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 1, 1, 1]);
+    packet.extend(payload);
+    packet
+}
+
+fn ipv6(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(u16::try_from(payload.len()).expect("a short packet").to_be_bytes());
+    packet.extend([protocol, 64]);
+    packet.extend([1; 32]);
+    packet.extend(payload);
+    packet
+}
+
+fn tcp(port: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let mut segment = vec![0x30, 0x39];
+    segment.extend(port.to_be_bytes());
+    segment.extend([0; 8]);
+    segment.extend([0x60, flags, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]);
+    segment.extend(payload);
+    segment
+}
+
+fn udp(port: u16) -> Vec<u8> {
+    let mut datagram = vec![0x30, 0x39];
+    datagram.extend(port.to_be_bytes());
+    datagram.extend([0, 9, 0, 0, b'x']);
+    datagram
+}
+
+/// Runs `test` on a thread with a [`Wire`], so that the namespace ends with it.
+fn on_a_wire(test: fn(&Wire, &mut BpfSource) -> Result<()>) -> Result<()> {
+    thread::spawn(move || {
+        let wire = Wire::new()?;
+        let mut source = BpfSource::open()?;
+        source.follow(VM, &[], &[wire.tap()])?;
+        // What the kernel itself sends when an interface comes up (IPv6 autoconfiguration) is neither TCP nor UDP.
+        test(&wire, &mut source)
+    })
+    .join()
+    .unwrap_or_else(|_| bail!("the test's thread panicked"))
+}
+
+fn hears_packets_towards_a_tap() -> Result<()> {
+    on_a_wire(|wire, source| {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&poll, source.fd(), epoll::EventData::new_u64(0), flags)?;
+        let mut ready = Vec::with_capacity(1);
+        let vlan = |inner: u16, packet: &[u8]| {
+            ethernet(0x8100, &[&[0, 5], &inner.to_be_bytes()[..], packet].concat())
+        };
+        let frames = [
+            (ethernet(0x0800, &ipv4(6, 0x4000, &tcp(22, ACK, b"k"))), Some((Protocol::Tcp, 22))),
+            (ethernet(0x0800, &ipv4(6, 0, &tcp(23, ACK | FIN, b""))), Some((Protocol::Tcp, 23))),
+            (ethernet(0x0800, &ipv4(17, 0x2000, &udp(53))), Some((Protocol::Udp, 53))),
+            (ethernet(0x86dd, &ipv6(6, &tcp(5900, ACK, b"key"))), Some((Protocol::Tcp, 5900))),
+            (ethernet(0x86dd, &ipv6(17, &udp(514))), Some((Protocol::Udp, 514))),
+            (vlan(0x0800, &ipv4(17, 0, &udp(69))), Some((Protocol::Udp, 69))),
+            (vlan(0x86dd, &ipv6(6, &tcp(80, ACK, b"GET"))), Some((Protocol::Tcp, 80))),
+            // Wakes no task: a pure acknowledgement (with padding behind it), a handshake.
+            (ethernet(0x0800, &ipv4(6, 0, &tcp(22, ACK, b""))), None),
+            (ethernet(0x0800, &ipv4(6, 0, &tcp(22, SYN, b""))), None),
+            (ethernet(0x86dd, &ipv6(6, &tcp(22, ACK, b""))), None),
+            // Not ours: ICMP, a later fragment, ARP, a header cut short.
+            (ethernet(0x0800, &ipv4(1, 0, &udp(1))), None),
+            (ethernet(0x0800, &ipv4(17, 3, &udp(53))), None),
+            (ethernet(0x0806, &[0; 28]), None),
+            (ethernet(0x0800, &[0x4f; 46]), None),
+        ];
+        for (frame, expected) in frames {
+            thread::sleep(Duration::from_millis(2));
+            wire.send(&frame)?;
+            let patience = rustix::fs::Timespec { tv_sec: i64::from(expected.is_some()) * 5, tv_nsec: 0 };
+            ready.clear();
+            epoll::wait(&poll, rustix::buffer::spare_capacity(&mut ready), Some(&patience))?;
+            ensure!(
+                ready.len() == usize::from(expected.is_some()),
+                "woken for {expected:?}: {}",
+                ready.len()
+            );
+            let expected: Vec<EventKind> = expected
+                .into_iter()
+                .map(|(protocol, port)| EventKind::Packet { vm: VM, protocol, port })
+                .collect();
+            let heard = drain(source)?;
+            ensure!(heard == expected, "expected {expected:?}, heard {heard:?}");
+        }
+        let stats = source.stats()?;
+        ensure!((stats.pushed, stats.woken, stats.no_payload) == (7, 7, 3) && stats.other >= 4, "{stats:?}");
+        Ok(())
+    })
+}
+
+fn guards_against_a_flood() -> Result<()> {
+    on_a_wire(|wire, source| {
+        let frame = ethernet(0x0800, &ipv4(17, 0, &udp(9)));
+        let clock = std::time::Instant::now();
+        for _ in 0..20_000 {
+            wire.send(&frame)?;
+        }
+        let windows = u64::try_from(clock.elapsed().as_millis())? + 2;
+        let stats = source.stats()?;
+        let heard = u64::try_from(drain(source)?.len())?;
+        ensure!(stats.pushed == heard && stats.lost == 0, "heard {heard}: {stats:?}");
+        ensure!(stats.pushed + stats.suppressed + stats.other == stats.packets, "{stats:?}");
+        ensure!(stats.pushed <= 16 * windows && stats.woken <= 4 * windows, "{windows} ms: {stats:?}");
+        ensure!(stats.suppressed > 0, "{stats:?}");
+        Ok(())
+    })
+}
+
+fn counts_what_a_full_ring_loses() -> Result<()> {
+    let mut source = BpfSource::open()?;
+    let yielder = VmId(9);
+    source.follow(VM, &[], &[])?;
+    source.follow(yielder, &[(own_tid(), Thread::Vcpu(0))], &[])?;
+    ensure!(source.take_lost()?.is_empty());
+    // Each sleep makes three records of 32 bytes; the ring holds 32768 of them.
+    let mut lost = Vec::new();
+    for _ in 0..40 {
+        for _ in 0..1_000 {
+            thread::sleep(Duration::from_nanos(1));
+        }
+        lost = source.take_lost()?;
+        if !lost.is_empty() {
+            break;
+        }
+    }
+    ensure!(matches!(lost[..], [(vm, count)] if vm == yielder && count > 0), "{lost:?}");
+    let mut events = Vec::new();
+    source.drain(&mut events)?;
+    ensure!(events.len() > 20_000, "{} events", events.len());
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Control groups on the host's own hierarchy.
+
+use crate::{Idler, start_guardian, trial};
+use anyhow::{Context as _, Result, ensure};
+use frontdesk_host::{
+    cgroup::{CgroupError, Group, Hierarchy, RealTimeBudgets, RealTimeRule, Version},
+    guardian::{Guardian, Undo},
+    sched::{self, Attributes, SchedError},
+};
+use libtest_mimic::Trial;
+use std::fs;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let hierarchy = match Hierarchy::detect() {
+        Ok(hierarchy) => hierarchy,
+        Err(e) => {
+            eprintln!("skipping the control group tests: {e}");
+            return Vec::new();
+        }
+    };
+    let mut trials = vec![
+        trial("cgroup_holds_a_process_and_has_a_weight", holds_a_process_and_has_a_weight),
+        trial("cgroup_share_is_given_back", share_is_given_back),
+        trial("cgroup_names_are_checked", names_are_checked),
+    ];
+    if hierarchy.version() == Version::V1 && hierarchy.real_time() == RealTimeRule::Budget {
+        trials.push(trial("cgroup_budget_is_split_and_given_back", budget_is_split_and_given_back));
+        trials.push(trial("cgroup_budget_is_given_back_in_any_order", budget_is_given_back_in_any_order));
+        trials.push(trial("cgroup_budget_too_small_is_refused", budget_too_small_is_refused));
+    } else {
+        eprintln!("skipping the real-time budget tests: {:?} asks for none", hierarchy.version());
+    }
+    trials
+}
+
+fn create(guardian: &Guardian, name: &str) -> Result<Group> {
+    Ok(Hierarchy::detect()?
+        .root_group()
+        .create(&format!("frontdesk-test-{name}-{}", std::process::id()), guardian)?)
+}
+
+fn holds_a_process_and_has_a_weight() -> Result<()> {
+    let guardian = start_guardian()?;
+    let group = create(&guardian, "holds")?;
+    let idler = Idler::start()?;
+    group.add(idler.0.id())?;
+    ensure!(Hierarchy::detect()?.group_of(idler.pid())? == group);
+    group.set_weight(2048)?;
+    ensure!(group.weight()? == 2048);
+    let again = Hierarchy::detect()?.root_group().create(&group.path().display().to_string(), &guardian);
+    ensure!(again.is_err(), "made twice");
+    drop(idler);
+    let dir = group.dir();
+    group.remove()?;
+    ensure!(!dir.exists());
+    ensure!(guardian.finish()?.gone > 0, "nothing was left to remove");
+    Ok(())
+}
+
+fn share_is_given_back() -> Result<()> {
+    let keeper = start_guardian()?;
+    let group = create(&keeper, "share")?;
+    group.set_weight(2048)?;
+    let guardian = start_guardian()?;
+    let mut share = group.control_share(&guardian)?;
+    ensure!(share.base() == 2048);
+    share.set_permille(250)?;
+    ensure!(group.weight()? == 512);
+    share.set_permille(0)?;
+    ensure!((1..=10).contains(&group.weight()?), "the least there is: {}", group.weight()?);
+    share.set_permille(2000)?;
+    ensure!(group.weight()? == 2048, "never more than the base");
+    share.set_permille(500)?;
+    let report = guardian.finish()?;
+    ensure!(report.failed.is_empty() && group.weight()? == 2048, "{report:?}");
+    let dir = group.dir();
+    ensure!(keeper.finish()?.failed.is_empty() && !dir.exists());
+    share.set_permille(100).context("a group that is gone")?;
+    Ok(())
+}
+
+fn names_are_checked() -> Result<()> {
+    let guardian = start_guardian()?;
+    let root = Hierarchy::detect()?.root_group();
+    for name in ["", ".", "..", "a/b", "/a", "a/"] {
+        ensure!(matches!(root.create(name, &guardian), Err(CgroupError::Name { .. })), "{name:?}");
+    }
+    ensure!(matches!(root.control_share(&guardian), Err(CgroupError::Root { .. })));
+    Ok(())
+}
+
+fn runtime(group: &Group) -> Result<i64> {
+    Ok(fs::read_to_string(group.dir().join("cpu.rt_runtime_us"))?.trim().parse()?)
+}
+
+fn budget_is_split_and_given_back() -> Result<()> {
+    let keeper = start_guardian()?;
+    let parent = create(&keeper, "budget")?;
+    let (a, b) = (parent.create("a", &keeper)?, parent.create("b", &keeper)?);
+    let idler = Idler::start()?;
+    a.add(idler.0.id())?;
+    let fifo = Attributes::fifo(1);
+    ensure!(matches!(sched::set(idler.pid(), fifo), Err(SchedError::Denied { .. })), "no budget yet");
+
+    let guardian = start_guardian()?;
+    let mut budgets = RealTimeBudgets::new(Hierarchy::detect()?);
+    let each = budgets.grant(&[a.clone(), b.clone()], &guardian)?.context("no budgets")?;
+    let share = i64::try_from(each.runtime_us)?;
+    ensure!(share > 0 && each.period_us == 100_000, "{each:?}");
+    ensure!((runtime(&a)?, runtime(&b)?) == (share, share) && runtime(&parent)? >= 2 * share);
+    sched::set(idler.pid(), fifo)?;
+
+    let more = budgets.grant(std::slice::from_ref(&a), &guardian)?.context("no budgets")?;
+    ensure!(runtime(&a)? > share && runtime(&a)? == i64::try_from(more.runtime_us)? && runtime(&b)? == 0);
+    let back = budgets.grant(&[a.clone(), b.clone()], &guardian)?.context("no budgets")?;
+    ensure!(back == each && runtime(&b)? == share, "{back:?}");
+
+    let refused = budgets.grant(std::slice::from_ref(&b), &guardian);
+    ensure!(refused.is_err(), "a group with real-time threads can not give up its budget");
+    sched::set(
+        idler.pid(),
+        Attributes { policy: sched::Policy::Other { nice: 0, slice_ns: 0 }, reset_on_fork: false },
+    )?;
+    budgets.grant(&[], &guardian)?;
+    ensure!((runtime(&a)?, runtime(&b)?, runtime(&parent)?) == (0, 0, 0));
+    budgets.grant(&[a.clone(), b.clone()], &guardian)?;
+    let report = guardian.finish()?;
+    ensure!(report.failed.is_empty(), "{report:?}");
+    ensure!((runtime(&a)?, runtime(&b)?, runtime(&parent)?) == (0, 0, 0));
+    let period = fs::read_to_string(a.dir().join("cpu.rt_period_us"))?;
+    ensure!(period.trim() == "1000000", "{period}");
+    drop(idler);
+    ensure!(keeper.finish()?.failed.is_empty() && !parent.dir().exists());
+    Ok(())
+}
+
+fn budget_is_given_back_in_any_order() -> Result<()> {
+    let keeper = start_guardian()?;
+    let group = create(&keeper, "order")?;
+    let idler = Idler::start()?;
+    group.add(idler.0.id())?;
+    let original = sched::get(idler.pid())?;
+    let guardian = start_guardian()?;
+    // The thread is on record before the budget, which is therefore tried first, and refused.
+    guardian.record(Undo::Thread { thread: idler.thread()?, attributes: original })?;
+    RealTimeBudgets::new(Hierarchy::detect()?).grant(std::slice::from_ref(&group), &guardian)?;
+    sched::set(idler.pid(), Attributes::fifo(1))?;
+    let report = guardian.finish()?;
+    ensure!(report.failed.is_empty(), "{report:?}");
+    ensure!(runtime(&group)? == 0 && sched::get(idler.pid())? == original);
+    drop(idler);
+    ensure!(keeper.finish()?.failed.is_empty());
+    Ok(())
+}
+
+fn budget_too_small_is_refused() -> Result<()> {
+    let keeper = start_guardian()?;
+    let groups = (0..100).map(|i| create(&keeper, &format!("many{i}"))).collect::<Result<Vec<_>>>()?;
+    let hierarchy = Hierarchy::detect()?;
+    let mut budgets = RealTimeBudgets::new(hierarchy.clone());
+    let error = budgets.grant(&groups, &keeper).err().context("not refused")?;
+    ensure!(matches!(error, CgroupError::NoBudget { groups: 100, .. }), "{error}");
+    let error = budgets.grant(&[hierarchy.root_group()], &keeper).err().context("not refused")?;
+    ensure!(matches!(error, CgroupError::Root { .. }), "{error}");
+    let report = keeper.finish()?;
+    ensure!(report.failed.is_empty(), "{report:?}");
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The daemon as a process of its own, as an operator runs it.
+
+use frontdesk_engine::Config;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// The daemon restores every VM within this when it is told to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The daemon did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonProcessError {
+    /// It could not be started.
+    #[error("can't {what}: {source}")]
+    Start {
+        /// What was tried.
+        what: String,
+        /// What failed.
+        source: std::io::Error,
+    },
+    /// It ended too early or with an error.
+    #[error("the daemon ended ({status}): {log}")]
+    Ended {
+        /// How.
+        status: String,
+        /// The last it said.
+        log: String,
+    },
+    /// It did not end when it was told to.
+    #[error("the daemon did not end within {STOP_TIMEOUT:?}: {log}")]
+    Stuck {
+        /// The last it said.
+        log: String,
+    },
+}
+
+/// A running daemon. Dropping it kills it, and its guardian restores the VMs.
+pub(crate) struct DaemonProcess {
+    child: Child,
+    recording: PathBuf,
+    log: PathBuf,
+}
+
+impl DaemonProcess {
+    /// Starts the daemon for the VMs with these QMP sockets and waits until it follows them.
+    pub(crate) fn start(
+        frontdesk: &Path,
+        run_dir: &Path,
+        sockets: &[&Path],
+        policy: &Config,
+        cpus: &[u16],
+        act: bool,
+    ) -> Result<DaemonProcess, DaemonProcessError> {
+        let failed = |what: &str| {
+            let what = what.to_owned();
+            move |source| DaemonProcessError::Start { what, source }
+        };
+        let (config, log) = (run_dir.join("policy.toml"), run_dir.join("daemon.log"));
+        let recording = run_dir.join("daemon.rec");
+        let text = toml::to_string(policy)
+            .map_err(|error| failed("write the policy")(std::io::Error::other(error)))?;
+        std::fs::write(&config, text).map_err(failed("write the policy"))?;
+        let stderr = File::create(&log).map_err(failed("write the daemon's log"))?;
+        let mut command = Command::new(frontdesk);
+        command.arg("run").arg("--config").arg(&config).arg("--record").arg(&recording);
+        for socket in sockets {
+            command.arg("--qmp").arg(socket);
+        }
+        for cpu in cpus {
+            command.arg("--cpu").arg(cpu.to_string());
+        }
+        if !act {
+            command.arg("--observe");
+        }
+        // A group of its own: Ctrl-C is for the lab, which then ends the daemon.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).process_group(0);
+        let child = command.spawn().map_err(failed("start the daemon"))?;
+        let mut daemon = DaemonProcess { child, recording, log };
+        let mut line = String::new();
+        if let Some(stdout) = daemon.child.stdout.take() {
+            // Its first line says that it follows the VMs; an end of file, that it failed.
+            BufReader::new(stdout).read_line(&mut line).map_err(failed("hear from the daemon"))?;
+        }
+        if line.is_empty() {
+            let status = daemon.child.wait().map_err(failed("wait for the daemon"))?;
+            return Err(daemon.ended(status));
+        }
+        Ok(daemon)
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        // A process id always fits.
+        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// Checks that it still runs.
+    pub(crate) fn check(&mut self) -> Result<(), DaemonProcessError> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(self.ended(status)),
+            Err(source) => Err(DaemonProcessError::Start { what: "watch the daemon".to_owned(), source }),
+        }
+    }
+
+    /// Ends it in order and gives the path of its recording.
+    pub(crate) fn stop(mut self) -> Result<PathBuf, DaemonProcessError> {
+        self.check()?;
+        let failed =
+            |source: std::io::Error| DaemonProcessError::Start { what: "end the daemon".to_owned(), source };
+        if let Some(pid) = rustix::process::Pid::from_raw(self.pid()) {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+                .map_err(|errno| failed(errno.into()))?;
+        }
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        loop {
+            match self.child.try_wait().map_err(failed)? {
+                Some(status) if status.success() => return Ok(std::mem::take(&mut self.recording)),
+                Some(status) => return Err(self.ended(status)),
+                None if Instant::now() > deadline => {
+                    return Err(DaemonProcessError::Stuck { log: self.tail() });
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    fn ended(&self, status: ExitStatus) -> DaemonProcessError {
+        DaemonProcessError::Ended { status: status.to_string(), log: self.tail() }
+    }
+
+    /// The last lines of its log.
+    fn tail(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+}
+
+impl Drop for DaemonProcess {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,146 @@
+//! What a lab VM boots into: one program and the modules that it needs to talk to the host.
+
+use crate::kernel::{Kernel, KernelError, run};
+use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What init needs: the bus, the network and the control port. Some kernels have them built in.
+const NEEDED: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_console"];
+
+/// Why the initramfs could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum InitramfsError {
+    /// The kernel's modules could not be listed.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// A module is compressed in a way that is not supported.
+    #[error("module {0}: only plain and .xz modules are supported")]
+    Compression(PathBuf),
+    /// A file could not be read or written.
+    #[error("initramfs: {path}: {source}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Writes an initramfs to the file `to`, with the static program `guest` (`frontdesk-lab-guest`) as init and
+/// the modules of `kernel` that it needs.
+///
+/// # Errors
+/// [`InitramfsError`] if a file can not be read or written, or `modprobe` can not list the modules.
+pub fn write_initramfs(kernel: &Kernel, guest: &Path, to: &Path) -> Result<(), InitramfsError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| InitramfsError::Io { path, source }
+    };
+    let modules = needed_modules(kernel)?;
+    let mut archive = Cpio { out: BufWriter::new(File::create(to).map_err(failed(to))?), inode: 0 };
+    let mut add = |name: &str, mode, data: &[u8]| archive.add(name, mode, data).map_err(failed(to));
+
+    add("init", REGULAR | 0o755, &std::fs::read(guest).map_err(failed(guest))?)?;
+    for folder in ["dev", "proc", "sys", "tmp", &MODULES[1..]] {
+        add(folder, FOLDER | 0o755, &[])?;
+    }
+    let mut order = String::new();
+    for path in modules {
+        let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = file.strip_suffix(".xz").unwrap_or(file);
+        if !name.ends_with(".ko") {
+            return Err(InitramfsError::Compression(path));
+        }
+        let mut reader = BufReader::new(File::open(&path).map_err(failed(&path))?);
+        let mut data = Vec::new();
+        if name == file {
+            reader.read_to_end(&mut data).map_err(failed(&path))?;
+        } else {
+            liblzma::bufread::XzDecoder::new(reader).read_to_end(&mut data).map_err(failed(&path))?;
+        }
+        add(&format!("{}/{name}", &MODULES[1..]), REGULAR | 0o644, &data)?;
+        order += &format!("{name}\n");
+    }
+    add(&format!("{}/{MODULES_ORDER}", &MODULES[1..]), REGULAR | 0o644, order.as_bytes())?;
+    archive.finish().map_err(failed(to))
+}
+
+/// Files of the modules to load, each after those that it depends on.
+fn needed_modules(kernel: &Kernel) -> Result<Vec<PathBuf>, KernelError> {
+    let (release, root) = kernel.release_and_root()?;
+    let mut command = Command::new("modprobe");
+    command.arg("-d").arg(root).arg("-S").arg(release).args(["--show-depends", "-a"]).args(NEEDED);
+    let mut files = Vec::new();
+    // Lines are "insmod PATH OPTIONS" or "builtin NAME".
+    for line in run(&mut command)?.lines() {
+        if let Some(path) = line.strip_prefix("insmod ") {
+            let path = PathBuf::from(path.trim_end());
+            if !files.contains(&path) {
+                files.push(path);
+            }
+        }
+    }
+    Ok(files)
+}
+
+const REGULAR: u32 = 0o100_000;
+const FOLDER: u32 = 0o040_000;
+
+/// A cpio archive in the "newc" format, the one that Linux takes as an initramfs.
+struct Cpio<W> {
+    out: W,
+    inode: u32,
+}
+
+impl<W: Write> Cpio<W> {
+    fn add(&mut self, name: &str, mode: u32, data: &[u8]) -> io::Result<()> {
+        self.inode += 1;
+        let too_large = |_| io::Error::new(io::ErrorKind::FileTooLarge, "does not fit into a cpio archive");
+        let size = u32::try_from(data.len()).map_err(too_large)?;
+        let name_size = u32::try_from(name.len() + 1).map_err(too_large)?;
+        write!(self.out, "070701")?;
+        // Inode, mode, owner, group, links, time, size, device (2), device number (2), length of the name,
+        // checksum.
+        for field in [self.inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
+            write!(self.out, "{field:08x}")?;
+        }
+        write!(self.out, "{name}\0")?;
+        self.pad(110 + name.len() + 1)?;
+        self.out.write_all(data)?;
+        self.pad(data.len())
+    }
+
+    /// Fills up to a multiple of 4 bytes after `written`.
+    fn pad(&mut self, written: usize) -> io::Result<()> {
+        self.out.write_all(&[0; 3][..written.next_multiple_of(4) - written])
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.add("TRAILER!!!", 0, &[])?;
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archives_are_laid_out_as_the_kernel_reads_them() {
+        let mut bytes = Vec::new();
+        let mut archive = Cpio { out: &mut bytes, inode: 0 };
+        archive.add("init", REGULAR | 0o755, b"hello").unwrap();
+        archive.finish().unwrap();
+        let header = "07070100000001000081ed000000000000000000000001000000000000000500000000\
+                      00000000000000000000000000000005\
+                      00000000";
+        assert_eq!(&bytes[..110], header.as_bytes());
+        assert_eq!(&bytes[110..116], b"init\0\0");
+        assert_eq!(&bytes[116..124], b"hello\0\0\0");
+        assert_eq!(&bytes[124..130], b"070701");
+        assert_eq!(&bytes[124 + 110..], b"TRAILER!!!\0\0\0\0");
+    }
+}

@@ -1,0 +1,68 @@
+//! What the TCG plugin costs the guest: the same work in two VMs, with and without it, in turn.
+
+use crate::lab::{LabConfig, LabError, interrupted};
+use crate::summary::Extra;
+use crate::{Kernel, Vm, VmConfig, cpu};
+use frontdesk_lab_guest::Work;
+use frontdesk_scenario::Scenario;
+use std::path::Path;
+use std::time::Duration;
+
+/// Rounds; in each both VMs do both kinds of work.
+const ROUNDS: usize = 5;
+const TIMEOUT: Duration = Duration::from_secs(120);
+const SPIN: Work = Work::Spin { steps: 200_000_000 };
+const FORK: Work = Work::Fork { rounds: 300 };
+
+/// Measures the slowdown of CPU-bound and of fork-heavy guest work, one value per round.
+///
+/// Compared is the CPU time of the whole VM, so that what else runs on the machine does not count.
+pub(crate) fn measure(
+    scenario: &Scenario,
+    config: &LabConfig,
+    kernel: &Kernel,
+    initrd: &Path,
+    run_dir: &Path,
+    extra: &mut Extra,
+) -> Result<(), LabError> {
+    let boot = |name: &str, plugin| -> Result<Vm, LabError> {
+        let mut vm = Vm::boot(&VmConfig {
+            name: name.to_owned(),
+            vcpus: 1,
+            memory_mib: 128,
+            kernel: kernel.image.clone(),
+            initrd: initrd.to_owned(),
+            tap: None,
+            plugin,
+            cpus: scenario.host.vm_cpus.clone(),
+            run_dir: run_dir.to_owned(),
+            cgroup_procs: Vec::new(),
+        })?;
+        vm.wait_ready(TIMEOUT)?;
+        Ok(vm)
+    };
+    let mut with = boot("plugin-on", Some(config.plugin.clone()))?;
+    let mut without = boot("plugin-off", None)?;
+    // The first round warms the translation caches and is not counted.
+    for round in 0..=ROUNDS {
+        for (work, slowdowns) in [(SPIN, &mut extra.plugin_cpu), (FORK, &mut extra.plugin_fork)] {
+            interrupted(&config.stop)?;
+            let slowdown = cost(&mut with, work)? / cost(&mut without, work)? - 1.0;
+            if round > 0 {
+                slowdowns.push(slowdown);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// CPU seconds that the VM used for the work.
+fn cost(vm: &mut Vm, work: Work) -> Result<f64, LabError> {
+    let time = |vm: &Vm| {
+        cpu::process_ns(vm.pid())
+            .map_err(|source| LabError::Io { what: format!("CPU time of VM {}", vm.name()), source })
+    };
+    let before = time(vm)?;
+    vm.run(work, TIMEOUT)?;
+    Ok(Duration::from_nanos(time(vm)?.saturating_sub(before)).as_secs_f64())
+}

@@ -1,0 +1,197 @@
+//! Boots real VMs with the plugin and looks at them from outside, as the daemon does.
+//!
+//! It needs QEMU, the package tools that fetch kernels, the static guest program and the plugin. The last two
+//! are found by `FRONTDESK_GUEST` and `FRONTDESK_PLUGIN`, or where release builds leave them in the target
+//! folder.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use frontdesk_lab::{Kernel, Vm, VmConfig, VmError, write_initramfs};
+use frontdesk_lab_guest::{Protocol, Work, Workload};
+use frontdesk_ring::{Consumer, Entry, Kind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A file that another build makes: named by `variable`, or below the folder that holds this test's profile
+/// folder.
+fn built(variable: &str, default: &str) -> PathBuf {
+    let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
+        let test = std::env::current_exe().unwrap();
+        // TARGET/PROFILE/deps/TEST
+        test.ancestors().nth(3).unwrap().join(default)
+    });
+    assert!(path.is_file(), "{} is not there: build it, or set {variable}", path.display());
+    path
+}
+
+fn config(run_dir: &TempDir, kernel: &str, vcpus: u16) -> VmConfig {
+    let kernel = Kernel::resolve(kernel, None).unwrap();
+    let guest = built("FRONTDESK_GUEST", "x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
+    let initrd = run_dir.path().join("initrd");
+    write_initramfs(&kernel, &guest, &initrd).unwrap();
+    VmConfig {
+        name: "test".into(),
+        vcpus,
+        memory_mib: 128,
+        kernel: kernel.image,
+        initrd,
+        tap: None,
+        plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
+        cpus: Vec::new(),
+        run_dir: run_dir.path().into(),
+        cgroup_procs: Vec::new(),
+    }
+}
+
+fn boot(config: &VmConfig) -> (Vm, Consumer) {
+    let mut vm = Vm::boot(config).unwrap();
+    vm.wait_ready(PATIENCE).unwrap();
+    let ring = frontdesk_ring::find(vm.pid()).unwrap().expect("the plugin is loaded");
+    let ring = Consumer::attach(ring).unwrap();
+    assert_eq!(ring.vcpus(), config.vcpus);
+    (vm, ring)
+}
+
+/// Drains all vCPUs until `enough` is satisfied with what came.
+fn drain_until(ring: &mut Consumer, what: &str, mut enough: impl FnMut(u16, Entry) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut done = false;
+    while !done {
+        assert!(Instant::now() < deadline, "{what}: never seen");
+        std::thread::sleep(Duration::from_millis(10));
+        for vcpu in 0..ring.vcpus() {
+            ring.drain(vcpu, |entry| done |= enough(vcpu, entry));
+        }
+    }
+}
+
+/// The ring's eventfd, fetched from QEMU.
+fn eventfd(vm: &Vm, ring: &Consumer) -> OwnedFd {
+    let pidfd = pidfd_open(Pid::from_raw(vm.pid()).unwrap(), PidfdFlags::empty()).unwrap();
+    pidfd_getfd(pidfd, ring.eventfd(), PidfdGetfdFlags::empty()).unwrap()
+}
+
+fn woken(eventfd: &OwnedFd, patience: Duration) -> bool {
+    let timeout = Timespec::try_from(patience).unwrap();
+    poll(&mut [PollFd::new(eventfd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+}
+
+fn sees_the_tasks_of(kernel: &str) {
+    let run_dir = tempfile::tempdir().unwrap();
+    let (mut vm, mut ring) = boot(&config(&run_dir, kernel, 1));
+    drain_until(&mut ring, "a halt while idle", |_, entry| entry.kind == Kind::Halt);
+
+    ring.arm(0);
+    vm.start("first", Workload::Hog).unwrap();
+    let eventfd = eventfd(&vm, &ring);
+    assert!(woken(&eventfd, PATIENCE), "an armed vCPU wakes the consumer when it switches");
+    vm.start("second", Workload::Hog).unwrap();
+
+    // Two hogs take turns: each is switched to again and again.
+    let mut seen = Vec::new();
+    let mut last = 0;
+    drain_until(&mut ring, "two hogs that take turns", |_, Entry { at_ns, kind }| {
+        assert!(at_ns >= last, "time goes forward");
+        last = at_ns;
+        if let Kind::Switch { task } = kind {
+            seen.push(task);
+        }
+        let tasks: HashSet<u64> = seen.iter().copied().collect();
+        tasks.iter().filter(|task| seen.iter().filter(|other| other == task).count() >= 5).count() >= 2
+    });
+    assert!(seen.contains(&ring.current_task(0).unwrap()));
+
+    vm.stop("first").unwrap();
+    vm.stop("second").unwrap();
+    ring.drain(0, |_| ());
+    drain_until(&mut ring, "a halt after the hogs", |_, entry| entry.kind == Kind::Halt);
+    assert_eq!(ring.dropped(0), 0);
+    vm.shutdown(PATIENCE).unwrap();
+}
+
+#[test]
+fn sees_the_tasks_of_linux_6_1() {
+    sees_the_tasks_of("6.1-cloud");
+}
+
+#[test]
+fn sees_the_tasks_of_linux_6_12() {
+    sees_the_tasks_of("6.12-cloud");
+}
+
+#[test]
+fn sees_interrupts_between_vcpus() {
+    let run_dir = tempfile::tempdir().unwrap();
+    let (mut vm, mut ring) = boot(&config(&run_dir, "6.12-cloud", 2));
+    // Two for each vCPU, so that both must switch.
+    for hog in ["first", "second", "third", "fourth"] {
+        vm.start(hog, Workload::Hog).unwrap();
+    }
+    let mut switched = HashSet::new();
+    let mut ipis = 0;
+    drain_until(&mut ring, "switches on both vCPUs and an IPI", |vcpu, entry| {
+        match entry.kind {
+            Kind::Switch { .. } => drop(switched.insert(vcpu)),
+            Kind::Ipi { vector, .. } => {
+                assert!(vector >= 0x20, "vectors below are exceptions: {vector:#x}");
+                ipis += 1;
+            }
+            Kind::Halt | Kind::Resume => {}
+        }
+        switched.len() == 2 && ipis > 0
+    });
+    vm.check().unwrap();
+}
+
+#[test]
+fn work_is_measured_and_refusals_are_told() {
+    let run_dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&VmConfig { plugin: None, ..config(&run_dir, "6.12-cloud", 1) }).unwrap();
+    vm.wait_ready(PATIENCE).unwrap();
+    assert!(frontdesk_ring::find(vm.pid()).unwrap().is_none(), "no plugin, no ring");
+
+    let short = vm.run(Work::Spin { steps: 1_000_000 }, PATIENCE).unwrap().elapsed;
+    let long = vm.run(Work::Spin { steps: 100_000_000 }, PATIENCE).unwrap().elapsed;
+    assert!(long > short, "a hundred times the work took {long:?} and {short:?}");
+    assert!(vm.run(Work::Fork { rounds: 10 }, PATIENCE).unwrap().elapsed > Duration::ZERO);
+
+    let echo = |protocol| Workload::Echo { protocol, port: 7, cost: Duration::ZERO };
+    vm.start("tcp", echo(Protocol::Tcp)).unwrap();
+    vm.start("udp", echo(Protocol::Udp)).unwrap();
+    let refused = |result: Result<(), VmError>, text: &str| match result {
+        Err(VmError::Refused { error, .. }) => assert!(error.contains(text), "{error}"),
+        other => panic!("{other:?}"),
+    };
+    refused(vm.start("tcp", Workload::Hog), "runs already");
+    refused(vm.start("another", echo(Protocol::Tcp)), "in use");
+    refused(vm.stop("nobody"), "no workload called nobody");
+    vm.check().unwrap();
+
+    assert!(vm.is_alive());
+    let pid = vm.pid();
+    drop(vm);
+    assert!(!PathBuf::from(format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn a_panic_of_the_guest_is_told_with_its_console() {
+    let run_dir = tempfile::tempdir().unwrap();
+    let config = config(&run_dir, "6.12-cloud", 1);
+    std::fs::write(&config.initrd, "no archive").unwrap();
+    let mut vm = Vm::boot(&config).unwrap();
+    match vm.wait_ready(PATIENCE) {
+        Err(error @ VmError::Ended { .. }) => {
+            assert!(error.to_string().contains("Kernel panic"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!vm.is_alive());
+}

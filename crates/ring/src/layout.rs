@@ -1,0 +1,135 @@
+//! Where things are in the shared memory: a header, then one lane per vCPU. Everything is a 64-bit atomic
+//! word.
+
+use crate::entry;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// Name of the memfd.
+pub(crate) const NAME: &str = "frontdesk-ring";
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fdskring");
+/// Counts up with every change of what follows.
+pub(crate) const VERSION: u64 = 1;
+/// Upper bound of the capacity that a consumer accepts.
+pub(crate) const MAX_CAPACITY: u32 = 1 << 16;
+
+/// Words of a cache line. Words that different sides write keep to different lines.
+const LINE: usize = 8;
+const CONTROL: usize = 5 * LINE;
+
+/// Indices of the header's words.
+pub(crate) mod header {
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const VERSION: usize = 1;
+    pub(crate) const VCPUS: usize = 2;
+    pub(crate) const CAPACITY: usize = 3;
+    /// Number of the eventfd in the producer's process.
+    pub(crate) const EVENTFD: usize = 4;
+    /// Words of the header.
+    pub(crate) const WORDS: usize = super::LINE;
+}
+
+/// Size of everything, chosen by the producer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) vcpus: u16,
+    /// A power of two.
+    pub(crate) capacity: u32,
+}
+
+impl Geometry {
+    fn lane_words(self) -> usize {
+        CONTROL + self.capacity as usize * entry::WORDS
+    }
+
+    pub(crate) fn words(self) -> usize {
+        header::WORDS + usize::from(self.vcpus) * self.lane_words()
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        (self.words() * size_of::<AtomicU64>()) as u64
+    }
+}
+
+/// The shared memory, mapped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and all access to it is by atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `words` of `file`, which must be that long and sealed against shrinking.
+    pub(crate) fn new(file: impl AsFd, words: usize) -> rustix::io::Result<Mapping> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), words * size_of::<AtomicU64>(), prot, flags, file, 0) }?;
+        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?, words })
+    }
+
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; its file can not
+        // shrink. Other processes may write to it at any time, which atomics allow.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
+    /// The part of vCPU `vcpu`; `None` if there is no such vCPU.
+    pub(crate) fn lane(&self, geometry: Geometry, vcpu: u16) -> Option<Lane<'_>> {
+        if vcpu >= geometry.vcpus {
+            return None;
+        }
+        let start = header::WORDS + usize::from(vcpu) * geometry.lane_words();
+        let words = self.words().get(start..start + geometry.lane_words())?;
+        let (control, entries) = words.split_at(CONTROL);
+        Some(Lane {
+            current: &control[0],
+            armed: &control[LINE],
+            tail: &control[2 * LINE],
+            dropped: &control[3 * LINE],
+            head: &control[4 * LINE],
+            entries,
+            mask: u64::from(geometry.capacity) - 1,
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this size, and no reference into it outlives `self`. Failure would
+        // only leak it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.words * size_of::<AtomicU64>()) };
+    }
+}
+
+/// The part of one vCPU.
+pub(crate) struct Lane<'a> {
+    /// The task that runs, or ran last; 0 before the first. Written by the producer.
+    pub(crate) current: &'a AtomicU64,
+    /// Not 0 if the consumer wants to be woken. Set by the consumer, cleared by the producer.
+    pub(crate) armed: &'a AtomicU64,
+    /// Entries ever written. Written by the producer.
+    pub(crate) tail: &'a AtomicU64,
+    /// Entries ever dropped because the ring was full. Written by the producer.
+    pub(crate) dropped: &'a AtomicU64,
+    /// Entries ever read. Written by the consumer.
+    pub(crate) head: &'a AtomicU64,
+    entries: &'a [AtomicU64],
+    mask: u64,
+}
+
+impl Lane<'_> {
+    /// The words of the entry with this sequence number; any number is safe.
+    pub(crate) fn entry(&self, sequence: u64) -> &[AtomicU64; entry::WORDS] {
+        let (slots, _) = self.entries.as_chunks();
+        // Fits: the mask is below the number of slots.
+        &slots[usize::try_from(sequence & self.mask).unwrap_or(0)]
+    }
+}

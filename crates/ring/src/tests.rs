@@ -1,0 +1,208 @@
+use crate::layout::{Geometry, MAGIC, Mapping, VERSION, header};
+use crate::{AttachError, Consumer, Entry, Kind, Producer, find};
+use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+fn attach(producer: &Producer) -> Consumer {
+    Consumer::attach(producer.as_fd().try_clone_to_owned().unwrap().into()).unwrap()
+}
+
+fn drained(consumer: &mut Consumer, vcpu: u16) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    consumer.drain(vcpu, |entry| entries.push(entry));
+    entries
+}
+
+/// Wake-ups so far, by way of the number that the consumer would use.
+fn wakes(eventfd: i32) -> u64 {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{eventfd}")).unwrap();
+    let count = info.lines().find_map(|line| line.strip_prefix("eventfd-count:")).unwrap();
+    u64::from_str_radix(count.trim(), 16).unwrap()
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        (1..=u64::MAX).prop_map(|task| Kind::Switch { task }),
+        Just(Kind::Halt),
+        Just(Kind::Resume),
+        any::<(u32, u8)>().prop_map(|(dest, vector)| Kind::Ipi { dest, vector }),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push(u16, Entry),
+    Drain(u16),
+    Arm(u16),
+    Disarm(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let entry = (any::<u64>(), kind()).prop_map(|(at_ns, kind)| Entry { at_ns, kind });
+    prop_oneof![
+        8 => (0..3u16, entry).prop_map(|(vcpu, entry)| Step::Push(vcpu, entry)),
+        1 => (0..3u16).prop_map(Step::Drain),
+        1 => (0..3u16).prop_map(Step::Arm),
+        1 => (0..3u16).prop_map(Step::Disarm),
+    ]
+}
+
+#[derive(Default)]
+struct ModelLane {
+    entries: VecDeque<Entry>,
+    current: Option<u64>,
+    dropped: u64,
+    armed: bool,
+}
+
+proptest! {
+    #[test]
+    fn behaves_like_bounded_queues(steps in prop::collection::vec(step(), 0..200)) {
+        // Steps name three vCPUs, the ring has two: the third is ignored.
+        let producer = Producer::with_capacity(2, 8).unwrap();
+        let mut consumer = attach(&producer);
+        let mut model = [ModelLane::default(), ModelLane::default()];
+        let mut woken = 0;
+        for step in steps {
+            match step {
+                Step::Push(vcpu, entry) => {
+                    producer.push(vcpu, entry);
+                    let Some(lane) = model.get_mut(usize::from(vcpu)) else { continue };
+                    if lane.entries.len() < 8 { lane.entries.push_back(entry) } else { lane.dropped += 1 }
+                    if let Kind::Switch { task } = entry.kind { lane.current = Some(task) }
+                    if matches!(entry.kind, Kind::Switch { .. } | Kind::Halt) && lane.armed {
+                        lane.armed = false;
+                        woken += 1;
+                    }
+                }
+                Step::Drain(vcpu) => {
+                    let lane = model.get_mut(usize::from(vcpu));
+                    let expected: Vec<_> = lane.map(|lane| lane.entries.drain(..).collect()).unwrap_or(vec![]);
+                    prop_assert_eq!(drained(&mut consumer, vcpu), expected);
+                }
+                Step::Arm(vcpu) => {
+                    consumer.arm(vcpu);
+                    if let Some(lane) = model.get_mut(usize::from(vcpu)) { lane.armed = true }
+                }
+                Step::Disarm(vcpu) => {
+                    consumer.disarm(vcpu);
+                    if let Some(lane) = model.get_mut(usize::from(vcpu)) { lane.armed = false }
+                }
+            }
+            prop_assert_eq!(wakes(consumer.eventfd()), woken);
+            for (vcpu, lane) in (0..).zip(&model) {
+                prop_assert_eq!(consumer.current_task(vcpu), lane.current);
+                prop_assert_eq!(consumer.dropped(vcpu), lane.dropped);
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_in_the_lanes_is_survived(
+        garbage in prop::collection::vec(prop_oneof![any::<u64>(), 0..16u64], 64..256),
+    ) {
+        let producer = Producer::with_capacity(2, 8).unwrap();
+        let mut consumer = attach(&producer);
+        let geometry = Geometry { vcpus: 2, capacity: 8 };
+        let mapping = Mapping::new(&producer, geometry.words()).unwrap();
+        for round in garbage.chunks(64) {
+            for (word, value) in mapping.words()[header::WORDS..].iter().zip(round.iter().cycle()) {
+                word.store(*value, Relaxed);
+            }
+            for vcpu in 0..3 {
+                prop_assert!(drained(&mut consumer, vcpu).len() <= 8);
+                let _ = (consumer.current_task(vcpu), consumer.dropped(vcpu));
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_in_the_header_is_refused_or_survived(
+        header in prop::array::uniform8(prop_oneof![Just(MAGIC), Just(VERSION), 0..70u64, any::<u64>()]),
+        size in 0..20_000u64,
+    ) {
+        let memfd = memfd_create("garbage", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&memfd, size).unwrap();
+        fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        if size >= 64 {
+            let mapping = Mapping::new(&memfd, header::WORDS).unwrap();
+            for (word, value) in mapping.words().iter().zip(header) { word.store(value, Relaxed) }
+            // Get past the first two checks, which random numbers rarely do.
+            mapping.words()[header::MAGIC].store(MAGIC, Relaxed);
+            mapping.words()[header::VERSION].store(VERSION, Relaxed);
+        }
+        if let Ok(mut consumer) = Consumer::attach(memfd.into()) {
+            for vcpu in 0..consumer.vcpus() { drained(&mut consumer, vcpu); }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_reordered_between_threads() {
+    let producer = Producer::with_capacity(1, 64).unwrap();
+    let mut consumer = attach(&producer);
+    const TOTAL: u64 = 200_000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=TOTAL {
+                producer.push(0, Entry { at_ns: n, kind: Kind::Switch { task: n } });
+            }
+        });
+        let (mut last, mut seen) = (0, 0);
+        while seen + consumer.dropped(0) < TOTAL {
+            consumer.drain(0, |entry| {
+                assert!(entry.at_ns > last, "{} after {last}", entry.at_ns);
+                assert_eq!(entry.kind, Kind::Switch { task: entry.at_ns }, "torn entry");
+                (last, seen) = (entry.at_ns, seen + 1);
+            });
+        }
+        assert_eq!(seen + consumer.dropped(0), TOTAL);
+    });
+}
+
+#[test]
+fn a_consumer_starts_with_what_happens_next() {
+    let producer = Producer::with_capacity(1, 4).unwrap();
+    for n in 1..=9 {
+        producer.push(0, Entry { at_ns: n, kind: Kind::Switch { task: n } });
+    }
+    let mut consumer = attach(&producer);
+    assert_eq!((consumer.current_task(0), consumer.dropped(0)), (Some(9), 0));
+    assert_eq!(drained(&mut consumer, 0), []);
+    let halt = Entry { at_ns: 10, kind: Kind::Halt };
+    producer.push(0, halt);
+    assert_eq!(drained(&mut consumer, 0), [halt]);
+}
+
+#[test]
+fn an_unknown_kind_is_skipped_and_counted() {
+    let producer = Producer::with_capacity(1, 4).unwrap();
+    let mut consumer = attach(&producer);
+    let geometry = Geometry { vcpus: 1, capacity: 4 };
+    producer.push(0, Entry { at_ns: 1, kind: Kind::Halt });
+    producer.push(0, Entry { at_ns: 2, kind: Kind::Resume });
+    let mapping = Mapping::new(&producer, geometry.words()).unwrap();
+    mapping.lane(geometry, 0).unwrap().entry(0)[1].store(99, Relaxed);
+    assert_eq!(drained(&mut consumer, 0), [Entry { at_ns: 2, kind: Kind::Resume }]);
+    assert_eq!(consumer.dropped(0), 1);
+}
+
+#[test]
+fn a_file_that_can_shrink_is_refused() {
+    let memfd = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&memfd, 1 << 20).unwrap();
+    assert!(matches!(Consumer::attach(memfd.into()), Err(AttachError::NotSealed)));
+}
+
+#[test]
+fn the_ring_is_found_by_process() {
+    let pid = i32::try_from(std::process::id()).unwrap();
+    // Other tests of this process have rings too, so only the attaching can be checked.
+    let _producer = Producer::create(3).unwrap();
+    assert!(find(pid).unwrap().is_some());
+    // Init is no QEMU.
+    assert!(find(1).unwrap().is_none());
+}
