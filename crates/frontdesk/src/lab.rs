@@ -148,11 +148,11 @@ fn progress_bar() -> ProgressBar {
 
 /// Shows a step. Without a terminal each step is a line, so that a log says what a long run is doing.
 fn show(bar: &ProgressBar, progress: &Progress) {
-    bar.set_length(progress.total.as_secs());
-    bar.set_position(progress.done.as_secs());
-    bar.set_message(progress.doing.clone());
+    let Progress { done, total, doing } = progress;
+    bar.set_length(u64::from(*total));
+    bar.set_position(u64::from(*done));
+    bar.set_message(doing.clone());
     if bar.is_hidden() {
-        let percent = 100 * progress.done.as_secs() / progress.total.as_secs().max(1);
-        eprintln!("{percent:3} % {}", progress.doing);
+        eprintln!("{done}/{total} done; {doing}");
     }
 }

@@ -22,6 +22,11 @@ use std::{
 /// A weight in the units of `cpu.shares`: what a group has unless told otherwise.
 pub const DEFAULT_WEIGHT: u32 = 1024;
 
+/// On version 2 only the groups of a parent that enables the controller have a weight. systemd does so when asked.
+const CONTROLLER_OFF: &str = "; the cpu controller is not enabled for this group: start the VM with `systemd-run --scope \
+                              -p CPUWeight=100`, `systemctl set-property` that of its unit, or write `+cpu` to its \
+                              parent's cgroup.subtree_control";
+
 /// Version of a hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
@@ -294,10 +299,18 @@ impl Group {
         if self.is_root() {
             return Err(CgroupError::Root { what });
         }
-        Ok(self.dir().join(match self.hierarchy.version {
+        let file = self.dir().join(match self.hierarchy.version {
             Version::V1 => "cpu.shares",
             Version::V2 => "cpu.weight",
-        }))
+        });
+        if !file.exists() {
+            let advice = match self.hierarchy.version {
+                Version::V1 => "",
+                Version::V2 => CONTROLLER_OFF,
+            };
+            return Err(file_error("find", &file, advice)(io::ErrorKind::NotFound.into()));
+        }
+        Ok(file)
     }
 
     /// Removes the group, waiting up to two seconds for it to empty. One that is gone is no error.

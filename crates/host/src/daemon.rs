@@ -206,6 +206,9 @@ impl Daemon {
                 epoll::add(&epoll, tcg.wake_fd(), Token::Switch(vm.id).encode(), level)?;
             }
         }
+        // Reading a page of the program from disk in the middle of a decision would cost more than the decision. Without the
+        // right to lock memory, it still works.
+        let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
         realtime::enter(DAEMON_PRIORITY, &config.cpus)?;
         Ok(Daemon {
             act: config.act,

@@ -2,6 +2,8 @@
 
 use crate::kernel::{Kernel, KernelError, run};
 use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -35,10 +37,6 @@ pub enum InitramfsError {
 /// # Errors
 /// [`InitramfsError`] if a file can not be read or written, or `modprobe` can not list the modules.
 pub fn write_initramfs(kernel: &Kernel, guest: &Path, to: &Path) -> Result<(), InitramfsError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| InitramfsError::Io { path, source }
-    };
     let modules = needed_modules(kernel)?;
     let mut archive = Cpio { out: BufWriter::new(File::create(to).map_err(failed(to))?), inode: 0 };
     let mut add = |name: &str, mode, data: &[u8]| archive.add(name, mode, data).map_err(failed(to));
@@ -66,6 +64,34 @@ pub fn write_initramfs(kernel: &Kernel, guest: &Path, to: &Path) -> Result<(), I
     }
     add(&format!("{}/{MODULES_ORDER}", &MODULES[1..]), REGULAR | 0o644, order.as_bytes())?;
     archive.finish().map_err(failed(to))
+}
+
+/// Adds files of this host to the initramfs in the file `initrd`, at the same absolute paths: programs, and the
+/// libraries that they load. Links are followed.
+///
+/// # Errors
+/// [`InitramfsError::Io`] if a file can not be read or written.
+pub fn add_to_initramfs(initrd: &Path, files: &BTreeSet<PathBuf>) -> Result<(), InitramfsError> {
+    // Linux takes one archive after another.
+    let out = File::options().append(true).open(initrd).map_err(failed(initrd))?;
+    let mut archive = Cpio { out: BufWriter::new(out), inode: 0 };
+    let inside = |path: &Path| path.strip_prefix("/").unwrap_or(path).to_owned();
+    let folders: BTreeSet<PathBuf> =
+        files.iter().flat_map(|file| file.ancestors().skip(1)).map(inside).collect();
+    // Sorted, so that each folder comes after the one that it is in.
+    for folder in folders.iter().filter(|folder| !folder.as_os_str().is_empty()) {
+        archive.add(folder, FOLDER | 0o755, &[]).map_err(failed(initrd))?;
+    }
+    for file in files {
+        let data = std::fs::read(file).map_err(failed(file))?;
+        archive.add(inside(file), REGULAR | 0o755, &data).map_err(failed(initrd))?;
+    }
+    archive.finish().map_err(failed(initrd))
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> InitramfsError + use<> {
+    let path = path.to_owned();
+    move |source| InitramfsError::Io { path, source }
 }
 
 /// Files of the modules to load, each after those that it depends on.
@@ -96,7 +122,8 @@ struct Cpio<W> {
 }
 
 impl<W: Write> Cpio<W> {
-    fn add(&mut self, name: &str, mode: u32, data: &[u8]) -> io::Result<()> {
+    fn add(&mut self, name: impl AsRef<OsStr>, mode: u32, data: &[u8]) -> io::Result<()> {
+        let name = name.as_ref().as_encoded_bytes();
         self.inode += 1;
         let too_large = |_| io::Error::new(io::ErrorKind::FileTooLarge, "does not fit into a cpio archive");
         let size = u32::try_from(data.len()).map_err(too_large)?;
@@ -107,7 +134,8 @@ impl<W: Write> Cpio<W> {
         for field in [self.inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
             write!(self.out, "{field:08x}")?;
         }
-        write!(self.out, "{name}\0")?;
+        self.out.write_all(name)?;
+        self.out.write_all(&[0])?;
         self.pad(110 + name.len() + 1)?;
         self.out.write_all(data)?;
         self.pad(data.len())
@@ -142,5 +170,25 @@ mod tests {
         assert_eq!(&bytes[116..124], b"hello\0\0\0");
         assert_eq!(&bytes[124..130], b"070701");
         assert_eq!(&bytes[124 + 110..], b"TRAILER!!!\0\0\0\0");
+    }
+
+    #[test]
+    fn files_are_added_after_their_folders() {
+        let home = tempfile::tempdir().unwrap();
+        let (initrd, file) = (home.path().join("initrd"), home.path().join("program"));
+        std::fs::write(&initrd, "before").unwrap();
+        std::fs::write(&file, "hello").unwrap();
+        add_to_initramfs(&initrd, &BTreeSet::from([file.clone()])).unwrap();
+        let text = String::from_utf8(std::fs::read(&initrd).unwrap()).unwrap();
+        assert!(text.starts_with("before070701"), "{text:?}");
+        let position = |path: &Path| {
+            let name = path.strip_prefix("/").unwrap().display();
+            text.find(&format!("{name}\0")).unwrap_or_else(|| panic!("{name} is not in {text:?}"))
+        };
+        assert!(position(home.path().parent().unwrap()) < position(home.path()));
+        assert!(position(home.path()) < position(&file));
+        assert!(!text.contains("\0/"), "names are below the root: {text:?}");
+        let gone = BTreeSet::from([home.path().join("gone")]);
+        assert!(add_to_initramfs(&initrd, &gone).unwrap_err().to_string().contains("gone"));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::daemon::{DaemonProcess, DaemonProcessError};
 use crate::load::{Client, ClientConfig, LoadError, Sample};
+use crate::machine::{self, Busy};
 use crate::net::{self, Link, NetError};
 use crate::replay::{self, Findings};
 use crate::summary::{self, Extra};
@@ -20,7 +21,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A guest that is not up by then will not come up.
@@ -44,10 +44,10 @@ pub struct LabConfig {
 /// How far a run is.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// Time that arms have run and will run.
-    pub done: Duration,
-    /// The whole.
-    pub total: Duration,
+    /// Steps that are done.
+    pub done: u32,
+    /// All steps; each takes about as long.
+    pub total: u32,
     /// What is being done.
     pub doing: String,
 }
@@ -116,16 +116,16 @@ pub fn run(
     config: &LabConfig,
     progress: &dyn Fn(&Progress),
 ) -> Result<(Outcome, Vec<Timeline>), LabError> {
-    let cpus = online_cpus()?;
-    scenario.fits(&cpus, mem_available_mib()?)?;
+    let unknown = |source| LabError::Io { what: "examining the machine".to_owned(), source };
+    let cpus = machine::online_cpus().map_err(unknown)?;
+    scenario.fits(&cpus, machine::mem_available_mib().map_err(unknown)?)?;
     let guardian = Guardian::start(&config.frontdesk, frontdesk_host::GUARDIAN_ARGUMENT)?;
     let run_dir = make_run_dir(&guardian)?;
-    let total = (scenario.duration + scenario.warmup)
-        * u32::try_from(scenario.arms.len()).unwrap_or(u32::MAX)
-        * scenario.repeats;
-    let report = |done: u32, doing: String| {
-        progress(&Progress { done: (scenario.duration + scenario.warmup) * done, total, doing });
-    };
+    let measures_plugin =
+        scenario.checks.plugin_cpu_slowdown.or(scenario.checks.plugin_fork_slowdown).is_some();
+    let runs = u32::try_from(scenario.arms.len()).unwrap_or(u32::MAX).saturating_mul(scenario.repeats);
+    let total = runs.saturating_add(u32::from(measures_plugin));
+    let report = |done: u32, doing: String| progress(&Progress { done, total, doing });
     report(0, "fetching the guests' kernel".to_owned());
     let kernel = Kernel::resolve(&scenario.guest.kernel, scenario.guest.modules.as_deref())?;
     let initrd = run_dir.join("initrd");
@@ -134,8 +134,8 @@ pub fn run(
     let mut lab = Lab::boot(scenario, config, guardian, run_dir, &kernel, &initrd)?;
     let result = lab.run_arms(&report).and_then(|(arms, timelines, mut extra)| {
         lab.vms.clear();
-        if scenario.checks.plugin_cpu_slowdown.or(scenario.checks.plugin_fork_slowdown).is_some() {
-            report(u32::MAX, "measuring the plugin's cost".to_owned());
+        if measures_plugin {
+            report(runs, "measuring the plugin's cost".to_owned());
             plugin_cost::measure(scenario, config, &kernel, &initrd, &lab.run_dir, &mut extra)?;
         }
         let checks = summary::checks(scenario, &arms, &extra);
@@ -160,7 +160,7 @@ impl<'a> Lab<'a> {
             config,
             vms: IndexMap::new(),
             run_dir,
-            qemu: qemu_version(),
+            qemu: machine::qemu_version(),
             guest_kernel: String::new(),
             _busy: Busy::start(&scenario.host.busy_cpus),
             guardian,
@@ -214,7 +214,8 @@ impl<'a> Lab<'a> {
         for number in 1..=self.scenario.repeats {
             for name in self.scenario.arms.keys() {
                 report(done, format!("repeat {number}/{}: {name}", self.scenario.repeats));
-                let (repeat, timeline, speed) = self.run_arm(name, number)?;
+                let (repeat, timeline, speed) =
+                    self.run_arm(name, number).map_err(|error| self.blame_dead_vm(error))?;
                 repeats.entry(name.clone()).or_default().push(repeat);
                 // One repeat of each arm is enough to look at.
                 timelines.extend(timeline.filter(|_| number == 1));
@@ -271,6 +272,16 @@ impl<'a> Lab<'a> {
         Ok((repeat, Some(timeline), Some(speed)))
     }
 
+    /// A VM that died is the cause of whatever failed after it: the daemon, a client, a request.
+    fn blame_dead_vm(&mut self, error: LabError) -> LabError {
+        let mut vms = self.vms.values_mut();
+        let cause = vms.find_map(|vm| if vm.vm.is_alive() { None } else { vm.vm.check().err() });
+        match (error, cause) {
+            (error @ LabError::Interrupted, _) | (error, None) => error,
+            (_, Some(cause)) => cause.into(),
+        }
+    }
+
     /// Starts and stops workloads so that those of the arm run.
     fn set_workloads(&mut self, arm: &str) -> Result<(), LabError> {
         let arm = &self.scenario.arms[arm];
@@ -307,6 +318,10 @@ impl<'a> Lab<'a> {
         let cpus = &self.scenario.host.client_cpus;
         let daemon =
             DaemonProcess::start(&self.config.frontdesk, &self.run_dir, &sockets, policy, cpus, act)?;
+        // If the lab dies, its daemon must not stay.
+        if let Some(started) = process_start_time(daemon.pid()) {
+            self.guardian.record(Undo::Process { pid: daemon.pid(), started })?;
+        }
         Ok(Some(daemon))
     }
 
@@ -382,7 +397,7 @@ impl<'a> Lab<'a> {
         let uname = rustix::system::uname();
         HostInfo {
             kernel: uname.release().to_string_lossy().into_owned(),
-            cpu: cpu_model(),
+            cpu: machine::cpu_model(),
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             qemu: self.qemu.clone(),
             guest_kernel: self.guest_kernel.clone(),
@@ -428,42 +443,6 @@ pub(crate) fn interrupted(stop: &AtomicBool) -> Result<(), LabError> {
     if stop.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
 }
 
-/// CPU-bound threads on the host, so that the CPUs the daemon runs on are busy in every arm.
-struct Busy {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Busy {
-    fn start(cpus: &[u16]) -> Busy {
-        let stop = Arc::new(AtomicBool::new(false));
-        let spin = |cpu: u16| {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || {
-                let mut set = rustix::thread::CpuSet::new();
-                set.set(usize::from(cpu));
-                // The CPU was checked to be online; if it went away, the thread is busy elsewhere.
-                let _ = rustix::thread::sched_setaffinity(None, &set);
-                while !stop.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            })
-        };
-        let threads = cpus.iter().map(|cpu| spin(*cpu)).collect();
-        Busy { stop, threads }
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            // A spinning thread does not panic.
-            let _ = thread.join();
-        }
-    }
-}
-
 fn make_run_dir(guardian: &Guardian) -> Result<PathBuf, LabError> {
     // Short, because the addresses of the sockets in it have at most 107 bytes.
     let failed = |source| LabError::Io { what: "making a folder for the run".to_owned(), source };
@@ -473,33 +452,4 @@ fn make_run_dir(guardian: &Guardian) -> Result<PathBuf, LabError> {
     let undo = Undo::tree(&path).map_err(|error| failed(std::io::Error::other(error)))?;
     guardian.record(undo)?;
     Ok(path)
-}
-
-fn online_cpus() -> Result<Vec<u16>, LabError> {
-    let failed = |source| LabError::Io { what: "finding the CPUs that are online".to_owned(), source };
-    let set = rustix::thread::sched_getaffinity(None).map_err(|errno| failed(errno.into()))?;
-    let cpus = (0..u16::try_from(rustix::thread::CpuSet::MAX_CPU).unwrap_or(u16::MAX))
-        .filter(|cpu| set.is_set(usize::from(*cpu)));
-    Ok(cpus.collect())
-}
-
-fn mem_available_mib() -> Result<u64, LabError> {
-    let failed = |source| LabError::Io { what: "reading /proc/meminfo".to_owned(), source };
-    let text = std::fs::read_to_string("/proc/meminfo").map_err(failed)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
-    kib.map(|kib| kib / 1024).ok_or_else(|| failed(std::io::Error::other("no MemAvailable in it")))
-}
-
-fn cpu_model() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find(|line| line.starts_with("model name"));
-    line.and_then(|line| line.split(':').nth(1)).unwrap_or("unknown").trim().to_owned()
-}
-
-fn qemu_version() -> String {
-    let output = std::process::Command::new("qemu-system-x86_64").arg("--version").output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let version = text.lines().next().and_then(|line| line.split("version ").nth(1));
-    version.unwrap_or("unknown").split_ascii_whitespace().next().unwrap_or("unknown").to_owned()
 }

@@ -9,6 +9,7 @@ mod initramfs;
 mod kernel;
 mod lab;
 mod load;
+mod machine;
 mod net;
 mod plugin_cost;
 mod replay;
@@ -16,7 +17,7 @@ mod summary;
 mod vm;
 
 pub use daemon::DaemonProcessError;
-pub use initramfs::{InitramfsError, write_initramfs};
+pub use initramfs::{InitramfsError, add_to_initramfs, write_initramfs};
 pub use kernel::{Kernel, KernelError};
 pub use lab::{LabConfig, LabError, Progress, run};
 pub use load::LoadError;

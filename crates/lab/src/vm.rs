@@ -147,7 +147,6 @@ pub struct Vm {
 #[derive(Debug)]
 struct Files {
     qmp: PathBuf,
-    lab_qmp: PathBuf,
     console: PathBuf,
     stderr: PathBuf,
 }
@@ -155,12 +154,7 @@ struct Files {
 impl Files {
     fn of(config: &VmConfig) -> Files {
         let file = |suffix| config.run_dir.join(format!("{}.{suffix}", config.name));
-        Files {
-            qmp: file("qmp"),
-            lab_qmp: file("lab.qmp"),
-            console: file("console.log"),
-            stderr: file("qemu.log"),
-        }
+        Files { qmp: file("qmp"), console: file("console.log"), stderr: file("qemu.log") }
     }
 }
 
@@ -289,16 +283,16 @@ impl Vm {
         matches!(self.qemu.try_wait(), Ok(None))
     }
 
-    /// The QMP socket that is left to the daemon.
+    /// Its QMP socket, for the daemon.
     #[must_use]
     pub fn qmp(&self) -> &Path {
         &self.files.qmp
     }
 
-    /// The QMP socket that is left to the lab.
+    /// The file that takes what the guest prints on its serial console.
     #[must_use]
-    pub fn lab_qmp(&self) -> &Path {
-        &self.files.lab_qmp
+    pub fn console(&self) -> &Path {
+        &self.files.console
     }
 
     /// Powers the VM off and waits for its end; kills it if it does not obey within `timeout`.
@@ -450,9 +444,7 @@ fn arguments(config: &VmConfig, files: &Files, control: &OwnedFd) -> Vec<OsStrin
     add("append", &parameters);
     add("chardev", &format!("file,id=console,path={}", escaped(&files.console)));
     add("serial", "chardev:console");
-    for socket in [&files.qmp, &files.lab_qmp] {
-        add("qmp", &format!("unix:{},server=on,wait=off", escaped(socket)));
-    }
+    add("qmp", &format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
     add("device", "virtio-serial-pci");
     add("chardev", &format!("socket,id=control,fd={}", control.as_raw_fd()));
     add("device", &format!("virtserialport,chardev=control,name={CONTROL_PORT}"));

@@ -1,6 +1,6 @@
 //! The boost actuator on processes that stand for a VM's threads.
 
-use crate::{Idler, start_guardian, trial};
+use crate::support::{Idler, start_guardian, trial};
 use anyhow::{Result, ensure};
 use frontdesk_engine::{Boost, VmId};
 use frontdesk_host::{

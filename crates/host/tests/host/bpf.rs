@@ -1,6 +1,6 @@
 //! The BPF source against real threads and a real tap.
 
-use crate::trial;
+use crate::support::trial;
 use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_engine::{Event, EventKind, Protocol, Thread, VmId};
 use frontdesk_host::bpf::{BpfSource, Tap};

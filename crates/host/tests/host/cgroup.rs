@@ -1,14 +1,17 @@
 //! Control groups on the host's own hierarchy.
 
-use crate::{Idler, start_guardian, trial};
+use crate::support::{Idler, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
+use frontdesk_engine::{Boost, VmId};
 use frontdesk_host::{
+    boost::{Booster, VCPU_PRIORITY},
     cgroup::{CgroupError, Group, Hierarchy, RealTimeBudgets, RealTimeRule, Version},
     guardian::{Guardian, Undo},
-    sched::{self, Attributes, SchedError},
+    sched::{self, Attributes, SchedError, ThreadId},
 };
 use libtest_mimic::Trial;
-use std::fs;
+use rustix::thread::gettid;
+use std::{fs, path::Path, sync::mpsc, thread};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let hierarchy = match Hierarchy::detect() {
@@ -23,6 +26,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("cgroup_share_is_given_back", share_is_given_back),
         trial("cgroup_names_are_checked", names_are_checked),
     ];
+    if hierarchy.version() == Version::V2 {
+        trials
+            .push(trial("cgroup_v2_controller_is_enabled_and_disabled", controller_is_enabled_and_disabled));
+        trials.push(trial("cgroup_v2_controller_that_is_off_is_told", controller_that_is_off_is_told));
+        trials.push(trial("cgroup_v2_threads_in_subgroups_are_boosted", threads_in_subgroups_are_boosted));
+    }
     if hierarchy.version() == Version::V1 && hierarchy.real_time() == RealTimeRule::Budget {
         trials.push(trial("cgroup_budget_is_split_and_given_back", budget_is_split_and_given_back));
         trials.push(trial("cgroup_budget_is_given_back_in_any_order", budget_is_given_back_in_any_order));
@@ -86,6 +95,109 @@ fn names_are_checked() -> Result<()> {
         ensure!(matches!(root.create(name, &guardian), Err(CgroupError::Name { .. })), "{name:?}");
     }
     ensure!(matches!(root.control_share(&guardian), Err(CgroupError::Root { .. })));
+    Ok(())
+}
+
+/// What a group lets the groups below it have.
+fn enabled(group: &Group) -> Result<String> {
+    Ok(fs::read_to_string(group.dir().join("cgroup.subtree_control"))?)
+}
+
+fn controller_is_enabled_and_disabled() -> Result<()> {
+    let root = Hierarchy::detect()?.root_group();
+    let before = enabled(&root)?;
+    let guardian = start_guardian()?;
+    let parent = create(&guardian, "parent")?;
+    let child = parent.create("child", &guardian)?;
+    ensure!(enabled(&root)?.contains("cpu") && enabled(&parent)?.contains("cpu"));
+    child.set_weight(512)?;
+    ensure!(child.weight()? == 512);
+
+    let idler = Idler::start()?;
+    child.add(idler.0.id())?;
+    let error = child.create("grandchild", &guardian).err().context("it holds a process itself")?;
+    ensure!(error.to_string().contains("must hold no processes"), "{error}");
+    let error = parent.add(idler.0.id()).err().context("its groups have weights")?;
+    ensure!(error.to_string().contains("holds no processes"), "{error}");
+    drop(idler);
+
+    let report = guardian.finish()?;
+    ensure!(report.failed.is_empty() && !parent.dir().exists(), "{report:?}");
+    ensure!(enabled(&root)? == before, "the root has {}", enabled(&root)?);
+    Ok(())
+}
+
+fn controller_that_is_off_is_told() -> Result<()> {
+    let guardian = start_guardian()?;
+    let parent = create(&guardian, "off")?;
+    let dir = parent.dir().join("vm");
+    guardian.record(Undo::ControlGroup { path: dir.clone() })?;
+    fs::create_dir(&dir)?;
+    let idler = Idler::start()?;
+    fs::write(dir.join("cgroup.procs"), idler.pid().to_string())?;
+    let vm = Hierarchy::detect()?.group_of(idler.pid())?;
+    ensure!(vm.dir() == dir && vm.holds_only(idler.pid())?);
+    let errors = [vm.weight().err(), vm.set_weight(1).err(), vm.control_share(&guardian).err()];
+    for error in errors {
+        let error = error.context("there is no weight")?.to_string();
+        ensure!(error.contains("CPUWeight=100"), "{error}");
+    }
+    drop(idler);
+    ensure!(guardian.finish()?.failed.is_empty());
+    Ok(())
+}
+
+/// As libvirt lays a VM out.
+fn threads_in_subgroups_are_boosted() -> Result<()> {
+    let guardian = start_guardian()?;
+    let vm = create(&guardian, "vm")?;
+    let inner = vm.create("libvirt", &guardian)?.dir();
+    for name in ["emulator", "vcpu0"] {
+        let path = inner.join(name);
+        guardian.record(Undo::ControlGroup { path: path.clone() })?;
+        fs::create_dir(&path)?;
+        fs::write(path.join("cgroup.type"), "threaded")?;
+    }
+    fs::write(inner.join("cgroup.subtree_control"), "+cpu")?;
+
+    let own = std::process::id();
+    let (tid, received) = mpsc::channel();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let result = thread::scope(|scope| -> Result<()> {
+        // Dropped when this closure returns, which ends the thread.
+        let _stop = stop;
+        scope.spawn(move || {
+            let _ = tid.send(gettid().as_raw_nonzero().get());
+            let _ = stopped.recv();
+        });
+        let vcpu = received.recv()?;
+        let write =
+            |file: &Path, id: &str| fs::write(inner.join(file), id).context(file.display().to_string());
+        write(Path::new("cgroup.procs"), &own.to_string())?;
+        write(Path::new("emulator/cgroup.threads"), &gettid().as_raw_nonzero().to_string())?;
+        write(Path::new("vcpu0/cgroup.threads"), &vcpu.to_string())?;
+        let own = own.cast_signed();
+        ensure!(Hierarchy::detect()?.group_of(own)? == vm);
+        ensure!(vm.holds_only(own)?);
+        let mut share = vm.control_share(&guardian)?;
+        share.set_permille(500)?;
+        ensure!(vm.weight()? == 512);
+
+        let before = sched::get(vcpu)?;
+        let mut booster = Booster::new();
+        let vcpu_thread = ThreadId::of(own, vcpu).context("the thread has ended")?;
+        RealTimeBudgets::new(Hierarchy::detect()?).grant(std::slice::from_ref(&vm), &guardian)?;
+        booster.adopt(VmId(0), &[(0, vcpu_thread)], &[], &guardian)?;
+        booster.apply(VmId(0), 0, Boost::Io)?;
+        ensure!(sched::get(vcpu)? == Attributes::fifo(VCPU_PRIORITY));
+        booster.apply(VmId(0), 0, Boost::None)?;
+        ensure!(sched::get(vcpu)? == before);
+        Ok(())
+    });
+    Hierarchy::detect()?.root_group().add(own)?;
+    result?;
+    let report = guardian.finish()?;
+    ensure!(report.failed.is_empty() && !vm.dir().exists(), "{report:?}");
     Ok(())
 }
 

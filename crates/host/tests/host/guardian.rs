@@ -1,6 +1,6 @@
 //! The guardian as a process, with owners that finish and owners that are killed.
 
-use crate::{Idler, eventually, start_guardian, trial};
+use crate::support::{Idler, eventually, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Boost, VmId};
 use frontdesk_host::{

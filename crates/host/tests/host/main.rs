@@ -1,63 +1,18 @@
 //! Tests against the real kernel. They need root and run in a process of their own, which is also the guardian and
 //! the owner that the guardian's tests start; hence no standard harness.
+//!
+//! `frontdesk-lab` runs those on scheduling and control groups once more, in VMs whose kernels have control groups of
+//! version 2 (`host_v2.rs` there).
 
 mod boost;
 mod bpf;
 mod cgroup;
 mod guardian;
 mod qemu;
+mod support;
 
-use anyhow::{Context as _, Result};
-use frontdesk_host::{guardian::Guardian, sched::ThreadId};
-use libtest_mimic::{Arguments, Failed, Trial};
-use std::{
-    env,
-    process::{Child, Command, ExitCode, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
-
-fn trial(name: &'static str, test: fn() -> Result<()>) -> Trial {
-    Trial::test(name, move || test().map_err(|e| Failed::from(format!("{e:?}"))))
-}
-
-fn start_guardian() -> Result<Guardian> {
-    Ok(Guardian::start(&env::current_exe()?, "guardian")?)
-}
-
-/// A process that does nothing, ended with the value.
-struct Idler(Child);
-
-impl Idler {
-    fn start() -> Result<Idler> {
-        Ok(Idler(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().context("start sleep")?))
-    }
-
-    fn pid(&self) -> i32 {
-        self.0.id().cast_signed()
-    }
-
-    fn thread(&self) -> Result<ThreadId> {
-        ThreadId::of(self.pid(), self.pid()).context("sleep has ended")
-    }
-}
-
-impl Drop for Idler {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Waits for something another process is about to do.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let start = Instant::now();
-    while !is_so() {
-        anyhow::ensure!(start.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
-}
+use libtest_mimic::Arguments;
+use std::{env, process::ExitCode};
 
 fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {

@@ -1,6 +1,6 @@
 //! Discovery of a real QEMU, started paused and without a guest.
 
-use crate::{Idler, eventually, trial};
+use crate::support::{Idler, eventually, trial};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_host::{
     bpf::Tap,

@@ -1,0 +1,53 @@
+//! What the tests against the real kernel share.
+
+use anyhow::{Context as _, Result, ensure};
+use frontdesk_host::{guardian::Guardian, sched::ThreadId};
+use libtest_mimic::{Failed, Trial};
+use std::{
+    env,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+pub(crate) fn trial(name: &'static str, test: fn() -> Result<()>) -> Trial {
+    Trial::test(name, move || test().map_err(|e| Failed::from(format!("{e:?}"))))
+}
+
+pub(crate) fn start_guardian() -> Result<Guardian> {
+    Ok(Guardian::start(&env::current_exe()?, "guardian")?)
+}
+
+/// A process that does nothing, ended with the value.
+pub(crate) struct Idler(pub(crate) Child);
+
+impl Idler {
+    pub(crate) fn start() -> Result<Idler> {
+        Ok(Idler(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().context("start sleep")?))
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+
+    pub(crate) fn thread(&self) -> Result<ThreadId> {
+        ThreadId::of(self.pid(), self.pid()).context("sleep has ended")
+    }
+}
+
+impl Drop for Idler {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits for something another process is about to do.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !is_so() {
+        ensure!(start.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
