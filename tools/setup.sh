@@ -11,7 +11,7 @@ set -eu
 build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
 vm_packages="iproute2 kmod"
 qemu_package="qemu-system-x86"
-qemu_least=9.0 # TCG plugins read registers since then
+qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -42,19 +42,22 @@ done
 need_qemu=no
 if [ $qemu = yes ] && ! qemu_is_new_enough; then need_qemu=yes; fi
 
-if ! command -v cargo >/dev/null; then
-    say "Rust is missing. Install rustup (https://rustup.rs); the version in rust-toolchain.toml follows by itself."
-    exit 1
-fi
-[ -z "$missing" ] && [ $need_qemu = no ] && exit 0
+rust=there
+command -v cargo >/dev/null || rust=missing
 
 wanted="$missing"
 [ $need_qemu = yes ] && wanted="$wanted $qemu_package (>= $qemu_least)"
-if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+if [ -n "$wanted" ] && { [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; }; then
     say "missing:$wanted"
     say "Run this as root on Debian 12, or install these packages by hand."
-    exit 1
+    unfinished=yes
 fi
+if [ $rust = missing ]; then
+    say "missing: Rust. Install rustup (https://rustup.rs); the version in rust-toolchain.toml follows by itself."
+    unfinished=yes
+fi
+[ "${unfinished:-no}" = no ] || exit 1
+[ -n "$wanted" ] || exit 0
 say "installing:$wanted"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -q >&2

@@ -176,8 +176,8 @@ pub struct Group {
 
 impl Group {
     /// Creates a group below this one; the guardian removes it at the end. On version 2 this lets all groups below
-    /// this one have weights (`cgroup.subtree_control`), which for other groups than the root needs it to hold no
-    /// processes itself.
+    /// this one have weights (`cgroup.subtree_control`); groups other than the root must then hold no processes
+    /// themselves.
     ///
     /// # Errors
     /// If the name is none, the group exists or can not be made.
@@ -205,14 +205,24 @@ impl Group {
 
     /// Enables the cpu controller for the groups below this one (version 2).
     fn delegate_cpu(&self, guardian: &Guardian) -> Result<(), CgroupError> {
-        let file = self.dir().join("cgroup.subtree_control");
+        let dir = self.dir();
+        // Beside processes the kernel would enable the controller, but make groups that take only threads. It does not
+        // mind in the root of the whole hierarchy, the one group that has no type.
+        let procs = self.procs_file();
+        if dir.join("cgroup.type").exists()
+            && !fs::read(&procs).map_err(file_error("read", &procs, ""))?.is_empty()
+        {
+            let advice = "; on version 2 it must hold no processes itself: move them to a group of their own";
+            let busy = io::ErrorKind::ResourceBusy.into();
+            return Err(file_error("create a control group in", &dir, advice)(busy));
+        }
+        let file = dir.join("cgroup.subtree_control");
         let enabled = fs::read_to_string(&file).map_err(file_error("read", &file, ""))?;
         if enabled.split_ascii_whitespace().any(|c| c == "cpu") {
             return Ok(());
         }
-        guardian.record(Undo::File { path: file.clone(), content: "-cpu".into() })?;
-        let advice =
-            "; the group must hold no processes itself and its parents must have the cpu controller enabled";
+        guardian.record(Undo::CpuController { path: dir })?;
+        let advice = "; its parents must have the cpu controller enabled";
         fs::write(&file, "+cpu").map_err(file_error("enable the cpu controller in", &file, advice))
     }
 
@@ -271,8 +281,8 @@ impl Group {
     /// # Errors
     /// If it can not be read.
     pub fn weight(&self) -> Result<u32, CgroupError> {
-        let native = read_number(&self.weight_file("weight")?)?;
-        Ok(share::from_native(self.hierarchy.version, u32::try_from(native).unwrap_or(u32::MAX)))
+        let native = share::read(&self.weight_file("weight")?)?;
+        Ok(share::from_native(self.hierarchy.version, native))
     }
 
     /// Sets its weight, in the units of `cpu.shares` (2 to 262144, clamped). Version 2 counts in hundredths of the

@@ -64,7 +64,7 @@ pub enum DaemonError {
     Realtime(#[from] realtime::RealtimeError),
     #[error(
         "VM {vm} shares its CPU control group {group} with other processes, whose share frontdesk would change. Start each VM \
-         in a group of its own, for example with `systemd-run --scope`"
+         in a group of its own, for example with `systemd-run --scope -p CPUWeight=100`"
     )]
     SharedGroup { vm: String, group: String },
     #[error("waiting for events failed: {0}")]

@@ -20,7 +20,7 @@ use libtest_mimic::{Arguments, ColorSetting};
 use rustix::{
     io::Errno,
     mount::{MountFlags, mount},
-    process::{WaitOptions, wait},
+    process::{WaitOptions, setsid, wait},
     system::{RebootCommand, reboot},
     termios::tcdrain,
 };
@@ -137,6 +137,7 @@ fn init() -> ! {
 }
 
 fn set_up_and_run_trials() -> Result<()> {
+    setsid().context("setsid")?;
     let mounts = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", "/sys/fs/cgroup")];
     for (kind, target) in mounts {
         match mount(kind, target, kind, MountFlags::empty(), None) {

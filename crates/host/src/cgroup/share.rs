@@ -6,7 +6,7 @@ use std::{
     fs::{File, OpenOptions},
     io,
     os::unix::fs::FileExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 const V1_RANGE: (u32, u32) = (2, 262_144);
@@ -39,6 +39,19 @@ pub(super) fn from_native(version: Version, native: u32) -> u32 {
     }
 }
 
+/// What a weight's file holds. Those of idle groups say what nobody set, and refuse to be set.
+pub(super) fn read(file: &Path) -> Result<u32, CgroupError> {
+    let idle = file.with_file_name("cpu.idle");
+    if read_number(&idle).is_ok_and(|idle| idle != 0) {
+        return Err(CgroupError::Content {
+            path: idle,
+            content: "1".into(),
+            expected: "0: the group has no weight, but gets what others leave".into(),
+        });
+    }
+    Ok(u32::try_from(read_number(file)?).unwrap_or(u32::MAX))
+}
+
 /// `value * by / of`, rounded.
 fn scale(value: u32, by: u32, of: u32) -> u32 {
     let scaled = (u64::from(value) * u64::from(by) + u64::from(of / 2)) / u64::from(of);
@@ -63,7 +76,7 @@ impl ShareControl {
         path: PathBuf,
         guardian: &Guardian,
     ) -> Result<ShareControl, CgroupError> {
-        let base = u32::try_from(read_number(&path)?).unwrap_or(u32::MAX);
+        let base = read(&path)?;
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(file_error(
             "open",
             &path,

@@ -10,7 +10,7 @@ use std::{
 
 const QEMU: &str = "qemu-system-x86_64";
 /// The first QEMU whose TCG plugins can read registers.
-const QEMU_OLDEST: (u32, u32) = (9, 0);
+const QEMU_OLDEST: (u32, u32) = (9, 2);
 /// Six small lab VMs of about 240 MiB each, and room to breathe.
 const MEMORY_WANTED_MIB: u64 = 2048;
 const MEMORY_LEAST_MIB: u64 = 512;
@@ -102,47 +102,40 @@ pub(super) fn namespaces() -> Finding {
 
 pub(super) fn qemu() -> Finding {
     const AREA: &str = "QEMU";
-    let install = "install QEMU 9.0 or newer (Debian 12 has one in bookworm-backports: apt-get install -t \
-                   bookworm-backports qemu-system-x86); older ones have no TCG plugins that read registers";
+    let install = "install QEMU 9.2 or newer (Debian 12 has one in bookworm-backports: apt-get install -t \
+                   bookworm-backports qemu-system-x86); older ones lack the plugin interface that frontdesk uses";
     match run(QEMU) {
         Ok(text) => {
             let line = text.lines().next().unwrap_or_default();
             match version(line) {
                 Some(found) if found >= QEMU_OLDEST => Finding::ok(AREA, line),
-                _ => Finding::limited(AREA, line, install),
+                _ => Finding::missing(AREA, line, install),
             }
         }
         Err(e) => Finding::missing(AREA, format!("cannot run {QEMU}: {e}"), install),
     }
 }
 
-pub(super) fn packages() -> Finding {
-    const AREA: &str = "packages";
-    let lacking: Vec<&str> =
-        ["apt-get", "dpkg"].into_iter().filter(|program| run(program).is_err()).collect();
-    if lacking.is_empty() {
-        Finding::ok(AREA, "apt-get and dpkg run")
-    } else {
-        Finding::limited(
-            AREA,
-            format!("cannot run {}", lacking.join(", ")),
-            "only the lab needs them, to fetch guest kernels; give it a kernel image by hand",
-        )
-    }
+/// The programs that the lab runs, for each package of Debian's.
+pub(super) fn programs() -> Vec<Finding> {
+    let fetch = "needed to fetch guest kernels; without them, give the lab a kernel image by path";
+    vec![
+        programs_of("packages", &["apt-get", "dpkg"], fetch),
+        programs_of(
+            "kernel modules",
+            &["modprobe", "depmod"],
+            "apt-get install kmod; the lab orders guest modules with it",
+        ),
+        programs_of("network", &["ip"], "apt-get install iproute2; the lab makes the VMs' network with it"),
+    ]
 }
 
-pub(super) fn modules() -> Finding {
-    const AREA: &str = "kernel modules";
-    let lacking: Vec<&str> =
-        ["modprobe", "depmod"].into_iter().filter(|program| run(program).is_err()).collect();
+fn programs_of(area: &'static str, programs: &[&str], advice: &str) -> Finding {
+    let lacking: Vec<&str> = programs.iter().copied().filter(|program| run(program).is_err()).collect();
     if lacking.is_empty() {
-        Finding::ok(AREA, "modprobe and depmod run")
+        Finding::ok(area, format!("{} can be run", programs.join(" and ")))
     } else {
-        Finding::limited(
-            AREA,
-            format!("cannot run {}", lacking.join(", ")),
-            "apt-get install kmod; the lab orders the modules of desktop guests with it",
-        )
+        Finding::limited(area, format!("can't run {}", lacking.join(" and ")), advice)
     }
 }
 
@@ -152,8 +145,9 @@ fn opens(path: &str) -> io::Result<()> {
 
 /// What a program says to `--version`.
 fn run(program: &str) -> io::Result<String> {
-    let output =
-        Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output()?;
+    // iproute2 has its own way.
+    let version = if program == "ip" { "-V" } else { "--version" };
+    let output = Command::new(program).arg(version).stdin(Stdio::null()).stderr(Stdio::null()).output()?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {

@@ -45,6 +45,12 @@ pub enum Undo {
         /// Its directory.
         path: PathBuf,
     },
+    /// Disable the cpu controller for the groups below this one (version 2), unless another program has come to use it
+    /// in them: it would lose its settings.
+    CpuController {
+        /// The group's directory.
+        path: PathBuf,
+    },
     /// Remove a directory with all it holds. Made by [`Undo::tree`], which checks that it is frontdesk's.
     Tree(Tree),
     /// Kill a process, if that very one still lives.
@@ -125,6 +131,9 @@ impl Undo {
                     path.display()
                 )
             }),
+            Undo::CpuController { path } => outcome(disable_cpu(path), |e| {
+                format!("cannot disable the cpu controller below {}: {e}", path.display())
+            }),
             Undo::Tree(Tree(path)) => {
                 outcome(remove_tree(path), |e| format!("cannot remove {}: {e}", path.display()))
             }
@@ -162,6 +171,22 @@ pub(crate) fn remove_group(path: &Path) -> io::Result<()> {
             }
             result => return result,
         }
+    }
+}
+
+fn disable_cpu(group: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(group)?.flatten() {
+        for (file, default) in [("cpu.weight", "100"), ("cpu.max", "max 100000")] {
+            // Not every entry is a group, and a group may vanish meanwhile.
+            if fs::read_to_string(entry.path().join(file)).is_ok_and(|content| content.trim() != default) {
+                return Ok(());
+            }
+        }
+    }
+    match write_existing(&group.join("cgroup.subtree_control"), "-cpu") {
+        // It is enabled for groups further below, too.
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+        result => result,
     }
 }
 

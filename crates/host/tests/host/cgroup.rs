@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Boost, VmId};
 use frontdesk_host::{
     boost::{Booster, VCPU_PRIORITY},
-    cgroup::{CgroupError, Group, Hierarchy, RealTimeBudgets, RealTimeRule, Version},
+    cgroup::{CgroupError, DEFAULT_WEIGHT, Group, Hierarchy, RealTimeBudgets, RealTimeRule, Version},
     guardian::{Guardian, Undo},
     sched::{self, Attributes, SchedError, ThreadId},
 };
@@ -29,7 +29,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     if hierarchy.version() == Version::V2 {
         trials
             .push(trial("cgroup_v2_controller_is_enabled_and_disabled", controller_is_enabled_and_disabled));
+        trials.push(trial("cgroup_v2_controller_in_use_stays_enabled", controller_in_use_stays_enabled));
         trials.push(trial("cgroup_v2_controller_that_is_off_is_told", controller_that_is_off_is_told));
+        trials.push(trial("cgroup_v2_idle_group_is_told", idle_group_is_told));
         trials.push(trial("cgroup_v2_threads_in_subgroups_are_boosted", threads_in_subgroups_are_boosted));
     }
     if hierarchy.version() == Version::V1 && hierarchy.real_time() == RealTimeRule::Budget {
@@ -127,6 +129,29 @@ fn controller_is_enabled_and_disabled() -> Result<()> {
     Ok(())
 }
 
+fn controller_in_use_stays_enabled() -> Result<()> {
+    let root = Hierarchy::detect()?.root_group();
+    ensure!(!enabled(&root)?.contains("cpu"), "the trial is to enable it");
+    for by in ["weight", "groups"] {
+        let (first, second) = (start_guardian()?, start_guardian()?);
+        create(&first, "first")?;
+        let user = create(&second, "user")?;
+        if by == "weight" {
+            user.set_weight(2048)?;
+        } else {
+            user.create("inner", &second)?;
+        }
+        let before = user.weight()?;
+        let report = first.finish()?;
+        ensure!(report.failed.is_empty(), "{report:?}");
+        ensure!(user.weight()? == before, "{by}");
+        ensure!(second.finish()?.failed.is_empty());
+        // Nobody is left to whom that falls.
+        fs::write(root.dir().join("cgroup.subtree_control"), "-cpu")?;
+    }
+    Ok(())
+}
+
 fn controller_that_is_off_is_told() -> Result<()> {
     let guardian = start_guardian()?;
     let parent = create(&guardian, "off")?;
@@ -143,6 +168,20 @@ fn controller_that_is_off_is_told() -> Result<()> {
         ensure!(error.contains("CPUWeight=100"), "{error}");
     }
     drop(idler);
+    ensure!(guardian.finish()?.failed.is_empty());
+    Ok(())
+}
+
+fn idle_group_is_told() -> Result<()> {
+    let guardian = start_guardian()?;
+    let group = create(&guardian, "idle")?;
+    fs::write(group.dir().join("cpu.idle"), "1")?;
+    for error in [group.weight().err(), group.control_share(&guardian).err()] {
+        let error = error.context("an idle group has no weight")?.to_string();
+        ensure!(error.contains("cpu.idle"), "{error}");
+    }
+    fs::write(group.dir().join("cpu.idle"), "0")?;
+    ensure!(group.weight()? == DEFAULT_WEIGHT);
     ensure!(guardian.finish()?.failed.is_empty());
     Ok(())
 }
