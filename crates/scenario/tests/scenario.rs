@@ -5,7 +5,7 @@ use frontdesk_scenario::{Daemon, Overrides, Scenario, ScenarioError, WorkloadKin
 use std::path::Path;
 use std::time::Duration;
 
-const FILE: &str = include_str!("../../../scenarios/echo-mixed.toml");
+const FILE: &str = include_str!("fixtures/echo-mixed.toml");
 
 fn parse(text: &str, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, Path::new("echo-mixed.toml"), overrides)
@@ -200,4 +200,20 @@ fn what_fits_a_machine() {
     assert_eq!(scenario.fits(&[0, 1], 6 * 238), Ok(()));
     insta::assert_snapshot!(scenario.fits(&[0, 1], 6 * 238 - 1).unwrap_err(), @"vm.cpu.memory_mib = 128: allowed is what fits in 1189 MiB (of 1427 MiB available): 5 x (128 MiB + 110 MiB for QEMU) = 1190 MiB does not");
     insta::assert_snapshot!(scenario.fits(&[0], 8192).unwrap_err(), @"host.client_cpus = [1]: allowed is the CPUs of this machine, [0]");
+}
+
+#[test]
+fn every_scenario_that_comes_with_frontdesk_is_valid() {
+    fn load_all(folder: &Path) -> usize {
+        let entries = std::fs::read_dir(folder).expect("the folder of scenarios").flatten();
+        let load = |path: std::path::PathBuf| {
+            if path.is_dir() {
+                return load_all(&path);
+            }
+            Scenario::load(&path, &Overrides::default()).expect("a valid scenario");
+            1
+        };
+        entries.map(|entry| load(entry.path())).sum()
+    }
+    assert!(load_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")) > 0);
 }
