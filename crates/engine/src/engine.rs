@@ -237,8 +237,9 @@ impl Engine {
     }
 
     fn begin_boost(&mut self, vm: VmId, index: u16) {
-        let claims = self.vms.iter().map(|(vm, state)| state.claim(*vm));
-        self.ledger.open(self.now, claims, &self.config.ledger);
+        if self.ledger.next().is_none() {
+            self.open_ledger();
+        }
         let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
         let until = self.now.plus(nanos(self.config.tavs.max_boost));
         let hit = vcpu.runs_io_bound(&self.config.tavs);
@@ -246,6 +247,15 @@ impl Engine {
         vcpu.counts.boosts += 1;
         self.boosts.insert((until, vm, index));
         self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::Io });
+    }
+
+    fn open_ledger(&mut self) {
+        for state in self.vms.values_mut() {
+            state.account(self.now, &self.config.tavs);
+            state.restart_window();
+        }
+        let claims = self.vms.iter().map(|(vm, state)| state.claim(*vm));
+        self.ledger.open(self.now, claims, &self.config.ledger);
     }
 
     /// A task was dispatched on a vCPU: a boost is for I/O-bound ones only.
@@ -294,7 +304,7 @@ impl Engine {
         for (vm, permille) in self.ledger.settle(self.now, &claims, &self.config.ledger) {
             self.act(ActionKind::Share { vm, permille });
         }
-        self.vms.values_mut().for_each(Vm::restart_pcpus);
+        self.vms.values_mut().for_each(Vm::restart_window);
     }
 
     fn act(&mut self, kind: ActionKind) {

@@ -35,7 +35,7 @@ impl PcpuSet {
     }
 }
 
-/// What a VM got and wanted so far, since it was added.
+/// What a VM got so far, and what it wanted since the last settlement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     pub(crate) vm: VmId,
@@ -43,8 +43,8 @@ pub(crate) struct Claim {
     pub(crate) threads: u64,
     /// Nanoseconds its threads ran.
     pub(crate) ran: u64,
-    /// Nanoseconds its threads waited for a physical CPU.
-    pub(crate) waited: u64,
+    /// Nanoseconds its threads would have run beyond that since the last settlement.
+    pub(crate) unmet: u64,
     /// Nanoseconds its threads ran boosted.
     pub(crate) boosted: u64,
     /// The physical CPUs its threads ran on or waited for since the last settlement.
@@ -55,7 +55,6 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy, Debug)]
 struct Account {
     ran: u64,
-    waited: u64,
     boosted: u64,
     /// What the VM got beyond its fair share, in nanoseconds; `None` while it has not been boosted.
     debt: Option<i64>,
@@ -85,9 +84,6 @@ impl Ledger {
 
     /// A VM is being boosted: from now on accounts are settled.
     pub(crate) fn open(&mut self, now: Time, claims: impl Iterator<Item = Claim>, config: &Config) {
-        if self.next.is_some() {
-            return;
-        }
         for claim in claims {
             self.restart(&claim);
         }
@@ -96,12 +92,12 @@ impl Ledger {
     }
 
     fn restart(&mut self, claim: &Claim) {
-        let Claim { vm, ran, waited, boosted, .. } = *claim;
+        let Claim { vm, ran, boosted, .. } = *claim;
         let (debt, since_open, last_boost, permille) = match self.accounts.get(&vm) {
             Some(account) => (account.debt, account.since_open, account.last_boost, account.permille),
             None => (None, 0, Time(0), FULL),
         };
-        let account = Account { ran, waited, boosted, debt, since_open, last_boost, permille };
+        let account = Account { ran, boosted, debt, since_open, last_boost, permille };
         self.accounts.insert(vm, account);
     }
 
@@ -159,10 +155,14 @@ impl Ledger {
     fn delta(&self, claim: &Claim, window: u64) -> Delta {
         let before = self.accounts.get(&claim.vm);
         let ran = claim.ran.saturating_sub(before.map_or(claim.ran, |account| account.ran));
-        let waited = claim.waited.saturating_sub(before.map_or(claim.waited, |account| account.waited));
         let boosted = claim.boosted.saturating_sub(before.map_or(claim.boosted, |account| account.boosted));
         let most = window.saturating_mul(claim.threads.min(claim.pcpus.len().max(1)));
-        Delta { weight: claim.weight, ran, wanted: ran.saturating_add(waited).min(most).max(ran), boosted }
+        Delta {
+            weight: claim.weight,
+            ran,
+            wanted: ran.saturating_add(claim.unmet).min(most).max(ran),
+            boosted,
+        }
     }
 }
 
@@ -275,7 +275,7 @@ mod tests {
         let on = |vm, cpus: &[u16]| {
             let mut pcpus = PcpuSet::default();
             cpus.iter().for_each(|cpu| pcpus.insert(*cpu));
-            Claim { vm: VmId(vm), weight: 1, threads: 1, ran: 0, waited: 0, boosted: 0, pcpus }
+            Claim { vm: VmId(vm), weight: 1, threads: 1, ran: 0, unmet: 0, boosted: 0, pcpus }
         };
         let pools = pools(&[on(0, &[0]), on(1, &[1]), on(2, &[2, 3]), on(3, &[0, 1])]);
         let mut sizes: Vec<usize> = pools.iter().map(Vec::len).collect();
@@ -293,7 +293,7 @@ mod tests {
         pcpus.insert(0);
         let claim = |(vm, weight): (u32, &u32)| {
             let vm = VmId(vm);
-            Claim { vm, weight: *weight, threads: 2, ran: 0, waited: 0, boosted: 0, pcpus }
+            Claim { vm, weight: *weight, threads: 2, ran: 0, unmet: 0, boosted: 0, pcpus }
         };
         let mut claims: Vec<Claim> = (0..).zip(weights).map(claim).collect();
         let mut now = Time(0);
@@ -308,7 +308,7 @@ mod tests {
                 let boosted = boosted.get(i).copied().unwrap_or(0);
                 claim.ran += ran[i] + boosted;
                 claim.boosted += boosted;
-                claim.waited += window - ran[i] - boosted;
+                claim.unmet = window - ran[i] - boosted;
             }
             now = now.plus(window);
             ledger.settle(now, &claims, &config);
@@ -355,7 +355,7 @@ mod tests {
         pcpus.insert(0);
         let claim = |vm, ran, boosted| {
             let vm = VmId(vm);
-            Claim { vm, weight: 1, threads: 1, ran, waited: 100_000_000, boosted, pcpus }
+            Claim { vm, weight: 1, threads: 1, ran, unmet: 50_000_000, boosted, pcpus }
         };
         ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
         let changes = ledger.settle(

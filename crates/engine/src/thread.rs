@@ -22,6 +22,9 @@ pub(crate) struct ThreadTimes {
     pub(crate) ran: u64,
     /// Nanoseconds runnable but not running: stolen time.
     pub(crate) waited: u64,
+    /// Whether it slept since the last settlement, and how long it waited since then.
+    slept: bool,
+    waited_in_window: u64,
     /// The physical CPU it last ran on.
     pub(crate) pcpu: Option<u16>,
 }
@@ -38,6 +41,7 @@ impl ThreadTimes {
             }
             State::Runnable => {
                 self.waited = self.waited.saturating_add(elapsed);
+                self.waited_in_window = self.waited_in_window.saturating_add(elapsed);
                 0
             }
             State::Unknown | State::Sleeping => 0,
@@ -53,6 +57,7 @@ impl ThreadTimes {
     /// The thread lost its physical CPU.
     pub(crate) fn stop(&mut self, runnable: bool) {
         self.state = if runnable { State::Runnable } else { State::Sleeping };
+        self.slept |= !runnable;
     }
 
     /// The thread became runnable. A wake-up of a running thread changes nothing.
@@ -67,7 +72,46 @@ impl ThreadTimes {
         self.state = State::Unknown;
     }
 
+    /// What it would have run since the last settlement beyond what it did. A thread that slept got all it wanted, though
+    /// late; one that never did would have used all the time it waited.
+    pub(crate) fn unmet(&self) -> u64 {
+        if self.slept { 0 } else { self.waited_in_window }
+    }
+
+    /// Starts a new settlement window.
+    pub(crate) fn restart_window(&mut self) {
+        self.waited_in_window = 0;
+        self.slept = self.state == State::Sleeping;
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.state == State::Running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waiting delays a thread that sleeps in between, but it gets all it wanted; one that never sleeps wants it all.
+    #[test]
+    fn only_a_thread_that_never_slept_wanted_more() {
+        let (mut hungry, mut sleeper) = (ThreadTimes::default(), ThreadTimes::default());
+        for thread in [&mut hungry, &mut sleeper] {
+            thread.account(Time(0));
+            thread.wake();
+            thread.account(Time(40));
+            thread.run(0);
+            thread.account(Time(50));
+        }
+        hungry.stop(true);
+        sleeper.stop(false);
+        assert_eq!((hungry.unmet(), sleeper.unmet()), (40, 0));
+        for thread in [&mut hungry, &mut sleeper] {
+            thread.restart_window();
+            thread.account(Time(60));
+        }
+        assert_eq!((hungry.unmet(), sleeper.unmet()), (10, 0));
+        assert_eq!((hungry.ran, hungry.waited), (10, 50));
     }
 }

@@ -219,14 +219,16 @@ impl Vm {
             weight: self.weight,
             threads: self.threads().count() as u64,
             ran: self.threads().map(|thread| thread.ran).sum(),
-            waited: self.threads().map(|thread| thread.waited).sum(),
+            unmet: self.threads().map(ThreadTimes::unmet).sum(),
             boosted: self.vcpus.iter().map(|vcpu| vcpu.boosted_ran).sum::<u64>() + self.emulator_boosted,
             pcpus: self.pcpus,
         }
     }
 
-    /// Starts a new settlement window for the set of physical CPUs.
-    pub(crate) fn restart_pcpus(&mut self) {
+    /// Starts a new settlement window.
+    pub(crate) fn restart_window(&mut self) {
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.thread.restart_window());
+        self.emulators.iter_mut().for_each(ThreadTimes::restart_window);
         let mut pcpus = PcpuSet::default();
         self.threads().filter_map(|thread| thread.pcpu).for_each(|pcpu| pcpus.insert(pcpu));
         self.pcpus = pcpus;
