@@ -12,6 +12,9 @@ mod validate;
 
 pub use load::{Overrides, Place, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, HostInfo, Latency, Outcome, Repeat, Summary};
-pub use scenario::{Arm, Checks, Daemon, Guest, Host, LoadProfile, Scenario, Vm, Workload, WorkloadKind};
+pub use scenario::{
+    Arm, Checks, Daemon, Guest, Host, LoadProfile, Measure, ResponseCheck, Responses, Scenario, Vm, Workload,
+    WorkloadKind,
+};
 pub use timeline::{BeliefPoint, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;

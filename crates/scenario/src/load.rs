@@ -1,6 +1,6 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
-use crate::scenario::Scenario;
+use crate::scenario::{Responses, Scenario};
 use crate::validate::{Violation, one_of};
 use serde_path_to_error::Segment;
 use std::fmt;
@@ -171,6 +171,8 @@ impl Scenario {
             ));
         }
         self.arms.retain(|name, _| arms.contains(name));
+        let kept = |responses: &Responses| self.arms.contains_key(&responses.arm);
+        self.checks.response.retain(|check| kept(&check.of) && kept(&check.over));
         for check in self.checks.keys() {
             if !check.arms.iter().all(|arm| self.arms.contains_key(*arm)) {
                 *check.bar = None;

@@ -1,5 +1,6 @@
 //! The scenario file: its types. [`Scenario::load`] is in `load`, the ranges are checked in `validate`.
 
+use crate::outcome::Bar;
 use frontdesk_engine::{Config, Protocol};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -268,17 +269,12 @@ pub enum Daemon {
     Act,
 }
 
-/// Bars to reach; each that is given becomes a check. A bar is a number, not below 0. Ratios of response times are
-/// between arms of the same repeat, taken over the VMs under load; each check needs the arms it names.
+/// Bars to reach; each that is given becomes a check. A bar is a number, not below 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Checks {
-    /// Mean response, frontdesk over io-only: at most.
-    pub mean_over_io_only: Option<f64>,
-    /// Mean response, stock over frontdesk: at least.
-    pub mean_gain: Option<f64>,
-    /// 99th percentile of the response, stock over frontdesk: at least.
-    pub p99_gain: Option<f64>,
+    /// Ratios of response times.
+    pub response: Vec<ResponseCheck>,
     /// CPU time of each VM that wants its share against that share, frontdesk arm, relative deviation: at most.
     pub share_error: Option<f64>,
     /// Fraction of boosts in which an I/O-bound task really ran, frontdesk arm: at least.
@@ -295,30 +291,83 @@ pub struct Checks {
     pub engine_events_per_s: Option<f64>,
 }
 
-/// A key of [`Checks`], its bar, the arms it compares, and whether it is about response times.
+/// A bar for the ratio of two response times of the same repeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResponseCheck {
+    /// What it says, for a reader.
+    pub name: String,
+    /// Which number of the response times.
+    pub measure: Measure,
+    /// The response times above the line.
+    pub of: Responses,
+    /// Those below it.
+    pub over: Responses,
+    /// The ratio must not be above this. Either this or `at_least`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    /// The ratio must not be below this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+}
+
+impl ResponseCheck {
+    /// Its bar; `None` if there is none, or two.
+    #[must_use]
+    pub fn bar(&self) -> Option<Bar> {
+        match (self.at_most, self.at_least) {
+            (Some(limit), None) => Some(Bar::AtMost(limit)),
+            (None, Some(limit)) => Some(Bar::AtLeast(limit)),
+            _ => None,
+        }
+    }
+}
+
+/// A number of a set of response times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Arithmetic mean.
+    Mean,
+    /// Median.
+    P50,
+    /// 95th percentile.
+    P95,
+    /// 99th percentile.
+    P99,
+}
+
+/// Response times of an arm, of several VMs together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Responses {
+    /// The arm.
+    pub arm: String,
+    /// Name of a VM entry under load; without it, all VMs under load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+}
+
+/// A key of [`Checks`] with a single bar, and the arms it needs.
 pub(crate) struct CheckKey<'a> {
     pub(crate) key: &'static str,
     pub(crate) bar: &'a mut Option<f64>,
     pub(crate) arms: &'static [&'static str],
-    pub(crate) response: bool,
 }
 
 impl Checks {
-    /// All checks. What does not compare arms is measured apart from them.
-    pub(crate) fn keys(&mut self) -> [CheckKey<'_>; 10] {
-        let key = |key, bar, arms, response| CheckKey { key, bar, arms, response };
+    /// All checks but those of response times. What needs no arm is measured apart from them.
+    pub(crate) fn keys(&mut self) -> [CheckKey<'_>; 7] {
+        let key = |key, bar, arms| CheckKey { key, bar, arms };
         let frontdesk: &[&str] = &["frontdesk"];
         [
-            key("mean_over_io_only", &mut self.mean_over_io_only, &["frontdesk", "io-only"], true),
-            key("mean_gain", &mut self.mean_gain, &["stock", "frontdesk"], true),
-            key("p99_gain", &mut self.p99_gain, &["stock", "frontdesk"], true),
-            key("share_error", &mut self.share_error, frontdesk, false),
-            key("pbhr", &mut self.pbhr, frontdesk, false),
-            key("decision_p99_us", &mut self.decision_p99_us, frontdesk, false),
-            key("daemon_cpu", &mut self.daemon_cpu, frontdesk, false),
-            key("plugin_cpu_slowdown", &mut self.plugin_cpu_slowdown, &[], false),
-            key("plugin_fork_slowdown", &mut self.plugin_fork_slowdown, &[], false),
-            key("engine_events_per_s", &mut self.engine_events_per_s, frontdesk, false),
+            key("share_error", &mut self.share_error, frontdesk),
+            key("pbhr", &mut self.pbhr, frontdesk),
+            key("decision_p99_us", &mut self.decision_p99_us, frontdesk),
+            key("daemon_cpu", &mut self.daemon_cpu, frontdesk),
+            key("plugin_cpu_slowdown", &mut self.plugin_cpu_slowdown, &[]),
+            key("plugin_fork_slowdown", &mut self.plugin_fork_slowdown, &[]),
+            key("engine_events_per_s", &mut self.engine_events_per_s, frontdesk),
         ]
     }
 }

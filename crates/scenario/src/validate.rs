@@ -171,8 +171,29 @@ impl Scenario {
             if let Some(arm) = check.arms.iter().find(|arm| !self.arms.contains_key(**arm)) {
                 require(false, key.as_str(), bar, format!("only beside an arm called {arm:?}"))?;
             }
-            let loaded = !check.response || !self.loads.is_empty();
-            require(loaded, key, bar, "only beside a load: it is about response times")?;
+        }
+        for (index, check) in self.checks.response.iter().enumerate() {
+            let key = format!("checks.response.{index}");
+            let bar = check.at_most.or(check.at_least);
+            let found = if bar.is_none() { "nothing" } else { "set beside at_least" };
+            require(
+                check.bar().is_some(),
+                format!("{key}.at_most"),
+                found,
+                "a bar here or in at_least, not both",
+            )?;
+            let bar = bar.unwrap_or(f64::NAN);
+            require(bar.is_finite() && bar >= 0.0, format!("{key}.at_most"), bar, "a number, not below 0")?;
+            for (side, responses) in [("of", &check.of), ("over", &check.over)] {
+                let arm = quoted(&responses.arm);
+                let known = self.arms.contains_key(&responses.arm);
+                require(known, format!("{key}.{side}.arm"), arm, one_of(self.arms.keys()))?;
+                let loaded: Vec<&str> = self.loads.iter().map(|load| load.vm.as_str()).collect();
+                let vm = responses.vm.as_deref();
+                let under_load = vm.map_or(!loaded.is_empty(), |vm| loaded.contains(&vm));
+                let vm = vm.map_or_else(|| "all under load".to_owned(), quoted);
+                require(under_load, format!("{key}.{side}.vm"), vm, one_of(&loaded))?;
+            }
         }
         Ok(())
     }

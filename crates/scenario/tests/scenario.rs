@@ -106,8 +106,8 @@ fn fewer_arms_drop_the_checks_that_need_others() {
     };
     let scenario = parse(FILE, &arms(&["frontdesk", "stock"])).unwrap();
     assert!(scenario.arms.keys().eq(["stock", "frontdesk"]), "in the order of the file");
-    assert_eq!(scenario.checks.mean_gain, Some(4.0));
-    assert_eq!(scenario.checks.mean_over_io_only, None);
+    let names = scenario.checks.response.iter().map(|check| check.name.as_str());
+    assert!(names.eq(["mean response, stock / frontdesk", "p99 response, stock / frontdesk"]));
     assert_eq!(scenario.validate(), Ok(()));
 
     insta::assert_snapshot!(parse(FILE, &arms(&["stok"])).unwrap_err(), @"echo-mixed.toml: --arms stok: there is no such arm; allowed is one of stock, observe, frontdesk, io-only");
@@ -150,7 +150,7 @@ fn errors_of_durations_show_how_to_write_one() {
 fn errors_of_types_say_what_is_expected() {
     insta::assert_snapshot!(refused(&["vm.cpu.count=many"]), @r#"echo-mixed.toml:45 with --set vm.cpu.count=many: vm.cpu.count: invalid type: string "many", expected a whole number, 0 to 65535"#);
     insta::assert_snapshot!(refused(&["load.0.port=70000"]), @"echo-mixed.toml:52 with --set load.0.port=70000: load.0.port: invalid value: integer `70000`, expected a whole number, 0 to 65535");
-    insta::assert_snapshot!(refused(&["checks.pbhr=high"]), @r#"echo-mixed.toml:83 with --set checks.pbhr=high: checks.pbhr: invalid type: string "high", expected a number"#);
+    insta::assert_snapshot!(refused(&["checks.pbhr=high"]), @r#"echo-mixed.toml:101 with --set checks.pbhr=high: checks.pbhr: invalid type: string "high", expected a number"#);
     insta::assert_snapshot!(refused(&["load.0.bytes=-1"]), @"echo-mixed.toml:53 with --set load.0.bytes=-1: load.0.bytes: invalid value: integer `-1`, expected a whole number, 0 or more");
 }
 
@@ -183,13 +183,16 @@ fn errors_of_values_name_what_is_allowed() {
     insta::assert_snapshot!(edited("vm = \"mixed\"", "vm = \"cpu\""), @"echo-mixed.toml:52: load.0.port = 7 (tcp): allowed is none: no echo runs in cpu");
     insta::assert_snapshot!(edited("[\"100ms\", \"1s\"]", "[\"2s\", \"1s\"]"), @"echo-mixed.toml:54: load.0.think.0 = 2s: allowed is 0s to 1s");
     insta::assert_snapshot!(edited("[\"mixed/hog\"]", "[\"hog\"]"), @r#"echo-mixed.toml:71: arms.io-only.stop.0 = "hog": allowed is one of mixed/echo, mixed/hog, cpu/hog"#);
-    insta::assert_snapshot!(edited("[arms.io-only]", "[arms.idle]"), @r#"echo-mixed.toml:76: checks.mean_over_io_only = 1.15: allowed is only beside an arm called "io-only""#);
-    insta::assert_snapshot!(edited("pbhr = 0.9", "pbhr = -1"), @"echo-mixed.toml:83: checks.pbhr = -1: allowed is a number, not below 0");
+    insta::assert_snapshot!(edited("[arms.io-only]", "[arms.idle]"), @r#"echo-mixed.toml:78: checks.response.0.over.arm = "io-only": allowed is one of stock, observe, frontdesk, idle"#);
+    insta::assert_snapshot!(edited("at_most = 1.15", ""), @"echo-mixed.toml:74: checks.response.0.at_most = nothing: allowed is a bar here or in at_least, not both");
+    insta::assert_snapshot!(refused(&["checks.response.1.of.vm=cpu"]), @r#"echo-mixed.toml:85 with --set checks.response.1.of.vm=cpu: checks.response.1.of.vm = "cpu": allowed is one of mixed"#);
+    insta::assert_snapshot!(refused(&["checks.response.1.measure=median"]), @"echo-mixed.toml:84 with --set checks.response.1.measure=median: checks.response.mean response, stock / frontdesk.measure: unknown variant `median`, expected one of `mean`, `p50`, `p95`, `p99`");
+    insta::assert_snapshot!(edited("pbhr = 0.9", "pbhr = -1"), @"echo-mixed.toml:101: checks.pbhr = -1: allowed is a number, not below 0");
     insta::assert_snapshot!(edited("\"6.1-cloud\"", "\"latest\""), @r#"echo-mixed.toml:24: guest.kernel = "latest": allowed is a package series such as "6.1-cloud", or the path of a kernel image (with a `/`)"#);
     insta::assert_snapshot!(refused(&["guest.modules=/lib"]), @r#"echo-mixed.toml:22 with --set guest.modules=/lib: guest.modules = "/lib": allowed is the folder with the modules of a kernel given by path, and only beside one"#);
     insta::assert_snapshot!(refused(&["guest.kernel=./vmlinuz"]), @"echo-mixed.toml:22: guest.modules = nothing: allowed is the folder with the modules of a kernel given by path, and only beside one");
     insta::assert_snapshot!(refused(&["policy.tavs.pb_ratio=2"]), @"echo-mixed.toml:1 with --set policy.tavs.pb_ratio=2: policy.tavs.pb_ratio = 2: allowed is 0 to 1");
-    insta::assert_snapshot!(refused(&["load=[]"]), @"echo-mixed.toml:76: checks.mean_over_io_only = 1.15: allowed is only beside a load: it is about response times");
+    insta::assert_snapshot!(refused(&["load=[]"]), @"echo-mixed.toml:77: checks.response.0.of.vm = all under load: allowed is none: there is none");
     insta::assert_snapshot!(refused(&["vm.mixed.workloads.echo.cost=11s"]), @"echo-mixed.toml:38 with --set vm.mixed.workloads.echo.cost=11s: vm.mixed.workloads.echo.cost = 11s: allowed is 0s to 10s");
 }
 
