@@ -9,15 +9,16 @@ use crate::realtime;
 use crate::record::{Record, RecordError, Recorder};
 use crate::tcg::{TcgError, TcgSource};
 use frontdesk_engine::{
-    ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Thread, Time, VmExplain, VmId,
+    ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Thread, Time, VmId,
 };
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Task switches are fetched at least this often; between, they wait in the ring and nobody is woken for them.
-const TICK: u64 = 20_000_000;
+/// Events that woke nobody are fetched at least this often. What has piled up is handled before the packet that ends the wait,
+/// so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
+const TICK: u64 = 5_000_000;
 /// A QMP monitor that does not answer within this is taken for dead.
 const QMP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The daemon decides when others run, so it runs before all of them.
@@ -228,11 +229,6 @@ impl Daemon {
         self.vms.iter().map(|vm| vm.name.as_str())
     }
 
-    /// The state behind the decisions about each VM.
-    pub fn explain(&self) -> impl Iterator<Item = VmExplain> + '_ {
-        self.vms.iter().filter_map(|vm| self.engine.explain(vm.id))
-    }
-
     /// Follows and acts until `stop` is readable.
     ///
     /// # Errors
@@ -290,7 +286,11 @@ impl Daemon {
         }
         for vm in &mut self.vms {
             let Some(tcg) = &mut vm.tcg else { continue };
+            let first = self.pending.len();
             tcg.drain(vm.id, &mut self.pending);
+            // The ring belongs to QEMU, which may write any time into it: events from the future would never leave.
+            let now = monotonic();
+            self.pending[first..].iter_mut().for_each(|event| event.at = event.at.min(now));
             let count = tcg.take_dropped();
             if count > 0 {
                 self.pending.push(Event { at: began, kind: EventKind::Lost { vm: Some(vm.id), count } });
