@@ -141,14 +141,18 @@ pub enum EventKind {
         /// Destination port.
         port: u16,
     },
-    /// The guest asked for a block to be read (TAVS §3.3.1).
+    /// The guest asked for a block to be read (TAVS §3.3.1). Which vCPU asked is not known.
     BlockRead {
         /// The VM.
         vm: VmId,
-        /// Index of the vCPU that sent the request.
-        vcpu: u16,
         /// Identifies the request until it is done.
         request: u64,
+    },
+    /// A thread of the VM's I/O path woke up, probably to complete a block read: a sign that comes before
+    /// [`BlockDone`](EventKind::BlockDone) but does not say which read it is.
+    BlockPending {
+        /// The VM.
+        vm: VmId,
     },
     /// A block read is complete and its interrupt pending.
     BlockDone {

@@ -78,6 +78,10 @@ impl TaskTable {
         self.tasks.peek(&id).is_some_and(|task| is_io_bound(task, config))
     }
 
+    pub(crate) fn belief(&self, id: TaskId) -> Option<i32> {
+        self.tasks.peek(&id).map(|task| task.belief)
+    }
+
     /// Whether any task is I/O-bound.
     pub(crate) fn any_io_bound(&self) -> bool {
         self.io_bound > 0

@@ -188,15 +188,31 @@ fn reads_requested_by_an_io_bound_task_boost_and_others_do_not() {
     let mut world = World::new(config);
     world.learn_echo();
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
-    world.feed(EventKind::BlockRead { vm: VM, vcpu: 0, request: 100 });
+    world.feed(EventKind::BlockRead { vm: VM, request: 100 });
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
-    world.feed(EventKind::BlockRead { vm: VM, vcpu: 0, request: 200 });
+    world.feed(EventKind::BlockRead { vm: VM, request: 200 });
     world.feed(EventKind::BlockDone { vm: VM, request: 200 });
     assert_eq!(world.actions(), []);
     world.feed(EventKind::BlockDone { vm: VM, request: 100 });
     assert_eq!(world.actions(), [boost(Boost::Io)]);
     world.feed(EventKind::BlockDone { vm: VM, request: 300 });
     assert_eq!(world.reason(), Some(Reason::NotCorrelated), "a read never heard of boosts nothing");
+}
+
+/// The thread of the I/O path that is to complete the read waits for the CPU, too.
+#[test]
+fn a_read_about_to_end_boosts_if_an_io_bound_task_asked_for_it() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.feed(EventKind::BlockPending { vm: VM });
+    assert_eq!(world.actions(), [], "nothing is in flight");
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::BlockRead { vm: VM, request: 100 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.feed(EventKind::BlockPending { vm: VM });
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+    world.feed(EventKind::BlockDone { vm: VM, request: 100 });
+    assert_eq!(world.actions(), [], "boosted already");
 }
 
 #[test]

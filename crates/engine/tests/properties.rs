@@ -35,8 +35,8 @@ fn kind() -> impl Strategy<Value = EventKind> {
             .prop_map(|(vm, vcpu, dest, vector)| EventKind::Ipi { vm, vcpu, dest, vector }),
         16 => (vm(), protocol, 0..4u16)
             .prop_map(|(vm, protocol, port)| EventKind::Packet { vm, protocol, port }),
-        4 => (vm(), vcpu(), 0..8u64)
-            .prop_map(|(vm, vcpu, request)| EventKind::BlockRead { vm, vcpu, request }),
+        4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockRead { vm, request }),
+        4 => vm().prop_map(|vm| EventKind::BlockPending { vm }),
         4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockDone { vm, request }),
         1 => (prop::option::of(vm()), any::<u64>()).prop_map(|(vm, count)| EventKind::Lost { vm, count }),
     ]
@@ -96,7 +96,9 @@ proptest! {
     fn every_boost_ends_within_its_time(events in events()) {
         let (mut engine, mut actions) = run(&events);
         let end = events.iter().map(|event| event.at).max().unwrap_or_default();
-        engine.on_deadline(end.plus(10_000_000));
+        while let Some(deadline) = engine.next_deadline().filter(|deadline| *deadline <= end.plus(10_000_000)) {
+            engine.on_deadline(deadline);
+        }
         actions.extend(std::iter::from_fn(|| engine.poll_action()));
         let mut since = BTreeMap::new();
         for Action { at, kind } in actions {
@@ -154,7 +156,7 @@ fn floods_are_bounded() {
         feed(&mut engine, EventKind::TaskSwitch { vm, vcpu: 0, task: TaskId(i) });
         let port = u16::try_from(i % 65_536).unwrap();
         feed(&mut engine, EventKind::Packet { vm, protocol: Protocol::Udp, port });
-        feed(&mut engine, EventKind::BlockRead { vm, vcpu: 0, request: i });
+        feed(&mut engine, EventKind::BlockRead { vm, request: i });
     }
     let explain = engine.explain(vm).unwrap();
     assert_eq!(explain.vcpus[0].tasks.len(), Config::default().tavs.tasks_per_vcpu);

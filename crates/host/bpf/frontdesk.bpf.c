@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What frontdesk hears from the host kernel: when threads of followed VMs get and lose a CPU or wake up, and which
- * packets are queued towards a VM. Everything is filtered here, so that unrelated threads and devices cost
- * next to nothing and no guest can flood the daemon.
+ * What frontdesk hears from the host kernel: when threads of followed VMs get and lose a CPU or wake up, which
+ * packets are queued towards a VM, and which reads of its disks begin and end. Everything is filtered here, so that
+ * unrelated threads and devices cost next to nothing and no guest can flood the daemon.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -12,7 +12,15 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Shared with src/bpf/abi.rs. */
-enum kind { KIND_RUN = 1, KIND_STOP = 2, KIND_WAKE = 3, KIND_PACKET = 4 };
+enum kind {
+	KIND_RUN = 1,
+	KIND_STOP = 2,
+	KIND_WAKE = 3,
+	KIND_PACKET = 4,
+	KIND_READ = 5,
+	KIND_READ_PENDING = 6,
+	KIND_READ_DONE = 7,
+};
 
 struct record {
 	u64 at;     /* CLOCK_MONOTONIC, ns */
@@ -22,8 +30,11 @@ struct record {
 	u16 role;   /* of the thread */
 	u16 index;  /* of the thread among those of its role; packet: destination port */
 	u16 cpu;
-	u32 unused;
+	u32 request; /* read: which */
 };
+
+/* Roles of threads. */
+#define ROLE_EMULATOR 1
 
 struct thread {
 	u32 vm;
@@ -42,6 +53,15 @@ struct tap {
 	u64 window;  /* see admit() */
 };
 
+/* The disks of a VM, all together. */
+struct disks {
+	u32 vm;
+	s32 in_flight;  /* reads */
+	u64 requests;   /* windows, see admit() */
+	u64 wakeups;
+	u64 completions;
+};
+
 enum counter {
 	COUNT_PACKETS,     /* transmitted on a followed tap */
 	COUNT_PUSHED,      /* packets pushed to the daemon */
@@ -50,6 +70,7 @@ enum counter {
 	COUNT_OTHER,       /* neither TCP nor UDP, a later fragment, or headers out of reach */
 	COUNT_SUPPRESSED,  /* beyond the flood guard */
 	COUNT_LOST,        /* records of any kind that found the ring full */
+	COUNT_READS,       /* reads of followed VMs that ended */
 	COUNTERS,
 };
 
@@ -73,6 +94,14 @@ struct {
 	__type(key, struct tap_key);
 	__type(value, struct tap);
 } taps SEC(".maps");
+
+/* By process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, struct disks);
+} disks SEC(".maps");
 
 /* Records lost per VM. */
 struct {
@@ -122,6 +151,25 @@ static __always_inline u64 wake_if_filling(void)
 	return over < ZONE_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
 
+static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 index, u32 request, u64 at, u64 wake)
+{
+	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+
+	if (!r) {
+		count_lost(vm);
+		return;
+	}
+	r->at = at;
+	r->vm = vm;
+	r->kind = kind;
+	r->detail = detail;
+	r->role = 0;
+	r->index = index;
+	r->cpu = bpf_get_smp_processor_id();
+	r->request = request;
+	bpf_ringbuf_submit(r, wake);
+}
+
 static __always_inline void push_thread(const struct thread *t, u8 kind, u8 detail)
 {
 	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
@@ -137,7 +185,7 @@ static __always_inline void push_thread(const struct thread *t, u8 kind, u8 deta
 	r->role = t->role;
 	r->index = t->index;
 	r->cpu = bpf_get_smp_processor_id();
-	r->unused = 0;
+	r->request = 0;
 	bpf_ringbuf_submit(r, wake_if_filling());
 }
 
@@ -162,45 +210,69 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	return 0;
 }
 
+/*
+ * Flood guard. A window of 1 ms admits 16 events of a kind of a tap or VM (TAVS 3.3.2 records at most 16), the first 4
+ * of them with a wake-up, which costs more than ten microseconds. It is the window's number (upper 48 bits)
+ * and its count (lower 16), changed as one, so that CPUs at it at once cannot exceed the limits.
+ */
+#define WINDOW_NS 1000000
+#define WINDOW_EVENTS 16
+#define WINDOW_WAKEUPS 4
+#define CAS_ATTEMPTS 4
+
+enum verdict { SUPPRESS, ADMIT, ADMIT_AND_WAKE };
+
+static __always_inline enum verdict admit(u64 *window, u64 now)
+{
+	u64 number = now / WINDOW_NS, seen = *(volatile u64 *)window, found;
+	int i;
+
+	for (i = 0; i < CAS_ATTEMPTS; i++) {
+		u64 used = seen >> 16 == number ? seen & 0xffff : 0;
+
+		if (used >= WINDOW_EVENTS)
+			return SUPPRESS;
+		found = __sync_val_compare_and_swap(window, seen, number << 16 | (used + 1));
+		if (found == seen)
+			return used < WINDOW_WAKEUPS ? ADMIT_AND_WAKE : ADMIT;
+		seen = found;
+	}
+	return SUPPRESS;
+}
+
+/*
+ * A thread of the I/O path that is woken while reads are in flight is about to complete one: the earliest sign of it,
+ * whatever the disk is stored in. Not if the VM itself woke it, for that is a new request.
+ */
+static __always_inline void read_pending(const struct thread *t, struct task_struct *task)
+{
+	u32 process = task->tgid, waker = bpf_get_current_pid_tgid();
+	struct disks *d = bpf_map_lookup_elem(&disks, &process);
+	struct thread *by;
+	u64 now;
+
+	if (!d || d->in_flight <= 0)
+		return;
+	by = waker ? bpf_map_lookup_elem(&threads, &waker) : NULL;
+	if (by && by->vm == t->vm)
+		return;
+	now = bpf_ktime_get_ns();
+	if (admit(&d->wakeups, now) == ADMIT_AND_WAKE)
+		push(t->vm, KIND_READ_PENDING, 0, 0, 0, now, BPF_RB_FORCE_WAKEUP);
+}
+
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *task)
 {
 	struct thread *t = followed(task);
 
 	/* A task woken before it got round to sleeping is still on its CPU: nothing changed for it. */
-	if (t && !task->on_cpu)
-		push_thread(t, KIND_WAKE, 0);
+	if (!t || task->on_cpu)
+		return 0;
+	push_thread(t, KIND_WAKE, 0);
+	if (t->role == ROLE_EMULATOR)
+		read_pending(t, task);
 	return 0;
-}
-
-/*
- * Flood guard. A window of 1 ms admits 16 packets of a tap (TAVS 3.3.2 records at most 16), the first 4 of them with a
- * wake-up, which costs more than ten microseconds. tap->window holds the window's number (upper 48 bits)
- * and its count (lower 16), changed as one, so that CPUs transmitting at once cannot exceed the limits.
- */
-#define WINDOW_NS 1000000
-#define WINDOW_PACKETS 16
-#define WINDOW_WAKEUPS 4
-#define CAS_ATTEMPTS 4
-
-enum verdict { SUPPRESS, ADMIT, ADMIT_AND_WAKE };
-
-static __always_inline enum verdict admit(struct tap *tap, u64 now)
-{
-	u64 number = now / WINDOW_NS, seen = *(volatile u64 *)&tap->window, found;
-	int i;
-
-	for (i = 0; i < CAS_ATTEMPTS; i++) {
-		u64 used = seen >> 16 == number ? seen & 0xffff : 0;
-
-		if (used >= WINDOW_PACKETS)
-			return SUPPRESS;
-		found = __sync_val_compare_and_swap(&tap->window, seen, number << 16 | (used + 1));
-		if (found == seen)
-			return used < WINDOW_WAKEUPS ? ADMIT_AND_WAKE : ADMIT;
-		seen = found;
-	}
-	return SUPPRESS;
 }
 
 #define ETH_HEADER 14
@@ -290,7 +362,6 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	struct tap_key key = { .netns = dev->nd_net.net->ns.inum };
 	struct packet packet = {};
 	enum verdict verdict;
-	struct record *r;
 	struct tap *tap;
 	u64 now;
 
@@ -310,28 +381,75 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 		break;
 	}
 	now = bpf_ktime_get_ns();
-	verdict = admit(tap, now);
+	verdict = admit(&tap->window, now);
 	if (verdict == SUPPRESS) {
 		count(COUNT_SUPPRESSED);
 		return 0;
 	}
-	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
-	if (!r) {
-		count_lost(tap->vm);
-		return 0;
-	}
-	r->at = now;
-	r->vm = tap->vm;
-	r->kind = KIND_PACKET;
-	r->detail = packet.protocol;
-	r->role = 0;
-	r->index = packet.port;
-	r->cpu = bpf_get_smp_processor_id();
-	r->unused = 0;
 	count(COUNT_PUSHED);
 	if (verdict == ADMIT_AND_WAKE)
 		count(COUNT_WOKEN);
 	/* The ring's adaptive wake-up does not fire while unread no-wake-up records lie before this one. */
-	bpf_ringbuf_submit(r, verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	push(tap->vm, KIND_PACKET, packet.protocol, packet.port, 0, now,
+	     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	return 0;
+}
+
+/*
+ * QEMU's own accounting of disk requests, which all its disk devices do: block_acct_start(stats, cookie, bytes, type)
+ * when it takes a request from the guest, and block_acct_done or block_acct_failed(stats, cookie) just after it has told
+ * the guest. The cookie is part of the request, hence says which one it is.
+ */
+#define BLOCK_ACCT_READ 1
+
+static __always_inline struct disks *own_disks(void)
+{
+	u32 process = bpf_get_current_pid_tgid() >> 32;
+
+	return bpf_map_lookup_elem(&disks, &process);
+}
+
+/* Addresses of things alive at once in one process do not agree in these bits. */
+static __always_inline u32 request_of(struct pt_regs *ctx)
+{
+	return PT_REGS_PARM2(ctx) >> 4;
+}
+
+SEC("uprobe")
+int on_read(struct pt_regs *ctx)
+{
+	struct disks *d = own_disks();
+	u64 now;
+
+	if (!d || (int)PT_REGS_PARM4(ctx) != BLOCK_ACCT_READ)
+		return 0;
+	__sync_fetch_and_add(&d->in_flight, 1);
+	now = bpf_ktime_get_ns();
+	if (admit(&d->requests, now) != SUPPRESS)
+		push(d->vm, KIND_READ, 0, 0, request_of(ctx), now, wake_if_filling());
+	return 0;
+}
+
+SEC("uprobe")
+int on_read_done(struct pt_regs *ctx)
+{
+	/* struct BlockAcctCookie: int64_t bytes, start_time_ns; enum type. */
+	struct { s64 bytes, start; u32 type; } cookie;
+	struct disks *d = own_disks();
+	enum verdict verdict;
+	u64 now;
+
+	if (!d || bpf_probe_read_user(&cookie, sizeof(cookie), (const void *)PT_REGS_PARM2(ctx)) ||
+	    cookie.type != BLOCK_ACCT_READ)
+		return 0;
+	/* One that was in flight when the VM was adopted was not counted. */
+	if (d->in_flight > 0)
+		__sync_fetch_and_add(&d->in_flight, -1);
+	count(COUNT_READS);
+	now = bpf_ktime_get_ns();
+	verdict = admit(&d->completions, now);
+	if (verdict != SUPPRESS)
+		push(d->vm, KIND_READ_DONE, 0, 0, request_of(ctx), now,
+		     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
 	return 0;
 }

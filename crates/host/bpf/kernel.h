@@ -6,6 +6,9 @@
 #ifndef FRONTDESK_KERNEL_H
 #define FRONTDESK_KERNEL_H
 
+/* For bpf_tracing.h: registers have the kernel's names. */
+#define __VMLINUX_H__
+
 typedef unsigned char u8, __u8;
 typedef signed char __s8;
 typedef unsigned short u16, __u16, __be16, __sum16;
@@ -30,7 +33,16 @@ enum { BPF_RB_AVAIL_DATA = 0 };
 
 struct task_struct {
 	int pid;
+	int tgid;
 	int on_cpu;
+} __core;
+
+/* The registers of a user-space thread, by the ABI of x86-64. */
+struct pt_regs {
+	unsigned long di;
+	unsigned long si;
+	unsigned long dx;
+	unsigned long cx;
 } __core;
 
 struct ns_common {

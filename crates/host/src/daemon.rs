@@ -196,6 +196,12 @@ impl Daemon {
                 }
             }
             bpf.follow(vm.id, &vm.threads(), &vm.qemu.taps)?;
+            if let Err(error) = bpf.follow_reads(vm.id, vm.qemu.pid) {
+                tracing::warn!(
+                    vm = vm.name,
+                    "the VM's disk reads can't be followed, and boost nobody: {error}"
+                );
+            }
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;

@@ -11,7 +11,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 /// Begins every recording; the digit is the format's version.
-const MAGIC: &[u8; 8] = b"FDSKREC1";
+const MAGIC: &[u8; 8] = b"FDSKREC2";
 /// Records written at once.
 const CHUNK: usize = 2048;
 /// Chunks that may wait for the disk: with these full, more are counted and dropped, for the daemon must not wait.

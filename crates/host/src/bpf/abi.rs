@@ -6,6 +6,9 @@ const KIND_RUN: u8 = 1;
 const KIND_STOP: u8 = 2;
 const KIND_WAKE: u8 = 3;
 const KIND_PACKET: u8 = 4;
+const KIND_READ: u8 = 5;
+const KIND_READ_PENDING: u8 = 6;
+const KIND_READ_DONE: u8 = 7;
 
 const ROLE_VCPU: u16 = 0;
 const ROLE_EMULATOR: u16 = 1;
@@ -26,6 +29,7 @@ pub(super) enum Counter {
     Other = 4,
     Suppressed = 5,
     Lost = 6,
+    Reads = 7,
 }
 
 /// Value of the map `threads` (struct thread).
@@ -59,6 +63,13 @@ pub(super) fn tap_value(vm: VmId) -> [u8; 16] {
     value
 }
 
+/// Value of the map `disks` (struct disks): nothing in flight, no window opened yet.
+pub(super) fn disks_value(vm: VmId) -> [u8; 32] {
+    let mut value = [0; 32];
+    value[..4].copy_from_slice(&vm.0.to_ne_bytes());
+    value
+}
+
 /// Decodes a record of the ring (struct record), or `None` if it is none of ours.
 pub(super) fn decode(record: &[u8]) -> Option<Event> {
     let at = Time(u64::from_ne_bytes(record.get(..8)?.try_into().ok()?));
@@ -66,6 +77,7 @@ pub(super) fn decode(record: &[u8]) -> Option<Event> {
     let &[kind, detail] = record.get(12..14)? else { return None };
     let half = |from: usize| Some(u16::from_ne_bytes(record.get(from..from + 2)?.try_into().ok()?));
     let (role, index, cpu) = (half(14)?, half(16)?, half(18)?);
+    let request = u64::from(u32::from_ne_bytes(record.get(20..24)?.try_into().ok()?));
     let thread = || match role {
         ROLE_VCPU => Some(Thread::Vcpu(index)),
         ROLE_EMULATOR => Some(Thread::Emulator(index)),
@@ -83,6 +95,9 @@ pub(super) fn decode(record: &[u8]) -> Option<Event> {
             };
             EventKind::Packet { vm, protocol, port: index }
         }
+        KIND_READ => EventKind::BlockRead { vm, request },
+        KIND_READ_PENDING => EventKind::BlockPending { vm },
+        KIND_READ_DONE => EventKind::BlockDone { vm, request },
         _ => return None,
     };
     Some(Event { at, kind })
@@ -97,7 +112,7 @@ mod tests {
         bytes.extend(3_u32.to_ne_bytes());
         bytes.extend([kind, detail]);
         bytes.extend([role, index, 1].map(u16::to_ne_bytes).concat());
-        bytes.extend([0; 4]);
+        bytes.extend(5_u32.to_ne_bytes());
         bytes
     }
 
@@ -110,6 +125,9 @@ mod tests {
         expect(record(2, 1, 1, 0), EventKind::Stop { vm, thread: Thread::Emulator(0), runnable: true });
         expect(record(3, 0, 0, 5), EventKind::Wake { vm, thread: Thread::Vcpu(5) });
         expect(record(4, 17, 0, 53), EventKind::Packet { vm, protocol: Protocol::Udp, port: 53 });
+        expect(record(5, 0, 0, 0), EventKind::BlockRead { vm, request: 5 });
+        expect(record(6, 0, 0, 0), EventKind::BlockPending { vm });
+        expect(record(7, 0, 0, 0), EventKind::BlockDone { vm, request: 5 });
         assert_eq!(decode(&record(1, 0, 9, 0)), None, "unknown role");
         assert_eq!(decode(&record(4, 1, 0, 0)), None, "ICMP");
         assert_eq!(decode(&record(9, 0, 0, 0)), None, "unknown kind");

@@ -2,13 +2,15 @@
 
 use crate::support::{Idler, eventually, trial};
 use anyhow::{Context as _, Result, ensure};
+use frontdesk_engine::{EventKind, Thread, VmId};
 use frontdesk_host::{
-    bpf::Tap,
+    bpf::{BpfSource, Tap},
     qemu::{DiscoverError, QemuVm, QmpError, discover},
 };
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
+    collections::HashSet,
     fs,
     io::{BufRead as _, BufReader, Write as _},
     os::unix::{
@@ -30,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     {
         trials.push(trial("qemu_is_discovered", is_discovered));
         trials.push(trial("qemu_busy_socket_is_told", busy_socket_is_told));
+        trials.push(trial("bpf_hears_reads_of_a_disk", hears_reads_of_a_disk));
     } else {
         eprintln!("skipping the tests with QEMU: {QEMU} does not run");
     }
@@ -87,6 +90,43 @@ fn is_discovered() -> Result<()> {
     })
     .join()
     .unwrap_or_else(|_| anyhow::bail!("the test's thread panicked"))
+}
+
+/// The firmware looks at the first block of the disk for something to boot.
+fn hears_reads_of_a_disk() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let (socket, image) = (home.path().join("qmp"), home.path().join("disk.raw"));
+    fs::write(&image, vec![0; 1 << 20])?;
+    let _vm = start(&socket, &["-drive", &format!("if=virtio,format=raw,file={}", image.display())])?;
+    let found = discover(&socket, PATIENCE)?;
+    let mut source = BpfSource::open()?;
+    let id = VmId(7);
+    let threads: Vec<_> = (0..).zip(&found.emulators).map(|(i, t)| (t.tid, Thread::Emulator(i))).collect();
+    ensure!(source.follow_reads(id, found.pid).is_err(), "reads of a VM that is not followed");
+    source.follow(id, &threads, &[])?;
+    source.follow_reads(id, found.pid)?;
+    let mut qmp = UnixStream::connect(&socket)?;
+    qmp.write_all(b"{\"execute\":\"qmp_capabilities\"}\n{\"execute\":\"cont\"}\n")?;
+    let mut events = Vec::new();
+    let mut in_flight = HashSet::new();
+    let mut ended = 0;
+    eventually("reads end", || {
+        let _ = source.drain(&mut events);
+        for event in events.drain(..) {
+            match event.kind {
+                EventKind::BlockRead { vm, request } if vm == id => assert!(in_flight.insert(request)),
+                EventKind::BlockDone { vm, request } if vm == id => {
+                    assert!(in_flight.remove(&request), "a read ends that did not begin");
+                    ended += 1;
+                }
+                _ => {}
+            }
+        }
+        ended > 0 && in_flight.is_empty()
+    })?;
+    ensure!(source.stats()?.reads >= ended);
+    source.unfollow(id);
+    Ok(())
 }
 
 fn ended(vm: &QemuVm) -> Result<bool> {
