@@ -9,7 +9,7 @@
 set -eu
 
 build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
-vm_packages="iproute2 kmod"
+vm_packages="iproute2 kmod e2fsprogs mmdebstrap dpkg-dev openssh-client"
 qemu_package="qemu-system-x86"
 qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources

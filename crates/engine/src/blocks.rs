@@ -6,10 +6,26 @@ use std::num::NonZeroUsize;
 /// Reads in flight that are remembered per VM; more than a virtio queue holds.
 const MAX_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
-/// Reads in flight, each with whether an I/O-bound task was in the inspection window at its request.
+/// A read in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Read {
+    /// Whether an I/O-bound task was in the inspection window when the guest asked for it.
+    pub(crate) io_bound: bool,
+    /// Who asked for it, if known.
+    pub(crate) asker: Option<Asker>,
+}
+
+/// A task at a point in time: a vCPU, and how often it had switched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asker {
+    pub(crate) vcpu: u16,
+    pub(crate) switches: u64,
+}
+
+/// Reads in flight.
 #[derive(Debug)]
 pub(crate) struct Reads {
-    in_flight: LruCache<u64, bool>,
+    in_flight: LruCache<u64, Read>,
     io_bound: usize,
 }
 
@@ -19,21 +35,21 @@ impl Reads {
         Reads { in_flight: LruCache::unbounded(), io_bound: 0 }
     }
 
-    pub(crate) fn request(&mut self, request: u64, io_bound: bool) {
-        let replaced = self.in_flight.put(request, io_bound);
-        self.io_bound += usize::from(io_bound);
+    pub(crate) fn request(&mut self, request: u64, read: Read) {
+        let replaced = self.in_flight.put(request, read);
+        self.io_bound += usize::from(read.io_bound);
         self.forget(replaced);
         if self.in_flight.len() > MAX_IN_FLIGHT.get() {
-            let oldest = self.in_flight.pop_lru().map(|(_, io_bound)| io_bound);
+            let oldest = self.in_flight.pop_lru().map(|(_, read)| read);
             self.forget(oldest);
         }
     }
 
-    /// Whether the read that is done was an I/O-bound task's; false for a read never heard of.
-    pub(crate) fn complete(&mut self, request: u64) -> bool {
+    /// The read that is done; of one never heard of, nothing is known.
+    pub(crate) fn complete(&mut self, request: u64) -> Read {
         let read = self.in_flight.pop(&request);
         self.forget(read);
-        read.unwrap_or(false)
+        read.unwrap_or_default()
     }
 
     /// Whether any read is in flight.
@@ -46,8 +62,8 @@ impl Reads {
         self.io_bound > 0
     }
 
-    fn forget(&mut self, read: Option<bool>) {
-        if read == Some(true) {
+    fn forget(&mut self, read: Option<Read>) {
+        if read.is_some_and(|read| read.io_bound) {
             self.io_bound = self.io_bound.saturating_sub(1);
         }
     }
@@ -60,17 +76,17 @@ mod tests {
     #[test]
     fn reads_of_io_bound_tasks_are_counted_until_they_end() {
         let mut reads = Reads::new();
-        reads.request(1, true);
-        reads.request(2, false);
+        let (other, io_bound) = (Read::default(), Read { io_bound: true, asker: None });
+        reads.request(1, io_bound);
+        reads.request(2, other);
         assert!(reads.any_io_bound());
-        assert!(!reads.complete(2));
-        assert!(reads.complete(1));
-        assert!(!reads.complete(1), "ended already");
+        assert_eq!((reads.complete(2), reads.complete(1)), (other, io_bound));
+        assert_eq!(reads.complete(1), other, "ended already");
         assert!(!reads.any_io_bound() && !reads.any());
         // A guest that never lets its reads end, and one whose request is used again.
         for request in 0..5000 {
-            reads.request(request, true);
-            reads.request(request, true);
+            reads.request(request, io_bound);
+            reads.request(request, io_bound);
         }
         assert_eq!((reads.in_flight.len(), reads.io_bound), (MAX_IN_FLIGHT.get(), MAX_IN_FLIGHT.get()));
         for request in 0..5000 {

@@ -47,6 +47,32 @@ impl Budget {
     }
 }
 
+/// How long a VM may be boosted beyond the steady rate, as real time in which the rate would allow it.
+const BURST: u64 = 250_000_000;
+
+/// CPU time that the threads of a VM may use boosted, together: a bucket that fills at a steady rate.
+///
+/// A host may stop real-time threads that use too much, for a second and more, which is worse than no boost.
+#[derive(Debug, Default)]
+pub(crate) struct Allowance {
+    /// Nanoseconds left, or overdrawn.
+    left: f64,
+    filled: Option<Time>,
+    used: u64,
+}
+
+impl Allowance {
+    /// Whether another boost is allowed at `rate` CPUs; `used` is all boosted time of the VM so far.
+    pub(crate) fn allows(&mut self, now: Time, rate: f64, used: u64) -> bool {
+        let most = nanos_f64(BURST) * rate;
+        let passed = self.filled.map_or(BURST, |filled| now.since(filled));
+        let ran = used.saturating_sub(self.used);
+        self.left = (self.left + nanos_f64(passed) * rate).min(most) - nanos_f64(ran);
+        (self.filled, self.used) = (Some(now), used);
+        self.left > 0.0
+    }
+}
+
 /// Nanoseconds as a float; exact below 104 days.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn nanos_f64(nanos: u64) -> f64 {
@@ -68,6 +94,19 @@ mod tests {
         budget.charge(Time(4), SECOND, 100, true);
         assert!(!budget.allows(Time(5), SECOND, 0.125));
         assert!(!budget.allows(Time(5), SECOND, 0.0), "zero turns boosting off");
+    }
+
+    #[test]
+    fn an_allowance_is_a_rate_with_a_burst() {
+        const MS: u64 = 1_000_000;
+        let mut allowance = Allowance::default();
+        // A tenth of a CPU: 25 ms at once.
+        assert!(allowance.allows(Time(0), 0.1, 0));
+        assert!(allowance.allows(Time(0), 0.1, 24 * MS));
+        assert!(!allowance.allows(Time(0), 0.1, 30 * MS));
+        assert!(!allowance.allows(Time(50 * MS), 0.1, 30 * MS));
+        assert!(allowance.allows(Time(51 * MS), 0.1, 30 * MS));
+        assert!(!allowance.allows(Time(10 * SECOND), 0.1, 60 * MS), "what was not used is not saved up");
     }
 
     #[test]

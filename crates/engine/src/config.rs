@@ -34,10 +34,13 @@ pub struct Tavs {
     /// CPU time a vCPU may use while boosted, as a fraction of all it uses (§3.2, §5.2: 0.125). 0 to 1;
     /// 0 turns boosting off.
     pub pb_ratio: f64,
+    /// CPU time that all threads of a VM together may use boosted, in CPUs. The daemon lowers it to what the host lets a VM run in real
+    /// time. 0.001 to 1.
+    pub boost_limit: f64,
     /// How often the counts behind `pb_ratio` start afresh (§3.2 says "periodically": 1 s). 10 ms to 1 h.
     #[serde(with = "humantime_serde")]
     pub pb_period: Duration,
-    /// Longest boost (§3.2: a tick, 10 ms). 100 us to 1 s.
+    /// Longest boost (§3.2: a tick, 10 ms); one in which no I/O-bound task runs ends after `io_threshold`. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub max_boost: Duration,
     /// Boost only for events that the correlation says an I/O-bound task waits for (§3.3). Without it any
@@ -65,6 +68,7 @@ impl Default for Tavs {
             belief_min: -100,
             belief_max: 300,
             pb_ratio: 0.125,
+            boost_limit: 1.0,
             pb_period: Duration::from_secs(1),
             max_boost: Duration::from_millis(10),
             correlation: true,
@@ -124,6 +128,7 @@ impl Config {
         let between = "between tavs.belief_min and tavs.belief_max";
         number("tavs.belief_threshold", t.belief_threshold, t.belief_min, t.belief_max, between)?;
         number("tavs.pb_ratio", t.pb_ratio, 0.0, 1.0, "0 to 1")?;
+        number("tavs.boost_limit", t.boost_limit, 0.001, 1.0, "0.001 to 1")?;
         duration("tavs.pb_period", t.pb_period, 10_000_000, 3_600_000_000_000, "10ms to 1h")?;
         duration("tavs.max_boost", t.max_boost, 100_000, 1_000_000_000, "100us to 1s")?;
         number("tavs.inspection_window", t.inspection_window, 1, 16, "1 to 16")?;

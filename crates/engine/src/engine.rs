@@ -144,7 +144,7 @@ impl Engine {
             EventKind::Stop { vm, thread, runnable } => {
                 self.vms.get_mut(&vm)?.stop(thread, runnable, now, config);
             }
-            EventKind::Wake { vm, thread } => self.vms.get_mut(&vm)?.wake(thread, now, config),
+            EventKind::Wake { vm, thread, by } => self.vms.get_mut(&vm)?.wake(thread, by, now, config),
             EventKind::TaskSwitch { vm, vcpu: index, task } => {
                 let state = self.vms.get_mut(&vm)?;
                 let vcpu = state.vcpu(index)?;
@@ -185,21 +185,18 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 state.packet((protocol, port), now, &self.config.tavs);
             }
-            EventKind::BlockRead { vm, request } => {
-                let state = self.vms.get_mut(&vm)?;
-                let io_bound = state.vcpus.iter().any(|vcpu| vcpu.inspect(config));
-                state.reads.request(request, io_bound);
-            }
+            EventKind::BlockRead { vm, request } => self.vms.get_mut(&vm)?.read(request, config),
             EventKind::BlockPending { vm } => {
                 let state = self.vms.get_mut(&vm)?;
                 let correlated =
                     if config.correlation { state.reads.any_io_bound() } else { state.reads.any() };
+                state.read_pending = correlated;
                 self.consider_boost(vm, correlated);
             }
             EventKind::BlockDone { vm, request } => {
                 let state = self.vms.get_mut(&vm)?;
-                let correlated = state.reads.complete(request) || !config.correlation;
-                state.event_pending(false, now, config);
+                let io_bound = state.read_done(request, now, config);
+                let correlated = io_bound || !config.correlation;
                 self.consider_boost(vm, correlated);
             }
             EventKind::Lost { vm, count } => {
@@ -257,6 +254,9 @@ impl Engine {
             return Err(Reason::AlreadyBoosted);
         }
         state.account(now, &config.tavs);
+        if !state.within_limit(now, &config.tavs) {
+            return Err(Reason::LimitReached);
+        }
         let vcpu = state.vcpu(index).ok_or(Reason::NoIoBoundTask)?;
         if vcpu.may_boost(now, in_debt, &config.tavs) { Ok(index) } else { Err(Reason::BudgetSpent) }
     }
@@ -266,9 +266,13 @@ impl Engine {
             self.open_ledger();
         }
         let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
-        let until = self.now.plus(nanos(self.config.tavs.max_boost));
-        let hit = vcpu.runs_io_bound(&self.config.tavs);
-        vcpu.boosted = Some(Boosted { until, hit });
+        let hit = vcpu.runs_io_bound(&self.config.tavs) && !vcpu.falling_asleep;
+        let since = self.now;
+        // The task that the event is for preempts at once or not at all (TAVS §3.1).
+        let config = &self.config.tavs;
+        let length = if hit { config.max_boost } else { config.io_threshold.min(config.max_boost) };
+        let until = since.plus(nanos(length));
+        vcpu.boosted = Some(Boosted { since, until, hit, answered: hit, ran_before: vcpu.boosted_ran });
         vcpu.counts.boosts += 1;
         self.boosts.insert((until, vm, index));
         self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::Io });
@@ -285,13 +289,38 @@ impl Engine {
 
     /// A task was dispatched on a vCPU: a boost is for I/O-bound ones only.
     fn task_runs(&mut self, vm: VmId, index: u16, io_bound: bool) {
+        let Some(state) = self.vms.get_mut(&vm) else { return };
         if !io_bound {
-            self.end_boost(vm, index);
-        } else if let Some(boosted) =
-            self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)).and_then(|vcpu| vcpu.boosted.as_mut())
-        {
-            boosted.hit = true;
+            // While the guest has not been told of the event, it has not preempted anybody for it.
+            let awaits_delivery = state.awaits_delivery();
+            let Some(vcpu) = state.vcpu(index) else { return };
+            if vcpu.falling_asleep {
+                self.await_preemption(vm, index);
+            } else if !awaits_delivery {
+                self.end_boost(vm, index);
+            }
+            return;
         }
+        let Some(boosted) = state.vcpu(index).and_then(|vcpu| vcpu.boosted.as_mut()) else { return };
+        boosted.hit = true;
+        if !std::mem::replace(&mut boosted.answered, true) {
+            let until = boosted.since.plus(nanos(self.config.tavs.max_boost));
+            self.move_end(vm, index, until);
+        }
+    }
+
+    /// The I/O-bound task went to sleep just when its read ended: it preempts the task that runs now at once, or not at all.
+    fn await_preemption(&mut self, vm: VmId, index: u16) {
+        let now = self.now;
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        state.account(now, &self.config.tavs);
+        let Some(vcpu) = state.vcpu(index) else { return };
+        vcpu.falling_asleep = false;
+        let Some(boosted) = vcpu.boosted.as_mut() else { return };
+        boosted.answered = false;
+        boosted.ran_before = vcpu.boosted_ran;
+        let until = boosted.until.min(now.plus(nanos(self.config.tavs.io_threshold)));
+        self.move_end(vm, index, until);
     }
 
     fn end_boost(&mut self, vm: VmId, index: u16) {
@@ -304,6 +333,7 @@ impl Engine {
         state.account(now, &self.config.tavs);
         let Some(vcpu) = state.vcpu(index) else { return };
         let Some(boosted) = vcpu.boosted.take() else { return };
+        vcpu.falling_asleep = false;
         vcpu.counts.hits += u64::from(boosted.hit);
         self.boosts.remove(&(boosted.until, vm, index));
         self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::None });
@@ -313,12 +343,40 @@ impl Engine {
         while let Some((until, vm, index)) =
             self.boosts.first().copied().filter(|(until, _, _)| *until <= self.now)
         {
+            if let Some(later) = self.extension(vm, index) {
+                self.move_end(vm, index, later);
+                continue;
+            }
             if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) {
                 vcpu.counts.expired += 1;
             }
             self.end_boost(vm, index);
             self.boosts.remove(&(until, vm, index));
         }
+    }
+
+    /// Until when a boost whose time is over goes on: one in which no I/O-bound task has run may be waiting for a CPU, and what
+    /// counts is what it ran.
+    fn extension(&mut self, vm: VmId, index: u16) -> Option<Time> {
+        let (now, config) = (self.now, &self.config.tavs);
+        let state = self.vms.get_mut(&vm)?;
+        state.account(now, config);
+        let vcpu = state.vcpu(index)?;
+        let boosted = vcpu.boosted.as_ref()?;
+        let ran = vcpu.boosted_ran.saturating_sub(boosted.ran_before);
+        let left =
+            nanos(config.io_threshold).checked_sub(ran).filter(|left| *left > 0 && !boosted.answered)?;
+        let until = now.plus(left).min(boosted.since.plus(nanos(config.max_boost)));
+        (until > now).then_some(until)
+    }
+
+    /// Changes when a boost ends by itself.
+    fn move_end(&mut self, vm: VmId, index: u16, until: Time) {
+        let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
+        let Some(boosted) = vcpu.boosted.as_mut() else { return };
+        self.boosts.remove(&(boosted.until, vm, index));
+        boosted.until = until;
+        self.boosts.insert((until, vm, index));
     }
 
     fn settle(&mut self) {

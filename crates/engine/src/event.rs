@@ -97,6 +97,8 @@ pub enum EventKind {
         vm: VmId,
         /// Which of its threads.
         thread: Thread,
+        /// The vCPU that woke it, if its own VM did: the guest has a request for the thread.
+        by: Option<u16>,
     },
     /// The guest switched to another address space on a vCPU.
     TaskSwitch {
@@ -141,7 +143,8 @@ pub enum EventKind {
         /// Destination port.
         port: u16,
     },
-    /// The guest asked for a block to be read (TAVS §3.3.1). Which vCPU asked is not known.
+    /// The VM's I/O path took up the guest's request to read a block (TAVS §3.3.1). The guest made it when it woke the I/O path, if it
+    /// did.
     BlockRead {
         /// The VM.
         vm: VmId,

@@ -95,6 +95,7 @@ impl std::fmt::Display for Reason {
             Reason::NotCorrelated => "not correlated with an I/O-bound task",
             Reason::NoIoBoundTask => "no I/O-bound task",
             Reason::BudgetSpent => "pb_ratio is used up",
+            Reason::LimitReached => "boost_limit is used up",
             Reason::Off => "boosting is off",
         })
     }
@@ -114,6 +115,8 @@ pub enum Reason {
     NoIoBoundTask,
     /// The vCPU has used up `pb_ratio`.
     BudgetSpent,
+    /// The VM has used up `boost_limit`.
+    LimitReached,
     /// Boosting is turned off (`pb_ratio` is 0).
     Off,
 }

@@ -31,6 +31,9 @@ enum Phase {
 struct Observation {
     phase: Phase,
     first: Option<TaskId>,
+    /// What the first task had run when it was preempted. When it goes on in the same observation, so does its run: otherwise
+    /// frequent events would cut the run of a CPU-bound task into many short ones.
+    first_ran: u64,
     ran: u64,
     /// Whether the packet that began it is still to be judged.
     unjudged: bool,
@@ -39,9 +42,15 @@ struct Observation {
 /// A boost that is going on.
 #[derive(Debug)]
 pub(crate) struct Boosted {
+    pub(crate) since: Time,
+    /// When it ends by itself.
     pub(crate) until: Time,
+    /// Boosted run time of the vCPU before it.
+    pub(crate) ran_before: u64,
     /// Whether an I/O-bound task has run in it.
     pub(crate) hit: bool,
+    /// Whether one has run since its last event.
+    pub(crate) answered: bool,
 }
 
 /// Counts since the VM was added.
@@ -76,6 +85,11 @@ pub(crate) struct Vcpu {
     halted: bool,
     /// Run time of the current task since it was dispatched.
     dispatch_ran: u64,
+    /// How often the guest changed to another task or to none.
+    pub(crate) switches: u64,
+    /// The current task, an I/O-bound one, asked for a read that has ended, and may not know: it may be on its way to sleep, to be woken
+    /// at once.
+    pub(crate) falling_asleep: bool,
     /// Tasks dispatched, latest last.
     recent: ArrayVec<TaskId, MAX_WINDOW>,
     observation: Option<Observation>,
@@ -95,6 +109,8 @@ impl Vcpu {
             current: None,
             halted: false,
             dispatch_ran: 0,
+            switches: 0,
+            falling_asleep: false,
             recent: ArrayVec::new(),
             observation: None,
         }
@@ -143,6 +159,17 @@ impl Vcpu {
         if self.thread.is_running() { self.begin_observation(config) } else { None }
     }
 
+    /// A read ended before the guest could put the task that asked for it to sleep: for what it is, as if it had slept and been woken.
+    pub(crate) fn read_ended_at_once(&mut self, config: &Tavs) {
+        self.end_run(config);
+        self.falling_asleep = self.runs_io_bound(config);
+        self.pending = None;
+        self.dispatch_ran = 0;
+        let unjudged = self.observation.take().is_some_and(|observation| observation.unjudged);
+        self.observation =
+            Some(Observation { phase: Phase::Consecutive, first: None, first_ran: 0, ran: 0, unjudged });
+    }
+
     /// The vCPU was scheduled.
     pub(crate) fn run(&mut self, pcpu: u16, config: &Tavs) -> Option<Verdict> {
         self.thread.run(pcpu);
@@ -152,13 +179,16 @@ impl Vcpu {
     fn begin_observation(&mut self, config: &Tavs) -> Option<Verdict> {
         let unjudged = self.pending.take()?;
         let verdict = self.end_observation(config);
-        self.observation = Some(Observation { phase: Phase::First, first: self.current(), ran: 0, unjudged });
+        let (phase, first) = (Phase::First, self.current());
+        self.observation = Some(Observation { phase, first, first_ran: 0, ran: 0, unjudged });
         verdict
     }
 
-    /// Ends the observation; the task that is still running has been seen as long as it will be.
+    /// Ends the observation. The task that is still running may have run long, but not shortly: it would have gone on.
     fn end_observation(&mut self, config: &Tavs) -> Option<Verdict> {
-        self.leave_current(config);
+        if self.dispatch_ran > nanos(config.io_threshold) {
+            self.end_run(config);
+        }
         let observation = self.observation.take()?;
         observation.unjudged.then(|| self.judge(observation.first, None, config))
     }
@@ -178,11 +208,13 @@ impl Vcpu {
         if self.current() == Some(task) {
             return (self.tasks.is_io_bound(task, config), None);
         }
-        self.leave_current(config);
+        self.end_run(config);
         let verdict = self.next_after_event(Some(task), config);
+        self.switches += 1;
         self.halted = false;
         self.current = Some(task);
-        self.dispatch_ran = 0;
+        let goes_on = self.observation.as_ref().filter(|observation| observation.first == Some(task));
+        self.dispatch_ran = goes_on.map_or(0, |observation| observation.first_ran);
         if self.recent.is_full() {
             self.recent.remove(0);
         }
@@ -190,14 +222,16 @@ impl Vcpu {
         let io_bound = self.tasks.dispatch(task, now, config);
         if io_bound {
             self.last_io = Some(now);
+            self.falling_asleep = false;
         }
         (io_bound, verdict)
     }
 
     /// The guest halted: its idle task preempts nobody and is woken by nobody.
     pub(crate) fn halt(&mut self, config: &Tavs) -> Option<Verdict> {
-        self.leave_current(config);
+        self.end_run(config);
         let verdict = self.next_after_event(None, config);
+        self.switches += 1;
         self.halted = true;
         verdict
     }
@@ -227,12 +261,15 @@ impl Vcpu {
         std::mem::take(&mut observation.unjudged).then(|| self.judge(first, next, config))
     }
 
-    /// Draws the evidence from the current task's run (TAVS §3.1, Figure 2).
-    fn leave_current(&mut self, config: &Tavs) {
+    /// Draws the evidence from the current task's run, which ends (TAVS §3.1, Figure 2).
+    fn end_run(&mut self, config: &Tavs) {
         let (Some(task), Some(observation)) = (self.current(), self.observation.as_mut()) else { return };
         let short = self.dispatch_ran <= nanos(config.io_threshold);
         let evidence = match observation.phase {
-            Phase::First => return,
+            Phase::First => {
+                observation.first_ran = self.dispatch_ran;
+                return;
+            }
             Phase::Consecutive if short => Evidence::Positive,
             Phase::AfterLong if short => return,
             Phase::Consecutive | Phase::AfterLong => Evidence::Negative,
@@ -255,6 +292,7 @@ impl Vcpu {
         self.observation = None;
         self.pending = None;
         self.dispatch_ran = 0;
+        self.falling_asleep = false;
     }
 }
 
@@ -318,6 +356,44 @@ mod tests {
             after_event(&mut vcpu, &config, round * 100 * MS, &[(1, 100), (2, 300), (3, 5000)]);
         }
         assert_eq!((belief(&vcpu, 2), belief(&vcpu, 3)), (300, -100));
+    }
+
+    /// Events that come so fast that each cuts short the run of the CPU-bound task.
+    #[test]
+    fn a_run_cut_short_by_the_next_event_says_nothing() {
+        let config = Tavs::default();
+        let mut vcpu = Vcpu::new(&config);
+        vcpu.dispatch(TaskId(1), Time(0), &config);
+        vcpu.run(0, &config);
+        for round in 0..20 {
+            let start = round * MS;
+            vcpu.account(Time(start), &config);
+            vcpu.event_pending(false, &config);
+            for (after, task) in [(50_000, 2), (150_000, 1)] {
+                vcpu.account(Time(start + after), &config);
+                vcpu.dispatch(TaskId(task), Time(start + after), &config);
+            }
+            // The next event finds task 1 after 0.15 ms, and task 2 preempts it.
+            vcpu.account(Time(start + 300_000), &config);
+            vcpu.event_pending(false, &config);
+            vcpu.dispatch(TaskId(2), Time(start + 300_000), &config);
+            vcpu.account(Time(start + 400_000), &config);
+            vcpu.dispatch(TaskId(1), Time(start + 400_000), &config);
+        }
+        assert!(belief(&vcpu, 1) <= 0, "{}", belief(&vcpu, 1));
+        assert!(vcpu.tasks.is_io_bound(TaskId(2), &config));
+    }
+
+    #[test]
+    fn a_preempted_task_goes_on_with_its_run() {
+        let config = Tavs::default();
+        let mut vcpu = Vcpu::new(&config);
+        // Task 1 computes for 0.4 ms before and 0.4 ms after the event's task has run.
+        after_event(&mut vcpu, &config, MS, &[(1, 400), (2, 100), (1, 400)]);
+        assert_eq!((belief(&vcpu, 1), belief(&vcpu, 2)), (-20, 5));
+        // In the next observation it begins again.
+        after_event(&mut vcpu, &config, 100 * MS, &[(3, 100), (1, 400)]);
+        assert_eq!(belief(&vcpu, 1), -15);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One VM: its vCPUs and emulator threads, and the events on their way to it.
 
-use crate::blocks::Reads;
+use crate::blocks::{Asker, Read, Reads};
+use crate::budget::Allowance;
 use crate::config::{Config, Tavs};
 use crate::event::{Thread, Time, VmId};
 use crate::explain::{Decision, PortExplain, TaskExplain, VcpuExplain, VmExplain};
@@ -23,12 +24,17 @@ pub(crate) struct Vm {
     emulators: Vec<ThreadTimes>,
     /// Time emulator threads ran while a vCPU was boosted.
     emulator_boosted: u64,
+    allowance: Allowance,
     pub(crate) ports: PortMap,
     pub(crate) reads: Reads,
     pub(crate) decision: Option<Decision>,
     arrivals: Arrivals,
     /// A packet is queued, but the emulator thread, which hands it to the guest, has not run yet.
     undelivered: bool,
+    /// A read is about to end, but the emulator thread, which tells the guest, has not done so yet.
+    pub(crate) read_pending: bool,
+    /// The request for which the guest woke the emulator thread, until that sleeps again.
+    kick: Option<Read>,
     judgement: Option<Judgement>,
     pcpus: PcpuSet,
 }
@@ -49,11 +55,14 @@ impl Vm {
             vcpus: (0..vcpus.clamp(1, MAX_VCPUS)).map(|_| Vcpu::new(config)).collect(),
             emulators: Vec::new(),
             emulator_boosted: 0,
+            allowance: Allowance::default(),
             ports: PortMap::new(config.counter_bits),
             reads: Reads::new(),
             decision: None,
             arrivals: Arrivals::default(),
             undelivered: false,
+            read_pending: false,
+            kick: None,
             judgement: None,
             pcpus: PcpuSet::default(),
         }
@@ -124,11 +133,14 @@ impl Vm {
             Thread::Emulator(index) => {
                 self.account_emulator(index, now);
                 self.emulator(index).stop(runnable);
+                // It sleeps again: what woke it was something else.
+                self.read_pending &= runnable;
+                self.kick = self.kick.filter(|_| runnable);
             }
         }
     }
 
-    pub(crate) fn wake(&mut self, thread: Thread, now: Time, config: &Tavs) {
+    pub(crate) fn wake(&mut self, thread: Thread, by: Option<u16>, now: Time, config: &Tavs) {
         match thread {
             Thread::Vcpu(index) => {
                 let Some(vcpu) = self.vcpu(index) else { return };
@@ -139,8 +151,20 @@ impl Vm {
             Thread::Emulator(index) => {
                 self.account_emulator(index, now);
                 self.emulator(index).wake();
+                self.kick = by.and_then(|index| {
+                    let vcpu = self.vcpu(index)?;
+                    // It asks again, so it did not sleep.
+                    vcpu.falling_asleep = false;
+                    let asker = Some(Asker { vcpu: index, switches: vcpu.switches });
+                    Some(Read { io_bound: vcpu.inspect(config), asker })
+                });
             }
         }
+    }
+
+    /// Whether an event is on its way that the guest has not been told of.
+    pub(crate) fn awaits_delivery(&self) -> bool {
+        self.undelivered || self.read_pending
     }
 
     /// A packet was queued towards the VM.
@@ -159,6 +183,32 @@ impl Vm {
         let single = self.arrivals.take_single();
         self.judgement = single.map(|port| Judgement { port, outstanding: self.vcpus.len(), clear: true });
         self.event_pending(single.is_some(), now, config);
+    }
+
+    /// A read of the guest was taken up. What counts is who asked for it, not who runs by now.
+    pub(crate) fn read(&mut self, request: u64, config: &Tavs) {
+        let late = self.vcpus.iter().any(|vcpu| vcpu.inspect(config));
+        let read = self.kick.map_or(Read { io_bound: late, asker: None }, |kick| Read {
+            io_bound: kick.io_bound || late,
+            ..kick
+        });
+        self.reads.request(request, read);
+    }
+
+    /// A read has ended; returns whether it was an I/O-bound task's.
+    pub(crate) fn read_done(&mut self, request: u64, now: Time, config: &Tavs) -> bool {
+        let read = self.reads.complete(request);
+        self.read_pending = false;
+        for (index, vcpu) in (0u16..).zip(&mut self.vcpus) {
+            let _ = vcpu.account(now, config);
+            let here = |asker: Asker| asker.vcpu == index && asker.switches == vcpu.switches;
+            if read.asker.is_some_and(here) {
+                vcpu.read_ended_at_once(config);
+            } else {
+                let _ = vcpu.event_pending(false, config);
+            }
+        }
+        read.io_bound
     }
 
     /// An event is pending for the guest.
@@ -201,7 +251,20 @@ impl Vm {
         self.emulators.iter_mut().for_each(ThreadTimes::forget);
         self.arrivals = Arrivals::default();
         self.undelivered = false;
+        self.read_pending = false;
+        self.kick = None;
         self.judgement = None;
+    }
+
+    /// Nanoseconds that its threads ran boosted.
+    fn boosted_ran(&self) -> u64 {
+        self.vcpus.iter().map(|vcpu| vcpu.boosted_ran).sum::<u64>().saturating_add(self.emulator_boosted)
+    }
+
+    /// Whether the VM may be boosted again, by `boost_limit`. Accounts must be up to date.
+    pub(crate) fn within_limit(&mut self, now: Time, config: &Tavs) -> bool {
+        let used = self.boosted_ran();
+        self.allowance.allows(now, config.boost_limit, used)
     }
 
     fn emulator_ran(&self) -> u64 {
@@ -220,7 +283,7 @@ impl Vm {
             threads: self.threads().count() as u64,
             ran: self.threads().map(|thread| thread.ran).sum(),
             unmet: self.threads().map(ThreadTimes::unmet).sum(),
-            boosted: self.vcpus.iter().map(|vcpu| vcpu.boosted_ran).sum::<u64>() + self.emulator_boosted,
+            boosted: self.boosted_ran(),
             pcpus: self.pcpus,
         }
     }

@@ -147,6 +147,80 @@ fn a_boost_that_nobody_answers_ends_by_time_alone() {
     assert_eq!(world.engine.explain(VM).unwrap().vcpus[0].expired, 1);
 }
 
+/// The guest changes tasks for reasons of its own before it hears of the event.
+#[test]
+fn a_boost_outlasts_switches_until_the_event_is_delivered() {
+    let other = TaskId(0x3000_0000);
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.actions();
+    world.packet(7);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: other });
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+    world.deliver();
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+    // A read: told by the emulator thread, too.
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::BlockRead { vm: VM, request: 1 });
+    world.feed(EventKind::BlockPending { vm: VM });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+    world.feed(EventKind::BlockDone { vm: VM, request: 1 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: other });
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+}
+
+/// A fast disk: the read ends while the guest is still about to put the task that asked for it to sleep.
+#[test]
+fn a_read_that_ends_at_once_is_a_sleep_and_a_wake_up() {
+    let emulator = Thread::Emulator(0);
+    let mut world = World::new(Config::default());
+    world.feed(EventKind::Run { vm: VM, thread: emulator, pcpu: 1 });
+    world.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
+    let read = |world: &mut World| {
+        world.feed(EventKind::Wake { vm: VM, thread: emulator, by: Some(0) });
+        world.feed(EventKind::BlockRead { vm: VM, request: 1 });
+        world.feed(EventKind::BlockDone { vm: VM, request: 1 });
+        world.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
+    };
+    // The reader never sleeps, and in all runs for long.
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    for _ in 0..20 {
+        world.pass(300 * US);
+        read(&mut world);
+    }
+    assert!(world.engine.belief(VM, ECHO).is_some_and(|belief| belief > 20));
+    world.pass(300 * US);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.actions();
+    // Now it does go to sleep, but is woken at once.
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    read(&mut world);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    assert_eq!(world.actions(), [boost(Boost::Io)], "the reader is still to wake");
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+}
+
+#[test]
+fn a_boost_in_which_nobody_preempts_ends_when_the_vcpu_ran_for_the_threshold() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.actions();
+    world.packet(7);
+    // Another boosted VM has the CPU.
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: true });
+    world.pass(MS);
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.actions(), [boost(Boost::Io)], "waiting does not count");
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+    world.pass(500 * US);
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+}
+
 #[test]
 fn pb_ratio_bounds_boosted_time_and_zero_turns_it_off() {
     for (ratio, allowed) in [(0.125, true), (0.01, false), (0.0, false)] {
@@ -228,7 +302,7 @@ fn an_idle_vm_is_boosted_beyond_its_pb_ratio_while_within_its_share() {
     for _ in 0..20 {
         world.packet(7);
         assert_eq!(world.actions()[0], boost(Boost::Io));
-        world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(0) });
+        world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(0), by: None });
         world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
         world.feed(EventKind::Resume { vm: VM, vcpu: 0 });
         world.pass(200 * US);

@@ -26,7 +26,8 @@ fn kind() -> impl Strategy<Value = EventKind> {
         8 => (vm(), thread(), any::<u16>()).prop_map(|(vm, thread, pcpu)| EventKind::Run { vm, thread, pcpu }),
         8 => (vm(), thread(), any::<bool>())
             .prop_map(|(vm, thread, runnable)| EventKind::Stop { vm, thread, runnable }),
-        4 => (vm(), thread()).prop_map(|(vm, thread)| EventKind::Wake { vm, thread }),
+        4 => (vm(), thread(), prop::option::of(vcpu()))
+            .prop_map(|(vm, thread, by)| EventKind::Wake { vm, thread, by }),
         16 => (vm(), vcpu(), 0..40u64)
             .prop_map(|(vm, vcpu, task)| EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) }),
         4 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::Halt { vm, vcpu }),

@@ -81,7 +81,6 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let config = LabConfig { guest: GUEST.find()?, plugin: PLUGIN.find()?, frontdesk: own_program()?, stop };
-    frontdesk_lab::enter_namespace()?;
     let bar = progress_bar();
     let result = frontdesk_lab::run(&scenario, &config, &|progress| show(&bar, progress));
     bar.finish_and_clear();

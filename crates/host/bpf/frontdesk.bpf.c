@@ -30,10 +30,11 @@ struct record {
 	u16 role;   /* of the thread */
 	u16 index;  /* of the thread among those of its role; packet: destination port */
 	u16 cpu;
-	u32 request; /* read: which */
+	u32 request; /* read: which; wake: index of the VM's own vCPU that woke it plus 1, or 0 */
 };
 
 /* Roles of threads. */
+#define ROLE_VCPU 0
 #define ROLE_EMULATOR 1
 
 struct thread {
@@ -170,7 +171,7 @@ static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 index, u32 requ
 	bpf_ringbuf_submit(r, wake);
 }
 
-static __always_inline void push_thread(const struct thread *t, u8 kind, u8 detail)
+static __always_inline void push_thread(const struct thread *t, u8 kind, u8 detail, u32 waker)
 {
 	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 
@@ -185,7 +186,7 @@ static __always_inline void push_thread(const struct thread *t, u8 kind, u8 deta
 	r->role = t->role;
 	r->index = t->index;
 	r->cpu = bpf_get_smp_processor_id();
-	r->request = 0;
+	r->request = waker;
 	bpf_ringbuf_submit(r, wake_if_filling());
 }
 
@@ -203,10 +204,10 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	struct thread *t = followed(prev);
 
 	if (t)
-		push_thread(t, KIND_STOP, preempt || prev_state == 0);
+		push_thread(t, KIND_STOP, preempt || prev_state == 0, 0);
 	t = followed(next);
 	if (t)
-		push_thread(t, KIND_RUN, 0);
+		push_thread(t, KIND_RUN, 0, 0);
 	return 0;
 }
 
@@ -246,15 +247,11 @@ static __always_inline enum verdict admit(u64 *window, u64 now)
  */
 static __always_inline void read_pending(const struct thread *t, struct task_struct *task)
 {
-	u32 process = task->tgid, waker = bpf_get_current_pid_tgid();
+	u32 process = task->tgid;
 	struct disks *d = bpf_map_lookup_elem(&disks, &process);
-	struct thread *by;
 	u64 now;
 
 	if (!d || d->in_flight <= 0)
-		return;
-	by = waker ? bpf_map_lookup_elem(&threads, &waker) : NULL;
-	if (by && by->vm == t->vm)
 		return;
 	now = bpf_ktime_get_ns();
 	if (admit(&d->wakeups, now) == ADMIT_AND_WAKE)
@@ -264,12 +261,18 @@ static __always_inline void read_pending(const struct thread *t, struct task_str
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *task)
 {
-	struct thread *t = followed(task);
+	struct thread *t = followed(task), *by;
+	u32 current = bpf_get_current_pid_tgid();
 
 	/* A task woken before it got round to sleeping is still on its CPU: nothing changed for it. */
 	if (!t || task->on_cpu)
 		return 0;
-	push_thread(t, KIND_WAKE, 0);
+	by = current ? bpf_map_lookup_elem(&threads, &current) : NULL;
+	if (by && by->vm == t->vm && by->role == ROLE_VCPU) {
+		push_thread(t, KIND_WAKE, 0, by->index + 1);
+		return 0;
+	}
+	push_thread(t, KIND_WAKE, 0, 0);
 	if (t->role == ROLE_EMULATOR)
 		read_pending(t, task);
 	return 0;

@@ -2,7 +2,7 @@
 
 use crate::boost::{BoostError, Booster};
 use crate::bpf::{BpfError, BpfSource};
-use crate::cgroup::{CgroupError, Group, Hierarchy, RealTimeBudgets, ShareControl};
+use crate::cgroup::{Budget, CgroupError, Group, Hierarchy, RealTimeBudgets, ShareControl};
 use crate::guardian::{Guardian, GuardianError};
 use crate::qemu::{self, DiscoverError, QemuVm};
 use crate::realtime;
@@ -21,6 +21,11 @@ use std::time::Duration;
 const TICK: u64 = 5_000_000;
 /// A QMP monitor that does not answer within this is taken for dead.
 const QMP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much of a VM's real-time budget boosts may take: what comes in a burst is on top of it, and a VM that oversteps its budget is
+/// stalled.
+const BUDGET_USED: f64 = 0.8;
+/// The smallest limit that the engine takes.
+const LEAST_LIMIT: f64 = 0.001;
 /// The daemon decides when others run, so it runs before all of them.
 const DAEMON_PRIORITY: u32 = 50;
 
@@ -160,11 +165,7 @@ impl Daemon {
         if !config.act {
             policy.tavs.pb_ratio = 0.0;
         }
-        let mut engine = Engine::new(policy.clone())?;
-        let mut recorder = config.record.as_deref().map(Recorder::create).transpose()?;
-        if let Some(recorder) = &mut recorder {
-            recorder.push(Record::Config(policy));
-        }
+        policy.validate()?;
         let mut bpf = BpfSource::open()?;
         let hierarchy = Hierarchy::detect()?;
         let mut vms = Vec::new();
@@ -177,7 +178,14 @@ impl Daemon {
         };
         let mut booster = Booster::default();
         if let Some(guardian) = &guardian {
-            adopt(&mut vms, hierarchy, &mut booster, guardian)?;
+            let budget = adopt(&mut vms, hierarchy, &mut booster, guardian)?;
+            let limit = budget.map_or(1.0, |budget| budget.cpus() * BUDGET_USED);
+            policy.tavs.boost_limit = policy.tavs.boost_limit.min(limit.max(LEAST_LIMIT));
+        }
+        let mut engine = Engine::new(policy.clone())?;
+        let mut recorder = config.record.as_deref().map(Recorder::create).transpose()?;
+        if let Some(recorder) = &mut recorder {
+            recorder.push(Record::Config(policy));
         }
         for vm in &vms {
             let added = EventKind::VmAdded {
@@ -426,13 +434,14 @@ fn find(id: VmId, socket: &Path, hierarchy: &Hierarchy) -> Result<Followed, Daem
     Ok(Followed { id, name, qemu, tcg, group, share: None, boosted: Vec::new() })
 }
 
-/// Prepares the VMs for what may be changed, after telling the guardian how they were.
+/// Prepares the VMs for what may be changed, after telling the guardian how they were. Returns the real-time budget of each, where
+/// there is one.
 fn adopt(
     vms: &mut [Followed],
     hierarchy: Hierarchy,
     booster: &mut Booster,
     guardian: &Guardian,
-) -> Result<(), DaemonError> {
+) -> Result<Option<Budget>, DaemonError> {
     for vm in vms.iter_mut() {
         if !vm.group.holds_only(vm.qemu.pid)? {
             let group = vm.group.path().display().to_string();
@@ -442,8 +451,7 @@ fn adopt(
         booster.adopt(vm.id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
     }
     let groups: Vec<Group> = vms.iter().map(|vm| vm.group.clone()).collect();
-    RealTimeBudgets::new(hierarchy).grant(&groups, guardian)?;
-    Ok(())
+    Ok(RealTimeBudgets::new(hierarchy).grant(&groups, guardian)?)
 }
 
 /// The time on the clock that all events carry.

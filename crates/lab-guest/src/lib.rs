@@ -12,6 +12,24 @@ pub const CONTROL_PORT: &str = "frontdesk.control";
 /// Kernel parameter that gives the guest's IPv4 address and prefix, as in `frontdesk.ip=10.77.0.2/24`.
 pub const IP_PARAMETER: &str = "frontdesk.ip";
 
+/// Kernel parameter that gives the block device with the data files, as in `frontdesk.data=vda`: an ext4 file
+/// system with the files `0`, `1`, ... in its root. Mounted read-only at [`DATA`].
+pub const DATA_PARAMETER: &str = "frontdesk.data";
+
+/// Where the data disk is mounted.
+pub const DATA: &str = "/data";
+
+/// Kernel parameter that gives the block device with a Debian system (ext4), as in `frontdesk.debian=vdb`.
+/// Mounted writable at [`DEBIAN`]; programs run with it as their root.
+pub const DEBIAN_PARAMETER: &str = "frontdesk.debian";
+
+/// Where the Debian system is mounted.
+pub const DEBIAN: &str = "/debian";
+
+/// Kernel parameter that gives the shortest time slice of the guest's scheduler in nanoseconds, as in
+/// `frontdesk.time_slice=27000000`. Without it, the kernel's.
+pub const TIME_SLICE_PARAMETER: &str = "frontdesk.time_slice";
+
 /// Folder with the kernel modules in the initramfs.
 pub const MODULES: &str = "/modules";
 
@@ -49,27 +67,94 @@ pub enum Op {
         /// The work.
         work: Work,
     },
-    /// Nothing: done if the guest is alive.
+    /// Tells what a workload has done so far, and empties its list of stamps.
+    Report {
+        /// Its name.
+        name: String,
+    },
+    /// Done if the guest is alive; tells its time stamp counter.
     Ping,
     /// Powers the VM off; done just before.
     Shutdown,
 }
 
 /// A program that runs until it is stopped, in a process of its own.
+///
+/// Costs are CPU time in steps of [`Work::Spin`], so that they do not depend on a clock that also counts the
+/// time in which the VM does not run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "run", rename_all = "kebab-case")]
 pub enum Workload {
-    /// Uses all the CPU it gets.
+    /// Uses all the CPU it gets. An operation is 2^20 steps.
     Hog,
-    /// Answers each request with the same bytes.
+    /// Answers each request with the same bytes, and stamps each as it wakes for it.
     Echo {
         /// Transport protocol.
         protocol: Protocol,
         /// Port it listens on, at all addresses.
         port: u16,
-        /// CPU time it burns for each request before it answers, as the guest counts it.
-        cost: Duration,
+        /// Steps for each request before it answers.
+        cost: u64,
     },
+    /// Changes its character: for a period it answers UDP requests, for the next it computes and lets them
+    /// wait, and so on. Each change is stamped; so is each request, as it wakes for it.
+    Shift {
+        /// UDP port it listens on, at all addresses.
+        port: u16,
+        /// Length of a period.
+        period: Duration,
+    },
+    /// Reads the files of the data disk one after the other, again and again (TAVS §5.1). An operation is a
+    /// file; each open and read is stamped as it returns.
+    ReadFiles,
+    /// Reads a block of 4 KiB from a file of the data disk, past the page cache, and burns CPU time; again and
+    /// again (TAVS §5.2). An operation is a block; each is stamped as it arrives.
+    ReadBurn {
+        /// Steps after each block.
+        cost: u64,
+    },
+    /// Takes what clients send over TCP and throws it away. An operation is a read.
+    Sink {
+        /// Port it listens on, at all addresses.
+        port: u16,
+    },
+    /// Tasks that message each other in groups of 40, half of each sending to the other half, as the program
+    /// hackbench does (TAVS §5.4). Done again and again; an operation is a run, stamped at begin and end.
+    Messages {
+        /// Number of tasks, a multiple of 40.
+        tasks: u32,
+        /// Messages of each sender to each receiver of its group in a run.
+        rounds: u32,
+    },
+    /// Starts a task that computes a little and ends, waits for it, and again. An operation is a task.
+    Churn,
+    /// A program of the Debian system.
+    Program {
+        /// The program, found in `PATH`, and its arguments.
+        command: Vec<String>,
+        /// Whether it is run again and again, stamped at begin and end; it must succeed each time. Otherwise it
+        /// must not end.
+        repeat: bool,
+        /// Whether the page cache is dropped before each run.
+        cold: bool,
+    },
+    /// What a guest does that wants to harm the host or its neighbours.
+    Storm {
+        /// Of what.
+        of: Storm,
+    },
+}
+
+/// What a [`Workload::Storm`] is made of. An operation is one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Storm {
+    /// Connection attempts from each of the 65,535 ports to a closed port of the host, which answers each.
+    Packets,
+    /// Tasks started without waiting for those before, up to 64 at a time.
+    Tasks,
+    /// Two tasks that wake each other, as fast as they can.
+    Switches,
 }
 
 /// Transport protocol of a workload.
@@ -105,6 +190,67 @@ pub struct Measurement {
     pub elapsed: Duration,
 }
 
+/// What a workload has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Operations since it was started; what one is depends on the workload.
+    pub operations: u64,
+    /// Bytes read from the disk, or taken by a [`Workload::Sink`], since it was started.
+    pub bytes: u64,
+    /// What happened since the last report, in order; the oldest are missing if there were more than
+    /// [`MAX_STAMPS`].
+    pub stamps: Vec<Stamp>,
+}
+
+/// Stamps in a report, at most.
+pub const MAX_STAMPS: usize = 1 << 16;
+
+/// A point in time in the life of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// The guest's time stamp counter.
+    #[serde(rename = "t")]
+    pub tsc: u64,
+    /// What happened.
+    #[serde(rename = "k")]
+    pub kind: StampKind,
+}
+
+/// What a [`Stamp`] stamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StampKind {
+    /// A task came back from waiting for I/O.
+    #[serde(rename = "w")]
+    Wake,
+    /// An operation began.
+    #[serde(rename = "b")]
+    Begin,
+    /// The operation ended.
+    #[serde(rename = "e")]
+    End,
+    /// The workload is I/O-bound from now on.
+    #[serde(rename = "i")]
+    IoBound,
+    /// The workload is CPU-bound from now on.
+    #[serde(rename = "c")]
+    CpuBound,
+}
+
+/// The answer to a request that was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// There is nothing to say.
+    Nothing,
+    /// To [`Op::Run`].
+    Measurement(Measurement),
+    /// To [`Op::Report`].
+    Report(Report),
+    /// To [`Op::Ping`]: the guest's time stamp counter.
+    Clock(u64),
+}
+
 /// What the guest says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
@@ -118,8 +264,8 @@ pub enum Message {
     Done {
         /// Number of the request.
         id: u64,
-        /// What it took, if it was [`Op::Run`].
-        measurement: Option<Measurement>,
+        /// The answer.
+        answer: Answer,
     },
     /// A request failed.
     Failed {
@@ -147,9 +293,9 @@ mod tests {
     fn requests_read_as_documented() {
         let line = concat!(
             r#"{"id":7,"op":"start","name":"web","workload":{"run":"echo","protocol":"tcp","port":7,"#,
-            r#""cost":{"secs":0,"nanos":1000}}}"#
+            r#""cost":1000}}"#
         );
-        let workload = Workload::Echo { protocol: Protocol::Tcp, port: 7, cost: Duration::from_nanos(1000) };
+        let workload = Workload::Echo { protocol: Protocol::Tcp, port: 7, cost: 1000 };
         let request = Request { id: 7, op: Op::Start { name: "web".into(), workload } };
         assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
         assert_eq!(serde_json::to_string(&request).unwrap(), line);
@@ -157,5 +303,24 @@ mod tests {
             serde_json::from_str::<Request>(r#"{"id":8,"op":"ping"}"#).unwrap(),
             Request { id: 8, op: Op::Ping }
         );
+    }
+
+    #[test]
+    fn answers_read_as_documented() {
+        let stamps = vec![Stamp { tsc: 5, kind: StampKind::Begin }, Stamp { tsc: 7, kind: StampKind::End }];
+        let report = Report { operations: 1, bytes: 2, stamps };
+        for (answer, line) in [
+            (Answer::Nothing, r#""nothing""#),
+            (Answer::Clock(u64::MAX), r#"{"clock":18446744073709551615}"#),
+            (
+                Answer::Report(report),
+                r#"{"report":{"operations":1,"bytes":2,"stamps":[{"t":5,"k":"b"},{"t":7,"k":"e"}]}}"#,
+            ),
+        ] {
+            let line = format!(r#"{{"event":"done","id":9,"answer":{line}}}"#);
+            let message = Message::Done { id: 9, answer };
+            assert_eq!(serde_json::to_string(&message).unwrap(), line);
+            assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), message);
+        }
     }
 }

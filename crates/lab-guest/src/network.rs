@@ -1,5 +1,6 @@
 //! Brings network interfaces up.
 
+use crate::parameter::Address;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -13,19 +14,17 @@ pub(crate) struct NetworkError {
     source: Errno,
 }
 
-/// Gives `interface` an address, if one is given (with the length of its prefix, at most 32), and brings it
-/// up.
-pub(crate) fn up(interface: &str, address: Option<(Ipv4Addr, u8)>) -> Result<(), NetworkError> {
+/// Gives `interface` an address, if one is given, and brings it up.
+pub(crate) fn up(interface: &str, address: Option<Address>) -> Result<(), NetworkError> {
     let failed = |what| move |source| NetworkError { interface: interface.to_owned(), what, source };
     // Any socket will do to talk about interfaces.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .map_err(|error| failed("socket")(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
     let mut request = named(interface);
-    if let Some((address, prefix)) = address {
-        request.ifr_ifru.ifru_addr = socket_address(address);
+    if let Some(address) = address {
+        request.ifr_ifru.ifru_addr = socket_address(address.ip);
         ioctl(&socket, libc::SIOCSIFADDR, &mut request).map_err(failed("its address"))?;
-        let mask = Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0));
-        request.ifr_ifru.ifru_netmask = socket_address(mask);
+        request.ifr_ifru.ifru_netmask = socket_address(address.netmask());
         ioctl(&socket, libc::SIOCSIFNETMASK, &mut request).map_err(failed("its netmask"))?;
     }
     // IFF_UP and IFF_RUNNING are 0x41: they fit.

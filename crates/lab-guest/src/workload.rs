@@ -1,43 +1,104 @@
-//! The workloads. Each runs as a process of its own, so that it has an address space of its own.
+//! The workloads. Each runs as a process of its own, so that it has an address space of its own; so does
+//! each of its tasks.
 
-use frontdesk_lab_guest::{Measurement, Protocol, Work, Workload};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::{ClockId, clock_gettime};
+mod disk;
+mod messages;
+mod program;
+mod servers;
+mod storm;
+
+use crate::report::Recorder;
+use frontdesk_lab_guest::{Measurement, Protocol, Storm, Work, Workload};
+use rustix::process::WaitStatus;
 use std::convert::Infallible;
 use std::error::Error;
 use std::hint::black_box;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::io;
+use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The first line of a workload's output: it is ready to do its work.
 pub(crate) const READY: &str = "ready";
 
-/// Argument with which this program does nothing: what [`Work::Fork`] starts.
-pub(crate) const NOTHING: &str = "nothing";
+/// First argument of a workload. Its description as JSON follows, then the file that it records to and the file
+/// to which it writes to join its control group, if there are such files.
+pub(crate) const WORKLOAD: &str = "workload";
 
-/// Largest request that is answered in one piece.
-const BUFFER: usize = 64 << 10;
+/// First argument of a piece of work. The same follow as for a workload.
+pub(crate) const WORK: &str = "work";
 
-/// Runs a workload; returns only if it fails.
-pub(crate) fn serve(workload: Workload) -> Result<Infallible, Box<dyn Error>> {
-    match workload {
-        Workload::Hog => hog(),
-        Workload::Echo { protocol: Protocol::Tcp, port, cost } => echo_tcp(port, cost),
-        Workload::Echo { protocol: Protocol::Udp, port, cost } => echo_udp(port, cost),
+// First arguments of tasks that workloads start.
+/// Ends at once.
+const NOTHING: &str = "nothing";
+/// Computes a little and ends.
+const BRIEF: &str = "brief";
+/// The other task of [`storm::switches`].
+const BOUNCE: &str = "bounce";
+
+/// What ends a workload or a task.
+type Failure = Box<dyn Error>;
+
+/// Is what the arguments say.
+pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
+    match *arguments {
+        [role @ (WORKLOAD | WORK), json, ref files @ ..] => {
+            let (records, group) = (files.first().map(Path::new), files.get(1));
+            if let Some(group) = group {
+                // 0 is the process that writes.
+                std::fs::write(group, "0").map_err(|error| format!("joining {group}: {error}"))?;
+            }
+            if role == WORK {
+                return measure(serde_json::from_str(json)?);
+            }
+            serve(serde_json::from_str(json)?, Recorder::new(records)?).map(|never| match never {})
+        }
+        [NOTHING] => Ok(()),
+        [BRIEF] => {
+            spin(1 << 14);
+            Ok(())
+        }
+        [BOUNCE] => storm::bounce(),
+        _ => Err("usage: frontdesk-lab-guest workload JSON | work JSON\n\
+                  It is the init of a lab VM; the JSON is a Workload or a Work of the control protocol."
+            .into()),
     }
 }
 
-/// Does a piece of work and prints its [`Measurement`].
-pub(crate) fn measure(work: Work) -> Result<(), Box<dyn Error>> {
+/// Runs a workload; returns only if it fails.
+fn serve(workload: Workload, recorder: Recorder) -> Result<Infallible, Failure> {
+    match workload {
+        Workload::Hog => hog(recorder),
+        Workload::Echo { protocol: Protocol::Tcp, port, cost } => servers::echo_tcp(port, cost, recorder),
+        Workload::Echo { protocol: Protocol::Udp, port, cost } => servers::echo_udp(port, cost, recorder),
+        Workload::Shift { port, period } => servers::shift(port, period, recorder),
+        Workload::Sink { port } => servers::sink(port, recorder),
+        Workload::ReadFiles => disk::read_files(recorder),
+        Workload::ReadBurn { cost } => disk::read_burn(cost, recorder),
+        Workload::Messages { tasks, rounds } => messages::run(tasks, rounds, recorder),
+        Workload::Churn => churn(recorder),
+        Workload::Program { command, repeat: true, cold } => program::repeat(&command, cold, recorder),
+        Workload::Program { command, repeat: false, cold } => program::keep(&command, cold),
+        Workload::Storm { of: Storm::Packets } => storm::packets(recorder),
+        Workload::Storm { of: Storm::Tasks } => storm::tasks(recorder),
+        Workload::Storm { of: Storm::Switches } => storm::switches(recorder),
+    }
+}
+
+/// Tells init that the workload is ready to do its work.
+fn ready() {
     println!("{READY}");
+}
+
+/// Does a piece of work and prints its [`Measurement`].
+fn measure(work: Work) -> Result<(), Failure> {
+    ready();
     let begin = Instant::now();
     match work {
         Work::Spin { steps } => spin(steps),
         Work::Fork { rounds } => {
             for _ in 0..rounds {
-                Command::new("/proc/self/exe").arg(NOTHING).status()?;
+                task(NOTHING).status()?;
             }
         }
     }
@@ -46,114 +107,58 @@ pub(crate) fn measure(work: Work) -> Result<(), Box<dyn Error>> {
 }
 
 fn spin(steps: u64) {
-    let mut state = 1u64;
+    let mut state = 1;
     for _ in 0..steps {
-        // An xorshift generator: each step needs the one before, so it can not be optimised away.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
+        state = xorshift(state);
     }
     black_box(state);
 }
 
-fn hog() -> ! {
-    println!("{READY}");
+/// The next number of a generator that starts anywhere but at 0: each needs the one before, so it can not be
+/// optimised away.
+fn xorshift(mut state: u64) -> u64 {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    state
+}
+
+/// A task of a workload: this program, in another role.
+fn task(role: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(role);
+    command
+}
+
+/// How a process ended.
+pub(crate) fn describe(status: WaitStatus) -> String {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown end".to_owned(),
+    }
+}
+
+/// Adds to an error what was tried.
+fn failed<E: Into<io::Error>>(what: impl std::fmt::Display) -> impl FnOnce(E) -> String {
+    move |error| format!("{what}: {}", error.into())
+}
+
+fn hog(mut recorder: Recorder) -> Result<Infallible, Failure> {
+    ready();
     loop {
         spin(1 << 20);
+        recorder.count(1, 0)?;
     }
 }
 
-/// Uses `cost` of CPU time.
-fn burn(cost: Duration) {
-    if cost.is_zero() {
-        return;
-    }
-    let now = || {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-    };
-    let end = now() + cost;
-    while now() < end {
-        spin(100);
-    }
-}
-
-fn echo_udp(port: u16, cost: Duration) -> Result<Infallible, Box<dyn Error>> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
-    println!("{READY}");
-    let mut buffer = vec![0; BUFFER];
+fn churn(mut recorder: Recorder) -> Result<Infallible, Failure> {
+    ready();
     loop {
-        let (length, from) = socket.recv_from(&mut buffer)?;
-        burn(cost);
-        // The client may be gone; that is its business.
-        let _ = socket.send_to(&buffer[..length], from);
-    }
-}
-
-/// A client of the TCP echo.
-struct Connection {
-    stream: TcpStream,
-    /// What it has not taken of an answer yet.
-    pending: Vec<u8>,
-}
-
-impl Connection {
-    /// Reads a request, if there is no answer left to send, and answers it. False if the connection is over.
-    fn advance(&mut self, cost: Duration, buffer: &mut [u8]) -> bool {
-        if self.pending.is_empty() {
-            match self.stream.read(buffer) {
-                Ok(0) => return false,
-                Ok(length) => {
-                    burn(cost);
-                    self.pending.extend_from_slice(&buffer[..length]);
-                }
-                Err(error) => return error.kind() == ErrorKind::WouldBlock,
-            }
+        let status = task(BRIEF).status().map_err(failed("starting a task"))?;
+        if !status.success() {
+            return Err(format!("a task failed: {status}").into());
         }
-        match self.stream.write(&self.pending) {
-            Ok(length) => {
-                self.pending.drain(..length);
-                true
-            }
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
-        }
-    }
-}
-
-/// Takes what one read gives as a request: right for clients that wait for each answer and send less than a
-/// segment.
-fn echo_tcp(port: u16, cost: Duration) -> Result<Infallible, Box<dyn Error>> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
-    listener.set_nonblocking(true)?;
-    println!("{READY}");
-    let mut connections: Vec<Connection> = Vec::new();
-    let mut buffer = vec![0; BUFFER];
-    loop {
-        let mut fds: Vec<PollFd<'_>> = connections
-            .iter()
-            .map(|connection| {
-                let idle = connection.pending.is_empty();
-                PollFd::new(&connection.stream, if idle { PollFlags::IN } else { PollFlags::OUT })
-            })
-            .collect();
-        fds.push(PollFd::new(&listener, PollFlags::IN));
-        poll(&mut fds, None)?;
-        let events: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let mut events = events.into_iter();
-        connections
-            .retain_mut(|connection| events.next() != Some(true) || connection.advance(cost, &mut buffer));
-        if events.next() == Some(true) {
-            match listener.accept() {
-                Ok((stream, _)) => {
-                    stream.set_nonblocking(true)?;
-                    stream.set_nodelay(true)?;
-                    connections.push(Connection { stream, pending: Vec::new() });
-                }
-                // The client gave up between poll and accept.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        recorder.count(1, 0)?;
     }
 }

@@ -12,6 +12,9 @@ use std::process::Command;
 /// What init needs: the bus, the network and the control port. Some kernels have them built in.
 const NEEDED: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_console"];
 
+/// What it needs beside that to mount disks.
+const NEEDED_FOR_DISKS: [&str; 2] = ["virtio_blk", "ext4"];
+
 /// Why the initramfs could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum InitramfsError {
@@ -32,12 +35,12 @@ pub enum InitramfsError {
 }
 
 /// Writes an initramfs to the file `to`, with the static program `guest` (`frontdesk-lab-guest`) as init and
-/// the modules of `kernel` that it needs.
+/// the modules of `kernel` that it needs; with `disks`, also those that a VM with disks needs.
 ///
 /// # Errors
 /// [`InitramfsError`] if a file can not be read or written, or `modprobe` can not list the modules.
-pub fn write_initramfs(kernel: &Kernel, guest: &Path, to: &Path) -> Result<(), InitramfsError> {
-    let modules = needed_modules(kernel)?;
+pub fn write_initramfs(kernel: &Kernel, guest: &Path, to: &Path, disks: bool) -> Result<(), InitramfsError> {
+    let modules = needed_modules(kernel, disks)?;
     let mut archive = Cpio { out: BufWriter::new(File::create(to).map_err(failed(to))?), inode: 0 };
     let mut add = |name: &str, mode, data: &[u8]| archive.add(name, mode, data).map_err(failed(to));
 
@@ -95,10 +98,11 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> InitramfsError + use<> {
 }
 
 /// Files of the modules to load, each after those that it depends on.
-fn needed_modules(kernel: &Kernel) -> Result<Vec<PathBuf>, KernelError> {
+fn needed_modules(kernel: &Kernel, disks: bool) -> Result<Vec<PathBuf>, KernelError> {
     let (release, root) = kernel.release_and_root()?;
     let mut command = Command::new("modprobe");
     command.arg("-d").arg(root).arg("-S").arg(release).args(["--show-depends", "-a"]).args(NEEDED);
+    command.args(NEEDED_FOR_DISKS.iter().filter(|_| disks));
     let mut files = Vec::new();
     // Lines are "insmod PATH OPTIONS" or "builtin NAME".
     for line in run(&mut command)?.lines() {

@@ -187,12 +187,9 @@ fn newest<'a>(packages: impl Iterator<Item = &'a str>) -> Option<&'a str> {
 }
 
 fn cache_folder() -> Result<PathBuf, KernelError> {
-    let folder = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache"))).ok_or_else(|| {
-        KernelError::Missing {
-            path: "~/.cache".into(),
-            what: "there is no place to keep kernels: set HOME or XDG_CACHE_HOME",
-        }
+    crate::cache::user_folder().ok_or_else(|| KernelError::Missing {
+        path: "~/.cache".into(),
+        what: "there is no place to keep kernels: set HOME or XDG_CACHE_HOME",
     })
 }
 

@@ -1,12 +1,19 @@
 //! A scenario on real VMs: boots them, runs the arms interleaved, measures.
 
+use crate::clock::HostClock;
 use crate::daemon::{DaemonProcess, DaemonProcessError};
-use crate::load::{Client, ClientConfig, LoadError, Sample};
+use crate::data_disk::{DiskError, data_disk};
+use crate::debian::{Debian, DebianError, debian};
+use crate::edit::{EditClient, EditConfig};
+use crate::load::{Client, ClientConfig, ClientWork, LoadError, Sample};
 use crate::machine::{self, Busy};
 use crate::net::{self, Link, NetError};
-use crate::replay::{self, Findings};
+use crate::replay::{self, Findings, Shift, Truth};
 use crate::summary::{self, Extra};
-use crate::{InitramfsError, Kernel, KernelError, TapConfig, Vm, VmConfig, VmError, cpu, plugin_cost};
+use crate::{
+    DiskConfig, DiskKind, InitramfsError, Kernel, KernelError, TapConfig, Vm, VmConfig, VmError, cpu,
+    plugin_cost,
+};
 use frontdesk_engine::{Protocol, Time};
 use frontdesk_host::RecordError;
 use frontdesk_host::cgroup::{CgroupError, Hierarchy};
@@ -14,7 +21,8 @@ use frontdesk_host::guardian::{Guardian, GuardianError, Undo};
 use frontdesk_host::sched::process_start_time;
 use frontdesk_lab_guest as guest;
 use frontdesk_scenario::{
-    Daemon, HostInfo, Outcome, Repeat, Scenario, Summary, Timeline, Violation, WorkloadKind,
+    self as scenario, Daemon, HostInfo, LoadKind, LoadProfile, Outcome, Rate, Repeat, Scenario, Storm,
+    Summary, Timeline, Unit, Violation, WorkloadKind,
 };
 use indexmap::IndexMap;
 use std::net::SocketAddr;
@@ -25,8 +33,14 @@ use std::time::{Duration, Instant};
 
 /// A guest that is not up by then will not come up.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
+/// Where sshd listens.
+const SSH_PORT: u16 = 22;
 /// How often a running arm looks whether all is well.
 const WATCH: Duration = Duration::from_millis(50);
+/// Exchanges with each guest before anything runs, to find out where its clock is.
+const CLOCK_EXCHANGES: u32 = 20;
+/// Steps of the computing loop that its speed is measured with; some tens of milliseconds.
+const CALIBRATION_STEPS: u64 = 5_000_000;
 
 /// What the lab needs beside the scenario.
 #[derive(Debug)]
@@ -71,6 +85,10 @@ pub enum LabError {
     #[error(transparent)]
     Guardian(#[from] GuardianError),
     #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Debian(#[from] DebianError),
+    #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
     Daemon(#[from] DaemonProcessError),
@@ -94,6 +112,11 @@ struct Lab<'a> {
     run_dir: PathBuf,
     qemu: String,
     guest_kernel: String,
+    debian: Option<Debian>,
+    /// Steps of a guest's computing loop in a second of CPU time.
+    steps_per_s: f64,
+    /// A reading of the host's clocks when the run began.
+    began: (u64, Time),
     _busy: Busy,
     guardian: Guardian,
 }
@@ -102,12 +125,22 @@ struct LabVm {
     vm: Vm,
     link: Link,
     weight: u32,
+    /// Whether the daemon follows it.
+    tracked: bool,
     /// Names of the workloads that run.
     running: Vec<String>,
 }
 
-/// Runs a scenario. Call [`enter_namespace`](crate::enter_namespace) before, from the thread that calls this, which must live
-/// as long as the run.
+/// By VM and workload.
+type Readings = IndexMap<(String, String), Reading>;
+
+/// What a workload had done at a point in time.
+struct Reading {
+    at: Instant,
+    report: guest::Report,
+}
+
+/// Runs a scenario. The calling thread is in a network namespace of the run's own afterwards, and must live as long as the run.
 ///
 /// # Errors
 /// The run could not be made; nothing that it started is left.
@@ -128,10 +161,23 @@ pub fn run(
     let report = |done: u32, doing: String| progress(&Progress { done, total, doing });
     report(0, "fetching the guests' kernel".to_owned());
     let kernel = Kernel::resolve(&scenario.guest.kernel, scenario.guest.modules.as_deref())?;
+    let has_disks = scenario.vms.iter().any(|vm| vm.disk.is_some() || vm.debian);
     let initrd = run_dir.join("initrd");
-    crate::write_initramfs(&kernel, &config.guest, &initrd)?;
+    crate::write_initramfs(&kernel, &config.guest, &initrd, has_disks)?;
+    let system = scenario.guest.debian.as_ref().filter(|_| scenario.vms.iter().any(|vm| vm.debian));
+    let system = system.map(|of| debian(&of.packages, &of.sources, &|doing| report(0, doing))).transpose()?;
+    let mut images = IndexMap::new();
+    for vm in &scenario.vms {
+        if let Some(disk) = vm.disk {
+            report(0, format!("making a disk with {} files of {} KiB", disk.files, disk.file_kib));
+            images.insert(vm.name.clone(), data_disk(disk.files, disk.file_kib)?);
+        }
+    }
+    // What had to be fetched is there.
+    net::enter_namespace()?;
     report(0, format!("booting {} VMs", scenario.vm_names().len()));
-    let mut lab = Lab::boot(scenario, config, guardian, run_dir, &kernel, &initrd)?;
+    let boot = Boot { kernel: &kernel, initrd: &initrd, debian: system, images };
+    let mut lab = Lab::boot(scenario, config, guardian, run_dir, boot)?;
     let result = lab.run_arms(&report).and_then(|(arms, timelines, mut extra)| {
         lab.vms.clear();
         if measures_plugin {
@@ -146,14 +192,31 @@ pub fn run(
     result
 }
 
+/// What VMs boot from.
+struct Boot<'a> {
+    kernel: &'a Kernel,
+    initrd: &'a Path,
+    debian: Option<Debian>,
+    /// Images of data disks, by VM entry.
+    images: IndexMap<String, PathBuf>,
+}
+
+impl Boot<'_> {
+    fn disks(&self, entry: &scenario::Vm) -> Vec<DiskConfig> {
+        let data = self.images.get(&entry.name).map(|image| (image, DiskKind::Data));
+        let system = self.debian.as_ref().filter(|_| entry.debian).map(|of| (&of.image, DiskKind::Debian));
+        let disks = data.into_iter().chain(system);
+        disks.map(|(image, kind)| DiskConfig { image: image.clone(), kind }).collect()
+    }
+}
+
 impl<'a> Lab<'a> {
     fn boot(
         scenario: &'a Scenario,
         config: &'a LabConfig,
         guardian: Guardian,
         run_dir: PathBuf,
-        kernel: &Kernel,
-        initrd: &Path,
+        boot: Boot<'_>,
     ) -> Result<Lab<'a>, LabError> {
         let mut lab = Lab {
             scenario,
@@ -162,6 +225,9 @@ impl<'a> Lab<'a> {
             run_dir,
             qemu: machine::qemu_version(),
             guest_kernel: String::new(),
+            debian: None,
+            steps_per_s: 0.0,
+            began: HostClock::read(),
             _busy: Busy::start(&scenario.host.busy_cpus),
             guardian,
         };
@@ -177,15 +243,17 @@ impl<'a> Lab<'a> {
                 name: name.clone(),
                 vcpus: entry.vcpus,
                 memory_mib: entry.memory_mib,
-                kernel: kernel.image.clone(),
-                initrd: initrd.to_owned(),
+                kernel: boot.kernel.image.clone(),
+                initrd: boot.initrd.to_owned(),
+                disks: boot.disks(entry),
+                time_slice: scenario.guest.time_slice,
                 tap: Some(TapConfig {
                     ifname: link.ifname.clone(),
                     mac: link.mac.clone(),
                     guest_ip: link.guest,
                     prefix: link.prefix,
                 }),
-                plugin: Some(config.plugin.clone()),
+                plugin: entry.tracked.then(|| config.plugin.clone()),
                 cpus: scenario.host.vm_cpus.clone(),
                 run_dir: lab.run_dir.clone(),
                 cgroup_procs: vec![group.procs_file()],
@@ -193,13 +261,35 @@ impl<'a> Lab<'a> {
             if let Some(started) = process_start_time(vm.pid()) {
                 lab.guardian.record(Undo::Process { pid: vm.pid(), started })?;
             }
-            lab.vms.insert(name, LabVm { vm, link, weight: entry.weight, running: Vec::new() });
+            let (weight, tracked) = (entry.weight, entry.tracked);
+            lab.vms.insert(name, LabVm { vm, link, weight, tracked, running: Vec::new() });
         }
         for vm in lab.vms.values_mut() {
             interrupted(&config.stop)?;
             lab.guest_kernel = vm.vm.wait_ready(BOOT_TIMEOUT)?;
         }
+        lab.debian = boot.debian;
+        lab.calibrate()?;
         Ok(lab)
+    }
+
+    /// Finds out, while nothing runs, how fast guests compute and where their clocks are.
+    fn calibrate(&mut self) -> Result<(), LabError> {
+        for _ in 0..CLOCK_EXCHANGES {
+            for vm in self.vms.values_mut() {
+                vm.vm.check()?;
+            }
+        }
+        if let Some(vm) = self.vms.values_mut().next() {
+            // The fastest of some: whatever else the machine does only makes it slower.
+            for _ in 0..3 {
+                let took = vm.vm.run(guest::Work::Spin { steps: CALIBRATION_STEPS }, BOOT_TIMEOUT)?.elapsed;
+                #[allow(clippy::cast_precision_loss)]
+                let speed = CALIBRATION_STEPS as f64 / took.as_secs_f64().max(f64::EPSILON);
+                self.steps_per_s = self.steps_per_s.max(speed);
+            }
+        }
+        Ok(())
     }
 
     #[allow(clippy::type_complexity)] // Named once, taken apart once.
@@ -234,21 +324,26 @@ impl<'a> Lab<'a> {
     ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
         self.set_workloads(name)?;
         let mut daemon = self.start_daemon(name)?;
-        let clients = self.start_clients(number)?;
+        let clients = self.start_clients(name, number)?;
+        while !clients.iter().all(|(_, client)| client.is_ready() || client.has_ended()) {
+            self.pass(WATCH, &clients, daemon.as_mut())?;
+        }
         self.pass(self.scenario.warmup, &clients, daemon.as_mut())?;
 
+        let first = self.readings()?;
         let from = (Instant::now(), frontdesk_host::monotonic());
         let before = self.cpu_times(daemon.as_ref())?;
         self.pass(self.scenario.duration, &clients, daemon.as_mut())?;
         let after = self.cpu_times(daemon.as_ref())?;
         let to = (Instant::now(), frontdesk_host::monotonic());
+        let last = self.readings()?;
 
-        let mut samples = IndexMap::new();
-        for client in clients {
-            let vm = client.vm().to_owned();
+        let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
+        for (key, client) in clients {
             let all = client.finish()?;
-            samples.entry(vm).or_insert_with(Vec::new).extend(measured(&all, from.0, to.0));
+            samples.entry(key).or_default().extend(measured(&all, from.0, to.0));
         }
+        samples.retain(|_, samples| !samples.is_empty());
         for vm in self.vms.values_mut() {
             vm.vm.check()?;
         }
@@ -262,14 +357,130 @@ impl<'a> Lab<'a> {
             ..Repeat::default()
         };
         self.book_cpu(name, &before, &after, &mut repeat);
+        let clock = HostClock::through(self.began, HostClock::read());
+        repeat.rates = self.rates(&first, &last);
+        repeat.times_ms = self.times_ms(&clock, [&first, &last], from.1, to.1);
         let Some(daemon) = daemon else { return Ok((repeat, None, None)) };
-        let (findings, speed) = examine(daemon, from.1, to.1)?;
+        let truth = self.truth(name, &clock, [&first, &last]);
+        let (findings, speed) = examine(daemon, from.1, to.1, &truth)?;
         repeat.boosts = findings.boosts;
         repeat.boost_hits = findings.hits;
         repeat.decision_us = summary::latency(&findings.decisions_us);
         repeat.lost_events = findings.lost_events;
+        repeat.follow = findings.follow;
         let timeline = Timeline { arm: name.to_owned(), repeat: number, ..findings.timeline };
         Ok((repeat, Some(timeline), Some(speed)))
+    }
+
+    /// What every running workload has done, by VM and name.
+    fn readings(&mut self) -> Result<Readings, LabError> {
+        let mut readings = Readings::new();
+        for (name, vm) in &mut self.vms {
+            for workload in vm.running.clone() {
+                let report = vm.vm.report(&workload)?;
+                readings.insert((name.clone(), workload), Reading { at: Instant::now(), report });
+            }
+        }
+        Ok(readings)
+    }
+
+    /// Throughput between two readings.
+    fn rates(&self, first: &Readings, last: &Readings) -> IndexMap<String, Rate> {
+        let mut rates = IndexMap::new();
+        for ((vm, workload), end) in last {
+            let Some(begin) = first.get(&(vm.clone(), workload.clone())) else { continue };
+            let seconds = (end.at - begin.at).as_secs_f64();
+            let (unit, count) = match end.report.bytes {
+                0 => (Unit::Operations, end.report.operations.saturating_sub(begin.report.operations)),
+                bytes => (Unit::Bytes, bytes.saturating_sub(begin.report.bytes)),
+            };
+            if end.report.operations > 0 && seconds > 0.0 {
+                #[allow(clippy::cast_precision_loss)]
+                let per_s = count as f64 / seconds;
+                rates.insert(format!("{vm}/{workload}"), Rate { per_s, unit });
+            }
+        }
+        rates
+    }
+
+    /// Stamps of a workload of a VM, on the host's clock.
+    fn stamps(
+        &self,
+        clock: &HostClock,
+        readings: [&Readings; 2],
+        vm: &str,
+        workload: &str,
+    ) -> Vec<(Time, guest::StampKind)> {
+        let Some(guest_clock) = self.vms.get(vm).map(|vm| vm.vm.clock()) else { return Vec::new() };
+        let key = (vm.to_owned(), workload.to_owned());
+        let stamps = readings.into_iter().filter_map(|of| of.get(&key)).flat_map(|of| &of.report.stamps);
+        stamps.filter_map(|stamp| Some((clock.time(guest_clock.to_host(stamp.tsc)?), stamp.kind))).collect()
+    }
+
+    /// How long the operations took that ended in the measured time.
+    fn times_ms(
+        &self,
+        clock: &HostClock,
+        readings: [&Readings; 2],
+        from: Time,
+        to: Time,
+    ) -> IndexMap<String, Vec<f64>> {
+        let mut times = IndexMap::new();
+        for (vm, workload) in readings[1].keys() {
+            let mut begun = None;
+            let mut took = Vec::new();
+            for (at, kind) in self.stamps(clock, readings, vm, workload) {
+                match kind {
+                    guest::StampKind::Begin => begun = Some(at),
+                    guest::StampKind::End => {
+                        let begin = begun.take().filter(|_| at >= from && at <= to);
+                        took.extend(
+                            begin.map(|begin| Duration::from_nanos(at.since(begin)).as_secs_f64() * 1e3),
+                        );
+                    }
+                    _ => {}
+                }
+            }
+            if !took.is_empty() {
+                times.insert(format!("{vm}/{workload}"), took);
+            }
+        }
+        times
+    }
+
+    /// What the workloads know about their own I/O, by VM: of those VMs that run nothing else.
+    fn truth(&self, arm: &str, clock: &HostClock, readings: [&Readings; 2]) -> IndexMap<String, Truth> {
+        let arm = &self.scenario.arms[arm];
+        let mut truths = IndexMap::new();
+        for entry in &self.scenario.vms {
+            let run: Vec<_> = entry.workloads.iter().filter(|workload| !arm.stops(entry, workload)).collect();
+            let io_bound: Vec<&str> =
+                run.iter().filter(|of| is_io_bound(&of.kind)).map(|of| of.name.as_str()).collect();
+            if io_bound.is_empty() || !run.iter().all(|workload| knows_its_wakes(&workload.kind)) {
+                continue;
+            }
+            for vm in entry.names() {
+                let mut truth = Truth::default();
+                for workload in &io_bound {
+                    let mut shift = Shift::default();
+                    for (at, kind) in self.stamps(clock, readings, &vm, workload) {
+                        match kind {
+                            guest::StampKind::Wake => shift.wakes.push(at),
+                            guest::StampKind::IoBound => shift.changes.push((at, true)),
+                            guest::StampKind::CpuBound => shift.changes.push((at, false)),
+                            guest::StampKind::Begin | guest::StampKind::End => {}
+                        }
+                    }
+                    truth.wakes.extend(&shift.wakes);
+                    if !shift.changes.is_empty() {
+                        truth.shifts.push(shift);
+                    }
+                }
+                truth.wakes.sort_unstable();
+                truths.insert(vm, truth);
+            }
+        }
+        truths
     }
 
     /// A VM that died is the cause of whatever failed after it: the daemon, a client, a request.
@@ -292,7 +503,8 @@ impl<'a> Lab<'a> {
                     let runs = vm.running.contains(&workload.name);
                     match (runs, arm.stops(entry, workload)) {
                         (false, false) => {
-                            vm.vm.start(&workload.name, guest_workload(&workload.kind))?;
+                            let steps = |cost| steps(self.scenario.scaled_cost(cost), self.steps_per_s);
+                            vm.vm.start(&workload.name, guest_workload(&workload.kind, steps))?;
                             vm.running.push(workload.name.clone());
                         }
                         (true, true) => {
@@ -313,8 +525,9 @@ impl<'a> Lab<'a> {
             Daemon::Observe => false,
             Daemon::Act => true,
         };
-        let sockets: Vec<&Path> = self.vms.values().map(|vm| vm.vm.qmp()).collect();
-        let policy = &self.scenario.policy;
+        let tracked = self.vms.values().filter(|vm| vm.tracked);
+        let sockets: Vec<&Path> = tracked.map(|vm| vm.vm.qmp()).collect();
+        let policy = self.scenario.policy_of(&self.scenario.arms[arm]);
         let cpus = &self.scenario.host.client_cpus;
         let daemon =
             DaemonProcess::start(&self.config.frontdesk, &self.run_dir, &sockets, policy, cpus, act)?;
@@ -325,20 +538,47 @@ impl<'a> Lab<'a> {
         Ok(Some(daemon))
     }
 
-    fn start_clients(&self, repeat: u32) -> Result<Vec<Client>, LabError> {
+    /// Starts the clients; each with the key of its response times.
+    fn start_clients(&self, arm: &str, repeat: u32) -> Result<Vec<(String, AnyClient)>, LabError> {
+        let arm = &self.scenario.arms[arm];
+        // A client whose server is stopped in this arm has nothing to do.
+        let asked = |load: &LoadProfile| {
+            let entry = self.scenario.vms.iter().find(|entry| entry.name == load.vm);
+            entry.is_some_and(|entry| entry.target(load).is_some_and(|server| !arm.stops(entry, server)))
+        };
         let mut clients = Vec::new();
         for (number, (vm, load)) in (0u64..).zip(self.scenario.clients()) {
             let Some(server) = self.vms.get(&vm) else { continue };
-            clients.push(Client::start(ClientConfig {
-                server: SocketAddr::from((server.link.guest, load.port)),
-                vm,
-                protocol: load.protocol,
-                bytes: load.bytes,
-                think: self.scenario.scaled_think(load),
-                // The same in every arm of the repeat.
-                seed: u64::from(repeat) << 32 | number,
-                cpus: self.scenario.host.client_cpus.clone(),
-            })?);
+            if !asked(load) {
+                continue;
+            }
+            let key = self.scenario.response_key(&vm, load);
+            // The same in every arm of the repeat.
+            let seed = u64::from(repeat) << 32 | number;
+            let cpus = self.scenario.host.client_cpus.clone();
+            let start = |port, work| {
+                let server = SocketAddr::from((server.link.guest, port));
+                Client::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
+            };
+            let client = match load.kind {
+                LoadKind::Ask { protocol, port, bytes, think } => {
+                    let think = self.scenario.scaled_think(think);
+                    AnyClient::Plain(start(port, ClientWork::Ask { protocol, bytes, think })?)
+                }
+                LoadKind::Bulk { port } => AnyClient::Plain(start(port, ClientWork::Bulk)?),
+                LoadKind::Edit { think } => {
+                    let ssh_key = self.debian.as_ref().map(|of| of.ssh_key.clone()).unwrap_or_default();
+                    AnyClient::Editor(EditClient::start(EditConfig {
+                        vm: vm.clone(),
+                        server: SocketAddr::from((server.link.guest, SSH_PORT)),
+                        ssh_key,
+                        think: self.scenario.scaled_think(think),
+                        seed,
+                        cpus,
+                    })?)
+                }
+            };
+            clients.push((key, client));
         }
         Ok(clients)
     }
@@ -347,7 +587,7 @@ impl<'a> Lab<'a> {
     fn pass(
         &mut self,
         time: Duration,
-        clients: &[Client],
+        clients: &[(String, AnyClient)],
         mut daemon: Option<&mut DaemonProcess>,
     ) -> Result<(), LabError> {
         let end = Instant::now() + time;
@@ -361,7 +601,7 @@ impl<'a> Lab<'a> {
                     vm.vm.check()?;
                 }
             }
-            if clients.iter().any(Client::has_ended) {
+            if clients.iter().any(|(_, client)| client.has_ended()) {
                 // Its error comes when it is joined.
                 return Ok(());
             }
@@ -414,9 +654,14 @@ impl<'a> Lab<'a> {
 }
 
 /// Reads what the daemon recorded of the measured time.
-fn examine(daemon: DaemonProcess, from: Time, to: Time) -> Result<(Findings, f64), LabError> {
+fn examine(
+    daemon: DaemonProcess,
+    from: Time,
+    to: Time,
+    truth: &IndexMap<String, Truth>,
+) -> Result<(Findings, f64), LabError> {
     let records = frontdesk_host::read_recording(&daemon.stop()?)?;
-    Ok((replay::examine(&records, from, to)?, replay::engine_speed(&records)?))
+    Ok((replay::examine(&records, from, to, truth)?, replay::engine_speed(&records)?))
 }
 
 /// Response times in milliseconds of requests sent within the measured time.
@@ -425,7 +670,14 @@ fn measured(samples: &[Sample], from: Instant, to: Instant) -> Vec<f64> {
     within.map(|sample| sample.response.as_secs_f64() * 1000.0).collect()
 }
 
-fn guest_workload(kind: &WorkloadKind) -> guest::Workload {
+/// Steps of the computing loop that take `cost` of CPU time.
+fn steps(cost: Duration, steps_per_s: f64) -> u64 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Neither negative nor too large.
+    let steps = (cost.as_secs_f64() * steps_per_s) as u64;
+    steps
+}
+
+fn guest_workload(kind: &WorkloadKind, steps: impl Fn(Duration) -> u64) -> guest::Workload {
     match kind {
         WorkloadKind::Hog => guest::Workload::Hog,
         WorkloadKind::Echo { protocol, port, cost } => guest::Workload::Echo {
@@ -434,8 +686,78 @@ fn guest_workload(kind: &WorkloadKind) -> guest::Workload {
                 Protocol::Udp => guest::Protocol::Udp,
             },
             port: *port,
-            cost: *cost,
+            cost: steps(*cost),
         },
+        WorkloadKind::Shift { port, period } => guest::Workload::Shift { port: *port, period: *period },
+        WorkloadKind::ReadFiles => guest::Workload::ReadFiles,
+        WorkloadKind::ReadBurn { cost } => guest::Workload::ReadBurn { cost: steps(*cost) },
+        WorkloadKind::Sink { port } => guest::Workload::Sink { port: *port },
+        WorkloadKind::Messages { tasks, rounds } => {
+            guest::Workload::Messages { tasks: *tasks, rounds: *rounds }
+        }
+        WorkloadKind::Churn => guest::Workload::Churn,
+        WorkloadKind::Program { command, repeat, cold } => {
+            guest::Workload::Program { command: command.clone(), repeat: *repeat, cold: *cold }
+        }
+        WorkloadKind::Storm { of } => guest::Workload::Storm {
+            of: match of {
+                Storm::Packets => guest::Storm::Packets,
+                Storm::Tasks => guest::Storm::Tasks,
+                Storm::Switches => guest::Storm::Switches,
+            },
+        },
+    }
+}
+
+/// Whether a workload, as it is made, waits for I/O and then computes next to nothing.
+fn is_io_bound(kind: &WorkloadKind) -> bool {
+    match kind {
+        WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => cost.is_zero(),
+        WorkloadKind::ReadFiles | WorkloadKind::Shift { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether a workload stamps each time it wakes from I/O, or does none.
+fn knows_its_wakes(kind: &WorkloadKind) -> bool {
+    matches!(
+        kind,
+        WorkloadKind::Hog
+            | WorkloadKind::Echo { .. }
+            | WorkloadKind::ReadBurn { .. }
+            | WorkloadKind::ReadFiles
+            | WorkloadKind::Shift { .. }
+            | WorkloadKind::Churn
+    )
+}
+
+/// A client of whatever kind.
+enum AnyClient {
+    Plain(Client),
+    Editor(EditClient),
+}
+
+impl AnyClient {
+    /// Whether it does its work, not just prepares for it.
+    fn is_ready(&self) -> bool {
+        match self {
+            AnyClient::Plain(_) => true,
+            AnyClient::Editor(editor) => editor.is_typing(),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match self {
+            AnyClient::Plain(client) => client.has_ended(),
+            AnyClient::Editor(editor) => editor.has_ended(),
+        }
+    }
+
+    fn finish(self) -> Result<Vec<Sample>, LoadError> {
+        match self {
+            AnyClient::Plain(client) => client.finish(),
+            AnyClient::Editor(editor) => editor.finish(),
+        }
     }
 }
 

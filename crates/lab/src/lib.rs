@@ -3,8 +3,14 @@
 //! [`run`] boots the VMs of a scenario, runs its arms interleaved and repeated, and gives the result that
 //! `frontdesk-report` shows. [`Vm`] is the single VM underneath.
 
+mod cache;
+mod clock;
+mod command;
 mod cpu;
 mod daemon;
+mod data_disk;
+mod debian;
+mod edit;
 mod initramfs;
 mod kernel;
 mod lab;
@@ -16,10 +22,14 @@ mod replay;
 mod summary;
 mod vm;
 
+pub use cache::CacheError;
+pub use command::CommandError;
 pub use daemon::DaemonProcessError;
+pub use data_disk::{DiskError, data_disk};
+pub use debian::{Debian, DebianError, debian};
 pub use initramfs::{InitramfsError, add_to_initramfs, write_initramfs};
 pub use kernel::{Kernel, KernelError};
 pub use lab::{LabConfig, LabError, Progress, run};
 pub use load::LoadError;
-pub use net::{NetError, enter_namespace};
-pub use vm::{TapConfig, Vm, VmConfig, VmError};
+pub use net::NetError;
+pub use vm::{DiskConfig, DiskKind, TapConfig, Vm, VmConfig, VmError};

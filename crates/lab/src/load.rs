@@ -1,8 +1,9 @@
-//! Load from outside: clients that send a request, wait for the answer and think (TAVS §5.1).
+//! Load from outside: clients that send a request, wait for the answer and think, or send without pause (TAVS §5.1).
 
 use frontdesk_engine::Protocol;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -11,7 +12,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A request that is not answered within this fails the run.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// When the run is over, the answer to the last request is waited for this long. It belongs to the sample, but a server that
+/// computes for long should not hold up everybody.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
+/// How often a waiting client looks whether the run is over.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What a bulk client sends at once.
+const BULK_BYTES: usize = 64 << 10;
 
 /// What one client does.
 #[derive(Clone, Debug)]
@@ -19,15 +28,25 @@ pub(crate) struct ClientConfig {
     /// Name of the VM asked, for messages.
     pub(crate) vm: String,
     pub(crate) server: SocketAddr,
-    pub(crate) protocol: Protocol,
-    /// Bytes of a request.
-    pub(crate) bytes: usize,
-    /// Shortest and longest think time.
-    pub(crate) think: [Duration; 2],
+    pub(crate) work: ClientWork,
     /// Same seed, same think times: every arm of a repeat gets the same load.
     pub(crate) seed: u64,
     /// Physical CPUs the client runs on.
     pub(crate) cpus: Vec<u16>,
+}
+
+/// What a client does to its server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ClientWork {
+    Ask {
+        protocol: Protocol,
+        /// Bytes of a request.
+        bytes: usize,
+        /// Shortest and longest think time.
+        think: [Duration; 2],
+    },
+    /// Sends over TCP as fast as it is taken.
+    Bulk,
 }
 
 /// A request went wrong.
@@ -49,7 +68,22 @@ pub enum LoadError {
         /// The VM.
         vm: String,
     },
-    /// The client thread could not be given its priority.
+    /// The text editor that a client types into did not start or did not show what was typed.
+    #[error(
+        "the client that types into an editor of {vm} at {server}: {reason}. Its Debian system needs the packages nano and \
+         openssh-server, and `sshd -D -e` must run. The last it got: {output}"
+    )]
+    Editor {
+        /// The VM.
+        vm: String,
+        /// Its ssh server.
+        server: SocketAddr,
+        /// What went wrong.
+        reason: String,
+        /// The last bytes from the terminal and from ssh.
+        output: String,
+    },
+    /// The client could not be started, or not be given its priority.
     #[error("the client of {vm} can't be set up: {reason}")]
     Setup {
         /// The VM.
@@ -61,7 +95,6 @@ pub enum LoadError {
 
 /// A running client.
 pub(crate) struct Client {
-    vm: String,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Vec<Sample>, LoadError>>,
 }
@@ -76,20 +109,11 @@ pub(crate) struct Sample {
 impl Client {
     /// Connects and begins.
     pub(crate) fn start(config: ClientConfig) -> Result<Client, LoadError> {
-        let vm = config.vm.clone();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let connection = Connection::open(&config).map_err(|source| LoadError::Io {
-            vm: vm.clone(),
-            server: config.server,
-            source,
-        })?;
+        let connection = Connection::open(&config).map_err(|source| failed(&config, source))?;
         let thread = std::thread::spawn(move || run(&config, connection, &stopped));
-        Ok(Client { vm, stop, thread })
-    }
-
-    pub(crate) fn vm(&self) -> &str {
-        &self.vm
+        Ok(Client { stop, thread })
     }
 
     /// Whether the client ended before it was told to.
@@ -111,60 +135,119 @@ enum Connection {
 
 impl Connection {
     fn open(config: &ClientConfig) -> std::io::Result<Connection> {
-        match config.protocol {
+        let protocol = match config.work {
+            ClientWork::Ask { protocol, .. } => protocol,
+            ClientWork::Bulk => Protocol::Tcp,
+        };
+        match protocol {
             Protocol::Tcp => {
                 let stream = TcpStream::connect_timeout(&config.server, ANSWER_TIMEOUT)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+                stream.set_read_timeout(Some(LOOK))?;
+                stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
                 Ok(Connection::Tcp(stream))
             }
             Protocol::Udp => {
                 let socket = UdpSocket::bind("0.0.0.0:0")?;
                 socket.connect(config.server)?;
-                socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+                socket.set_read_timeout(Some(LOOK))?;
                 Ok(Connection::Udp(socket))
             }
         }
     }
 
-    fn ask(&mut self, request: &[u8], answer: &mut [u8]) -> std::io::Result<()> {
+    fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         match self {
-            Connection::Tcp(stream) => {
-                stream.write_all(request)?;
-                stream.read_exact(answer)
+            Connection::Tcp(stream) => stream.write_all(bytes),
+            Connection::Udp(socket) => socket.send(bytes).map(drop),
+        }
+    }
+
+    /// Receives an answer; false if `give_up` said so before it was there.
+    fn receive(&mut self, answer: &mut [u8], give_up: impl Fn() -> bool) -> std::io::Result<bool> {
+        let begin = Instant::now();
+        let mut length = 0;
+        loop {
+            let read = match self {
+                Connection::Tcp(stream) => stream.read(&mut answer[length..]),
+                Connection::Udp(socket) => socket.recv(answer).map(|_| answer.len()),
+            };
+            match read {
+                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => length += read,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    if give_up() {
+                        return Ok(false);
+                    }
+                    if begin.elapsed() > ANSWER_TIMEOUT {
+                        let what = format!("no answer within {ANSWER_TIMEOUT:?}");
+                        return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, what));
+                    }
+                }
+                Err(error) => return Err(error),
             }
-            Connection::Udp(socket) => {
-                socket.send(request)?;
-                socket.recv(answer).map(|_| ())
+            if length == answer.len() {
+                return Ok(true);
             }
         }
     }
 }
 
-fn run(
-    config: &ClientConfig,
-    mut connection: Connection,
-    stop: &AtomicBool,
-) -> Result<Vec<Sample>, LoadError> {
+fn run(config: &ClientConfig, connection: Connection, stop: &AtomicBool) -> Result<Vec<Sample>, LoadError> {
     // The client stands for a separate machine: what runs beside it here must not delay its clock.
     frontdesk_host::run_ahead(&config.cpus)
         .map_err(|reason| LoadError::Setup { vm: config.vm.clone(), reason: reason.to_string() })?;
+    match config.work {
+        ClientWork::Ask { bytes, think, .. } => ask(config, connection, bytes, think, stop),
+        ClientWork::Bulk => bulk(config, connection, stop),
+    }
+}
+
+fn ask(
+    config: &ClientConfig,
+    mut connection: Connection,
+    bytes: usize,
+    think: [Duration; 2],
+    stop: &AtomicBool,
+) -> Result<Vec<Sample>, LoadError> {
     let mut rng = SmallRng::seed_from_u64(config.seed);
-    let request: Vec<u8> = (0..=u8::MAX).cycle().take(config.bytes).collect();
-    let mut answer = vec![0; config.bytes];
+    let request: Vec<u8> = (0..=u8::MAX).cycle().take(bytes).collect();
+    let mut answer = vec![0; bytes];
     let mut samples = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(rng.random_range(config.think[0]..=config.think[1]));
+        std::thread::sleep(rng.random_range(think[0]..=think[1]));
         let sent = Instant::now();
-        connection.ask(&request, &mut answer).map_err(|source| LoadError::Io {
-            vm: config.vm.clone(),
-            server: config.server,
-            source,
-        })?;
+        let stopped = Cell::new(None);
+        let give_up = || {
+            if stop.load(Ordering::Relaxed) && stopped.get().is_none() {
+                stopped.set(Some(Instant::now()));
+            }
+            stopped.get().is_some_and(|at: Instant| at.elapsed() > LAST_ANSWER)
+        };
+        let answered = connection.send(&request).and_then(|()| connection.receive(&mut answer, give_up));
+        if !answered.map_err(|source| failed(config, source))? {
+            break;
+        }
         samples.push(Sample { sent, response: sent.elapsed() });
         if answer != request {
             return Err(LoadError::Garbled { vm: config.vm.clone() });
         }
     }
     Ok(samples)
+}
+
+fn bulk(
+    config: &ClientConfig,
+    mut connection: Connection,
+    stop: &AtomicBool,
+) -> Result<Vec<Sample>, LoadError> {
+    let data = vec![0x5a; BULK_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        connection.send(&data).map_err(|source| failed(config, source))?;
+    }
+    Ok(Vec::new())
+}
+
+fn failed(config: &ClientConfig, source: std::io::Error) -> LoadError {
+    LoadError::Io { vm: config.vm.clone(), server: config.server, source }
 }

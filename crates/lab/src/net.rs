@@ -37,7 +37,7 @@ pub(crate) struct Link {
 ///
 /// # Errors
 /// No privilege, or a kernel without network namespaces.
-pub fn enter_namespace() -> Result<(), NetError> {
+pub(crate) fn enter_namespace() -> Result<(), NetError> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(NetError::Namespace)?;
     ip(&["link", "set", "lo", "up"])
 }

@@ -34,6 +34,8 @@ pub(crate) fn measure(
             memory_mib: 128,
             kernel: kernel.image.clone(),
             initrd: initrd.to_owned(),
+            disks: Vec::new(),
+            time_slice: None,
             tap: None,
             plugin,
             cpus: scenario.host.vm_cpus.clone(),

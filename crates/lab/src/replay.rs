@@ -4,7 +4,10 @@ use frontdesk_engine::{
     ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
 };
 use frontdesk_host::Record;
-use frontdesk_scenario::{BeliefPoint, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
+use frontdesk_scenario::{
+    BeliefPoint, BlockMark, BoostSlice, Follow, PacketMark, RunSlice, Summary, TaskSlice, Timeline,
+};
+use indexmap::IndexMap;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
@@ -21,13 +24,44 @@ pub(crate) struct Findings {
     /// From each packet to its boost, in microseconds.
     pub(crate) decisions_us: Vec<f64>,
     pub(crate) lost_events: u64,
+    pub(crate) follow: Option<Follow>,
     pub(crate) timeline: Timeline,
 }
 
-/// Reads a recording for the interval between two points in time.
-pub(crate) fn examine(records: &[Record], from: Time, to: Time) -> Result<Findings, ConfigError> {
+/// What the workloads of a VM know of their own I/O.
+#[derive(Debug, Default)]
+pub(crate) struct Truth {
+    /// When an I/O-bound task woke from I/O, in order.
+    pub(crate) wakes: Vec<Time>,
+    /// The tasks that change their character.
+    pub(crate) shifts: Vec<Shift>,
+}
+
+/// A task that changes its character.
+#[derive(Debug, Default)]
+pub(crate) struct Shift {
+    /// When it woke from I/O, in order.
+    pub(crate) wakes: Vec<Time>,
+    /// When it became I/O-bound (true) or CPU-bound.
+    pub(crate) changes: Vec<(Time, bool)>,
+}
+
+impl Truth {
+    fn woke_between(&self, from: Time, to: Time) -> bool {
+        let next = self.wakes.partition_point(|wake| *wake < from);
+        self.wakes.get(next).is_some_and(|wake| *wake <= to)
+    }
+}
+
+/// Reads a recording for the interval between two points in time. `truth` is by name of the VM.
+pub(crate) fn examine(
+    records: &[Record],
+    from: Time,
+    to: Time,
+    truth: &IndexMap<String, Truth>,
+) -> Result<Findings, ConfigError> {
     let config = config(records);
-    let mut builder = Builder::new(from, to);
+    let mut builder = Builder::new(from, to, truth);
     builder.findings.timeline.belief_threshold = config.tavs.belief_threshold;
     let mut engine = Engine::new(config)?;
     let mut sampled = from;
@@ -51,7 +85,102 @@ pub(crate) fn examine(records: &[Record], from: Time, to: Time) -> Result<Findin
         }
         while engine.poll_action().is_some() {}
     }
-    Ok(builder.finish())
+    let mut findings = builder.finish();
+    findings.follow = follow(records, &findings.timeline, from, to, truth)?;
+    Ok(findings)
+}
+
+/// How the belief followed tasks that changed their character; `None` if none did.
+fn follow(
+    records: &[Record],
+    timeline: &Timeline,
+    from: Time,
+    to: Time,
+    truth: &IndexMap<String, Truth>,
+) -> Result<Option<Follow>, ConfigError> {
+    let (mut to_io, mut to_cpu, mut missed, mut wasted) = (Vec::new(), Vec::new(), 0, 0);
+    let shifts = truth.iter().flat_map(|(name, truth)| truth.shifts.iter().map(move |shift| (name, shift)));
+    for (name, shift) in shifts {
+        let Some(vm) = timeline.vms.iter().position(|vm| vm == name) else { continue };
+        let within = |at: &Time| *at >= from && *at <= to;
+        wasted +=
+            timeline.boosts.iter().filter(|boost| boost.vm == vm && !boost.hit).fold(0, |wasted, boost| {
+                let at = from.plus(boost.start);
+                let last = shift.changes.iter().rev().find(|(change, _)| *change <= at);
+                wasted + u64::from(last.is_some_and(|(_, io_bound)| !io_bound))
+            });
+        let Some(task) = task_that_woke(timeline, vm, &shift.wakes, from) else {
+            missed += shift.changes.iter().filter(|(at, _)| within(at)).count() as u64;
+            continue;
+        };
+        let beliefs = beliefs(records, name, task)?;
+        let ends = shift.changes.iter().skip(1).map(|(at, _)| *at).chain([to]);
+        for ((at, io_bound), end) in shift.changes.iter().zip(ends).filter(|((at, _), _)| within(at)) {
+            match beliefs.iter().find(|(when, believed)| when >= at && believed == io_bound) {
+                Some((when, _)) if *when <= end => {
+                    let lag = Duration::from_nanos(when.since(*at)).as_secs_f64() * 1000.0;
+                    if *io_bound { &mut to_io } else { &mut to_cpu }.push(lag);
+                }
+                // The last change may be followed after the end.
+                _ if end == to => {}
+                _ => missed += 1,
+            }
+        }
+    }
+    let median = |lags: &[f64]| Summary::of(lags).map_or(0.0, |summary| summary.p50);
+    let changed = !to_io.is_empty() || !to_cpu.is_empty() || missed > 0;
+    Ok(changed.then(|| Follow { to_io_ms: median(&to_io), to_cpu_ms: median(&to_cpu), missed, wasted }))
+}
+
+/// The task that was on a vCPU most often at these times.
+fn task_that_woke(timeline: &Timeline, vm: usize, wakes: &[Time], from: Time) -> Option<TaskId> {
+    let mut slices: Vec<&TaskSlice> = timeline.tasks.iter().filter(|slice| slice.vm == vm).collect();
+    slices.sort_by_key(|slice| slice.start);
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for wake in wakes.iter().filter(|wake| **wake >= from) {
+        let at = wake.since(from);
+        let next = slices.partition_point(|slice| slice.start <= at);
+        let slice = next.checked_sub(1).map(|index| slices[index]).filter(|slice| slice.end >= at);
+        if let Some(slice) = slice {
+            *counts.entry(slice.task.as_str()).or_default() += 1;
+        }
+    }
+    let (task, _) = counts.into_iter().max_by_key(|(task, count)| (*count, *task))?;
+    u64::from_str_radix(task.strip_prefix("0x")?, 16).ok().map(TaskId)
+}
+
+/// Each time at which a task began or ceased to be believed I/O-bound.
+fn beliefs(records: &[Record], vm: &str, task: TaskId) -> Result<Vec<(Time, bool)>, ConfigError> {
+    let config = config(records);
+    let threshold = config.tavs.belief_threshold;
+    let mut engine = Engine::new(config)?;
+    let id = records.iter().find_map(|record| match record {
+        Record::Vm { vm: id, name } if name == vm => Some(*id),
+        _ => None,
+    });
+    let Some(id) = id else { return Ok(Vec::new()) };
+    let mut beliefs = Vec::new();
+    let mut believed = false;
+    for record in records {
+        let at = match record {
+            Record::Event(event) => {
+                engine.on_event(event);
+                event.at
+            }
+            Record::Deadline(at) => {
+                engine.on_deadline(*at);
+                *at
+            }
+            _ => continue,
+        };
+        while engine.poll_action().is_some() {}
+        let now = engine.belief(id, task).is_some_and(|belief| belief > threshold);
+        if now != believed {
+            beliefs.push((at, now));
+            believed = now;
+        }
+    }
+    Ok(beliefs)
 }
 
 fn config(records: &[Record]) -> Config {
@@ -90,9 +219,10 @@ pub(crate) fn engine_speed(records: &[Record]) -> Result<f64, ConfigError> {
 }
 
 /// Builds the timeline of one interval.
-struct Builder {
+struct Builder<'a> {
     from: Time,
     to: Time,
+    truth: &'a IndexMap<String, Truth>,
     findings: Findings,
     index: HashMap<VmId, usize>,
     running: HashMap<(usize, Thread), (Time, u16)>,
@@ -102,6 +232,8 @@ struct Builder {
     hits: HashMap<(usize, u16), u64>,
     /// The packet that waits for a task switch, per VM.
     waiting: HashMap<usize, usize>,
+    /// Reads in flight, by VM and request.
+    reads: HashMap<(usize, u64), usize>,
 }
 
 /// What is on a vCPU.
@@ -113,11 +245,12 @@ struct OnVcpu {
     since: Time,
 }
 
-impl Builder {
-    fn new(from: Time, to: Time) -> Builder {
+impl<'a> Builder<'a> {
+    fn new(from: Time, to: Time, truth: &'a IndexMap<String, Truth>) -> Builder<'a> {
         Builder {
             from,
             to,
+            truth,
             findings: Findings::default(),
             index: HashMap::new(),
             running: HashMap::new(),
@@ -125,6 +258,7 @@ impl Builder {
             boosted: BTreeMap::new(),
             hits: HashMap::new(),
             waiting: HashMap::new(),
+            reads: HashMap::new(),
         }
     }
 
@@ -169,6 +303,19 @@ impl Builder {
                 self.task(vm, vcpu, at, |on| OnVcpu { halted: false, since: at, ..on });
             }
             EventKind::Packet { vm, protocol, port } => self.packet(engine, vm, protocol, port, at),
+            EventKind::BlockRead { vm, request } => {
+                let Some(vm) = self.index.get(&vm).copied().filter(|_| self.within(at)) else { return };
+                let reads = &mut self.findings.timeline.reads;
+                self.reads.insert((vm, request), reads.len());
+                reads.push(BlockMark { vm, at: at.since(self.from), done: None, decision: String::new() });
+            }
+            EventKind::BlockDone { vm: id, request } => {
+                let Some(vm) = self.index.get(&id).copied() else { return };
+                let Some(read) = self.reads.remove(&(vm, request)) else { return };
+                let read = &mut self.findings.timeline.reads[read];
+                read.done = Some(at.min(self.to).since(self.from));
+                read.decision = decision(engine, id);
+            }
             EventKind::Lost { count, .. } => {
                 self.findings.lost_events = self.findings.lost_events.saturating_add(count);
             }
@@ -212,8 +359,6 @@ impl Builder {
 
     fn packet(&mut self, engine: &Engine, id: VmId, protocol: Protocol, port: u16, at: Time) {
         let Some(vm) = self.index.get(&id).copied().filter(|_| self.within(at)) else { return };
-        let decision =
-            engine.explain(id).and_then(|vm| vm.decision).map(|decision| decision.verdict.to_string());
         let protocol = match protocol {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",
@@ -227,7 +372,7 @@ impl Builder {
             port,
             at,
             task_delay: None,
-            decision: decision.unwrap_or_default(),
+            decision: decision(engine, id),
         });
     }
 
@@ -243,8 +388,7 @@ impl Builder {
                 }
             }
             Boost::None => {
-                let explain = engine.explain(id).and_then(|vm| vm.vcpus.into_iter().nth(usize::from(vcpu)));
-                let hits = explain.map_or(0, |vcpu| vcpu.hits);
+                let hits = engine.boost_hits(id, vcpu).unwrap_or(0);
                 let before = self.hits.insert((vm, vcpu), hits).unwrap_or(0);
                 self.end_boost(vm, vcpu, at, hits > before);
             }
@@ -255,6 +399,8 @@ impl Builder {
         let Some(since) = self.boosted.remove(&(vm, vcpu)).filter(|since| self.within(*since)) else {
             return;
         };
+        let truth = self.truth.get(&self.findings.timeline.vms[vm]);
+        let hit = truth.map_or(hit, |truth| truth.woke_between(since, at));
         self.findings.boosts += 1;
         self.findings.hits += u64::from(hit);
         let (start, end) = (self.offset(since), self.offset(at));
@@ -290,6 +436,11 @@ impl Builder {
         timeline.beliefs.sort_by(|a, b| (a.at, a.vm, &a.task).cmp(&(b.at, b.vm, &b.task)));
         self.findings
     }
+}
+
+/// What the engine decided last about a VM, in words.
+fn decision(engine: &Engine, vm: VmId) -> String {
+    engine.decision(vm).map(|decision| decision.verdict.to_string()).unwrap_or_default()
 }
 
 fn task_name(task: TaskId) -> String {

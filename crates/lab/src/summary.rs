@@ -1,9 +1,16 @@
 //! From the repeats of the arms to their medians and the scenario's checks.
 
 use frontdesk_scenario::{
-    ArmResult, Bar, Check, Checks, Latency, Measure, Repeat, ResponseCheck, Responses, Scenario, Summary, Vm,
+    ArmResult, Bar, Check, Checks, Compare, Daemon, Follow, Gain, Latency, Measure, Rate, Repeat, Scenario,
+    Subject, Summary, Vm, WorkloadKind,
 };
 use indexmap::IndexMap;
+use std::time::Duration;
+
+/// A loss of throughput that can not be told from none.
+const SMALLEST_LOSS: f64 = 0.001;
+/// A task that computes for this long after each I/O keeps its VM busy.
+const LONG_COST: Duration = Duration::from_millis(100);
 
 /// CPU time of each VM over its fair share: what VMs that do not want theirs leave is shared by weight among those
 /// that do.
@@ -36,6 +43,25 @@ pub(crate) fn summarise(repeats: Vec<Repeat>) -> ArmResult {
         (vm, share.unwrap_or(0.0))
     });
     let cpu_share = shares.collect();
+    let rates = vms(|repeat| repeat.rates.keys().cloned().collect()).into_iter().filter_map(|workload| {
+        let all: Vec<Rate> = repeats.iter().filter_map(|r| r.rates.get(&workload).copied()).collect();
+        let unit = all.first()?.unit;
+        Some((workload, Rate { per_s: median(all.iter().map(|rate| rate.per_s))?, unit }))
+    });
+    let rates = rates.collect();
+    let times = vms(|repeat| repeat.times_ms.keys().cloned().collect()).into_iter().map(|workload| {
+        let all: Vec<Summary> =
+            repeats.iter().filter_map(|r| Summary::of(r.times_ms.get(&workload)?)).collect();
+        (workload, median_summary(&all))
+    });
+    let times_ms = times.collect();
+    let follows: Vec<Follow> = repeats.iter().filter_map(|repeat| repeat.follow).collect();
+    let follow = (!follows.is_empty()).then(|| Follow {
+        to_io_ms: median(follows.iter().map(|follow| follow.to_io_ms)).unwrap_or(0.0),
+        to_cpu_ms: median(follows.iter().map(|follow| follow.to_cpu_ms)).unwrap_or(0.0),
+        missed: follows.iter().map(|follow| follow.missed).sum(),
+        wasted: follows.iter().map(|follow| follow.wasted).sum(),
+    });
     let boosts: u64 = repeats.iter().map(|repeat| repeat.boosts).sum();
     let latencies: Vec<Latency> = repeats.iter().filter_map(|repeat| repeat.decision_us).collect();
     let latency = |pick: fn(&Latency) -> f64| median(latencies.iter().map(pick)).unwrap_or(0.0);
@@ -47,6 +73,9 @@ pub(crate) fn summarise(repeats: Vec<Repeat>) -> ArmResult {
     ArmResult {
         response_ms,
         cpu_share,
+        rates,
+        times_ms,
+        follow,
         boosts,
         pbhr: median(repeats.iter().filter_map(pbhr)),
         decision_us,
@@ -90,7 +119,8 @@ pub(crate) struct Extra {
 /// Every bar that the scenario sets.
 pub(crate) fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &Extra) -> Vec<Check> {
     let Checks {
-        response,
+        compare,
+        gain,
         share_error,
         pbhr: hit_ratio,
         decision_p99_us,
@@ -103,26 +133,60 @@ pub(crate) fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, ex
     let each = |pick: &dyn Fn(&Repeat) -> Option<f64>| {
         repeats("frontdesk").iter().filter_map(pick).collect::<Vec<f64>>()
     };
-    let ratios = |check: &ResponseCheck| {
-        let pairs = repeats(&check.of.arm).iter().zip(repeats(&check.over.arm));
-        let ratio = |(of, over): (&Repeat, &Repeat)| {
-            let number = |repeat, side| Some(measured(&pooled(repeat, scenario, side)?, check.measure));
-            Some(number(of, &check.of)? / number(over, &check.over)?)
-        };
-        pairs.filter_map(ratio).collect::<Vec<f64>>()
+    let compared = |check: &Compare| {
+        let other = check.over.as_ref().or(check.minus.as_ref());
+        let values = (0..repeats(&check.of.arm).len()).filter_map(|index| {
+            let number = |of: &Subject| number(repeats(&of.arm).get(index)?, scenario, of, check.measure);
+            let value = number(&check.of)?;
+            Some(match (other, &check.over) {
+                (None, _) => value,
+                (Some(other), Some(_)) => value / number(other)?,
+                (Some(other), None) => value - number(other)?,
+            })
+        });
+        values.collect::<Vec<f64>>()
     };
-    let responses = response
+    let gained = |gain: &Gain| {
+        let values = (0..repeats(&gain.of.arm).len()).filter_map(|index| {
+            let (of, base) = (repeats(&gain.of.arm).get(index)?, repeats(&gain.base).get(index)?);
+            let loser = Subject {
+                arm: String::new(),
+                vm: Some(gain.loser.vm.clone()),
+                workload: Some(gain.loser.workload.clone()),
+            };
+            let change = |subject| {
+                let number = |repeat| number(repeat, scenario, subject, Measure::Rate);
+                Some(number(of)? / number(base)? - 1.0)
+            };
+            // What is lost can be less than what can be measured.
+            Some(change(&gain.of)? / (-change(&loser)?).max(SMALLEST_LOSS))
+        });
+        values.collect::<Vec<f64>>()
+    };
+    let compares = compare
         .iter()
-        .filter_map(|check| Some(Check::median(check.name.as_str(), &ratios(check), check.bar()?)));
-    let wanting = wanting_vms(scenario, "frontdesk");
-    let worst_share = |repeat: &Repeat| {
-        let errors = repeat.cpu_share.iter().filter(|(vm, _)| wanting.contains(vm));
-        errors.map(|(_, share)| (share - 1.0).abs()).reduce(f64::max)
+        .filter_map(|check| Some(Check::median(check.name.as_str(), &compared(check), check.bar()?)));
+    let gains =
+        gain.iter().map(|gain| Check::median(gain.name.as_str(), &gained(gain), Bar::AtLeast(gain.at_least)));
+    let acting = scenario.arms.iter().filter(|(_, arm)| arm.daemon == Daemon::Act).map(|(name, _)| name);
+    let worst_share = |index: usize| {
+        let worst = acting.clone().filter_map(|arm| {
+            let wanting = wanting_vms(scenario, arm);
+            let repeat = repeats(arm).get(index)?;
+            // A VM that does not want its share may have less, but not more.
+            let error = |(vm, share): (&String, &f64)| {
+                if wanting.contains(vm) { (share - 1.0).abs() } else { (share - 1.0).max(0.0) }
+            };
+            repeat.cpu_share.iter().map(error).reduce(f64::max)
+        });
+        worst.reduce(f64::max)
     };
+    let shares: Vec<f64> =
+        (0..usize::try_from(scenario.repeats).unwrap_or(usize::MAX)).map_while(worst_share).collect();
     let at_most = |bar: Option<f64>| bar.map(Bar::AtMost);
     let at_least = |bar: Option<f64>| bar.map(Bar::AtLeast);
     let rows = [
-        ("CPU share, worst deviation of a VM", each(&worst_share), at_most(share_error)),
+        ("CPU share, worst deviation of a VM", shares, at_most(share_error)),
         ("PBHR: boosts that an I/O-bound task used", each(&pbhr), at_least(hit_ratio)),
         (
             "packet -> boost applied, p99 in us",
@@ -135,33 +199,75 @@ pub(crate) fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, ex
         ("engine, events per second", extra.engine_speed.clone(), at_least(engine_events_per_s)),
     ];
     let set = rows.into_iter().filter_map(|(name, values, bar)| Some((name, values, bar?)));
-    responses.chain(set.map(|(name, values, bar)| Check::median(name, &values, bar))).collect()
+    compares.chain(gains).chain(set.map(|(name, values, bar)| Check::median(name, &values, bar))).collect()
 }
 
-fn measured(summary: &Summary, measure: Measure) -> f64 {
+/// The number of a repeat that is meant; `None` if it was not measured.
+fn number(repeat: &Repeat, scenario: &Scenario, of: &Subject, measure: Measure) -> Option<f64> {
+    let responses = |pick: fn(&Summary) -> f64| {
+        let keys = response_keys(scenario, of);
+        let samples = repeat.samples_ms.iter().filter(|(key, _)| keys.contains(key));
+        let samples: Vec<f64> = samples.flat_map(|(_, samples)| samples).copied().collect();
+        Summary::of(&samples).as_ref().map(pick)
+    };
     match measure {
-        Measure::Mean => summary.mean,
-        Measure::P50 => summary.p50,
-        Measure::P95 => summary.p95,
-        Measure::P99 => summary.p99,
+        Measure::Mean => responses(|summary| summary.mean),
+        Measure::P50 => responses(|summary| summary.p50),
+        Measure::P95 => responses(|summary| summary.p95),
+        Measure::P99 => responses(|summary| summary.p99),
+        Measure::Rate => {
+            let keys = workload_keys(scenario, of);
+            keys.iter().filter_map(|key| Some(repeat.rates.get(key)?.per_s)).reduce(|a, b| a + b)
+        }
+        Measure::Time => {
+            let keys = workload_keys(scenario, of);
+            let times = keys.iter().filter_map(|key| repeat.times_ms.get(key)).flatten();
+            Summary::of(&times.copied().collect::<Vec<f64>>()).map(|summary| summary.mean)
+        }
+        Measure::Pbhr => pbhr(repeat),
+        Measure::Follow => repeat.follow.map(|follow| follow.to_io_ms.max(follow.to_cpu_ms)),
+        Measure::Wasted => (repeat.boosts > 0).then_some(float(repeat.follow?.wasted) / float(repeat.boosts)),
     }
 }
 
-/// The response times of the VMs that are meant, together.
-fn pooled(repeat: &Repeat, scenario: &Scenario, responses: &Responses) -> Option<Summary> {
-    let entry = scenario.vms.iter().find(|vm| Some(&vm.name) == responses.vm.as_ref());
-    let names = entry.map(Vm::names);
-    let meant = |vm: &String| names.as_ref().is_none_or(|names| names.contains(vm));
-    let samples = repeat.samples_ms.iter().filter(|(vm, _)| meant(vm)).flat_map(|(_, samples)| samples);
-    Summary::of(&samples.copied().collect::<Vec<f64>>())
+/// The VMs of the entry that is meant.
+fn vm_names(scenario: &Scenario, of: &Subject) -> Vec<String> {
+    let meant = scenario.vms.iter().filter(|vm| of.vm.as_ref().is_none_or(|name| *name == vm.name));
+    meant.flat_map(Vm::names).collect()
 }
 
-/// Names of the VMs that want all the CPU they can get in an arm.
+fn workload_keys(scenario: &Scenario, of: &Subject) -> Vec<String> {
+    let Some(workload) = &of.workload else { return Vec::new() };
+    vm_names(scenario, of).iter().map(|vm| format!("{vm}/{workload}")).collect()
+}
+
+/// Keys of the response times that are meant.
+fn response_keys(scenario: &Scenario, of: &Subject) -> Vec<String> {
+    let names = vm_names(scenario, of);
+    let clients = scenario.clients().filter(|(vm, _)| names.contains(vm));
+    let asked = clients.filter(|(_, load)| {
+        let entry = scenario.vms.iter().find(|entry| entry.name == load.vm);
+        let asked = entry.and_then(|entry| entry.target(load));
+        of.workload.as_ref().is_none_or(|name| asked.is_some_and(|workload| workload.name == *name))
+    });
+    asked.map(|(vm, load)| scenario.response_key(&vm, load)).collect()
+}
+
+/// Names of the VMs that want all the CPU they can get in an arm: those with a workload that never waits, or that computes
+/// so long at a time that its VM is hardly ever idle.
 pub(crate) fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
     let Some(arm) = scenario.arms.get(arm) else { return Vec::new() };
     let wants = scenario.vms.iter().filter(|vm| {
-        let hogs = vm.workloads.iter().filter(|w| w.kind == frontdesk_scenario::WorkloadKind::Hog);
-        hogs.into_iter().any(|hog| !arm.stops(vm, hog))
+        let running = vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
+        running.into_iter().any(|workload| match &workload.kind {
+            WorkloadKind::Hog
+            | WorkloadKind::Churn
+            | WorkloadKind::Messages { .. }
+            | WorkloadKind::Storm { .. } => true,
+            WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => *cost >= LONG_COST,
+            WorkloadKind::Program { repeat, cold, .. } => *repeat && !cold,
+            WorkloadKind::Shift { .. } | WorkloadKind::ReadFiles | WorkloadKind::Sink { .. } => false,
+        })
     });
     wants.flat_map(Vm::names).collect()
 }

@@ -1,6 +1,11 @@
 //! A real VM: QEMU without hardware help, and the control of what runs inside.
 
-use frontdesk_lab_guest::{CONTROL_PORT, IP_PARAMETER, Measurement, Message, Op, Request, Work, Workload};
+use crate::clock::{GuestClock, host_tsc};
+use frontdesk_lab_guest::{
+    Answer, CONTROL_PORT, DATA_PARAMETER, DEBIAN_PARAMETER, IP_PARAMETER, Measurement, Message, Op, Report,
+    Request, TIME_SLICE_PARAMETER, Work, Workload,
+};
+use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -9,6 +14,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -37,8 +43,12 @@ pub struct VmConfig {
     pub initrd: PathBuf,
     /// Its network, if any.
     pub tap: Option<TapConfig>,
+    /// Its disks, at most 26. The initramfs must be one for disks.
+    pub disks: Vec<DiskConfig>,
     /// The TCG plugin to load, if any.
     pub plugin: Option<PathBuf>,
+    /// Shortest time slice of the guest's scheduler, if not the kernel's.
+    pub time_slice: Option<Duration>,
     /// Physical CPUs that all its threads are pinned to; empty for no pinning.
     pub cpus: Vec<u16>,
     /// Folder for its sockets and logs; must exist. Its path must be short, or the sockets' addresses are too
@@ -46,6 +56,37 @@ pub struct VmConfig {
     pub run_dir: PathBuf,
     /// Files called `cgroup.procs` or `tasks` of the control groups that QEMU joins before it starts.
     pub cgroup_procs: Vec<PathBuf>,
+}
+
+/// A virtio disk. Other VMs may have the same image at the same time.
+///
+/// The host's page cache is passed by, as on a host where many VMs share a fast disk, unless the image is on a file system that has no
+/// direct I/O, like many a tmpfs. That is logged: reading is then as fast as memory from the second time on.
+#[derive(Clone, Debug)]
+pub struct DiskConfig {
+    /// File with its content, which stays as it is.
+    pub image: PathBuf,
+    /// What is on it.
+    pub kind: DiskKind,
+}
+
+/// What is on a disk, which is how the guest uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskKind {
+    /// Files to read. The guest can not write to it.
+    Data,
+    /// A Debian system. What the guest writes goes to a temporary file, and is gone with the VM.
+    Debian,
+}
+
+impl DiskKind {
+    /// The kernel parameter that tells the guest which disk it is.
+    fn parameter(self) -> &'static str {
+        match self {
+            DiskKind::Data => DATA_PARAMETER,
+            DiskKind::Debian => DEBIAN_PARAMETER,
+        }
+    }
 }
 
 /// A virtio network card on a tap interface of the host.
@@ -141,6 +182,7 @@ pub struct Vm {
     control: UnixStream,
     received: Vec<u8>,
     last_id: u64,
+    clock: GuestClock,
 }
 
 /// Where its sockets and logs are.
@@ -176,6 +218,11 @@ impl Vm {
         // A socket pair, not a socket in the file system: it is there before QEMU is.
         let (control, guest_end) = UnixStream::pair().map_err(failed("control socket"))?;
         let guest_end = OwnedFd::from(guest_end);
+        let mut disks = Vec::new();
+        for disk in &config.disks {
+            let what = format!("disk image {}", disk.image.display());
+            disks.push((disk, has_direct_io(&disk.image).map_err(failed(&what))?));
+        }
         let stderr = File::create(&files.stderr).map_err(failed("QEMU's log"))?;
         let mut groups = Vec::new();
         for path in &config.cgroup_procs {
@@ -192,7 +239,7 @@ impl Vm {
 
         let mut command = Command::new(QEMU);
         command
-            .args(arguments(config, &files, &guest_end))
+            .args(arguments(config, &disks, &files, &guest_end))
             .stdin(Stdio::null())
             .stdout(stderr.try_clone().map_err(failed("QEMU's log"))?)
             .stderr(stderr)
@@ -213,8 +260,9 @@ impl Vm {
                 Ok(rustix::io::fcntl_setfd(&guest_end, FdFlags::empty())?)
             });
         }
+        let clock = GuestClock::default();
         let qemu = command.spawn().map_err(failed(&format!("starting {QEMU}")))?;
-        Ok(Vm { name: config.name.clone(), files, qemu, control, received: Vec::new(), last_id: 0 })
+        Ok(Vm { name: config.name.clone(), files, qemu, control, received: Vec::new(), last_id: 0, clock })
     }
 
     /// Waits until the guest takes requests, at most `timeout`, and returns the release of its kernel.
@@ -249,11 +297,21 @@ impl Vm {
     /// # Errors
     /// [`VmError`] if the work or the guest fails, or the time is over.
     pub fn run(&mut self, work: Work, timeout: Duration) -> Result<Measurement, VmError> {
-        self.request(Op::Run { work }, timeout)?.ok_or_else(|| VmError::Refused {
-            name: self.name.clone(),
-            what: format!("run {work:?}"),
-            error: "the answer has no measurement".to_owned(),
-        })
+        match self.request(Op::Run { work }, timeout)? {
+            Answer::Measurement(measurement) => Ok(measurement),
+            other => Err(self.senseless(&format!("run {work:?}"), &other)),
+        }
+    }
+
+    /// What a workload has done since it was started, and its stamps since the last report.
+    ///
+    /// # Errors
+    /// [`VmError`] if no such workload runs or the guest fails.
+    pub fn report(&mut self, name: &str) -> Result<Report, VmError> {
+        match self.request(Op::Report { name: name.to_owned() }, REQUEST_TIMEOUT)? {
+            Answer::Report(report) => Ok(report),
+            other => Err(self.senseless(&format!("report on {name}"), &other)),
+        }
     }
 
     /// Checks that the VM is alive, answers, and that no workload ended by itself.
@@ -261,7 +319,19 @@ impl Vm {
     /// # Errors
     /// [`VmError`] says what is wrong.
     pub fn check(&mut self) -> Result<(), VmError> {
-        self.request(Op::Ping, REQUEST_TIMEOUT).map(drop)
+        let before = host_tsc();
+        match self.request(Op::Ping, REQUEST_TIMEOUT)? {
+            Answer::Clock(guest) => {
+                self.clock.learn(before, guest, host_tsc());
+                Ok(())
+            }
+            other => Err(self.senseless("tell its clock", &other)),
+        }
+    }
+
+    /// Where its time stamp counter lies on the host's, as far as the checks so far tell.
+    pub(crate) fn clock(&self) -> GuestClock {
+        self.clock
     }
 
     /// Name of the VM.
@@ -308,7 +378,7 @@ impl Vm {
         Ok(())
     }
 
-    fn request(&mut self, op: Op, timeout: Duration) -> Result<Option<Measurement>, VmError> {
+    fn request(&mut self, op: Op, timeout: Duration) -> Result<Answer, VmError> {
         let what = format!("do {op:?}");
         self.last_id += 1;
         let request = Request { id: self.last_id, op };
@@ -320,7 +390,7 @@ impl Vm {
             sent => sent.map_err(|source| self.setup(&what, source))?,
         }
         match self.receive(&what, timeout)? {
-            Message::Done { id, measurement } if id == self.last_id => Ok(measurement),
+            Message::Done { id, answer } if id == self.last_id => Ok(answer),
             Message::Failed { id, error } if id == self.last_id => {
                 Err(VmError::Refused { name: self.name.clone(), what, error })
             }
@@ -362,6 +432,11 @@ impl Vm {
                 Err(source) => return Err(self.setup(what, source)),
             }
         }
+    }
+
+    fn senseless(&self, what: &str, answer: &Answer) -> VmError {
+        let (name, what) = (self.name.clone(), what.to_owned());
+        VmError::Refused { name, what, error: format!("it answered {answer:?}") }
     }
 
     fn setup(&self, what: &str, source: io::Error) -> VmError {
@@ -416,8 +491,32 @@ impl Drop for Vm {
     }
 }
 
-/// QEMU's arguments. `control` is the guest's end of the control socket.
-fn arguments(config: &VmConfig, files: &Files, control: &OwnedFd) -> Vec<OsString> {
+/// Whether a file can be read past the page cache.
+fn has_direct_io(image: &Path) -> io::Result<bool> {
+    // Also tells whether it is there and may be read.
+    if !File::open(image)?.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    // Flags are bits: the sign has no meaning.
+    let direct = OFlags::DIRECT.bits().cast_signed();
+    let has = File::options().read(true).custom_flags(direct).open(image).is_ok();
+    if !has {
+        tracing::warn!(
+            "{} is on a file system without direct I/O: its VM reads from memory",
+            image.display()
+        );
+    }
+    Ok(has)
+}
+
+/// QEMU's arguments. `disks` are those of `config`, each with whether it has direct I/O; `control` is the guest's end of the control
+/// socket.
+fn arguments(
+    config: &VmConfig,
+    disks: &[(&DiskConfig, bool)],
+    files: &Files,
+    control: &OwnedFd,
+) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut add = |option: &str, value: &str| arguments.extend([format!("-{option}").into(), value.into()]);
     add("name", &format!("{},debug-threads=on", config.name));
@@ -442,6 +541,13 @@ fn arguments(config: &VmConfig, files: &Files, control: &OwnedFd) -> Vec<OsStrin
     if let Some(tap) = &config.tap {
         parameters += &format!(" {IP_PARAMETER}={}/{}", tap.guest_ip, tap.prefix);
     }
+    if let Some(slice) = config.time_slice {
+        parameters += &format!(" {TIME_SLICE_PARAMETER}={}", slice.as_nanos());
+    }
+    // The guest numbers its disks as they come.
+    for ((disk, _), letter) in disks.iter().zip('a'..='z') {
+        parameters += &format!(" {}=vd{letter}", disk.kind.parameter());
+    }
     add("append", &parameters);
     add("chardev", &format!("file,id=console,path={}", escaped(&files.console)));
     add("serial", "chardev:console");
@@ -455,6 +561,16 @@ fn arguments(config: &VmConfig, files: &Files, control: &OwnedFd) -> Vec<OsStrin
         // No boot ROM: it would only slow the boot.
         add("device", &format!("virtio-net-pci,netdev=net,mac={},romfile=", tap.mac));
     }
+    for (number, (disk, direct)) in disks.iter().enumerate() {
+        let image = escaped(&disk.image);
+        let change = match disk.kind {
+            DiskKind::Data => "readonly=on",
+            DiskKind::Debian => "snapshot=on",
+        };
+        let mode = if *direct { "cache=none,aio=native" } else { "cache=writeback,aio=threads" };
+        add("drive", &format!("file={image},format=raw,if=none,id=disk{number},{change},{mode}"));
+        add("device", &format!("virtio-blk-pci,drive=disk{number}"));
+    }
     if let Some(plugin) = &config.plugin {
         add("plugin", &escaped(plugin));
     }
@@ -465,4 +581,65 @@ fn arguments(config: &VmConfig, files: &Files, control: &OwnedFd) -> Vec<OsStrin
 /// A path as a value in a QEMU option: commas doubled.
 fn escaped(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(run_dir: &Path, disks: Vec<DiskConfig>) -> VmConfig {
+        VmConfig {
+            name: "test".into(),
+            vcpus: 1,
+            memory_mib: 128,
+            kernel: "/kernel".into(),
+            initrd: "/initrd".into(),
+            tap: None,
+            disks,
+            time_slice: None,
+            plugin: None,
+            cpus: Vec::new(),
+            run_dir: run_dir.into(),
+            cgroup_procs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_guest_is_told_its_disks_in_their_order() {
+        let disk = |image: &str, kind| DiskConfig { image: image.into(), kind };
+        let disks = vec![disk("/a,b.img", DiskKind::Debian), disk("/data.img", DiskKind::Data)];
+        let config = config(Path::new("/run"), disks);
+        let (control, _) = UnixStream::pair().unwrap();
+        let disks = [(&config.disks[0], true), (&config.disks[1], false)];
+        let arguments = arguments(&config, &disks, &Files::of(&config), &control.into());
+        let values = |option: &str| {
+            let pairs = arguments.windows(2).filter(|pair| pair[0] == option);
+            pairs.map(|pair| pair[1].to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert!(values("-append")[0].ends_with(" frontdesk.debian=vda frontdesk.data=vdb"));
+        let wanted = [
+            "file=/a,,b.img,format=raw,if=none,id=disk0,snapshot=on,cache=none,aio=native",
+            "file=/data.img,format=raw,if=none,id=disk1,readonly=on,cache=writeback,aio=threads",
+        ];
+        assert_eq!(values("-drive"), wanted);
+        let devices = values("-device");
+        assert!(
+            devices.ends_with(&["virtio-blk-pci,drive=disk0".into(), "virtio-blk-pci,drive=disk1".into()])
+        );
+    }
+
+    #[test]
+    fn an_image_that_can_not_be_read_is_told() {
+        let run_dir = tempfile::tempdir().unwrap();
+        for (image, why) in
+            [(run_dir.path().join("gone.img"), "No such file"), (run_dir.path().into(), "not a file")]
+        {
+            let disk = DiskConfig { image: image.clone(), kind: DiskKind::Data };
+            let error = Vm::boot(&config(run_dir.path(), vec![disk])).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("disk image {}", image.display())) && error.contains(why),
+                "{error}"
+            );
+        }
+    }
 }

@@ -36,7 +36,7 @@ fn config(run_dir: &TempDir, kernel: &str, vcpus: u16) -> VmConfig {
     let kernel = Kernel::resolve(kernel, None).unwrap();
     let guest = built("FRONTDESK_GUEST", "x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
     let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &guest, &initrd).unwrap();
+    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
     VmConfig {
         name: "test".into(),
         vcpus,
@@ -44,6 +44,8 @@ fn config(run_dir: &TempDir, kernel: &str, vcpus: u16) -> VmConfig {
         kernel: kernel.image,
         initrd,
         tap: None,
+        disks: Vec::new(),
+        time_slice: None,
         plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
         cpus: Vec::new(),
         run_dir: run_dir.path().into(),
@@ -163,7 +165,7 @@ fn work_is_measured_and_refusals_are_told() {
     assert!(long > short, "a hundred times the work took {long:?} and {short:?}");
     assert!(vm.run(Work::Fork { rounds: 10 }, PATIENCE).unwrap().elapsed > Duration::ZERO);
 
-    let echo = |protocol| Workload::Echo { protocol, port: 7, cost: Duration::ZERO };
+    let echo = |protocol| Workload::Echo { protocol, port: 7, cost: 0 };
     vm.start("tcp", echo(Protocol::Tcp)).unwrap();
     vm.start("udp", echo(Protocol::Udp)).unwrap();
     let refused = |result: Result<(), VmError>, text: &str| match result {

@@ -71,7 +71,7 @@ fn host_trials_pass_on(kernel: &str) -> Result<()> {
     let kernel = Kernel::resolve(kernel, None)?;
     let program = env::current_exe()?;
     let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &program, &initrd)?;
+    write_initramfs(&kernel, &program, &initrd, false)?;
     let tools = TOOLS.map(PathBuf::from);
     let mut files = libraries(&program)?;
     for tool in &tools {
@@ -86,6 +86,8 @@ fn host_trials_pass_on(kernel: &str) -> Result<()> {
         kernel: kernel.image,
         initrd,
         tap: None,
+        disks: Vec::new(),
+        time_slice: None,
         plugin: None,
         cpus: Vec::new(),
         run_dir: run_dir.path().into(),

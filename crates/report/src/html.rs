@@ -1,9 +1,9 @@
 //! The report as one HTML file.
 
-use crate::ReportError;
-use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread};
-use crate::plot;
-use frontdesk_scenario::{ArmResult, Outcome, Timeline};
+use crate::arms::{Quantity, comparison};
+use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread, throughput};
+use crate::{ReportError, plot};
+use frontdesk_scenario::{ArmResult, Follow, Outcome, Rate, Summary, Timeline};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("style.css");
@@ -105,8 +105,8 @@ fn checks(outcome: &Outcome) -> Markup {
                     }
                 }
                 p.note {
-                    "The value is the median over the repeats, the spread its lowest and highest. Ratios are between "
-                    "arms of the same repeat."
+                    "The value is the median over the repeats, the spread its lowest and highest. Ratios and "
+                    "differences are between arms of the same repeat."
                 }
             }
         }
@@ -114,80 +114,123 @@ fn checks(outcome: &Outcome) -> Markup {
 }
 
 fn arms(outcome: &Outcome) -> Markup {
+    let responses = |arm: &ArmResult| {
+        let row = |(vm, of): (&String, &Summary)| {
+            let numbers = [of.mean, of.p50, of.p95, of.p99, of.max].map(number);
+            [vm.clone(), of.count.to_string()].into_iter().chain(numbers).collect()
+        };
+        arm.response_ms.iter().map(row).collect()
+    };
+    let rates = |arm: &ArmResult| {
+        let row = |(workload, rate): (&String, &Rate)| vec![workload.clone(), throughput(*rate)];
+        arm.rates.iter().map(row).collect()
+    };
+    let times = |arm: &ArmResult| {
+        let row = |(workload, of): (&String, &Summary)| {
+            let numbers = [of.mean, of.p50, of.max].map(number);
+            [workload.clone(), of.count.to_string()].into_iter().chain(numbers).collect()
+        };
+        arm.times_ms.iter().map(row).collect()
+    };
+    let follow = |arm: &ArmResult| {
+        let row = |of: Follow| {
+            vec![number(of.to_io_ms), number(of.to_cpu_ms), of.missed.to_string(), of.wasted.to_string()]
+        };
+        arm.follow.into_iter().map(row).collect()
+    };
+    let all = |arm: &ArmResult| {
+        let lost: u64 = arm.repeats.iter().map(|repeat| repeat.lost_events).sum();
+        vec![vec![
+            extent_of(arm.cpu_share.values().copied()).map_or_else(dash, extent),
+            arm.boosts.to_string(),
+            optional(arm.pbhr),
+            latency(arm.decision_us),
+            arm.daemon_cpu.map_or_else(dash, percent),
+            lost.to_string(),
+        ]]
+    };
     html! {
         section {
             h2 { "Arms" }
+            (by_arm(
+                outcome,
+                Some("VM under load"),
+                &["Requests", "Mean, ms", "p50", "p95", "p99", "Max"],
+                "Response times as the client outside saw them, in milliseconds: medians over the repeats.",
+                responses,
+            ))
+            (by_arm(
+                outcome,
+                Some("VM/workload"),
+                &["Throughput"],
+                "What each workload did: bytes it read or received, else its operations. Medians over the repeats.",
+                rates,
+            ))
+            (by_arm(
+                outcome,
+                Some("VM/workload"),
+                &["Operations", "Mean, ms", "p50", "Max"],
+                "How long the operations of the workloads that repeat took, in milliseconds: medians over the repeats.",
+                times,
+            ))
+            (by_arm(
+                outcome,
+                None,
+                &["CPU share", "Boosts", "PBHR", "Decision, µs", "Daemon CPU", "Events lost"],
+                "CPU share: CPU time over fair share, smallest and largest of all VMs. PBHR: fraction of boosts in \
+                 which an I/O-bound task really woke. Decision: from a packet in the kernel to the boost applied, p50 / \
+                 p99 / max. Daemon CPU: CPU time of frontdesk itself over wall-clock time.",
+                all,
+            ))
+            (by_arm(
+                outcome,
+                None,
+                &["To I/O-bound, ms", "To CPU-bound, ms", "Missed changes", "Wasted boosts"],
+                "How the belief follows a task that changes its character: the time until it is believed to be what it \
+                 has become, the changes that were over before that, and the boosts while no task was I/O-bound. \
+                 Medians.",
+                follow,
+            ))
+        }
+    }
+}
+
+/// A table with rows of each arm, and a note below: a column of text if `text` names one, then numbers. Nothing without rows.
+fn by_arm(
+    outcome: &Outcome,
+    text: Option<&str>,
+    numbers: &[&str],
+    note: &str,
+    rows: impl Fn(&ArmResult) -> Vec<Vec<String>>,
+) -> Markup {
+    let arms = outcome.arms.iter().enumerate();
+    let rows: Vec<_> = arms
+        .flat_map(|(index, (name, arm))| rows(arm).into_iter().map(move |row| (index, name, row)))
+        .collect();
+    html! {
+        @if !rows.is_empty() {
             div.wide {
                 table {
                     thead {
                         tr {
                             th { "Arm" }
-                            th { "VM under load" }
-                            th.number { "Requests" }
-                            th.number { "Mean, ms" }
-                            th.number { "p50" }
-                            th.number { "p95" }
-                            th.number { "p99" }
-                            th.number { "Max" }
+                            @if let Some(text) = text { th { (text) } }
+                            @for title in numbers { th.number { (title) } }
                         }
                     }
                     tbody {
-                        @for (index, (name, arm)) in outcome.arms.iter().enumerate() {
-                            @for (vm, of) in &arm.response_ms {
-                                tr {
-                                    td { (arm_name(index, name)) }
-                                    td { (vm) }
-                                    td.number { (of.count) }
-                                    @for value in [of.mean, of.p50, of.p95, of.p99, of.max] {
-                                        td.number { (number(value)) }
-                                    }
+                        @for (index, name, row) in rows {
+                            tr {
+                                td { (arm_name(index, name)) }
+                                @for (column, cell) in row.into_iter().enumerate() {
+                                    td.number[column > 0 || text.is_none()] { (cell) }
                                 }
                             }
                         }
                     }
                 }
             }
-            p.note { "Response times as the client outside saw them, in milliseconds: medians over the repeats." }
-            div.wide {
-                table {
-                    thead {
-                        tr {
-                            th { "Arm" }
-                            th.number { "CPU share" }
-                            th.number { "Boosts" }
-                            th.number { "PBHR" }
-                            th.number { "Decision, µs" }
-                            th.number { "Daemon CPU" }
-                            th.number { "Events lost" }
-                        }
-                    }
-                    tbody {
-                        @for (index, (name, arm)) in outcome.arms.iter().enumerate() {
-                            (arm_row(index, name, arm))
-                        }
-                    }
-                }
-            }
-            p.note {
-                "CPU share: CPU time over fair share, smallest and largest of all VMs. PBHR: fraction of boosts in "
-                "which an I/O-bound task really ran. Decision: from a packet in the kernel to the boost applied, "
-                "p50 / p99 / max. Daemon CPU: CPU time of frontdesk itself over wall-clock time."
-            }
-        }
-    }
-}
-
-fn arm_row(index: usize, name: &str, arm: &ArmResult) -> Markup {
-    let lost: u64 = arm.repeats.iter().map(|repeat| repeat.lost_events).sum();
-    html! {
-        tr {
-            td { (arm_name(index, name)) }
-            td.number { (extent_of(arm.cpu_share.values().copied()).map_or_else(dash, extent)) }
-            td.number { (arm.boosts) }
-            td.number { (optional(arm.pbhr)) }
-            td.number { (latency(arm.decision_us)) }
-            td.number { (arm.daemon_cpu.map_or_else(dash, percent)) }
-            td.number { (lost) }
+            p.note { (note) }
         }
     }
 }
@@ -209,6 +252,25 @@ fn plots(outcome: &Outcome, timelines: &[Timeline]) -> Result<Markup, ReportErro
     let shared = outcome.arms.values().any(|arm| !arm.cpu_share.is_empty());
     let delayed = timelines.iter().flat_map(|of| &of.packets).any(|packet| packet.task_delay.is_some());
     let mut figures = Vec::new();
+    for quantity in Quantity::ALL {
+        let Some(plot) = comparison(outcome, quantity)? else { continue };
+        let (title, what) = match quantity {
+            Quantity::Response => ("Mean response by arm", "How long the client waits; less is better."),
+            Quantity::Throughput => ("Throughput by arm", "What the workload gets done; more is better."),
+            Quantity::OperationTime => {
+                ("Time of an operation by arm", "How long a run of the workload takes; less is better.")
+            }
+            Quantity::Pbhr => (
+                "PBHR by arm",
+                "The fraction of boosts in which an I/O-bound task really woke; more is better.",
+            ),
+        };
+        let explanation = format!(
+            "{what} Each dot is the median over the repeats of an arm, and the line through it goes from the lowest to \
+             the highest."
+        );
+        figures.push(figure(title, &plot, &explanation, &html! {}));
+    }
     if sampled {
         let explanation = "How large a part of the requests was answered within a time: further left is faster, and \
             where a line reaches 100 % is the longest wait. All repeats and VMs under load together.";

@@ -2,12 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+mod arms;
 mod html;
 mod number;
 mod perfetto;
 mod plot;
 mod table;
 
+pub use arms::{Quantity, svg_arms};
 pub use html::html;
 pub use perfetto::perfetto;
 pub use plot::svg_cdf;

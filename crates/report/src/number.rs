@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use frontdesk_scenario::{Bar, Check, Latency};
+use frontdesk_scenario::{Bar, Check, Latency, Rate, Unit};
 use std::ops::RangeInclusive;
 
 /// About three significant digits: 0.012, 1.15, 74.8, 1234, 5.21 M.
@@ -53,6 +53,20 @@ pub(crate) fn latency(latency: Option<Latency>) -> String {
     latency.map_or_else(dash, show)
 }
 
+/// Throughput in the unit in which it is shown.
+pub(crate) fn scaled(rate: Rate) -> (f64, &'static str) {
+    match rate.unit {
+        Unit::Operations => (rate.per_s, "ops/s"),
+        Unit::Bytes => (rate.per_s / 1e6, "MB/s"),
+    }
+}
+
+/// Throughput, as "12.5 MB/s".
+pub(crate) fn throughput(rate: Rate) -> String {
+    let (value, unit) = scaled(rate);
+    format!("{} {unit}", number(value))
+}
+
 /// Smallest and largest, as "0.98 – 1.02".
 pub(crate) fn extent(extent: RangeInclusive<f64>) -> String {
     format!("{} – {}", number(*extent.start()), number(*extent.end()))
@@ -94,6 +108,12 @@ mod tests {
     fn trailing_zeros_go_and_others_stay() {
         let shown = [0.0, 0.1, 1.15, 20.0, 200.0, 5e6, 0.000_02].map(trimmed).join(" ");
         assert_eq!(shown, "0 0.1 1.15 20 200 5 M 2e-5");
+    }
+
+    #[test]
+    fn throughput_has_the_unit_that_it_counts() {
+        let shown = [Unit::Operations, Unit::Bytes].map(|unit| throughput(Rate { per_s: 1_234_500.0, unit }));
+        assert_eq!(shown, ["1.23 M ops/s", "1.23 MB/s"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use frontdesk_scenario::Timeline;
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 
 /// The process that stands for the physical CPUs; that of VM `i` is this plus 1 plus `i`.
@@ -12,12 +12,14 @@ const PCPUS: u64 = 1;
 const VCPUS: u64 = 1;
 /// the boosts of each,
 const BOOSTS: u64 = 100_000;
-/// and its packets.
+/// its packets,
 const PACKETS: u64 = 200_000;
+/// and the blocks that it reads.
+const READS: u64 = 300_000;
 
 /// Writes what happened in one repeat as a trace that <https://ui.perfetto.dev> opens: a track for each physical CPU
-/// with the VM thread on it, and for each VM a track for each vCPU with the guest task on it, the boosts, the packets
-/// and the degrees of belief. The slices of a track are sorted and do not overlap.
+/// with the VM thread on it, and for each VM a track for each vCPU with the guest task on it, the boosts, the packets,
+/// the blocks read and the degrees of belief. The slices of a track are sorted and do not overlap.
 ///
 /// # Errors
 /// When `out` can not be written to.
@@ -44,16 +46,32 @@ pub fn perfetto(timeline: &Timeline, out: &mut impl Write) -> Result<()> {
         trace.slice(boosts, "boost".to_owned(), [boost.start, boost.end], json!({ "hit": boost.hit }));
     }
     trace.slices()?;
-    let mut named = Vec::new();
+    let receiving: BTreeSet<_> = timeline.packets.iter().map(|packet| packet.vm).collect();
+    for vm in receiving {
+        trace.name("thread_name", vm_process(vm), PACKETS, "packets")?;
+    }
     for packet in &timeline.packets {
-        let process = vm_process(packet.vm);
-        if !named.contains(&process) {
-            trace.name("thread_name", process, PACKETS, "packets")?;
-            named.push(process);
-        }
         let args = json!({ "protocol": packet.protocol, "port": packet.port, "decision": packet.decision });
         let name = format!("{} {}", packet.protocol, packet.port);
+        let process = vm_process(packet.vm);
         trace.event(&Event { s: Some("t"), args, ..Event::new("i", &name, process, PACKETS, packet.at) })?;
+    }
+    let reading: BTreeSet<_> = timeline.reads.iter().map(|read| read.vm).collect();
+    for vm in reading {
+        trace.name("thread_name", vm_process(vm), READS, "block reads")?;
+    }
+    for (index, read) in timeline.reads.iter().enumerate() {
+        let args = json!({ "decision": read.decision });
+        let event = |ph, at| Event::new(ph, "read", vm_process(read.vm), READS, at);
+        // Reads overlap, which slices of a track must not; asynchronous events may.
+        let asynchronous = |ph, at| Event { cat: Some("block"), id: Some(index), ..event(ph, at) };
+        match read.done {
+            Some(done) => {
+                trace.event(&Event { args, ..asynchronous("b", read.at) })?;
+                trace.event(&asynchronous("e", done.max(read.at)))?;
+            }
+            None => trace.event(&Event { s: Some("t"), args, ..event("i", read.at) })?,
+        }
     }
     for point in &timeline.beliefs {
         let args = json!({ "belief": point.belief });
@@ -86,13 +104,30 @@ struct Event<'a> {
     dur: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<&'static str>,
+    /// Of an asynchronous event: what makes its id unique,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    /// and the id, which its begin and end have in common.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<usize>,
     #[serde(skip_serializing_if = "Value::is_null")]
     args: Value,
 }
 
 impl<'a> Event<'a> {
     fn new(ph: &'static str, name: &'a str, pid: u64, tid: u64, at: u64) -> Self {
-        Event { ph, name, pid, tid, ts: micros(at), dur: None, s: None, args: Value::Null }
+        Event {
+            ph,
+            name,
+            pid,
+            tid,
+            ts: micros(at),
+            dur: None,
+            s: None,
+            cat: None,
+            id: None,
+            args: Value::Null,
+        }
     }
 }
 

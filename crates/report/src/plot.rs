@@ -16,16 +16,17 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 /// Text, axes, and grid. The style sheet of the page knows these values.
-const INK: RGBColor = RGBColor(0x24, 0x29, 0x2F);
+pub(crate) const INK: RGBColor = RGBColor(0x24, 0x29, 0x2F);
 const AXIS: RGBColor = RGBColor(0x8C, 0x95, 0x9F);
 const GRID: RGBColor = RGBColor(0xE4, 0xE8, 0xEC);
 
-/// Colours that people with any kind of colour vision tell apart (Okabe and Ito).
-pub(crate) const PALETTE: [RGBColor; 7] = [
+/// Colours that people with any kind of colour vision tell apart (Okabe and Ito); the last three, which come with many arms only, are
+/// harder to.
+pub(crate) const PALETTE: [RGBColor; 10] = [
     RGBColor(0xD5, 0x5E, 0x00),
     RGBColor(0xE6, 0x9F, 0x00),
     RGBColor(0x00, 0x72, 0xB2),
@@ -33,17 +34,22 @@ pub(crate) const PALETTE: [RGBColor; 7] = [
     RGBColor(0xCC, 0x79, 0xA7),
     RGBColor(0x56, 0xB4, 0xE9),
     RGBColor(0x66, 0x66, 0x66),
+    RGBColor(0x7B, 0x5C, 0xB8),
+    RGBColor(0x8A, 0x9A, 0x1A),
+    RGBColor(0x8A, 0x5A, 0x3C),
 ];
 
-const WIDTH: i32 = 1600;
+pub(crate) const WIDTH: i32 = 1600;
 const HEIGHT: i32 = 760;
 /// Where the plotting area begins, behind the labels of the y axis.
-const LEFT: i32 = 130;
+pub(crate) const LEFT: i32 = 130;
 /// What is left free of that, so that the label is not cut.
-const MARGIN: i32 = 14;
+pub(crate) const MARGIN: i32 = 14;
+/// What is left free on the other side.
+pub(crate) const RIGHT: i32 = 40;
 /// Height of a row of the legend.
 const ROW: i32 = 44;
-const FONT: i32 = 26;
+pub(crate) const FONT: i32 = 26;
 
 /// The colour of the arm or series with this index.
 pub(crate) fn colour(index: usize) -> RGBColor {
@@ -55,7 +61,7 @@ pub(crate) fn colour(index: usize) -> RGBColor {
 /// # Errors
 /// When it can not be drawn.
 pub fn svg_cdf(outcome: &Outcome) -> Result<String, ReportError> {
-    draw("response times", |area| {
+    draw("response times", HEIGHT, |area| {
         area.fill(&WHITE)?;
         cdf_in(area, outcome)
     })
@@ -63,7 +69,7 @@ pub fn svg_cdf(outcome: &Outcome) -> Result<String, ReportError> {
 
 /// The response-time distribution of every arm: the samples of all repeats and VMs under load together.
 pub(crate) fn cdf(outcome: &Outcome) -> Result<String, ReportError> {
-    draw("response times", |area| cdf_in(area, outcome))
+    draw("response times", HEIGHT, |area| cdf_in(area, outcome))
 }
 
 fn cdf_in(area: &Area<'_>, outcome: &Outcome) -> Drawn {
@@ -115,7 +121,7 @@ pub(crate) fn delays(outcome: &Outcome, timelines: &[Timeline]) -> Result<String
         (name.as_str(), colour(index), points.collect::<Vec<_>>())
     });
     let arms: Vec<_> = arms.filter(|(_, _, points)| !points.is_empty()).collect();
-    draw("packet to guest task", |area| {
+    draw("packet to guest task", HEIGHT, |area| {
         let area = legend(area, arms.iter().map(|(name, colour, _)| (*name, *colour)))?;
         let points = || arms.iter().flat_map(|(_, _, points)| points.iter().copied());
         let (range, ticks) = log_axis(points().map(|(_, delay)| delay));
@@ -136,13 +142,18 @@ const SHARE_REACH: f64 = 0.25;
 
 /// The VMs whose CPU time was measured, in the order of the arms that have them.
 pub(crate) fn vms(outcome: &Outcome) -> Vec<&str> {
-    let mut vms: Vec<&str> = Vec::new();
-    for vm in outcome.arms.values().flat_map(|arm| arm.cpu_share.keys()) {
-        if !vms.contains(&vm.as_str()) {
-            vms.push(vm);
+    unique(outcome.arms.values().flat_map(|arm| arm.cpu_share.keys()))
+}
+
+/// Each name once, in the order in which they first come.
+pub(crate) fn unique<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
+    let mut unique: Vec<&str> = Vec::new();
+    for name in names {
+        if !unique.contains(&name.as_str()) {
+            unique.push(name);
         }
     }
-    vms
+    unique
 }
 
 /// CPU time of every VM over its fair share, as bars up and down from 1; of each VM one for every arm.
@@ -150,13 +161,13 @@ pub(crate) fn shares(outcome: &Outcome) -> Result<String, ReportError> {
     let vms = vms(outcome);
     let off = outcome.arms.values().flat_map(|arm| arm.cpu_share.values()).map(|share| (share - 1.0).abs());
     let reach = extent_of(off).map_or(0.0, |extent| extent.end() * 1.1).clamp(0.05, SHARE_REACH);
-    draw("CPU shares", |area| {
+    draw("CPU shares", HEIGHT, |area| {
         let names = outcome.arms.keys().enumerate();
         let area = legend(area, names.map(|(index, name)| (name.as_str(), colour(index))))?;
         let y = (1.0 - reach)..(1.0 + reach);
         let mut chart =
             chart(&area).x_label_area_size(60).build_cartesian_2d(0.0..count(vms.len().max(1)), y)?;
-        mesh_without_x(&mut chart, "CPU time over fair share")?;
+        mesh_of_names(&mut chart, "CPU time over fair share", 7)?;
         let width = 0.8 / count(outcome.arms.len().max(1));
         for (number, arm) in outcome.arms.values().enumerate() {
             let bars = vms.iter().enumerate().filter_map(|(index, vm)| {
@@ -204,7 +215,7 @@ pub(crate) fn beliefs(timeline: &Timeline) -> Result<String, ReportError> {
     let y = extent_of(points().map(|point| point.1).chain([0.0, threshold])).unwrap_or(0.0..=1.0);
     let margin = (y.end() - y.start()).max(1.0) * 0.05;
     let end = last(points());
-    draw("degree of belief", |area| {
+    draw("degree of belief", HEIGHT, |area| {
         let label = |vm: usize, task: &str| match timeline.vms.get(vm) {
             Some(vm) => format!("{vm} {task}"),
             None => task.to_owned(),
@@ -241,10 +252,14 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// Draws a plot into an SVG element.
-fn draw(plot: &'static str, content: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, ReportError> {
+pub(crate) fn draw(
+    plot: &'static str,
+    height: i32,
+    content: impl FnOnce(&Area<'_>) -> Drawn,
+) -> Result<String, ReportError> {
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH.unsigned_abs(), HEIGHT.unsigned_abs()))
+        let area = SVGBackend::with_string(&mut svg, (WIDTH.unsigned_abs(), height.unsigned_abs()))
             .into_drawing_area();
         let drawn = content(&area).and_then(|()| area.present());
         drawn.map_err(|error| ReportError { plot, source: error.to_string().into() })?;
@@ -256,15 +271,20 @@ fn chart<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     let mut chart = ChartBuilder::on(area);
     chart
         .margin_left(MARGIN)
-        .margin_right(40)
+        .margin_right(RIGHT)
         .margin_top(10)
         .x_label_area_size(90)
         .y_label_area_size(LEFT - MARGIN);
     chart
 }
 
-fn text_style() -> TextStyle<'static> {
-    ("sans-serif", FONT).into_font().color(&INK)
+pub(crate) fn text_style() -> TextStyle<'static> {
+    text_of(FONT)
+}
+
+/// The style of text of a size.
+pub(crate) fn text_of(size: i32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&INK)
 }
 
 fn mesh<X, Y>(chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>, x: &str, y: &str) -> Drawn
@@ -289,16 +309,17 @@ where
 }
 
 /// A mesh whose x axis holds names, which the caller draws.
-fn mesh_without_x(
+pub(crate) fn mesh_of_names(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<RangedCoordf64, RangedCoordf64>>,
     y: &str,
+    ticks: usize,
 ) -> Drawn {
     chart
         .configure_mesh()
         .y_desc(y)
         .disable_x_mesh()
         .x_labels(0)
-        .y_labels(7)
+        .y_labels(ticks)
         .y_label_formatter(&|value| trimmed(*value))
         .label_style(text_style())
         .axis_desc_style(text_style())
@@ -352,6 +373,6 @@ fn seconds(nanos: u64) -> f64 {
 
 /// A count as a coordinate; counts of things in memory are far below what a double holds exactly.
 #[allow(clippy::cast_precision_loss)]
-fn count(count: usize) -> f64 {
+pub(crate) fn count(count: usize) -> f64 {
     count as f64
 }

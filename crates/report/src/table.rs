@@ -1,16 +1,21 @@
 //! The result as tables for a terminal.
 
-use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread};
+use crate::arms::is_hog;
+use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread, throughput};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, presets};
 use frontdesk_scenario::{Check, Outcome};
 
 /// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the lab
-/// measures): response times, what else was measured of each arm, and the checks. `colour` adds ANSI escapes.
+/// measures): response times, throughput (without workloads called "hog"), times of operations, what else was measured of each arm,
+/// and the checks. `colour` adds ANSI escapes.
 #[must_use]
 pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
     let tables = [
         ("Response time in ms (median over the repeats)", responses(outcome)),
+        ("Throughput (median over the repeats)", rates(outcome)),
+        ("Time of an operation in ms (median over the repeats)", times(outcome)),
         ("Arms", arms(outcome)),
+        ("Belief: time until it follows a task that changes, in ms", follow(outcome)),
         ("Checks", checks(outcome, colour)),
     ];
     let filled = tables.into_iter().filter(|(_, table)| !table.is_empty());
@@ -33,6 +38,39 @@ fn responses(outcome: &Outcome) -> Table {
             let numbers = [of.mean, of.p50, of.p99, of.max].map(number);
             table.add_row([name.clone(), vm.clone(), of.count.to_string()].into_iter().chain(numbers));
         }
+    }
+    table
+}
+
+fn rates(outcome: &Outcome) -> Table {
+    let mut table = empty(&["arm", "VM/workload", "throughput"], 2);
+    for (name, arm) in &outcome.arms {
+        for (workload, rate) in arm.rates.iter().filter(|(workload, _)| !is_hog(workload)) {
+            table.add_row([name.clone(), workload.clone(), throughput(*rate)]);
+        }
+    }
+    table
+}
+
+fn times(outcome: &Outcome) -> Table {
+    let mut table = empty(&["arm", "VM/workload", "operations", "mean", "p50", "max"], 2);
+    for (name, arm) in &outcome.arms {
+        for (workload, of) in &arm.times_ms {
+            let numbers = [of.mean, of.p50, of.max].map(number);
+            table.add_row([name.clone(), workload.clone(), of.count.to_string()].into_iter().chain(numbers));
+        }
+    }
+    table
+}
+
+fn follow(outcome: &Outcome) -> Table {
+    let header = ["arm", "to I/O-bound", "to CPU-bound", "missed changes", "wasted boosts"];
+    let mut table = empty(&header, 1);
+    for (name, arm) in &outcome.arms {
+        let Some(of) = arm.follow else { continue };
+        let counts = [of.missed, of.wasted].map(|count| count.to_string());
+        let row = [name.clone(), number(of.to_io_ms), number(of.to_cpu_ms)];
+        table.add_row(row.into_iter().chain(counts));
     }
     table
 }

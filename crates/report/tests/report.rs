@@ -4,8 +4,8 @@
 
 mod synthetic;
 
-use frontdesk_report::{html, perfetto, svg_cdf, table};
-use frontdesk_scenario::{BeliefPoint, HostInfo, Outcome, RunSlice, Timeline};
+use frontdesk_report::{Quantity, html, perfetto, svg_arms, svg_cdf, table};
+use frontdesk_scenario::{BeliefPoint, HostInfo, Outcome, Rate, RunSlice, Timeline, Unit};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -27,19 +27,44 @@ fn tables_fit_a_terminal() {
     Response time in ms (median over the repeats)
      arm         VM      requests   mean    p50    p99    max
     ──────────────────────────────────────────────────────────
-     stock       mixed        180   15.8   11.8   49.6   50.3
-     observe     mixed        180   18.0   14.5   71.6   72.1
-     frontdesk   mixed        180   2.07   2.00   3.07   3.17
-     io-only     mixed        180   1.98   1.94   3.25   3.45
+     stock       mixed        180   16.4   11.7   58.6   60.0
+     observe     mixed        180   17.5   13.6   71.6   72.1
+     frontdesk   mixed        180   2.09   2.06   3.03   3.07
+     io-only     mixed        180   1.99   1.94   3.25   3.45
+
+    Throughput (median over the repeats)
+     arm         VM/workload   throughput
+    ──────────────────────────────────────
+     stock       mixed/echo    9.70 ops/s
+     stock       mixed/files    12.6 MB/s
+     observe     mixed/echo    10.4 ops/s
+     observe     mixed/files    12.5 MB/s
+     frontdesk   mixed/echo    9.81 ops/s
+     frontdesk   mixed/files    32.1 MB/s
+     io-only     mixed/echo    10.2 ops/s
+     io-only     mixed/files    12.3 MB/s
+
+    Time of an operation in ms (median over the repeats)
+     arm         VM/workload   operations   mean    p50    max
+    ───────────────────────────────────────────────────────────
+     stock       mixed/build            5   2532   2521   2636
+     observe     mixed/build            5   2530   2533   2671
+     frontdesk   mixed/build            5   2551   2543   2603
+     io-only     mixed/build            5   2602   2616   2670
 
     Arms
      arm            CPU share   boosts    PBHR        decision µs   daemon CPU
                                                       p50/p99/max
     ───────────────────────────────────────────────────────────────────────────
      stock       0.992 – 1.01        0       –                  –            –
-     observe     0.992 – 1.01        0       –                  –        1.1 %
-     frontdesk   0.990 – 1.01     1236   0.932   58.0 / 228 / 412        1.8 %
-     io-only     0.062 – 1.19        0       –                  –            –
+     observe     0.995 – 1.01        0       –                  –        1.1 %
+     frontdesk   0.992 – 1.01     1236   0.932   58.0 / 228 / 412        1.8 %
+     io-only     0.062 – 1.20        0       –                  –            –
+
+    Belief: time until it follows a task that changes, in ms
+     arm         to I/O-bound   to CPU-bound   missed changes   wasted boosts
+    ──────────────────────────────────────────────────────────────────────────
+     frontdesk           84.5           61.1                0              12
 
     Checks
      check                                  value          spread      bar   result
@@ -77,6 +102,9 @@ fn the_page_needs_nothing_else() {
     let titles = [
         "Checks",
         "Arms",
+        "Mean response by arm",
+        "Throughput by arm",
+        "Time of an operation by arm",
         "Response times",
         "CPU shares",
         "From packet to guest task",
@@ -86,7 +114,12 @@ fn the_page_needs_nothing_else() {
     for title in titles {
         assert!(page.contains(&format!("<h2>{title}</h2>")), "{title}");
     }
-    assert_eq!(page.matches("<svg").count(), 5);
+    assert_eq!(page.matches("<svg").count(), 8);
+    // Boosts of one arm are compared with nothing.
+    assert!(!page.contains("PBHR by arm"));
+    // What fills the CPU is in the table, in each arm, but in no plot.
+    assert_eq!(page.matches("mixed/hog").count(), 4);
+    assert_eq!(page.matches("mixed/files").count(), 5);
 }
 
 #[test]
@@ -100,6 +133,8 @@ fn text_from_outside_stays_text() {
     outcome.arms.insert(hostile.to_owned(), arm);
     for arm in outcome.arms.values_mut() {
         arm.cpu_share.insert(hostile.to_owned(), 1.0);
+        arm.rates.insert(hostile.to_owned(), Rate::default());
+        arm.times_ms.insert(hostile.to_owned(), Default::default());
     }
     let mut timelines = synthetic::timelines();
     for timeline in &mut timelines {
@@ -111,8 +146,9 @@ fn text_from_outside_stays_text() {
     }
     let page = html(&outcome, &timelines).unwrap();
     assert!(!page.contains("<script"));
-    // In the title, the heading, the CPU, the check, the arm's rows and legends, the VM's row and label, the task.
-    assert!(page.matches("&lt;script&gt;").count() >= 9);
+    // In the title, the heading, the CPU, the check, the arm's rows and legends, the VM's row and label, the workload's rows and
+    // panels, the task.
+    assert!(page.matches("&lt;script&gt;").count() >= 19);
 }
 
 #[test]
@@ -137,6 +173,143 @@ fn the_picture_has_a_line_and_a_name_for_each_arm() {
     }
     // An arm without samples has neither.
     assert!(!svg_cdf(&nothing()).unwrap().contains("stock"));
+}
+
+/// A text in a picture: what it says and where it is at most, given how wide letters are in the fonts of browsers.
+#[derive(Debug)]
+struct Label {
+    text: String,
+    x: [f64; 2],
+    y: [f64; 2],
+}
+
+fn labels(svg: &str) -> Vec<Label> {
+    let label = |element: &str| {
+        let (tag, rest) = element.split_once('>').unwrap();
+        let attribute = |name| attribute(tag, name);
+        let number = |name| attribute(name).unwrap().parse::<f64>().unwrap();
+        let text = rest.split("</text>").next().unwrap().trim().to_owned();
+        let size = number("font-size");
+        let length = 0.62 * size * f64::from(u32::try_from(text.chars().count()).unwrap());
+        let along = match attribute("text-anchor").unwrap() {
+            "start" => [0.0, length],
+            "middle" => [-length / 2.0, length / 2.0],
+            _ => [-length, 0.0],
+        };
+        let across = match attribute("dy").unwrap() {
+            "0.76em" => [0.0, size],
+            "0.5ex" => [-size / 2.0, size / 2.0],
+            _ => [-size, 0.0],
+        };
+        let upright = attribute("transform").is_some();
+        let (x, y) = if upright { (across, [-along[1], -along[0]]) } else { (along, across) };
+        let shift = |range: [f64; 2], by: f64| range.map(|value| value + by);
+        Label { text, x: shift(x, number("x")), y: shift(y, number("y")) }
+    };
+    svg.split("<text").skip(1).map(label).filter(|label| !label.text.is_empty()).collect()
+}
+
+/// The value of an attribute.
+fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = tag.split_once(&format!(" {name}=\""))?;
+    rest.split('"').next()
+}
+
+/// Width and height of a picture.
+fn size(svg: &str) -> [f64; 2] {
+    ["width", "height"].map(|name| attribute(svg, name).unwrap().parse().unwrap())
+}
+
+#[test]
+fn arms_side_by_side_have_names_and_numbers_that_do_not_overlap() {
+    let windows = ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "no-correlation"];
+    let ratios = ["stock", "pb-0", "pb-1-16", "pb-1-8", "pb-1-4", "pb-1-2", "pb-1"];
+    let unbroken = ["stock", "frontdeskwithoutanything", "a", "b", "c", "d", "e", "f", "g", "h"];
+    let many: Vec<_> = (10..50).map(|number| format!("a{number}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    // With the height of a row, in which the names take one line, two, or more if they are upright.
+    let cases: [(&[&str], usize, f64); 5] = [
+        // Six VMs: two panels in a row.
+        (&["stock", "frontdesk"], 6, 412.0),
+        (&ratios, 1, 412.0),
+        (&windows, 1, 440.0),
+        (&unbroken, 1, 672.0),
+        (&many, 1, 420.0),
+    ];
+    for (arms, vms, row) in cases {
+        let svg = svg_arms(&synthetic::arms(arms, vms), &Quantity::ALL).unwrap();
+        let panels = vms + 4;
+        assert_eq!(svg.matches("<circle").count(), panels * arms.len(), "{arms:?}");
+        let [width, height] = size(&svg);
+        assert_eq!(height, 5.0 * row, "{arms:?}");
+        let labels = labels(&svg);
+        for (index, one) in labels.iter().enumerate() {
+            assert!(one.x[0] >= 0.0 && one.x[1] <= width && one.y[0] >= 0.0 && one.y[1] <= height, "{one:?}");
+            for other in &labels[index + 1..] {
+                let apart = |one: [f64; 2], other: [f64; 2]| one[1] <= other[0] || other[1] <= one[0];
+                assert!(apart(one.x, other.x) || apart(one.y, other.y), "{one:?} {other:?}");
+            }
+        }
+        for arm in arms.iter().filter(|arm| !arm.contains("correlation")) {
+            let named = labels.iter().filter(|label| label.text == **arm).count();
+            assert_eq!(named, panels, "{arm}");
+        }
+    }
+}
+
+#[test]
+fn a_quantity_has_a_panel_for_each_of_its_subjects() {
+    let outcome = synthetic::arms(&["pb-0", "pb-1"], 2);
+    let titles = |quantities: &[Quantity]| {
+        let svg = svg_arms(&outcome, quantities).unwrap();
+        let labels = labels(&svg).into_iter().map(|label| label.text);
+        labels.filter(|text| text.contains(' ')).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        titles(&[Quantity::Response]),
+        ["Mean response of mixed-1, ms", "Mean response of mixed-2, ms"]
+    );
+    let throughput = ["Throughput of mixed/echo, ops/s", "Throughput of mixed/files, MB/s"];
+    assert_eq!(titles(&[Quantity::Throughput]), throughput);
+    assert_eq!(titles(&[Quantity::OperationTime]), ["Time of an operation of mixed/build, ms"]);
+    assert_eq!(titles(&[Quantity::Pbhr]), ["Fraction of boosts that hit (PBHR)"]);
+    // An arm without such a number is left out of the panel.
+    let mut outcome = synthetic::arms(&["stock", "pb-0", "pb-1"], 1);
+    assert!(svg_arms(&outcome, &[Quantity::Throughput]).unwrap().contains("\nstock\n"));
+    outcome.arms["stock"].rates.clear();
+    outcome.arms["pb-1"].rates.insert("net/sink".to_owned(), Rate { per_s: 1e6, unit: Unit::Bytes });
+    outcome.arms["stock"].rates.insert("net/sink".to_owned(), Rate { per_s: 1e6, unit: Unit::Bytes });
+    let svg = svg_arms(&outcome, &[Quantity::Throughput]).unwrap();
+    let names =
+        labels(&svg).into_iter().map(|label| label.text).filter(|text| outcome.arms.contains_key(text));
+    assert_eq!(names.collect::<Vec<_>>(), ["stock", "pb-1", "pb-0", "pb-1", "pb-0", "pb-1"]);
+    let none = svg_arms(&nothing(), &Quantity::ALL).unwrap();
+    assert!(none.contains("No two arms have a number in common.") && !none.contains("<circle"));
+}
+
+#[test]
+fn a_mark_is_the_median_with_the_spread_of_the_repeats() {
+    let mut outcome = synthetic::arms(&["stock", "frontdesk"], 1);
+    for arm in outcome.arms.values_mut() {
+        for (repeat, per_s) in arm.repeats.iter_mut().zip([2e6, 4e6, 3e6]) {
+            repeat.rates = [("vm/work".to_owned(), Rate { per_s, unit: Unit::Bytes })].into_iter().collect();
+        }
+        arm.rates = arm.repeats[2].rates.clone();
+    }
+    let svg = svg_arms(&outcome, &[Quantity::Throughput]).unwrap();
+    let numbers: Vec<_> = labels(&svg).into_iter().filter(|label| label.text == "3.00").collect();
+    assert_eq!(numbers.len(), 2);
+    // The axis goes from 0 to 1.2 times the highest, and is 280 pixels high.
+    let line =
+        svg.split('<').find(|tag| tag.starts_with("polyline") && tag.contains("stroke=\"#D55E00\"")).unwrap();
+    let ends = attribute(line, "points").unwrap().split_whitespace();
+    let ends = ends.map(|end| end.split_once(',').unwrap().1.parse().unwrap());
+    let ends: Vec<f64> = ends.collect();
+    let circle = svg.split('<').find(|tag| tag.starts_with("circle")).unwrap();
+    let median: f64 = attribute(circle, "cy").unwrap().parse().unwrap();
+    assert!((ends[0] - ends[1] - 280.0 * 2.0 / 4.8).abs() < 2.0, "{ends:?}");
+    assert!(numbers[0].y[1] < ends[1], "the number is above the line");
+    assert!((f64::midpoint(ends[0], ends[1]) - median).abs() < 1.5, "{ends:?} {median}");
 }
 
 /// The events of a trace.
@@ -180,7 +353,10 @@ fn a_trace_says_what_it_shows() {
     let events = trace(&timeline);
     let count = |ph: &str| events.iter().filter(|event| event["ph"] == ph).count();
     assert_eq!(count("X"), timeline.runs.len() + timeline.tasks.len() + timeline.boosts.len());
-    assert_eq!(count("i"), timeline.packets.len());
+    let pending = timeline.reads.iter().filter(|read| read.done.is_none()).count();
+    assert!(pending > 0);
+    assert_eq!(count("i"), timeline.packets.len() + pending);
+    assert_eq!((count("b"), count("e")), (timeline.reads.len() - pending, timeline.reads.len() - pending));
     assert_eq!(count("C"), timeline.beliefs.len());
     let names =
         events.iter().filter(|event| event["ph"] == "M").map(|event| event["args"]["name"].as_str().unwrap());
@@ -193,6 +369,7 @@ fn a_trace_says_what_it_shows() {
         "vCPU 0",
         "boosts of vCPU 0",
         "packets",
+        "block reads",
     ];
     assert_eq!(names.collect::<Vec<_>>(), expected);
     // Every event belongs to a process that has a name.
@@ -203,6 +380,24 @@ fn a_trace_says_what_it_shows() {
     assert_eq!((&packet["name"], &packet["args"]["port"]), (&Value::from("tcp 7"), &Value::from(7)));
     let boost = events.iter().find(|event| event["name"] == "boost").unwrap();
     assert!(boost["args"]["hit"].is_boolean());
+}
+
+#[test]
+fn reads_last_from_request_to_completion() {
+    let timeline = synthetic::timelines().remove(1);
+    let events = trace(&timeline);
+    let begins = events.iter().filter(|event| event["ph"] == "b");
+    for begin in begins {
+        let same = |event: &&Value| event["ph"] == "e" && event["id"] == begin["id"];
+        let ends: Vec<_> = events.iter().filter(same).collect();
+        assert_eq!(ends.len(), 1, "{begin}");
+        for key in ["pid", "cat", "name"] {
+            assert_eq!(ends[0][key], begin[key]);
+        }
+        assert_eq!((&begin["pid"], &begin["args"]["decision"]), (&Value::from(3), &Value::from("no boost")));
+        let lasts = ends[0]["ts"].as_f64().unwrap() - begin["ts"].as_f64().unwrap();
+        assert!((lasts - 900_000.0).abs() < 1e-3, "{lasts}");
+    }
 }
 
 #[test]
@@ -235,6 +430,15 @@ fn odd_measurements_do_no_harm() {
     }
     for arm in outcome.arms.values_mut() {
         arm.cpu_share.insert("mixed".to_owned(), f64::NAN);
+        let odd =
+            [("nan", f64::NAN), ("inf", f64::INFINITY), ("max", f64::MAX), ("low", -f64::MAX), ("none", 0.0)];
+        for (name, value) in odd {
+            let rate = Rate { per_s: value, unit: Unit::Operations };
+            arm.rates.insert(format!("mixed/{name}"), rate);
+            arm.repeats[0].rates.insert(format!("mixed/{name}"), rate);
+            arm.repeats[0].times_ms.insert("mixed/build".to_owned(), vec![value]);
+            arm.repeats[1].times_ms.insert("mixed/build".to_owned(), Vec::new());
+        }
         arm.repeats[0].samples_ms.insert("mixed".to_owned(), vec![f64::INFINITY, f64::NAN, 0.0, -1.0, 1e300]);
     }
     html(&outcome, &timelines).unwrap();

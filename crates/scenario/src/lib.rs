@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checks;
 mod load;
 mod outcome;
 mod scenario;
@@ -11,10 +12,10 @@ mod timeline;
 mod validate;
 
 pub use load::{Overrides, Place, ScenarioError};
-pub use outcome::{ArmResult, Bar, Check, HostInfo, Latency, Outcome, Repeat, Summary};
+pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
-    Arm, Checks, Daemon, Guest, Host, LoadProfile, Measure, ResponseCheck, Responses, Scenario, Vm, Workload,
-    WorkloadKind,
+    Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser, Measure,
+    Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
-pub use timeline::{BeliefPoint, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
+pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;

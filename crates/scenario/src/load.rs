@@ -1,6 +1,6 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
-use crate::scenario::{Responses, Scenario};
+use crate::scenario::{Scenario, Subject};
 use crate::validate::{Violation, one_of};
 use serde_path_to_error::Segment;
 use std::fmt;
@@ -171,10 +171,13 @@ impl Scenario {
             ));
         }
         self.arms.retain(|name, _| arms.contains(name));
-        let kept = |responses: &Responses| self.arms.contains_key(&responses.arm);
-        self.checks.response.retain(|check| kept(&check.of) && kept(&check.over));
+        let kept = |subject: &Subject| self.arms.contains_key(&subject.arm);
+        self.checks.compare.retain(|check| {
+            [Some(&check.of), check.over.as_ref(), check.minus.as_ref()].into_iter().flatten().all(kept)
+        });
+        self.checks.gain.retain(|check| kept(&check.of) && self.arms.contains_key(&check.base));
         for check in self.checks.keys() {
-            if !check.arms.iter().all(|arm| self.arms.contains_key(*arm)) {
+            if check.lacks(&self.arms).is_some() {
                 *check.bar = None;
             }
         }
@@ -225,7 +228,7 @@ impl<'a> File<'a> {
     }
 
     fn deserialise(&self) -> Result<Scenario, ScenarioError> {
-        serde_path_to_error::deserialize(self.values.clone()).map_err(|error| {
+        serde_path_to_error::deserialize(complete(&self.values)).map_err(|error| {
             let keys: Vec<_> = error.path().iter().filter_map(key_of).collect();
             let message = explain(error.inner().message(), get(&self.values, &keys));
             ScenarioError::Key { place: self.place(&keys), key: dotted(&self.values, &keys), message }
@@ -272,6 +275,39 @@ impl<'a> File<'a> {
             line: line_of(self.text, offset),
             changed_by: change.map(|(change, _)| change.clone()),
         }
+    }
+}
+
+/// The values as the types take them: the policy of an arm is the scenario's, with what the arm says instead. The scenario's comes
+/// first, so that an arm is not blamed for what it inherits.
+fn complete(values: &Value) -> Value {
+    let Value::Table(file) = values else { return values.clone() };
+    let policy = file.get("policy").cloned().unwrap_or_else(|| Value::Table(Table::new()));
+    let mut table = Table::new();
+    table.insert("policy".to_owned(), policy.clone());
+    table.extend(file.clone());
+    let arms = table.get_mut("arms").and_then(Value::as_table_mut);
+    for (_, arm) in arms.into_iter().flat_map(Table::iter_mut) {
+        if let Some(own) = arm.get_mut("policy") {
+            let changes = std::mem::replace(own, policy.clone());
+            merge(own, changes);
+        }
+    }
+    Value::Table(table)
+}
+
+/// Replaces in a table what another one has; in tables inside alike.
+fn merge(base: &mut Value, changes: Value) {
+    match (base, changes) {
+        (Value::Table(base), Value::Table(changes)) => {
+            for (key, change) in changes {
+                match base.get_mut(&key) {
+                    Some(value) => merge(value, change),
+                    None => drop(base.insert(key, change)),
+                }
+            }
+        }
+        (base, changes) => *base = changes,
     }
 }
 
@@ -383,12 +419,17 @@ fn explain(message: &str, value: Option<&Value>) -> String {
             "a text with a number and a unit, as in \"500us\", \"150ms\", \"20s\", \"10min\" or \"1h\"";
         return format!("{before}expected {examples}{why}");
     }
+    if let Some((before, _)) = message.split_once("expected struct ") {
+        return format!("{before}expected a table");
+    }
     let words = [
         ("u16", "a whole number, 0 to 65535"),
         ("u32", "a whole number, 0 to 4294967295"),
         ("i32", "a whole number"),
         ("usize", "a whole number, 0 or more"),
         ("f64", "a number"),
+        ("a boolean", "true or false"),
+        ("a sequence", "an array"),
     ];
     let explained = words.iter().find_map(|(rust, plain)| {
         let before = message.strip_suffix(rust)?.strip_suffix("expected ")?;

@@ -40,9 +40,15 @@ pub struct ArmResult {
     pub response_ms: IndexMap<String, Summary>,
     /// CPU time of each VM (vCPU and emulator threads) over its fair share, both measured while the arm ran.
     pub cpu_share: IndexMap<String, f64>,
+    /// Throughput of each workload that has one, as VM/WORKLOAD.
+    pub rates: IndexMap<String, Rate>,
+    /// How long the operations of each workload that repeats took, as VM/WORKLOAD, in milliseconds.
+    pub times_ms: IndexMap<String, Summary>,
+    /// Time until the belief followed when a task changed its character; absent where none did.
+    pub follow: Option<Follow>,
     /// Boosts given in all repeats.
     pub boosts: u64,
-    /// Fraction of boosts in which an I/O-bound task really ran; absent if there was no boost.
+    /// Fraction of boosts in which an I/O-bound task really woke; absent if there was no boost.
     pub pbhr: Option<f64>,
     /// From a packet in the kernel to the boost applied; absent if there was no boost.
     pub decision_us: Option<Latency>,
@@ -55,7 +61,7 @@ pub struct ArmResult {
 /// One repeat of an arm.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Repeat {
-    /// Response times per VM that was under load, in milliseconds.
+    /// Response times per VM that was under load, in milliseconds; as VM/WORKLOAD where a VM has several loads.
     pub response_ms: IndexMap<String, Summary>,
     /// Every response time in milliseconds, in the order measured.
     pub samples_ms: IndexMap<String, Vec<f64>>,
@@ -63,9 +69,16 @@ pub struct Repeat {
     pub cpu_share: IndexMap<String, f64>,
     /// CPU time of each VM in milliseconds.
     pub cpu_ms: IndexMap<String, f64>,
+    /// Throughput of each workload that has one, as VM/WORKLOAD.
+    pub rates: IndexMap<String, Rate>,
+    /// How long each operation of a workload that repeats took, as VM/WORKLOAD, in milliseconds.
+    pub times_ms: IndexMap<String, Vec<f64>>,
+    /// Time until the belief followed when a task changed its character.
+    pub follow: Option<Follow>,
     /// Boosts given.
     pub boosts: u64,
-    /// Boosts in which an I/O-bound task really ran.
+    /// Boosts in which an I/O-bound task really woke: by what the workloads stamped in a VM where they do, else by what the engine
+    /// believes.
     pub boost_hits: u64,
     /// From a packet in the kernel to the boost applied.
     pub decision_us: Option<Latency>,
@@ -75,6 +88,39 @@ pub struct Repeat {
     pub lost_events: u64,
     /// Length of the measured part in seconds.
     pub seconds: f64,
+}
+
+/// Throughput.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Per second.
+    pub per_s: f64,
+    /// Of what.
+    pub unit: Unit,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Operations of the workload.
+    #[default]
+    Operations,
+    /// Bytes.
+    Bytes,
+}
+
+/// How the belief follows a task that changes its character: medians, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Follow {
+    /// From becoming I/O-bound to being believed so.
+    pub to_io_ms: f64,
+    /// From becoming CPU-bound to being believed so.
+    pub to_cpu_ms: f64,
+    /// Changes that the belief did not follow before the next one.
+    pub missed: u64,
+    /// Boosts while no task was I/O-bound.
+    pub wasted: u64,
 }
 
 /// Summary of a set of response times, in milliseconds.

@@ -19,6 +19,9 @@ pub struct Timeline {
     pub boosts: Vec<BoostSlice>,
     /// Packets towards VMs.
     pub packets: Vec<PacketMark>,
+    /// Blocks that VMs read from their disks.
+    #[serde(default)]
+    pub reads: Vec<BlockMark>,
     /// Degree of belief of guest tasks, sampled.
     pub beliefs: Vec<BeliefPoint>,
     /// A task whose degree of belief is above this counts as I/O-bound (`policy.tavs.belief_threshold`).
@@ -83,6 +86,19 @@ pub struct PacketMark {
     pub at: u64,
     /// Time until the guest switched to another task after it, if it did before the next packet.
     pub task_delay: Option<u64>,
+    /// What the engine decided about it, in words.
+    pub decision: String,
+}
+
+/// A block that a VM reads from its disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BlockMark {
+    /// Index of the VM.
+    pub vm: usize,
+    /// When it was requested.
+    pub at: u64,
+    /// When it was there, if it was before the repeat ended.
+    pub done: Option<u64>,
     /// What the engine decided about it, in words.
     pub decision: String,
 }

@@ -1,7 +1,7 @@
 //! What a scenario must be beyond its types: ranges, names, references.
 
-use crate::scenario::{LoadProfile, Scenario, Vm, WorkloadKind, protocol};
-use frontdesk_engine::Protocol;
+use crate::scenario::{Daemon, Disk, LoadKind, LoadProfile, Scenario, Vm, WorkloadKind, protocol};
+use frontdesk_engine::{Config, Protocol};
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -34,6 +34,7 @@ impl Scenario {
         period("duration", self.duration, seconds(1)..=seconds(3600))?;
         period("warmup", self.warmup, Duration::ZERO..=seconds(600))?;
         range("think_scale", self.think_scale, 0.001..=100.0)?;
+        range("cost_scale", self.cost_scale, 0.001..=100.0)?;
         self.validate_guest()?;
         for (key, cpus, may_be_empty) in [
             ("host.vm_cpus", &self.host.vm_cpus, false),
@@ -49,12 +50,8 @@ impl Scenario {
         for (index, load) in self.loads.iter().enumerate() {
             self.validate_load(&format!("load.{index}"), load)?;
         }
+        validate_policy("policy", &self.policy)?;
         self.validate_arms()?;
-        self.policy.validate().map_err(|error| Violation {
-            key: format!("policy.{}", error.key),
-            value: error.value,
-            allowed: error.allowed.to_owned(),
-        })?;
         self.validate_checks()
     }
 
@@ -95,12 +92,21 @@ impl Scenario {
         require(by_path || is_series(kernel), "guest.kernel", quoted(kernel), allowed)?;
         let modules = self.guest.modules.as_ref().map(|folder| quoted(&folder.display().to_string()));
         let allowed = "the folder with the modules of a kernel given by path, and only beside one";
-        require(
-            modules.is_some() == by_path,
-            "guest.modules",
-            modules.as_deref().unwrap_or("nothing"),
-            allowed,
-        )
+        let found = modules.as_deref().unwrap_or("nothing");
+        require(modules.is_some() == by_path, "guest.modules", found, allowed)?;
+        if let Some(slice) = self.guest.time_slice {
+            period("guest.time_slice", slice, Duration::from_micros(100)..=seconds(1))?;
+        }
+        let Some(debian) = &self.guest.debian else { return Ok(()) };
+        for (key, names) in [("packages", &debian.packages), ("sources", &debian.sources)] {
+            let allowed = "the name of a Debian package: lower case letters, digits, `+`, `-` and `.`, at least two, the first a \
+                           letter or digit";
+            for (index, name) in names.iter().enumerate() {
+                let key = format!("guest.debian.{key}.{index}");
+                require(is_package(name), key, quoted(name), allowed)?;
+            }
+        }
+        Ok(())
     }
 
     fn validate_vms(&self) -> Result<(), Violation> {
@@ -120,37 +126,52 @@ impl Scenario {
             range(key("vcpus"), vm.vcpus, 1..=16)?;
             range(key("memory_mib"), vm.memory_mib, 96..=65_536)?;
             range(key("weight"), vm.weight, 2..=262_144)?;
+            if let Some(disk) = vm.disk {
+                validate_disk(&key("disk"), disk)?;
+            }
+            let system = self.guest.debian.is_some() || !vm.debian;
+            require(system, key("debian"), "true", "only beside `guest.debian`")?;
             validate_workloads(vm)?;
         }
         Ok(())
     }
 
     fn validate_load(&self, key: &str, load: &LoadProfile) -> Result<(), Violation> {
-        let Some(vm) = self.vms.iter().find(|vm| vm.name == load.vm) else {
+        let Some(vm) = self.entry(&load.vm) else {
             let entries = self.vms.iter().map(|vm| vm.name.as_str());
             return require(false, format!("{key}.vm"), quoted(&load.vm), one_of(entries));
         };
-        let echoes: Vec<_> = vm.workloads.iter().filter_map(|workload| listens(&workload.kind)).collect();
-        let allowed = match echoes.as_slice() {
-            [] => format!("none: no echo runs in {}", vm.name),
-            [(protocol, port)] => format!("{port} ({})", protocol::name(*protocol)),
-            _ => one_of(
-                echoes.iter().map(|(protocol, port)| format!("{port} ({})", protocol::name(*protocol))),
-            ),
-        };
-        let answered = echoes.contains(&(load.protocol, load.port));
-        let asked = format!("{} ({})", load.port, protocol::name(load.protocol));
-        require(answered, format!("{key}.port"), asked, allowed)?;
-        range(format!("{key}.bytes"), load.bytes, 1..=1400)?;
-        let [shortest, longest] = load.think;
-        period(format!("{key}.think.1"), longest, Duration::ZERO..=seconds(3600))?;
-        period(format!("{key}.think.0"), shortest, Duration::ZERO..=longest)
+        let found = vm.target(load).is_some();
+        let is_sink = |kind: &WorkloadKind| matches!(kind, WorkloadKind::Sink { .. });
+        match load.kind {
+            LoadKind::Ask { protocol, port, bytes, think } => {
+                let allowed = ports(vm, "echo or shift", |kind| !is_sink(kind));
+                require(found, format!("{key}.port"), show_port((protocol, port)), allowed)?;
+                range(format!("{key}.bytes"), bytes, 1..=1400)?;
+                validate_think(key, think)
+            }
+            LoadKind::Bulk { port } => {
+                let allowed = ports(vm, "sink", is_sink);
+                require(found, format!("{key}.port"), show_port((Protocol::Tcp, port)), allowed)
+            }
+            LoadKind::Edit { think } => {
+                let allowed = "a VM in which a workload runs the program sshd";
+                require(found, format!("{key}.vm"), quoted(&load.vm), allowed)?;
+                validate_think(key, think)
+            }
+        }
     }
 
     fn validate_arms(&self) -> Result<(), Violation> {
         require(!self.arms.is_empty(), "arms", "{}", "at least one arm")?;
         for (arm_name, arm) in &self.arms {
             name(&format!("arms.{arm_name}"), arm_name)?;
+            if let Some(policy) = &arm.policy {
+                let key = format!("arms.{arm_name}.policy");
+                let allowed = "only in an arm with daemon = \"observe\" or \"act\"";
+                require(arm.daemon != Daemon::Off, key.as_str(), "given", allowed)?;
+                validate_policy(&key, policy)?;
+            }
             for (index, stop) in arm.stop.iter().enumerate() {
                 let known = self.vms.iter().flat_map(|vm| {
                     vm.workloads.iter().map(move |workload| format!("{}/{}", vm.name, workload.name))
@@ -162,41 +183,45 @@ impl Scenario {
         }
         Ok(())
     }
+}
 
-    fn validate_checks(&self) -> Result<(), Violation> {
-        for check in self.checks.clone().keys() {
-            let Some(bar) = *check.bar else { continue };
-            let key = format!("checks.{}", check.key);
-            require(bar.is_finite() && bar >= 0.0, key.as_str(), bar, "a number, not below 0")?;
-            if let Some(arm) = check.arms.iter().find(|arm| !self.arms.contains_key(**arm)) {
-                require(false, key.as_str(), bar, format!("only beside an arm called {arm:?}"))?;
-            }
-        }
-        for (index, check) in self.checks.response.iter().enumerate() {
-            let key = format!("checks.response.{index}");
-            let bar = check.at_most.or(check.at_least);
-            let found = if bar.is_none() { "nothing" } else { "set beside at_least" };
-            require(
-                check.bar().is_some(),
-                format!("{key}.at_most"),
-                found,
-                "a bar here or in at_least, not both",
-            )?;
-            let bar = bar.unwrap_or(f64::NAN);
-            require(bar.is_finite() && bar >= 0.0, format!("{key}.at_most"), bar, "a number, not below 0")?;
-            for (side, responses) in [("of", &check.of), ("over", &check.over)] {
-                let arm = quoted(&responses.arm);
-                let known = self.arms.contains_key(&responses.arm);
-                require(known, format!("{key}.{side}.arm"), arm, one_of(self.arms.keys()))?;
-                let loaded: Vec<&str> = self.loads.iter().map(|load| load.vm.as_str()).collect();
-                let vm = responses.vm.as_deref();
-                let under_load = vm.map_or(!loaded.is_empty(), |vm| loaded.contains(&vm));
-                let vm = vm.map_or_else(|| "all under load".to_owned(), quoted);
-                require(under_load, format!("{key}.{side}.vm"), vm, one_of(&loaded))?;
-            }
-        }
-        Ok(())
+/// The parameters of the engine behind a key.
+fn validate_policy(key: &str, policy: &Config) -> Result<(), Violation> {
+    policy.validate().map_err(|error| Violation {
+        key: format!("{key}.{}", error.key),
+        value: error.value,
+        allowed: error.allowed.to_owned(),
+    })
+}
+
+fn validate_disk(key: &str, disk: Disk) -> Result<(), Violation> {
+    const MOST_KIB: u64 = 16 << 20;
+    let Disk { files, file_kib } = disk;
+    range(format!("{key}.files"), files, 1..=65_536)?;
+    range(format!("{key}.file_kib"), file_kib, 4..=65_536)?;
+    let allowed = format!("at most {} for {files} files, which is 16 GiB", MOST_KIB / u64::from(files));
+    let fits = u64::from(files) * u64::from(file_kib) <= MOST_KIB;
+    require(fits, format!("{key}.file_kib"), file_kib, allowed)
+}
+
+fn show_port((transport, port): (Protocol, u16)) -> String {
+    format!("{port} ({})", protocol::name(transport))
+}
+
+/// The ports on which some of a VM's workloads listen, for a message.
+fn ports(vm: &Vm, what: &str, are: impl Fn(&WorkloadKind) -> bool) -> String {
+    let kinds = vm.workloads.iter().map(|workload| &workload.kind).filter(|kind| are(kind));
+    let ports: Vec<_> = kinds.filter_map(WorkloadKind::listens).map(show_port).collect();
+    match ports.as_slice() {
+        [] => format!("none: no {what} runs in {}", vm.name),
+        [only] => only.clone(),
+        _ => one_of(&ports),
     }
+}
+
+fn validate_think(key: &str, [shortest, longest]: [Duration; 2]) -> Result<(), Violation> {
+    period(format!("{key}.think.1"), longest, Duration::ZERO..=seconds(3600))?;
+    period(format!("{key}.think.0"), shortest, Duration::ZERO..=longest)
 }
 
 fn validate_workloads(vm: &Vm) -> Result<(), Violation> {
@@ -207,22 +232,50 @@ fn validate_workloads(vm: &Vm) -> Result<(), Violation> {
         name(&own, &workload.name)?;
         require(names.insert(&workload.name), own, quoted(&workload.name), "a name no other workload has")?;
         let key = |field: &str| format!("vm.{}.workloads.{}.{field}", vm.name, workload.name);
-        if let WorkloadKind::Echo { protocol, port, cost } = workload.kind {
+        if let Some((transport, port)) = workload.kind.listens() {
             range(key("port"), port, 1..=65_535)?;
-            let free = listening.insert((protocol, port));
-            let allowed = format!("a {} port on which no other echo listens", protocol::name(protocol));
+            let free = listening.insert((transport, port));
+            let allowed = format!("a {} port on which no other workload listens", protocol::name(transport));
             require(free, key("port"), port, allowed)?;
-            period(key("cost"), cost, Duration::ZERO..=seconds(10))?;
+        }
+        let only_with =
+            |run, given, what| require(given, key("run"), quoted(run), format!("only in a VM with `{what}`"));
+        match &workload.kind {
+            WorkloadKind::Echo { cost, .. } => validate_cost(key("cost"), *cost)?,
+            WorkloadKind::Shift { period: length, .. } => {
+                period(key("period"), *length, Duration::from_millis(100)..=seconds(600))?;
+            }
+            WorkloadKind::ReadFiles => only_with("read-files", vm.disk.is_some(), "disk")?,
+            WorkloadKind::ReadBurn { cost } => {
+                only_with("read-burn", vm.disk.is_some(), "disk")?;
+                validate_cost(key("cost"), *cost)?;
+            }
+            WorkloadKind::Messages { tasks, rounds } => {
+                range(key("tasks"), *tasks, 40..=2000)?;
+                require(tasks.is_multiple_of(40), key("tasks"), tasks, "a multiple of 40")?;
+                range(key("rounds"), *rounds, 1..=10_000)?;
+            }
+            WorkloadKind::Program { command, repeat, cold } => {
+                only_with("program", vm.debian, "debian = true")?;
+                require(!command.is_empty(), key("command"), "[]", "a program and its arguments")?;
+                for (index, word) in command.iter().enumerate() {
+                    let usable = !word.is_empty() && !word.contains('\0');
+                    let key = key(&format!("command.{index}"));
+                    require(usable, key, quoted(word), "a word, not empty and without a zero byte")?;
+                }
+                require(*repeat || !cold, key("cold"), "true", "only beside `repeat = true`")?;
+            }
+            WorkloadKind::Hog
+            | WorkloadKind::Sink { .. }
+            | WorkloadKind::Churn
+            | WorkloadKind::Storm { .. } => {}
         }
     }
     Ok(())
 }
 
-fn listens(kind: &WorkloadKind) -> Option<(Protocol, u16)> {
-    match *kind {
-        WorkloadKind::Echo { protocol, port, .. } => Some((protocol, port)),
-        WorkloadKind::Hog => None,
-    }
+fn validate_cost(key: String, cost: Duration) -> Result<(), Violation> {
+    period(key, cost, Duration::ZERO..=seconds(10))
 }
 
 /// MAJOR.MINOR-FLAVOUR.
@@ -231,6 +284,12 @@ fn is_series(kernel: &str) -> bool {
     let Some((version, flavour)) = kernel.split_once('-') else { return false };
     let Some((major, minor)) = version.split_once('.') else { return false };
     number(major) && number(minor) && is_name(flavour)
+}
+
+fn is_package(text: &str) -> bool {
+    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let usual = text.bytes().all(|byte| alphanumeric(byte) || b"+-.".contains(&byte));
+    text.len() >= 2 && usual && text.bytes().next().is_some_and(alphanumeric)
 }
 
 fn is_name(text: &str) -> bool {
@@ -260,7 +319,7 @@ fn period(
     require(allowed.contains(&value), key, show(value), text)
 }
 
-fn require(
+pub(crate) fn require(
     allowed: bool,
     key: impl Into<String>,
     value: impl Display,
@@ -277,7 +336,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("{text:?}")
 }
 

@@ -1,6 +1,6 @@
 //! The result model: what is measured, and what scripts read.
 
-use frontdesk_scenario::{Bar, Check, Summary};
+use frontdesk_scenario::{Bar, BlockMark, Check, Rate, Summary, Timeline, Unit};
 
 fn samples(range: std::ops::RangeInclusive<u32>) -> Vec<f64> {
     range.map(f64::from).collect()
@@ -43,4 +43,22 @@ fn a_check_is_easy_to_read_for_scripts_and_reads_back() {
     let absent = serde_json::to_string(&Check::median("gain", &[], Bar::AtMost(1.0))).unwrap();
     let back: Check = serde_json::from_str(&absent).unwrap();
     assert_eq!((back.value, back.pass), (None, false));
+}
+
+#[test]
+fn throughput_says_of_what() {
+    let rate = Rate { per_s: 1.5e6, unit: Unit::Bytes };
+    let json = serde_json::to_string(&rate).unwrap();
+    assert_eq!(json, r#"{"per_s":1500000.0,"unit":"bytes"}"#);
+    assert_eq!(serde_json::from_str::<Rate>(&json).unwrap(), rate);
+}
+
+#[test]
+fn a_timeline_from_before_disks_reads_back() {
+    let read = BlockMark { vm: 0, at: 1, done: None, decision: "no boost".to_owned() };
+    let timeline = Timeline { reads: vec![read], ..Timeline::default() };
+    let mut json = serde_json::to_value(&timeline).unwrap();
+    assert_eq!(serde_json::from_value::<Timeline>(json.clone()).unwrap().reads.len(), 1);
+    json.as_object_mut().unwrap().remove("reads");
+    assert_eq!(serde_json::from_value::<Timeline>(json).unwrap().reads.len(), 0);
 }

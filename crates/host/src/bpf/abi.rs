@@ -77,7 +77,9 @@ pub(super) fn decode(record: &[u8]) -> Option<Event> {
     let &[kind, detail] = record.get(12..14)? else { return None };
     let half = |from: usize| Some(u16::from_ne_bytes(record.get(from..from + 2)?.try_into().ok()?));
     let (role, index, cpu) = (half(14)?, half(16)?, half(18)?);
-    let request = u64::from(u32::from_ne_bytes(record.get(20..24)?.try_into().ok()?));
+    let word = u32::from_ne_bytes(record.get(20..24)?.try_into().ok()?);
+    let request = u64::from(word);
+    let waker = word.checked_sub(1).and_then(|index| u16::try_from(index).ok());
     let thread = || match role {
         ROLE_VCPU => Some(Thread::Vcpu(index)),
         ROLE_EMULATOR => Some(Thread::Emulator(index)),
@@ -86,7 +88,7 @@ pub(super) fn decode(record: &[u8]) -> Option<Event> {
     let kind = match kind {
         KIND_RUN => EventKind::Run { vm, thread: thread()?, pcpu: cpu },
         KIND_STOP => EventKind::Stop { vm, thread: thread()?, runnable: detail != 0 },
-        KIND_WAKE => EventKind::Wake { vm, thread: thread()? },
+        KIND_WAKE => EventKind::Wake { vm, thread: thread()?, by: waker },
         KIND_PACKET => {
             let protocol = match detail {
                 PROTOCOL_TCP => Protocol::Tcp,
@@ -123,7 +125,7 @@ mod tests {
             |bytes: Vec<u8>, kind| assert_eq!(decode(&bytes), Some(Event { at: Time(7_000_000_001), kind }));
         expect(record(1, 0, 0, 2), EventKind::Run { vm, thread: Thread::Vcpu(2), pcpu: 1 });
         expect(record(2, 1, 1, 0), EventKind::Stop { vm, thread: Thread::Emulator(0), runnable: true });
-        expect(record(3, 0, 0, 5), EventKind::Wake { vm, thread: Thread::Vcpu(5) });
+        expect(record(3, 0, 0, 5), EventKind::Wake { vm, thread: Thread::Vcpu(5), by: Some(4) });
         expect(record(4, 17, 0, 53), EventKind::Packet { vm, protocol: Protocol::Udp, port: 53 });
         expect(record(5, 0, 0, 0), EventKind::BlockRead { vm, request: 5 });
         expect(record(6, 0, 0, 0), EventKind::BlockPending { vm });

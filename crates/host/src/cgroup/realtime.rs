@@ -7,11 +7,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-/// A group that has spent its budget is stalled, its real-time threads do not run at all, until the period ends. A tenth
-/// of the kernel's default period makes such a stall a tenth as long.
-const PERIOD_US: i64 = 100_000;
+/// A group that has spent its budget is stalled, its real-time threads do not run at all, until the period ends. Boosts come in
+/// bursts: over the kernel's default period, the longest, they fit in best, and the engine is told to stay below the budget.
+const PERIOD_US: i64 = 1_000_000;
 /// How much of the root's budget frontdesk hands out, in permille. The rest keeps the root's own real-time threads,
 /// frontdesk and its guardian among them, running when all VMs spend theirs.
 const HANDED_OUT_PERMILLE: i64 = 800;
@@ -30,6 +31,15 @@ pub struct Budget {
     pub runtime_us: u64,
     /// The period in microseconds.
     pub period_us: u64,
+}
+
+impl Budget {
+    /// The budget in CPUs.
+    #[must_use]
+    pub fn cpus(self) -> f64 {
+        Duration::from_micros(self.runtime_us).as_secs_f64()
+            / Duration::from_micros(self.period_us.max(1)).as_secs_f64()
+    }
 }
 
 /// `cpu.rt_runtime_us` and `cpu.rt_period_us` of a group.

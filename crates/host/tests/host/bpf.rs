@@ -54,7 +54,7 @@ fn hears_a_thread_sleep_and_wake() -> Result<()> {
         thread::sleep(Duration::from_millis(5));
     }
     let heard = drain(&mut source)?;
-    let wakes = heard.iter().filter(|&&k| k == EventKind::Wake { vm: VM, thread }).count();
+    let wakes = heard.iter().filter(|&&k| k == EventKind::Wake { vm: VM, thread, by: None }).count();
     let sleeps = heard.iter().filter(|&&k| k == EventKind::Stop { vm: VM, thread, runnable: false }).count();
     ensure!(wakes == sleeps && sleeps >= 3, "slept {sleeps} times, woken {wakes} times: {heard:?}");
     let mut running = true;

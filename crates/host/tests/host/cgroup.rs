@@ -257,7 +257,7 @@ fn budget_is_split_and_given_back() -> Result<()> {
     let mut budgets = RealTimeBudgets::new(Hierarchy::detect()?);
     let each = budgets.grant(&[a.clone(), b.clone()], &guardian)?.context("no budgets")?;
     let share = i64::try_from(each.runtime_us)?;
-    ensure!(share > 0 && each.period_us == 100_000, "{each:?}");
+    ensure!(share > 0 && each.period_us == 1_000_000, "{each:?}");
     ensure!((runtime(&a)?, runtime(&b)?) == (share, share) && runtime(&parent)? >= 2 * share);
     sched::set(idler.pid(), fifo)?;
 

@@ -1,8 +1,8 @@
 //! A made-up result with the shape of a real one.
 
 use frontdesk_scenario::{
-    ArmResult, Bar, BeliefPoint, BoostSlice, Check, HostInfo, Latency, Outcome, PacketMark, Repeat, RunSlice,
-    Summary, TaskSlice, Timeline,
+    ArmResult, Bar, BeliefPoint, BlockMark, BoostSlice, Check, Follow, HostInfo, Latency, Outcome,
+    PacketMark, Rate, Repeat, RunSlice, Summary, TaskSlice, Timeline, Unit,
 };
 
 /// Pseudo-random numbers in 0..1, the same in every run.
@@ -57,9 +57,13 @@ pub(crate) fn outcome() -> Outcome {
 
 fn arm(repeats: Vec<Repeat>) -> ArmResult {
     let middle = repeats[1].clone();
+    let times = middle.times_ms.iter();
     ArmResult {
         response_ms: middle.response_ms,
         cpu_share: middle.cpu_share,
+        rates: middle.rates,
+        times_ms: times.filter_map(|(name, times)| Some((name.clone(), Summary::of(times)?))).collect(),
+        follow: middle.follow,
         boosts: repeats.iter().map(|repeat| repeat.boosts).sum(),
         pbhr: middle.decision_us.map(|_| 0.932),
         decision_us: middle.decision_us,
@@ -79,11 +83,22 @@ fn repeat(dice: &mut Dice, name: &str, median: f64, spread: f64, daemon_cpu: Opt
     };
     let vms = ["mixed", "cpu-1", "cpu-2", "cpu-3", "cpu-4", "cpu-5"];
     let acts = name == "frontdesk";
+    let rate = |per_s: f64, unit, dice: &mut Dice| Rate { per_s: per_s * (0.95 + 0.1 * dice.roll()), unit };
+    let rates = [
+        ("mixed/echo", rate(10.0, Unit::Operations, dice)),
+        ("mixed/files", rate(if acts { 31e6 } else { 12.5e6 }, Unit::Bytes, dice)),
+        ("mixed/hog", rate(850.0, Unit::Operations, dice)),
+    ];
+    let times = (0..5).map(|_| 2400.0 + 300.0 * dice.roll()).collect();
+    let follow = Follow { to_io_ms: 84.5, to_cpu_ms: 61.0 + dice.roll(), missed: 0, wasted: 12 };
     Repeat {
         response_ms: [("mixed".to_owned(), summary)].into_iter().collect(),
         samples_ms: [("mixed".to_owned(), samples)].into_iter().collect(),
         cpu_share: vms.iter().map(|vm| ((*vm).to_owned(), share(vm, dice))).collect(),
         cpu_ms: vms.iter().map(|vm| ((*vm).to_owned(), 3333.0)).collect(),
+        rates: rates.into_iter().map(|(name, rate)| (name.to_owned(), rate)).collect(),
+        times_ms: [("mixed/build".to_owned(), times)].into_iter().collect(),
+        follow: acts.then_some(follow),
         boosts: if acts { 412 } else { 0 },
         boost_hits: if acts { 384 } else { 0 },
         decision_us: acts.then_some(Latency { p50: 58.0, p99: 228.0, max: 412.0 }),
@@ -91,6 +106,30 @@ fn repeat(dice: &mut Dice, name: &str, median: f64, spread: f64, daemon_cpu: Opt
         lost_events: 0,
         seconds: 20.0,
     }
+}
+
+/// A made-up result with these arms, all of which act, with `vms` VMs under load.
+pub(crate) fn arms(names: &[&str], vms: usize) -> Outcome {
+    let mut dice = Dice(11);
+    let arms = names.iter().enumerate().map(|(index, name)| {
+        #[allow(clippy::cast_precision_loss, reason = "there are few arms")]
+        let better = index as f64 / names.len() as f64;
+        let repeat = |dice: &mut Dice| {
+            let mut repeat = repeat(dice, "frontdesk", 20.0 - 17.0 * better, 2.0, Some(0.018));
+            let summary = repeat.response_ms["mixed"];
+            repeat.response_ms = (1..=vms).map(|number| (format!("mixed-{number}"), summary)).collect();
+            repeat.boost_hits = 412 * (index as u64 + 2) / (names.len() as u64 + 2) + dice.below(20);
+            for rate in repeat.rates.values_mut() {
+                rate.per_s *= 0.3 + better;
+            }
+            repeat
+        };
+        let repeats: Vec<_> = (0..3).map(|_| repeat(&mut dice)).collect();
+        #[allow(clippy::cast_precision_loss, reason = "there are few boosts")]
+        let pbhr = repeats[1].boost_hits as f64 / 412.0;
+        ((*name).to_owned(), ArmResult { pbhr: Some(pbhr), ..arm(repeats) })
+    });
+    Outcome { scenario: "arms".to_owned(), arms: arms.collect(), checks: Vec::new(), ..outcome() }
 }
 
 /// The timelines of the arms with a daemon, one repeat each.
@@ -122,6 +161,13 @@ fn timeline(arm: &str, slowness: u64) -> Timeline {
             decision: "boosted".into(),
         };
         timeline.packets.push(packet);
+        timeline.reads.push(BlockMark {
+            vm: 1,
+            at: now,
+            // One after another is requested before the last is there.
+            done: (dice.roll() < 0.97).then_some(now + 900_000_000),
+            decision: "no boost".into(),
+        });
         for (task, belief) in beliefs.iter_mut().enumerate() {
             let gain = if dice.roll() < 0.93 { 5 } else { -20 };
             *belief += match task {

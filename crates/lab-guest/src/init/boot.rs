@@ -1,0 +1,150 @@
+//! Makes a system of what the kernel leaves to init.
+
+use super::{InitError, failed};
+use crate::network;
+use crate::parameter::{self, Address};
+use frontdesk_lab_guest::{
+    CONTROL_PORT, DATA, DATA_PARAMETER, DEBIAN, DEBIAN_PARAMETER, MODULES, MODULES_ORDER,
+    TIME_SLICE_PARAMETER,
+};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::system::{finit_module, sethostname};
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Where the records of children are.
+pub(super) const RUN: &str = "/run";
+
+/// Where the control groups are.
+pub(super) const GROUPS: &str = "/sys/fs/cgroup";
+
+/// Descriptors that a process can have: tasks that message each other need thousands.
+const DESCRIPTORS: u64 = 1 << 16;
+
+/// How long the disks may take to appear.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sets everything up and opens the control port.
+pub(super) fn boot() -> Result<File, InitError> {
+    for (kind, target) in [
+        ("devtmpfs", "/dev"),
+        ("proc", "/proc"),
+        ("sysfs", "/sys"),
+        ("cgroup2", GROUPS),
+        ("tmpfs", "/tmp"),
+        ("tmpfs", RUN),
+    ] {
+        mount_at(kind, target, kind, MountFlags::empty(), c"")?;
+    }
+    let limit = Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) };
+    setrlimit(Resource::Nofile, limit).map_err(failed("raising the limit of descriptors"))?;
+    sethostname(b"guest").map_err(failed("the host name"))?;
+    if let Some(nanos) = parameter::value(TIME_SLICE_PARAMETER)? {
+        set_time_slice(&nanos)?;
+    }
+    load_modules()?;
+    network::up("lo", None)?;
+    if let Some(address) = Address::of_guest()? {
+        network::up("eth0", Some(address))?;
+    }
+    if let Some(device) = disk(DATA_PARAMETER)? {
+        mount_at(&device, DATA, "ext4", MountFlags::RDONLY, c"")?;
+    }
+    if let Some(device) = disk(DEBIAN_PARAMETER)? {
+        mount_at(&device, DEBIAN, "ext4", MountFlags::empty(), c"")?;
+        furnish_debian()?;
+    }
+    let port = control_port()?;
+    File::options().read(true).write(true).open(&port).map_err(failed(port.display().to_string()))
+}
+
+/// Sets the shortest time slice of the kernel's scheduler.
+fn set_time_slice(nanos: &str) -> Result<(), InitError> {
+    const DEBUG: &str = "/sys/kernel/debug";
+    mount_at("debugfs", DEBUG, "debugfs", MountFlags::empty(), c"")?;
+    let set = |name: &str, value: &str| {
+        let path = format!("{DEBUG}/sched/{name}");
+        std::fs::write(&path, value).map_err(failed(format!("writing {value} to {path}")))
+    };
+    if Path::new(DEBUG).join("sched/base_slice_ns").exists() {
+        return set("base_slice_ns", nanos);
+    }
+    // Before Linux 6.6: the time in which each of up to eight tasks has its turn, and its eighth.
+    let latency = nanos.parse::<u64>().map_or(0, |nanos| nanos.saturating_mul(8));
+    set("latency_ns", &latency.to_string())?;
+    set("min_granularity_ns", nanos)
+}
+
+/// Gives the Debian system what it would get from its own init.
+fn furnish_debian() -> Result<(), InitError> {
+    for (kind, folder, data) in [
+        ("proc", "proc", c""),
+        ("sysfs", "sys", c""),
+        ("devtmpfs", "dev", c""),
+        ("devpts", "dev/pts", c"mode=620,ptmxmode=666"),
+        ("tmpfs", "dev/shm", c""),
+        ("tmpfs", "tmp", c""),
+        ("tmpfs", "run", c""),
+    ] {
+        mount_at(kind, &format!("{DEBIAN}/{folder}"), kind, MountFlags::empty(), data)?;
+    }
+    // Shells need these.
+    for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+        let link = format!("{DEBIAN}/dev/{name}");
+        symlink(format!("/proc/self/fd{target}"), &link).map_err(failed(link))?;
+    }
+    Ok(())
+}
+
+fn mount_at(device: &str, target: &str, kind: &str, flags: MountFlags, data: &CStr) -> Result<(), InitError> {
+    // It may be there.
+    let _ = rustix::fs::mkdir(target, Mode::from(0o755));
+    match mount(device, target, kind, flags, data) {
+        // The kernel may have mounted devtmpfs.
+        Ok(()) | Err(Errno::BUSY) => Ok(()),
+        Err(error) => Err(failed(format!("mounting {device} at {target} as {kind}"))(error)),
+    }
+}
+
+fn load_modules() -> Result<(), InitError> {
+    let folder = Path::new(MODULES);
+    let order = std::fs::read_to_string(folder.join(MODULES_ORDER)).map_err(failed("the list of modules"))?;
+    for name in order.lines() {
+        let file = File::open(folder.join(name)).map_err(failed(format!("module {name}")))?;
+        finit_module(file, c"", 0).map_err(failed(format!("loading module {name}")))?;
+    }
+    Ok(())
+}
+
+/// The block device that a parameter names, when it is there.
+fn disk(parameter: &'static str) -> Result<Option<String>, InitError> {
+    let Some(name) = parameter::value(parameter)? else { return Ok(None) };
+    let device = format!("/dev/{name}");
+    let begin = Instant::now();
+    // Linux looks for disks while init goes on.
+    while !Path::new(&device).exists() {
+        if begin.elapsed() > PATIENCE {
+            return Err(InitError::NoDisk { parameter, name, device, seconds: PATIENCE.as_secs() });
+        }
+        sleep(Duration::from_millis(10));
+    }
+    Ok(Some(device))
+}
+
+fn control_port() -> Result<PathBuf, InitError> {
+    let ports =
+        std::fs::read_dir("/sys/class/virtio-ports").map_err(failed("looking for virtio-serial ports"))?;
+    for port in ports.flatten() {
+        if std::fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == CONTROL_PORT) {
+            return Ok(Path::new("/dev").join(port.file_name()));
+        }
+    }
+    Err(InitError::NoControlPort)
+}

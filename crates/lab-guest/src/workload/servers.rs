@@ -1,0 +1,190 @@
+//! Workloads that answer, or only take, what comes over the network.
+
+use super::{Failure, ready, spin};
+use crate::report::{Recorder, tsc};
+use frontdesk_lab_guest::StampKind;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::convert::Infallible;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// Largest request that is answered in one piece.
+const BUFFER: usize = 64 << 10;
+
+fn listen_tcp(port: u16) -> Result<TcpListener, String> {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(|error| cannot_listen("TCP", port, &error))
+}
+
+fn listen_udp(port: u16) -> Result<UdpSocket, String> {
+    UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(|error| cannot_listen("UDP", port, &error))
+}
+
+fn cannot_listen(protocol: &str, port: u16, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::AddrInUse => format!(
+            "{protocol} port {port} is in use by another workload of the VM: give each a port of its own, \
+             or stop the other before"
+        ),
+        _ => format!("listening at {protocol} port {port}: {error}"),
+    }
+}
+
+pub(super) fn echo_udp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
+    let socket = listen_udp(port)?;
+    ready();
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer)?;
+        recorder.stamp(StampKind::Wake)?;
+        spin(cost);
+        recorder.count(1, 0)?;
+        // The client may be gone; that is its business.
+        let _ = socket.send_to(&buffer[..length], from);
+    }
+}
+
+/// Answers requests for a period, computes for a period, and so on.
+pub(super) fn shift(port: u16, period: Duration, mut recorder: Recorder) -> Result<Infallible, Failure> {
+    if period.is_zero() {
+        return Err("the period of a workload that shifts must not be 0".into());
+    }
+    let socket = listen_udp(port)?;
+    ready();
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        recorder.stamp(StampKind::IoBound)?;
+        let begin = Instant::now();
+        while let Some(left) = period.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+            socket.set_read_timeout(Some(left))?;
+            match socket.recv_from(&mut buffer) {
+                Ok((length, from)) => {
+                    recorder.stamp(StampKind::Wake)?;
+                    recorder.count(1, 0)?;
+                    let _ = socket.send_to(&buffer[..length], from);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        recorder.stamp(StampKind::CpuBound)?;
+        let begin = Instant::now();
+        while begin.elapsed() < period {
+            spin(1 << 16);
+        }
+    }
+}
+
+/// Takes what one read gives as a request: right for clients that wait for each answer and send less than a
+/// segment.
+pub(super) fn echo_tcp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
+    let mut stamped = None;
+    serve_tcp(port, |_, woken| {
+        // It may have woken for the requests of several clients.
+        if stamped.replace(woken) != Some(woken) {
+            recorder.stamp_at(woken, StampKind::Wake)?;
+        }
+        spin(cost);
+        recorder.count(1, 0)?;
+        Ok(Reply::Same)
+    })
+}
+
+pub(super) fn sink(port: u16, mut recorder: Recorder) -> Result<Infallible, Failure> {
+    serve_tcp(port, |data, _| {
+        recorder.count(1, data.len() as u64)?;
+        Ok(Reply::None)
+    })
+}
+
+/// What a client gets.
+enum Reply {
+    /// What it sent.
+    Same,
+    None,
+}
+
+/// A client.
+struct Connection {
+    stream: TcpStream,
+    /// What it has not taken of an answer yet.
+    pending: Vec<u8>,
+}
+
+impl Connection {
+    /// Reads, if there is no answer left to send, and sends the reply. False if the connection is over.
+    fn advance(
+        &mut self,
+        buffer: &mut [u8],
+        mut take: impl FnMut(&[u8]) -> io::Result<Reply>,
+    ) -> io::Result<bool> {
+        if self.pending.is_empty() {
+            match self.stream.read(buffer) {
+                Ok(0) => return Ok(false),
+                Ok(length) => match take(&buffer[..length])? {
+                    Reply::Same => self.pending.extend_from_slice(&buffer[..length]),
+                    Reply::None => return Ok(true),
+                },
+                Err(error) => return Ok(error.kind() == ErrorKind::WouldBlock),
+            }
+        }
+        Ok(match self.stream.write(&self.pending) {
+            Ok(length) => {
+                self.pending.drain(..length);
+                true
+            }
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        })
+    }
+}
+
+/// Serves any number of clients. `take` gets what was read, and the time at which the task came back from
+/// waiting for it.
+fn serve_tcp(
+    port: u16,
+    mut take: impl FnMut(&[u8], u64) -> io::Result<Reply>,
+) -> Result<Infallible, Failure> {
+    let listener = listen_tcp(port)?;
+    listener.set_nonblocking(true)?;
+    ready();
+    let mut connections: Vec<Connection> = Vec::new();
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let mut fds: Vec<PollFd<'_>> = connections
+            .iter()
+            .map(|connection| {
+                let idle = connection.pending.is_empty();
+                PollFd::new(&connection.stream, if idle { PollFlags::IN } else { PollFlags::OUT })
+            })
+            .collect();
+        fds.push(PollFd::new(&listener, PollFlags::IN));
+        poll(&mut fds, None)?;
+        let woken = tsc();
+        let events: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut events = events.into_iter();
+        let mut outcome = Ok(());
+        connections.retain_mut(|connection| {
+            if events.next() != Some(true) {
+                return true;
+            }
+            connection.advance(&mut buffer, |data| take(data, woken)).unwrap_or_else(|error| {
+                outcome = Err(error);
+                false
+            })
+        });
+        outcome?;
+        if events.next() == Some(true) {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true)?;
+                    stream.set_nodelay(true)?;
+                    connections.push(Connection { stream, pending: Vec::new() });
+                }
+                // The client gave up between poll and accept.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
