@@ -4,6 +4,7 @@ use crate::companion::{GUEST, PLUGIN, own_program};
 use crate::{FAILED, IMPOSSIBLE};
 use anyhow::Context;
 use frontdesk_lab::{LabConfig, LabError, Progress};
+use frontdesk_report::Quantity;
 use frontdesk_scenario::{Outcome, Overrides, Scenario, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
@@ -56,6 +57,9 @@ pub(crate) struct Args {
     /// Write the plot of the response times as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write a plot that compares the arms (response, throughput, time of an operation, PBHR) as SVG.
+    #[arg(long, value_name = "FILE")]
+    svg_arms: Option<PathBuf>,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -72,7 +76,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(IMPOSSIBLE));
     }
     // Found out now rather than after minutes of measuring.
-    let outputs = [&args.json, &args.html, &args.trace, &args.svg];
+    let outputs = [&args.json, &args.html, &args.trace, &args.svg, &args.svg_arms];
     for path in outputs.into_iter().flatten() {
         create(path)?;
     }
@@ -116,6 +120,11 @@ fn write_outputs(args: &Args, outcome: &Outcome, timelines: &[Timeline]) -> anyh
     if let Some(path) = &args.svg {
         let mut file = create(path)?;
         file.write_all(frontdesk_report::svg_cdf(outcome)?.as_bytes())?;
+        finish(file, path)?;
+    }
+    if let Some(path) = &args.svg_arms {
+        let mut file = create(path)?;
+        file.write_all(frontdesk_report::svg_arms(outcome, &Quantity::ALL)?.as_bytes())?;
         finish(file, path)?;
     }
     if let Some(path) = &args.trace {

@@ -262,3 +262,124 @@ fn a_vm_that_dies_ends_the_run_with_its_name() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("VM cpu-1 ended (signal: 9 (SIGKILL))"), "{said}");
 }
+
+/// Runs a scenario of the collection, once and shortly; its result.
+fn in_short(name: &str, arguments: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("out.json");
+    let file = scenario().with_file_name(name);
+    let output = Command::new(FRONTDESK)
+        .arg("lab")
+        .arg(file)
+        .args(["--repeats", "1", "--json"])
+        .arg(&json)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    // 1: a bar that a short run on a busy machine does not reach.
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+    serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap()
+}
+
+/// The numbers of an arm that are by VM, those of VMs whose name begins with `vm`.
+fn by_vm(arm: &Value, key: &str, vm: &str) -> Vec<f64> {
+    let all = arm[key].as_object().unwrap().iter().filter(|(name, _)| name.starts_with(vm));
+    all.map(|(_, value)| value["p50"].as_f64().or(value.as_f64()).unwrap()).collect()
+}
+
+#[test]
+fn table1_in_short_answers_the_mixed_vms_first() {
+    let _alone = alone();
+    let sizes = ["--set", "vm.mixed.count=2", "--set", "vm.io.count=1", "--set", "vm.cpu.count=2"];
+    let result = in_short(
+        "tavs/table1.toml",
+        &[&sizes[..], &["--duration", "6s", "--set", "think_scale=0.1"]].concat(),
+    );
+    let (stock, acting) = (&result["arms"]["stock"], &result["arms"]["frontdesk"]);
+    for (before, after) in
+        by_vm(stock, "response_ms", "mixed").iter().zip(by_vm(acting, "response_ms", "mixed"))
+    {
+        assert!(after < *before, "{after} < {before}");
+    }
+    assert!(acting["pbhr"].as_f64().unwrap() > 0.5, "{}", acting["pbhr"]);
+    // Generous: what a few seconds on a busy machine allow.
+    for share in by_vm(acting, "cpu_share", "cpu").iter().chain(&by_vm(acting, "cpu_share", "mixed")) {
+        assert!((0.8..1.2).contains(share), "{share}");
+    }
+}
+
+#[test]
+fn ports_in_short_tell_the_servers_apart() {
+    let _alone = alone();
+    let arms = ["--arms", "bits-2,none", "--duration", "10s", "--set", "vm.cpu.count=2"];
+    let result = in_short("tavs/ports.toml", &arms);
+    let pbhr = |arm: &str| result["arms"][arm]["pbhr"].as_f64().unwrap();
+    assert!(pbhr("bits-2") > pbhr("none"), "{} > {}", pbhr("bits-2"), pbhr("none"));
+    assert!((0.0..=1.0).contains(&pbhr("none")) && pbhr("bits-2") <= 1.0);
+    assert_eq!(result["arms"]["none"]["repeats"][0]["lost_events"], 0);
+}
+
+#[test]
+fn reads_from_a_disk_boost() {
+    let _alone = alone();
+    let set = ["--set", "vm.mixed.disk.files=64", "--set", "vm.cpu.count=2"];
+    let result =
+        in_short("tavs/pbratio.toml", &[&["--arms", "disk-1-4", "--duration", "5s"], &set[..]].concat());
+    let arm = &result["arms"]["disk-1-4"];
+    assert!(arm["boosts"].as_u64().unwrap() > 0);
+    assert!(arm["rates"]["mixed/reader"]["per_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(arm["rates"]["mixed/reader"]["unit"], "bytes");
+}
+
+#[test]
+fn a_hostile_guest_gains_nothing() {
+    let _alone = alone();
+    let arms = ["--arms", "packets,tasks,switches", "--duration", "5s", "--set", "vm.cpu.count=2"];
+    let result = in_short("tavs/hostile.toml", &arms);
+    for (name, arm) in result["arms"].as_object().unwrap() {
+        // Generous, as above.
+        let share = by_vm(arm, "cpu_share", "hostile")[0];
+        assert!(share < 1.2, "{name}: {share}");
+        assert!(by_vm(arm, "response_ms", "victim")[0] > 0.0, "{name}: the victim is answered");
+        assert!(arm["boosts"].as_u64().unwrap() > 0, "{name}: and boosted");
+    }
+}
+
+/// Needs a Debian system, which is made the first time.
+#[test]
+fn a_program_that_fails_ends_the_run_with_its_name_and_output() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("failing.toml");
+    let text = r#"
+        name = "failing"
+        description = "A program that fails."
+        repeats = 1
+        duration = "60s"
+        warmup = "0s"
+        think_scale = 1.0
+        guest = { kernel = "6.1-cloud", debian = {} }
+        host = { vm_cpus = [0], client_cpus = [1] }
+        arms.stock = {}
+
+        [[vm]]
+        name = "desk"
+        memory_mib = 256
+        debian = true
+        workloads = [{ name = "list", run = "program", repeat = true, command = ["ls", "/usr", "/no/such/folder"] }]
+    "#;
+    for (program, code, message) in [
+        ("ls", "exit code 2", "/no/such/folder"),
+        ("no-such-program", "not found in the Debian system", "no-such-program"),
+    ] {
+        fs::write(&file, text.replace("\"ls\"", &format!("{program:?}"))).unwrap();
+        let output = Command::new(FRONTDESK).arg("lab").arg(&file).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for part in ["list", "desk", code, message] {
+            assert!(said.contains(part), "{part} is not in: {said}");
+        }
+    }
+}

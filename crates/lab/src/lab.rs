@@ -10,6 +10,7 @@ use crate::machine::{self, Busy};
 use crate::net::{self, Link, NetError};
 use crate::replay::{self, Findings, Shift, Truth};
 use crate::summary::{self, Extra};
+use crate::web::WebServer;
 use crate::{
     DiskConfig, DiskKind, InitramfsError, Kernel, KernelError, TapConfig, Vm, VmConfig, VmError, cpu,
     plugin_cost,
@@ -125,6 +126,8 @@ struct LabVm {
     vm: Vm,
     link: Link,
     weight: u32,
+    /// What its programs download from, if it has a Debian system.
+    _web: Option<WebServer>,
     /// Whether the daemon follows it.
     tracked: bool,
     /// Names of the workloads that run.
@@ -261,8 +264,11 @@ impl<'a> Lab<'a> {
             if let Some(started) = process_start_time(vm.pid()) {
                 lab.guardian.record(Undo::Process { pid: vm.pid(), started })?;
             }
+            let web = entry.debian.then(|| WebServer::start(link.host)).transpose();
+            let web =
+                web.map_err(|source| LabError::Io { what: format!("serving {}", link.host), source })?;
             let (weight, tracked) = (entry.weight, entry.tracked);
-            lab.vms.insert(name, LabVm { vm, link, weight, tracked, running: Vec::new() });
+            lab.vms.insert(name, LabVm { vm, link, weight, _web: web, tracked, running: Vec::new() });
         }
         for vm in lab.vms.values_mut() {
             interrupted(&config.stop)?;
@@ -504,7 +510,8 @@ impl<'a> Lab<'a> {
                     match (runs, arm.stops(entry, workload)) {
                         (false, false) => {
                             let steps = |cost| steps(self.scenario.scaled_cost(cost), self.steps_per_s);
-                            vm.vm.start(&workload.name, guest_workload(&workload.kind, steps))?;
+                            let host = vm.link.host.to_string();
+                            vm.vm.start(&workload.name, guest_workload(&workload.kind, steps, &host))?;
                             vm.running.push(workload.name.clone());
                         }
                         (true, true) => {
@@ -677,7 +684,7 @@ fn steps(cost: Duration, steps_per_s: f64) -> u64 {
     steps
 }
 
-fn guest_workload(kind: &WorkloadKind, steps: impl Fn(Duration) -> u64) -> guest::Workload {
+fn guest_workload(kind: &WorkloadKind, steps: impl Fn(Duration) -> u64, host: &str) -> guest::Workload {
     match kind {
         WorkloadKind::Hog => guest::Workload::Hog,
         WorkloadKind::Echo { protocol, port, cost } => guest::Workload::Echo {
@@ -697,7 +704,8 @@ fn guest_workload(kind: &WorkloadKind, steps: impl Fn(Duration) -> u64) -> guest
         }
         WorkloadKind::Churn => guest::Workload::Churn,
         WorkloadKind::Program { command, repeat, cold } => {
-            guest::Workload::Program { command: command.clone(), repeat: *repeat, cold: *cold }
+            let command = command.iter().map(|word| word.replace("{host}", host)).collect();
+            guest::Workload::Program { command, repeat: *repeat, cold: *cold }
         }
         WorkloadKind::Storm { of } => guest::Workload::Storm {
             of: match of {

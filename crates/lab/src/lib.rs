@@ -21,6 +21,7 @@ mod plugin_cost;
 mod replay;
 mod summary;
 mod vm;
+mod web;
 
 pub use cache::CacheError;
 pub use command::CommandError;

@@ -28,6 +28,7 @@ pub enum NetError {
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) ifname: String,
+    pub(crate) host: Ipv4Addr,
     pub(crate) guest: Ipv4Addr,
     pub(crate) prefix: u8,
     pub(crate) mac: String,
@@ -53,7 +54,7 @@ pub(crate) fn add_link(index: usize) -> Result<Link, NetError> {
     ip(&["link", "set", &ifname, "addrgenmode", "none"])?;
     ip(&["addr", "add", &format!("{host}/{prefix}"), "dev", &ifname])?;
     ip(&["link", "set", &ifname, "up"])?;
-    Ok(Link { ifname, guest, prefix, mac: format!("52:54:00:fd:00:{net:02x}") })
+    Ok(Link { ifname, host, guest, prefix, mac: format!("52:54:00:fd:00:{net:02x}") })
 }
 
 fn ip(arguments: &[&str]) -> Result<(), NetError> {

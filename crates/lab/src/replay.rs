@@ -127,7 +127,7 @@ fn follow(
             }
         }
     }
-    let median = |lags: &[f64]| Summary::of(lags).map_or(0.0, |summary| summary.p50);
+    let median = |lags: &[f64]| Summary::of(lags).map(|summary| summary.p50);
     let changed = !to_io.is_empty() || !to_cpu.is_empty() || missed > 0;
     Ok(changed.then(|| Follow { to_io_ms: median(&to_io), to_cpu_ms: median(&to_cpu), missed, wasted }))
 }

@@ -57,8 +57,8 @@ pub(crate) fn summarise(repeats: Vec<Repeat>) -> ArmResult {
     let times_ms = times.collect();
     let follows: Vec<Follow> = repeats.iter().filter_map(|repeat| repeat.follow).collect();
     let follow = (!follows.is_empty()).then(|| Follow {
-        to_io_ms: median(follows.iter().map(|follow| follow.to_io_ms)).unwrap_or(0.0),
-        to_cpu_ms: median(follows.iter().map(|follow| follow.to_cpu_ms)).unwrap_or(0.0),
+        to_io_ms: median(follows.iter().filter_map(|follow| follow.to_io_ms)),
+        to_cpu_ms: median(follows.iter().filter_map(|follow| follow.to_cpu_ms)),
         missed: follows.iter().map(|follow| follow.missed).sum(),
         wasted: follows.iter().map(|follow| follow.wasted).sum(),
     });
@@ -225,7 +225,7 @@ fn number(repeat: &Repeat, scenario: &Scenario, of: &Subject, measure: Measure) 
             Summary::of(&times.copied().collect::<Vec<f64>>()).map(|summary| summary.mean)
         }
         Measure::Pbhr => pbhr(repeat),
-        Measure::Follow => repeat.follow.map(|follow| follow.to_io_ms.max(follow.to_cpu_ms)),
+        Measure::Follow => repeat.follow.and_then(|follow| Some(follow.to_io_ms?.max(follow.to_cpu_ms?))),
         Measure::Wasted => (repeat.boosts > 0).then_some(float(repeat.follow?.wasted) / float(repeat.boosts)),
     }
 }

@@ -134,7 +134,7 @@ fn arms(outcome: &Outcome) -> Markup {
     };
     let follow = |arm: &ArmResult| {
         let row = |of: Follow| {
-            vec![number(of.to_io_ms), number(of.to_cpu_ms), of.missed.to_string(), of.wasted.to_string()]
+            vec![optional(of.to_io_ms), optional(of.to_cpu_ms), of.missed.to_string(), of.wasted.to_string()]
         };
         arm.follow.into_iter().map(row).collect()
     };

@@ -69,7 +69,7 @@ fn follow(outcome: &Outcome) -> Table {
     for (name, arm) in &outcome.arms {
         let Some(of) = arm.follow else { continue };
         let counts = [of.missed, of.wasted].map(|count| count.to_string());
-        let row = [name.clone(), number(of.to_io_ms), number(of.to_cpu_ms)];
+        let row = [name.clone(), optional(of.to_io_ms), optional(of.to_cpu_ms)];
         table.add_row(row.into_iter().chain(counts));
     }
     table

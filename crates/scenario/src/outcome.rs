@@ -110,13 +110,13 @@ pub enum Unit {
     Bytes,
 }
 
-/// How the belief follows a task that changes its character: medians, in milliseconds.
+/// How the belief follows a task that changes its character: medians, in milliseconds; absent if it never did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Follow {
     /// From becoming I/O-bound to being believed so.
-    pub to_io_ms: f64,
+    pub to_io_ms: Option<f64>,
     /// From becoming CPU-bound to being believed so.
-    pub to_cpu_ms: f64,
+    pub to_cpu_ms: Option<f64>,
     /// Changes that the belief did not follow before the next one.
     pub missed: u64,
     /// Boosts while no task was I/O-bound.

@@ -281,7 +281,8 @@ pub enum WorkloadKind {
     Churn,
     /// A program of the Debian system.
     Program {
-        /// The program, found in `PATH`, and its arguments.
+        /// The program, found in `PATH`, and its arguments. `{host}` in them becomes the address of a web server on the host, which
+        /// answers http://{host}/BYTES with so many bytes.
         command: Vec<String>,
         /// Whether it is run again and again, and how long it takes is measured. Otherwise it is a server, which must not end.
         repeat: bool,

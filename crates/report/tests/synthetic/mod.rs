@@ -90,7 +90,7 @@ fn repeat(dice: &mut Dice, name: &str, median: f64, spread: f64, daemon_cpu: Opt
         ("mixed/hog", rate(850.0, Unit::Operations, dice)),
     ];
     let times = (0..5).map(|_| 2400.0 + 300.0 * dice.roll()).collect();
-    let follow = Follow { to_io_ms: 84.5, to_cpu_ms: 61.0 + dice.roll(), missed: 0, wasted: 12 };
+    let follow = Follow { to_io_ms: Some(84.5), to_cpu_ms: Some(61.0 + dice.roll()), missed: 0, wasted: 12 };
     Repeat {
         response_ms: [("mixed".to_owned(), summary)].into_iter().collect(),
         samples_ms: [("mixed".to_owned(), samples)].into_iter().collect(),

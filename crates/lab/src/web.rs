@@ -1,0 +1,75 @@
+//! A web server on the host's side of a VM's network, for what its programs download: the path is the number of bytes.
+
+use std::io::Read;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tiny_http::{Request, Response, Server};
+
+/// The port, which `{host}` in a program's arguments implies.
+const PORT: u16 = 80;
+/// More than any disk of a guest holds.
+const MOST: usize = 1 << 30;
+
+/// A running server. Dropping it ends it.
+pub(crate) struct WebServer {
+    server: Arc<Server>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WebServer {
+    /// Begins to serve at the address, which must be one of this network namespace.
+    pub(crate) fn start(address: Ipv4Addr) -> std::io::Result<WebServer> {
+        let server = Arc::new(Server::http((address, PORT)).map_err(std::io::Error::other)?);
+        let serving = Arc::clone(&server);
+        let thread = std::thread::spawn(move || serving.incoming_requests().for_each(answer));
+        Ok(WebServer { server, thread: Some(thread) })
+    }
+}
+
+impl Drop for WebServer {
+    fn drop(&mut self) {
+        self.server.unblock();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic, and if it did, nobody needs it any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(request: Request) {
+    // A client that goes away is its own business.
+    let _ = match request.url().trim_start_matches('/').parse() {
+        Ok(bytes) if bytes <= MOST => {
+            let body = std::io::repeat(b'x').take(bytes as u64);
+            request.respond(Response::empty(200).with_data(body, Some(bytes)))
+        }
+        _ => request.respond(Response::empty(404)),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    #[test]
+    fn the_path_is_the_number_of_bytes() {
+        // Of the loopback network one address that nobody else uses.
+        let address = Ipv4Addr::new(127, 77, 7, 7);
+        let server = WebServer::start(address).unwrap();
+        let get = |path: &str| {
+            let mut stream = TcpStream::connect((address, PORT)).unwrap();
+            write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        let answer = get("/1000");
+        assert!(answer.starts_with("HTTP/1.0 200") && answer.ends_with(&"x".repeat(1000)), "{answer}");
+        assert!(get("/everything").starts_with("HTTP/1.0 404"));
+        drop(server);
+        assert!(TcpStream::connect((address, PORT)).is_err());
+    }
+}
