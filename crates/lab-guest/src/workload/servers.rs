@@ -4,6 +4,7 @@ use super::{Failure, ready, spin};
 use crate::report::{Recorder, tsc};
 use frontdesk_lab_guest::StampKind;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -79,7 +80,7 @@ pub(super) fn shift(port: u16, period: Duration, mut recorder: Recorder) -> Resu
 /// segment.
 pub(super) fn echo_tcp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
     let mut stamped = None;
-    serve_tcp(port, |_, woken| {
+    serve_tcp(&listen_tcp(port)?, |_, woken| {
         // It may have woken for the requests of several clients.
         if stamped.replace(woken) != Some(woken) {
             recorder.stamp_at(woken, StampKind::Wake)?;
@@ -90,8 +91,13 @@ pub(super) fn echo_tcp(port: u16, cost: u64, mut recorder: Recorder) -> Result<I
     })
 }
 
+/// What the receiver of iperf had for a connection when TAVS was written: later kernels take megabytes, which hide how late it runs.
+const SINK_BUFFER: usize = 64 << 10;
+
 pub(super) fn sink(port: u16, mut recorder: Recorder) -> Result<Infallible, Failure> {
-    serve_tcp(port, |data, _| {
+    let listener = listen_tcp(port)?;
+    set_socket_recv_buffer_size(&listener, SINK_BUFFER)?;
+    serve_tcp(&listener, |data, _| {
         recorder.count(1, data.len() as u64)?;
         Ok(Reply::None)
     })
@@ -141,10 +147,9 @@ impl Connection {
 /// Serves any number of clients. `take` gets what was read, and the time at which the task came back from
 /// waiting for it.
 fn serve_tcp(
-    port: u16,
+    listener: &TcpListener,
     mut take: impl FnMut(&[u8], u64) -> io::Result<Reply>,
 ) -> Result<Infallible, Failure> {
-    let listener = listen_tcp(port)?;
     listener.set_nonblocking(true)?;
     ready();
     let mut connections: Vec<Connection> = Vec::new();
@@ -157,7 +162,7 @@ fn serve_tcp(
                 PollFd::new(&connection.stream, if idle { PollFlags::IN } else { PollFlags::OUT })
             })
             .collect();
-        fds.push(PollFd::new(&listener, PollFlags::IN));
+        fds.push(PollFd::new(listener, PollFlags::IN));
         poll(&mut fds, None)?;
         let woken = tsc();
         let events: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
