@@ -534,7 +534,7 @@ pub enum LoadKind {
         /// Shortest and longest think time, uniformly distributed, before `think_scale`. 0 s to 1 h.
         think: [Duration; 2],
     },
-    /// Sends over TCP without pause, over a network of 100 Mbit/s as in the paper (TAVS §5.1).
+    /// Sends over TCP without pause, as if over the paper's network of 100 Mbit/s (TAVS §5.1), six times slower.
     Bulk {
         /// Port sent to: a sink of the VM listens on it.
         port: u16,
