@@ -152,7 +152,7 @@ static __always_inline u64 wake_if_filling(void)
 	return over < ZONE_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
 
-static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 index, u32 request, u64 at, u64 wake)
+static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 role, u16 index, u32 request, u64 at, u64 wake)
 {
 	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 
@@ -164,7 +164,7 @@ static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 index, u32 requ
 	r->vm = vm;
 	r->kind = kind;
 	r->detail = detail;
-	r->role = 0;
+	r->role = role;
 	r->index = index;
 	r->cpu = bpf_get_smp_processor_id();
 	r->request = request;
@@ -173,21 +173,7 @@ static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 index, u32 requ
 
 static __always_inline void push_thread(const struct thread *t, u8 kind, u8 detail, u32 waker)
 {
-	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
-
-	if (!r) {
-		count_lost(t->vm);
-		return;
-	}
-	r->at = bpf_ktime_get_ns();
-	r->vm = t->vm;
-	r->kind = kind;
-	r->detail = detail;
-	r->role = t->role;
-	r->index = t->index;
-	r->cpu = bpf_get_smp_processor_id();
-	r->request = waker;
-	bpf_ringbuf_submit(r, wake_if_filling());
+	push(t->vm, kind, detail, t->role, t->index, waker, bpf_ktime_get_ns(), wake_if_filling());
 }
 
 /* The idle task (pid 0) is one side of most switches and never followed. */
@@ -255,7 +241,7 @@ static __always_inline void read_pending(const struct thread *t, struct task_str
 		return;
 	now = bpf_ktime_get_ns();
 	if (admit(&d->wakeups, now) == ADMIT_AND_WAKE)
-		push(t->vm, KIND_READ_PENDING, 0, 0, 0, now, BPF_RB_FORCE_WAKEUP);
+		push(t->vm, KIND_READ_PENDING, 0, 0, 0, 0, now, BPF_RB_FORCE_WAKEUP);
 }
 
 SEC("tp_btf/sched_wakeup")
@@ -393,7 +379,7 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	if (verdict == ADMIT_AND_WAKE)
 		count(COUNT_WOKEN);
 	/* The ring's adaptive wake-up does not fire while unread no-wake-up records lie before this one. */
-	push(tap->vm, KIND_PACKET, packet.protocol, packet.port, 0, now,
+	push(tap->vm, KIND_PACKET, packet.protocol, 0, packet.port, 0, now,
 	     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
 	return 0;
 }
@@ -429,7 +415,7 @@ int on_read(struct pt_regs *ctx)
 	__sync_fetch_and_add(&d->in_flight, 1);
 	now = bpf_ktime_get_ns();
 	if (admit(&d->requests, now) != SUPPRESS)
-		push(d->vm, KIND_READ, 0, 0, request_of(ctx), now, wake_if_filling());
+		push(d->vm, KIND_READ, 0, 0, 0, request_of(ctx), now, wake_if_filling());
 	return 0;
 }
 
@@ -452,7 +438,7 @@ int on_read_done(struct pt_regs *ctx)
 	now = bpf_ktime_get_ns();
 	verdict = admit(&d->completions, now);
 	if (verdict != SUPPRESS)
-		push(d->vm, KIND_READ_DONE, 0, 0, request_of(ctx), now,
+		push(d->vm, KIND_READ_DONE, 0, 0, 0, request_of(ctx), now,
 		     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
 	return 0;
 }

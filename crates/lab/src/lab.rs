@@ -1,5 +1,6 @@
 //! A scenario on real VMs: boots them, runs the arms interleaved, measures.
 
+use crate::client::AnyClient;
 use crate::clock::HostClock;
 use crate::daemon::{DaemonProcess, DaemonProcessError};
 use crate::data_disk::{DiskError, data_disk};
@@ -11,19 +12,20 @@ use crate::net::{self, Link, NetError};
 use crate::replay::{self, Findings, Shift, Truth};
 use crate::summary::{self, Extra};
 use crate::web::WebServer;
+use crate::workload::{guest_workload, is_io_bound, knows_its_wakes, steps};
 use crate::{
     DiskConfig, DiskKind, InitramfsError, Kernel, KernelError, TapConfig, Vm, VmConfig, VmError, cpu,
     plugin_cost,
 };
-use frontdesk_engine::{Protocol, Time};
+use frontdesk_engine::Time;
 use frontdesk_host::RecordError;
 use frontdesk_host::cgroup::{CgroupError, Hierarchy};
 use frontdesk_host::guardian::{Guardian, GuardianError, Undo};
 use frontdesk_host::sched::process_start_time;
 use frontdesk_lab_guest as guest;
 use frontdesk_scenario::{
-    self as scenario, Daemon, HostInfo, LoadKind, LoadProfile, Outcome, Rate, Repeat, Scenario, Storm,
-    Summary, Timeline, Unit, Violation, WorkloadKind,
+    self as scenario, Daemon, HostInfo, LoadKind, LoadProfile, Outcome, Rate, Repeat, Scenario, Summary,
+    Timeline, Unit, Violation,
 };
 use indexmap::IndexMap;
 use std::net::SocketAddr;
@@ -675,98 +677,6 @@ fn examine(
 fn measured(samples: &[Sample], from: Instant, to: Instant) -> Vec<f64> {
     let within = samples.iter().filter(|sample| sample.sent >= from && sample.sent <= to);
     within.map(|sample| sample.response.as_secs_f64() * 1000.0).collect()
-}
-
-/// Steps of the computing loop that take `cost` of CPU time.
-fn steps(cost: Duration, steps_per_s: f64) -> u64 {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Neither negative nor too large.
-    let steps = (cost.as_secs_f64() * steps_per_s) as u64;
-    steps
-}
-
-fn guest_workload(kind: &WorkloadKind, steps: impl Fn(Duration) -> u64, host: &str) -> guest::Workload {
-    match kind {
-        WorkloadKind::Hog => guest::Workload::Hog,
-        WorkloadKind::Echo { protocol, port, cost } => guest::Workload::Echo {
-            protocol: match protocol {
-                Protocol::Tcp => guest::Protocol::Tcp,
-                Protocol::Udp => guest::Protocol::Udp,
-            },
-            port: *port,
-            cost: steps(*cost),
-        },
-        WorkloadKind::Shift { port, period } => guest::Workload::Shift { port: *port, period: *period },
-        WorkloadKind::ReadFiles => guest::Workload::ReadFiles,
-        WorkloadKind::ReadBurn { cost } => guest::Workload::ReadBurn { cost: steps(*cost) },
-        WorkloadKind::Sink { port } => guest::Workload::Sink { port: *port },
-        WorkloadKind::Messages { tasks, rounds } => {
-            guest::Workload::Messages { tasks: *tasks, rounds: *rounds }
-        }
-        WorkloadKind::Churn => guest::Workload::Churn,
-        WorkloadKind::Program { command, repeat, cold } => {
-            let command = command.iter().map(|word| word.replace("{host}", host)).collect();
-            guest::Workload::Program { command, repeat: *repeat, cold: *cold }
-        }
-        WorkloadKind::Storm { of } => guest::Workload::Storm {
-            of: match of {
-                Storm::Packets => guest::Storm::Packets,
-                Storm::Tasks => guest::Storm::Tasks,
-                Storm::Switches => guest::Storm::Switches,
-            },
-        },
-    }
-}
-
-/// Whether a workload, as it is made, waits for I/O and then computes next to nothing.
-fn is_io_bound(kind: &WorkloadKind) -> bool {
-    match kind {
-        WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => cost.is_zero(),
-        WorkloadKind::ReadFiles | WorkloadKind::Shift { .. } => true,
-        _ => false,
-    }
-}
-
-/// Whether a workload stamps each time it wakes from I/O, or does none.
-fn knows_its_wakes(kind: &WorkloadKind) -> bool {
-    matches!(
-        kind,
-        WorkloadKind::Hog
-            | WorkloadKind::Echo { .. }
-            | WorkloadKind::ReadBurn { .. }
-            | WorkloadKind::ReadFiles
-            | WorkloadKind::Shift { .. }
-            | WorkloadKind::Churn
-    )
-}
-
-/// A client of whatever kind.
-enum AnyClient {
-    Plain(Client),
-    Editor(EditClient),
-}
-
-impl AnyClient {
-    /// Whether it does its work, not just prepares for it.
-    fn is_ready(&self) -> bool {
-        match self {
-            AnyClient::Plain(_) => true,
-            AnyClient::Editor(editor) => editor.is_typing(),
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        match self {
-            AnyClient::Plain(client) => client.has_ended(),
-            AnyClient::Editor(editor) => editor.has_ended(),
-        }
-    }
-
-    fn finish(self) -> Result<Vec<Sample>, LoadError> {
-        match self {
-            AnyClient::Plain(client) => client.finish(),
-            AnyClient::Editor(editor) => editor.finish(),
-        }
-    }
 }
 
 pub(crate) fn interrupted(stop: &AtomicBool) -> Result<(), LabError> {

@@ -4,6 +4,7 @@
 //! `frontdesk-report` shows. [`Vm`] is the single VM underneath.
 
 mod cache;
+mod client;
 mod clock;
 mod command;
 mod cpu;
@@ -22,6 +23,7 @@ mod replay;
 mod summary;
 mod vm;
 mod web;
+mod workload;
 
 pub use cache::CacheError;
 pub use command::CommandError;

@@ -1,0 +1,34 @@
+//! A client of a VM, whatever it does.
+
+use crate::edit::EditClient;
+use crate::load::{Client, LoadError, Sample};
+
+/// A client of whatever kind.
+pub(crate) enum AnyClient {
+    Plain(Client),
+    Editor(EditClient),
+}
+
+impl AnyClient {
+    /// Whether it does its work, not just prepares for it.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            AnyClient::Plain(_) => true,
+            AnyClient::Editor(editor) => editor.is_typing(),
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        match self {
+            AnyClient::Plain(client) => client.has_ended(),
+            AnyClient::Editor(editor) => editor.has_ended(),
+        }
+    }
+
+    pub(crate) fn finish(self) -> Result<Vec<Sample>, LoadError> {
+        match self {
+            AnyClient::Plain(client) => client.finish(),
+            AnyClient::Editor(editor) => editor.finish(),
+        }
+    }
+}
