@@ -1,9 +1,9 @@
 //! Load from outside: clients that send a request, wait for the answer and think, or send without pause (TAVS §5.1).
 
+use crate::net::slow_down;
 use frontdesk_engine::Protocol;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -20,12 +20,8 @@ const LAST_ANSWER: Duration = Duration::from_secs(2);
 /// How often a waiting client looks whether the run is over.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A bulk client sends so many bytes every [`BULK_PAUSE`]: over a network of 100 Mbit/s, as the paper's (TAVS §5), a sixth of that because
-/// emulated guests are about six times slower. Without a limit the guest, whose data never ends, would not wait for I/O.
-const BULK_BYTES: usize = 2_083;
-const BULK_PAUSE: Duration = Duration::from_millis(1);
-/// What the host may hold back for the guest, so that the limit holds when the guest runs again, too.
-const BULK_BUFFER: usize = 4 << 10;
+/// What a bulk client writes at a time.
+const BULK_BYTES: usize = 1_448;
 
 /// What one client does.
 #[derive(Clone, Debug)]
@@ -151,7 +147,7 @@ impl Connection {
                 stream.set_read_timeout(Some(LOOK))?;
                 stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
                 if matches!(config.work, ClientWork::Bulk) {
-                    set_socket_send_buffer_size(&stream, BULK_BUFFER)?;
+                    slow_down(&stream)?;
                 }
                 Ok(Connection::Tcp(stream))
             }
@@ -250,11 +246,8 @@ fn bulk(
     stop: &AtomicBool,
 ) -> Result<Vec<Sample>, LoadError> {
     let data = vec![0x5a; BULK_BYTES];
-    let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         connection.send(&data).map_err(|source| failed(config, source))?;
-        next = (next + BULK_PAUSE).max(Instant::now());
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     Ok(Vec::new())
 }

@@ -2,8 +2,17 @@
 //!
 //! The namespace has no name: it lives as long as the lab's processes do, and takes every tap with it.
 
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::process::Command;
+
+/// How many bytes a second the network takes from who sends in bulk. The paper's took 100 Mbit/s (TAVS §5), for which a receiver needed part of a
+/// CPU; an emulated guest, which takes 0.5 ms for a packet, needs a third of a CPU for this. Without a limit its data would never end, and it
+/// would not wait for I/O.
+const BULK_RATE: u64 = 724_000;
+/// What may be under way to the guest, so that a receiver that is late is slow.
+const BULK_BUFFER: usize = 4 << 10;
 
 /// The network could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +41,24 @@ pub(crate) struct Link {
     pub(crate) guest: Ipv4Addr,
     pub(crate) prefix: u8,
     pub(crate) mac: String,
+}
+
+/// Has the kernel send what is written to a TCP socket, or to those a listening one accepts, as through a slow network: also what waits in the
+/// socket goes out no faster, which pauses between writes could not do.
+pub(crate) fn slow_down(socket: impl AsFd) -> std::io::Result<()> {
+    set_socket_send_buffer_size(&socket, BULK_BUFFER)?;
+    let rate = BULK_RATE;
+    // SAFETY: the descriptor is open, and the kernel reads the option's eight bytes from a value that outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const rate).cast(),
+            8,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// Puts this thread, and every process and thread it starts from now on, into a new network namespace.

@@ -1,7 +1,8 @@
 //! A web server on the host's side of a VM's network, for what its programs download: the path is the number of bytes.
 
+use crate::net::slow_down;
 use std::io::Read;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tiny_http::{Request, Response, Server};
@@ -20,7 +21,9 @@ pub(crate) struct WebServer {
 impl WebServer {
     /// Begins to serve at the address, which must be one of this network namespace.
     pub(crate) fn start(address: Ipv4Addr) -> std::io::Result<WebServer> {
-        let server = Arc::new(Server::http((address, PORT)).map_err(std::io::Error::other)?);
+        let listener = TcpListener::bind((address, PORT))?;
+        slow_down(&listener)?;
+        let server = Arc::new(Server::from_listener(listener, None).map_err(std::io::Error::other)?);
         let serving = Arc::clone(&server);
         let thread = std::thread::spawn(move || serving.incoming_requests().for_each(answer));
         Ok(WebServer { server, thread: Some(thread) })
