@@ -9,6 +9,7 @@ pub mod cgroup;
 mod daemon;
 pub mod doctor;
 pub mod guardian;
+pub mod kvm;
 pub mod qemu;
 mod realtime;
 mod record;

@@ -8,11 +8,14 @@ mod boost;
 mod bpf;
 mod cgroup;
 mod guardian;
+mod kvm;
+mod kvm_guest;
 mod qemu;
 mod support;
 
-use libtest_mimic::Arguments;
-use std::{env, process::ExitCode};
+use anyhow::Context as _;
+use libtest_mimic::{Arguments, Trial};
+use std::{env, fs::OpenOptions, process::ExitCode};
 
 fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
@@ -30,8 +33,21 @@ fn main() -> ExitCode {
         trials.extend(cgroup::trials());
         trials.extend(boost::trials());
         trials.extend(qemu::trials());
+        trials.extend(trials_with_kvm());
     } else {
         eprintln!("skipping the tests against the real kernel: they need root");
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Those with guests under KVM, by the method that this host allows. `frontdesk-lab` runs them in VMs (`host_kvm.rs` there).
+fn trials_with_kvm() -> Vec<Trial> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/kvm").context("open /dev/kvm");
+    match device.and_then(|_| Ok(frontdesk_host::kvm::probe()?)) {
+        Ok(method) => kvm::trials(&[method]),
+        Err(e) => {
+            eprintln!("skipping the tests with guests under KVM: {e:#}");
+            Vec::new()
+        }
+    }
 }
