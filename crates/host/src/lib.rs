@@ -9,6 +9,7 @@ pub mod cgroup;
 mod daemon;
 pub mod doctor;
 pub mod guardian;
+mod identity;
 pub mod kvm;
 pub mod qemu;
 mod realtime;
@@ -17,6 +18,7 @@ pub mod sched;
 mod tcg;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, monotonic, stop_signal};
+pub use identity::{Identities, Identity, IdentityError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Record, RecordError, read_recording};
 pub use tcg::{TcgError, TcgSource};
