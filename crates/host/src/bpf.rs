@@ -254,6 +254,24 @@ impl BpfSource {
         Ok(())
     }
 
+    /// Follows other threads and taps of a VM from now on, keeping its reads. One that is not followed is followed from now on.
+    ///
+    /// # Errors
+    /// As [`BpfSource::follow`]; the VM is then not followed at all.
+    pub fn refollow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+        if let Some(entry) = self.followed.get_mut(&vm) {
+            entry.tids.drain(..).for_each(|key| drop(self.threads.delete(&key)));
+            entry.taps.drain(..).for_each(|key| drop(self.taps.delete(&key)));
+            // The count starts again with the entry.
+            entry.lost_seen = 0;
+        }
+        let result = self.insert(vm, threads, taps);
+        if result.is_err() {
+            self.unfollow(vm);
+        }
+        result
+    }
+
     /// Follows the disk reads of a VM that is followed already, too. `pid` is its QEMU.
     ///
     /// # Errors

@@ -114,17 +114,16 @@ impl Identities {
         &mut self,
         vm: VmId,
         qemu: &QemuVm,
-        out: &mut Vec<Event>,
+        out: &mut Vec<EventKind>,
     ) -> Result<Identity, IdentityError> {
         self.unfollow(vm);
         if let Some(plugin) = TcgSource::find(qemu.pid)? {
             let data = epoll::EventData::new_u64(u64::from(vm.0));
             epoll::add(&self.epoll, plugin.wake_fd(), data, epoll::EventFlags::IN)?;
             // The ring only tells what changes.
-            let at = crate::monotonic();
             out.extend(qemu.vcpus.iter().filter_map(|(vcpu, _)| {
                 let task = plugin.current_task(*vcpu)?;
-                Some(Event { at, kind: EventKind::TaskSwitch { vm, vcpu: *vcpu, task } })
+                Some(EventKind::TaskSwitch { vm, vcpu: *vcpu, task })
             }));
             self.plugins.insert(vm, plugin);
             return Ok(Identity::Plugin);
@@ -132,15 +131,26 @@ impl Identities {
         if !runs_under_kvm(qemu.pid)? {
             return Err(IdentityError::NoPlugin);
         }
-        let threads: Vec<(u16, i32)> = qemu.vcpus.iter().map(|(vcpu, thread)| (*vcpu, thread.tid)).collect();
         let result = self.kvm().and_then(|kvm| {
-            kvm.follow(vm, &threads).map_err(KvmError::from)?;
+            kvm.follow(vm, &threads(qemu)).map_err(KvmError::from)?;
             Ok(Identity::Kvm(kvm.method()))
         });
         if result.is_err() {
             self.unfollow(vm);
         }
         result
+    }
+
+    /// The VM has other vCPUs now.
+    ///
+    /// # Errors
+    /// If they can't be followed.
+    pub fn refollow(&mut self, vm: VmId, qemu: &QemuVm) -> Result<(), BpfError> {
+        // The plugin's ring has a place for every vCPU there can be.
+        match &mut self.kvm {
+            Some(kvm) if kvm.follows(vm) => kvm.follow(vm, &threads(qemu)),
+            _ => Ok(()),
+        }
     }
 
     fn kvm(&mut self) -> Result<&mut KvmSource, IdentityError> {
@@ -228,6 +238,14 @@ impl Identities {
         }
     }
 
+    /// Ends [`watch`](Self::watch) for all vCPUs of a VM.
+    pub fn unwatch_all(&mut self, vm: VmId) {
+        while let Some(watched) = self.watched.iter().find(|watched| watched.vm == vm) {
+            let vcpu = watched.vcpu;
+            self.unwatch(vm, vcpu);
+        }
+    }
+
     /// Asks for a wake-up at the next task switch of each watched vCPU; whether there was one not asked yet.
     pub fn arm(&mut self) -> bool {
         let mut any = false;
@@ -264,6 +282,11 @@ impl Identities {
         }
         Ok(())
     }
+}
+
+/// The threads of its vCPUs.
+fn threads(qemu: &QemuVm) -> Vec<(u16, i32)> {
+    qemu.vcpus.iter().map(|(vcpu, thread)| (*vcpu, thread.tid)).collect()
 }
 
 /// Whether a process has a virtual machine of KVM's open.

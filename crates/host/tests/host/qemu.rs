@@ -68,7 +68,7 @@ fn is_discovered() -> Result<()> {
         ])?;
         let found = discover(&socket, PATIENCE)?;
         ensure!(found.name.as_deref() == Some("frontdesk test") && found.pid == vm.pid(), "{found:?}");
-        ensure!(matches!(found.status.as_str(), "prelaunch" | "paused"), "{}", found.status);
+        ensure!(matches!(found.status.as_deref(), Some("prelaunch" | "paused")), "{:?}", found.status);
         let indices: Vec<u16> = found.vcpus.iter().map(|&(index, _)| index).collect();
         ensure!(indices == [0, 1], "{indices:?}");
         ensure!(found.emulators.len() >= 2 && found.emulators[0] == vm.thread()?, "{:?}", found.emulators);

@@ -1,0 +1,68 @@
+//! What the daemon keeps of a VM that it follows.
+
+use crate::boost::BoostError;
+use crate::cgroup::{CgroupError, Group, ShareControl};
+use crate::config::VmSettings;
+use crate::daemon::DaemonError;
+use crate::qemu::QemuVm;
+use crate::watch::Source;
+use frontdesk_engine::{Thread, VmId, VmPolicy};
+use std::collections::BTreeSet;
+
+/// A VM that is followed.
+pub(super) struct Followed {
+    pub(super) id: VmId,
+    pub(super) name: String,
+    /// Where it was found.
+    pub(super) sources: BTreeSet<Source>,
+    pub(super) qemu: QemuVm,
+    /// Absent while the daemon does not act on the VM.
+    pub(super) control: Option<Control>,
+    /// As the engine was told.
+    pub(super) weight: u32,
+    pub(super) paused: bool,
+    pub(super) settings: VmSettings,
+    /// As the engine was told.
+    pub(super) policy: Option<VmPolicy>,
+    /// Why the daemon does not act on the VM although it should.
+    pub(super) trouble: Option<String>,
+    /// What of that was told last.
+    pub(super) told: Option<String>,
+}
+
+/// What the daemon changes of a VM.
+pub(super) struct Control {
+    pub(super) group: Group,
+    pub(super) share: ShareControl,
+}
+
+/// The threads of a VM whose scheduling is watched.
+pub(super) fn watched_threads(vm: &QemuVm) -> Vec<(i32, Thread)> {
+    let vcpus = vm.vcpus.iter().map(|(index, thread)| (thread.tid, Thread::Vcpu(*index)));
+    let emulators = (0..).zip(&vm.emulators);
+    vcpus.chain(emulators.map(|(index, thread)| (thread.tid, Thread::Emulator(index)))).collect()
+}
+
+/// What went wrong is the affair of one VM, or of the whole daemon.
+pub(super) enum Failure {
+    Vm(String),
+    Daemon(DaemonError),
+}
+
+impl From<BoostError> for Failure {
+    fn from(error: BoostError) -> Failure {
+        match error {
+            BoostError::Guardian(error) => Failure::Daemon(error.into()),
+            error => Failure::Vm(error.to_string()),
+        }
+    }
+}
+
+impl From<CgroupError> for Failure {
+    fn from(error: CgroupError) -> Failure {
+        match error {
+            CgroupError::Guardian(error) => Failure::Daemon(error.into()),
+            error => Failure::Vm(error.to_string()),
+        }
+    }
+}
