@@ -16,11 +16,12 @@ enum kind {
 	KIND_SWITCH = 1,
 	KIND_HALT = 2,
 	KIND_RESUME = 3,
+	KIND_SEEN = 4,
 };
 
 struct record {
 	u64 at;    /* CLOCK_MONOTONIC, ns */
-	u64 task;  /* switch: the address space */
+	u64 task;  /* switch and seen: the address space */
 	u32 vm;
 	u16 index; /* of the vCPU */
 	u16 kind;
@@ -32,7 +33,8 @@ struct vcpu {
 	u16 index;
 	u16 halted;   /* as last reported */
 	u64 task;     /* likewise; 0: none yet */
-	u64 loaded;   /* CR3 as last seen */
+	u64 reported; /* when, ns */
+	u64 loaded;   /* CR3, where every load of it is known */
 	u64 window;   /* see admit() */
 	u64 admitted;
 };
@@ -125,11 +127,11 @@ static __always_inline bool admit(struct vcpu *v, u64 now)
 /* Records wake nobody, but one that was asked to, and those that get the ring half full: see frontdesk.bpf.c. */
 #define ZONE_BYTES 4096
 
-static __always_inline u64 wake(u32 tid)
+static __always_inline u64 wake(u32 tid, bool news)
 {
 	u64 over;
 
-	if (bpf_map_lookup_elem(&armed, &tid)) {
+	if (news && bpf_map_lookup_elem(&armed, &tid)) {
 		bpf_map_delete_elem(&armed, &tid);
 		return BPF_RB_FORCE_WAKEUP;
 	}
@@ -138,7 +140,7 @@ static __always_inline u64 wake(u32 tid)
 }
 
 /* Whether it is reported, or lost, which the daemon hears of as well. */
-static __always_inline bool push(struct vcpu *v, u32 tid, u16 kind, u64 task)
+static __always_inline bool push(struct vcpu *v, u32 tid, u16 kind, u64 task, bool news)
 {
 	u64 now = bpf_ktime_get_ns();
 	struct record *r;
@@ -155,8 +157,9 @@ static __always_inline bool push(struct vcpu *v, u32 tid, u16 kind, u64 task)
 	r->vm = v->vm;
 	r->index = v->index;
 	r->kind = kind;
-	bpf_ringbuf_submit(r, wake(tid));
+	bpf_ringbuf_submit(r, wake(tid, news));
 	count(COUNT_PUSHED);
+	v->reported = now;
 	return true;
 }
 
@@ -166,24 +169,37 @@ static __always_inline bool push(struct vcpu *v, u32 tid, u16 kind, u64 task)
  */
 #define TASK_MASK 0x000fffffffffe000ull
 
-/* Reports what the guest has loaded last, if that is news. Encrypted guests show 0. */
-static __always_inline void report(struct vcpu *v, u32 tid)
+/* Reports what the guest has loaded, if that is news. Encrypted guests show 0. */
+static __always_inline void switched_to(struct vcpu *v, u32 tid)
 {
 	u64 task = v->loaded & TASK_MASK;
 
-	if (task && task != v->task && push(v, tid, KIND_SWITCH, task))
+	if (task && task != v->task && push(v, tid, KIND_SWITCH, task, true))
+		v->task = task;
+}
+
+#define AGAIN_NS 100000
+
+/* Reports what the guest is seen to have loaded. That it is the same as before counts as well, but not every time. */
+static __always_inline void seen(struct vcpu *v, u32 tid, u64 cr3)
+{
+	u64 task = cr3 & TASK_MASK;
+
+	if (!task || (task == v->task && bpf_ktime_get_ns() - v->reported < AGAIN_NS))
+		return;
+	if (push(v, tid, KIND_SEEN, task, task != v->task))
 		v->task = task;
 }
 
 static __always_inline void halted(struct vcpu *v, u32 tid)
 {
-	if (!v->halted && push(v, tid, KIND_HALT, 0))
+	if (!v->halted && push(v, tid, KIND_HALT, 0, true))
 		v->halted = 1;
 }
 
 static __always_inline void resumed(struct vcpu *v, u32 tid)
 {
-	if (v->halted && push(v, tid, KIND_RESUME, 0))
+	if (v->halted && push(v, tid, KIND_RESUME, 0, true))
 		v->halted = 0;
 }
 
@@ -206,8 +222,7 @@ int BPF_PROG(on_exit, struct kvm_vcpu *vcpu, u32 isa)
 		return 0;
 	svm = (void *)vcpu - bpf_core_field_offset(struct vcpu_svm, vcpu);
 	vmcb = BPF_CORE_READ(svm, vmcb01.ptr);
-	v->loaded = BPF_CORE_READ(vmcb, save.cr3);
-	report(v, tid);
+	seen(v, tid, BPF_CORE_READ(vmcb, save.cr3));
 	if (BPF_CORE_READ(vmcb, control.exit_code) == SVM_EXIT_HLT)
 		halted(v, tid);
 	return 0;
@@ -238,7 +253,7 @@ int BPF_PROG(on_load, struct kvm_vcpu *vcpu, unsigned long cr3, int refused)
 	if (!v || refused)
 		return 0;
 	v->loaded = cr3;
-	report(v, tid);
+	switched_to(v, tid);
 	return 0;
 }
 
@@ -263,8 +278,9 @@ static __always_inline void switched(struct task_struct *prev, struct task_struc
 
 	if (v && vcpu) {
 		if (sample)
-			v->loaded = BPF_CORE_READ(vcpu, arch.cr3);
-		report(v, from);
+			seen(v, from, BPF_CORE_READ(vcpu, arch.cr3));
+		else
+			switched_to(v, from);
 		if (BPF_CORE_READ(vcpu, arch.mp_state) == KVM_MP_STATE_HALTED)
 			halted(v, from);
 	}

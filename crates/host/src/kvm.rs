@@ -5,8 +5,8 @@
 //! It depends on the processor, and on how KVM virtualises the guest's memory; see `docs/identity.md`. Where the guest's load of CR3
 //! is KVM's to do ([`Method::Trap`]), every switch is seen. Elsewhere the guest loads it by itself, and what it has loaded is
 //! seen at moments only: whenever it leaves for KVM ([`Method::Exit`]), or whenever its thread loses the CPU
-//! ([`Method::Switch`]). Then switches between two such moments are missed, and a switch is heard of late: a task
-//! seems to run from one moment at which it is seen until the next one at which another is.
+//! ([`Method::Switch`]). Such events are [`TaskSeen`](frontdesk_engine::EventKind::TaskSeen): switches between two moments are missed. They come
+//! again while the same task is seen, though not more often than every 0.1 ms.
 
 mod abi;
 mod host;
