@@ -178,7 +178,16 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 let vcpu = state.vcpu(index)?;
                 let ended = vcpu.account(now, config);
-                let (io_bound, verdict) = vcpu.dispatch(task, now, config);
+                let (io_bound, verdict) = vcpu.switch(task, now, config);
+                state.learn(ended);
+                state.learn(verdict);
+                self.task_runs(vm, index, io_bound);
+            }
+            EventKind::TaskSeen { vm, vcpu: index, task } => {
+                let state = self.vms.get_mut(&vm)?;
+                let vcpu = state.vcpu(index)?;
+                let ended = vcpu.account(now, config);
+                let (io_bound, verdict) = vcpu.see(task, now, config);
                 state.learn(ended);
                 state.learn(verdict);
                 self.task_runs(vm, index, io_bound);

@@ -208,4 +208,14 @@ pub enum EventKind {
         /// Its weight among the others from now on, as in [`VmAdded`](EventKind::VmAdded).
         weight: u32,
     },
+    /// A task was seen on a vCPU, by a source that looks now and then: when it was dispatched, and what else ran since the last look,
+    /// is not known. Comes again while the same task is seen there.
+    TaskSeen {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
+        /// The task that runs.
+        task: TaskId,
+    },
 }

@@ -85,6 +85,8 @@ pub(crate) struct Vcpu {
     halted: bool,
     /// Run time of the current task since it was dispatched.
     dispatch_ran: u64,
+    /// What of that it is known to have run, if its source only looks now and then: until it was last seen.
+    seen_ran: Option<u64>,
     /// How often the guest changed to another task or to none.
     pub(crate) switches: u64,
     /// The current task, an I/O-bound one, asked for a read that has ended, and may not know: it may be on its way to sleep, to be woken
@@ -109,6 +111,7 @@ impl Vcpu {
             current: None,
             halted: false,
             dispatch_ran: 0,
+            seen_ran: None,
             switches: 0,
             falling_asleep: false,
             recent: ArrayVec::new(),
@@ -123,7 +126,7 @@ impl Vcpu {
         self.pending = None;
         self.current = None;
         self.halted = false;
-        self.dispatch_ran = 0;
+        self.begin_run(0);
         self.falling_asleep = false;
         self.recent.clear();
         self.observation = None;
@@ -177,7 +180,7 @@ impl Vcpu {
         self.end_run(config);
         self.falling_asleep = self.runs_io_bound(config);
         self.pending = None;
-        self.dispatch_ran = 0;
+        self.begin_run(0);
         let unjudged = self.observation.take().is_some_and(|observation| observation.unjudged);
         self.observation =
             Some(Observation { phase: Phase::Consecutive, first: None, first_ran: 0, ran: 0, unjudged });
@@ -199,7 +202,7 @@ impl Vcpu {
 
     /// Ends the observation. The task that is still running may have run long, but not shortly: it would have gone on.
     fn end_observation(&mut self, config: &Tavs) -> Option<Verdict> {
-        if self.dispatch_ran > nanos(config.io_threshold) {
+        if self.known_run() > nanos(config.io_threshold) {
             self.end_run(config);
         }
         let observation = self.observation.take()?;
@@ -216,8 +219,40 @@ impl Vcpu {
         }
     }
 
-    /// The guest dispatched `task`. Returns whether it is I/O-bound, and a verdict on the packet before.
-    pub(crate) fn dispatch(&mut self, task: TaskId, now: Time, config: &Tavs) -> (bool, Option<Verdict>) {
+    /// The guest switched to `task`. Returns whether it is I/O-bound, and a verdict on the packet before.
+    pub(crate) fn switch(&mut self, task: TaskId, now: Time, config: &Tavs) -> (bool, Option<Verdict>) {
+        let dispatched = self.dispatch(task, now, config);
+        self.seen_ran = None;
+        dispatched
+    }
+
+    /// Somebody looked and saw `task`. Returns the same.
+    ///
+    /// When it was dispatched is not known, and still less when it stops: a task that answers and sleeps is followed by one that computes
+    /// and gives nobody reason to look. So a task is taken to have run from when the one before was last seen until it was last seen itself.
+    pub(crate) fn see(&mut self, task: TaskId, now: Time, config: &Tavs) -> (bool, Option<Verdict>) {
+        let unseen = self.dispatch_ran.saturating_sub(self.known_run());
+        let is_new = self.current() != Some(task);
+        let dispatched = self.dispatch(task, now, config);
+        if is_new {
+            self.dispatch_ran = self.dispatch_ran.saturating_add(unseen);
+        }
+        self.seen_ran = Some(self.dispatch_ran);
+        dispatched
+    }
+
+    /// A run begins, or goes on after so much.
+    fn begin_run(&mut self, ran: u64) {
+        self.dispatch_ran = ran;
+        self.seen_ran = self.seen_ran.map(|_| ran);
+    }
+
+    /// What the current task is known to have run since it was dispatched.
+    fn known_run(&self) -> u64 {
+        self.seen_ran.unwrap_or(self.dispatch_ran)
+    }
+
+    fn dispatch(&mut self, task: TaskId, now: Time, config: &Tavs) -> (bool, Option<Verdict>) {
         if self.current() == Some(task) {
             return (self.tasks.is_io_bound(task, config), None);
         }
@@ -227,7 +262,8 @@ impl Vcpu {
         self.halted = false;
         self.current = Some(task);
         let goes_on = self.observation.as_ref().filter(|observation| observation.first == Some(task));
-        self.dispatch_ran = goes_on.map_or(0, |observation| observation.first_ran);
+        let ran = goes_on.map_or(0, |observation| observation.first_ran);
+        self.begin_run(ran);
         if self.recent.is_full() {
             self.recent.remove(0);
         }
@@ -242,6 +278,8 @@ impl Vcpu {
 
     /// The guest halted: its idle task preempts nobody and is woken by nobody.
     pub(crate) fn halt(&mut self, config: &Tavs) -> Option<Verdict> {
+        // Whoever hears of the halt knows what ran until then.
+        self.seen_ran = self.seen_ran.map(|_| self.dispatch_ran);
         self.end_run(config);
         let verdict = self.next_after_event(None, config);
         self.switches += 1;
@@ -276,11 +314,12 @@ impl Vcpu {
 
     /// Draws the evidence from the current task's run, which ends (TAVS §3.1, Figure 2).
     fn end_run(&mut self, config: &Tavs) {
+        let ran = self.known_run();
         let (Some(task), Some(observation)) = (self.current(), self.observation.as_mut()) else { return };
-        let short = self.dispatch_ran <= nanos(config.io_threshold);
+        let short = ran <= nanos(config.io_threshold);
         let evidence = match observation.phase {
             Phase::First => {
-                observation.first_ran = self.dispatch_ran;
+                observation.first_ran = ran;
                 return;
             }
             Phase::Consecutive if short => Evidence::Positive,
@@ -304,7 +343,7 @@ impl Vcpu {
         self.thread.forget();
         self.observation = None;
         self.pending = None;
-        self.dispatch_ran = 0;
+        self.begin_run(0);
         self.falling_asleep = false;
     }
 }

@@ -46,6 +46,7 @@ fn kind() -> impl Strategy<Value = EventKind> {
         1 => (vm(), any::<u16>()).prop_map(|(vm, vcpu)| EventKind::VcpuAdded { vm, vcpu: vcpu % 600 }),
         1 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::VcpuRemoved { vm, vcpu }),
         1 => (vm(), any::<u32>()).prop_map(|(vm, weight)| EventKind::Weight { vm, weight }),
+        8 => (vm(), vcpu(), 0..6u64).prop_map(|(vm, vcpu, task)| EventKind::TaskSeen { vm, vcpu, task: TaskId(task) }),
     ]
 }
 

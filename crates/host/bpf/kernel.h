@@ -31,10 +31,56 @@ enum { BPF_RB_AVAIL_DATA = 0 };
 
 #define __core __attribute__((preserve_access_index))
 
+struct hlist_node {
+	struct hlist_node *next;
+} __core;
+
+struct hlist_head {
+	struct hlist_node *first;
+} __core;
+
 struct task_struct {
 	int pid;
 	int tgid;
 	int on_cpu;
+	struct hlist_head preempt_notifiers;
+} __core;
+
+struct preempt_notifier {
+	struct hlist_node link;
+} __core;
+
+struct kvm_vcpu_arch {
+	unsigned long cr3;
+	int mp_state;
+} __core;
+
+struct kvm_vcpu {
+	struct preempt_notifier preempt_notifier;
+	struct kvm_vcpu_arch arch;
+} __core;
+
+/* How an AMD processor keeps the state of a guest. */
+struct vmcb_control_area {
+	u32 exit_code;
+} __core;
+
+struct vmcb_save_area {
+	u64 cr3;
+} __core;
+
+struct vmcb {
+	struct vmcb_control_area control;
+	struct vmcb_save_area save;
+} __core;
+
+struct kvm_vmcb_info {
+	struct vmcb *ptr;
+} __core;
+
+struct vcpu_svm {
+	struct kvm_vcpu vcpu;
+	struct kvm_vmcb_info vmcb01;
 } __core;
 
 /* The registers of a user-space thread, by the ABI of x86-64. */

@@ -56,7 +56,7 @@ pub enum BpfError {
     /// A program was refused.
     #[error("the kernel refuses the BPF program {program}: {cause}; {advice}")]
     Program {
-        /// Its name, one of [`PROGRAMS`].
+        /// Its name.
         program: &'static str,
         /// What libbpf says.
         cause: String,
@@ -418,25 +418,25 @@ fn counter_key(which: Counter) -> [u8; 4] {
     (which as u32).to_ne_bytes()
 }
 
-fn read_u64(map: &MapHandle, key: &[u8], what: &'static str) -> Result<u64, BpfError> {
+pub(crate) fn read_u64(map: &MapHandle, key: &[u8], what: &'static str) -> Result<u64, BpfError> {
     let value = map.lookup(key, MapFlags::ANY).map_err(|e| BpfError::Read { what, cause: chain(&e) })?;
     let bytes = value.and_then(|v| v.try_into().ok());
     bytes.map(u64::from_ne_bytes).ok_or_else(|| BpfError::Read { what, cause: "no such entry".into() })
 }
 
-fn refusal(e: &libbpf_rs::Error, limit: &str) -> String {
+pub(crate) fn refusal(e: &libbpf_rs::Error, limit: &str) -> String {
     match e.kind() {
         libbpf_rs::ErrorKind::AlreadyExists => "it is followed for another VM".into(),
         _ => format!("{} (at most {limit} are followed)", chain(e)),
     }
 }
 
-fn chain(e: &libbpf_rs::Error) -> String {
+pub(crate) fn chain(e: &libbpf_rs::Error) -> String {
     format!("{e:#}")
 }
 
 /// What the host most likely lacks when the kernel refuses a program.
-fn advice() -> String {
+pub(crate) fn advice() -> String {
     let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         "this kernel has no BTF type information (/sys/kernel/btf/vmlinux); use one built with \
@@ -456,7 +456,7 @@ fn advice() -> String {
 }
 
 /// Sends libbpf's messages to the log: what matters is in the errors.
-fn silence_libbpf() {
+pub(crate) fn silence_libbpf() {
     fn to_log(_: PrintLevel, message: String) {
         tracing::debug!(target: "libbpf", "{}", message.trim_end());
     }

@@ -14,11 +14,11 @@ use crate::bpf::{BpfError, BpfSource};
 use crate::cgroup::{Budget, CgroupError, Hierarchy, RealTimeBudgets, RealTimeRule};
 use crate::config::Settings;
 use crate::guardian::{Guardian, GuardianError};
+use crate::identity::Identities;
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder};
-use crate::tcg::TcgSource;
 use crate::watch::{Kit, Mailbox, News, Watcher};
-use followed::{BoostedVcpu, Failure, Followed};
+use followed::{Failure, Followed};
 use frontdesk_engine::{ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Time};
 use lock::Lock;
 use rustix::event::{Timespec, epoll};
@@ -104,6 +104,7 @@ pub struct Daemon {
     /// What the engine has.
     policy: Config,
     bpf: BpfSource,
+    identities: Identities,
     vms: Vec<Followed>,
     next_id: u32,
     booster: Booster,
@@ -159,6 +160,7 @@ impl Daemon {
         let policy = engine_policy(&config.settings, config.act, None);
         let engine = Engine::new(policy.clone())?;
         let bpf = BpfSource::open()?;
+        let identities = Identities::new()?;
         let hierarchy = Hierarchy::detect()?;
         let guardian = match config.act {
             true if hierarchy.real_time() == RealTimeRule::Refused => {
@@ -172,6 +174,7 @@ impl Daemon {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
+        epoll::add(&epoll, identities.fd(), Token::Identities.encode(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, mailbox.bell(), Token::News.encode(), epoll::EventFlags::IN)?;
         if !config.settings.daemon.cpus.is_empty() {
             // Before its other threads start, which come along.
@@ -185,6 +188,7 @@ impl Daemon {
             engine,
             policy: policy.clone(),
             bpf,
+            identities,
             vms: Vec::new(),
             next_id: 0,
             booster: Booster::default(),
@@ -251,19 +255,14 @@ impl Daemon {
                     Some(Token::Stop) => return Ok(()),
                     Some(Token::News) => news = true,
                     Some(Token::Bpf) | None => {}
-                    Some(Token::Switch(vm)) => {
-                        if let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) {
-                            state.tcg.iter().for_each(TcgSource::clear_wake);
-                            state.boosted.iter_mut().for_each(|boosted| boosted.armed = false);
-                        }
-                    }
+                    Some(Token::Identities) => self.identities.clear_wakes()?,
                     Some(Token::Death(vm)) => self.bury(vm)?,
                 }
             }
             self.handled = 0;
             // After arming the rings are looked at once more, for switches that came before.
             self.turn()?;
-            while self.arm() {
+            while self.identities.arm() {
                 self.turn()?;
             }
             self.tick = if self.handled < MANY { (self.tick * 2).min(IDLE_TICK) } else { TICK };
@@ -289,18 +288,7 @@ impl Daemon {
         for (vm, count) in self.bpf.take_lost()? {
             self.pending.push(Event { at: began, kind: EventKind::Lost { vm: Some(vm), count } });
         }
-        for vm in &mut self.vms {
-            let Some(tcg) = &mut vm.tcg else { continue };
-            let first = self.pending.len();
-            tcg.drain(vm.id, &mut self.pending);
-            // The ring belongs to QEMU, which may write any time into it: events from the future would never leave.
-            let now = monotonic();
-            self.pending[first..].iter_mut().for_each(|event| event.at = event.at.min(now));
-            let count = tcg.take_dropped();
-            if count > 0 {
-                self.pending.push(Event { at: began, kind: EventKind::Lost { vm: Some(vm.id), count } });
-            }
-        }
+        self.identities.drain(began, &mut self.pending)?;
         self.pending.sort_by_key(|event| event.at);
         // Sources are drained one after the other: what is later than the first drain may have company that we have
         // not seen yet, and waits for the next turn.
@@ -329,10 +317,9 @@ impl Daemon {
             let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else { continue };
             let result = match action.kind {
                 ActionKind::Boost { vcpu, level, .. } => {
-                    state.boosted.retain(|boosted| boosted.vcpu != vcpu);
                     match level {
-                        Boost::None => state.tcg.iter().for_each(|tcg| tcg.disarm(vcpu)),
-                        Boost::Io => state.boosted.push(BoostedVcpu { vcpu, armed: false }),
+                        Boost::None => self.identities.unwatch(vm, vcpu),
+                        Boost::Io => self.identities.watch(vm, vcpu),
                     }
                     self.booster.apply(vm, vcpu, level).map_err(Failure::from)
                 }
@@ -352,20 +339,6 @@ impl Daemon {
             }
         }
         Ok(())
-    }
-
-    /// Asks to be woken at the next task switch of each boosted vCPU; whether there was one not asked yet.
-    fn arm(&mut self) -> bool {
-        let mut any = false;
-        for vm in &mut self.vms {
-            let Some(tcg) = &vm.tcg else { continue };
-            for boosted in vm.boosted.iter_mut().filter(|boosted| !boosted.armed) {
-                tcg.arm(boosted.vcpu);
-                boosted.armed = true;
-                any = true;
-            }
-        }
-        any
     }
 
     fn record(&mut self, record: impl FnOnce() -> Record) {

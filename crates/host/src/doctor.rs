@@ -1,5 +1,6 @@
 //! What this host offers frontdesk, and what would help where it falls short.
 
+mod identity;
 mod kernel;
 mod machine;
 
@@ -45,7 +46,7 @@ pub fn examine() -> Vec<Finding> {
         machine::taps(),
         machine::namespaces(),
     ]);
-    findings.push(machine::qemu());
+    findings.extend([machine::qemu(), identity::under_tcg(), identity::under_kvm()]);
     findings.extend(machine::programs());
     findings
 }
@@ -96,7 +97,7 @@ mod tests {
             assert_eq!(helpful, finding.status != Status::Ok, "{finding:?}");
             assert!(!finding.found.is_empty(), "{finding:?}");
         }
-        for area in ["privilege", "QEMU", "control groups", "BPF on_switch"] {
+        for area in ["privilege", "QEMU", "control groups", "BPF on_switch", "tasks under KVM"] {
             assert_eq!(findings.iter().filter(|f| f.area == area).count(), 1, "{area}");
         }
     }

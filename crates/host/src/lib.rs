@@ -10,6 +10,8 @@ pub mod config;
 mod daemon;
 pub mod doctor;
 pub mod guardian;
+mod identity;
+pub mod kvm;
 pub mod qemu;
 mod realtime;
 mod record;
@@ -18,6 +20,7 @@ mod tcg;
 mod watch;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, monotonic, stop_signal};
+pub use identity::{Identities, Identity, IdentityError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Record, RecordError, read_recording};
 pub use tcg::{TcgError, TcgSource};

@@ -40,11 +40,26 @@ pub enum InitramfsError {
 /// # Errors
 /// [`InitramfsError`] if a file can not be read or written, or `modprobe` can not list the modules.
 pub fn write_initramfs(kernel: &Kernel, guest: &Path, to: &Path, disks: bool) -> Result<(), InitramfsError> {
-    let modules = needed_modules(kernel, disks)?;
+    let modules: Vec<&str> =
+        NEEDED.into_iter().chain(NEEDED_FOR_DISKS.into_iter().filter(|_| disks)).collect();
+    write_initramfs_with(kernel, guest, &modules, to)
+}
+
+/// Writes an initramfs to the file `to`, with the program `init`, and the named modules of `kernel` and those that they need.
+///
+/// # Errors
+/// [`InitramfsError`] if a file can not be read or written, or `modprobe` can not list the modules.
+pub fn write_initramfs_with(
+    kernel: &Kernel,
+    init: &Path,
+    modules: &[&str],
+    to: &Path,
+) -> Result<(), InitramfsError> {
+    let modules = needed_modules(kernel, modules)?;
     let mut archive = Cpio { out: BufWriter::new(File::create(to).map_err(failed(to))?), inode: 0 };
     let mut add = |name: &str, mode, data: &[u8]| archive.add(name, mode, data).map_err(failed(to));
 
-    add("init", REGULAR | 0o755, &std::fs::read(guest).map_err(failed(guest))?)?;
+    add("init", REGULAR | 0o755, &std::fs::read(init).map_err(failed(init))?)?;
     for folder in ["dev", "proc", "sys", "tmp", &MODULES[1..]] {
         add(folder, FOLDER | 0o755, &[])?;
     }
@@ -98,11 +113,10 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> InitramfsError + use<> {
 }
 
 /// Files of the modules to load, each after those that it depends on.
-fn needed_modules(kernel: &Kernel, disks: bool) -> Result<Vec<PathBuf>, KernelError> {
+fn needed_modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<PathBuf>, KernelError> {
     let (release, root) = kernel.release_and_root()?;
     let mut command = Command::new("modprobe");
-    command.arg("-d").arg(root).arg("-S").arg(release).args(["--show-depends", "-a"]).args(NEEDED);
-    command.args(NEEDED_FOR_DISKS.iter().filter(|_| disks));
+    command.arg("-d").arg(root).arg("-S").arg(release).args(["--show-depends", "-a"]).args(names);
     let mut files = Vec::new();
     // Lines are "insmod PATH OPTIONS" or "builtin NAME".
     for line in run(&mut command)?.lines() {

@@ -294,7 +294,7 @@ impl<'a> Builder<'a> {
                 let Some(vm) = self.index.get(&vm).copied() else { return };
                 self.end_run(vm, thread, at);
             }
-            EventKind::TaskSwitch { vm, vcpu, task } => {
+            EventKind::TaskSwitch { vm, vcpu, task } | EventKind::TaskSeen { vm, vcpu, task } => {
                 self.task(vm, vcpu, at, |_| OnVcpu { loaded: Some(task), halted: false, since: at });
             }
             EventKind::Halt { vm, vcpu } => {

@@ -86,7 +86,7 @@ impl Daemon {
     pub(super) fn let_go(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
-        vm.boosted.clear();
+        self.identities.unwatch_all(id);
         let released = self.booster.release(id, guardian).map_err(Failure::from);
         let control = vm.control.take();
         self.budgets_stale |= control.is_some();

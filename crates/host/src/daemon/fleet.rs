@@ -8,7 +8,6 @@ use crate::cgroup::DEFAULT_WEIGHT;
 use crate::qemu::{QemuVm, VmEvent};
 use crate::record::Record;
 use crate::sched::ThreadId;
-use crate::tcg::TcgSource;
 use crate::watch::{News, Sighting, Source};
 use frontdesk_engine::{Event, EventKind, VmId};
 use rustix::event::epoll;
@@ -60,34 +59,18 @@ impl Daemon {
         self.next_id = self.next_id.wrapping_add(1);
         let taken = self.vms.iter().any(|other| other.name == name);
         let name = if taken { format!("{name} (process {})", qemu.pid) } else { name };
-        let tcg = match TcgSource::find(qemu.pid) {
-            Ok(Some(tcg)) => Some(tcg),
-            Ok(None) => {
-                tracing::warn!(
-                    vm = name,
-                    "the VM runs without frontdesk's QEMU plugin: its guest tasks can't be told apart"
-                );
-                None
-            }
-            Err(error) => {
-                tracing::warn!(vm = name, "the VM's guest tasks can't be told apart: {error}");
-                None
-            }
-        };
         let weight = place.as_ref().ok().and_then(|place| place.group.weight().ok());
         let followed = Followed {
             id,
             settings: self.settings.of_vm(&name),
             name,
             sources: BTreeSet::from([source]),
-            tcg,
             control: None,
             weight: weight.unwrap_or(DEFAULT_WEIGHT),
             policy: None,
             paused: qemu.is_paused(),
             trouble: None,
             told: None,
-            boosted: Vec::new(),
             qemu,
         };
         tracing::info!(
@@ -98,13 +81,17 @@ impl Daemon {
         );
         let level = epoll::EventFlags::IN;
         epoll::add(&self.epoll, followed.qemu.pidfd(), Token::Death(id).encode(), level)?;
-        if let Some(tcg) = &followed.tcg {
-            epoll::add(&self.epoll, tcg.wake_fd(), Token::Switch(id).encode(), level)?;
-        }
         self.record(|| Record::Vm { vm: id, name: followed.name.clone() });
         self.feed(EventKind::VmAdded { vm: id, vcpus: vcpu_slots(&followed.qemu), weight: followed.weight })?;
-        for task in followed.current_tasks() {
-            self.feed(task)?;
+        let mut current = Vec::new();
+        match self.identities.follow(id, &followed.qemu, &mut current) {
+            Ok(identity) => tracing::info!(vm = followed.name, "its guest tasks are known from: {identity}"),
+            Err(error) => {
+                tracing::warn!(vm = followed.name, "the VM's guest tasks can't be told apart: {error}");
+            }
+        }
+        for kind in current {
+            self.feed(kind)?;
         }
         if followed.paused {
             self.feed(EventKind::VmPaused { vm: id })?;
@@ -166,6 +153,11 @@ impl Daemon {
                 vm = state.name,
                 "nothing is heard of the VM, which is never boosted then: {error}"
             );
+        }
+        if !changes.is_empty()
+            && let Err(error) = self.identities.refollow(id, now)
+        {
+            tracing::warn!(vm = state.name, "the VM's guest tasks can't be told apart any more: {error}");
         }
         // Whether a VM is paused is not known of all sources.
         let paused = now.status.is_some().then(|| now.is_paused());
@@ -236,12 +228,10 @@ impl Daemon {
         self.feed(EventKind::VmRemoved { vm: id })?;
         self.let_go(id)?;
         self.bpf.unfollow(id);
+        self.identities.unfollow(id);
         let Some(index) = self.vms.iter().position(|vm| vm.id == id) else { return Ok(()) };
         let vm = self.vms.remove(index);
         epoll::delete(&self.epoll, vm.qemu.pidfd())?;
-        if let Some(tcg) = &vm.tcg {
-            epoll::delete(&self.epoll, tcg.wake_fd())?;
-        }
         Ok(())
     }
 }

@@ -5,9 +5,8 @@ use crate::cgroup::{CgroupError, Group, ShareControl};
 use crate::config::VmSettings;
 use crate::daemon::DaemonError;
 use crate::qemu::QemuVm;
-use crate::tcg::TcgSource;
 use crate::watch::Source;
-use frontdesk_engine::{EventKind, Thread, VmId, VmPolicy};
+use frontdesk_engine::{Thread, VmId, VmPolicy};
 use std::collections::BTreeSet;
 
 /// A VM that is followed.
@@ -17,7 +16,6 @@ pub(super) struct Followed {
     /// Where it was found.
     pub(super) sources: BTreeSet<Source>,
     pub(super) qemu: QemuVm,
-    pub(super) tcg: Option<TcgSource>,
     /// Absent while the daemon does not act on the VM.
     pub(super) control: Option<Control>,
     /// As the engine was told.
@@ -30,32 +28,12 @@ pub(super) struct Followed {
     pub(super) trouble: Option<String>,
     /// What of that was told last.
     pub(super) told: Option<String>,
-    pub(super) boosted: Vec<BoostedVcpu>,
 }
 
 /// What the daemon changes of a VM.
 pub(super) struct Control {
     pub(super) group: Group,
     pub(super) share: ShareControl,
-}
-
-pub(super) struct BoostedVcpu {
-    pub(super) vcpu: u16,
-    /// Whether the plugin was asked to wake us at its next task switch, and has not yet.
-    pub(super) armed: bool,
-}
-
-impl Followed {
-    /// What its vCPUs run now: the ring only tells what changes.
-    pub(super) fn current_tasks(&self) -> Vec<EventKind> {
-        let vcpus = self.qemu.vcpus.iter();
-        vcpus
-            .filter_map(|(vcpu, _)| {
-                let task = self.tcg.as_ref()?.current_task(*vcpu)?;
-                Some(EventKind::TaskSwitch { vm: self.id, vcpu: *vcpu, task })
-            })
-            .collect()
-    }
 }
 
 /// The threads of a VM whose scheduling is watched.

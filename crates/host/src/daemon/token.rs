@@ -11,8 +11,8 @@ pub(super) enum Token {
     Bpf,
     /// There is news of VMs, or another configuration.
     News,
-    /// A boosted vCPU of the VM switched to another task.
-    Switch(VmId),
+    /// A boosted vCPU switched to another task.
+    Identities,
     /// The VM has ended.
     Death(VmId),
 }
@@ -22,7 +22,7 @@ impl Token {
         let (kind, vm) = match self {
             Token::Stop => (0, 0),
             Token::Bpf => (1, 0),
-            Token::Switch(vm) => (2, vm.0),
+            Token::Identities => (2, 0),
             Token::Death(vm) => (3, vm.0),
             Token::News => (4, 0),
         };
@@ -35,7 +35,7 @@ impl Token {
         Some(match data.u64() >> 32 {
             0 => Token::Stop,
             1 => Token::Bpf,
-            2 => Token::Switch(vm),
+            2 => Token::Identities,
             3 => Token::Death(vm),
             4 => Token::News,
             _ => return None,
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn every_token_comes_back() {
         let vm = VmId(u32::MAX);
-        for token in [Token::Stop, Token::Bpf, Token::News, Token::Switch(vm), Token::Death(vm)] {
+        for token in [Token::Stop, Token::Bpf, Token::News, Token::Identities, Token::Death(vm)] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }
         assert_eq!(Token::decode(EventData::new_u64(99 << 32)), None);

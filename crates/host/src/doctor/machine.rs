@@ -104,16 +104,18 @@ pub(super) fn qemu() -> Finding {
     const AREA: &str = "QEMU";
     let install = "install QEMU 9.2 or newer (Debian 12 has one in bookworm-backports: apt-get install -t \
                    bookworm-backports qemu-system-x86); older ones lack the plugin interface that frontdesk uses";
-    match run(QEMU) {
-        Ok(text) => {
-            let line = text.lines().next().unwrap_or_default();
-            match version(line) {
-                Some(found) if found >= QEMU_OLDEST => Finding::ok(AREA, line),
-                _ => Finding::missing(AREA, line, install),
-            }
-        }
+    match qemu_version() {
+        Ok((line, true)) => Finding::ok(AREA, line),
+        Ok((line, false)) => Finding::missing(AREA, line, install),
         Err(e) => Finding::missing(AREA, format!("cannot run {QEMU}: {e}"), install),
     }
+}
+
+/// What QEMU says it is, and whether it is new enough for the plugin.
+pub(super) fn qemu_version() -> io::Result<(String, bool)> {
+    let text = run(QEMU)?;
+    let line = text.lines().next().unwrap_or_default();
+    Ok((line.to_owned(), version(line).is_some_and(|found| found >= QEMU_OLDEST)))
 }
 
 /// The programs that the lab runs, for each package of Debian's.

@@ -10,10 +10,15 @@ mod cgroup;
 mod daemon;
 mod fake_qemu;
 mod guardian;
+mod kvm;
+mod kvm_guest;
 mod qemu;
 mod support;
 
-use libtest_mimic::Arguments;
+use anyhow::Context as _;
+use frontdesk_host::kvm::Method;
+use kvm_guest::{Between, Guest, Halts, Program};
+use libtest_mimic::{Arguments, Trial};
 use std::{env, process::ExitCode};
 
 fn main() -> ExitCode {
@@ -34,8 +39,29 @@ fn main() -> ExitCode {
         trials.extend(boost::trials());
         trials.extend(qemu::trials());
         trials.extend(daemon::trials());
+        trials.extend(trials_with_kvm());
     } else {
         eprintln!("skipping the tests against the real kernel: they need root");
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Those with guests under KVM, by the method that this host allows. `frontdesk-lab` runs them in VMs (`host_kvm.rs` there).
+fn trials_with_kvm() -> Vec<Trial> {
+    match kvm_method() {
+        Ok(method) => kvm::trials(&[method]),
+        Err(e) => {
+            eprintln!("skipping the tests with guests under KVM: {e:#}");
+            Vec::new()
+        }
+    }
+}
+
+fn kvm_method() -> anyhow::Result<Method> {
+    let method = frontdesk_host::kvm::probe()?;
+    // KVM in software may not take a guest in 32-bit mode.
+    let guest = Guest::new(Program::Steps(Between::Nothing), &[], Halts::InUserSpace(1))?;
+    guest.begin()?;
+    guest.wait().context("run a tiny guest")?;
+    Ok(method)
 }

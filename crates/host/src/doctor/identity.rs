@@ -1,0 +1,39 @@
+//! From where the tasks of guests can be known: without that, nothing in a VM is boosted.
+
+use super::{Finding, machine};
+use crate::{
+    Identity,
+    kvm::{self, KvmError, Method},
+};
+
+pub(super) fn under_tcg() -> Finding {
+    const AREA: &str = "tasks under TCG";
+    match machine::qemu_version() {
+        Ok((_, true)) => Finding::ok(AREA, Identity::Plugin.to_string()),
+        _ => Finding::limited(AREA, "this QEMU can't load frontdesk's plugin", "see QEMU"),
+    }
+}
+
+pub(super) fn under_kvm() -> Finding {
+    const AREA: &str = "tasks under KVM";
+    match kvm::probe() {
+        Ok(method) => {
+            let found = Identity::Kvm(method).to_string();
+            match method {
+                Method::Trap => Finding::ok(AREA, found),
+                Method::Exit | Method::Switch => Finding::limited(
+                    AREA,
+                    found,
+                    "works, but some boosts end by time instead of with the task switch; frontdesk's reporter in the guest is exact",
+                ),
+            }
+        }
+        Err(e @ KvmError::NoKvm) => Finding::limited(AREA, "KVM is not loaded", e.to_string()),
+        Err(e @ KvmError::Hidden) => Finding::limited(AREA, "not visible from outside", e.to_string()),
+        Err(KvmError::Bpf(e)) => Finding::limited(
+            AREA,
+            "the kernel refuses the BPF programs",
+            format!("{e}; or install frontdesk's reporter in the guest"),
+        ),
+    }
+}

@@ -1,0 +1,319 @@
+//! Which source tells the guest tasks of which VM: for each, the best that it has.
+
+use crate::bpf::BpfError;
+use crate::kvm::{KvmError, KvmSource, Method};
+use crate::qemu::QemuVm;
+use crate::tcg::{TcgError, TcgSource};
+use frontdesk_engine::{Event, EventKind, Time, VmId};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::{fmt, io};
+
+/// Where the guest tasks of a VM are known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// The QEMU plugin.
+    Plugin,
+    /// KVM, by eBPF.
+    Kvm(Method),
+}
+
+impl Identity {
+    /// Whether every task switch is known, rather than samples of what runs: between two samples tasks run unseen, and a boost that ends
+    /// with the next switch may end by time instead.
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        match self {
+            Identity::Plugin => true,
+            Identity::Kvm(method) => method.is_exact(),
+        }
+    }
+}
+
+/// For people, as in "QEMU plugin, exact".
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Identity::Plugin => "QEMU plugin",
+            Identity::Kvm(method) => method.name(),
+        };
+        write!(f, "{name}, {}", if self.is_exact() { "exact" } else { "sampled" })
+    }
+}
+
+/// Why the guest tasks of a VM can't be told apart.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The plugin is there, but its events can't be had.
+    #[error(transparent)]
+    Plugin(#[from] TcgError),
+    /// It runs under KVM, which does not tell.
+    #[error("it runs under KVM: {0}")]
+    Kvm(#[from] KvmError),
+    /// It runs under TCG, where only the plugin tells.
+    #[error(
+        "it runs without hardware virtualisation and without frontdesk's QEMU plugin; start it with \
+         `-plugin libfrontdesk_tcg_plugin.so`"
+    )]
+    NoPlugin,
+    /// Its process can't be looked into.
+    #[error("looking at {path}: {source}")]
+    Process {
+        /// What was to be looked at.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Waiting for its events can't be arranged.
+    #[error("waiting for its events: {0}")]
+    Wait(#[from] rustix::io::Errno),
+}
+
+/// The sources that tell guest tasks, of all VMs.
+///
+/// # Waiting for a task switch
+/// After [`watch`](Self::watch), call [`arm`](Self::arm), drain, and wait for [`fd`](Self::fd). In this order no switch is missed:
+/// it is either drained or wakes.
+pub struct Identities {
+    epoll: OwnedFd,
+    plugins: BTreeMap<VmId, TcgSource>,
+    /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being unloaded.
+    kvm: Option<KvmSource>,
+    watched: Vec<Watched>,
+}
+
+/// A vCPU whose next task switch is waited for.
+struct Watched {
+    vm: VmId,
+    vcpu: u16,
+    /// Whether its source was asked to wake us, and has not yet.
+    armed: bool,
+}
+
+/// What stands for KVM among the VMs in `epoll`: one ring serves all of them.
+const KVM: u64 = u64::MAX;
+
+impl Identities {
+    /// None yet.
+    ///
+    /// # Errors
+    /// If the process can have no more descriptors.
+    pub fn new() -> Result<Identities, rustix::io::Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Identities { epoll, plugins: BTreeMap::new(), kvm: None, watched: Vec::new() })
+    }
+
+    /// Finds the best source for a VM and follows the VM by it, afresh if it is followed already. Appends what its vCPUs run now, as far as it is
+    /// known.
+    ///
+    /// # Errors
+    /// [`IdentityError`] says what the VM or the host lacks. The VM can be followed all the same, but nothing in it is boosted.
+    pub fn follow(
+        &mut self,
+        vm: VmId,
+        qemu: &QemuVm,
+        out: &mut Vec<EventKind>,
+    ) -> Result<Identity, IdentityError> {
+        self.unfollow(vm);
+        if let Some(plugin) = TcgSource::find(qemu.pid)? {
+            let data = epoll::EventData::new_u64(u64::from(vm.0));
+            epoll::add(&self.epoll, plugin.wake_fd(), data, epoll::EventFlags::IN)?;
+            // The ring only tells what changes.
+            out.extend(qemu.vcpus.iter().filter_map(|(vcpu, _)| {
+                let task = plugin.current_task(*vcpu)?;
+                Some(EventKind::TaskSwitch { vm, vcpu: *vcpu, task })
+            }));
+            self.plugins.insert(vm, plugin);
+            return Ok(Identity::Plugin);
+        }
+        if !runs_under_kvm(qemu.pid)? {
+            return Err(IdentityError::NoPlugin);
+        }
+        let result = self.kvm().and_then(|kvm| {
+            kvm.follow(vm, &threads(qemu)).map_err(KvmError::from)?;
+            Ok(Identity::Kvm(kvm.method()))
+        });
+        if result.is_err() {
+            self.unfollow(vm);
+        }
+        result
+    }
+
+    /// The VM has other vCPUs now.
+    ///
+    /// # Errors
+    /// If they can't be followed.
+    pub fn refollow(&mut self, vm: VmId, qemu: &QemuVm) -> Result<(), BpfError> {
+        // The plugin's ring has a place for every vCPU there can be.
+        match &mut self.kvm {
+            Some(kvm) if kvm.follows(vm) => kvm.follow(vm, &threads(qemu)),
+            _ => Ok(()),
+        }
+    }
+
+    fn kvm(&mut self) -> Result<&mut KvmSource, IdentityError> {
+        match self.kvm {
+            Some(ref mut kvm) => Ok(kvm),
+            None => {
+                let kvm = KvmSource::open()?;
+                let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+                epoll::add(&self.epoll, kvm.fd(), epoll::EventData::new_u64(KVM), edge)?;
+                Ok(self.kvm.insert(kvm))
+            }
+        }
+    }
+
+    /// Stops following a VM. One that is not followed is no error. What has not been drained may be lost.
+    pub fn unfollow(&mut self, vm: VmId) {
+        self.watched.retain(|watched| watched.vm != vm);
+        if let Some(plugin) = self.plugins.remove(&vm) {
+            // The eventfd lives on in QEMU.
+            let _ = epoll::delete(&self.epoll, plugin.wake_fd());
+        }
+        if let Some(kvm) = &mut self.kvm {
+            kvm.unfollow(vm);
+            if kvm.is_idle() {
+                let _ = epoll::delete(&self.epoll, kvm.fd());
+                self.kvm = None;
+            }
+        }
+    }
+
+    /// Where the tasks of a VM are known from; `None` if they are not.
+    #[must_use]
+    pub fn of(&self, vm: VmId) -> Option<Identity> {
+        if self.plugins.contains_key(&vm) {
+            return Some(Identity::Plugin);
+        }
+        self.kvm.as_ref().filter(|kvm| kvm.follows(vm)).map(|kvm| Identity::Kvm(kvm.method()))
+    }
+
+    /// Becomes readable when a watched vCPU switches or halts, as far as that is seen.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Makes [`fd`](Self::fd) wait for the next wake-up. Those vCPUs that may have caused this one want to be [armed](Self::arm) again.
+    ///
+    /// # Errors
+    /// If it can't be read, which no working kernel makes happen.
+    pub fn clear_wakes(&mut self) -> Result<(), rustix::io::Errno> {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 16];
+        let (events, _) = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()))?;
+        for event in events {
+            let source = event.data.u64();
+            let is_of = |vm: VmId| match source {
+                KVM => !self.plugins.contains_key(&vm),
+                plugin => plugin == u64::from(vm.0),
+            };
+            self.plugins.iter().filter(|(vm, _)| is_of(**vm)).for_each(|(_, plugin)| plugin.clear_wake());
+            let watched = self.watched.iter_mut().filter(|watched| is_of(watched.vm));
+            watched.for_each(|watched| watched.armed = false);
+        }
+        Ok(())
+    }
+
+    /// Watches a vCPU for task switches and halts, as long as it is boosted.
+    pub fn watch(&mut self, vm: VmId, vcpu: u16) {
+        self.unwatch(vm, vcpu);
+        if self.of(vm).is_some() {
+            self.watched.push(Watched { vm, vcpu, armed: false });
+        }
+    }
+
+    /// Ends [`watch`](Self::watch). A wake-up may already be under way.
+    pub fn unwatch(&mut self, vm: VmId, vcpu: u16) {
+        let Some(index) = self.watched.iter().position(|w| (w.vm, w.vcpu) == (vm, vcpu)) else { return };
+        let watched = self.watched.swap_remove(index);
+        if !watched.armed {
+            return;
+        }
+        match (self.plugins.get(&vm), &self.kvm) {
+            (Some(plugin), _) => plugin.disarm(vcpu),
+            (None, Some(kvm)) => kvm.disarm(vm, vcpu),
+            (None, None) => {}
+        }
+    }
+
+    /// Ends [`watch`](Self::watch) for all vCPUs of a VM.
+    pub fn unwatch_all(&mut self, vm: VmId) {
+        while let Some(watched) = self.watched.iter().find(|watched| watched.vm == vm) {
+            let vcpu = watched.vcpu;
+            self.unwatch(vm, vcpu);
+        }
+    }
+
+    /// Asks for a wake-up at the next task switch of each watched vCPU; whether there was one not asked yet.
+    pub fn arm(&mut self) -> bool {
+        let mut any = false;
+        for watched in self.watched.iter_mut().filter(|watched| !watched.armed) {
+            match (self.plugins.get(&watched.vm), &self.kvm) {
+                (Some(plugin), _) => plugin.arm(watched.vcpu),
+                (None, Some(kvm)) => kvm.arm(watched.vm, watched.vcpu),
+                (None, None) => {}
+            }
+            watched.armed = true;
+            any = true;
+        }
+        any
+    }
+
+    /// Appends what has happened since the last call, in order for each vCPU, and at `now` what was lost. Never blocks.
+    ///
+    /// # Errors
+    /// If the ring of KVM's events can not be read, which no working kernel makes happen.
+    pub fn drain(&mut self, now: Time, out: &mut Vec<Event>) -> Result<(), BpfError> {
+        let lost = |vm, count| Event { at: now, kind: EventKind::Lost { vm: Some(vm), count } };
+        for (&vm, plugin) in &mut self.plugins {
+            let first = out.len();
+            plugin.drain(vm, out);
+            // The ring belongs to QEMU, which may write any time into it: events from the future would never leave.
+            let limit = crate::monotonic();
+            out[first..].iter_mut().for_each(|event| event.at = event.at.min(limit));
+            let count = plugin.take_dropped();
+            out.extend((count > 0).then(|| lost(vm, count)));
+        }
+        if let Some(kvm) = &mut self.kvm {
+            kvm.drain(out)?;
+            out.extend(kvm.take_lost()?.into_iter().map(|(vm, count)| lost(vm, count)));
+        }
+        Ok(())
+    }
+}
+
+/// The threads of its vCPUs.
+fn threads(qemu: &QemuVm) -> Vec<(u16, i32)> {
+    qemu.vcpus.iter().map(|(vcpu, thread)| (*vcpu, thread.tid)).collect()
+}
+
+/// Whether a process has a virtual machine of KVM's open.
+fn runs_under_kvm(pid: i32) -> Result<bool, IdentityError> {
+    let path = PathBuf::from(format!("/proc/{pid}/fd"));
+    let descriptors = std::fs::read_dir(&path).map_err(|source| IdentityError::Process { path, source })?;
+    // One may be closed meanwhile.
+    let mut targets = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    Ok(targets.any(|target| target.as_os_str() == "anon_inode:kvm-vm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_what_it_is_worth() {
+        assert_eq!(Identity::Plugin.to_string(), "QEMU plugin, exact");
+        assert_eq!(Identity::Kvm(Method::Trap).to_string(), "KVM, CR3 loads, exact");
+        assert_eq!(Identity::Kvm(Method::Exit).to_string(), "KVM, CR3 at exits, sampled");
+    }
+
+    #[test]
+    fn a_process_without_a_virtual_machine_does_not_run_under_kvm() {
+        let own = std::process::id().cast_signed();
+        assert!(!runs_under_kvm(own).unwrap());
+        let error = runs_under_kvm(-1).unwrap_err().to_string();
+        assert!(error.contains("/proc/-1/fd"), "{error}");
+    }
+}

@@ -1,0 +1,341 @@
+//! KVM as a source of events: which guest task a vCPU runs, told by the address space (CR3) that the guest has loaded, and
+//! when the vCPU halts. Heard by eBPF programs; nothing in the guest or its QEMU changes.
+//!
+//! # When can CR3 be seen?
+//! It depends on the processor, and on how KVM virtualises the guest's memory; see `docs/identity.md`. Where the guest's load of CR3
+//! is KVM's to do ([`Method::Trap`]), every switch is seen. Elsewhere the guest loads it by itself, and what it has loaded is
+//! seen at moments only: whenever it leaves for KVM ([`Method::Exit`]), or whenever its thread loses the CPU
+//! ([`Method::Switch`]). Such events are [`TaskSeen`](frontdesk_engine::EventKind::TaskSeen): switches between two moments are missed. They come
+//! again while the same task is seen, though not more often than every 0.1 ms.
+
+mod abi;
+mod host;
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/kvm.skel.rs"));
+}
+
+use crate::bpf::{BpfError, advice, chain, read_u64, refusal, silence_libbpf};
+use abi::Counter;
+use frontdesk_engine::{Event, VmId};
+use libbpf_rs::{
+    Link, MapCore as _, MapFlags, MapHandle, OpenObject, RingBuffer, RingBufferBuilder,
+    skel::{OpenSkel as _, Skel as _, SkelBuilder as _},
+};
+use skeleton::{KvmSkel, KvmSkelBuilder};
+use std::{
+    collections::HashMap,
+    mem::MaybeUninit,
+    os::fd::{AsFd as _, BorrowedFd},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// How the guest's CR3 is come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Loads of CR3 trap, and KVM carries each out: every switch is seen. Halts are seen when the vCPU's thread sleeps.
+    Trap,
+    /// AMD's nested paging: CR3 is in the processor's control block (VMCB) at every exit of the guest. Every halt is an exit.
+    Exit,
+    /// KVM's copy of CR3, when the vCPU's thread loses its CPU. Halts are seen when it sleeps.
+    Switch,
+}
+
+impl Method {
+    /// Whether every task switch is seen, rather than samples of what runs.
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        matches!(self, Method::Trap)
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::Trap => "KVM, CR3 loads",
+            Method::Exit => "KVM, CR3 at exits",
+            Method::Switch => "KVM, CR3 at thread switches",
+        }
+    }
+
+    /// The BPF programs that it takes.
+    const fn programs(self) -> &'static [&'static str] {
+        match self {
+            Method::Trap => &["on_load", "on_switch"],
+            Method::Exit => &["on_exit", "on_entry"],
+            Method::Switch => &["on_switch_sample"],
+        }
+    }
+}
+
+/// Why the guest tasks of VMs under KVM can't be told apart from outside.
+#[derive(Debug, thiserror::Error)]
+pub enum KvmError {
+    /// KVM is not in use.
+    #[error("KVM is not loaded, so no VM runs under it; load kvm_amd or kvm_intel")]
+    NoKvm,
+    /// The processor keeps CR3 to itself.
+    #[error(
+        "this host's processor (Intel, with EPT) keeps the guest's CR3 where only KVM can read it; install frontdesk's reporter \
+         in the guest"
+    )]
+    Hidden,
+    /// The programs were refused, or the maps could not be used.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+}
+
+/// What the programs have counted since they were loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvmStats {
+    /// Events pushed.
+    pub pushed: u64,
+    /// Held back by the flood guard: beyond 16 of a vCPU within a millisecond.
+    pub suppressed: u64,
+    /// Lost because the ring was full.
+    pub lost: u64,
+}
+
+/// Loaded and attached BPF programs.
+///
+/// The task of a vCPU becomes known at the first moment at which its CR3 is seen. Thread ids are those of the initial pid
+/// namespace. The programs detach when this value is dropped or its process dies; until then the kernel keeps KVM's modules loaded.
+pub struct KvmSource {
+    method: Method,
+    ring: RingBuffer<'static>,
+    ring_map: MapHandle,
+    vcpus: MapHandle,
+    armed: MapHandle,
+    lost: MapHandle,
+    counters: MapHandle,
+    received: Arc<Mutex<Vec<Event>>>,
+    followed: HashMap<VmId, Followed>,
+    lost_seen: u64,
+    _links: Vec<Link>,
+}
+
+/// What is in the maps for one VM.
+#[derive(Default)]
+struct Followed {
+    /// Thread ids, by index of the vCPU.
+    vcpus: Vec<(u16, [u8; 4])>,
+    lost_seen: u64,
+}
+
+impl KvmSource {
+    /// Loads and attaches the programs of the best method that this host allows.
+    ///
+    /// # Errors
+    /// [`KvmError`] says what the host lacks.
+    pub fn open() -> Result<KvmSource, KvmError> {
+        best(KvmSource::with)
+    }
+
+    /// Loads and attaches the programs of a method, whether this host's guests show their CR3 that way or not.
+    ///
+    /// # Errors
+    /// [`BpfError`] if the kernel refuses them.
+    pub fn with(method: Method) -> Result<KvmSource, BpfError> {
+        let setup =
+            |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
+        let mut storage = MaybeUninit::uninit();
+        let skel = load(method, &mut storage)?;
+        let loaded = skel.object().progs_mut().filter(|program| program.autoload());
+        let links = loaded.map(|program| program.attach_trace()).collect::<Result<_, _>>();
+        let links = links.map_err(setup("attach the BPF programs of KVM"))?;
+        let handle = |map| MapHandle::try_from(map).map_err(setup("keep a map of the BPF object open"));
+        let maps = &skel.maps;
+        let ring_map = handle(&maps.ring)?;
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&received);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&ring_map, move |record| {
+                if let Some(event) = abi::decode(record) {
+                    sink.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+                }
+                0
+            })
+            .map_err(setup("add the BPF ring buffer"))?;
+        let ring = builder.build().map_err(setup("map the BPF ring buffer"))?;
+        Ok(KvmSource {
+            method,
+            ring,
+            ring_map,
+            vcpus: handle(&maps.vcpus)?,
+            armed: handle(&maps.armed)?,
+            lost: handle(&maps.lost)?,
+            counters: handle(&maps.counters)?,
+            received,
+            followed: HashMap::new(),
+            lost_seen: 0,
+            _links: links,
+        })
+    }
+
+    /// How CR3 is come by.
+    #[must_use]
+    pub const fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Follows a VM, afresh if it is followed already: the threads of its vCPUs, with their index.
+    ///
+    /// # Errors
+    /// [`BpfError::Follow`] if a thread is followed for another VM, or there are too many. What was followed of this VM until then
+    /// still is.
+    pub fn follow(&mut self, vm: VmId, vcpus: &[(u16, i32)]) -> Result<(), BpfError> {
+        self.unfollow(vm);
+        let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
+        let entry = self.followed.entry(vm).or_default();
+        self.lost
+            .update(&vm.0.to_ne_bytes(), &0_u64.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| fail("its losses".into(), refusal(&e, "1024 VMs")))?;
+        for &(index, tid) in vcpus {
+            let what = || format!("vCPU {index} (thread {tid})");
+            let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
+            let key = key.ok_or_else(|| fail(what(), "no such thread id".into()))?.to_ne_bytes();
+            self.vcpus
+                .update(&key, &abi::vcpu_value(vm, index), MapFlags::NO_EXIST)
+                .map_err(|e| fail(what(), refusal(&e, "4096 threads")))?;
+            entry.vcpus.push((index, key));
+        }
+        Ok(())
+    }
+
+    /// Stops following a VM. One that is not followed is no error. Events heard before are still drained.
+    pub fn unfollow(&mut self, vm: VmId) {
+        let Some(gone) = self.followed.remove(&vm) else { return };
+        // Deleting fails only for what is not there.
+        for (_, key) in gone.vcpus {
+            let _ = self.vcpus.delete(&key);
+            let _ = self.armed.delete(&key);
+        }
+        let _ = self.lost.delete(&vm.0.to_ne_bytes());
+    }
+
+    /// Whether it follows a VM.
+    #[must_use]
+    pub fn follows(&self, vm: VmId) -> bool {
+        self.followed.contains_key(&vm)
+    }
+
+    /// Whether it follows no VM.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.followed.is_empty()
+    }
+
+    /// Becomes readable when an [armed](Self::arm) vCPU has news or the ring gets half full; other events wake nobody. Register it
+    /// edge-triggered, like [`BpfSource::fd`](crate::bpf::BpfSource::fd).
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.ring_map.as_fd()
+    }
+
+    /// Asks for one wake-up at the next event of `vcpu`. Drain afterwards: what happened just before does not wake. Where the
+    /// tasks are sampled, the event comes when the switch is seen, which may be long after it.
+    pub fn arm(&self, vm: VmId, vcpu: u16) {
+        if let Some(key) = self.key(vm, vcpu) {
+            // It fails only for want of memory, and then the boost ends by time.
+            let _ = self.armed.update(&key, &[1], MapFlags::ANY);
+        }
+    }
+
+    /// Withdraws [`arm`](Self::arm). A wake-up may already be under way.
+    pub fn disarm(&self, vm: VmId, vcpu: u16) {
+        if let Some(key) = self.key(vm, vcpu) {
+            let _ = self.armed.delete(&key);
+        }
+    }
+
+    fn key(&self, vm: VmId, vcpu: u16) -> Option<[u8; 4]> {
+        let vcpus = &self.followed.get(&vm)?.vcpus;
+        vcpus.iter().find(|(index, _)| *index == vcpu).map(|(_, key)| *key)
+    }
+
+    /// Appends all events heard so far, in the order they were pushed. Never blocks.
+    ///
+    /// # Errors
+    /// If the ring can not be read, which no working kernel makes happen.
+    pub fn drain(&mut self, out: &mut Vec<Event>) -> Result<(), BpfError> {
+        self.ring.consume().map_err(|e| BpfError::Read { what: "the ring", cause: chain(&e) })?;
+        out.append(&mut self.received.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(())
+    }
+
+    /// Events lost since the last call, per followed VM, because the ring was full. One system call if there are none.
+    ///
+    /// # Errors
+    /// If a map can not be read.
+    pub fn take_lost(&mut self) -> Result<Vec<(VmId, u64)>, BpfError> {
+        let total = self.read(Counter::Lost)?;
+        if total == self.lost_seen {
+            return Ok(Vec::new());
+        }
+        self.lost_seen = total;
+        let mut lost = Vec::new();
+        for (&vm, followed) in &mut self.followed {
+            let count = read_u64(&self.lost, &vm.0.to_ne_bytes(), "the lost events")?;
+            if count > followed.lost_seen {
+                lost.push((vm, count - followed.lost_seen));
+                followed.lost_seen = count;
+            }
+        }
+        lost.sort_unstable();
+        Ok(lost)
+    }
+
+    /// What the programs have counted.
+    ///
+    /// # Errors
+    /// If a map can not be read.
+    pub fn stats(&self) -> Result<KvmStats, BpfError> {
+        Ok(KvmStats {
+            pushed: self.read(Counter::Pushed)?,
+            suppressed: self.read(Counter::Suppressed)?,
+            lost: self.read(Counter::Lost)?,
+        })
+    }
+
+    fn read(&self, which: Counter) -> Result<u64, BpfError> {
+        read_u64(&self.counters, &(which as u32).to_ne_bytes(), "the counters")
+    }
+}
+
+/// The best method that this host allows: loads its programs, and attaches none.
+///
+/// # Errors
+/// [`KvmError`] says what the host lacks.
+pub fn probe() -> Result<Method, KvmError> {
+    best(|method| load(method, &mut MaybeUninit::uninit()).map(|_| method))
+}
+
+/// The first method that `attempt` succeeds with; otherwise why the best one does not.
+fn best<T>(attempt: impl Fn(Method) -> Result<T, BpfError>) -> Result<T, KvmError> {
+    let mut refused = None;
+    for &method in host::methods()? {
+        match attempt(method) {
+            Ok(done) => return Ok(done),
+            Err(e) => {
+                tracing::debug!("not by {}: {e}", method.name());
+                refused.get_or_insert(e);
+            }
+        }
+    }
+    Err(refused.map_or(KvmError::NoKvm, KvmError::Bpf))
+}
+
+/// Loads the programs of a method.
+fn load(method: Method, storage: &mut MaybeUninit<OpenObject>) -> Result<KvmSkel<'_>, BpfError> {
+    silence_libbpf();
+    let program = method.programs()[0];
+    let refused = |e: libbpf_rs::Error| BpfError::Program { program, cause: chain(&e), advice: advice() };
+    let mut open = KvmSkelBuilder::default().open(storage).map_err(refused)?;
+    for mut candidate in open.open_object_mut().progs_mut() {
+        let wanted = method.programs().iter().any(|name| candidate.name() == *name);
+        candidate.set_autoload(wanted);
+    }
+    open.load().map_err(refused)
+}

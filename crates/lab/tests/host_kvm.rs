@@ -1,0 +1,194 @@
+//! Guest task identity under KVM, on a host that has KVM: a VM with an AMD processor that can run VMs itself.
+//!
+//! The host that runs the tests may have no hardware virtualisation. So this program boots a VM with itself as init,
+//! and does the trials of `frontdesk-host` with tiny guests in there, first with nested paging, then without: it is
+//! built from the same sources, for another crate's test program can not be found from here.
+
+#[path = "../../host/tests/host/kvm.rs"]
+mod kvm;
+#[path = "../../host/tests/host/kvm_guest.rs"]
+mod kvm_guest;
+#[path = "../../host/tests/host/support.rs"]
+#[allow(dead_code)] // Not all of what the trials share is for these.
+mod support;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use frontdesk_host::kvm::Method;
+use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs_with};
+use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
+use libtest_mimic::{Arguments, ColorSetting, Failed, Trial};
+use rustix::{
+    io::Errno,
+    mount::{MountFlags, mount},
+    process::setsid,
+    system::{RebootCommand, delete_module, finit_module, reboot},
+    termios::tcdrain,
+};
+use std::{
+    collections::BTreeSet,
+    env,
+    ffi::CStr,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::{self, Command, ExitCode},
+    thread,
+    time::{Duration, Instant},
+};
+use support::trial;
+
+/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// What the trials run beside this program itself.
+const TOOL: &str = "/bin/sleep";
+
+/// How KVM is loaded, the method that is best then, and the others that work.
+const SETTINGS: [(&CStr, Method, Method); 2] =
+    [(c"npt=1", Method::Exit, Method::Switch), (c"npt=0", Method::Trap, Method::Switch)];
+
+fn main() -> ExitCode {
+    if process::id() == 1 {
+        init();
+    }
+    if let Some(setting) = env::args().nth(1).and_then(|argument| inside(&argument)) {
+        return trials(setting);
+    }
+    let mut arguments = Arguments::from_args();
+    // One VM at a time is load enough.
+    arguments.test_threads = Some(1);
+    let trials = vec![
+        trial("kvm_trials_pass_on_linux_6_1", || kvm_trials_pass_on("6.1-cloud")),
+        trial("kvm_trials_pass_on_linux_6_12", || kvm_trials_pass_on("6.12-cloud")),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// The argument with which init starts this program for the setting.
+fn argument(setting: usize) -> String {
+    format!("trials-inside-the-vm-{setting}")
+}
+
+fn inside(argument: &str) -> Option<usize> {
+    (0..SETTINGS.len()).find(|setting| self::argument(*setting) == argument)
+}
+
+/// What init prints when the trials with a setting have passed.
+fn passed(setting: usize) -> String {
+    format!("init: the trials with {:?} ended with exit status: 0", SETTINGS[setting].0)
+}
+
+fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
+    let run_dir = tempfile::tempdir()?;
+    let kernel = Kernel::resolve(kernel, None)?;
+    let program = env::current_exe()?;
+    let initrd = run_dir.path().join("initrd");
+    write_initramfs_with(&kernel, &program, &["kvm_amd"], &initrd)?;
+    let mut files = libraries(&program)?;
+    files.extend(libraries(Path::new(TOOL))?);
+    files.insert(TOOL.into());
+    add_to_initramfs(&initrd, &files)?;
+    let mut vm = Vm::boot(&VmConfig {
+        name: "host-kvm".into(),
+        vcpus: 1,
+        memory_mib: 384,
+        kernel: kernel.image,
+        initrd,
+        tap: None,
+        disks: Vec::new(),
+        time_slice: None,
+        plugin: None,
+        cpus: Vec::new(),
+        run_dir: run_dir.path().into(),
+        cgroup_procs: Vec::new(),
+    })?;
+    let deadline = Instant::now() + PATIENCE;
+    while vm.is_alive() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let console = fs::read(vm.console())?;
+    let console = String::from_utf8_lossy(&console);
+    all_passed(&console).with_context(|| format!("the VM's console:\n{console}"))
+}
+
+/// The libraries that a program loads, and the loader.
+fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().context("start ldd")?;
+    ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
+    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
+    let text = String::from_utf8(output.stdout)?;
+    let path =
+        |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    Ok(text.lines().filter_map(path).collect())
+}
+
+fn all_passed(console: &str) -> Result<()> {
+    for (setting, (_, best, other)) in SETTINGS.into_iter().enumerate() {
+        for method in [best, other] {
+            let suffix = format!("_by_{method:?}").to_lowercase();
+            let done = console.lines().any(|line| {
+                line.starts_with("test kvm_") && line.contains(&suffix) && line.trim_end().ends_with(" ok")
+            });
+            ensure!(done, "no trial *{suffix} passed");
+        }
+        let passed = passed(setting);
+        ensure!(console.lines().any(|line| line.trim_end() == passed), "{passed:?} is missing");
+    }
+    Ok(())
+}
+
+/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM off.
+fn init() -> ! {
+    if let Err(e) = set_up_and_run_trials() {
+        println!("init: {e:#}");
+    }
+    let _ = tcdrain(io::stdout());
+    // If even that fails, the end of process 1 panics the kernel, which ends the VM.
+    let _ = reboot(RebootCommand::PowerOff);
+    process::exit(1)
+}
+
+fn set_up_and_run_trials() -> Result<()> {
+    setsid().context("setsid")?;
+    for (kind, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
+        match mount(kind, target, kind, MountFlags::empty(), None) {
+            // The kernel may have mounted devtmpfs.
+            Ok(()) | Err(Errno::BUSY) => {}
+            Err(e) => return Err(e).with_context(|| format!("mount {target}")),
+        }
+    }
+    let order = fs::read_to_string(Path::new(MODULES).join(MODULES_ORDER)).context("the list of modules")?;
+    let modules: Vec<&str> = order.lines().collect();
+    let Some((kvm_amd, others)) = modules.split_last() else { bail!("no modules") };
+    for module in others {
+        load(module, c"")?;
+    }
+    for (setting, (parameter, ..)) in SETTINGS.into_iter().enumerate() {
+        load(kvm_amd, parameter)?;
+        let mut trials = Command::new("/proc/self/exe");
+        let status = trials.arg(argument(setting)).env("PATH", "/bin").status().context("the trials")?;
+        println!("init: the trials with {parameter:?} ended with {status}");
+        // The kernel refuses while a program is attached to it.
+        delete_module(c"kvm_amd", 0).context("unload kvm_amd")?;
+    }
+    Ok(())
+}
+
+fn load(module: &str, parameters: &CStr) -> Result<()> {
+    let file = File::open(Path::new(MODULES).join(module))?;
+    finit_module(file, parameters, 0).with_context(|| format!("load {module}"))
+}
+
+/// The trials themselves, in a VM.
+fn trials(setting: usize) -> ExitCode {
+    let (parameter, best, other) = SETTINGS[setting];
+    let chosen = Trial::test("the_best_method_is_chosen", move || match frontdesk_host::kvm::probe() {
+        Ok(method) if method == best => Ok(()),
+        other => Err(Failed::from(format!("with {parameter:?}: {other:?}"))),
+    });
+    let arguments =
+        Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
+    let mut trials = kvm::trials(&[best, other]);
+    trials.push(chosen);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
