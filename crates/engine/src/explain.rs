@@ -19,8 +19,10 @@ pub struct VmExplain {
     pub debt_ns: i64,
     /// The fraction of its weight it has at the moment, in permille.
     pub share_permille: u16,
-    /// The fraction of its CPU time that each of its vCPUs may use boosted.
+    /// The fraction of its CPU time that each of its vCPUs may use boosted; 0 if it is not to be boosted.
     pub pb_ratio: f64,
+    /// Whether it is paused.
+    pub paused: bool,
     /// Nanoseconds its emulator threads ran.
     pub emulator_ran_ns: u64,
     /// Events of this VM alone that sources reported as lost.
@@ -198,6 +200,7 @@ pub struct Outcomes {
     pub budget_spent: u32,
     pub limit_reached: u32,
     pub off: u32,
+    pub paused: u32,
 }
 
 impl Outcomes {
@@ -235,13 +238,14 @@ impl Outcomes {
             Reason::BudgetSpent => &mut self.budget_spent,
             Reason::LimitReached => &mut self.limit_reached,
             Reason::Off => &mut self.off,
+            Reason::Paused => &mut self.paused,
         }
     }
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Reason; 7] = [
+    pub const ALL: [Reason; 8] = [
         Reason::Boosted,
         Reason::AlreadyBoosted,
         Reason::NotCorrelated,
@@ -249,5 +253,6 @@ impl Reason {
         Reason::BudgetSpent,
         Reason::LimitReached,
         Reason::Off,
+        Reason::Paused,
     ];
 }

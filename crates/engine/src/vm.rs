@@ -363,7 +363,12 @@ impl Vm {
             ports: ports.collect(),
             debt_ns: ledger.debt(vm),
             share_permille: ledger.permille(vm),
-            pb_ratio: config.tavs.pb_ratio,
+            pb_ratio: if self.policy.off {
+                0.0
+            } else {
+                self.policy.pb_ratio.unwrap_or(config.tavs.pb_ratio)
+            },
+            paused: self.paused,
             emulator_ran_ns: self.emulator_ran(),
             lost: self.lost,
             decision: self.history.last(),
