@@ -2,7 +2,8 @@
 
 use crate::companion::own_program;
 use anyhow::Context;
-use frontdesk_engine::Config;
+use frontdesk_engine::{Config, Ledger, Tavs};
+use frontdesk_host::control::ControlConfig;
 use frontdesk_host::{Daemon, DaemonConfig};
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,19 +33,36 @@ pub(crate) struct Args {
     /// Run the daemon on this CPU only; once for each if several. Without it, on any.
     #[arg(long, value_name = "CPU")]
     cpu: Vec<u16>,
+    /// Answer `frontdesk status` and `frontdesk top` at this Unix socket instead of the configured one.
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
+}
+
+/// The configuration file.
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Settings {
+    tavs: Tavs,
+    ledger: Ledger,
+    control: ControlConfig,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let policy = match &args.config {
-        None => Config::default(),
+    let mut settings = match &args.config {
+        None => Settings::default(),
         Some(path) => {
             let text =
                 std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
-            let config: Config = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
-            config.validate().with_context(|| format!("in {}", path.display()))?;
-            config
+            toml::from_str(&text).with_context(|| format!("in {}", path.display()))?
         }
     };
+    let policy = Config { tavs: settings.tavs, ledger: settings.ledger };
+    if let Some(path) = &args.config {
+        policy.validate().with_context(|| format!("in {}", path.display()))?;
+    }
+    if let Some(socket) = &args.socket {
+        settings.control.socket.clone_from(socket);
+    }
     let config = DaemonConfig {
         qmp: args.qmp.clone(),
         policy,
@@ -52,6 +70,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         record: args.record.clone(),
         guardian: (own_program()?, frontdesk_host::GUARDIAN_ARGUMENT.to_owned()),
         cpus: args.cpu.clone(),
+        control: settings.control,
     };
     let stop = frontdesk_host::stop_signal().context("can't handle signals")?;
     let mut daemon = Daemon::start(&config)?;

@@ -3,10 +3,15 @@
 use crate::boost::{BoostError, Booster};
 use crate::bpf::{BpfError, BpfSource};
 use crate::cgroup::{Budget, CgroupError, Group, Hierarchy, RealTimeBudgets, ShareControl};
+use crate::control::{
+    Control, ControlConfig, ControlError, Identity, Refusal, Request, SourceStatus, Status, StatusRequest,
+    VmFacts,
+};
 use crate::guardian::{Guardian, GuardianError};
 use crate::qemu::{self, DiscoverError, QemuVm};
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder};
+use crate::status::{DaemonFacts, Tally, status};
 use crate::tcg::{TcgError, TcgSource};
 use frontdesk_engine::{
     ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Thread, Time, VmId,
@@ -44,6 +49,8 @@ pub struct DaemonConfig {
     pub guardian: (PathBuf, String),
     /// Physical CPUs the daemon runs on; any if empty.
     pub cpus: Vec<u16>,
+    /// Who may look in, and where.
+    pub control: ControlConfig,
 }
 
 /// The daemon can't begin or go on.
@@ -66,6 +73,8 @@ pub enum DaemonError {
     Guardian(#[from] GuardianError),
     #[error(transparent)]
     Record(#[from] RecordError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
     #[error("{0}")]
     Realtime(#[from] realtime::RealtimeError),
     #[error(
@@ -86,6 +95,8 @@ struct Followed {
     /// Absent while the daemon only observes.
     share: Option<ShareControl>,
     boosted: Vec<BoostedVcpu>,
+    /// What is wrong with it, for people.
+    trouble: Option<String>,
 }
 
 impl Followed {
@@ -94,6 +105,22 @@ impl Followed {
         let vcpus = self.qemu.vcpus.iter().map(|(index, thread)| (thread.tid, Thread::Vcpu(*index)));
         let emulators = (0..).zip(&self.qemu.emulators);
         vcpus.chain(emulators.map(|(index, thread)| (thread.tid, Thread::Emulator(index)))).collect()
+    }
+
+    /// Notes and logs what is wrong with it; of several, the first is what `status` tells.
+    fn trouble(&mut self, trouble: String) {
+        tracing::warn!(vm = self.name, "{trouble}");
+        self.trouble.get_or_insert(trouble);
+    }
+
+    fn facts(&self) -> VmFacts<'_> {
+        let plugin = || Identity { source: "QEMU plugin".to_owned(), exact: true };
+        VmFacts {
+            name: &self.name,
+            pid: self.qemu.pid,
+            trouble: self.trouble.clone(),
+            identity: self.tcg.as_ref().map(|_| plugin()),
+        }
     }
 
     /// What its vCPUs run now: the ring only tells what changes.
@@ -120,6 +147,8 @@ pub struct Daemon {
     booster: Booster,
     guardian: Option<Guardian>,
     recorder: Option<Recorder>,
+    control: Control,
+    tally: Tally,
     epoll: OwnedFd,
     pending: Vec<Event>,
 }
@@ -129,6 +158,7 @@ pub struct Daemon {
 enum Token {
     Stop,
     Bpf,
+    Control,
     Switch(VmId),
     Death(VmId),
 }
@@ -140,6 +170,7 @@ impl Token {
             Token::Bpf => (1, 0),
             Token::Switch(vm) => (2, vm.0),
             Token::Death(vm) => (3, vm.0),
+            Token::Control => (4, 0),
         };
         epoll::EventData::new_u64(kind << 32 | u64::from(vm))
     }
@@ -150,7 +181,8 @@ impl Token {
             0 => Token::Stop,
             1 => Token::Bpf,
             2 => Token::Switch(vm),
-            _ => Token::Death(vm),
+            3 => Token::Death(vm),
+            _ => Token::Control,
         }
     }
 }
@@ -166,6 +198,7 @@ impl Daemon {
             policy.tavs.pb_ratio = 0.0;
         }
         policy.validate()?;
+        let control = Control::start(&config.control)?;
         let mut bpf = BpfSource::open()?;
         let hierarchy = Hierarchy::detect()?;
         let mut vms = Vec::new();
@@ -187,7 +220,7 @@ impl Daemon {
         if let Some(recorder) = &mut recorder {
             recorder.push(Record::Config(policy));
         }
-        for vm in &vms {
+        for vm in &mut vms {
             let added = EventKind::VmAdded {
                 vm: vm.id,
                 vcpus: u16::try_from(vm.qemu.vcpus.len()).unwrap_or(u16::MAX),
@@ -205,15 +238,13 @@ impl Daemon {
             }
             bpf.follow(vm.id, &vm.threads(), &vm.qemu.taps)?;
             if let Err(error) = bpf.follow_reads(vm.id, vm.qemu.pid) {
-                tracing::warn!(
-                    vm = vm.name,
-                    "the VM's disk reads can't be followed, and boost nobody: {error}"
-                );
+                vm.trouble(format!("its disk reads can't be followed, and boost nobody: {error}"));
             }
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
+        epoll::add(&epoll, control.fd(), Token::Control.encode(), epoll::EventFlags::IN)?;
         for vm in &vms {
             let level = epoll::EventFlags::IN;
             epoll::add(&epoll, vm.qemu.pidfd(), Token::Death(vm.id).encode(), level)?;
@@ -233,6 +264,8 @@ impl Daemon {
             booster,
             guardian,
             recorder,
+            control,
+            tally: Tally::new(monotonic()),
             epoll,
             pending: Vec::new(),
         })
@@ -267,6 +300,7 @@ impl Daemon {
                 match Token::decode(event.data) {
                     Token::Stop => return Ok(()),
                     Token::Bpf => {}
+                    Token::Control => self.answer(),
                     Token::Switch(vm) => {
                         if let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) {
                             state.tcg.iter().for_each(TcgSource::clear_wake);
@@ -318,6 +352,7 @@ impl Daemon {
             let event = self.pending[index];
             self.record(|| Record::Event(event));
             self.engine.on_event(&event);
+            self.tally.event();
             self.apply()?;
         }
         self.pending.drain(..ready);
@@ -357,6 +392,7 @@ impl Daemon {
                 }
             }
             let latency_ns = monotonic().since(action.at);
+            self.tally.applied(&action, latency_ns);
             self.record(|| Record::Applied { action, latency_ns });
         }
         Ok(())
@@ -396,6 +432,36 @@ impl Daemon {
         Ok(())
     }
 
+    /// Serves one of those who look in.
+    fn answer(&mut self) {
+        match self.control.next_request() {
+            Some(Request::Status(request)) => {
+                let answer = self.status(&request);
+                request.answer(answer);
+            }
+            Some(Request::Record(request)) => {
+                request.refuse("this daemon can't record on request; see `run --record`")
+            }
+            None => {}
+        }
+    }
+
+    fn status(&mut self, request: &StatusRequest) -> Result<Status, Refusal> {
+        let plugins = self.vms.iter().filter(|vm| vm.tcg.is_some()).count();
+        let source =
+            |name: &str, in_use: bool, found: String| SourceStatus { name: name.to_owned(), in_use, found };
+        let daemon = DaemonFacts {
+            acting: self.act,
+            mechanism: "real time".to_owned(),
+            sources: vec![
+                source("eBPF", true, "threads, packets and reads".to_owned()),
+                source("QEMU plugin", plugins > 0, format!("in {plugins} of {} VMs", self.vms.len())),
+            ],
+        };
+        let vms = self.vms.iter().map(|vm| (vm.id, vm.facts()));
+        status(request, monotonic(), &self.engine, &mut self.tally, daemon, vms)
+    }
+
     fn record(&mut self, record: impl FnOnce() -> Record) {
         if let Some(recorder) = &mut self.recorder {
             recorder.push(record());
@@ -424,14 +490,14 @@ fn find(id: VmId, socket: &Path, hierarchy: &Hierarchy) -> Result<Followed, Daem
             .map_or_else(|| socket.display().to_string(), |stem| stem.to_string_lossy().into_owned())
     });
     let tcg = TcgSource::find(qemu.pid)?;
-    if tcg.is_none() {
-        tracing::warn!(
-            vm = name,
-            "the VM runs without frontdesk's QEMU plugin: its guest tasks can't be told apart"
+    let group = hierarchy.group_of(qemu.pid)?;
+    let mut vm = Followed { id, name, qemu, tcg, group, share: None, boosted: Vec::new(), trouble: None };
+    if vm.tcg.is_none() {
+        vm.trouble(
+            "it runs without frontdesk's QEMU plugin, so its guest tasks can't be told apart".to_owned(),
         );
     }
-    let group = hierarchy.group_of(qemu.pid)?;
-    Ok(Followed { id, name, qemu, tcg, group, share: None, boosted: Vec::new() })
+    Ok(vm)
 }
 
 /// Prepares the VMs for what may be changed, after telling the guardian how they were. Returns the real-time budget of each, where

@@ -6,6 +6,7 @@
 pub mod boost;
 pub mod bpf;
 pub mod cgroup;
+pub mod control;
 mod daemon;
 pub mod doctor;
 pub mod guardian;
@@ -13,6 +14,7 @@ pub mod qemu;
 mod realtime;
 mod record;
 pub mod sched;
+mod status;
 mod tcg;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, monotonic, stop_signal};
