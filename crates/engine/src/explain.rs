@@ -111,6 +111,7 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// When.
+    #[serde(rename = "at_ns")]
     pub at: Time,
     /// What it was about.
     pub cause: Cause,

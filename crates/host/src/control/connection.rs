@@ -28,12 +28,18 @@ impl Stream for TcpStream {
 /// What is said to somebody, up to a deadline.
 pub(crate) struct Connection<S> {
     stream: S,
+    time: Duration,
     deadline: Instant,
 }
 
 impl<S: Stream> Connection<S> {
     pub(crate) fn new(stream: S, time: Duration) -> Connection<S> {
-        Connection { stream, deadline: Instant::now() + time }
+        Connection { stream, time, deadline: Instant::now() + time }
+    }
+
+    /// The other side has done its part, or failed to: our answer has the same time again.
+    pub(crate) fn renew(&mut self) {
+        self.deadline = Instant::now() + self.time;
     }
 
     pub(crate) fn stream(&self) -> &S {

@@ -26,6 +26,7 @@ pub(crate) fn serve(stream: TcpStream, place: Option<Place>, asker: &Asker) {
         }
         Err(_) => return,
     };
+    connection.renew();
     // A client that does not read, or has gone, is none of our business.
     let _: io::Result<()> = connection.write(&response);
 }

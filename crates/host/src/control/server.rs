@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Clients at once, of the socket and of the address for metrics each.
 pub(crate) const MAX_CLIENTS: usize = 16;
-/// A client's request is over after this, whatever it does; and so long the loop has time to answer.
+/// So long a client has for its request, the loop for its answer, and the client to take it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Before trying again to accept a client when that fails.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -46,6 +46,14 @@ pub struct StatusRequest {
 }
 
 impl StatusRequest {
+    pub(crate) fn new(
+        vm: Option<String>,
+        most: usize,
+        reply: SyncSender<Result<Status, Refusal>>,
+    ) -> StatusRequest {
+        StatusRequest { vm, most, reply }
+    }
+
     /// Answers. Never waits.
     pub fn answer(self, answer: Result<Status, Refusal>) {
         // A client that has gone needs no answer.
@@ -58,6 +66,10 @@ impl StatusRequest {
 pub struct RecordRequest(UnixStream);
 
 impl RecordRequest {
+    pub(crate) fn new(stream: UnixStream) -> RecordRequest {
+        RecordRequest(stream)
+    }
+
     /// Tells the client that the recording follows; it is to be written to the stream. Never waits.
     ///
     /// # Errors
@@ -160,7 +172,7 @@ impl Asker {
     /// Asks for a copy of the state and waits for it.
     pub(crate) fn status(&self, vm: Option<String>, most: usize) -> Result<Status, Refusal> {
         let (reply, answer) = sync_channel(1);
-        self.send(Request::Status(StatusRequest { vm, most, reply }))?;
+        self.send(Request::Status(StatusRequest::new(vm, most, reply)))?;
         answer.recv_timeout(DEADLINE).unwrap_or_else(|error| match error {
             RecvTimeoutError::Timeout => Err(unavailable("the daemon's loop does not answer")),
             RecvTimeoutError::Disconnected => Err(unavailable(ENDING)),
@@ -322,7 +334,7 @@ fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Aske
     };
     let answer = match query {
         Ok(Query::Record {}) => {
-            let request = RecordRequest(connection.into_stream());
+            let request = RecordRequest::new(connection.into_stream());
             if let Err(error) = asker.send(Request::Record(request)) {
                 tracing::debug!("a recording is not begun: {error}");
             }
@@ -334,6 +346,7 @@ fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Aske
         }
         Err(refusal) => Answer::Refused(refusal),
     };
+    connection.renew();
     // A client that does not read, or has gone, is none of our business.
     let _ = connection.write(&line(&answer));
 }
