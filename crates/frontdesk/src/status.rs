@@ -14,8 +14,7 @@ const WIDTH: u16 = 80;
 
 /// Say what the daemon sees and does: its VMs, what they use, and how they are boosted.
 ///
-/// Exit status: 0 if all is well, 1 if something needs attention (a VM in trouble, lost events) or no VM has the name, 2 if no daemon
-/// answers.
+/// Exit status: 0 if all is well, 1 if a VM is in trouble or no VM has the name, 2 if no daemon answers.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   frontdesk status
@@ -67,6 +66,7 @@ fn text(status: &Status, why: bool) -> String {
     if why {
         for vm in &status.vms {
             parts.extend(why::words(status, vm).iter().map(|paragraph| fold(paragraph)));
+            parts.push(fold(&format!("Ports: {}.", table::ports(status, vm))));
             parts.push(table::vcpus(vm));
             parts.extend(table::tasks(status, vm));
         }
@@ -85,13 +85,16 @@ fn head(status: &Status) -> String {
         "no boost in the last minute".to_owned()
     } else {
         format!(
-            "{} lately, each {} after its event (p99 {}, longest {})",
+            "{} lately, {} after their events (p99 {}, max {})",
             words::count(latency.count, "boost", "boosts"),
             words::duration(latency.p50_ns),
             words::duration(latency.p99_ns),
             words::duration(latency.max_ns),
         )
     };
+    let hears = textwrap::Options::new(usize::from(WIDTH))
+        .initial_indent("hears:     ")
+        .subsequent_indent("           ");
     let in_use = daemon.sources.iter().filter(|source| source.in_use);
     let sources: Vec<String> = in_use.map(|source| format!("{} ({})", source.name, source.found)).collect();
     let memory: usize = status.vms.iter().map(|vm| vm.memory_bytes).sum();
@@ -102,7 +105,7 @@ fn head(status: &Status) -> String {
     };
     [
         format!("frontdesk {}, pid {}, {acts} for {}", daemon.version, daemon.pid, words::duration(up)),
-        format!("hears:     {}", sources.join(", ")),
+        textwrap::fill(&sources.join(", "), hears),
         format!("events:    {}, {events}", daemon.events),
         format!("decisions: {decisions}"),
         format!(

@@ -2,13 +2,16 @@
 
 /// A fraction in per cent.
 pub(crate) fn percent(ratio: f64) -> String {
-    let percent = ratio * 100.0;
-    if percent > 0.0 && percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+    let tenths = format!("{:.1}", ratio * 100.0);
+    format!("{} %", tenths.strip_suffix(".0").unwrap_or(&tenths))
 }
 
 /// A time in the unit that suits it.
 pub(crate) fn duration(ns: u64) -> String {
     const UNITS: [(f64, &str); 5] = [(3600e9, "h"), (60e9, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "µs")];
+    if ns == 0 {
+        return "0".to_owned();
+    }
     let time = ns as f64;
     let (unit, name) = UNITS.into_iter().find(|(unit, _)| time >= *unit).unwrap_or((1e3, "µs"));
     let value = time / unit;
@@ -59,9 +62,9 @@ mod tests {
     fn numbers_have_units_that_suit_them() {
         let durations =
             [0, 80_000, 999_949, 9_960_000, 1_200_000_000, 59_000_000_000, 7_200_000_000_000].map(duration);
-        assert_eq!(durations, ["0.0 µs", "80 µs", "1000 µs", "10 ms", "1.2 s", "59 s", "2.0 h"]);
+        assert_eq!(durations, ["0", "80 µs", "1000 µs", "10 ms", "1.2 s", "59 s", "2.0 h"]);
         assert_eq!(signed_duration(-1_500_000), "-1.5 ms");
-        assert_eq!([0.0, 0.004, 0.125, 1.0].map(percent), ["0 %", "0.4 %", "12 %", "100 %"]);
+        assert_eq!([0.0, 0.004, 0.125, 1.0].map(percent), ["0 %", "0.4 %", "12.5 %", "100 %"]);
         assert_eq!([2048, 3 << 20].map(bytes), ["2 KB", "3.0 MB"]);
         assert_eq!([count(1u32, "read", "reads"), count(3u32, "read", "reads")], ["1 read", "3 reads"]);
     }

@@ -236,14 +236,22 @@ fn a_daemon_can_be_looked_into() {
     let running = start(folder.path());
     let socket = running.run_dir.join("control.sock");
     let status = |arguments: &[&str]| {
-        let output = Command::new(FRONTDESK).arg("status").args(arguments).arg("--socket").arg(&socket).output().unwrap();
+        let output = Command::new(FRONTDESK)
+            .arg("status")
+            .args(arguments)
+            .arg("--socket")
+            .arg(&socket)
+            .output()
+            .unwrap();
         let told = String::from_utf8(output.stdout).unwrap();
         (output.status.code(), told, String::from_utf8(output.stderr).unwrap())
     };
     let json = || status(&["--json"]).1.parse::<Value>().ok();
     let boosts = |status: &Value| {
         let vms = status["vms"].as_array().unwrap().iter();
-        vms.flat_map(|vm| vm["vcpus"].as_array().unwrap()).map(|vcpu| vcpu["boosts"].as_u64().unwrap()).sum::<u64>()
+        vms.flat_map(|vm| vm["vcpus"].as_array().unwrap())
+            .map(|vcpu| vcpu["boosts"].as_u64().unwrap())
+            .sum::<u64>()
     };
     let seen = wait_for("a boost in the status", || json().filter(|status| boosts(status) > 0));
     assert_eq!(seen["daemon"]["pid"], running.daemon);

@@ -1,6 +1,7 @@
 //! The tables of `frontdesk status`.
 
 use super::WIDTH;
+use super::why::protocol;
 use crate::words;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use frontdesk_host::control::{Status, TaskStatus, VmStatus};
@@ -10,7 +11,7 @@ const TASKS: usize = 20;
 
 /// A line for each VM.
 pub(crate) fn vms(status: &Status) -> String {
-    let header = ["VM", "state", "I/O tasks", "CPU", "stolen", "boosts", "hits", "PB used", "debt", "share"];
+    let header = ["VM", "state", "tasks", "CPU", "stolen", "boosts", "hits", "PB used", "debt", "share"];
     let rows = status.vms.iter().map(|vm| {
         [
             words::name(&vm.name),
@@ -111,6 +112,19 @@ pub(crate) fn task_name(task: &TaskStatus) -> String {
         (None, Some(pid)) => format!("pid {pid}"),
         (None, None) => format!("{:#x}", task.id.0),
     }
+}
+
+/// The ports whose packets woke an I/O-bound task, with their counters.
+pub(crate) fn ports(status: &Status, vm: &VmStatus) -> String {
+    if vm.ports.is_empty() {
+        return "none has led to an I/O-bound task yet".to_owned();
+    }
+    let most = (1u64 << status.policy.tavs.counter_bits.min(8)) - 1;
+    let ports = vm.ports.iter().map(|port| {
+        let boosts = if port.boosts { ", boosts" } else { "" };
+        format!("{} {} ({} of {most}{boosts})", protocol(port.protocol), port.port, port.counter)
+    });
+    ports.collect::<Vec<_>>().join(", ")
 }
 
 /// A table, the first `texts` columns of which hold text and the others numbers.

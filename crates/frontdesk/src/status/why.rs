@@ -135,7 +135,7 @@ fn uncorrelated(status: &Status, vm: &VmStatus) -> String {
     let most = (1u64 << status.policy.tavs.counter_bits.min(8)) - 1;
     let against = recent.packets.iter().filter(|port| port.outcomes.not_correlated > 0);
     let port = |port: &PortOutcomes| {
-        format!("{} port {} (counter {} of {most})", protocol(port.protocol), port.port, port.counter)
+        format!("{} port {} (counter now {} of {most})", protocol(port.protocol), port.port, port.counter)
     };
     let mut parts: Vec<String> = against.take(NAMED).map(port).collect();
     if recent.reads.not_correlated > 0 || recent.pending_reads.not_correlated > 0 {
@@ -223,11 +223,12 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
         Reason::NotCorrelated => "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an I/O-bound \
              task."
             .to_owned(),
+        Reason::NoIoBoundTask if vm.sum(|vcpu| vcpu.io_bound_count as u64) > 0 => return None,
         Reason::NoIoBoundTask => format!(
-            "nothing is wrong if it only computes. A task is believed to be I/O-bound after it ran for no longer than {} right after \
-             an event, {} times more often than not.",
-            words::duration(u64::try_from(policy.io_threshold.as_nanos()).unwrap_or(u64::MAX)),
-            policy.belief_threshold / policy.positive_evidence.max(1) + 1
+            "nothing is wrong if it only computes. A task is believed to be I/O-bound after some {} runs of at most {} right after an \
+             event; one longer run undoes several.",
+            policy.belief_threshold / policy.positive_evidence.max(1) + 1,
+            words::duration(u64::try_from(policy.io_threshold.as_nanos()).unwrap_or(u64::MAX))
         ),
         Reason::Off => "set pb_ratio above 0 and off = false for this VM, and reload the daemon, to boost it.".to_owned(),
         Reason::Paused | Reason::Boosted | Reason::AlreadyBoosted => return None,

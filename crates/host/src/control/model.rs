@@ -179,10 +179,10 @@ pub struct TaskStatus {
 }
 
 impl Status {
-    /// Whether something needs the operator's attention: a VM in trouble, or events lost.
+    /// Whether a VM needs the operator's attention.
     #[must_use]
     pub fn in_trouble(&self) -> bool {
-        self.daemon.lost_events > 0 || self.vms.iter().any(|vm| vm.trouble.is_some())
+        self.vms.iter().any(|vm| vm.trouble.is_some())
     }
 }
 
