@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Run the daemon on this CPU only; once for each if several. Without it, on those that the configuration names.
     #[arg(long, value_name = "CPU")]
     cpu: Vec<u16>,
+    /// Answer `frontdesk status` and `frontdesk top` at this Unix socket instead of the configured one.
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -79,6 +82,10 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     for socket in &args.qmp {
         let socket = std::path::absolute(socket).with_context(|| format!("--qmp {}", socket.display()))?;
         settings.vms.qmp.push(socket.to_str().context("--qmp: the path is not UTF-8")?.to_owned());
+    }
+    if let Some(socket) = &args.socket {
+        settings.control.socket =
+            std::path::absolute(socket).with_context(|| format!("--socket {}", socket.display()))?;
     }
     if !args.cpu.is_empty() {
         settings.daemon.cpus.clone_from(&args.cpu);

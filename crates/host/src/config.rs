@@ -1,8 +1,10 @@
 //! The daemon's configuration: one TOML file, every parameter with its default, checked as a whole.
 //!
 //! `[tavs]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed, `[vm.NAME]` what holds for some of them
-//! only, and `[daemon]` is about the daemon itself.
+//! only, `[daemon]` is about the daemon itself, and
+//! `[control]` about those who look in.
 
+use crate::control::ControlConfig;
 use frontdesk_engine::{Config, Ledger, Tavs, VmPolicy};
 use glob::Pattern;
 use indexmap::IndexMap;
@@ -21,6 +23,8 @@ const SHARES_PER_100: u32 = 1024;
 pub struct Settings {
     /// The daemon itself.
     pub daemon: DaemonSettings,
+    /// Who may look in, and where.
+    pub control: ControlConfig,
     /// Which VMs are followed.
     pub vms: VmsSettings,
     /// Task-aware boosting.
@@ -143,6 +147,9 @@ impl Settings {
         if self.daemon.cpus.iter().any(|cpu| *cpu > 1023) {
             wrong("daemon.cpus", &self.daemon.cpus, "numbers of CPUs from 0 to 1023");
         }
+        if !self.control.socket.is_absolute() {
+            wrong("control.socket", &self.control.socket, "an absolute path");
+        }
         for pattern in &self.vms.qmp {
             if !pattern.starts_with('/') || Pattern::new(pattern).is_err() {
                 wrong(
@@ -236,7 +243,7 @@ mod tests {
         let path = folder.path().join("frontdesk.toml");
         for (text, told) in [
             ("[tavs]\npb_ration = 0.1\n", "pb_ration"),
-            ("[control]\n", "control"),
+            ("[controls]\n", "controls"),
             ("[vm.alice]\nwieght = 1\n", "wieght"),
             ("[vms]\nqmp = '/one'\n", "line 2"),
         ] {

@@ -4,6 +4,7 @@ mod engage;
 mod fleet;
 mod followed;
 mod lock;
+mod look;
 mod supervisor;
 mod token;
 
@@ -13,10 +14,12 @@ use crate::boost::Booster;
 use crate::bpf::{BpfError, BpfSource};
 use crate::cgroup::{Budget, CgroupError, Hierarchy, RealTimeBudgets, RealTimeRule};
 use crate::config::Settings;
+use crate::control::{Control, ControlError};
 use crate::guardian::{Guardian, GuardianError};
 use crate::identity::Identities;
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder};
+use crate::status::Tally;
 use crate::watch::{Kit, Mailbox, News, Watcher};
 use followed::{Failure, Followed};
 use frontdesk_engine::{ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Time};
@@ -77,6 +80,8 @@ pub enum DaemonError {
     Guardian(#[from] GuardianError),
     #[error(transparent)]
     Record(#[from] RecordError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
     #[error("{0}")]
     Realtime(#[from] realtime::RealtimeError),
     #[error("can't start the threads that look for VMs: {0}")]
@@ -115,6 +120,8 @@ pub struct Daemon {
     budgets_stale: bool,
     guardian: Option<Guardian>,
     recorder: Option<Recorder>,
+    control: Control,
+    tally: Tally,
     epoll: OwnedFd,
     pending: Vec<Event>,
     /// Events handled since the last wait.
@@ -159,6 +166,7 @@ impl Daemon {
         let lock = Lock::take(&config.lock)?;
         let policy = engine_policy(&config.settings, config.act, None);
         let engine = Engine::new(policy.clone())?;
+        let control = Control::start(&config.settings.control)?;
         let bpf = BpfSource::open()?;
         let identities = Identities::new()?;
         let hierarchy = Hierarchy::detect()?;
@@ -175,6 +183,7 @@ impl Daemon {
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
         epoll::add(&epoll, identities.fd(), Token::Identities.encode(), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, control.fd(), Token::Control.encode(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, mailbox.bell(), Token::News.encode(), epoll::EventFlags::IN)?;
         if !config.settings.daemon.cpus.is_empty() {
             // Before its other threads start, which come along.
@@ -197,6 +206,8 @@ impl Daemon {
             budgets_stale: false,
             guardian,
             recorder,
+            control,
+            tally: Tally::new(monotonic()),
             epoll,
             pending: Vec::new(),
             handled: 0,
@@ -254,6 +265,7 @@ impl Daemon {
                 match Token::decode(event.data) {
                     Some(Token::Stop) => return Ok(()),
                     Some(Token::News) => news = true,
+                    Some(Token::Control) => self.answer(),
                     Some(Token::Bpf) | None => {}
                     Some(Token::Identities) => self.identities.clear_wakes()?,
                     Some(Token::Death(vm)) => self.bury(vm)?,
@@ -297,6 +309,7 @@ impl Daemon {
             let event = self.pending[index];
             self.record(|| Record::Event(event));
             self.engine.on_event(&event);
+            self.tally.event();
             self.apply()?;
         }
         self.pending.drain(..ready);
@@ -332,6 +345,7 @@ impl Daemon {
             match result {
                 Ok(()) => {
                     let latency_ns = monotonic().since(action.at);
+                    self.tally.applied(&action, latency_ns);
                     self.record(|| Record::Applied { action, latency_ns });
                 }
                 Err(Failure::Vm(reason)) => self.disengage(vm, reason)?,

@@ -21,6 +21,15 @@ pub enum Identity {
 }
 
 impl Identity {
+    /// Its name, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Identity::Plugin => "QEMU plugin",
+            Identity::Kvm(method) => method.name(),
+        }
+    }
+
     /// Whether every task switch is known, rather than samples of what runs: between two samples tasks run unseen, and a boost that ends
     /// with the next switch may end by time instead.
     #[must_use]
@@ -35,11 +44,7 @@ impl Identity {
 /// For people, as in "QEMU plugin, exact".
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
-            Identity::Plugin => "QEMU plugin",
-            Identity::Kvm(method) => method.name(),
-        };
-        write!(f, "{name}, {}", if self.is_exact() { "exact" } else { "sampled" })
+        write!(f, "{}, {}", self.name(), if self.is_exact() { "exact" } else { "sampled" })
     }
 }
 

@@ -175,6 +175,9 @@ impl Daemon {
         {
             tracing::warn!("daemon.cpus stays as it was: {error}");
         }
+        if before.control != self.settings.control {
+            tracing::warn!("what [control] says holds from the next start");
+        }
         let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
         for id in ids {
             self.reconsider(id)?;

@@ -11,6 +11,8 @@ pub(super) enum Token {
     Bpf,
     /// There is news of VMs, or another configuration.
     News,
+    /// Somebody looks in.
+    Control,
     /// A boosted vCPU switched to another task.
     Identities,
     /// The VM has ended.
@@ -25,6 +27,7 @@ impl Token {
             Token::Identities => (2, 0),
             Token::Death(vm) => (3, vm.0),
             Token::News => (4, 0),
+            Token::Control => (5, 0),
         };
         EventData::new_u64(kind << 32 | u64::from(vm))
     }
@@ -38,6 +41,7 @@ impl Token {
             2 => Token::Identities,
             3 => Token::Death(vm),
             4 => Token::News,
+            5 => Token::Control,
             _ => return None,
         })
     }
@@ -50,7 +54,9 @@ mod tests {
     #[test]
     fn every_token_comes_back() {
         let vm = VmId(u32::MAX);
-        for token in [Token::Stop, Token::Bpf, Token::News, Token::Identities, Token::Death(vm)] {
+        for token in
+            [Token::Stop, Token::Bpf, Token::News, Token::Control, Token::Identities, Token::Death(vm)]
+        {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }
         assert_eq!(Token::decode(EventData::new_u64(99 << 32)), None);
