@@ -17,7 +17,7 @@ use crate::guardian::{Guardian, GuardianError};
 use crate::identity::Identities;
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder};
-use crate::watch::{Mailbox, News, Watcher};
+use crate::watch::{Kit, Mailbox, News, Watcher};
 use followed::{Failure, Followed};
 use frontdesk_engine::{ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Time};
 use lock::Lock;
@@ -28,9 +28,13 @@ use std::sync::mpsc::Receiver;
 use supervisor::Supervisor;
 use token::Token;
 
-/// Events that woke nobody are fetched at least this often. What has piled up is handled before the packet that ends the wait,
-/// so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
+/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled before the packet that
+/// ends the wait, so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
 const TICK: u64 = 5_000_000;
+/// While next to nothing happens, at least this often.
+const IDLE_TICK: u64 = 40_000_000;
+/// So many events in a tick are many.
+const MANY: usize = 32;
 /// How much of a VM's real-time budget boosts may take: what comes in a burst is on top of it, and a VM that oversteps its budget is
 /// stalled.
 const BUDGET_USED: f64 = 0.8;
@@ -113,6 +117,10 @@ pub struct Daemon {
     recorder: Option<Recorder>,
     epoll: OwnedFd,
     pending: Vec<Event>,
+    /// Events handled since the last wait.
+    handled: usize,
+    /// The longest wait, in nanoseconds.
+    tick: u64,
     news: Receiver<News>,
     mailbox: Mailbox,
     watcher: Watcher,
@@ -168,8 +176,12 @@ impl Daemon {
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
         epoll::add(&epoll, identities.fd(), Token::Identities.encode(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, mailbox.bell(), Token::News.encode(), epoll::EventFlags::IN)?;
-        let watcher = Watcher::start(config.settings.vms.clone(), hierarchy.clone(), mailbox.clone())
-            .map_err(DaemonError::Threads)?;
+        if !config.settings.daemon.cpus.is_empty() {
+            // Before its other threads start, which come along.
+            realtime::pin(&config.settings.daemon.cpus)?;
+        }
+        let kit = Kit { hierarchy: hierarchy.clone(), probes: bpf.read_probes(), mailbox: mailbox.clone() };
+        let watcher = Watcher::start(config.settings.vms.clone(), kit).map_err(DaemonError::Threads)?;
         let mut daemon = Daemon {
             settings: config.settings.clone(),
             act: config.act,
@@ -187,6 +199,8 @@ impl Daemon {
             recorder,
             epoll,
             pending: Vec::new(),
+            handled: 0,
+            tick: TICK,
             news,
             mailbox,
             watcher,
@@ -197,7 +211,7 @@ impl Daemon {
         // Reading a page of the program from disk in the middle of a decision would cost more than the decision. Without the
         // right to lock memory, it still works.
         let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
-        realtime::enter(DAEMON_PRIORITY, &config.settings.daemon.cpus)?;
+        realtime::enter(DAEMON_PRIORITY, &[])?;
         daemon.follow_until(Until::Settled)?;
         Ok(daemon)
     }
@@ -245,11 +259,13 @@ impl Daemon {
                     Some(Token::Death(vm)) => self.bury(vm)?,
                 }
             }
+            self.handled = 0;
             // After arming the rings are looked at once more, for switches that came before.
             self.turn()?;
             while self.identities.arm() {
                 self.turn()?;
             }
+            self.tick = if self.handled < MANY { (self.tick * 2).min(IDLE_TICK) } else { TICK };
             if news && self.take_news()? && until == Until::Settled {
                 return Ok(());
             }
@@ -260,8 +276,8 @@ impl Daemon {
 
     /// Time until the engine or the rings want attention.
     fn timeout(&self) -> Timespec {
-        let deadline = self.engine.next_deadline().map_or(TICK, |deadline| deadline.since(monotonic()));
-        let nanos = i64::try_from(deadline.min(TICK)).unwrap_or(0);
+        let deadline = self.engine.next_deadline().map_or(self.tick, |deadline| deadline.since(monotonic()));
+        let nanos = i64::try_from(deadline.min(self.tick)).unwrap_or(0);
         Timespec { tv_sec: 0, tv_nsec: nanos }
     }
 
@@ -284,6 +300,7 @@ impl Daemon {
             self.apply()?;
         }
         self.pending.drain(..ready);
+        self.handled += ready;
         let time = monotonic();
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= time) {
             self.record(|| Record::Deadline(time));

@@ -8,9 +8,8 @@ mod libvirt;
 mod mailbox;
 mod scout;
 
-pub(crate) use mailbox::{Mailbox, News, Place, Sighting, Source};
+pub(crate) use mailbox::{Kit, Mailbox, News, Place, Sighting, Source};
 
-use crate::cgroup::Hierarchy;
 use crate::config::VmsSettings;
 use libvirt::LibvirtScan;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -42,16 +41,15 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts to watch, and to tell `mailbox`. After everything that is there at the beginning was tried once, it tells that.
-    pub(crate) fn start(vms: VmsSettings, hierarchy: Hierarchy, mailbox: Mailbox) -> io::Result<Watcher> {
+    /// Starts to watch, and to tell the kit's mailbox. After everything that is there at the beginning was tried once, it tells that.
+    pub(crate) fn start(vms: VmsSettings, kit: Kit) -> io::Result<Watcher> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, receiver) = channel();
         let watch = Watch {
             vms,
-            libvirt: LibvirtScan::new(hierarchy.clone(), mailbox.clone()),
-            round: Some(Arc::new(Round(mailbox.clone()))),
-            hierarchy,
-            mailbox,
+            libvirt: LibvirtScan::new(kit.clone()),
+            round: Some(Arc::new(Round(kit.mailbox.clone()))),
+            kit,
             inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?,
             scouts: BTreeMap::new(),
             missing: BTreeSet::new(),
@@ -88,8 +86,7 @@ impl Drop for Round {
 
 struct Watch {
     vms: VmsSettings,
-    hierarchy: Hierarchy,
-    mailbox: Mailbox,
+    kit: Kit,
     libvirt: LibvirtScan,
     round: Option<Arc<Round>>,
     inotify: OwnedFd,
@@ -135,12 +132,12 @@ impl Watch {
         self.vms = vms;
         if !self.vms.libvirt {
             self.libvirt.forget();
-            self.mailbox.post(News::Withdrawn(Source::Libvirt));
+            self.kit.mailbox.post(News::Withdrawn(Source::Libvirt));
         }
         let wanted: Vec<_> = self.vms.qmp.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
         let withdrawn = self.scouts.extract_if(.., |path, _| !wanted.iter().any(|p| p.matches_path(path)));
         for (path, _) in withdrawn {
-            self.mailbox.post(News::Withdrawn(Source::Qmp(path)));
+            self.kit.mailbox.post(News::Withdrawn(Source::Qmp(path)));
         }
     }
 
@@ -190,13 +187,7 @@ impl Watch {
             return;
         }
         let (pokes, receiver) = sync_channel(1);
-        let scout = Scout::new(
-            path.clone(),
-            self.hierarchy.clone(),
-            self.mailbox.clone(),
-            receiver,
-            self.round.clone(),
-        );
+        let scout = Scout::new(path.clone(), self.kit.clone(), receiver, self.round.clone());
         let thread = std::thread::Builder::new().name("scout".into()).stack_size(SCOUT_STACK);
         match thread.spawn(move || scout.run()) {
             Ok(_) => drop(self.scouts.insert(path, Scouted { pokes, identity })),

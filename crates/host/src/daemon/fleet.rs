@@ -3,6 +3,7 @@
 use super::followed::{Followed, watched_threads};
 use super::token::Token;
 use super::{Daemon, DaemonError, monotonic};
+use crate::bpf::Probes;
 use crate::cgroup::DEFAULT_WEIGHT;
 use crate::qemu::{QemuVm, VmEvent};
 use crate::record::Record;
@@ -20,6 +21,7 @@ impl Daemon {
         while let Ok(news) = self.news.try_recv() {
             match news {
                 News::Seen(sighting) => self.seen(*sighting)?,
+                News::Probed(main, probes) => self.probed(main, probes),
                 News::Happened(main, event) => self.happened(main, event)?,
                 News::Withdrawn(source) => self.withdraw(&source)?,
                 News::Settings(settings) => self.reload(*settings)?,
@@ -99,12 +101,23 @@ impl Daemon {
         self.engage(id, place)
     }
 
-    /// Listens to the VM's threads and taps, and to its reads.
+    /// Listens to the VM's threads and taps.
     fn listen(&mut self, id: VmId) {
         let Some(vm) = self.vms.iter().find(|vm| vm.id == id) else { return };
         if let Err(error) = self.bpf.follow(id, &watched_threads(&vm.qemu), &vm.qemu.taps) {
             tracing::warn!(vm = vm.name, "nothing is heard of the VM, which is never boosted then: {error}");
-        } else if let Err(error) = self.bpf.follow_reads(id, vm.qemu.pid) {
+        }
+    }
+
+    /// The VM's reads can be followed, or not.
+    fn probed(&mut self, main: ThreadId, probes: Result<Probes, String>) {
+        let Some(vm) = self.vms.iter().find(|vm| vm.qemu.main_thread() == main) else {
+            return probes.into_iter().for_each(Probes::drop_elsewhere);
+        };
+        let result = probes.and_then(|probes| {
+            self.bpf.follow_reads(vm.id, main.pid, probes).map_err(|error| error.to_string())
+        });
+        if let Err(error) = result {
             tracing::warn!(vm = vm.name, "the VM's disk reads can't be followed, and boost nobody: {error}");
         }
     }

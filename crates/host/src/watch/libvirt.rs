@@ -1,8 +1,8 @@
 //! Looks for libvirt's VMs in `/proc`.
 
-use super::mailbox::{Mailbox, News, Place, Sighting, Source};
-use crate::cgroup::Hierarchy;
+use super::mailbox::{Kit, Source};
 use crate::qemu;
+use crate::sched::ThreadId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -13,24 +13,30 @@ const TURN: Duration = Duration::from_secs(5);
 
 /// What is known of the host's processes.
 pub(super) struct LibvirtScan {
-    hierarchy: Hierarchy,
-    mailbox: Mailbox,
+    kit: Kit,
     processes: BTreeMap<i32, Known>,
+    /// VMs that were told of and whose reads have to be seen to.
+    unprobed: Vec<ThreadId>,
 }
 
 enum Known {
     /// Not one of libvirt's VMs, at so many looks.
     Other(u8),
-    Vm {
-        threads: u64,
-        examined: Option<Instant>,
-        said: Option<String>,
-    },
+    Vm(Examined),
+}
+
+#[derive(Default)]
+struct Examined {
+    threads: u64,
+    at: Option<Instant>,
+    followed: bool,
+    /// What was said last about why it is not followed.
+    said: Option<String>,
 }
 
 impl LibvirtScan {
-    pub(super) fn new(hierarchy: Hierarchy, mailbox: Mailbox) -> LibvirtScan {
-        LibvirtScan { hierarchy, mailbox, processes: BTreeMap::new() }
+    pub(super) fn new(kit: Kit) -> LibvirtScan {
+        LibvirtScan { kit, processes: BTreeMap::new(), unprobed: Vec::new() }
     }
 
     /// Begins anew, as if nothing was seen.
@@ -45,38 +51,41 @@ impl LibvirtScan {
         for pid in pids {
             let known = match before.remove(&pid).unwrap_or(Known::Other(0)) {
                 Known::Other(LOOKS) => Known::Other(LOOKS),
-                Known::Other(_) if qemu::is_libvirt(pid) => {
-                    self.examine(pid, Known::Vm { threads: 0, examined: None, said: None })
-                }
+                Known::Other(_) if qemu::is_libvirt(pid) => Known::Vm(self.examine(pid, Examined::default())),
                 Known::Other(looks) => Known::Other(looks + 1),
-                vm => self.examine(pid, vm),
+                Known::Vm(vm) => Known::Vm(self.examine(pid, vm)),
             };
             self.processes.insert(pid, known);
         }
+        // Last, because it takes time.
+        self.unprobed.drain(..).for_each(|main| self.kit.probe(main));
     }
 
-    fn examine(&self, pid: i32, known: Known) -> Known {
-        let Known::Vm { threads, examined, said } = known else { return known };
-        let now = qemu::thread_count(pid);
-        if now == threads && examined.is_some_and(|at| at.elapsed() < TURN) {
-            return Known::Vm { threads, examined, said };
+    fn examine(&mut self, pid: i32, mut known: Examined) -> Examined {
+        let before = std::mem::replace(&mut known.threads, qemu::thread_count(pid));
+        let unchanged = known.threads == before;
+        if unchanged && known.at.is_some_and(|at| at.elapsed() < TURN) {
+            return known;
         }
-        let (threads, examined) = (now, Some(Instant::now()));
+        known.at = Some(Instant::now());
         match qemu::examine_libvirt(pid) {
             Ok(vm) => {
+                if !std::mem::replace(&mut known.followed, true) {
+                    self.unprobed.push(vm.main_thread());
+                }
                 let name = vm.name.clone().unwrap_or_else(|| format!("process {pid}"));
-                let place = Place::of(&self.hierarchy, pid);
-                let sighting = Sighting { source: Source::Libvirt, name, vm, place };
-                self.mailbox.post(News::Seen(Box::new(sighting)));
-                Known::Vm { threads, examined, said: None }
+                self.kit.tell(Source::Libvirt, &name, vm);
+                known.said = None;
             }
             Err(error) => {
                 let reason = error.to_string();
-                if said.as_ref() != Some(&reason) {
+                // While a VM starts, threads come, and all may be well a moment later.
+                if unchanged && known.said.as_ref() != Some(&reason) {
                     tracing::warn!("{reason}");
+                    known.said = Some(reason);
                 }
-                Known::Vm { threads, examined, said: Some(reason) }
             }
         }
+        known
     }
 }

@@ -1,5 +1,6 @@
 //! What the watching threads tell the daemon's loop.
 
+use crate::bpf::{Probes, ReadProbes};
 use crate::cgroup::{Group, Hierarchy};
 use crate::config::Settings;
 use crate::qemu::{QemuVm, VmEvent};
@@ -13,6 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// News that may wait to be taken. Who has more waits: it is never the loop.
 const CAPACITY: usize = 256;
+/// Characters of a VM's name that are kept. libvirt and QEMU set no limit.
+const NAME_MAX: usize = 64;
 
 /// Where a VM was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +55,8 @@ pub(crate) struct Sighting {
 pub(crate) enum News {
     /// A VM is there, or still there.
     Seen(Box<Sighting>),
+    /// The reads of the VM with this main thread can be followed, or why not.
+    Probed(ThreadId, Result<Probes, String>),
     /// Something happened to the VM with this main thread.
     Happened(ThreadId, VmEvent),
     /// VMs found here are not to be followed any more.
@@ -60,6 +65,29 @@ pub(crate) enum News {
     Settled,
     /// The configuration is to be another.
     Settings(Box<Settings>),
+}
+
+/// What a watching thread needs to look at a VM and to tell of it.
+#[derive(Clone)]
+pub(crate) struct Kit {
+    pub(crate) hierarchy: Hierarchy,
+    pub(crate) probes: ReadProbes,
+    pub(crate) mailbox: Mailbox,
+}
+
+impl Kit {
+    /// Tells of a VM.
+    pub(crate) fn tell(&self, source: Source, name: &str, vm: QemuVm) {
+        let name = name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
+        let place = Place::of(&self.hierarchy, vm.pid);
+        self.mailbox.post(News::Seen(Box::new(Sighting { source, name, vm, place })));
+    }
+
+    /// Sets probes for a VM that was told of.
+    pub(crate) fn probe(&self, main: ThreadId) {
+        let probes = self.probes.attach(main.pid).map_err(|error| error.to_string());
+        self.mailbox.post(News::Probed(main, probes));
+    }
 }
 
 /// Takes news for the loop.

@@ -5,9 +5,9 @@
 //! waits, and asks everything anew. What happens while somebody else is connected is not heard; what has changed by then is.
 
 use super::Round;
-use super::mailbox::{Mailbox, News, Place, Sighting, Source};
-use crate::cgroup::Hierarchy;
+use super::mailbox::{Kit, News, Source};
 use crate::qemu::{self, QemuVm, Session};
+use crate::sched::ThreadId;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -26,13 +26,14 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 
 pub(super) struct Scout {
     path: PathBuf,
-    hierarchy: Hierarchy,
-    mailbox: Mailbox,
+    kit: Kit,
     /// Something changed at the path; disconnected when the scout is to end.
     pokes: Receiver<()>,
     round: Option<Arc<Round>>,
     /// What was said last about why there is no VM.
     said: Option<String>,
+    /// The VM whose reads were seen to.
+    probed: Option<ThreadId>,
 }
 
 /// Why a turn ended.
@@ -43,14 +44,8 @@ enum TurnEnd {
 }
 
 impl Scout {
-    pub(super) fn new(
-        path: PathBuf,
-        hierarchy: Hierarchy,
-        mailbox: Mailbox,
-        pokes: Receiver<()>,
-        round: Option<Arc<Round>>,
-    ) -> Scout {
-        Scout { path, hierarchy, mailbox, pokes, round, said: None }
+    pub(super) fn new(path: PathBuf, kit: Kit, pokes: Receiver<()>, round: Option<Arc<Round>>) -> Scout {
+        Scout { path, kit, pokes, round, said: None, probed: None }
     }
 
     pub(super) fn run(mut self) {
@@ -80,18 +75,19 @@ impl Scout {
     /// Tells of the VM, and then of what happens to it.
     fn turn(&mut self, vm: QemuVm, mut session: Session) -> TurnEnd {
         let (main, pid, threads) = (vm.main_thread(), vm.pid, vm.thread_count());
-        let place = Place::of(&self.hierarchy, pid);
         // A VM without a name goes by its socket's.
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str()).to_string_lossy();
         let name = vm.name.clone().unwrap_or_else(|| stem.into_owned());
-        let source = Source::Qmp(self.path.clone());
-        self.mailbox.post(News::Seen(Box::new(Sighting { source, name, vm, place })));
+        self.kit.tell(Source::Qmp(self.path.clone()), &name, vm);
         self.round = None;
+        if self.probed.replace(main) != Some(main) {
+            self.kit.probe(main);
+        }
         let end = Instant::now() + TURN;
         while Instant::now() < end {
             match session.event(TICK) {
                 Ok(Some(event)) => {
-                    self.mailbox.post(News::Happened(main, event));
+                    self.kit.mailbox.post(News::Happened(main, event));
                     std::thread::sleep(EVENT_GAP);
                 }
                 Ok(None) if qemu::thread_count(pid) != threads => return TurnEnd::Over,

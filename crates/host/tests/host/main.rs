@@ -7,6 +7,8 @@
 mod boost;
 mod bpf;
 mod cgroup;
+mod daemon;
+mod fake_qemu;
 mod guardian;
 mod kvm;
 mod kvm_guest;
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
         Some("guardian") => return frontdesk_host::guardian::run(),
         Some("owner") => return guardian::owner(),
+        Some("fake-qemu") => return fake_qemu::main(),
         _ => {}
     }
     let mut arguments = Arguments::from_args();
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         trials.extend(boost::trials());
         trials.extend(qemu::trials());
         trials.extend(trials_with_kvm());
+        trials.extend(daemon::trials());
     } else {
         eprintln!("skipping the tests against the real kernel: they need root");
     }
