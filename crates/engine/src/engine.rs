@@ -211,10 +211,14 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 let vcpu = state.vcpu(index)?;
                 let ended = vcpu.account(now, config);
+                let again = vcpu.current() == Some(task);
                 let (io_bound, verdict) = vcpu.see(task, now, config);
                 state.learn(ended);
                 state.learn(verdict);
-                self.task_runs(vm, index, io_bound);
+                // One that goes on has not taken the CPU from the task that the event is for.
+                if io_bound || !again {
+                    self.task_runs(vm, index, io_bound);
+                }
             }
             EventKind::Halt { vm, vcpu: index } => {
                 let state = self.vms.get_mut(&vm)?;

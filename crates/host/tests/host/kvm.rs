@@ -83,10 +83,8 @@ fn runs(method: Method, task: u32) -> EventKind {
 /// Without a task being seen again.
 fn changes(heard: Vec<EventKind>) -> Vec<EventKind> {
     let mut last = None;
-    let is_news = |kind: &EventKind| {
-        !matches!(kind, EventKind::TaskSeen { .. })
-            || std::mem::replace(&mut last, Some(*kind)) != Some(*kind)
-    };
+    let is_news =
+        |kind: &EventKind| !matches!(kind, EventKind::TaskSeen { .. }) || last.replace(*kind) != Some(*kind);
     heard.into_iter().filter(is_news).collect()
 }
 
