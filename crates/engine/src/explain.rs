@@ -2,7 +2,7 @@
 
 use crate::action::Boost;
 use crate::event::{Protocol, TaskId, Time, VmId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Everything the engine knows about a VM.
 #[derive(Clone, Debug, Serialize)]
@@ -79,7 +79,7 @@ pub struct PortExplain {
 }
 
 /// A decision about an event, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// When.
     pub at: Time,
@@ -102,7 +102,7 @@ impl std::fmt::Display for Reason {
 }
 
 /// Why an event boosted a vCPU, or did not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// It boosted.

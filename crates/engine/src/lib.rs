@@ -32,6 +32,7 @@ mod event;
 mod explain;
 mod ledger;
 mod ports;
+mod state;
 mod tasks;
 mod thread;
 mod vcpu;

@@ -6,13 +6,14 @@ use crate::cgroup::{Budget, CgroupError, Group, Hierarchy, RealTimeBudgets, Shar
 use crate::guardian::{Guardian, GuardianError};
 use crate::qemu::{self, DiscoverError, QemuVm};
 use crate::realtime;
-use crate::record::{Record, RecordError, Recorder};
+use crate::record::{Record, RecordError, Recorder, Recordings};
 use crate::tcg::{TcgError, TcgSource};
 use frontdesk_engine::{
     ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Thread, Time, VmId,
 };
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -119,7 +120,7 @@ pub struct Daemon {
     vms: Vec<Followed>,
     booster: Booster,
     guardian: Option<Guardian>,
-    recorder: Option<Recorder>,
+    recordings: Recordings,
     epoll: OwnedFd,
     pending: Vec<Event>,
 }
@@ -183,25 +184,19 @@ impl Daemon {
             policy.tavs.boost_limit = policy.tavs.boost_limit.min(limit.max(LEAST_LIMIT));
         }
         let mut engine = Engine::new(policy.clone())?;
-        let mut recorder = config.record.as_deref().map(Recorder::create).transpose()?;
-        if let Some(recorder) = &mut recorder {
-            recorder.push(Record::Config(policy));
-        }
+        let mut recordings = Recordings::new(config.record.as_deref().map(Recorder::create).transpose()?);
+        recordings.push(|| Record::Config(policy));
         for vm in &vms {
             let added = EventKind::VmAdded {
                 vm: vm.id,
                 vcpus: u16::try_from(vm.qemu.vcpus.len()).unwrap_or(u16::MAX),
                 weight: vm.group.weight()?,
             };
-            if let Some(recorder) = &mut recorder {
-                recorder.push(Record::Vm { vm: vm.id, name: vm.name.clone() });
-            }
+            recordings.push(|| Record::Vm { vm: vm.id, name: vm.name.clone() });
             for kind in std::iter::once(added).chain(vm.current_tasks()) {
                 let event = Event { at: monotonic(), kind };
                 engine.on_event(&event);
-                if let Some(recorder) = &mut recorder {
-                    recorder.push(Record::Event(event));
-                }
+                recordings.push(|| Record::Event(event));
             }
             bpf.follow(vm.id, &vm.threads(), &vm.qemu.taps)?;
             if let Err(error) = bpf.follow_reads(vm.id, vm.qemu.pid) {
@@ -232,7 +227,7 @@ impl Daemon {
             vms,
             booster,
             guardian,
-            recorder,
+            recordings,
             epoll,
             pending: Vec::new(),
         })
@@ -316,28 +311,33 @@ impl Daemon {
         let ready = self.pending.partition_point(|event| event.at <= began);
         for index in 0..ready {
             let event = self.pending[index];
-            self.record(|| Record::Event(event));
+            self.recordings.push(|| Record::Event(event));
             self.engine.on_event(&event);
             self.apply()?;
         }
         self.pending.drain(..ready);
         let time = monotonic();
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= time) {
-            self.record(|| Record::Deadline(time));
+            self.recordings.push(|| Record::Deadline(time));
             self.engine.on_deadline(time);
             self.apply()?;
         }
+        self.recordings.tick(time);
         Ok(())
     }
 
     fn apply(&mut self) -> Result<(), DaemonError> {
         while let Some(action) = self.engine.poll_action() {
             if !self.act {
+                self.recordings.push(|| Record::Discarded(action));
                 continue;
             }
             match action.kind {
                 ActionKind::Boost { vm, vcpu, level } => {
-                    let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else { continue };
+                    let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else {
+                        self.recordings.push(|| Record::Discarded(action));
+                        continue;
+                    };
                     state.boosted.retain(|boosted| boosted.vcpu != vcpu);
                     match level {
                         Boost::None => {
@@ -350,14 +350,17 @@ impl Daemon {
                     self.booster.apply(vm, vcpu, level)?;
                 }
                 ActionKind::Share { vm, permille } => {
-                    let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else { continue };
+                    let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else {
+                        self.recordings.push(|| Record::Discarded(action));
+                        continue;
+                    };
                     if let Some(share) = &mut state.share {
                         share.set_permille(permille)?;
                     }
                 }
             }
             let latency_ns = monotonic().since(action.at);
-            self.record(|| Record::Applied { action, latency_ns });
+            self.recordings.push(|| Record::Applied { action, latency_ns });
         }
         Ok(())
     }
@@ -390,16 +393,22 @@ impl Daemon {
             self.booster.release(id, guardian)?;
         }
         let event = Event { at: monotonic(), kind: EventKind::VmRemoved { vm: id } };
-        self.record(|| Record::Event(event));
+        self.recordings.push(|| Record::Event(event));
         self.engine.on_event(&event);
-        while self.engine.poll_action().is_some() {}
+        while let Some(action) = self.engine.poll_action() {
+            self.recordings.push(|| Record::Discarded(action));
+        }
         Ok(())
     }
 
-    fn record(&mut self, record: impl FnOnce() -> Record) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.push(record());
-        }
+    /// Begins a recording in the middle of the daemon's life, which goes to `sink` until that fails or the daemon ends. A sink that is
+    /// slow holds nobody up: if it falls far behind, its recording ends.
+    ///
+    /// # Errors
+    /// Too many recordings are being made already.
+    pub fn record_to(&mut self, sink: impl Write + Send + 'static, name: String) -> Result<(), RecordError> {
+        let vms = self.vms.iter().map(|vm| (vm.id, vm.name.as_str()));
+        self.recordings.begin(sink, name, &self.engine, vms)
     }
 
     /// Ends the daemon: the guardian puts everything back, and the recording is completed.
@@ -408,7 +417,7 @@ impl Daemon {
     /// Something could not be restored, or the recording not be written.
     pub fn finish(mut self) -> Result<(), DaemonError> {
         let restored = self.guardian.take().map(Guardian::finish).transpose();
-        let recorded = self.recorder.take().map(Recorder::finish).transpose();
+        let recorded = self.recordings.finish();
         restored?;
         recorded?;
         Ok(())
