@@ -48,7 +48,7 @@ impl TaskTable {
         check(self.tasks.len() <= self.capacity.get(), "a task table beyond its capacity")?;
         let tasks = std::mem::replace(&mut self.tasks, LruCache::unbounded());
         self.tasks = bounded(tasks, self.capacity);
-        self.io_bound = self.tasks.iter().filter(|(_, task)| is_io_bound(task, config)).count();
+        self.reconsider(config);
         Ok(())
     }
 
@@ -90,6 +90,11 @@ impl TaskTable {
             (true, false) => self.io_bound = self.io_bound.saturating_sub(1),
             _ => {}
         }
+    }
+
+    /// Counts anew after a change of the threshold.
+    pub(crate) fn reconsider(&mut self, config: &Tavs) {
+        self.io_bound = self.tasks.iter().filter(|(_, task)| is_io_bound(task, config)).count();
     }
 
     pub(crate) fn is_io_bound(&self, id: TaskId, config: &Tavs) -> bool {

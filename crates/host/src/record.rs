@@ -11,7 +11,7 @@ mod writer;
 pub use reader::{Ending, Recording, read_recording};
 pub(crate) use writer::{Recorder, Recordings};
 
-use frontdesk_engine::{Action, Config, Engine, Event, Time, VmId};
+use frontdesk_engine::{Action, Config, Engine, Event, Time, VmId, VmPolicy};
 use serde::{Deserialize, Serialize};
 
 /// One entry of a recording, in the order in which the daemon met it.
@@ -22,6 +22,13 @@ pub enum Record {
     /// The engine's parameters. The first record of a recording that begins with the daemon, whose engine knows no VM then; later, the
     /// parameters that the engine was given.
     Config(Config),
+    /// What holds for one VM only, from now on.
+    Policy {
+        /// The VM.
+        vm: VmId,
+        /// The policy that the engine was given.
+        policy: VmPolicy,
+    },
     /// The name of a VM.
     Vm {
         /// The VM.
@@ -40,7 +47,7 @@ pub enum Record {
         /// Nanoseconds from the event that caused it to its effect.
         latency_ns: u64,
     },
-    /// The engine decided this, and it was not applied: the VM is gone.
+    /// The engine decided this, and it was not applied: the VM is gone, or the daemon only observes.
     Discarded(Action),
     /// The recording ended in order; last. A [`Recording`] tells this as its [`Ending`].
     End,
