@@ -1,5 +1,6 @@
 //! The block correlation: which reads an I/O-bound task is likely to wait for (TAVS §3.3.1).
 
+use crate::lru_bytes;
 use crate::state::{StateError, check};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
@@ -31,16 +32,20 @@ pub(crate) struct Reads {
     in_flight: LruCache<u64, Read>,
     #[serde(skip)]
     io_bound: usize,
+    /// Most reads that were ever in flight at once: what the index has room for.
+    #[serde(skip)]
+    most: usize,
 }
 
 impl Reads {
     pub(crate) fn new() -> Reads {
         // Unbounded does not preallocate, and most VMs have few reads in flight; `request` keeps the bound.
-        Reads { in_flight: LruCache::unbounded(), io_bound: 0 }
+        Reads { in_flight: LruCache::unbounded(), io_bound: 0, most: 0 }
     }
 
     /// Completes a list that was loaded.
     pub(crate) fn restore(&mut self) -> Result<(), StateError> {
+        self.most = self.in_flight.len();
         self.io_bound = self.in_flight.iter().filter(|(_, read)| read.io_bound).count();
         check(self.in_flight.len() <= MAX_IN_FLIGHT.get(), "more reads in flight than are remembered")
     }
@@ -49,6 +54,7 @@ impl Reads {
         let replaced = self.in_flight.put(request, read);
         self.io_bound += usize::from(read.io_bound);
         self.forget(replaced);
+        self.most = self.most.max(self.in_flight.len());
         if self.in_flight.len() > MAX_IN_FLIGHT.get() {
             let oldest = self.in_flight.pop_lru().map(|(_, read)| read);
             self.forget(oldest);
@@ -70,6 +76,11 @@ impl Reads {
     /// Whether a read of an I/O-bound task is in flight.
     pub(crate) fn any_io_bound(&self) -> bool {
         self.io_bound > 0
+    }
+
+    /// Bytes held beyond its own size.
+    pub(crate) fn bytes(&self) -> usize {
+        lru_bytes::<u64, Read>(self.most, self.in_flight.len())
     }
 
     fn forget(&mut self, read: Option<Read>) {

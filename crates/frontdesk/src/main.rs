@@ -1,10 +1,15 @@
-//! The frontdesk command: experiments on real VMs, the daemon, and what the host can do.
+//! The frontdesk command: experiments on real VMs, the daemon, its recordings, and what the host can do.
 
 #![forbid(unsafe_code)]
 
 mod companion;
 mod doctor;
+mod export;
 mod lab;
+mod policy;
+mod record;
+mod recording;
+mod replay;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -31,6 +36,9 @@ enum Command {
     Lab(lab::Args),
     Doctor(doctor::Args),
     Run(run::Args),
+    Record(record::Args),
+    Replay(replay::Args),
+    Export(export::Args),
     /// Restores what frontdesk changed when its starter ends; started by frontdesk itself.
     #[command(hide = true, name = frontdesk_host::GUARDIAN_ARGUMENT)]
     Guardian,
@@ -53,6 +61,9 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => run::main(&args),
+        Command::Record(args) => record::main(&args),
+        Command::Replay(args) => replay::main(&args),
+        Command::Export(args) => export::main(&args),
         Command::Guardian => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -1,8 +1,8 @@
 //! `frontdesk run`.
 
 use crate::companion::own_program;
+use crate::policy;
 use anyhow::Context;
-use frontdesk_engine::Config;
 use frontdesk_host::{Daemon, DaemonConfig};
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,16 +35,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let policy = match &args.config {
-        None => Config::default(),
-        Some(path) => {
-            let text =
-                std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
-            let config: Config = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
-            config.validate().with_context(|| format!("in {}", path.display()))?;
-            config
-        }
-    };
+    let policy = args.config.as_deref().map(policy::load).transpose()?.unwrap_or_default();
     let config = DaemonConfig {
         qmp: args.qmp.clone(),
         policy,

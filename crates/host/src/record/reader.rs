@@ -105,6 +105,12 @@ impl<R: Read> Recording<R> {
         &self.name
     }
 
+    /// Where it comes from.
+    #[must_use]
+    pub fn source(&self) -> &R {
+        &self.source
+    }
+
     /// Fetches the next block; `false` at the end.
     fn fetch(&mut self) -> Result<bool, RecordError> {
         let frame = self.decoder.next(&mut self.source, &mut self.block);
