@@ -116,7 +116,7 @@ proptest! {
 
     /// A state with some bytes changed is refused, or an engine like any other: it takes all events, and its boosts end.
     #[test]
-    fn a_damaged_state_is_refused_or_survived(
+    fn fuzz_damaged_states(
         events in events(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         more in events(),

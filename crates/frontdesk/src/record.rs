@@ -48,6 +48,10 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = frontdesk_host::stop_signal().context("can't handle signals")?;
+    if !args.force && args.file.exists() {
+        // Before a daemon takes the trouble.
+        return Err(in_the_way(&args.file));
+    }
     let stream = ask(&args.socket)?;
     let file = create(args)?;
     let written = || format!("can't write {}", args.file.display());
@@ -120,11 +124,13 @@ fn create(args: &Args) -> anyhow::Result<File> {
         options.create_new(true)
     };
     options.open(&args.file).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            anyhow::anyhow!("{} is there already; --force replaces it", args.file.display())
-        }
+        ErrorKind::AlreadyExists => in_the_way(&args.file),
         _ => anyhow::Error::new(error).context(format!("can't write {}", args.file.display())),
     })
+}
+
+fn in_the_way(file: &Path) -> anyhow::Error {
+    anyhow::anyhow!("{} is there already; --force replaces it", file.display())
 }
 
 /// Waits for a signal, for the end of `duration`, or for the end of the recording (`ended` hangs up), and then ends the connection: first

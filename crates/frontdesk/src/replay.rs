@@ -216,11 +216,8 @@ fn agreement(args: &Args, recording: &mut Source) -> anyhow::Result<bool> {
     }
     let worst = agreement.vms.iter().map(|vm| vm.worst).fold(0.0, f64::max);
     println!();
-    println!(
-        "False boosts of guests that compute took at most {:.2} % of a vCPU's time; pb_ratio allows {:.1} %: {}",
-        worst * 100.0,
-        pb_ratio * 100.0,
-        if bounded { "kept" } else { "NOT KEPT" }
-    );
+    println!("Time in false boosts while a guest computed: at most {:.2} % of a vCPU's", worst * 100.0);
+    let verdict = if bounded { "kept" } else { "NOT KEPT" };
+    println!("time; pb_ratio allows {:.1} %: {verdict}", pb_ratio * 100.0);
     Ok(bounded)
 }

@@ -13,7 +13,7 @@ use frontdesk_engine::{
 };
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
-use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -401,14 +401,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// Begins a recording in the middle of the daemon's life, which goes to `sink` until that fails or the daemon ends. A sink that is
-    /// slow holds nobody up: if it falls far behind, its recording ends.
+    /// Begins a recording in the middle of the daemon's life, for a client. It is completed when the client closes its half of the
+    /// connection, or when the daemon ends. A client that is slow holds nobody up: if it falls far behind, its recording ends.
     ///
     /// # Errors
-    /// Too many recordings are being made already.
-    pub fn record_to(&mut self, sink: impl Write + Send + 'static, name: String) -> Result<(), RecordError> {
+    /// Too many recordings are being made already, or the engine's state is too large.
+    pub fn record_to(&mut self, client: UnixStream) -> Result<(), RecordError> {
         let vms = self.vms.iter().map(|vm| (vm.id, vm.name.as_str()));
-        self.recordings.begin(sink, name, &self.engine, vms)
+        self.recordings.begin(client, &self.engine, vms)
     }
 
     /// Ends the daemon: the guardian puts everything back, and the recording is completed.

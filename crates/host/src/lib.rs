@@ -17,7 +17,7 @@ mod tcg;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, monotonic, stop_signal};
 pub use realtime::{RealtimeError, run_ahead};
-pub use record::{Ending, Record, RecordError, Recording, read_recording};
+pub use record::{Ending, Record, RecordError, Recorder, Recording, read_recording};
 pub use tcg::{TcgError, TcgSource};
 
 /// The argument with which a program that links this crate becomes the guardian: it is to call [`guardian::run`].

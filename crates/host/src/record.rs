@@ -6,10 +6,13 @@
 
 mod frame;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use reader::{Ending, Recording, read_recording};
-pub(crate) use writer::{Recorder, Recordings};
+pub use writer::Recorder;
+pub(crate) use writer::Recordings;
 
 use frontdesk_engine::{Action, Config, Engine, Event, Time, VmId, VmPolicy};
 use serde::{Deserialize, Serialize};

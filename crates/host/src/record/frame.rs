@@ -10,7 +10,7 @@ pub(super) const VERSION: u32 = 1;
 /// Bytes of a block before compression, at most: room for the state of an engine with thousands of vCPUs.
 pub(crate) const MAX_BLOCK: usize = 32 << 20;
 /// Bytes of a block after compression, at most; what can't be compressed grows a little.
-const MAX_COMPRESSED: u32 = (MAX_BLOCK + MAX_BLOCK / 128) as u32;
+const MAX_COMPRESSED: u32 = 33 << 20;
 /// Fast: it runs beside the VMs.
 const LEVEL: i32 = 1;
 

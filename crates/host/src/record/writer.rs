@@ -3,8 +3,11 @@
 use super::frame::{Encoder, MAX_BLOCK, header};
 use super::{Record, RecordError};
 use frontdesk_engine::{Engine, Time, VmId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -22,7 +25,7 @@ const MAX_CLIENTS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes one recording: collects records and hands them, a block at a time, to a thread that compresses and writes them.
-pub(crate) struct Recorder {
+pub struct Recorder {
     name: String,
     block: Vec<u8>,
     /// When a block was handed over last.
@@ -35,7 +38,10 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Begins a recording in a new file, or in place of an old one.
-    pub(crate) fn create(path: &Path) -> Result<Recorder, RecordError> {
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn create(path: &Path) -> Result<Recorder, RecordError> {
         let name = path.display().to_string();
         match File::create(path) {
             Ok(file) => Ok(Recorder::start(file, name)),
@@ -44,15 +50,16 @@ impl Recorder {
     }
 
     /// Begins a recording that goes to `sink`, called `name` in errors.
-    pub(crate) fn start(sink: impl Write + Send + 'static, name: String) -> Recorder {
+    #[must_use]
+    pub fn start(sink: impl Write + Send + 'static, name: String) -> Recorder {
         let (sender, receiver) = sync_channel(BACKLOG);
         let thread = std::thread::spawn(move || write(sink, &receiver));
         let block = Vec::with_capacity(BLOCK);
         Recorder { name, block, handed: Time::default(), sender: Some(sender), overflow: false, thread }
     }
 
-    /// Adds a record.
-    pub(crate) fn push(&mut self, record: &Record) {
+    /// Adds a record. Never waits; if the sink falls far behind, or fails, the recording ends.
+    pub fn push(&mut self, record: &Record) {
         if self.sender.is_none() {
             return;
         }
@@ -80,7 +87,7 @@ impl Recorder {
     }
 
     /// Hands over what has waited for long enough. Call it at least each half second.
-    fn tick(&mut self, now: Time) {
+    pub(super) fn tick(&mut self, now: Time) {
         if now.since(self.handed) >= MAX_AGE_NS {
             self.handed = now;
             if !self.block.is_empty() {
@@ -103,15 +110,28 @@ impl Recorder {
         }
     }
 
-    /// Whether it has ended, of itself.
-    fn has_ended(&self) -> bool {
-        self.sender.is_none() || self.thread.is_finished()
+    /// Completes the recording, without waiting for the sink.
+    fn end(&mut self) {
+        self.push(&Record::End);
+        self.hand_over();
+        self.sender = None;
     }
 
-    /// Writes what is left, and waits for the sink, but not for ever.
-    pub(crate) fn finish(mut self) -> Result<(), RecordError> {
+    /// Whether nothing more comes of it.
+    pub(super) fn has_ended(&self) -> bool {
+        self.overflow || self.thread.is_finished()
+    }
+
+    /// Writes what is left and the end, and waits for the sink, but not for ever.
+    ///
+    /// # Errors
+    /// The sink failed or was too slow, now or before.
+    pub fn finish(self) -> Result<(), RecordError> {
+        self.finish_by(Instant::now() + PATIENCE)
+    }
+
+    fn finish_by(mut self, deadline: Instant) -> Result<(), RecordError> {
         self.push(&Record::End);
-        let deadline = Instant::now() + PATIENCE;
         let mut last = Some(std::mem::take(&mut self.block));
         while let (Some(sender), Some(block)) = (&self.sender, last.take()) {
             match sender.try_send(block) {
@@ -133,7 +153,7 @@ impl Recorder {
     }
 
     /// How it ended. A writer that still waits for its sink is left alone.
-    fn result(self) -> Result<(), RecordError> {
+    pub(super) fn result(self) -> Result<(), RecordError> {
         if self.overflow {
             return Err(RecordError::Overflow { name: self.name });
         }
@@ -153,11 +173,33 @@ fn write(mut sink: impl Write, blocks: &Receiver<Vec<u8>>) -> io::Result<()> {
     Ok(())
 }
 
+/// A recording for somebody at the other end of a connection.
+struct Client {
+    recorder: Recorder,
+    connection: UnixStream,
+    /// When it was looked after last.
+    looked: Time,
+}
+
+impl Client {
+    /// Completes the recording once the other side has closed its half of the connection: it wants no more.
+    fn look_after(&mut self, now: Time) {
+        if now.since(self.looked) < MAX_AGE_NS {
+            return;
+        }
+        self.looked = now;
+        let mut fds = [PollFd::new(&self.connection, PollFlags::RDHUP)];
+        if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            self.recorder.end();
+        }
+    }
+}
+
 /// All recordings of a daemon: its own, and those that others asked for.
 #[derive(Default)]
 pub(crate) struct Recordings {
     own: Option<Recorder>,
-    clients: Vec<Recorder>,
+    clients: Vec<Client>,
     /// Why its own ended early.
     failed: Option<RecordError>,
 }
@@ -170,39 +212,52 @@ impl Recordings {
     /// Begins a recording in the middle of the daemon's life, of an engine that has no action left to be taken.
     pub(crate) fn begin<'a>(
         &mut self,
-        sink: impl Write + Send + 'static,
-        name: String,
+        connection: UnixStream,
         engine: &Engine,
         vms: impl Iterator<Item = (VmId, &'a str)>,
     ) -> Result<(), RecordError> {
+        let name = "for a client".to_owned();
         let running = self.clients.len();
         if running >= MAX_CLIENTS {
             return Err(RecordError::Busy { name, running });
         }
+        let sink = match connection.try_clone() {
+            Ok(sink) => sink,
+            Err(source) => return Err(RecordError::Io { name, source }),
+        };
         let mut recorder = Recorder::start(sink, name);
         recorder.push_state(engine)?;
         vms.for_each(|(vm, name)| recorder.push(&Record::Vm { vm, name: name.to_owned() }));
-        self.clients.push(recorder);
+        self.clients.push(Client { recorder, connection, looked: Time::default() });
         Ok(())
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Recorder> {
+        self.own.iter_mut().chain(self.clients.iter_mut().map(|client| &mut client.recorder))
     }
 
     /// Adds a record to each; `record` is not called if there is none.
     pub(crate) fn push(&mut self, record: impl FnOnce() -> Record) {
         if self.own.is_some() || !self.clients.is_empty() {
             let record = record();
-            self.own.iter_mut().chain(&mut self.clients).for_each(|recorder| recorder.push(&record));
+            self.all().for_each(|recorder| recorder.push(&record));
         }
     }
 
-    /// Hands over what has waited for long enough, and reports recordings that ended by themselves. Call it at least each half second.
+    /// Hands over what has waited for long enough, and looks after recordings that have ended or are to end. Call it at least each half
+    /// second.
     pub(crate) fn tick(&mut self, now: Time) {
-        self.own.iter_mut().chain(&mut self.clients).for_each(|recorder| recorder.tick(now));
-        for ended in self.clients.extract_if(.., |recorder| recorder.has_ended()) {
-            match ended.result() {
-                Err(RecordError::Io { name, source }) if source.kind() == io::ErrorKind::BrokenPipe => {
-                    tracing::info!("recording {name}: its reader has left");
-                }
-                Err(error) => tracing::warn!("{error}"),
+        self.all().for_each(|recorder| recorder.tick(now));
+        self.clients.iter_mut().for_each(|client| client.look_after(now));
+        for Client { recorder, connection, .. } in
+            self.clients.extract_if(.., |client| client.recorder.has_ended())
+        {
+            // Lets go of a thread that still waits for a client that does not read. It may have gone already.
+            let _ = connection.shutdown(Shutdown::Both);
+            match recorder.result() {
+                Err(error @ RecordError::Overflow { .. }) => tracing::warn!("{error}"),
+                // It left without a word.
+                Err(error) => tracing::debug!("{error}"),
                 Ok(()) => {}
             }
         }
@@ -214,17 +269,24 @@ impl Recordings {
         }
     }
 
+    /// Recordings that are being made for others.
+    #[cfg(test)]
+    pub(crate) fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
     /// Ends all recordings in order.
     ///
     /// # Errors
     /// The daemon's own recording is not complete.
     pub(crate) fn finish(self) -> Result<(), RecordError> {
+        let deadline = Instant::now() + PATIENCE;
         for client in self.clients {
-            if let Err(error) = client.finish() {
-                tracing::warn!("{error}");
+            if let Err(error) = client.recorder.finish_by(deadline) {
+                tracing::debug!("{error}");
             }
         }
-        self.own.map_or(Ok(()), Recorder::finish)?;
+        self.own.map_or(Ok(()), |own| own.finish_by(deadline))?;
         self.failed.map_or(Ok(()), Err)
     }
 }
