@@ -58,7 +58,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             None => before.push(record),
             Some(builder) => {
                 builder.add(&record)?;
-                if builder.len() > MAX_MARKS {
+                if builder.marks() > MAX_MARKS {
                     bail!(
                         "{} has more than {MAX_MARKS} slices and marks in this interval; choose a shorter one with --from and --for",
                         args.file.display()

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Where the daemon listens.
 const SOCKET: &str = "/run/frontdesk/control.sock";
 /// An answer longer than this is none.
-const MAX_ANSWER: u64 = 64 << 10;
+const MAX_ANSWER: usize = 64 << 10;
 /// The daemon answers, and ends the recording when asked to, within this.
 const PATIENCE: Duration = Duration::from_secs(5);
 const REQUEST: &[u8] = b"{\"record\":{}}\n";
@@ -99,12 +99,9 @@ fn ask(socket: &Path) -> anyhow::Result<UnixStream> {
     stream.set_read_timeout(Some(PATIENCE)).with_context(lost)?;
     stream.write_all(REQUEST).with_context(lost)?;
     // Byte by byte, because what follows the line is the recording.
-    let mut line = Vec::new();
-    for byte in Read::by_ref(&mut stream).take(MAX_ANSWER).bytes() {
-        match byte.with_context(lost)? {
-            b'\n' => break,
-            byte => line.push(byte),
-        }
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while line.len() < MAX_ANSWER && stream.read(&mut byte).with_context(lost)? == 1 && byte != *b"\n" {
+        line.extend(byte);
     }
     match serde_json::from_slice(&line) {
         Ok(Answer::Record {}) => {}

@@ -97,16 +97,10 @@ impl TimelineBuilder {
 
     /// Slices, marks and points so far: a measure of the memory that they take.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn marks(&self) -> usize {
         let timeline = &self.examined.timeline;
         let ran = timeline.runs.len() + timeline.tasks.len() + timeline.boosts.len();
         ran + timeline.packets.len() + timeline.reads.len() + timeline.beliefs.len()
-    }
-
-    /// Whether nothing has happened in the interval.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     fn decision(&self, vm: VmId) -> String {
