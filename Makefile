@@ -6,7 +6,7 @@ ARGS ?=
 guest_target := x86_64-unknown-linux-gnu
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo test bench lint build setup-build setup-vms
+.PHONY: demo test bench fuzz lint build setup-build setup-vms
 
 demo: setup-vms build
 	mkdir -p target/demo
@@ -21,6 +21,14 @@ test: setup-vms build
 
 bench: setup-build
 	cargo bench --locked -p frontdesk-engine --bench engine
+	cargo bench --locked -p frontdesk-engine --bench scale
+	cargo bench --locked -p frontdesk-replay --bench replay
+
+# Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES times here.
+CASES ?= 200000
+fuzz: setup-build
+	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-engine -p frontdesk-host -p frontdesk-lab-guest \
+		-p frontdesk-ring --lib --bins --test properties fuzz_
 
 lint: setup-build
 	cargo fmt --all --check

@@ -1,14 +1,16 @@
 //! The block correlation: which reads an I/O-bound task is likely to wait for (TAVS §3.3.1).
 
 use crate::lru_bytes;
+use crate::state::{StateError, check};
 use lru::LruCache;
+use serde::{Deserialize, Serialize};
 use std::num::NonZeroUsize;
 
 /// Reads in flight that are remembered per VM; more than a virtio queue holds.
 const MAX_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// A read in flight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Read {
     /// Whether an I/O-bound task was in the inspection window when the guest asked for it.
     pub(crate) io_bound: bool,
@@ -17,18 +19,21 @@ pub(crate) struct Read {
 }
 
 /// A task at a point in time: a vCPU, and how often it had switched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Asker {
     pub(crate) vcpu: u16,
     pub(crate) switches: u64,
 }
 
 /// Reads in flight.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Reads {
+    #[serde(with = "crate::state::lru")]
     in_flight: LruCache<u64, Read>,
+    #[serde(skip)]
     io_bound: usize,
     /// Most reads that were ever in flight at once: what the index has room for.
+    #[serde(skip)]
     most: usize,
 }
 
@@ -36,6 +41,13 @@ impl Reads {
     pub(crate) fn new() -> Reads {
         // Unbounded does not preallocate, and most VMs have few reads in flight; `request` keeps the bound.
         Reads { in_flight: LruCache::unbounded(), io_bound: 0, most: 0 }
+    }
+
+    /// Completes a list that was loaded.
+    pub(crate) fn restore(&mut self) -> Result<(), StateError> {
+        self.most = self.in_flight.len();
+        self.io_bound = self.in_flight.iter().filter(|(_, read)| read.io_bound).count();
+        check(self.in_flight.len() <= MAX_IN_FLIGHT.get(), "more reads in flight than are remembered")
     }
 
     pub(crate) fn request(&mut self, request: u64, read: Read) {

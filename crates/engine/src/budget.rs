@@ -1,10 +1,12 @@
 //! `PBratio`: how much of its CPU time a vCPU may use while boosted (TAVS §3.2).
 
 use crate::event::Time;
+use crate::state::{StateError, check};
+use serde::{Deserialize, Serialize};
 
 /// CPU time of a vCPU, all of it and the boosted part, over the current and the previous period. The previous
 /// one is kept so that a new period does not begin with a division by nothing.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Budget {
     period_start: Time,
     total: [u64; 2],
@@ -53,7 +55,7 @@ const BURST: u64 = 250_000_000;
 /// CPU time that the threads of a VM may use boosted, together: a bucket that fills at a steady rate.
 ///
 /// A host may stop real-time threads that use too much, for a second and more, which is worse than no boost.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Allowance {
     /// Nanoseconds left, or overdrawn.
     left: f64,
@@ -62,6 +64,11 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
+    /// Checks an allowance that was loaded.
+    pub(crate) fn check(&self) -> Result<(), StateError> {
+        check(self.left.is_finite(), "an allowance without bound")
+    }
+
     /// Whether another boost is allowed at `rate` CPUs; `used` is all boosted time of the VM so far.
     pub(crate) fn allows(&mut self, now: Time, rate: f64, used: u64) -> bool {
         let most = nanos_f64(BURST) * rate;

@@ -6,15 +6,17 @@ use crate::event::{Event, EventKind, TaskId, Time, VmId};
 use crate::explain::{Cause, Decision, Reason, Recent, VmExplain};
 use crate::ledger::Ledger;
 use crate::nanos;
+use crate::state::Saved;
 use crate::vcpu::Boosted;
 use crate::vm::Vm;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// More VMs than any host runs: a bound on memory if a source goes wrong.
-const MAX_VMS: usize = 4096;
+pub(crate) const MAX_VMS: usize = 4096;
 
 /// Counts of what went wrong outside the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Troubles {
     /// Events that sources reported as lost.
     pub lost: u64,
@@ -29,15 +31,21 @@ pub struct Troubles {
 /// Sans-I/O: give it events with [`on_event`](Engine::on_event) and the time with
 /// [`on_deadline`](Engine::on_deadline), and after each take the decisions with
 /// [`poll_action`](Engine::poll_action). The same calls give the same actions. Any sequence of events is legal.
-#[derive(Debug)]
+///
+/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded is checked, and
+/// whatever passes is as safe as an engine that came to its state by events.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Saved")]
 pub struct Engine {
-    config: Config,
-    now: Time,
-    vms: BTreeMap<VmId, Vm>,
-    boosts: BTreeSet<(Time, VmId, u16)>,
-    ledger: Ledger,
-    actions: VecDeque<Action>,
-    troubles: Troubles,
+    pub(crate) config: Config,
+    pub(crate) now: Time,
+    pub(crate) vms: BTreeMap<VmId, Vm>,
+    /// When each boost ends by itself; the same times as in the vCPUs.
+    #[serde(skip)]
+    pub(crate) boosts: BTreeSet<(Time, VmId, u16)>,
+    pub(crate) ledger: Ledger,
+    pub(crate) actions: VecDeque<Action>,
+    pub(crate) troubles: Troubles,
 }
 
 impl Engine {
@@ -373,7 +381,7 @@ impl Engine {
         let length = if hit { config.max_boost } else { config.io_threshold.min(config.max_boost) };
         let until = since.plus(nanos(length));
         vcpu.boosted = Some(Boosted { since, until, hit, answered: hit, ran_before: vcpu.boosted_ran });
-        vcpu.counts.boosts += 1;
+        vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
         self.boosts.insert((until, vm, index));
         self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::Io });
     }
@@ -434,7 +442,7 @@ impl Engine {
         let Some(vcpu) = state.vcpu(index) else { return };
         let Some(boosted) = vcpu.boosted.take() else { return };
         vcpu.falling_asleep = false;
-        vcpu.counts.hits += u64::from(boosted.hit);
+        vcpu.counts.hits = vcpu.counts.hits.saturating_add(u64::from(boosted.hit));
         state.history.boost_ended(now, boosted.hit);
         self.boosts.remove(&(boosted.until, vm, index));
         self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::None });
@@ -449,7 +457,7 @@ impl Engine {
                 continue;
             }
             if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) {
-                vcpu.counts.expired += 1;
+                vcpu.counts.expired = vcpu.counts.expired.saturating_add(1);
             }
             self.end_boost(vm, index);
             self.boosts.remove(&(until, vm, index));

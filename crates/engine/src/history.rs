@@ -3,7 +3,9 @@
 use crate::event::Time;
 use crate::explain::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
 use crate::ports::{Port, PortMap};
+use crate::state::{StateError, check};
 use arrayvec::ArrayVec;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Buckets, one for each second of the window.
@@ -17,7 +19,7 @@ const DECISIONS: usize = 16;
 const SECOND: u64 = 1_000_000_000;
 
 /// Decisions about a VM: one by one, and counted by the second.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct History {
     /// The bucket of second `n` is the one at `n % WINDOW`; empty until there is something to count.
     seconds: Vec<Second>,
@@ -25,7 +27,7 @@ pub(crate) struct History {
     decisions: VecDeque<Decision>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Second {
     /// Of the monotonic clock.
     number: u64,
@@ -38,6 +40,12 @@ struct Second {
 }
 
 impl History {
+    /// Checks a history that was loaded.
+    pub(crate) fn check(&self) -> Result<(), StateError> {
+        let seconds = self.seconds.is_empty() || self.seconds.len() == BUCKETS;
+        check(seconds && self.decisions.len() <= DECISIONS, "a history longer than any")
+    }
+
     /// Notes a decision.
     pub(crate) fn decided(&mut self, at: Time, cause: Cause, verdict: Reason) {
         if self.decisions.len() >= DECISIONS {

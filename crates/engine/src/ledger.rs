@@ -8,10 +8,14 @@
 use crate::config::Ledger as Config;
 use crate::event::{Time, VmId};
 use crate::nanos;
+use crate::state::{StateError, check};
+use crate::vm::total;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// A set of physical CPUs; numbers above its size wrap, which can only make two pools one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PcpuSet([u64; 16]);
 
 impl PcpuSet {
@@ -52,7 +56,7 @@ pub(crate) struct Claim {
 }
 
 /// A VM's account.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Account {
     ran: u64,
     boosted: u64,
@@ -64,7 +68,7 @@ struct Account {
     permille: u16,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Ledger {
     accounts: BTreeMap<VmId, Account>,
     settled: Time,
@@ -73,10 +77,21 @@ pub(crate) struct Ledger {
 }
 
 const FULL: u16 = 1000;
+/// Longest time between settlements that can be configured.
+const MAX_PERIOD: Duration = Duration::from_secs(10);
 /// A change of share smaller than this is not worth a system call.
 const STEP: u16 = 20;
 
 impl Ledger {
+    /// Checks a ledger that was loaded.
+    pub(crate) fn check(&self, now: Time, followed: impl Fn(VmId) -> bool) -> Result<(), StateError> {
+        check(self.accounts.keys().all(|vm| followed(*vm)), "an account of no VM")?;
+        let shares = self.accounts.values().all(|account| (1..=FULL).contains(&account.permille));
+        check(shares, "a share that there is not")?;
+        let soon = self.next.is_none_or(|next| next <= now.plus(nanos(MAX_PERIOD)));
+        check(soon, "accounts that are never settled")
+    }
+
     /// When accounts are to be settled next; `None` while no VM was boosted.
     pub(crate) fn next(&self) -> Option<Time> {
         self.next
@@ -128,7 +143,7 @@ impl Ledger {
         let mut changes = Vec::new();
         for pool in pools(claims) {
             let deltas: Vec<Delta> = pool.iter().map(|claim| self.delta(claim, window)).collect();
-            let capacity: u64 = deltas.iter().map(|delta| delta.ran).sum();
+            let capacity = total(deltas.iter().map(|delta| delta.ran));
             if distrust || capacity == 0 {
                 continue;
             }

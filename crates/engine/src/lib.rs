@@ -33,6 +33,7 @@ mod explain;
 mod history;
 mod ledger;
 mod ports;
+mod state;
 mod tasks;
 mod thread;
 mod vcpu;

@@ -1,7 +1,9 @@
 //! The network correlation: which destination ports lead to an I/O-bound task (TAVS §3.3.2).
 
 use crate::event::Protocol;
+use crate::state::{StateError, check};
 use arrayvec::ArrayVec;
+use serde::{Deserialize, Serialize};
 
 /// Packets remembered before a time slice (TAVS §4.3.2: up to 16 entries).
 const MAX_RECORDED: usize = 16;
@@ -12,7 +14,7 @@ const WORD_BITS: u32 = u64::BITS;
 pub(crate) type Port = (Protocol, u16);
 
 /// An N-bit saturating counter for each port: N x 8 KB per protocol, held once that protocol is seen.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PortMap {
     bits: u32,
     tcp: Vec<u64>,
@@ -22,6 +24,18 @@ pub(crate) struct PortMap {
 impl PortMap {
     pub(crate) fn new(bits: u32) -> PortMap {
         PortMap { bits: bits.clamp(1, 8), tcp: Vec::new(), udp: Vec::new() }
+    }
+
+    /// Words of a protocol's counters.
+    fn length(&self) -> usize {
+        PORTS.div_ceil((WORD_BITS / self.bits) as usize)
+    }
+
+    /// Checks a map that was loaded.
+    pub(crate) fn check(&self) -> Result<(), StateError> {
+        check((1..=8).contains(&self.bits), "port counters of a width that there is not")?;
+        let whole = |words: &[u64]| words.is_empty() || words.len() == self.length();
+        check(whole(&self.tcp) && whole(&self.udp), "counters for other than all ports")
     }
 
     fn words(&self, protocol: Protocol) -> &Vec<u64> {
@@ -60,13 +74,13 @@ impl PortMap {
             return;
         }
         let (word, shift) = self.place(port.1);
-        let mask = self.max() << shift;
+        let (mask, length) = (self.max() << shift, self.length());
         let words = match port.0 {
             Protocol::Tcp => &mut self.tcp,
             Protocol::Udp => &mut self.udp,
         };
         if words.is_empty() {
-            words.resize(PORTS.div_ceil((WORD_BITS / self.bits) as usize), 0);
+            words.resize(length, 0);
         }
         words[word] = words[word] & !mask | new << shift;
     }
@@ -92,7 +106,7 @@ impl PortMap {
 }
 
 /// The packets queued towards a VM since its last observation began.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Arrivals {
     ports: ArrayVec<Port, MAX_RECORDED>,
     overflow: bool,

@@ -3,7 +3,9 @@
 use crate::config::Tavs;
 use crate::event::{TaskId, Time};
 use crate::lru_bytes;
+use crate::state::{StateError, check, lru as lru_list};
 use lru::LruCache;
+use serde::{Deserialize, Serialize};
 use std::num::NonZeroUsize;
 
 /// What an observation of a task says about it (TAVS §3.1).
@@ -14,7 +16,7 @@ pub(crate) enum Evidence {
 }
 
 /// What is known of a guest task.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) belief: i32,
     pub(crate) ran: u64,
@@ -23,16 +25,32 @@ pub(crate) struct Task {
 }
 
 /// A bounded pool of tasks; the least recently seen makes room.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TaskTable {
+    capacity: NonZeroUsize,
+    #[serde(with = "lru_list")]
     tasks: LruCache<TaskId, Task>,
+    #[serde(skip)]
     io_bound: usize,
 }
+
+/// Limits of `capacity`, as of [`Tavs::tasks_per_vcpu`].
+const MAX_CAPACITY: usize = 65_536;
 
 impl TaskTable {
     pub(crate) fn new(config: &Tavs) -> TaskTable {
         let capacity = NonZeroUsize::new(config.tasks_per_vcpu).unwrap_or(NonZeroUsize::MIN);
-        TaskTable { tasks: LruCache::new(capacity), io_bound: 0 }
+        TaskTable { capacity, tasks: bounded(LruCache::unbounded(), capacity), io_bound: 0 }
+    }
+
+    /// Completes a table that was loaded.
+    pub(crate) fn restore(&mut self, config: &Tavs) -> Result<(), StateError> {
+        check(self.capacity.get() <= MAX_CAPACITY, "a task table larger than any")?;
+        check(self.tasks.len() <= self.capacity.get(), "a task table beyond its capacity")?;
+        let tasks = std::mem::replace(&mut self.tasks, LruCache::unbounded());
+        self.tasks = bounded(tasks, self.capacity);
+        self.reconsider(config);
+        Ok(())
     }
 
     /// Notes that `id` is dispatched; returns whether it is I/O-bound.
@@ -103,9 +121,9 @@ impl TaskTable {
         self.io_bound
     }
 
-    /// Bytes held beyond its own size. The index is allocated at once.
+    /// Bytes held beyond its own size.
     pub(crate) fn bytes(&self) -> usize {
-        lru_bytes::<TaskId, Task>(self.tasks.cap().get(), self.tasks.len())
+        lru_bytes::<TaskId, Task>(self.tasks.len(), self.tasks.len())
     }
 
     /// All tasks, most recently seen first.
@@ -116,4 +134,10 @@ impl TaskTable {
 
 pub(crate) fn is_io_bound(task: &Task, config: &Tavs) -> bool {
     task.belief > config.belief_threshold
+}
+
+/// A cache made with its bound would take the memory for all entries at once, and most guests have few tasks.
+fn bounded(mut tasks: LruCache<TaskId, Task>, capacity: NonZeroUsize) -> LruCache<TaskId, Task> {
+    tasks.resize(capacity);
+    tasks
 }

@@ -1,9 +1,10 @@
 //! Run, wait and sleep time of one host thread of a VM.
 
 use crate::event::Time;
+use serde::{Deserialize, Serialize};
 
 /// Whether a thread runs, waits or sleeps, and since when.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     /// Not yet heard of, or events were lost: nothing is counted.
     #[default]
@@ -14,7 +15,7 @@ enum State {
 }
 
 /// Time accounts of one host thread.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ThreadTimes {
     state: State,
     since: Time,

@@ -4,15 +4,20 @@ use crate::budget::Budget;
 use crate::config::Tavs;
 use crate::event::{TaskId, Time};
 use crate::nanos;
+use crate::state::{StateError, check};
 use crate::tasks::{Evidence, TaskTable};
 use crate::thread::ThreadTimes;
 use arrayvec::ArrayVec;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Largest inspection window that can be configured.
 const MAX_WINDOW: usize = 16;
+/// Longest boost that can be configured.
+const MAX_BOOST: Duration = Duration::from_secs(1);
 
 /// Where in the order of tasks after an event we are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     /// The task that was there when the vCPU was scheduled with the event pending. Whatever it does is ambiguous:
     /// it was preempted by the task that the event woke, or is it itself.
@@ -27,7 +32,7 @@ enum Phase {
 ///
 /// The paper ends it with the time slice. Here the emulator thread preempts the vCPU in the middle of it to send the
 /// reply, so it ends when the vCPU has *run* for a time slice.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Observation {
     phase: Phase,
     first: Option<TaskId>,
@@ -40,7 +45,7 @@ struct Observation {
 }
 
 /// A boost that is going on.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Boosted {
     pub(crate) since: Time,
     /// When it ends by itself.
@@ -54,7 +59,7 @@ pub(crate) struct Boosted {
 }
 
 /// Counts since the VM was added.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Counts {
     pub(crate) boosts: u64,
     pub(crate) hits: u64,
@@ -69,7 +74,7 @@ pub(crate) enum Verdict {
     Unclear,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Vcpu {
     pub(crate) thread: ThreadTimes,
     pub(crate) tasks: TaskTable,
@@ -117,6 +122,17 @@ impl Vcpu {
             recent: ArrayVec::new(),
             observation: None,
         }
+    }
+
+    /// Completes a vCPU that was loaded.
+    pub(crate) fn restore(&mut self, now: Time, config: &Tavs) -> Result<(), StateError> {
+        if let Some(boosted) = &self.boosted {
+            let most = nanos(MAX_BOOST);
+            let bounded = boosted.since <= now && boosted.until <= boosted.since.plus(most);
+            check(bounded, "a boost longer than any")?;
+        }
+        check(self.counts.hits <= self.counts.boosts, "more hits than boosts")?;
+        self.tasks.restore(config)
     }
 
     /// Forgets the guest: its tasks, what runs, and what it was watched for. What the vCPU has used stays.
@@ -258,7 +274,7 @@ impl Vcpu {
         }
         self.end_run(config);
         let verdict = self.next_after_event(Some(task), config);
-        self.switches += 1;
+        self.switches = self.switches.wrapping_add(1);
         self.halted = false;
         self.current = Some(task);
         let goes_on = self.observation.as_ref().filter(|observation| observation.first == Some(task));
@@ -282,7 +298,7 @@ impl Vcpu {
         self.seen_ran = self.seen_ran.map(|_| self.dispatch_ran);
         self.end_run(config);
         let verdict = self.next_after_event(None, config);
-        self.switches += 1;
+        self.switches = self.switches.wrapping_add(1);
         self.halted = true;
         verdict
     }

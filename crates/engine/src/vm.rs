@@ -8,17 +8,19 @@ use crate::explain::{PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::history::History;
 use crate::ledger::{Claim, Ledger, PcpuSet};
 use crate::ports::{Arrivals, Port, PortMap};
+use crate::state::{StateError, check};
 use crate::tasks::is_io_bound;
 use crate::thread::ThreadTimes;
 use crate::vcpu::{Vcpu, Verdict};
 use crate::{Boost, nanos};
+use serde::{Deserialize, Serialize};
 
 /// A guest has no more vCPUs than this; QEMU's limit is 4096, and more than 512 are not scheduled one by one.
 const MAX_VCPUS: u16 = 512;
 /// Emulator threads are told apart only for their run time; more than these share the last one's account.
 const MAX_EMULATORS: usize = 8;
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Vm {
     pub(crate) weight: u32,
     pub(crate) policy: VmPolicy,
@@ -45,7 +47,7 @@ pub(crate) struct Vm {
 }
 
 /// A packet whose port is to be learnt from: it woke an I/O-bound task if one was woken on any vCPU.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Judgement {
     port: Port,
     /// vCPUs that have not given their verdict.
@@ -74,6 +76,19 @@ impl Vm {
             judgement: None,
             pcpus: PcpuSet::default(),
         }
+    }
+
+    /// Completes a VM that was loaded.
+    pub(crate) fn restore(&mut self, now: Time, config: &Tavs) -> Result<(), StateError> {
+        let vcpus = 1..=usize::from(MAX_VCPUS);
+        check(vcpus.contains(&self.vcpus.len()), "a VM with more vCPUs than any, or none")?;
+        check(self.emulators.len() <= MAX_EMULATORS, "more emulator threads than are told apart")?;
+        self.vcpus.iter_mut().try_for_each(|vcpu| vcpu.restore(now, config))?;
+        self.policy.validate()?;
+        self.allowance.check()?;
+        self.history.check()?;
+        self.ports.check()?;
+        self.reads.restore()
     }
 
     pub(crate) fn vcpu(&mut self, index: u16) -> Option<&mut Vcpu> {
@@ -298,7 +313,7 @@ impl Vm {
 
     /// Nanoseconds that its threads ran boosted.
     fn boosted_ran(&self) -> u64 {
-        self.vcpus.iter().map(|vcpu| vcpu.boosted_ran).sum::<u64>().saturating_add(self.emulator_boosted)
+        total(self.vcpus.iter().map(|vcpu| vcpu.boosted_ran)).saturating_add(self.emulator_boosted)
     }
 
     /// Whether the VM may be boosted again, by `boost_limit`. Accounts must be up to date.
@@ -308,7 +323,7 @@ impl Vm {
     }
 
     fn emulator_ran(&self) -> u64 {
-        self.emulators.iter().map(|thread| thread.ran).sum()
+        total(self.emulators.iter().map(|thread| thread.ran))
     }
 
     fn threads(&self) -> impl Iterator<Item = &ThreadTimes> {
@@ -321,8 +336,8 @@ impl Vm {
             vm,
             weight: self.weight,
             threads: self.threads().count() as u64,
-            ran: self.threads().map(|thread| thread.ran).sum(),
-            unmet: self.threads().map(ThreadTimes::unmet).sum(),
+            ran: total(self.threads().map(|thread| thread.ran)),
+            unmet: total(self.threads().map(ThreadTimes::unmet)),
             boosted: self.boosted_ran(),
             pcpus: self.pcpus,
         }
@@ -374,6 +389,11 @@ impl Vm {
             decision: self.history.last(),
         }
     }
+}
+
+/// A sum that saturates, as all numbers of the engine do.
+pub(crate) fn total(nanos: impl Iterator<Item = u64>) -> u64 {
+    nanos.fold(0, u64::saturating_add)
 }
 
 fn explain_vcpu(vcpu: &Vcpu, config: &Tavs, most: usize) -> VcpuExplain {

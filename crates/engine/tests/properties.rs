@@ -83,6 +83,11 @@ fn config() -> Config {
 
 fn run(events: &[Event]) -> (Engine, Vec<Action>) {
     let mut engine = Engine::new(config()).unwrap();
+    let actions = go_on(&mut engine, events);
+    (engine, actions)
+}
+
+fn go_on(engine: &mut Engine, events: &[Event]) -> Vec<Action> {
     let mut actions = Vec::new();
     for event in events {
         while let Some(deadline) = engine.next_deadline().filter(|deadline| *deadline <= event.at) {
@@ -91,13 +96,43 @@ fn run(events: &[Event]) -> (Engine, Vec<Action>) {
         engine.on_event(event);
         actions.extend(std::iter::from_fn(|| engine.poll_action()));
     }
-    (engine, actions)
+    actions
 }
 
 proptest! {
     #[test]
     fn the_same_events_give_the_same_actions(events in events()) {
         prop_assert_eq!(run(&events).1, run(&events).1);
+    }
+
+    #[test]
+    fn an_engine_saved_and_loaded_in_the_middle_goes_on_as_before(events in events(), at in any::<prop::sample::Index>()) {
+        let (before, after) = events.split_at(at.index(events.len() + 1));
+        let (mut engine, _) = run(before);
+        let saved = postcard::to_stdvec(&engine).unwrap();
+        let mut loaded: Engine = postcard::from_bytes(&saved).unwrap();
+        prop_assert_eq!(go_on(&mut loaded, after), go_on(&mut engine, after));
+        prop_assert_eq!(postcard::to_stdvec(&loaded).unwrap(), postcard::to_stdvec(&engine).unwrap());
+    }
+
+    /// A state with some bytes changed is refused, or an engine like any other: it takes all events, and its boosts end.
+    #[test]
+    fn fuzz_damaged_states(
+        events in events(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        more in events(),
+    ) {
+        let mut saved = postcard::to_stdvec(&run(&events).0).unwrap();
+        for (at, byte) in damage {
+            *at.get_mut(&mut saved) = byte;
+        }
+        let Ok(mut engine) = postcard::from_bytes::<Engine>(&saved) else { return Ok(()) };
+        go_on(&mut engine, &more);
+        let vms: Vec<VmId> = engine.vms().collect();
+        vms.into_iter().for_each(|vm| drop(engine.explain(vm)));
+        engine.on_deadline(Time(u64::MAX));
+        let boosted = engine.vms().filter_map(|vm| engine.explain(vm)).flat_map(|vm| vm.vcpus);
+        prop_assert!(boosted.into_iter().all(|vcpu| vcpu.boost == Boost::None));
     }
 
     #[test]

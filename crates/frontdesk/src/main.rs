@@ -1,10 +1,15 @@
-//! The frontdesk command: experiments on real VMs, the daemon, and what the host can do.
+//! The frontdesk command: experiments on real VMs, the daemon, its recordings, and what the host can do.
 
 #![forbid(unsafe_code)]
 
 mod companion;
 mod doctor;
+mod export;
 mod lab;
+mod policy;
+mod record;
+mod recording;
+mod replay;
 mod run;
 mod status;
 mod top;
@@ -36,6 +41,9 @@ enum Command {
     Run(run::Args),
     Status(status::Args),
     Top(top::Args),
+    Record(record::Args),
+    Replay(replay::Args),
+    Export(export::Args),
     /// Restores what frontdesk changed when its starter ends; started by frontdesk itself.
     #[command(hide = true, name = frontdesk_host::GUARDIAN_ARGUMENT)]
     Guardian,
@@ -61,6 +69,9 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),
         Command::Top(args) => top::main(&args),
+        Command::Record(args) => record::main(&args),
+        Command::Replay(args) => replay::main(&args),
+        Command::Export(args) => export::main(&args),
         Command::Guardian => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -18,7 +18,7 @@ use crate::control::{Control, ControlError};
 use crate::guardian::{Guardian, GuardianError};
 use crate::identity::Identities;
 use crate::realtime;
-use crate::record::{Record, RecordError, Recorder};
+use crate::record::{Record, RecordError, Recorder, Recordings};
 use crate::status::Tally;
 use crate::watch::{Kit, Mailbox, News, Watcher};
 use followed::{Failure, Followed};
@@ -119,7 +119,7 @@ pub struct Daemon {
     /// Whether VMs came or went since real-time budgets were handed out.
     budgets_stale: bool,
     guardian: Option<Guardian>,
-    recorder: Option<Recorder>,
+    recordings: Recordings,
     control: Control,
     tally: Tally,
     epoll: OwnedFd,
@@ -177,7 +177,7 @@ impl Daemon {
             true => Some(Guardian::start(&config.guardian.0, &config.guardian.1)?),
             false => None,
         };
-        let recorder = config.record.as_deref().map(Recorder::create).transpose()?;
+        let recordings = Recordings::new(config.record.as_deref().map(Recorder::create).transpose()?);
         let (mailbox, news) = Mailbox::new().map_err(DaemonError::Threads)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -205,7 +205,7 @@ impl Daemon {
             budget: None,
             budgets_stale: false,
             guardian,
-            recorder,
+            recordings,
             control,
             tally: Tally::new(monotonic()),
             epoll,
@@ -218,7 +218,7 @@ impl Daemon {
             supervisor: Supervisor::find(),
             _lock: lock,
         };
-        daemon.record(|| Record::Config(policy));
+        daemon.recordings.push(|| Record::Config(policy));
         // Reading a page of the program from disk in the middle of a decision would cost more than the decision. Without the
         // right to lock memory, it still works.
         let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
@@ -307,7 +307,7 @@ impl Daemon {
         let ready = self.pending.partition_point(|event| event.at <= began);
         for index in 0..ready {
             let event = self.pending[index];
-            self.record(|| Record::Event(event));
+            self.recordings.push(|| Record::Event(event));
             self.engine.on_event(&event);
             self.tally.event();
             self.apply()?;
@@ -316,18 +316,22 @@ impl Daemon {
         self.handled += ready;
         let time = monotonic();
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= time) {
-            self.record(|| Record::Deadline(time));
+            self.recordings.push(|| Record::Deadline(time));
             self.engine.on_deadline(time);
             self.apply()?;
         }
+        self.recordings.tick(time);
         Ok(())
     }
 
     fn apply(&mut self) -> Result<(), DaemonError> {
         while let Some(action) = self.engine.poll_action() {
-            let Some(guardian) = &self.guardian else { continue };
             let (ActionKind::Boost { vm, .. } | ActionKind::Share { vm, .. }) = action.kind;
-            let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else { continue };
+            let state = self.vms.iter_mut().find(|state| state.id == vm);
+            let (Some(guardian), Some(state)) = (&self.guardian, state) else {
+                self.recordings.push(|| Record::Discarded(action));
+                continue;
+            };
             let result = match action.kind {
                 ActionKind::Boost { vcpu, level, .. } => {
                     match level {
@@ -346,19 +350,16 @@ impl Daemon {
                 Ok(()) => {
                     let latency_ns = monotonic().since(action.at);
                     self.tally.applied(&action, latency_ns);
-                    self.record(|| Record::Applied { action, latency_ns });
+                    self.recordings.push(|| Record::Applied { action, latency_ns });
                 }
-                Err(Failure::Vm(reason)) => self.disengage(vm, reason)?,
+                Err(Failure::Vm(reason)) => {
+                    self.recordings.push(|| Record::Discarded(action));
+                    self.disengage(vm, reason)?;
+                }
                 Err(Failure::Daemon(error)) => return Err(error),
             }
         }
         Ok(())
-    }
-
-    fn record(&mut self, record: impl FnOnce() -> Record) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.push(record());
-        }
     }
 
     /// Ends the daemon: the guardian puts everything back, and the recording is completed.
@@ -367,7 +368,7 @@ impl Daemon {
     /// Something could not be restored, or the recording not be written.
     pub fn finish(mut self) -> Result<(), DaemonError> {
         let restored = self.guardian.take().map(Guardian::finish).transpose();
-        let recorded = self.recorder.take().map(Recorder::finish).transpose();
+        let recorded = self.recordings.finish();
         restored?;
         recorded?;
         Ok(())

@@ -24,7 +24,7 @@ mod watch;
 pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, monotonic, stop_signal};
 pub use identity::{Identities, Identity, IdentityError};
 pub use realtime::{RealtimeError, run_ahead};
-pub use record::{Record, RecordError, read_recording};
+pub use record::{Ending, Record, RecordError, Recorder, Recording, read_recording};
 pub use tcg::{TcgError, TcgSource};
 
 /// The argument with which a program that links this crate becomes the guardian: it is to call [`guardian::run`].

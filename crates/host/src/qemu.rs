@@ -319,4 +319,41 @@ mod tests {
         assert_eq!(disks[1], Disk { device: "cd0".into(), node: None, file: None });
         assert!(parse_disks(&json!("nonsense")).is_empty());
     }
+
+    /// JSON of any shape, mostly with the keys and types that are looked for.
+    fn json_value() -> impl proptest::strategy::Strategy<Value = Value> {
+        use proptest::prelude::*;
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "\\PC{0,8}".prop_map(Value::from),
+            Just(Value::from(std::process::id())),
+        ];
+        const KEYS: &[&str] =
+            &["cpu-index", "thread-id", "device", "qdev", "inserted", "node-name", "file", "status"];
+        leaf.prop_recursive(4, 64, 8, |inner| {
+            let object = prop::collection::vec((prop::sample::select(KEYS), inner.clone()), 0..6);
+            prop_oneof![
+                prop::collection::vec(inner, 0..6).prop_map(Value::from),
+                object.prop_map(|pairs| pairs
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect()),
+            ]
+        })
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn fuzz_answers(answer in json_value()) {
+            let pid = i32::try_from(std::process::id()).unwrap();
+            let entries = answer.as_array().map_or(0, Vec::len);
+            proptest::prop_assert!(parse_vcpus(&answer, pid).is_ok_and(|vcpus| vcpus.len() == entries) || parse_vcpus(&answer, pid).is_err());
+            proptest::prop_assert!(parse_io_threads(&answer, pid).map_or(0, |threads| threads.len()) <= entries);
+            proptest::prop_assert_eq!(parse_disks(&answer).len(), entries);
+            let _ = text(&answer, "status");
+        }
+    }
 }

@@ -1,29 +1,37 @@
-//! The recording of a daemon's run: every event it fed the engine and every action it applied.
+//! Recordings of a daemon's run: every event it fed the engine and every action the engine decided.
 //!
-//! A recording is enough to repeat the run: the same events and deadlines give the same actions.
+//! A recording is enough to repeat the run: the same state, events and deadlines give the same actions. `docs/recording.md` says how it
+//! lies in a file or goes over a socket: a header with the format's version, then frames, each with its length, its checksum and a compressed
+//! block of [`Record`]s. Whatever cuts a recording short, up to its last whole frame it can be read.
 
-use frontdesk_engine::{Action, Config, Event, Time, VmId, VmPolicy};
+mod frame;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use reader::{Ending, Recording, read_recording};
+pub use writer::Recorder;
+pub(crate) use writer::Recordings;
+
+use frontdesk_engine::{Action, Config, Engine, Event, Time, VmId, VmPolicy};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::thread::JoinHandle;
-
-/// Begins every recording; the digit is the format's version.
-const MAGIC: &[u8; 8] = b"FDSKREC2";
-/// Records written at once.
-const CHUNK: usize = 2048;
-/// Chunks that may wait for the disk: with these full, more are counted and dropped, for the daemon must not wait.
-const BACKLOG: usize = 256;
-/// A chunk longer than this was not written by us.
-const MAX_CHUNK_BYTES: u32 = 1 << 24;
 
 /// One entry of a recording, in the order in which the daemon met it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Record {
-    /// The engine's parameters; first, and again whenever they change.
+    /// The engine as it was. The first record of a recording that begins in the middle of a daemon's life.
+    State(Box<Engine>),
+    /// The engine's parameters. The first record of a recording that begins with the daemon, whose engine knows no VM then; later, the
+    /// parameters that the engine was given.
     Config(Config),
+    /// What holds for one VM only, from now on.
+    Policy {
+        /// The VM.
+        vm: VmId,
+        /// The policy that the engine was given.
+        policy: VmPolicy,
+    },
     /// The name of a VM.
     Vm {
         /// The VM.
@@ -35,180 +43,92 @@ pub enum Record {
     Event(Event),
     /// The engine was told this time.
     Deadline(Time),
-    /// This action was applied.
+    /// The engine decided this, and it was applied.
     Applied {
         /// The action.
         action: Action,
         /// Nanoseconds from the event that caused it to its effect.
         latency_ns: u64,
     },
-    /// So many records were dropped here, because the disk was too slow.
-    Dropped(u64),
-    /// From here on this holds for a VM.
-    VmPolicy {
-        /// The VM.
-        vm: VmId,
-        /// What holds.
-        policy: VmPolicy,
-    },
+    /// The engine decided this, and it was not applied: the VM is gone, or the daemon only observes.
+    Discarded(Action),
+    /// The recording ended in order; last. A [`Recording`] tells this as its [`Ending`].
+    End,
 }
 
 /// A recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file could not be opened, read or written.
-    #[error("recording {path}: {source}")]
+    /// It could not be opened, read or written.
+    #[error("recording {name}: {source}")]
     Io {
-        /// The file.
-        path: PathBuf,
+        /// The file or connection.
+        name: String,
         /// What failed.
         source: std::io::Error,
     },
-    /// The file is no recording, or one of another version.
-    #[error("{path} is not a recording of this version of frontdesk")]
-    Magic {
-        /// The file.
-        path: PathBuf,
+    /// It is something else.
+    #[error("{name} is not a recording: those are made by `frontdesk record` and `frontdesk run --record`")]
+    NotARecording {
+        /// The file or connection.
+        name: String,
     },
-    /// The file is damaged.
-    #[error("recording {path} is damaged after {records} records: {reason}")]
+    /// Another release made it.
+    #[error(
+        "recording {name} has format version {found}, and this frontdesk reads version {}: use the release that recorded it",
+        frame::VERSION
+    )]
+    Version {
+        /// The file or connection.
+        name: String,
+        /// Its version.
+        found: u32,
+    },
+    /// It is damaged.
+    #[error("recording {name} is damaged at byte {at}, after {records} records: {reason}")]
     Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Records read before.
-        records: usize,
+        /// The file or connection.
+        name: String,
+        /// Where the damaged frame begins.
+        at: u64,
+        /// Records before it, which can be used.
+        records: u64,
         /// What was found.
         reason: String,
     },
-}
-
-/// Writes a recording from a thread of its own.
-pub(crate) struct Recorder {
-    path: PathBuf,
-    chunk: Vec<Record>,
-    dropped: u64,
-    sender: SyncSender<Vec<Record>>,
-    thread: JoinHandle<std::io::Result<()>>,
-}
-
-impl Recorder {
-    pub(crate) fn create(path: &Path) -> Result<Recorder, RecordError> {
-        let path = path.to_owned();
-        let failed = |source| RecordError::Io { path: path.clone(), source };
-        let mut file = BufWriter::new(File::create(&path).map_err(failed)?);
-        file.write_all(MAGIC).map_err(failed)?;
-        let (sender, receiver) = sync_channel::<Vec<Record>>(BACKLOG);
-        let thread = std::thread::spawn(move || {
-            for chunk in receiver {
-                let bytes = postcard::to_stdvec(&chunk).map_err(std::io::Error::other)?;
-                let length = u32::try_from(bytes.len()).map_err(std::io::Error::other)?;
-                file.write_all(&length.to_le_bytes())?;
-                file.write_all(&bytes)?;
-            }
-            file.flush()
-        });
-        Ok(Recorder { path, chunk: Vec::with_capacity(CHUNK), dropped: 0, sender, thread })
-    }
-
-    pub(crate) fn push(&mut self, record: Record) {
-        self.chunk.push(record);
-        if self.chunk.len() < CHUNK {
-            return;
-        }
-        let mut chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK));
-        if self.dropped > 0 {
-            chunk.push(Record::Dropped(self.dropped));
-        }
-        match self.sender.try_send(chunk) {
-            Ok(()) => self.dropped = 0,
-            Err(TrySendError::Full(chunk) | TrySendError::Disconnected(chunk)) => {
-                self.dropped = self.dropped.saturating_add(chunk.len() as u64);
-            }
-        }
-    }
-
-    /// Writes what is left and waits for the disk.
-    pub(crate) fn finish(mut self) -> Result<(), RecordError> {
-        if self.dropped > 0 {
-            self.chunk.push(Record::Dropped(self.dropped));
-        }
-        // If the writer is gone, its result below says why.
-        let _ = self.sender.send(self.chunk);
-        drop(self.sender);
-        let result = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        result.map_err(|source| RecordError::Io { path: self.path, source })
-    }
-}
-
-/// Reads a whole recording.
-///
-/// # Errors
-/// The file can't be read, is no recording of this version, or is damaged.
-pub fn read_recording(path: &Path) -> Result<Vec<Record>, RecordError> {
-    let failed = |source| RecordError::Io { path: path.to_owned(), source };
-    let mut file = BufReader::new(File::open(path).map_err(failed)?);
-    let mut magic = [0; MAGIC.len()];
-    if file.read_exact(&mut magic).is_err() || &magic != MAGIC {
-        return Err(RecordError::Magic { path: path.to_owned() });
-    }
-    let mut records = Vec::new();
-    loop {
-        let mut length = [0; 4];
-        match file.read_exact(&mut length) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(records),
-            Err(error) => return Err(failed(error)),
-        }
-        let length = u32::from_le_bytes(length);
-        let damaged = |records: &Vec<Record>, reason: String| RecordError::Damaged {
-            path: path.to_owned(),
-            records: records.len(),
-            reason,
-        };
-        if length > MAX_CHUNK_BYTES {
-            return Err(damaged(&records, format!("a chunk of {length} bytes")));
-        }
-        let mut bytes = vec![0; length as usize];
-        file.read_exact(&mut bytes).map_err(|error| damaged(&records, error.to_string()))?;
-        let chunk: Vec<Record> =
-            postcard::from_bytes(&bytes).map_err(|error| damaged(&records, error.to_string()))?;
-        records.extend(chunk);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use frontdesk_engine::EventKind;
-
-    #[test]
-    fn what_was_written_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run.rec");
-        let records: Vec<Record> = (0..5000)
-            .map(|i| Record::Event(Event { at: Time(i), kind: EventKind::VmRemoved { vm: VmId(7) } }))
-            .collect();
-        let mut recorder = Recorder::create(&path).unwrap();
-        recorder.push(Record::Config(Config::default()));
-        records.iter().cloned().for_each(|record| recorder.push(record));
-        recorder.finish().unwrap();
-        let read = read_recording(&path).unwrap();
-        assert_eq!(read[0], Record::Config(Config::default()));
-        assert_eq!(read[1..], records);
-    }
-
-    #[test]
-    fn a_damaged_recording_is_refused_with_the_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run.rec");
-        let mut recorder = Recorder::create(&path).unwrap();
-        (0..3000).for_each(|i| recorder.push(Record::Deadline(Time(i))));
-        recorder.finish().unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        let error = read_recording(&path).unwrap_err().to_string();
-        assert!(error.contains("damaged after 2048 records"), "{error}");
-        std::fs::write(&path, b"FDSKREC9").unwrap();
-        assert!(matches!(read_recording(&path), Err(RecordError::Magic { .. })));
-    }
+    /// All of it was asked for, and it has no end.
+    #[error(
+        "recording {name} is incomplete: it stops after {records} records, as if its recorder had been killed"
+    )]
+    Incomplete {
+        /// The file or connection.
+        name: String,
+        /// Records in it.
+        records: u64,
+    },
+    /// What is recorded came faster than it could be written.
+    #[error("recording {name} ended early: it does not take what is recorded as fast as that comes")]
+    Overflow {
+        /// The file or connection.
+        name: String,
+    },
+    /// The engine knows too much.
+    #[error(
+        "recording {name}: the engine's state takes {bytes} bytes, and a block holds {}",
+        frame::MAX_BLOCK
+    )]
+    State {
+        /// The file or connection.
+        name: String,
+        /// Size of the state.
+        bytes: usize,
+    },
+    /// Others record already.
+    #[error("recording {name}: {running} others are being made, and no more can be; end one of them")]
+    Busy {
+        /// The file or connection.
+        name: String,
+        /// How many.
+        running: usize,
+    },
 }

@@ -323,4 +323,43 @@ mod tests {
             assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), message);
         }
     }
+
+    proptest::proptest! {
+        /// A guest may say anything; what is understood means the same when it is said again.
+        #[test]
+        fn fuzz_messages(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..12), text in "\\PC{0,20}") {
+            let line = pieces.concat().replace('@', &text);
+            if let Ok(message) = serde_json::from_str::<Message>(&line) {
+                let again = serde_json::to_string(&message).unwrap();
+                proptest::prop_assert_eq!(serde_json::from_str::<Message>(&again).unwrap(), message);
+            }
+            if let Ok(request) = serde_json::from_str::<Request>(&line) {
+                let again = serde_json::to_string(&request).unwrap();
+                proptest::prop_assert_eq!(serde_json::from_str::<Request>(&again).unwrap(), request);
+            }
+        }
+    }
+
+    const PIECES: &[&str] = &[
+        "{\"event\":\"done\",\"id\":7,\"answer\":",
+        "{\"event\":\"failed\",\"id\":",
+        "{\"event\":\"ready\",\"kernel\":",
+        "{\"event\":\"exited\",",
+        "{\"id\":7,\"op\":\"start\",\"name\":",
+        "\"workload\":{\"run\":",
+        "{\"report\":",
+        "{\"clock\":",
+        "\"nothing\"",
+        "\"stamps\":[{\"t\":5,\"k\":\"b\"}]",
+        "\"@\"",
+        "18446744073709551616",
+        "-1",
+        "1e400",
+        ":",
+        ",",
+        "[",
+        "]",
+        "}",
+        "}",
+    ];
 }

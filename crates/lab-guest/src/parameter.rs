@@ -79,4 +79,16 @@ mod tests {
             assert!(error.contains(&format!("={wrong}:")), "{error}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn fuzz_command_lines(cmdline in "((frontdesk\\.(ip|data)|quiet|=|[0-9./]{0,20}|\\PC) ?){0,12}") {
+            for name in [frontdesk_lab_guest::IP_PARAMETER, frontdesk_lab_guest::DATA_PARAMETER] {
+                if let Some(address) = find(&cmdline, name).and_then(|value| Address::parse(value).ok()) {
+                    proptest::prop_assert!(address.prefix <= 32);
+                    let _ = (address.netmask(), address.host());
+                }
+            }
+        }
+    }
 }

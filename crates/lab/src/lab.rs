@@ -99,6 +99,8 @@ pub enum LabError {
     Record(#[from] RecordError),
     #[error("the recording's parameters are not valid: {0}")]
     Config(#[from] frontdesk_engine::ConfigError),
+    #[error(transparent)]
+    Replay(#[from] frontdesk_replay::ReplayError),
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
     #[error("something could not be removed: {0}")]

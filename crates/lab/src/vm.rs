@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 /// The program that runs a VM, found in `PATH`.
 const QEMU: &str = "qemu-system-x86_64";
 
+/// A guest says no more at once: a full report takes 2 MiB.
+const MAX_MESSAGE: usize = 8 << 20;
+
 /// How long the guest may take for a request that is not a piece of work. Beside busy VMs it is not fast.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -424,6 +427,10 @@ impl Vm {
                 self.control.set_read_timeout(Some(left)).and_then(|()| self.control.read(&mut buffer));
             match read {
                 Ok(0) => return Err(self.ended(what)),
+                Ok(_) if self.received.len() > MAX_MESSAGE => {
+                    let source = io::Error::new(io::ErrorKind::InvalidData, "a message without end");
+                    return Err(self.setup(what, source));
+                }
                 Ok(length) => self.received.extend_from_slice(&buffer[..length]),
                 // The deadline is checked above.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

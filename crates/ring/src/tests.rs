@@ -100,8 +100,9 @@ proptest! {
         }
     }
 
+    /// Garbage in the lanes is survived.
     #[test]
-    fn garbage_in_the_lanes_is_survived(
+    fn fuzz_lanes(
         garbage in prop::collection::vec(prop_oneof![any::<u64>(), 0..16u64], 64..256),
     ) {
         let producer = Producer::with_capacity(2, 8).unwrap();
@@ -119,8 +120,9 @@ proptest! {
         }
     }
 
+    /// Garbage in the header is refused or survived.
     #[test]
-    fn garbage_in_the_header_is_refused_or_survived(
+    fn fuzz_header(
         header in prop::array::uniform8(prop_oneof![Just(MAGIC), Just(VERSION), 0..70u64, any::<u64>()]),
         size in 0..20_000u64,
     ) {

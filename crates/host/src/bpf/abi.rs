@@ -143,4 +143,25 @@ mod tests {
         assert!(tap_key(1, "a\0b").is_none());
         assert!(tap_key(1, "fifteen-letters").is_some());
     }
+
+    proptest::proptest! {
+        /// Records of any content and length; most have a kind that there is.
+        #[test]
+        fn fuzz_records(mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..40), kind in 0..10u8) {
+            if let Some(byte) = bytes.get_mut(12) {
+                *byte = kind;
+            }
+            let whole = bytes.len() >= 24;
+            proptest::prop_assert!(whole || decode(&bytes).is_none());
+            let _ = decode(&bytes);
+        }
+
+        #[test]
+        fn fuzz_interface_names(netns: u32, name in "\\PC{0,20}") {
+            if let Some(key) = tap_key(netns, &name) {
+                proptest::prop_assert!(key[4..].starts_with(name.as_bytes()));
+                proptest::prop_assert_eq!(key[19], 0);
+            }
+        }
+    }
 }

@@ -96,4 +96,22 @@ broken line
         assert_eq!(group_path(text, Version::V2).unwrap(), Path::new("/unified/vm"));
         assert_eq!(group_path("5:cpuset:/s\n", Version::V1), None);
     }
+
+    proptest::proptest! {
+        /// What other processes may have a say in: names of mount points and groups.
+        #[test]
+        fn fuzz_mountinfo(lines in proptest::collection::vec("(([0-9:]{1,4}|/|\\\\[0-9]{0,3}|-|cgroup2?|cpu,?|\\PC) ?){0,16}", 0..8)) {
+            let text = lines.join("\n");
+            proptest::prop_assert!(parse(&text).len() <= lines.len());
+            for version in [Version::V1, Version::V2] {
+                let _ = group_path(&text, version);
+            }
+        }
+
+        #[test]
+        fn fuzz_escapes(text in "(\\\\[0-9]{0,4}|\\PC){0,20}") {
+            let path = unescape(&text);
+            proptest::prop_assert!(path.as_os_str().len() <= text.len());
+        }
+    }
 }

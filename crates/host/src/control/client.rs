@@ -1,4 +1,4 @@
-//! The client's side: what `frontdesk status` and `frontdesk top` ask.
+//! The client's side: what `frontdesk status`, `frontdesk top` and `frontdesk record` ask.
 
 use crate::control::connection::Connection;
 use crate::control::model::{SCHEMA, Status};
@@ -57,33 +57,66 @@ pub enum ClientError {
 /// # Errors
 /// [`ClientError::NoDaemon`] if there is none; [`ClientError::Refused`] if no VM has the name.
 pub fn ask_status(socket: &Path, vm: Option<&str>) -> Result<Status, ClientError> {
-    let failed = |source: io::Error| match source.kind() {
+    let mut connection = ask(socket, &Query::Status { vm: vm.map(str::to_owned) })?;
+    let answer = connection.read_line(MAX_ANSWER_BYTES).map_err(failed(socket))?;
+    match understand(&answer, socket)? {
+        Answer::Status(status) => Ok(*status),
+        _ => Err(nonsense(socket, "it sends no status")),
+    }
+}
+
+/// Asks the daemon behind a socket for a recording, which comes from the stream. The daemon completes it when the stream is shut down for
+/// writing.
+///
+/// # Errors
+/// [`ClientError::NoDaemon`] if there is none; [`ClientError::Refused`] if it makes too many already.
+pub fn ask_recording(socket: &Path) -> Result<UnixStream, ClientError> {
+    let mut connection = ask(socket, &Query::Record {})?;
+    let answer = connection.read_only_line(MAX_ANSWER_BYTES).map_err(failed(socket))?;
+    match understand(&answer, socket)? {
+        Answer::Record {} => {}
+        _ => return Err(nonsense(socket, "it sends no recording")),
+    }
+    let stream = connection.into_stream();
+    stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)).map_err(failed(socket))?;
+    Ok(stream)
+}
+
+fn ask(socket: &Path, query: &Query) -> Result<Connection<UnixStream>, ClientError> {
+    let stream = UnixStream::connect(socket).map_err(failed(socket))?;
+    let mut connection = Connection::new(stream, DEADLINE);
+    match connection.write(&line(query)) {
+        // A daemon that turns us away answers without having read this.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(failed(socket)(error)),
+        _ => Ok(connection),
+    }
+}
+
+fn failed(socket: &Path) -> impl Fn(io::Error) -> ClientError {
+    move |source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::NoDaemon(socket.to_owned()),
         ErrorKind::PermissionDenied => ClientError::Denied(socket.to_owned()),
         _ => ClientError::Io { socket: socket.to_owned(), source },
-    };
-    let stream = UnixStream::connect(socket).map_err(failed)?;
-    let mut connection = Connection::new(stream, DEADLINE);
-    // A daemon that turns us away answers without having read this.
-    let asked = connection.write(&line(&Query::Status { vm: vm.map(str::to_owned) }));
-    let answer =
-        connection.read_line(MAX_ANSWER_BYTES).map_err(|error| failed(asked.err().unwrap_or(error)))?;
-    understand(&answer, socket)
+    }
 }
 
-fn understand(answer: &[u8], socket: &Path) -> Result<Status, ClientError> {
-    let nonsense = |reason: String| ClientError::Nonsense { socket: socket.to_owned(), reason };
+fn nonsense(socket: &Path, reason: impl Into<String>) -> ClientError {
+    ClientError::Nonsense { socket: socket.to_owned(), reason: reason.into() }
+}
+
+fn understand(answer: &[u8], socket: &Path) -> Result<Answer, ClientError> {
     match serde_json::from_slice(answer) {
-        Ok(Answer::Status(status)) if status.schema == SCHEMA => Ok(*status),
-        Ok(Answer::Status(status)) => Err(ClientError::Schema(u64::from(status.schema))),
+        Ok(Answer::Status(status)) if status.schema != SCHEMA => {
+            Err(ClientError::Schema(u64::from(status.schema)))
+        }
         Ok(Answer::Refused(refusal)) => Err(refusal.into()),
-        Ok(Answer::Record {}) => Err(nonsense("it sends a recording".to_owned())),
+        Ok(answer) => Ok(answer),
         Err(error) => {
             let value: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
             let schema = value.pointer("/status/schema").and_then(serde_json::Value::as_u64);
             Err(schema
                 .filter(|schema| *schema != u64::from(SCHEMA))
-                .map_or_else(|| nonsense(error.to_string()), ClientError::Schema))
+                .map_or_else(|| nonsense(socket, error.to_string()), ClientError::Schema))
         }
     }
 }

@@ -63,12 +63,20 @@ impl<S: Stream> Connection<S> {
         most: usize,
         end: impl Fn(&[u8], usize) -> bool,
     ) -> io::Result<Vec<u8>> {
+        self.read_pieces(&mut [0; 4096], most, end)
+    }
+
+    fn read_pieces(
+        &mut self,
+        piece: &mut [u8],
+        most: usize,
+        end: impl Fn(&[u8], usize) -> bool,
+    ) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let mut piece = [0; 4096];
         loop {
             self.wait()?;
             let before = bytes.len();
-            match self.stream.read(&mut piece) {
+            match self.stream.read(piece) {
                 Ok(0) => return Ok(bytes),
                 Ok(count) => bytes.extend_from_slice(&piece[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -86,7 +94,17 @@ impl<S: Stream> Connection<S> {
     /// Reads a line of at most `most` bytes; its end, and what comes after it, is not part of it. No end is an error
     /// (`UnexpectedEof`).
     pub(crate) fn read_line(&mut self, most: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = self.read_until(most, |bytes, newest| bytes[newest..].contains(&b'\n'))?;
+        let line = self.read_until(most, |bytes, newest| bytes[newest..].contains(&b'\n'))?;
+        Self::cut(line, most)
+    }
+
+    /// The same, but what comes after the line is left in the stream.
+    pub(crate) fn read_only_line(&mut self, most: usize) -> io::Result<Vec<u8>> {
+        let line = self.read_pieces(&mut [0], most, |bytes, _| bytes.ends_with(b"\n"))?;
+        Self::cut(line, most)
+    }
+
+    fn cut(mut bytes: Vec<u8>, most: usize) -> io::Result<Vec<u8>> {
         match bytes.iter().position(|byte| *byte == b'\n') {
             Some(end) if end <= most => {
                 bytes.truncate(end);

@@ -112,7 +112,7 @@ impl Daemon {
         if vm.policy.replace(policy) == Some(policy) {
             return Ok(());
         }
-        self.record(|| Record::VmPolicy { vm: id, policy });
+        self.recordings.push(|| Record::Policy { vm: id, policy });
         self.engine.configure_vm(id, policy)?;
         self.apply()
     }
@@ -159,7 +159,7 @@ impl Daemon {
     fn configure(&mut self, policy: frontdesk_engine::Config) -> Result<(), DaemonError> {
         if policy != self.policy {
             self.policy = policy.clone();
-            self.record(|| Record::Config(policy.clone()));
+            self.recordings.push(|| Record::Config(policy.clone()));
             self.engine.configure(policy)?;
         }
         Ok(())

@@ -40,7 +40,7 @@ impl Daemon {
 
     pub(super) fn feed(&mut self, kind: EventKind) -> Result<(), DaemonError> {
         let event = Event { at: monotonic(), kind };
-        self.record(|| Record::Event(event));
+        self.recordings.push(|| Record::Event(event));
         self.engine.on_event(&event);
         self.apply()
     }
@@ -81,7 +81,7 @@ impl Daemon {
         );
         let level = epoll::EventFlags::IN;
         epoll::add(&self.epoll, followed.qemu.pidfd(), Token::Death(id).encode(), level)?;
-        self.record(|| Record::Vm { vm: id, name: followed.name.clone() });
+        self.recordings.push(|| Record::Vm { vm: id, name: followed.name.clone() });
         self.feed(EventKind::VmAdded { vm: id, vcpus: vcpu_slots(&followed.qemu), weight: followed.weight })?;
         let mut current = Vec::new();
         match self.identities.follow(id, &followed.qemu, &mut current) {

@@ -2,7 +2,7 @@
 
 use super::followed::Followed;
 use super::{Daemon, monotonic};
-use crate::control::{self, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts};
+use crate::control::{self, RecordRequest, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts};
 use crate::identity::Identity;
 use crate::status::{DaemonFacts, status};
 
@@ -14,10 +14,22 @@ impl Daemon {
                 let answer = self.status(&request);
                 request.answer(answer);
             }
-            Some(Request::Record(request)) => {
-                request.refuse("this daemon can't record on request; see `run --record`");
-            }
+            Some(Request::Record(request)) => self.begin_recording(request),
             None => {}
+        }
+    }
+
+    /// Begins a recording in the middle of the daemon's life. It is completed when the client closes its half of the connection, or when the
+    /// daemon ends. A client that is slow holds nobody up: if it falls far behind, its recording ends.
+    fn begin_recording(&mut self, request: RecordRequest) {
+        if let Err(error) = self.recordings.room() {
+            return request.refuse(error.to_string());
+        }
+        // A client that has gone needs no recording.
+        let Ok(client) = request.accept() else { return };
+        let vms = self.vms.iter().map(|vm| (vm.id, vm.name.as_str()));
+        if let Err(error) = self.recordings.begin(client, &self.engine, vms) {
+            tracing::warn!("{error}");
         }
     }
 

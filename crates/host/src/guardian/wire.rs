@@ -79,4 +79,12 @@ mod tests {
         assert!(read_frame::<Message>(&u32::MAX.to_le_bytes()[..]).is_err(), "too large");
         assert!(write_frame(&mut bytes, &"x".repeat(2 << 20)).is_err(), "too large");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn fuzz_frames(length in 0..200u32, body in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let bytes = [&length.to_le_bytes()[..], &body].concat();
+            proptest::prop_assert!(read_frame::<Message>(&bytes[..]).is_err());
+        }
+    }
 }

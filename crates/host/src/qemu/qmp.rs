@@ -298,4 +298,43 @@ mod tests {
         let missing = Path::new("/nonexistent/socket");
         assert!(matches!(Qmp::connect(missing, Duration::from_secs(1)), Err(QmpError::Connect(_))));
     }
+
+    proptest::proptest! {
+        /// A listener that sends pieces of the protocol in any order, and hangs up.
+        #[test]
+        fn fuzz_conversations(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..24)) {
+            let _ = converse(&pieces.concat(), true);
+        }
+
+        #[test]
+        fn fuzz_bytes(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400), greets: bool) {
+            let hello = if greets { HELLO.as_bytes() } else { &[] };
+            let result = converse(&[hello, &bytes].concat(), true);
+            // By chance nothing of this is an answer.
+            proptest::prop_assert!(result.is_err());
+        }
+    }
+
+    const PIECES: &[&[u8]] = &[
+        b"{\"QMP\":{}}",
+        b"{\"return\":",
+        b"{\"error\":",
+        b"{\"event\":",
+        b"{}",
+        b"[]",
+        b"}",
+        b"]",
+        b"[[[[[[[[",
+        b"null",
+        b"\"desc\"",
+        b":",
+        b",",
+        b"\n",
+        b"\n",
+        b"\n",
+        b"1e999",
+        b"\"\\ud800\"",
+        b"\xff\xfe",
+        b"\0",
+    ];
 }

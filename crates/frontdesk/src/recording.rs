@@ -1,0 +1,45 @@
+//! Opening recordings, and what is common to the commands that read them.
+
+use anyhow::Context;
+use frontdesk_host::{Ending, Recording};
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+/// A recording from a file or from standard input.
+pub(crate) type Source = Recording<Box<dyn Read>>;
+
+/// Opens a file; `-` is standard input.
+pub(crate) fn open(path: &Path) -> anyhow::Result<Source> {
+    let name = path.display().to_string();
+    let source: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin().lock())
+    } else {
+        let file = File::open(path).with_context(|| format!("can't read {name}"))?;
+        Box::new(BufReader::new(file))
+    };
+    Ok(Recording::new(source, name)?)
+}
+
+/// Tells people if a recording has no end.
+pub(crate) fn warn_if_cut(recording: &Source) {
+    if let Some(Ending::Cut { bytes }) = recording.ending() {
+        let rest = match bytes {
+            0 => String::new(),
+            _ => format!("; {bytes} bytes of a last frame that is not whole were left out"),
+        };
+        let (name, records) = (recording.name(), recording.records());
+        eprintln!(
+            "frontdesk: {name} has no end, as if its recorder had been killed: {records} records were read{rest}"
+        );
+    }
+}
+
+/// Text from a recording, for a terminal: at most so many characters, and none that the terminal would obey.
+pub(crate) fn shown(text: &str, most: usize) -> String {
+    let clean = |c: char| if c.is_control() { '?' } else { c };
+    if text.chars().count() <= most {
+        return text.chars().map(clean).collect();
+    }
+    text.chars().take(most.saturating_sub(1)).map(clean).chain(['…']).collect()
+}

@@ -1,0 +1,41 @@
+//! Goes through a recording again.
+//!
+//! - [`verify`]: does the engine decide what it decided when the recording was made?
+//! - [`compare`]: what would it decide with other parameters?
+//! - [`sample`]: what would it decide if it saw guest tasks only where a vCPU leaves the guest?
+//! - [`TimelineBuilder`]: what ran where and when, for people.
+//!
+//! A replay is an open loop: the events are those of the recorded run, whatever the engine decides now.
+
+#![forbid(unsafe_code)]
+
+mod compare;
+mod rerun;
+mod sampled;
+mod timeline;
+mod totals;
+mod verify;
+
+pub use compare::{Comparison, Difference, Side, VmComparison, compare};
+pub use rerun::Rerun;
+pub use sampled::{Agreement, VmAgreement, sample};
+pub use timeline::{Examined, TimelineBuilder};
+pub use totals::Totals;
+pub use verify::{Mismatch, Verified, verify};
+
+use frontdesk_engine::ConfigError;
+use frontdesk_host::RecordError;
+
+/// A recording can't be gone through again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// It can't be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// It holds parameters that the engine refuses.
+    #[error("in the recording: {0}")]
+    Config(#[from] ConfigError),
+    /// It begins with neither parameters nor a state.
+    #[error("the recording does not begin with the engine's parameters or state")]
+    NoBeginning,
+}

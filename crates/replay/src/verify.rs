@@ -1,0 +1,106 @@
+//! Whether the same events give the same actions.
+
+use crate::{ReplayError, Rerun};
+use frontdesk_engine::{Action, Time};
+use frontdesk_host::{Record, Recording};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::io::Read;
+
+/// What going through a recording again gave.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verified {
+    /// Events told.
+    pub events: u64,
+    /// Actions decided again as recorded.
+    pub actions: u64,
+    /// From the first event to the last.
+    pub seconds: f64,
+    /// The first decision that is not as recorded; the replay ends there.
+    pub mismatch: Option<Mismatch>,
+}
+
+/// A decision that is not as recorded.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Mismatch {
+    /// Number of the record where it shows, from 1.
+    pub record: u64,
+    /// Seconds since the first event.
+    pub at_s: f64,
+    /// What was decided when the recording was made.
+    pub recorded: Option<Action>,
+    /// What is decided now.
+    pub decided: Option<Action>,
+}
+
+/// Goes through a recording with its own parameters and compares the actions one by one.
+///
+/// # Errors
+/// The recording can't be read to its end, or not be gone through.
+pub fn verify<R: Read>(recording: &mut Recording<R>) -> Result<Verified, ReplayError> {
+    let mut rerun = Rerun::new();
+    let mut verified = Verified::default();
+    let mut decided: VecDeque<Action> = VecDeque::new();
+    let mut span = Span::default();
+    while let Some(record) = recording.next().transpose()? {
+        let recorded = match &record {
+            Record::Applied { action, .. } | Record::Discarded(action) => Some(*action),
+            Record::Vm { .. } => continue,
+            _ => None,
+        };
+        let next = decided.pop_front();
+        if next != recorded {
+            let (record, at_s) = (recording.records(), span.seconds());
+            verified.mismatch = Some(Mismatch { record, at_s, recorded, decided: next });
+            break;
+        }
+        verified.actions += u64::from(recorded.is_some());
+        rerun.tell(&record)?;
+        if let Record::Event(event) = &record {
+            verified.events += 1;
+            span.add(event.at);
+        }
+        decided.extend(std::iter::from_fn(|| rerun.poll_action()));
+    }
+    // What the last event led to may have been cut off; a recording that ended in order has it.
+    if verified.mismatch.is_none()
+        && recording.ending() == Some(frontdesk_host::Ending::Complete)
+        && let Some(action) = decided.front()
+    {
+        let (record, at_s) = (recording.records() + 1, span.seconds());
+        verified.mismatch = Some(Mismatch { record, at_s, recorded: None, decided: Some(*action) });
+    }
+    verified.seconds = span.seconds();
+    Ok(verified)
+}
+
+/// From the first event to the latest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Span(Option<(Time, Time)>);
+
+impl Span {
+    pub(crate) fn add(&mut self, at: Time) {
+        let (first, last) = self.0.get_or_insert((at, at));
+        *first = (*first).min(at);
+        *last = (*last).max(at);
+    }
+
+    /// The latest time.
+    pub(crate) fn end(self) -> u64 {
+        self.0.map_or(0, |(_, last)| last.0)
+    }
+
+    pub(crate) fn nanos(self) -> u64 {
+        self.0.map_or(0, |(first, last)| last.since(first))
+    }
+
+    pub(crate) fn seconds(self) -> f64 {
+        seconds(self.nanos())
+    }
+}
+
+/// Nanoseconds as seconds; exact below 104 days.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
