@@ -69,8 +69,10 @@ impl DaemonProcess {
         };
         let (config, log) = (run_dir.join("policy.toml"), run_dir.join("daemon.log"));
         let recording = run_dir.join("daemon.rec");
-        let text = toml::to_string(policy)
+        let policy = toml::to_string(policy)
             .map_err(|error| failed("write the policy")(std::io::Error::other(error)))?;
+        // Whatever else runs on the host is no part of the experiment.
+        let text = format!("{policy}\n[vms]\nlibvirt = false\n");
         std::fs::write(&config, text).map_err(failed("write the policy"))?;
         let stderr = File::create(&log).map_err(failed("write the daemon's log"))?;
         let mut command = Command::new(frontdesk);
