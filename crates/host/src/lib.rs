@@ -17,7 +17,9 @@ pub mod sched;
 mod tcg;
 mod watch;
 
-pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, monotonic, stop_signal};
+pub use daemon::{
+    Daemon, DaemonConfig, DaemonError, LOCK, LockError, NOT_ACTING, Reloader, monotonic, stop_signal,
+};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Record, RecordError, read_recording};
 pub use tcg::{TcgError, TcgSource};
