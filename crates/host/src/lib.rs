@@ -21,7 +21,9 @@ mod status;
 mod tcg;
 mod watch;
 
-pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, monotonic, stop_signal};
+pub use daemon::{
+    Daemon, DaemonConfig, DaemonError, LOCK, LockError, NOT_ACTING, Reloader, monotonic, stop_signal,
+};
 pub use identity::{Identities, Identity, IdentityError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Ending, Record, RecordError, Recorder, Recording, read_recording};
