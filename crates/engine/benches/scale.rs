@@ -25,6 +25,8 @@ const MEMORY_BAR: usize = 64 << 10;
 const TASKS: u64 = 24;
 /// and those of one that wants to be a burden: more than are remembered, so that each switch finds one that was forgotten.
 const HOSTILE_TASKS: u64 = 300;
+/// Events that the daemon finds at a time.
+const TURN: usize = 16;
 const ECHO: TaskId = TaskId(7 << 12);
 /// Reads that never end: more than are remembered, too.
 const READS: u64 = 1100;
@@ -85,17 +87,20 @@ fn run(engine: &mut Engine, milliseconds: std::ops::Range<u64>, tasks: u64) -> T
         let stream = millisecond_of_events(number, tasks);
         events += stream.len() as u64;
         let begun = cpu_seconds();
-        actions += stream.iter().map(|event| tell(engine, event)).sum::<u64>();
+        for turn in stream.chunks(TURN) {
+            actions += turn.iter().map(|event| tell(engine, event)).sum::<u64>();
+            let now = turn.last().map_or(Time(0), |event| event.at);
+            if engine.next_deadline().is_some_and(|next| next <= now) {
+                engine.on_deadline(now);
+            }
+        }
         spent += cpu_seconds() - begun;
     }
     Taken { events: float(events) / seconds, actions: float(actions) / seconds, cpu: spent / seconds }
 }
 
-/// Tells the engine an event, and the time when it wants to be told; returns how many actions it decided.
+/// Tells the engine an event; returns how many actions it decided.
 fn tell(engine: &mut Engine, event: &Event) -> u64 {
-    while let Some(next) = engine.next_deadline().filter(|next| *next <= event.at) {
-        engine.on_deadline(next);
-    }
     engine.on_event(event);
     std::iter::from_fn(|| engine.poll_action()).count() as u64
 }

@@ -7,7 +7,7 @@ use crate::explain::{Cause, Decision, Reason, Recent, VmExplain};
 use crate::ledger::Ledger;
 use crate::nanos;
 use crate::state::Saved;
-use crate::vcpu::Boosted;
+use crate::vcpu::{Boosted, Vcpu};
 use crate::vm::Vm;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -398,6 +398,10 @@ impl Engine {
     /// A task was dispatched on a vCPU: a boost is for I/O-bound ones only.
     fn task_runs(&mut self, vm: VmId, index: u16, io_bound: bool) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
+        let concerned = |vcpu: &mut Vcpu| vcpu.boosted.is_some() || vcpu.falling_asleep;
+        if !state.vcpu(index).is_some_and(concerned) {
+            return;
+        }
         if !io_bound {
             // While the guest has not been told of the event, it has not preempted anybody for it.
             let awaits_delivery = state.awaits_delivery();

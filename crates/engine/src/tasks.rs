@@ -69,9 +69,10 @@ impl TaskTable {
         false
     }
 
-    /// Adds run time to a task. A task that was reclaimed meanwhile is not brought back.
+    /// Adds run time to the task that was dispatched last, if that is `id`.
     pub(crate) fn charge(&mut self, id: TaskId, ran: u64) {
-        if let Some(task) = self.tasks.peek_mut(&id) {
+        // It is the most recently used, so it need not be looked up.
+        if let Some((_, task)) = self.tasks.iter_mut().next().filter(|(latest, _)| **latest == id) {
             task.ran = task.ran.saturating_add(ran);
         }
     }
