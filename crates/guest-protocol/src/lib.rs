@@ -1,10 +1,10 @@
 //! What the reporter in a guest tells the host: which task runs on which vCPU since when.
 //!
 //! # The conversation
-//! Both sides speak over the virtio-serial port [`PORT_NAME`]. The host sends [`Request::Start`] when it has connected, and again when it
-//! wants to hear everything anew. The guest answers with [`Message::Hello`], then with what each vCPU runs as far as it knows that, and
-//! from then on tells each change; before the first request it says nothing. Whatever it sends at once is a *report*, which ends with
-//! [`Message::Sent`]. A guest that has nothing to tell sends an empty report each [`HEARTBEAT`].
+//! Both sides speak over the virtio-serial port [`PORT_NAME`]. When the host is connected, the guest says [`Message::Hello`], then what each
+//! vCPU runs as far as it knows that, and from then on each change. The host may ask it to begin anew with [`Request::Start`], and does so
+//! when it has connected. Whatever the guest sends at once is a *report*, which ends with [`Message::Sent`]. If it has nothing to tell, it
+//! sends an empty report each [`HEARTBEAT`].
 //!
 //! # Bytes
 //! A message is a [postcard](https://postcard.jamesmunns.com/wire-format) value, made free of zeros by COBS and ended by a zero, so that a
@@ -29,6 +29,9 @@ pub const VERSION: u16 = 1;
 
 /// Longest time between two reports. A guest that was silent for three times as long is gone.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// A host hangs up when a guest sends more.
+pub const MAX_MESSAGES_PER_SECOND: u32 = 100_000;
 
 /// Bytes of the longest message, its end included.
 pub const MAX_ENCODED: usize = 40;

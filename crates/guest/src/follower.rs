@@ -5,7 +5,7 @@ use crate::tasks::{Proc, Tasks, Thread};
 use frontdesk_guest_protocol::{MAGIC, Message, VERSION, encode};
 
 /// Bytes of a report. What has no place is lost, which bounds what the reporter costs.
-const REPORT: usize = 4096;
+const REPORT: usize = 1024;
 
 /// What is kept free in a report for the messages that end it.
 const RESERVE: usize = 64;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::tasks::tests::{Fake, kernel, user};
     use crate::tracepoint::{COMM, Switch};
-    use frontdesk_guest_protocol::{Decoder, Name};
+    use frontdesk_guest_protocol::{Decoder, MAX_MESSAGES_PER_SECOND, Name};
 
     fn follower() -> Follower<Fake> {
         let proc = Fake::from([
@@ -238,6 +238,17 @@ mod tests {
             told(&mut follower, 4),
             [name, run, Message::Lost { count: 8 }, Message::Sent { at_ns: 4 }]
         );
+    }
+
+    #[test]
+    fn the_host_never_takes_this_for_a_flood() {
+        let mut follower = follower();
+        let uptime = 1 << 50;
+        for round in 0..1000 {
+            follower.take(0, &to(uptime + round, if round % 2 == 0 { 0 } else { 60 }, "x"));
+        }
+        let reports_per_second = u64::from(u32::try_from(1_000_000_000 / crate::pacer::INTERVAL_NS).unwrap());
+        assert!(told(&mut follower, uptime).len() as u64 * reports_per_second < u64::from(MAX_MESSAGES_PER_SECOND));
     }
 
     #[test]

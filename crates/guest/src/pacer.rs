@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Time between two runs in the long term. It bounds what the reporter costs, and how late a report comes.
-const INTERVAL_NS: u64 = 1_000_000;
+pub(crate) const INTERVAL_NS: u64 = 1_000_000;
 
 /// Runs that may follow each other without a pause after a quiet time.
 const BURST: u64 = 32;

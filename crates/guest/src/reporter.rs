@@ -1,4 +1,4 @@
-//! The reporter's life: wait for a host that asks, then tell it what happens.
+//! The reporter's life: wait for a host that listens, then tell it what happens.
 
 use crate::follower::Follower;
 use crate::pacer::Pacer;
@@ -49,11 +49,10 @@ pub(crate) fn run(path: &Path) -> Result<Infallible, ReporterError> {
     watch(&tracepoint)?;
     let mut port = Port::open(path)?;
     loop {
-        if port.read()? == Some(true) {
+        if !wait(&port, &[], Duration::ZERO)?.contains(PollFlags::HUP) {
             while let End::Cpus = tell(&mut port, &tracepoint)? {}
-        } else {
-            sleep(PATIENCE);
         }
+        sleep(PATIENCE);
     }
 }
 

@@ -12,6 +12,7 @@ pub mod guardian;
 pub mod qemu;
 mod realtime;
 mod record;
+pub mod reporter;
 pub mod sched;
 mod tcg;
 
