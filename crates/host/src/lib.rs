@@ -16,6 +16,7 @@ pub mod kvm;
 pub mod qemu;
 mod realtime;
 mod record;
+pub mod reporter;
 pub mod sched;
 mod status;
 mod tcg;

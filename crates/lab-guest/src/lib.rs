@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Name of the virtio-serial port.
 pub const CONTROL_PORT: &str = "frontdesk.control";
 
+/// Name of the virtio-serial port of a [`Workload::Reporter`].
+pub const REPORTER_PORT: &str = "org.frontdesk.tasks.0";
+
 /// Kernel parameter that gives the guest's IPv4 address and prefix, as in `frontdesk.ip=10.77.0.2/24`.
 pub const IP_PARAMETER: &str = "frontdesk.ip";
 
@@ -137,6 +140,11 @@ pub enum Workload {
         repeat: bool,
         /// Whether the page cache is dropped before each run.
         cold: bool,
+    },
+    /// frontdesk's reporter, which tells the host which tasks run.
+    Reporter {
+        /// Path of the static program in the initramfs.
+        program: String,
     },
     /// What a guest does that wants to harm the host or its neighbours.
     Storm {

@@ -4,6 +4,7 @@
 mod init;
 mod network;
 mod parameter;
+mod ports;
 mod report;
 mod workload;
 

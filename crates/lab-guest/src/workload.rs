@@ -4,6 +4,7 @@
 mod disk;
 mod messages;
 mod program;
+mod reporter;
 mod servers;
 mod storm;
 
@@ -79,6 +80,7 @@ fn serve(workload: Workload, recorder: Recorder) -> Result<Infallible, Failure> 
         Workload::Churn => churn(recorder),
         Workload::Program { command, repeat: true, cold } => program::repeat(&command, cold, recorder),
         Workload::Program { command, repeat: false, cold } => program::keep(&command, cold),
+        Workload::Reporter { program } => reporter::run(&program),
         Workload::Storm { of: Storm::Packets } => storm::packets(recorder),
         Workload::Storm { of: Storm::Tasks } => storm::tasks(recorder),
         Workload::Storm { of: Storm::Switches } => storm::switches(recorder),

@@ -260,6 +260,7 @@ impl<'a> Lab<'a> {
                     guest_ip: link.guest,
                     prefix: link.prefix,
                 }),
+                reporter: false,
                 plugin: entry.tracked.then(|| config.plugin.clone()),
                 cpus: scenario.host.vm_cpus.clone(),
                 run_dir: lab.run_dir.clone(),

@@ -37,6 +37,7 @@ pub(crate) fn measure(
             disks: Vec::new(),
             time_slice: None,
             tap: None,
+            reporter: false,
             plugin,
             cpus: scenario.host.vm_cpus.clone(),
             run_dir: run_dir.to_owned(),

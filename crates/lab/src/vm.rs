@@ -2,8 +2,8 @@
 
 use crate::clock::{GuestClock, host_tsc};
 use frontdesk_lab_guest::{
-    Answer, CONTROL_PORT, DATA_PARAMETER, DEBIAN_PARAMETER, IP_PARAMETER, Measurement, Message, Op, Report,
-    Request, TIME_SLICE_PARAMETER, Work, Workload,
+    Answer, CONTROL_PORT, DATA_PARAMETER, DEBIAN_PARAMETER, IP_PARAMETER, Measurement, Message, Op,
+    REPORTER_PORT, Report, Request, TIME_SLICE_PARAMETER, Work, Workload,
 };
 use rustix::fs::OFlags;
 use rustix::io::FdFlags;
@@ -48,6 +48,8 @@ pub struct VmConfig {
     pub tap: Option<TapConfig>,
     /// Its disks, at most 26. The initramfs must be one for disks.
     pub disks: Vec<DiskConfig>,
+    /// Whether it has a port for frontdesk's reporter, at the socket [`Vm::reporter`].
+    pub reporter: bool,
     /// The TCG plugin to load, if any.
     pub plugin: Option<PathBuf>,
     /// Shortest time slice of the guest's scheduler, if not the kernel's.
@@ -192,6 +194,7 @@ pub struct Vm {
 #[derive(Debug)]
 struct Files {
     qmp: PathBuf,
+    reporter: PathBuf,
     console: PathBuf,
     stderr: PathBuf,
 }
@@ -199,7 +202,12 @@ struct Files {
 impl Files {
     fn of(config: &VmConfig) -> Files {
         let file = |suffix| config.run_dir.join(format!("{}.{suffix}", config.name));
-        Files { qmp: file("qmp"), console: file("console.log"), stderr: file("qemu.log") }
+        Files {
+            qmp: file("qmp"),
+            reporter: file("tasks"),
+            console: file("console.log"),
+            stderr: file("qemu.log"),
+        }
     }
 }
 
@@ -360,6 +368,12 @@ impl Vm {
     #[must_use]
     pub fn qmp(&self) -> &Path {
         &self.files.qmp
+    }
+
+    /// The socket of its port for frontdesk's reporter, if it has one.
+    #[must_use]
+    pub fn reporter(&self) -> &Path {
+        &self.files.reporter
     }
 
     /// The file that takes what the guest prints on its serial console.
@@ -562,6 +576,10 @@ fn arguments(
     add("device", "virtio-serial-pci");
     add("chardev", &format!("socket,id=control,fd={}", control.as_raw_fd()));
     add("device", &format!("virtserialport,chardev=control,name={CONTROL_PORT}"));
+    if config.reporter {
+        add("chardev", &format!("socket,id=tasks,path={},server=on,wait=off", escaped(&files.reporter)));
+        add("device", &format!("virtserialport,chardev=tasks,name={REPORTER_PORT}"));
+    }
     if let Some(tap) = &config.tap {
         let ifname = &tap.ifname;
         add("netdev", &format!("tap,id=net,ifname={ifname},script=no,downscript=no,vhost=off"));
@@ -604,6 +622,7 @@ mod tests {
             tap: None,
             disks,
             time_slice: None,
+            reporter: false,
             plugin: None,
             cpus: Vec::new(),
             run_dir: run_dir.into(),

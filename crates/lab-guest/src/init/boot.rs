@@ -1,8 +1,8 @@
 //! Makes a system of what the kernel leaves to init.
 
 use super::{InitError, failed};
-use crate::network;
 use crate::parameter::{self, Address};
+use crate::{network, ports};
 use frontdesk_lab_guest::{
     CONTROL_PORT, DATA, DATA_PARAMETER, DEBIAN, DEBIAN_PARAMETER, MODULES, MODULES_ORDER,
     TIME_SLICE_PARAMETER,
@@ -15,7 +15,7 @@ use rustix::system::{finit_module, sethostname};
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,8 @@ pub(super) fn boot() -> Result<File, InitError> {
         mount_at(&device, DEBIAN, "ext4", MountFlags::empty(), c"")?;
         furnish_debian()?;
     }
-    let port = control_port()?;
+    let port = ports::find(CONTROL_PORT).map_err(failed("looking for virtio-serial ports"))?;
+    let port = port.ok_or(InitError::NoControlPort)?;
     File::options().read(true).write(true).open(&port).map_err(failed(port.display().to_string()))
 }
 
@@ -136,15 +137,4 @@ fn disk(parameter: &'static str) -> Result<Option<String>, InitError> {
         sleep(Duration::from_millis(10));
     }
     Ok(Some(device))
-}
-
-fn control_port() -> Result<PathBuf, InitError> {
-    let ports =
-        std::fs::read_dir("/sys/class/virtio-ports").map_err(failed("looking for virtio-serial ports"))?;
-    for port in ports.flatten() {
-        if std::fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == CONTROL_PORT) {
-            return Ok(Path::new("/dev").join(port.file_name()));
-        }
-    }
-    Err(InitError::NoControlPort)
 }

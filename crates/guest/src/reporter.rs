@@ -1,0 +1,130 @@
+//! The reporter's life: wait for a host that listens, then tell it what happens.
+
+use crate::follower::Follower;
+use crate::pacer::Pacer;
+use crate::port::{Port, PortError};
+use crate::priority;
+use crate::rings::{self, Ring, RingError};
+use crate::tasks::System;
+use crate::tracepoint::{SchedSwitch, TracepointError};
+use frontdesk_guest_protocol::HEARTBEAT;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::convert::Infallible;
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often it looks whether a host has connected: the port can't be waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why the reporter can't go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReporterError {
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error(transparent)]
+    Tracepoint(#[from] TracepointError),
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    #[error("can not tell which CPUs are online: {0}")]
+    Cpus(io::Error),
+    #[error("waiting failed: {0}")]
+    Wait(#[from] Errno),
+}
+
+/// Why telling has ended.
+enum End {
+    /// Nobody listens any more.
+    Unheard,
+    /// CPUs came or went.
+    Cpus,
+}
+
+/// Tells whoever listens at the port at `path` what happens, for ever.
+pub(crate) fn run(path: &Path) -> Result<Infallible, ReporterError> {
+    let tracepoint = SchedSwitch::find()?;
+    if let Err(error) = priority::enter() {
+        eprintln!(
+            "frontdesk-guest: reports may come late while the guest computes, because this process can not become real-time: \
+             {error}; it needs root or CAP_SYS_NICE"
+        );
+    }
+    // What is missing is told before anybody listens.
+    watch(&tracepoint)?;
+    let mut port = Port::open(path)?;
+    loop {
+        if port.has_host()? {
+            while let End::Cpus = tell(&mut port, &tracepoint)? {}
+        }
+        sleep(PATIENCE);
+    }
+}
+
+/// Begins to watch all CPUs. Returns their rings, and how many vCPUs the guest has.
+fn watch(tracepoint: &SchedSwitch) -> Result<(Vec<Ring>, u16), ReporterError> {
+    let cpus = rings::cpus().map_err(ReporterError::Cpus)?;
+    let vcpus = cpus.iter().max().map_or(0, |last| last.saturating_add(1));
+    let rings = cpus.into_iter().map(|cpu| Ring::open(cpu, tracepoint));
+    Ok((rings.collect::<Result<_, _>>()?, vcpus))
+}
+
+/// Tells a host that listens what happens.
+fn tell(port: &mut Port, tracepoint: &SchedSwitch) -> Result<End, ReporterError> {
+    let (mut rings, vcpus) = watch(tracepoint)?;
+    let mut follower = Follower::new(System, vcpus);
+    follower.begin(now_ns());
+    let mut pacer = Pacer::default();
+    let mut heartbeat = Instant::now();
+    loop {
+        let begun = now_ns();
+        for ring in &mut rings {
+            let cpu = ring.cpu();
+            ring.drain(tracepoint, |entry| follower.take(cpu, &entry));
+        }
+        let due = heartbeat <= Instant::now();
+        if due {
+            if rings::cpus().map_err(ReporterError::Cpus)?.into_iter().ne(rings.iter().map(Ring::cpu)) {
+                return Ok(End::Cpus);
+            }
+            match port.read()? {
+                None => return Ok(End::Unheard),
+                Some(true) => follower.begin(now_ns()),
+                Some(false) => {}
+            }
+        }
+        if due || follower.has_news() {
+            send(port, &mut follower)?;
+        }
+        if due {
+            heartbeat = Instant::now() + HEARTBEAT;
+        }
+        sleep(pacer.ran(begun, now_ns()));
+        wait(&rings, heartbeat.saturating_duration_since(Instant::now()))?;
+    }
+}
+
+/// Waits until a ring has something, at most `timeout`. The port is left out: it would wake this process once more for each report.
+fn wait(rings: &[Ring], timeout: Duration) -> Result<(), ReporterError> {
+    let mut fds: Vec<_> = rings.iter().map(|ring| PollFd::new(ring, PollFlags::IN)).collect();
+    let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+    let timeout = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn send(port: &Port, follower: &mut Follower<System>) -> Result<(), PortError> {
+    let sent = port.write(follower.finish(now_ns()))?;
+    follower.finished(sent);
+    Ok(())
+}
+
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::MonotonicRaw);
+    let (seconds, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos)
+}

@@ -1,0 +1,195 @@
+//! What a guest tells, checked. The guest is not trusted: whatever it says, memory and work are bounded, and only what is said of its own
+//! VM can be wrong.
+
+use super::clock::{GuestClock, HostTime};
+use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
+use frontdesk_guest_protocol::{MAGIC, MAX_MESSAGES_PER_SECOND, Message, Name, VERSION};
+use lru::LruCache;
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+
+/// Changes in a report. A reporter of ours sends fewer than a hundred.
+const MAX_CHANGES: usize = 256;
+/// Events that wait to be due. What a flood brings in [`MAX_HOLD_NS`](super::clock::MAX_HOLD_NS) is less.
+const MAX_HELD: usize = 1024;
+/// Names that are kept: those that ran last.
+const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
+/// To be woken costs the daemon as much as so many messages. A reporter of ours does it a thousand times a second at most.
+const WAKE_COST: u32 = 20;
+
+/// What no reporter of ours does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offence {
+    /// It speaks another version.
+    Version(u16),
+    /// More messages than allowed.
+    Flood,
+}
+
+/// A change on a vCPU.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    vcpu: u16,
+    /// On the guest's clock.
+    at_ns: u64,
+    /// `None`: it has nothing to run.
+    task: Option<u32>,
+}
+
+/// Counts since the beginning. They saturate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReporterStats {
+    /// Changes that were taken.
+    pub changes: u64,
+    /// Changes that the guest could not tell.
+    pub lost: u64,
+    /// Messages that made no sense or were too many.
+    pub refused: u64,
+}
+
+/// What one guest told so far.
+#[derive(Debug)]
+pub(super) struct Session {
+    vcpus: u16,
+    /// Whether the guest has said hello, and nothing has made that void.
+    live: bool,
+    report: Vec<Change>,
+    clock: GuestClock,
+    /// Ordered by time.
+    held: VecDeque<(Time, Change)>,
+    names: LruCache<u32, Name>,
+    stats: ReporterStats,
+    /// Messages in the second that began then.
+    budget: (Time, u32),
+}
+
+impl Session {
+    pub(super) fn new(vcpus: u16) -> Session {
+        Session {
+            vcpus,
+            live: false,
+            report: Vec::new(),
+            clock: GuestClock::default(),
+            held: VecDeque::new(),
+            names: LruCache::new(MAX_NAMES),
+            stats: ReporterStats::default(),
+            budget: (Time::default(), 0),
+        }
+    }
+
+    pub(super) fn set_vcpus(&mut self, vcpus: u16) {
+        self.vcpus = vcpus;
+    }
+
+    /// Takes a message, or `None` for what is none. Returns whether it ended a report that can't be used because there was no hello.
+    pub(super) fn take(&mut self, message: Option<Message>, now: HostTime) -> Result<bool, Offence> {
+        self.charge(1, now.monotonic)?;
+        match message {
+            Some(Message::Hello { magic: MAGIC, version: VERSION, .. }) => {
+                self.live = true;
+                self.report.clear();
+                self.clock = GuestClock::default();
+                self.names.clear();
+            }
+            Some(Message::Hello { magic: MAGIC, version, .. }) => return Err(Offence::Version(version)),
+            None | Some(Message::Hello { .. }) => self.refuse(),
+            Some(Message::Sent { .. }) if !self.live => return Ok(true),
+            // The rest of a conversation with somebody else.
+            Some(_) if !self.live => {}
+            Some(Message::Name { task, name }) => {
+                // It came as it is: clean it.
+                self.names.put(task, Name::from_comm(name.as_str().as_bytes()));
+            }
+            Some(Message::Run { vcpu, at_ns, task }) => self.change(Change { vcpu, at_ns, task: Some(task) }),
+            Some(Message::Idle { vcpu, at_ns }) => self.change(Change { vcpu, at_ns, task: None }),
+            Some(Message::Lost { count }) => self.stats.lost = self.stats.lost.saturating_add(count.into()),
+            Some(Message::Sent { at_ns }) => self.finish_report(at_ns, now),
+        }
+        Ok(false)
+    }
+
+    /// The guest woke the daemon, with whatever came.
+    pub(super) fn woken(&mut self, now: HostTime) -> Result<(), Offence> {
+        self.charge(WAKE_COST, now.monotonic)
+    }
+
+    fn charge(&mut self, cost: u32, now: Time) -> Result<(), Offence> {
+        if now.since(self.budget.0) >= 1_000_000_000 {
+            self.budget = (now, 0);
+        }
+        self.budget.1 = self.budget.1.saturating_add(cost);
+        if self.budget.1 > MAX_MESSAGES_PER_SECOND { Err(Offence::Flood) } else { Ok(()) }
+    }
+
+    fn refuse(&mut self) {
+        self.stats.refused = self.stats.refused.saturating_add(1);
+    }
+
+    fn change(&mut self, change: Change) {
+        if change.vcpu < self.vcpus && self.report.len() < MAX_CHANGES {
+            self.report.push(change);
+        } else {
+            self.refuse();
+        }
+    }
+
+    fn finish_report(&mut self, sent_ns: u64, now: HostTime) {
+        let oldest = self.report.iter().map(|change| change.at_ns).min();
+        let mapping = self.clock.report(oldest, sent_ns, now);
+        for change in std::mem::take(&mut self.report) {
+            if self.held.len() >= MAX_HELD {
+                self.refuse();
+                continue;
+            }
+            // Never before what was told of this vCPU earlier.
+            let before = self.held.iter().rev().find(|(_, held)| held.vcpu == change.vcpu);
+            let due = before.map_or(Time(0), |(due, _)| *due).max(mapping.due(change.at_ns));
+            let place = self.held.partition_point(|(time, _)| *time <= due);
+            self.held.insert(place, (due, change));
+            self.stats.changes = self.stats.changes.saturating_add(1);
+        }
+    }
+
+    /// Appends what is due by `now` as events of `vm`.
+    pub(super) fn drain(&mut self, vm: VmId, now: Time, out: &mut Vec<Event>) {
+        while let Some((at, Change { vcpu, task, .. })) = self.held.pop_front_if(|(due, _)| *due <= now) {
+            let kind = match task {
+                Some(task) => {
+                    self.names.promote(&task);
+                    EventKind::TaskSwitch { vm, vcpu, task: TaskId(task.into()) }
+                }
+                None => EventKind::Halt { vm, vcpu },
+            };
+            out.push(Event { at, kind });
+        }
+    }
+
+    /// When the next event is due.
+    pub(super) fn next_due(&self) -> Option<Time> {
+        self.held.front().map(|(due, _)| *due)
+    }
+
+    /// What the guest said is void until it says hello again. Whether it was not before.
+    pub(super) fn distrust(&mut self) -> bool {
+        self.held.clear();
+        self.report.clear();
+        std::mem::take(&mut self.live)
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    pub(super) fn name(&self, task: TaskId) -> Option<&str> {
+        self.names.peek(&u32::try_from(task.0).ok()?).map(Name::as_str)
+    }
+
+    pub(super) fn stats(&self) -> ReporterStats {
+        self.stats
+    }
+
+    pub(super) fn hold_ns(&self) -> u64 {
+        self.clock.hold_ns()
+    }
+}

@@ -1,0 +1,313 @@
+//! The reporter in a real VM, beside the plugin, which sees the same task switches from outside.
+//!
+//! The static programs and the plugin are found as in `boot.rs`; the reporter by `FRONTDESK_REPORTER`.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use frontdesk_engine::{Event, EventKind, TaskId, VmId};
+use frontdesk_host::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
+use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
+use frontdesk_lab_guest::{Storm, Workload};
+use frontdesk_ring::{Consumer, Entry, Kind};
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
+const PATIENCE: Duration = Duration::from_secs(180);
+const VM: VmId = VmId(7);
+/// More than vCPUs, so that they take turns.
+const HOGS: usize = 5;
+/// Task switches to compare.
+const SWITCHES: usize = 500;
+
+fn built(variable: &str, default: &str) -> PathBuf {
+    let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
+        let test = std::env::current_exe().unwrap();
+        // TARGET/PROFILE/deps/TEST
+        test.ancestors().nth(3).unwrap().join(default)
+    });
+    assert!(path.is_file(), "{} is not there: build it, or set {variable}", path.display());
+    path
+}
+
+fn reporter() -> PathBuf {
+    built("FRONTDESK_REPORTER", "x86_64-unknown-linux-gnu/release/frontdesk-guest").canonicalize().unwrap()
+}
+
+fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> Vm {
+    let kernel = Kernel::resolve(kernel, None).unwrap();
+    let guest = built("FRONTDESK_GUEST", "x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
+    let initrd = run_dir.path().join("initrd");
+    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
+    add_to_initramfs(&initrd, &BTreeSet::from([reporter()])).unwrap();
+    let mut vm = Vm::boot(&VmConfig {
+        name: "test".into(),
+        vcpus,
+        memory_mib: 160,
+        kernel: kernel.image,
+        initrd,
+        tap: None,
+        disks: Vec::new(),
+        time_slice: None,
+        reporter: true,
+        plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
+        cpus: Vec::new(),
+        run_dir: run_dir.path().into(),
+        cgroup_procs: Vec::new(),
+    })
+    .unwrap();
+    vm.wait_ready(PATIENCE).unwrap();
+    vm
+}
+
+fn start_reporter(vm: &mut Vm) {
+    let program = reporter().to_str().unwrap().to_owned();
+    vm.start("reporter", Workload::Reporter { program }).unwrap();
+}
+
+/// What both sources say, until `enough` says so.
+struct Both {
+    ring: Consumer,
+    reporters: Reporters,
+    events: Vec<Event>,
+    /// By vCPU: time and address space.
+    switches: Vec<Vec<(u64, u64)>>,
+}
+
+impl Both {
+    fn new(vm: &Vm, vcpus: u16) -> Both {
+        let ring = Consumer::attach(frontdesk_ring::find(vm.pid()).unwrap().unwrap()).unwrap();
+        let reporters = Reporters::new().unwrap();
+        let mut both =
+            Both { ring, reporters, events: Vec::new(), switches: vec![Vec::new(); usize::from(vcpus)] };
+        both.connect(vm, vcpus);
+        both
+    }
+
+    fn connect(&mut self, vm: &Vm, vcpus: u16) {
+        assert!(self.reporters.follow(VM, vm.pid(), vcpus, HostTime::now().monotonic).unwrap());
+    }
+
+    fn source(&self) -> &ReporterSource {
+        self.reporters.get(VM).unwrap()
+    }
+
+    fn follow(&mut self, what: &str, mut enough: impl FnMut(&Both) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !enough(self) {
+            assert!(Instant::now() < deadline, "{what}: never seen; {:?}", self.source());
+            std::thread::sleep(Duration::from_millis(1));
+            let now = HostTime::now();
+            self.reporters.receive(now).unwrap();
+            self.reporters.drain(now.monotonic, &mut self.events);
+            for (vcpu, switches) in (0..).zip(&mut self.switches) {
+                self.ring.drain(vcpu, |Entry { at_ns, kind }| {
+                    if let Kind::Switch { task } = kind {
+                        switches.push((at_ns, task));
+                    }
+                });
+            }
+        }
+    }
+
+    /// By vCPU: time and task.
+    fn reported(&self) -> Vec<Vec<(u64, u64)>> {
+        let mut reported = vec![Vec::new(); self.switches.len()];
+        for event in &self.events {
+            if let EventKind::TaskSwitch { vcpu, task, .. } = event.kind {
+                reported[usize::from(vcpu)].push((event.at.0, task.0));
+            }
+        }
+        reported
+    }
+}
+
+/// The `count` tasks that ran most often, on any vCPU.
+fn most_frequent(switches: &[Vec<(u64, u64)>], count: usize) -> Vec<u64> {
+    let mut counts = HashMap::<u64, usize>::new();
+    switches.iter().flatten().for_each(|(_, task)| *counts.entry(*task).or_default() += 1);
+    let mut tasks: Vec<u64> = counts.keys().copied().collect();
+    tasks.sort_unstable_by_key(|task| std::cmp::Reverse(counts[task]));
+    tasks.truncate(count);
+    tasks
+}
+
+/// The order in which some tasks ran: others are left out, and who goes on after one of those is there once.
+fn order(switches: &[(u64, u64)], tasks: &[u64]) -> Vec<(u64, u64)> {
+    let mut order: Vec<(u64, u64)> =
+        switches.iter().copied().filter(|(_, task)| tasks.contains(task)).collect();
+    order.dedup_by_key(|(_, task)| *task);
+    order
+}
+
+/// Length of the longest sequence that is part of both.
+fn common(a: &[u64], b: &[u64]) -> usize {
+    let mut row = vec![0; b.len() + 1];
+    for x in a {
+        let mut diagonal = 0;
+        for (index, y) in b.iter().enumerate() {
+            let above = row[index + 1];
+            row[index + 1] = if x == y { diagonal + 1 } else { above.max(row[index]) };
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}
+
+fn agrees_with_the_plugin(kernel: &str) {
+    let run_dir = tempfile::tempdir().unwrap();
+    let mut vm = boot(&run_dir, kernel, 2);
+    let path = find_port(vm.pid()).unwrap().expect("QEMU's command line names the port");
+    assert_eq!(path, vm.reporter());
+    let mut both = Both::new(&vm, 2);
+    assert!(matches!(both.source().state(), ReporterState::Silent), "{:?}", both.source());
+
+    start_reporter(&mut vm);
+    for hog in 0..HOGS {
+        vm.start(&format!("hog{hog}"), Workload::Hog).unwrap();
+    }
+    both.follow("a hello", |both| both.source().is_live());
+    both.events.clear();
+    both.switches.iter_mut().for_each(Vec::clear);
+    both.follow("task switches", |both| both.switches.iter().all(|switches| switches.len() >= SWITCHES));
+    // What is still on its way.
+    let end = both.switches.iter().map(|switches| switches.last().unwrap().0).max().unwrap();
+    both.follow("the last of them", |both| {
+        both.reported().iter().all(|told| told.last().is_some_and(|last| last.0 > end))
+    });
+
+    let reported = both.reported();
+    let tasks = most_frequent(&reported, HOGS);
+    for task in &tasks {
+        assert_eq!(both.source().name(TaskId(*task)), Some("exe"), "what lab workloads are called");
+    }
+    // Which address space a task has: the one that the vCPU had loaded most often when the task was told to run.
+    let mut votes = HashMap::<(u64, u64), usize>::new();
+    for (told, seen) in reported.iter().zip(&both.switches) {
+        for (at, task) in told {
+            if let Some((_, space)) = seen[..seen.partition_point(|(time, _)| time <= at)].last() {
+                *votes.entry((*task, *space)).or_default() += 1;
+            }
+        }
+    }
+    let space_of: HashMap<u64, u64> = tasks
+        .iter()
+        .map(|task| {
+            let votes = votes.iter().filter(|((voter, _), _)| voter == task);
+            (*task, votes.max_by_key(|(_, count)| **count).unwrap().0.1)
+        })
+        .collect();
+    let spaces: Vec<u64> = space_of.values().copied().collect();
+    assert_eq!(BTreeSet::from_iter(&spaces).len(), HOGS, "one address space each: {votes:?}");
+    for vcpu in 0..2 {
+        let seen: Vec<u64> = order(&both.switches[vcpu], &spaces).iter().map(|(_, space)| *space).collect();
+        let told: Vec<u64> = order(&reported[vcpu], &tasks).iter().map(|(_, task)| space_of[task]).collect();
+        let matched = common(&seen, &told);
+        println!(
+            "{kernel}, vCPU {vcpu}: {matched} of {} switches told in order, {} told",
+            seen.len(),
+            told.len()
+        );
+        assert!(matched * 10 > seen.len() * 9, "{matched} of {}; {} told", seen.len(), told.len());
+    }
+    println!("{:?}, held back by {:?}", both.source().stats(), both.source().hold());
+    assert_eq!(both.source().stats().refused, 0);
+
+    // Without the reporter the VM goes on, and the source says that it is gone.
+    vm.stop("reporter").unwrap();
+    both.follow("the end of the reports", |both| !both.source().is_live());
+    both.follow("a note that the source is lost", |both| {
+        both.events.iter().any(|event| matches!(event.kind, EventKind::Lost { vm: Some(VM), .. }))
+    });
+    vm.check().unwrap();
+    // It comes back.
+    start_reporter(&mut vm);
+    both.events.clear();
+    both.follow("reports of another reporter", |both| {
+        both.source().is_live()
+            && both.events.iter().any(|event| matches!(event.kind, EventKind::TaskSwitch { .. }))
+    });
+    // So it does when frontdesk does.
+    both.reporters.unfollow(VM);
+    both.connect(&vm, 2);
+    assert!(!both.source().is_live());
+    both.follow("reports to another host", |both| both.source().is_live());
+    vm.shutdown(PATIENCE).unwrap();
+}
+
+#[test]
+fn agrees_with_the_plugin_on_linux_6_12() {
+    agrees_with_the_plugin("6.12-cloud");
+}
+
+#[test]
+fn agrees_with_the_plugin_on_linux_6_1() {
+    agrees_with_the_plugin("6.1-cloud");
+}
+
+/// CPU time of QEMU's threads so far: of the vCPU's, and of all others.
+fn cpu_times(vm: &Vm) -> (f64, f64) {
+    let (mut vcpu, mut others) = (0.0, 0.0);
+    for thread in std::fs::read_dir(format!("/proc/{}/task", vm.pid())).unwrap().flatten() {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let Some((name, rest)) = stat.rsplit_once(") ") else { continue };
+        let ticks: f64 = rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap()).sum();
+        *(if name.contains("(CPU ") { &mut vcpu } else { &mut others }) += ticks / 100.0;
+    }
+    (vcpu, others)
+}
+
+#[test]
+#[ignore = "a measurement, not a test"]
+fn what_it_costs() {
+    const ROUNDS: usize = 3;
+    const TIME: Duration = Duration::from_secs(4);
+    let run_dir = tempfile::tempdir().unwrap();
+    let mut vm = boot(&run_dir, "6.12-cloud", 1);
+    let mut both = Both::new(&vm, 1);
+    println!("load            reporter  changes/s  operations/s  vCPU thread  other threads");
+    for (name, loads) in [
+        ("idle", vec![]),
+        ("two hogs", vec![Workload::Hog, Workload::Hog]),
+        ("switch storm", vec![Workload::Storm { of: Storm::Switches }]),
+    ] {
+        for (number, load) in loads.iter().enumerate() {
+            vm.start(&format!("load{number}"), load.clone()).unwrap();
+        }
+        for round in 0..2 * ROUNDS {
+            let with = round % 2 == 1;
+            if with {
+                start_reporter(&mut vm);
+                both.follow("a hello", |both| both.source().is_live());
+            }
+            let operations = |vm: &mut Vm| -> u64 {
+                (0..loads.len()).map(|number| vm.report(&format!("load{number}")).unwrap().operations).sum()
+            };
+            let begun = Instant::now();
+            let before = (operations(&mut vm), both.source().stats().changes, cpu_times(&vm));
+            both.follow("the end of the time", |_| begun.elapsed() > TIME);
+            both.events.clear();
+            let after = (operations(&mut vm), both.source().stats().changes, cpu_times(&vm));
+            let seconds = begun.elapsed().as_secs_f64();
+            let per_second =
+                |before: u64, after: u64| u32::try_from(after - before).map_or(f64::NAN, f64::from) / seconds;
+            println!(
+                "{name:<15} {with:<9} {:<10.0} {:<13.0} {:<12.3} {:.4}",
+                per_second(before.1, after.1),
+                per_second(before.0, after.0),
+                (after.2.0 - before.2.0) / seconds,
+                (after.2.1 - before.2.1) / seconds,
+            );
+            if with {
+                vm.stop("reporter").unwrap();
+                both.follow("the end of the reports", |both| !both.source().is_live());
+            }
+        }
+        for number in 0..loads.len() {
+            vm.stop(&format!("load{number}")).unwrap();
+        }
+    }
+    println!("{:?}", both.source().stats());
+}
