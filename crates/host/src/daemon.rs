@@ -87,6 +87,8 @@ pub enum DaemonError {
     Realtime(#[from] realtime::RealtimeError),
     #[error("can't start the threads that look for VMs: {0}")]
     Threads(std::io::Error),
+    #[error("hearing of guest tasks failed: {0}")]
+    Identities(#[from] std::io::Error),
     #[error("waiting for events failed: {0}")]
     Wait(#[from] rustix::io::Errno),
 }
@@ -294,7 +296,8 @@ impl Daemon {
 
     /// Time until the engine or the rings want attention.
     fn timeout(&self) -> Timespec {
-        let deadline = self.engine.next_deadline().map_or(self.tick, |deadline| deadline.since(monotonic()));
+        let next = [self.engine.next_deadline(), self.identities.next_due()].into_iter().flatten().min();
+        let deadline = next.map_or(self.tick, |deadline| deadline.since(monotonic()));
         let nanos = i64::try_from(deadline.min(self.tick)).unwrap_or(0);
         Timespec { tv_sec: 0, tv_nsec: nanos }
     }

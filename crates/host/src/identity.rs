@@ -3,8 +3,9 @@
 use crate::bpf::BpfError;
 use crate::kvm::{KvmError, KvmSource, Method};
 use crate::qemu::QemuVm;
+use crate::reporter::{HostTime, ReporterSource, Reporters};
 use crate::tcg::{TcgError, TcgSource};
-use frontdesk_engine::{Event, EventKind, Time, VmId};
+use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ use std::{fmt, io};
 pub enum Identity {
     /// The QEMU plugin.
     Plugin,
+    /// The reporter that an operator installed in the guest.
+    Reporter,
     /// KVM, by eBPF.
     Kvm(Method),
 }
@@ -26,6 +29,7 @@ impl Identity {
     pub const fn name(self) -> &'static str {
         match self {
             Identity::Plugin => "QEMU plugin",
+            Identity::Reporter => "guest reporter",
             Identity::Kvm(method) => method.name(),
         }
     }
@@ -35,7 +39,7 @@ impl Identity {
     #[must_use]
     pub const fn is_exact(self) -> bool {
         match self {
-            Identity::Plugin => true,
+            Identity::Plugin | Identity::Reporter => true,
             Identity::Kvm(method) => method.is_exact(),
         }
     }
@@ -57,6 +61,11 @@ pub enum IdentityError {
     /// It runs under KVM, which does not tell.
     #[error("it runs under KVM: {0}")]
     Kvm(#[from] KvmError),
+    /// Only its reporter could tell.
+    #[error(
+        "it has a port for frontdesk's reporter, who is not heard of yet; is it installed in the guest and running?"
+    )]
+    NoReporter,
     /// It runs under TCG, where only the plugin tells.
     #[error(
         "it runs without hardware virtualisation and without frontdesk's QEMU plugin; start it with \
@@ -71,6 +80,9 @@ pub enum IdentityError {
         /// Why it failed.
         source: io::Error,
     },
+    /// Its reporter can't be listened to.
+    #[error("listening to its reporter: {0}")]
+    Reporter(io::Error),
     /// Waiting for its events can't be arranged.
     #[error("waiting for its events: {0}")]
     Wait(#[from] rustix::io::Errno),
@@ -84,6 +96,8 @@ pub enum IdentityError {
 pub struct Identities {
     epoll: OwnedFd,
     plugins: BTreeMap<VmId, TcgSource>,
+    /// While one speaks, it is believed rather than KVM.
+    reporters: Reporters,
     /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being unloaded.
     kvm: Option<KvmSource>,
     watched: Vec<Watched>,
@@ -99,15 +113,19 @@ struct Watched {
 
 /// What stands for KVM among the VMs in `epoll`: one ring serves all of them.
 const KVM: u64 = u64::MAX;
+/// The same for the reporters, which wait together.
+const REPORTERS: u64 = u64::MAX - 1;
 
 impl Identities {
     /// None yet.
     ///
     /// # Errors
     /// If the process can have no more descriptors.
-    pub fn new() -> Result<Identities, rustix::io::Errno> {
+    pub fn new() -> io::Result<Identities> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Identities { epoll, plugins: BTreeMap::new(), kvm: None, watched: Vec::new() })
+        let reporters = Reporters::new()?;
+        epoll::add(&epoll, reporters.fd(), epoll::EventData::new_u64(REPORTERS), epoll::EventFlags::IN)?;
+        Ok(Identities { epoll, plugins: BTreeMap::new(), reporters, kvm: None, watched: Vec::new() })
     }
 
     /// Finds the best source for a VM and follows the VM by it, afresh if it is followed already. Appends what its vCPUs run now, as far as it is
@@ -133,17 +151,31 @@ impl Identities {
             self.plugins.insert(vm, plugin);
             return Ok(Identity::Plugin);
         }
+        let has_port = self.listen(vm, qemu)?;
+        let result = self.follow_by_kvm(vm, qemu);
+        match (result, has_port) {
+            (Ok(identity), _) => Ok(identity),
+            (Err(_), true) => Err(IdentityError::NoReporter),
+            (Err(error), false) => {
+                self.unfollow(vm);
+                Err(error)
+            }
+        }
+    }
+
+    /// Listens to the guest's reporter, which may speak now or later; whether there is a port for one.
+    fn listen(&mut self, vm: VmId, qemu: &QemuVm) -> Result<bool, IdentityError> {
+        let vcpus = qemu.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1));
+        self.reporters.follow(vm, qemu.pid, vcpus, crate::monotonic()).map_err(IdentityError::Reporter)
+    }
+
+    fn follow_by_kvm(&mut self, vm: VmId, qemu: &QemuVm) -> Result<Identity, IdentityError> {
         if !runs_under_kvm(qemu.pid)? {
             return Err(IdentityError::NoPlugin);
         }
-        let result = self.kvm().and_then(|kvm| {
-            kvm.follow(vm, &threads(qemu)).map_err(KvmError::from)?;
-            Ok(Identity::Kvm(kvm.method()))
-        });
-        if result.is_err() {
-            self.unfollow(vm);
-        }
-        result
+        let kvm = self.kvm()?;
+        kvm.follow(vm, &threads(qemu)).map_err(KvmError::from)?;
+        Ok(Identity::Kvm(kvm.method()))
     }
 
     /// The VM has other vCPUs now.
@@ -152,6 +184,10 @@ impl Identities {
     /// If they can't be followed.
     pub fn refollow(&mut self, vm: VmId, qemu: &QemuVm) -> Result<(), BpfError> {
         // The plugin's ring has a place for every vCPU there can be.
+        if self.reporters.get(vm).is_some() {
+            // It is listened to already, so there is nothing that could fail.
+            let _ = self.listen(vm, qemu);
+        }
         match &mut self.kvm {
             Some(kvm) if kvm.follows(vm) => kvm.follow(vm, &threads(qemu)),
             _ => Ok(()),
@@ -177,6 +213,7 @@ impl Identities {
             // The eventfd lives on in QEMU.
             let _ = epoll::delete(&self.epoll, plugin.wake_fd());
         }
+        self.reporters.unfollow(vm);
         if let Some(kvm) = &mut self.kvm {
             kvm.unfollow(vm);
             if kvm.is_idle() {
@@ -192,7 +229,27 @@ impl Identities {
         if self.plugins.contains_key(&vm) {
             return Some(Identity::Plugin);
         }
+        if self.reports(vm) {
+            return Some(Identity::Reporter);
+        }
         self.kvm.as_ref().filter(|kvm| kvm.follows(vm)).map(|kvm| Identity::Kvm(kvm.method()))
+    }
+
+    /// Whether the guest's reporter is heard.
+    fn reports(&self, vm: VmId) -> bool {
+        self.reporters.get(vm).is_some_and(ReporterSource::is_live)
+    }
+
+    /// The name of a guest task, as the guest's reporter tells it; it can be printed.
+    #[must_use]
+    pub fn task_name(&self, vm: VmId, task: TaskId) -> Option<&str> {
+        self.reporters.get(vm)?.name(task)
+    }
+
+    /// When there is something to [drain](Self::drain) for which nobody is woken.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Time> {
+        self.reporters.next_due()
     }
 
     /// Becomes readable when a watched vCPU switches or halts, as far as that is seen.
@@ -205,11 +262,15 @@ impl Identities {
     ///
     /// # Errors
     /// If it can't be read, which no working kernel makes happen.
-    pub fn clear_wakes(&mut self) -> Result<(), rustix::io::Errno> {
+    pub fn clear_wakes(&mut self) -> io::Result<()> {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 16];
         let (events, _) = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()))?;
         for event in events {
             let source = event.data.u64();
+            if source == REPORTERS {
+                self.reporters.receive(HostTime::now())?;
+                continue;
+            }
             let is_of = |vm: VmId| match source {
                 KVM => !self.plugins.contains_key(&vm),
                 plugin => plugin == u64::from(vm.0),
@@ -281,11 +342,34 @@ impl Identities {
             let count = plugin.take_dropped();
             out.extend((count > 0).then(|| lost(vm, count)));
         }
+        let first = out.len();
         if let Some(kvm) = &mut self.kvm {
             kvm.drain(out)?;
+        }
+        // What a guest's reporter tells is exact, and has other names for the tasks.
+        let mut index = first;
+        while let Some(event) = out.get(index) {
+            match told_of(event.kind) {
+                Some(vm) if self.reports(vm) => drop(out.remove(index)),
+                _ => index += 1,
+            }
+        }
+        self.reporters.drain(now, out);
+        if let Some(kvm) = &mut self.kvm {
             out.extend(kvm.take_lost()?.into_iter().map(|(vm, count)| lost(vm, count)));
         }
         Ok(())
+    }
+}
+
+/// Whose guest tasks the event is about.
+fn told_of(kind: EventKind) -> Option<VmId> {
+    match kind {
+        EventKind::TaskSwitch { vm, .. }
+        | EventKind::TaskSeen { vm, .. }
+        | EventKind::Halt { vm, .. }
+        | EventKind::Resume { vm, .. } => Some(vm),
+        _ => None,
     }
 }
 

@@ -34,9 +34,11 @@ impl Daemon {
     }
 
     fn status(&mut self, request: &StatusRequest) -> Result<Status, Refusal> {
-        let known = self.vms.iter().filter_map(|vm| self.identities.of(vm.id));
-        let plugins = known.clone().filter(|identity| *identity == Identity::Plugin).count();
-        let kvm = known.count() - plugins;
+        let known: Vec<Identity> = self.vms.iter().filter_map(|vm| self.identities.of(vm.id)).collect();
+        let of = |one: fn(&Identity) -> bool| known.iter().filter(|identity| one(identity)).count();
+        let plugins = of(|identity| *identity == Identity::Plugin);
+        let reporters = of(|identity| *identity == Identity::Reporter);
+        let kvm = of(|identity| matches!(identity, Identity::Kvm(_)));
         let of_all = |count: usize| format!("{count} of {} VMs", self.vms.len());
         let source =
             |name: &str, in_use: bool, found: String| SourceStatus { name: name.to_owned(), in_use, found };
@@ -46,11 +48,21 @@ impl Daemon {
             sources: vec![
                 source("eBPF", true, "threads, packets and reads".to_owned()),
                 source("QEMU plugin", plugins > 0, of_all(plugins)),
+                source("guest reporter", reporters > 0, of_all(reporters)),
                 source("KVM by eBPF", kvm > 0, of_all(kvm)),
             ],
         };
         let vms = self.vms.iter().map(|vm| (vm.id, facts(vm, self.identities.of(vm.id))));
-        status(request, monotonic(), &self.engine, &mut self.tally, daemon, vms)
+        let mut status = status(request, monotonic(), &self.engine, &mut self.tally, daemon, vms)?;
+        for told in &mut status.vms {
+            let Some(vm) = self.vms.iter().find(|vm| vm.name == told.name) else { continue };
+            for task in told.vcpus.iter_mut().flat_map(|vcpu| &mut vcpu.tasks) {
+                task.name = self.identities.task_name(vm.id, task.id).map(str::to_owned);
+                // Those that a reporter names are its process ids.
+                task.pid = task.name.as_ref().and_then(|_| u32::try_from(task.id.0).ok());
+            }
+        }
+        Ok(status)
     }
 }
 
