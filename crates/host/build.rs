@@ -6,7 +6,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-const SOURCE: &str = "bpf/frontdesk.bpf.c";
+/// What listens, and the scheduler, which only some kernels can load: an object each.
+const OBJECTS: [&str; 2] = ["frontdesk", "scx"];
 /// Distributions install clang under its plain name, under a name with its version, or both.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=24;
 
@@ -14,12 +15,18 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
     println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
-    libbpf_cargo::SkeletonBuilder::new()
-        .source(SOURCE)
-        .clang(clang())
-        .clang_args(["-I", "bpf", "-Wall", "-Werror", "-mcpu=v3"])
-        .build_and_generate(out.join("frontdesk.skel.rs"))
-        .unwrap_or_else(|e| panic!("cannot build {SOURCE} (needs clang, libelf-dev and zlib1g-dev): {e:#}"));
+    let clang = clang();
+    for object in OBJECTS {
+        let source = format!("bpf/{object}.bpf.c");
+        libbpf_cargo::SkeletonBuilder::new()
+            .source(&source)
+            .clang(&clang)
+            .clang_args(["-I", "bpf", "-Wall", "-Werror", "-mcpu=v3"])
+            .build_and_generate(out.join(format!("{object}.skel.rs")))
+            .unwrap_or_else(|e| {
+                panic!("cannot build {source} (needs clang, libelf-dev and zlib1g-dev): {e:#}")
+            });
+    }
 }
 
 /// The compiler: what the variable CLANG names, else `clang`, else the newest `clang-VERSION`.
@@ -38,6 +45,8 @@ fn clang() -> String {
         .chain(VERSIONS.rev().map(|version| format!("clang-{version}")))
         .find(runs)
         .unwrap_or_else(|| {
-            panic!("no clang on the PATH to build {SOURCE}; install it or name one in the variable CLANG")
+            panic!(
+                "no clang on the PATH to build the BPF programs; install it or name one in the variable CLANG"
+            )
         })
 }

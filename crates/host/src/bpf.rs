@@ -428,7 +428,7 @@ fn advice() -> String {
 }
 
 /// Sends libbpf's messages to the log: what matters is in the errors.
-fn silence_libbpf() {
+pub(crate) fn silence_libbpf() {
     fn to_log(_: PrintLevel, message: String) {
         tracing::debug!(target: "libbpf", "{}", message.trim_end());
     }

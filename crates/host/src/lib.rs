@@ -13,6 +13,7 @@ pub mod qemu;
 mod realtime;
 mod record;
 pub mod sched;
+pub mod scx;
 mod tcg;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, monotonic, stop_signal};

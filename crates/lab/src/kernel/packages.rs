@@ -85,7 +85,7 @@ impl Apt {
         let images = self.search(&format!(r"^linux-image-{version}\.[^ ]*-{flavour}-amd64$"))?;
         let Some(image) = newest(images.iter().map(String::as_str)) else { return Ok(Vec::new()) };
         let release = escaped(image.trim_start_matches("linux-image-"));
-        let mut packages = self.search(&format!("^linux-(binary|modules)-{release}$"))?;
+        let mut packages = self.search(&format!("^linux-(base|binary|modules)-{release}$"))?;
         packages.push(image.to_owned());
         Ok(packages)
     }
