@@ -9,6 +9,7 @@ pub mod cgroup;
 mod daemon;
 pub mod doctor;
 pub mod guardian;
+mod mechanism;
 pub mod qemu;
 mod realtime;
 mod record;
@@ -17,6 +18,7 @@ pub mod scx;
 mod tcg;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, monotonic, stop_signal};
+pub use mechanism::{Mechanism, MechanismChoice, MechanismError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Record, RecordError, read_recording};
 pub use tcg::{TcgError, TcgSource};

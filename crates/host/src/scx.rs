@@ -104,6 +104,13 @@ pub struct Scx {
     _link: Link,
 }
 
+impl std::fmt::Debug for Scx {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Scx").field("vms", &self.vms).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
 struct Adopted {
     /// Number of its account.
     account: u32,
@@ -112,6 +119,7 @@ struct Adopted {
     boosted: BTreeSet<u16>,
 }
 
+#[derive(Debug)]
 struct Held {
     thread: ThreadId,
     original: Attributes,
@@ -278,11 +286,6 @@ impl Scx {
     /// # Errors
     /// If a thread can not be restored: the guardian still has it on record.
     pub fn release(&mut self, vm: VmId, guardian: &Guardian) -> Result<(), ScxError> {
-        let boosted: Vec<u16> =
-            self.vms.get(&vm).into_iter().flat_map(|vm| vm.boosted.iter().copied()).collect();
-        for vcpu in boosted {
-            self.apply(vm, vcpu, Boost::None)?;
-        }
         let Some(adopted) = self.vms.remove(&vm) else { return Ok(()) };
         let mut result = Ok(());
         for Held { thread, original, undo } in adopted.threads {

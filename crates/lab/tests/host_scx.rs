@@ -1,12 +1,15 @@
-//! sched_ext trials.
-#[allow(dead_code)]
+//! The sched_ext mechanism of `frontdesk-host`, on kernels that have sched_ext.
+//!
+//! The host that runs the tests may have none. So this program boots VMs with itself as init, and does the trials in there. It is also
+//! the guardian, the work that stands for VMs, and the owner of a scheduler that is killed.
+//!
+//! What `--nocapture` prints as "measured" is what `docs/sched-ext.md` tells.
+
 mod inside;
+mod scx;
 #[path = "../../host/tests/host/support.rs"]
-#[allow(dead_code)]
 mod support;
 
-use anyhow::Result;
-use frontdesk_host::scx::{self, Scx};
 use inside::INSIDE;
 use libtest_mimic::{Arguments, ColorSetting};
 use std::{
@@ -21,11 +24,15 @@ fn main() -> ExitCode {
     }
     match env::args().nth(1).as_deref() {
         Some("guardian") => return frontdesk_host::guardian::run(),
+        Some(scx::work::WORK) => return scx::work::run(),
+        Some(scx::OWNER) => return scx::owner(),
         Some(INSIDE) => return trials(),
         _ => {}
     }
     let mut arguments = Arguments::from_args();
+    // One VM at a time is load enough.
     arguments.test_threads = Some(1);
+    // The first has no server that keeps ordinary threads from starving those of sched_ext, the second has.
     let trials = vec![
         trial("scx_trials_pass_on_linux_6_16", || inside::trials_pass("6.16-cloud", 2, 512, &["scx_"])),
         trial("scx_trials_pass_on_linux_7_3", || inside::trials_pass("7.3-cloud", 2, 512, &["scx_"])),
@@ -33,19 +40,16 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
+/// The trials themselves, in a VM.
 fn trials() -> ExitCode {
-    // The console is shown only if something fails: then what the verifier says is wanted.
-    tracing_subscriber::fmt().with_env_filter("debug").with_ansi(false).init();
+    // The console is shown if something fails, and then what the verifier says is wanted; to standard error, for trials print lines of
+    // their own.
+    tracing_subscriber::fmt()
+        .with_env_filter("libbpf=debug,warn")
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
-    libtest_mimic::run(&arguments, vec![trial("scx_loads", loads)]).exit_code()
-}
-
-fn loads() -> Result<()> {
-    scx::probe()?;
-    let scx = Scx::load()?;
-    println!("state {}", std::fs::read_to_string("/sys/kernel/sched_ext/state")?);
-    println!("{:?}", Scx::load().err().map(|e| e.to_string()));
-    println!("{:?}", scx.ejected());
-    Ok(())
+    libtest_mimic::run(&arguments, scx::trials()).exit_code()
 }
