@@ -169,6 +169,13 @@ static __always_inline void forfeit(struct account *account, u64 weight)
 		__sync_val_compare_and_swap(&account->vtime, vtime, least);
 }
 
+/* Nobody who waits is further behind than this. */
+static __always_inline void advance(u64 vtime)
+{
+	if (before(frontier, vtime))
+		frontier = vtime;
+}
+
 /* Charges what the thread on the CPU has run since the last time, boosted or not. */
 static __always_inline void charge(struct task_struct *p, struct cpu *cpu, struct account *account, u64 weight)
 {
@@ -288,6 +295,8 @@ static __always_inline bool stays(struct task_struct *prev)
 	if (head)
 		first = !before(((struct task_struct___scx *)head)->scx.dsq_vtime, vtime);
 	bpf_iter_scx_dsq_destroy(&it);
+	if (first)
+		advance(vtime);
 	return first;
 }
 
@@ -324,8 +333,9 @@ void BPF_PROG(frontdesk_running, struct task_struct *p)
 	__sync_fetch_and_add(&account->runs, 1);
 	if (cpu->rank <= BOOSTED_VCPU)
 		__sync_fetch_and_add(&account->boosted_runs, 1);
-	else if (before(frontier, account->vtime))
-		frontier = account->vtime;
+	else
+		/* As it was when the thread began to wait: its VM may have run on, elsewhere. */
+		advance(((struct task_struct___scx *)p)->scx.dsq_vtime);
 }
 
 SEC("struct_ops/frontdesk_tick")

@@ -7,6 +7,7 @@
 
 mod inside;
 mod scx;
+#[allow(dead_code)] // The trials here use only a part of it.
 #[path = "../../host/tests/host/support.rs"]
 mod support;
 
