@@ -6,7 +6,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-const SOURCES: [&str; 2] = ["frontdesk", "kvm"];
+/// What listens, to any kernel and to KVM, and the scheduler, which only some kernels can load: an object each.
+const OBJECTS: [&str; 3] = ["frontdesk", "kvm", "scx"];
 /// Distributions install clang under its plain name, under a name with its version, or both.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=24;
 
@@ -14,13 +15,14 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
     println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
-    for name in SOURCES {
-        let source = format!("bpf/{name}.bpf.c");
+    let clang = clang();
+    for object in OBJECTS {
+        let source = format!("bpf/{object}.bpf.c");
         libbpf_cargo::SkeletonBuilder::new()
             .source(&source)
-            .clang(clang())
+            .clang(&clang)
             .clang_args(["-I", "bpf", "-Wall", "-Werror", "-mcpu=v3"])
-            .build_and_generate(out.join(format!("{name}.skel.rs")))
+            .build_and_generate(out.join(format!("{object}.skel.rs")))
             .unwrap_or_else(|e| {
                 panic!("cannot build {source} (needs clang, libelf-dev and zlib1g-dev): {e:#}")
             });

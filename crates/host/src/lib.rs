@@ -13,12 +13,14 @@ pub mod doctor;
 pub mod guardian;
 mod identity;
 pub mod kvm;
+mod mechanism;
 pub mod qemu;
 mod realtime;
 mod record;
 pub mod reporter;
 pub mod sched;
 mod status;
+pub mod scx;
 mod tcg;
 mod watch;
 
@@ -26,6 +28,7 @@ pub use daemon::{
     Daemon, DaemonConfig, DaemonError, LOCK, LockError, NOT_ACTING, Reloader, monotonic, stop_signal,
 };
 pub use identity::{Identities, Identity, IdentityError};
+pub use mechanism::{Mechanism, MechanismChoice, MechanismError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Ending, Record, RecordError, Recorder, Recording, read_recording};
 pub use tcg::{TcgError, TcgSource};

@@ -1,5 +1,7 @@
 //! The kernels that lab VMs run.
 
+mod packages;
+
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,7 +65,7 @@ pub struct Kernel {
 impl Kernel {
     /// Finds the kernel called `name`: a Debian package series ("6.1-cloud", "6.12-cloud"), which is
     /// downloaded to the user's cache folder the first time and kept from then on, or the path of a kernel
-    /// image, with `modules`.
+    /// image, with `modules`. Series that this machine's package lists do not know are looked for in a newer suite of the same mirror.
     ///
     /// # Errors
     /// [`KernelError`] if the name makes no sense, or the kernel is not there and can not be fetched.
@@ -100,18 +102,19 @@ impl Kernel {
         Ok(self)
     }
 
-    /// The kernel in an unpacked package.
+    /// The kernel in an unpacked package. Newer ones keep all of it with the modules.
     fn in_package(root: &Path) -> Result<Kernel, KernelError> {
-        let boot = root.join("boot");
-        for entry in std::fs::read_dir(&boot).map_err(io_error(&boot))? {
-            let image = entry.map_err(io_error(&boot))?.path();
-            let name = image.file_name().and_then(OsStr::to_str).unwrap_or_default();
-            if let Some(release) = name.strip_prefix("vmlinuz-") {
-                let modules = root.join("lib/modules").join(release);
-                return Ok(Kernel { image, modules });
+        for folder in ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder)) {
+            for entry in std::fs::read_dir(&folder).into_iter().flatten() {
+                let modules = entry.map_err(io_error(&folder))?.path();
+                let release = modules.file_name().and_then(OsStr::to_str).unwrap_or_default();
+                let images = [root.join("boot").join(format!("vmlinuz-{release}")), modules.join("vmlinuz")];
+                if let Some(image) = images.into_iter().find(|image| image.is_file()) {
+                    return Ok(Kernel { image, modules });
+                }
             }
         }
-        Err(KernelError::Missing { path: boot, what: "no kernel image is in the package" })
+        Err(KernelError::Missing { path: root.into(), what: "no kernel image is in the package" })
     }
 }
 
@@ -140,7 +143,7 @@ impl<'a> Series<'a> {
             std::fs::create_dir_all(&kernels).map_err(io_error(&kernels))?;
             // Fetched beside the final place and renamed, so that what is there is always whole.
             let work = tempfile::tempdir_in(&kernels).map_err(io_error(&kernels))?;
-            let unpacked = self.fetch(work.path())?;
+            let unpacked = packages::fetch(self, work.path())?;
             match std::fs::rename(&unpacked, &root) {
                 // Another process was faster.
                 Err(_) if root.exists() => {}
@@ -149,41 +152,6 @@ impl<'a> Series<'a> {
         }
         Kernel::in_package(&root)?.checked()
     }
-
-    /// Downloads the newest package of the series and unpacks it.
-    fn fetch(&self, work: &Path) -> Result<PathBuf, KernelError> {
-        let (version, flavour) = (self.version.replace('.', r"\."), self.flavour);
-        let pattern = format!(r"^linux-image-{version}\.[^ ]*-{flavour}-amd64$");
-        let found = run(Command::new("apt-cache").args(["search", "--names-only", &pattern]))?;
-        let package = newest(found.lines().filter_map(|line| line.split_whitespace().next()));
-        let package = package.ok_or_else(|| KernelError::NoPackage {
-            series: self.name.to_owned(),
-            package: format!("linux-image-{}.*-{flavour}-amd64", self.version),
-        })?;
-        run(Command::new("apt-get").args(["download", package]).current_dir(work))?;
-        let is_package = |path: &PathBuf| path.extension() == Some(OsStr::new("deb"));
-        let mut files = std::fs::read_dir(work).map_err(io_error(work))?.flatten().map(|entry| entry.path());
-        let file = files.find(is_package).ok_or_else(|| KernelError::Missing {
-            path: work.into(),
-            what: "apt-get download left no package",
-        })?;
-        let root = work.join("root");
-        run(Command::new("dpkg").arg("-x").args([&file, &root]))?;
-        let kernel = Kernel::in_package(&root)?;
-        // What the package's installation would do.
-        let (release, _) = kernel.release_and_root()?;
-        run(Command::new("depmod").arg("-b").arg(&root).arg(release))?;
-        Ok(root)
-    }
-}
-
-/// The package with the highest version: its numbers compared one by one.
-fn newest<'a>(packages: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    packages.max_by_key(|package| {
-        let version = package.trim_end_matches("amd64");
-        let numbers = version.split(|character: char| !character.is_ascii_digit());
-        numbers.filter_map(|number| number.parse().ok()).collect::<Vec<u64>>()
-    })
 }
 
 fn cache_folder() -> Result<PathBuf, KernelError> {
@@ -217,18 +185,6 @@ pub(crate) fn run(command: &mut Command) -> Result<String, KernelError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_newest_package_is_by_number_not_by_letter() {
-        let packages = [
-            "linux-image-6.12.9+deb12-cloud-amd64",
-            "linux-image-6.12.90+deb12-cloud-amd64",
-            "linux-image-6.12.90+deb12.1-cloud-amd64",
-            "linux-image-6.12.85+deb12-cloud-amd64",
-        ];
-        assert_eq!(newest(packages.into_iter()), Some(packages[2]));
-        assert_eq!(newest(std::iter::empty()), None);
-    }
 
     #[test]
     fn names_are_series_or_paths_with_modules() {

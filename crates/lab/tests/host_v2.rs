@@ -10,45 +10,23 @@ mod boost;
 mod cgroup;
 #[path = "../../host/tests/host/guardian.rs"]
 mod guardian;
+mod inside;
 #[path = "../../host/tests/host/support.rs"]
 mod support;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use frontdesk_host::cgroup::{Hierarchy, Version};
-use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
+use inside::INSIDE;
 use libtest_mimic::{Arguments, ColorSetting};
-use rustix::{
-    io::Errno,
-    mount::{MountFlags, mount},
-    process::{WaitOptions, setsid, wait},
-    system::{RebootCommand, reboot},
-    termios::tcdrain,
-};
 use std::{
-    collections::BTreeSet,
-    env, fs, io,
-    path::{Path, PathBuf},
-    process::{self, Command, ExitCode},
-    thread,
-    time::{Duration, Instant},
+    env,
+    process::{self, ExitCode},
 };
 use support::trial;
 
-/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
-
-/// What the trials run beside this program itself.
-const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
-
-/// The argument with which init starts this program.
-const INSIDE: &str = "trials-inside-the-vm";
-
-/// What init prints when the trials have passed.
-const PASSED: &str = "init: the trials ended with exit status: 0";
-
 fn main() -> ExitCode {
     if process::id() == 1 {
-        init();
+        inside::init();
     }
     match env::args().nth(1).as_deref() {
         Some("guardian") => return frontdesk_host::guardian::run(),
@@ -67,101 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn host_trials_pass_on(kernel: &str) -> Result<()> {
-    let run_dir = tempfile::tempdir()?;
-    let kernel = Kernel::resolve(kernel, None)?;
-    let program = env::current_exe()?;
-    let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &program, &initrd, false)?;
-    let tools = TOOLS.map(PathBuf::from);
-    let mut files = libraries(&program)?;
-    for tool in &tools {
-        files.extend(libraries(tool)?);
-    }
-    files.extend(tools);
-    add_to_initramfs(&initrd, &files)?;
-    let mut vm = Vm::boot(&VmConfig {
-        name: "host-v2".into(),
-        vcpus: 1,
-        memory_mib: 384,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: Vec::new(),
-        time_slice: None,
-        reporter: false,
-        plugin: None,
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
-    })?;
-    let deadline = Instant::now() + PATIENCE;
-    while vm.is_alive() && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(50));
-    }
-    let console = fs::read(vm.console())?;
-    let console = String::from_utf8_lossy(&console);
-    all_passed(&console).with_context(|| format!("the VM's console:\n{console}"))
-}
-
-/// The libraries that a program loads, and the loader.
-fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output().context("start ldd")?;
-    ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
-    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
-    let text = String::from_utf8(output.stdout)?;
-    let path =
-        |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
-    Ok(text.lines().filter_map(path).collect())
-}
-
-fn all_passed(console: &str) -> Result<()> {
-    let passed = |prefix: &str| {
-        console
-            .lines()
-            .any(|line| line.starts_with(&format!("test {prefix}")) && line.trim_end().ends_with(" ok"))
-    };
-    for prefix in ["boost_", "cgroup_", "cgroup_v2_", "guardian_"] {
-        ensure!(passed(prefix), "no trial {prefix}* passed");
-    }
-    ensure!(console.contains("test result: ok.") && console.contains(" 0 failed"), "not all trials passed");
-    ensure!(console.lines().any(|line| line.trim_end() == PASSED), "the trials did not end well");
-    Ok(())
-}
-
-/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM off.
-fn init() -> ! {
-    if let Err(e) = set_up_and_run_trials() {
-        println!("init: {e:#}");
-    }
-    let _ = tcdrain(io::stdout());
-    // If even that fails, the end of process 1 panics the kernel, which ends the VM.
-    let _ = reboot(RebootCommand::PowerOff);
-    process::exit(1)
-}
-
-fn set_up_and_run_trials() -> Result<()> {
-    setsid().context("setsid")?;
-    let mounts = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", "/sys/fs/cgroup")];
-    for (kind, target) in mounts {
-        match mount(kind, target, kind, MountFlags::empty(), None) {
-            // The kernel may have mounted devtmpfs.
-            Ok(()) | Err(Errno::BUSY) => {}
-            Err(e) => return Err(e).with_context(|| format!("mount {target}")),
-        }
-    }
-    let trials = Command::new("/proc/self/exe").arg(INSIDE).env("PATH", "/bin").spawn().context("trials")?;
-    // Orphans become children of process 1, and stay zombies until it waits for them.
-    loop {
-        if let Some((pid, status)) = wait(WaitOptions::empty())?
-            && pid.as_raw_nonzero().get() == trials.id().cast_signed()
-        {
-            match status.exit_status() {
-                Some(code) => println!("init: the trials ended with exit status: {code}"),
-                None => println!("init: the trials ended with {status:?}"),
-            }
-            return Ok(());
-        }
-    }
+    inside::trials_pass(kernel, 1, 384, &["boost_", "cgroup_", "cgroup_v2_", "guardian_"])
 }
 
 /// The trials themselves, in a VM.

@@ -1,0 +1,180 @@
+//! How boosts are carried out: by real-time priority, or by a scheduler of frontdesk's own. The same actions drive both.
+
+use crate::{
+    boost::{BoostError, Booster},
+    cgroup::RealTimeRule,
+    guardian::Guardian,
+    sched::ThreadId,
+    scx::{Scx, ScxError},
+};
+use frontdesk_engine::{Boost, VmId};
+use std::collections::HashMap;
+
+/// Which mechanism is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MechanismChoice {
+    /// Real time, where the kernel lets VMs in control groups be real-time at all; otherwise sched_ext.
+    ///
+    /// Real time comes first because the kernel runs every ordinary thread before those of sched_ext: a process beside the VMs that
+    /// computes would take nearly the whole CPU from them. `docs/sched-ext.md` has the measurements.
+    #[default]
+    Auto,
+    /// Real-time priority while boosted; the VMs stay with the kernel's scheduler.
+    RealTime,
+    /// sched_ext, and real time where that is absent, taken or ejected.
+    SchedExt,
+}
+
+/// Why a boost can't be carried out.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // Each variant passes on an error that describes itself.
+pub enum MechanismError {
+    #[error(transparent)]
+    Boost(#[from] BoostError),
+    #[error(transparent)]
+    Scx(#[from] ScxError),
+}
+
+/// What carries out boosts.
+#[derive(Debug)]
+pub enum Mechanism {
+    /// Real-time priority. What a VM runs boosted comes on top of its fair share, and the engine's ledger takes it back.
+    RealTime(Booster),
+    /// The scheduler of frontdesk's own. Boosted time is charged in the kernel: there is nothing to take back.
+    SchedExt(SchedExt),
+}
+
+/// sched_ext, and what it takes to go on without.
+#[derive(Debug)]
+pub struct SchedExt {
+    scx: Scx,
+    vms: HashMap<VmId, Threads>,
+}
+
+#[derive(Debug)]
+struct Threads {
+    vcpus: Vec<(u16, ThreadId)>,
+    emulators: Vec<ThreadId>,
+}
+
+impl Mechanism {
+    /// Starts the mechanism that is wanted and can be had. Where sched_ext is wanted but can't be had, the log says why. `real_time` is
+    /// what the kernel thinks of real-time threads in the VMs' control groups.
+    #[must_use]
+    pub fn start(choice: MechanismChoice, real_time: RealTimeRule) -> Mechanism {
+        let wanted = match choice {
+            MechanismChoice::RealTime => false,
+            MechanismChoice::SchedExt => true,
+            MechanismChoice::Auto => real_time == RealTimeRule::Refused,
+        };
+        match wanted.then(Scx::load) {
+            Some(Ok(scx)) => Mechanism::SchedExt(SchedExt { scx, vms: HashMap::new() }),
+            Some(Err(error)) => {
+                tracing::warn!("boosts by real-time priority instead of sched_ext: {error}");
+                Mechanism::RealTime(Booster::new())
+            }
+            None => Mechanism::RealTime(Booster::new()),
+        }
+    }
+
+    /// Whether it is real time. Only then do the VMs need real-time budgets, and the engine's changes of share be carried out: under
+    /// sched_ext what they would take back has not been given.
+    #[must_use]
+    pub fn is_real_time(&self) -> bool {
+        matches!(self, Mechanism::RealTime(_))
+    }
+
+    /// Adopts a VM, or adopts it afresh, for example after its threads have changed. The guardian is told what they have. `weight` is
+    /// that of the VM in the units of `cpu.shares`; real time leaves that to the VM's control group.
+    ///
+    /// # Errors
+    /// If a thread's settings can't be read, recorded or changed; the VM is then not adopted.
+    pub fn adopt(
+        &mut self,
+        vm: VmId,
+        weight: u32,
+        vcpus: &[(u16, ThreadId)],
+        emulators: &[ThreadId],
+        guardian: &Guardian,
+    ) -> Result<(), MechanismError> {
+        match self {
+            Mechanism::RealTime(booster) => booster.adopt(vm, vcpus, emulators, guardian)?,
+            Mechanism::SchedExt(SchedExt { scx, vms }) => {
+                vms.remove(&vm);
+                scx.adopt(vm, weight, vcpus, emulators, guardian)?;
+                vms.insert(vm, Threads { vcpus: vcpus.into(), emulators: emulators.into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the dispatch preference of a vCPU, and with it that of its VM's emulator threads. A VM or vCPU that is not there (any more)
+    /// is no error.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn apply(&mut self, vm: VmId, vcpu: u16, level: Boost) -> Result<(), MechanismError> {
+        match self {
+            Mechanism::RealTime(booster) => booster.apply(vm, vcpu, level)?,
+            Mechanism::SchedExt(SchedExt { scx, .. }) => scx.apply(vm, vcpu, level)?,
+        }
+        Ok(())
+    }
+
+    /// Changes the weight of a VM. Real time leaves that to the VM's control group.
+    ///
+    /// # Errors
+    /// If the scheduler can't be told.
+    pub fn set_weight(&mut self, vm: VmId, weight: u32) -> Result<(), MechanismError> {
+        match self {
+            Mechanism::RealTime(_) => {}
+            Mechanism::SchedExt(SchedExt { scx, .. }) => scx.set_weight(vm, weight)?,
+        }
+        Ok(())
+    }
+
+    /// Whether any vCPU of the VM is boosted.
+    #[must_use]
+    pub fn is_boosted(&self, vm: VmId) -> bool {
+        match self {
+            Mechanism::RealTime(booster) => booster.is_boosted(vm),
+            Mechanism::SchedExt(SchedExt { scx, .. }) => scx.is_boosted(vm),
+        }
+    }
+
+    /// Ends all boosts of a VM, gives its threads what they had when adopted, and forgets it. A VM that is not adopted is no error.
+    ///
+    /// # Errors
+    /// If a thread can't be restored: the guardian still has it on record.
+    pub fn release(&mut self, vm: VmId, guardian: &Guardian) -> Result<(), MechanismError> {
+        match self {
+            Mechanism::RealTime(booster) => booster.release(vm, guardian)?,
+            Mechanism::SchedExt(SchedExt { scx, vms }) => {
+                vms.remove(&vm);
+                scx.release(vm, guardian)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on by real time if the kernel has ejected the scheduler, and tells why it has. To be called now and then: until the scheduler is
+    /// ejected, it costs a look at memory. The VMs stay adopted, unboosted, and need real-time budgets from now on.
+    ///
+    /// # Errors
+    /// If a VM's threads can't be restored, read or recorded. It is real time all the same, and that VM is not adopted.
+    pub fn fall_back(&mut self, guardian: &Guardian) -> Result<Option<String>, MechanismError> {
+        let Mechanism::SchedExt(SchedExt { scx, vms }) = self else { return Ok(None) };
+        let Some(reason) = scx.ejected() else { return Ok(None) };
+        let mut booster = Booster::new();
+        let mut result = Ok(Some(reason));
+        for (vm, Threads { vcpus, emulators }) in vms.drain() {
+            let restored = scx.release(vm, guardian).map_err(MechanismError::from);
+            let adopted = restored.and_then(|()| Ok(booster.adopt(vm, &vcpus, &emulators, guardian)?));
+            if let Err(error) = adopted {
+                result = Err(error);
+            }
+        }
+        *self = Mechanism::RealTime(booster);
+        result
+    }
+}

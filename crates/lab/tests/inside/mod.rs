@@ -1,0 +1,132 @@
+//! A host in a VM: a test program boots a VM with itself as init, and does trials in there that the machine's own kernel does not
+//! allow.
+
+use anyhow::{Context as _, Result, ensure};
+use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
+use rustix::{
+    io::Errno,
+    mount::{MountFlags, mount},
+    process::{WaitOptions, setsid, wait},
+    system::{RebootCommand, reboot},
+    termios::tcdrain,
+};
+use std::{
+    collections::BTreeSet,
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::{self, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What the trials run beside the test program itself.
+const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
+
+/// The argument with which init starts the test program.
+pub(crate) const INSIDE: &str = "trials-inside-the-vm";
+
+/// What init prints when the trials have passed.
+const PASSED: &str = "init: the trials ended with exit status: 0";
+
+/// Boots a VM in which this program, as init, runs itself once more with the argument [`INSIDE`], waits until the VM has ended, and
+/// checks that all trials passed, at least one with each of these prefixes.
+pub(crate) fn trials_pass(kernel: &str, vcpus: u16, memory_mib: u32, prefixes: &[&str]) -> Result<()> {
+    let run_dir = tempfile::tempdir()?;
+    let kernel = Kernel::resolve(kernel, None)?;
+    let program = env::current_exe()?;
+    let initrd = run_dir.path().join("initrd");
+    write_initramfs(&kernel, &program, &initrd, false)?;
+    let tools = TOOLS.map(PathBuf::from);
+    let mut files = libraries(&program)?;
+    for tool in &tools {
+        files.extend(libraries(tool)?);
+    }
+    files.extend(tools);
+    add_to_initramfs(&initrd, &files)?;
+    let mut vm = Vm::boot(&VmConfig {
+        name: "host".into(),
+        vcpus,
+        memory_mib,
+        kernel: kernel.image,
+        initrd,
+        tap: None,
+        disks: Vec::new(),
+        time_slice: None,
+        reporter: false,
+        plugin: None,
+        cpus: Vec::new(),
+        run_dir: run_dir.path().into(),
+        cgroup_procs: Vec::new(),
+    })?;
+    let deadline = Instant::now() + PATIENCE;
+    while vm.is_alive() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let console = fs::read(vm.console())?;
+    let console = String::from_utf8_lossy(&console);
+    all_passed(&console, prefixes).with_context(|| format!("the VM's console:\n{console}"))?;
+    // For those who run this by hand, with --nocapture.
+    console.lines().filter(|line| line.starts_with("measured:")).for_each(|line| println!("{line}"));
+    Ok(())
+}
+
+/// The libraries that a program loads, and the loader.
+fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().context("start ldd")?;
+    ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
+    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
+    let text = String::from_utf8(output.stdout)?;
+    let path =
+        |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    Ok(text.lines().filter_map(path).collect())
+}
+
+fn all_passed(console: &str, prefixes: &[&str]) -> Result<()> {
+    let ran = |prefix: &str| console.lines().any(|line| line.starts_with(&format!("test {prefix}")));
+    for prefix in prefixes {
+        ensure!(ran(prefix), "no trial {prefix}* ran");
+    }
+    ensure!(console.contains(" 0 ignored"), "trials were left out");
+    ensure!(console.contains("test result: ok.") && console.contains(" 0 failed"), "not all trials passed");
+    ensure!(console.lines().any(|line| line.trim_end() == PASSED), "the trials did not end well");
+    Ok(())
+}
+
+/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM off.
+pub(crate) fn init() -> ! {
+    if let Err(e) = set_up_and_run_trials() {
+        println!("init: {e:#}");
+    }
+    let _ = tcdrain(io::stdout());
+    // If even that fails, the end of process 1 panics the kernel, which ends the VM.
+    let _ = reboot(RebootCommand::PowerOff);
+    process::exit(1)
+}
+
+fn set_up_and_run_trials() -> Result<()> {
+    setsid().context("setsid")?;
+    let mounts = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", "/sys/fs/cgroup")];
+    for (kind, target) in mounts {
+        match mount(kind, target, kind, MountFlags::empty(), None) {
+            // The kernel may have mounted devtmpfs.
+            Ok(()) | Err(Errno::BUSY) => {}
+            Err(e) => return Err(e).with_context(|| format!("mount {target}")),
+        }
+    }
+    let trials = Command::new("/proc/self/exe").arg(INSIDE).env("PATH", "/bin").spawn().context("trials")?;
+    // Orphans become children of process 1, and stay zombies until it waits for them.
+    loop {
+        if let Some((pid, status)) = wait(WaitOptions::empty())?
+            && pid.as_raw_nonzero().get() == trials.id().cast_signed()
+        {
+            match status.exit_status() {
+                Some(code) => println!("init: the trials ended with exit status: {code}"),
+                None => println!("init: the trials ended with {status:?}"),
+            }
+            return Ok(());
+        }
+    }
+}
