@@ -100,6 +100,26 @@ impl Default for Ledger {
     }
 }
 
+/// What holds for one VM only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VmPolicy {
+    /// It is never boosted. The ledger counts it all the same.
+    pub off: bool,
+    /// In place of [`Tavs::pb_ratio`]. 0 to 1; 0 turns its boosting off.
+    pub pb_ratio: Option<f64>,
+}
+
+impl VmPolicy {
+    /// Checks its parameters.
+    ///
+    /// # Errors
+    /// The one out of its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        number("pb_ratio", self.pb_ratio.unwrap_or(0.0), 0.0, 1.0, "0 to 1")
+    }
+}
+
 /// A parameter outside its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {value} is out of range: allowed is {allowed}")]
@@ -118,30 +138,41 @@ impl Config {
     /// # Errors
     /// The first parameter out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Every parameter out of its documented range.
+    #[must_use]
+    pub fn problems(&self) -> Vec<ConfigError> {
         let t = &self.tavs;
         let ledger = &self.ledger;
-        duration("tavs.io_threshold", t.io_threshold, 1_000, 1_000_000_000, "1us to 1s")?;
-        number("tavs.positive_evidence", t.positive_evidence, 0, 1000, "0 to 1000")?;
-        number("tavs.negative_evidence", t.negative_evidence, 0, 1000, "0 to 1000")?;
-        number("tavs.belief_min", t.belief_min, -10_000, 0, "-10000 to 0")?;
-        number("tavs.belief_max", t.belief_max, 0, 10_000, "0 to 10000")?;
         let between = "between tavs.belief_min and tavs.belief_max";
-        number("tavs.belief_threshold", t.belief_threshold, t.belief_min, t.belief_max, between)?;
-        number("tavs.pb_ratio", t.pb_ratio, 0.0, 1.0, "0 to 1")?;
-        number("tavs.boost_limit", t.boost_limit, 0.001, 1.0, "0.001 to 1")?;
-        duration("tavs.pb_period", t.pb_period, 10_000_000, 3_600_000_000_000, "10ms to 1h")?;
-        duration("tavs.max_boost", t.max_boost, 100_000, 1_000_000_000, "100us to 1s")?;
-        number("tavs.inspection_window", t.inspection_window, 1, 16, "1 to 16")?;
-        number("tavs.counter_bits", t.counter_bits, 1, 8, "1 to 8")?;
-        number("tavs.tasks_per_vcpu", t.tasks_per_vcpu, 2, 65_536, "2 to 65536")?;
-        duration("tavs.time_slice", t.time_slice, 1_000_000, 10_000_000_000, "1ms to 10s")?;
-        duration("ledger.period", ledger.period, 1_000_000, 10_000_000_000, "1ms to 10s")?;
-        duration("ledger.horizon", ledger.horizon, 1_000_000, 60_000_000_000, "1ms to 60s")?;
-        if ledger.horizon < ledger.period {
-            let value = format!("{:?}", ledger.horizon);
-            return Err(ConfigError { key: "ledger.horizon", value, allowed: "at least ledger.period" });
-        }
-        number("ledger.min_share", ledger.min_share, 0.01, 1.0, "0.01 to 1")
+        let checks = [
+            duration("tavs.io_threshold", t.io_threshold, 1_000, 1_000_000_000, "1us to 1s"),
+            number("tavs.positive_evidence", t.positive_evidence, 0, 1000, "0 to 1000"),
+            number("tavs.negative_evidence", t.negative_evidence, 0, 1000, "0 to 1000"),
+            number("tavs.belief_min", t.belief_min, -10_000, 0, "-10000 to 0"),
+            number("tavs.belief_max", t.belief_max, 0, 10_000, "0 to 10000"),
+            number("tavs.belief_threshold", t.belief_threshold, t.belief_min, t.belief_max, between),
+            number("tavs.pb_ratio", t.pb_ratio, 0.0, 1.0, "0 to 1"),
+            number("tavs.boost_limit", t.boost_limit, 0.001, 1.0, "0.001 to 1"),
+            duration("tavs.pb_period", t.pb_period, 10_000_000, 3_600_000_000_000, "10ms to 1h"),
+            duration("tavs.max_boost", t.max_boost, 100_000, 1_000_000_000, "100us to 1s"),
+            number("tavs.inspection_window", t.inspection_window, 1, 16, "1 to 16"),
+            number("tavs.counter_bits", t.counter_bits, 1, 8, "1 to 8"),
+            number("tavs.tasks_per_vcpu", t.tasks_per_vcpu, 2, 65_536, "2 to 65536"),
+            duration("tavs.time_slice", t.time_slice, 1_000_000, 10_000_000_000, "1ms to 10s"),
+            duration("ledger.period", ledger.period, 1_000_000, 10_000_000_000, "1ms to 10s"),
+            duration("ledger.horizon", ledger.horizon, 1_000_000, 60_000_000_000, "1ms to 60s"),
+            if ledger.horizon < ledger.period {
+                let value = format!("{:?}", ledger.horizon);
+                Err(ConfigError { key: "ledger.horizon", value, allowed: "at least ledger.period" })
+            } else {
+                Ok(())
+            },
+            number("ledger.min_share", ledger.min_share, 0.01, 1.0, "0.01 to 1"),
+        ];
+        checks.into_iter().filter_map(Result::err).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The engine: events in, actions out.
 
 use crate::action::{Action, ActionKind, Boost};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, VmPolicy};
 use crate::event::{Event, EventKind, TaskId, Time, VmId};
 use crate::explain::{Decision, Reason, VmExplain};
 use crate::ledger::Ledger;
@@ -56,6 +56,35 @@ impl Engine {
             actions: VecDeque::new(),
             troubles: Troubles::default(),
         })
+    }
+
+    /// Takes other parameters from now on, keeping all that is known. `tavs.counter_bits` and `tavs.tasks_per_vcpu` are the sizes of
+    /// tables: they hold for VMs and vCPUs that come after.
+    ///
+    /// # Errors
+    /// A parameter out of its range; the former ones then stay.
+    pub fn configure(&mut self, config: Config) -> Result<(), ConfigError> {
+        config.validate()?;
+        for vcpu in self.vms.values_mut().flat_map(|vm| &mut vm.vcpus) {
+            vcpu.tasks.reconsider(&config.tavs);
+        }
+        self.config = config;
+        Ok(())
+    }
+
+    /// Sets what holds for one VM only. A VM that is not followed is none of the engine's business; one that is added anew begins
+    /// without.
+    ///
+    /// # Errors
+    /// A parameter out of its range; the former policy then stays.
+    pub fn configure_vm(&mut self, vm: VmId, policy: VmPolicy) -> Result<(), ConfigError> {
+        policy.validate()?;
+        let Some(state) = self.vms.get_mut(&vm) else { return Ok(()) };
+        state.policy = policy;
+        if policy.off {
+            self.end_boosts(vm);
+        }
+        Ok(())
     }
 
     /// Tells the engine what happened.
@@ -207,15 +236,40 @@ impl Engine {
                     None => self.vms.values_mut().for_each(Vm::forget),
                 }
             }
+            EventKind::VmReset { vm } => {
+                self.end_boosts(vm)?;
+                self.vms.get_mut(&vm)?.reset(&self.config.tavs);
+            }
+            EventKind::VmPaused { vm } => {
+                self.end_boosts(vm)?;
+                self.vms.get_mut(&vm)?.paused = true;
+            }
+            EventKind::VmResumed { vm } => self.vms.get_mut(&vm)?.paused = false,
+            EventKind::VcpuAdded { vm, vcpu } => {
+                self.end_boost(vm, vcpu);
+                self.ledger.distrust();
+                self.vms.get_mut(&vm)?.plug(vcpu, &self.config.tavs);
+            }
+            EventKind::VcpuRemoved { vm, vcpu } => {
+                self.vms.get_mut(&vm)?.vcpu(vcpu)?;
+                self.end_boost(vm, vcpu);
+                self.ledger.distrust();
+                self.vms.get_mut(&vm)?.unplug(vcpu, &self.config.tavs);
+            }
+            EventKind::Weight { vm, weight } => self.vms.get_mut(&vm)?.weight = weight.max(1),
+        }
+        Some(())
+    }
+
+    fn end_boosts(&mut self, vm: VmId) -> Option<()> {
+        for index in (0..).take(self.vms.get(&vm)?.vcpus.len()) {
+            self.end_boost(vm, index);
         }
         Some(())
     }
 
     fn remove(&mut self, vm: VmId) -> Option<()> {
-        let state = self.vms.get(&vm)?;
-        for index in (0..).take(state.vcpus.len()) {
-            self.end_boost(vm, index);
-        }
+        self.end_boosts(vm)?;
         if self.ledger.permille(vm) != 1000 {
             self.act(ActionKind::Share { vm, permille: 1000 });
         }
@@ -243,8 +297,12 @@ impl Engine {
         correlated: bool,
         now: Time,
     ) -> Result<u16, Reason> {
-        if config.tavs.pb_ratio <= 0.0 {
+        let pb_ratio = state.policy.pb_ratio.unwrap_or(config.tavs.pb_ratio);
+        if pb_ratio <= 0.0 || state.policy.off {
             return Err(Reason::Off);
+        }
+        if state.paused {
+            return Err(Reason::Paused);
         }
         let index = state.boost_candidate().ok_or(Reason::NoIoBoundTask)?;
         if !correlated {
@@ -258,7 +316,8 @@ impl Engine {
             return Err(Reason::LimitReached);
         }
         let vcpu = state.vcpu(index).ok_or(Reason::NoIoBoundTask)?;
-        if vcpu.may_boost(now, in_debt, &config.tavs) { Ok(index) } else { Err(Reason::BudgetSpent) }
+        let allowed = vcpu.may_boost(now, in_debt, pb_ratio, &config.tavs);
+        if allowed { Ok(index) } else { Err(Reason::BudgetSpent) }
     }
 
     fn begin_boost(&mut self, vm: VmId, index: u16) {

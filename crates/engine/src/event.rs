@@ -172,4 +172,40 @@ pub enum EventKind {
         /// How many.
         count: u64,
     },
+    /// The guest was reset: its tasks are void. What its ports lead to, and what it has used, stays.
+    VmReset {
+        /// The VM.
+        vm: VmId,
+    },
+    /// The guest's vCPUs were stopped, and nobody in it is served until [`VmResumed`](EventKind::VmResumed).
+    VmPaused {
+        /// The VM.
+        vm: VmId,
+    },
+    /// The guest's vCPUs go on.
+    VmResumed {
+        /// The VM.
+        vm: VmId,
+    },
+    /// A vCPU was plugged in. What is known of the others stays.
+    VcpuAdded {
+        /// The VM.
+        vm: VmId,
+        /// Index of the new vCPU.
+        vcpu: u16,
+    },
+    /// A vCPU was unplugged. What is known of the others stays.
+    VcpuRemoved {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU that is gone.
+        vcpu: u16,
+    },
+    /// Somebody gave the VM another weight.
+    Weight {
+        /// The VM.
+        vm: VmId,
+        /// Its weight among the others from now on, as in [`VmAdded`](EventKind::VmAdded).
+        weight: u32,
+    },
 }

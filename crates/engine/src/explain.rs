@@ -97,6 +97,7 @@ impl std::fmt::Display for Reason {
             Reason::BudgetSpent => "pb_ratio is used up",
             Reason::LimitReached => "boost_limit is used up",
             Reason::Off => "boosting is off",
+            Reason::Paused => "the VM is paused",
         })
     }
 }
@@ -117,6 +118,8 @@ pub enum Reason {
     BudgetSpent,
     /// The VM has used up `boost_limit`.
     LimitReached,
-    /// Boosting is turned off (`pb_ratio` is 0).
+    /// Boosting is turned off, for all (`pb_ratio` is 0) or for this VM.
     Off,
+    /// The VM is paused.
+    Paused,
 }

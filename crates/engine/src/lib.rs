@@ -38,7 +38,7 @@ mod vcpu;
 mod vm;
 
 pub use action::{Action, ActionKind, Boost};
-pub use config::{Config, ConfigError, Ledger, Tavs};
+pub use config::{Config, ConfigError, Ledger, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};
 pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 pub use explain::{Decision, PortExplain, Reason, TaskExplain, VcpuExplain, VmExplain};

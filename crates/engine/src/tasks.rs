@@ -74,6 +74,11 @@ impl TaskTable {
         }
     }
 
+    /// Counts anew after a change of the threshold.
+    pub(crate) fn reconsider(&mut self, config: &Tavs) {
+        self.io_bound = self.tasks.iter().filter(|(_, task)| is_io_bound(task, config)).count();
+    }
+
     pub(crate) fn is_io_bound(&self, id: TaskId, config: &Tavs) -> bool {
         self.tasks.peek(&id).is_some_and(|task| is_io_bound(task, config))
     }

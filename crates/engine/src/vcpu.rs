@@ -116,6 +116,19 @@ impl Vcpu {
         }
     }
 
+    /// Forgets the guest: its tasks, what runs, and what it was watched for. What the vCPU has used stays.
+    pub(crate) fn reset(&mut self, config: &Tavs) {
+        self.tasks = TaskTable::new(config);
+        self.last_io = None;
+        self.pending = None;
+        self.current = None;
+        self.halted = false;
+        self.dispatch_ran = 0;
+        self.falling_asleep = false;
+        self.recent.clear();
+        self.observation = None;
+    }
+
     /// The task on the vCPU; `None` while it is halted or before the first switch.
     pub(crate) fn current(&self) -> Option<TaskId> {
         self.current.filter(|_| !self.halted)

@@ -2,7 +2,7 @@
 
 use crate::blocks::{Asker, Read, Reads};
 use crate::budget::Allowance;
-use crate::config::{Config, Tavs};
+use crate::config::{Config, Tavs, VmPolicy};
 use crate::event::{Thread, Time, VmId};
 use crate::explain::{Decision, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::ledger::{Claim, Ledger, PcpuSet};
@@ -20,6 +20,8 @@ const MAX_EMULATORS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) weight: u32,
+    pub(crate) policy: VmPolicy,
+    pub(crate) paused: bool,
     pub(crate) vcpus: Vec<Vcpu>,
     emulators: Vec<ThreadTimes>,
     /// Time emulator threads ran while a vCPU was boosted.
@@ -52,6 +54,8 @@ impl Vm {
     pub(crate) fn new(vcpus: u16, weight: u32, config: &Tavs) -> Vm {
         Vm {
             weight,
+            policy: VmPolicy::default(),
+            paused: false,
             vcpus: (0..vcpus.clamp(1, MAX_VCPUS)).map(|_| Vcpu::new(config)).collect(),
             emulators: Vec::new(),
             emulator_boosted: 0,
@@ -70,6 +74,38 @@ impl Vm {
 
     pub(crate) fn vcpu(&mut self, index: u16) -> Option<&mut Vcpu> {
         self.vcpus.get_mut(usize::from(index))
+    }
+
+    /// The guest starts again, with tasks that nobody has seen before.
+    pub(crate) fn reset(&mut self, config: &Tavs) {
+        self.forget();
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.reset(config));
+        self.reads = Reads::new();
+    }
+
+    /// A vCPU that was there before starts afresh.
+    pub(crate) fn plug(&mut self, index: u16, config: &Tavs) {
+        let index = usize::from(index);
+        if index >= usize::from(MAX_VCPUS) {
+            return;
+        }
+        if index >= self.vcpus.len() {
+            self.vcpus.resize_with(index + 1, || Vcpu::new(config));
+        } else {
+            self.vcpus[index] = Vcpu::new(config);
+        }
+        self.judgement = None;
+    }
+
+    /// One in the middle keeps its place, for the indices of the others stay.
+    pub(crate) fn unplug(&mut self, index: u16, config: &Tavs) {
+        let index = usize::from(index);
+        if index + 1 == self.vcpus.len() && index > 0 {
+            self.vcpus.pop();
+        } else if let Some(vcpu) = self.vcpus.get_mut(index) {
+            *vcpu = Vcpu::new(config);
+        }
+        self.judgement = None;
     }
 
     pub(crate) fn is_boosted(&self) -> bool {
@@ -344,8 +380,8 @@ impl Vcpu {
     /// Whether a boost is within the vCPU's budget. A vCPU that is idle takes nothing from its own VM's background
     /// work by waking, so within its VM's share it needs no budget, as the credit scheduler boosts each vCPU that wakes with
     /// credit left (TAVS §2.2).
-    pub(crate) fn may_boost(&mut self, now: Time, in_debt: bool, config: &Tavs) -> bool {
+    pub(crate) fn may_boost(&mut self, now: Time, in_debt: bool, pb_ratio: f64, config: &Tavs) -> bool {
         let idle = self.is_halted() && !in_debt;
-        idle || self.budget.allows(now, nanos(config.pb_period), config.pb_ratio)
+        idle || self.budget.allows(now, nanos(config.pb_period), pb_ratio)
     }
 }

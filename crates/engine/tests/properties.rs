@@ -40,6 +40,12 @@ fn kind() -> impl Strategy<Value = EventKind> {
         4 => vm().prop_map(|vm| EventKind::BlockPending { vm }),
         4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockDone { vm, request }),
         1 => (prop::option::of(vm()), any::<u64>()).prop_map(|(vm, count)| EventKind::Lost { vm, count }),
+        1 => vm().prop_map(|vm| EventKind::VmReset { vm }),
+        1 => vm().prop_map(|vm| EventKind::VmPaused { vm }),
+        2 => vm().prop_map(|vm| EventKind::VmResumed { vm }),
+        1 => (vm(), any::<u16>()).prop_map(|(vm, vcpu)| EventKind::VcpuAdded { vm, vcpu: vcpu % 600 }),
+        1 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::VcpuRemoved { vm, vcpu }),
+        1 => (vm(), any::<u32>()).prop_map(|(vm, weight)| EventKind::Weight { vm, weight }),
     ]
 }
 

@@ -103,6 +103,48 @@ impl Booster {
         Ok(())
     }
 
+    /// Adopts what is new among the threads of an adopted VM, and lets go of those that are gone. Its boosts go on for the threads that
+    /// stay. A VM that is not adopted is adopted.
+    ///
+    /// # Errors
+    /// As [`Booster::adopt`]; the VM then keeps the threads that it had.
+    pub fn renew(
+        &mut self,
+        vm: VmId,
+        vcpus: &[(u16, ThreadId)],
+        emulators: &[ThreadId],
+        guardian: &Guardian,
+    ) -> Result<(), BoostError> {
+        let Some(adopted) = self.vms.get_mut(&vm) else { return self.adopt(vm, vcpus, emulators, guardian) };
+        let gone = |held: &Held| {
+            !vcpus.iter().any(|(_, thread)| *thread == held.thread) && !emulators.contains(&held.thread)
+        };
+        for (index, thread) in vcpus {
+            if adopted.vcpus.get(index).is_none_or(|held| held.thread != *thread)
+                && let Some(held) = hold(vm, *thread, guardian)?
+                && let Some(former) = adopted.vcpus.insert(*index, held)
+            {
+                guardian.forget(former.undo)?;
+            }
+        }
+        for thread in emulators {
+            if !adopted.emulators.iter().any(|held| held.thread == *thread)
+                && let Some(held) = hold(vm, *thread, guardian)?
+            {
+                adopted.emulators.push(held);
+            }
+        }
+        let vcpus_gone = adopted.vcpus.extract_if(.., |_, held| gone(held)).map(|(_, held)| held);
+        let threads_gone: Vec<Held> =
+            vcpus_gone.chain(adopted.emulators.extract_if(.., |held| gone(held))).collect();
+        for held in threads_gone {
+            guardian.forget(held.undo)?;
+        }
+        let Adopted { vcpus, boosted, .. } = adopted;
+        boosted.retain(|index| vcpus.contains_key(index));
+        Ok(())
+    }
+
     /// Sets the dispatch preference of a vCPU. The emulator threads are boosted before the first vCPU of their VM and
     /// until after the last. Repeating a preference costs nothing; a VM, vCPU or thread that is not there (any
     /// more) needs none.

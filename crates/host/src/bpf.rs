@@ -16,6 +16,7 @@
 //! that takes of its throughput has not been measured yet.
 
 mod abi;
+mod reads;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 mod skeleton {
@@ -26,10 +27,11 @@ use abi::Counter;
 use frontdesk_engine::{Event, Thread, VmId};
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
-    UprobeOpts,
     skel::{OpenSkel as _, SkelBuilder as _},
 };
-use skeleton::{FrontdeskSkel, FrontdeskSkelBuilder};
+use reads::Programs;
+pub use reads::{Probes, ReadProbes};
+use skeleton::FrontdeskSkelBuilder;
 use std::{
     collections::HashMap,
     fs,
@@ -78,6 +80,16 @@ pub enum BpfError {
         vm: VmId,
         /// The thread or tap.
         what: String,
+        /// Why.
+        cause: String,
+    },
+    /// A function of QEMU's could not be probed.
+    #[error("cannot probe QEMU's function {function} in process {pid}: {cause}")]
+    Probe {
+        /// The process.
+        pid: i32,
+        /// The function.
+        function: &'static str,
         /// Why.
         cause: String,
     },
@@ -140,7 +152,7 @@ pub struct BpfSource {
     followed: HashMap<VmId, Followed>,
     lost_seen: u64,
     _links: Vec<Link>,
-    skel: FrontdeskSkel<'static>,
+    programs: Arc<Programs>,
 }
 
 /// What is in the maps for one VM.
@@ -150,7 +162,7 @@ struct Followed {
     taps: Vec<[u8; 20]>,
     disks: Option<[u8; 4]>,
     lost_seen: u64,
-    probes: Vec<Link>,
+    probes: Option<Probes>,
 }
 
 impl BpfSource {
@@ -209,7 +221,7 @@ impl BpfSource {
             followed: HashMap::new(),
             lost_seen: 0,
             _links: links,
-            skel,
+            programs: Arc::new(Programs(skel)),
         })
     }
 
@@ -254,41 +266,57 @@ impl BpfSource {
         Ok(())
     }
 
-    /// Follows the disk reads of a VM that is followed already, too. `pid` is its QEMU.
+    /// Follows other threads and taps of a VM from now on, keeping its reads. One that is not followed is followed from now on.
     ///
     /// # Errors
-    /// If QEMU's accounting functions can not be probed: it is built in another way, or the kernel has no uprobes. The VM is
-    /// followed all the same, without its reads.
-    pub fn follow_reads(&mut self, vm: VmId, pid: i32) -> Result<(), BpfError> {
+    /// As [`BpfSource::follow`]; the VM is then not followed at all.
+    pub fn refollow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+        if let Some(entry) = self.followed.get_mut(&vm) {
+            entry.tids.drain(..).for_each(|key| drop(self.threads.delete(&key)));
+            entry.taps.drain(..).for_each(|key| drop(self.taps.delete(&key)));
+            // The count starts again with the entry.
+            entry.lost_seen = 0;
+        }
+        let result = self.insert(vm, threads, taps);
+        if result.is_err() {
+            self.unfollow(vm);
+        }
+        result
+    }
+
+    /// What sets the probes that disk reads need.
+    #[must_use]
+    pub fn read_probes(&self) -> ReadProbes {
+        ReadProbes(Arc::clone(&self.programs))
+    }
+
+    /// Follows the disk reads of a VM that is followed already, too, by the probes in its QEMU `pid`.
+    ///
+    /// # Errors
+    /// If the VM is not followed, or there are too many. It goes on without its reads.
+    pub fn follow_reads(&mut self, vm: VmId, pid: i32, probes: Probes) -> Result<(), BpfError> {
         let fail = |what: &str, cause: String| BpfError::Follow { vm, what: what.to_owned(), cause };
         let Some(entry) = self.followed.get_mut(&vm) else {
+            probes.drop_elsewhere();
             return Err(fail("the reads", "the VM is not followed".to_owned()));
         };
+        if entry.probes.is_some() {
+            probes.drop_elsewhere();
+            return Ok(());
+        }
         let key = pid.to_ne_bytes();
-        // Whatever QEMU sees as its own program, also where it is in a container or was replaced by an upgrade since.
-        let program = format!("/proc/{pid}/exe");
-        let probe = |code: &libbpf_rs::ProgramMut<'_>, function: &str| {
-            let options = UprobeOpts { func_name: Some(function.to_owned()), ..UprobeOpts::default() };
-            let link = code.attach_uprobe_with_opts(pid, &program, 0, options);
-            link.map_err(|e| fail(&format!("QEMU's function {function}"), chain(&e)))
-        };
-        let probes = [
-            probe(&self.skel.progs.on_read, "block_acct_start")?,
-            probe(&self.skel.progs.on_read_done, "block_acct_done")?,
-            probe(&self.skel.progs.on_read_done, "block_acct_failed")?,
-        ];
         self.disks
             .update(&key, &abi::disks_value(vm), MapFlags::NO_EXIST)
             .map_err(|e| fail("the disks", refusal(&e, "1024 VMs")))?;
         entry.disks = Some(key);
-        entry.probes = probes.into();
+        entry.probes = Some(probes);
         Ok(())
     }
 
     /// Stops following a VM. One that is not followed is no error. Events heard before are still drained.
     pub fn unfollow(&mut self, vm: VmId) {
         let Some(gone) = self.followed.remove(&vm) else { return };
-        drop(gone.probes);
+        gone.probes.into_iter().for_each(Probes::drop_elsewhere);
         // Deleting fails only for what is not there.
         for key in gone.tids {
             let _ = self.threads.delete(&key);

@@ -1,26 +1,40 @@
 //! The daemon loop: sources -> engine -> actuators, in one thread.
 
-use crate::boost::{BoostError, Booster};
+mod engage;
+mod fleet;
+mod followed;
+mod lock;
+mod supervisor;
+mod token;
+
+pub use lock::LockError;
+
 use crate::bpf::{BpfError, BpfSource};
-use crate::cgroup::{Budget, CgroupError, Group, Hierarchy, RealTimeBudgets, ShareControl};
+use crate::cgroup::{Budget, CgroupError, Hierarchy, RealTimeBudgets, RealTimeRule};
+use crate::config::Settings;
 use crate::guardian::{Guardian, GuardianError};
-use crate::qemu::{self, DiscoverError, QemuVm};
+use crate::mechanism::Mechanism;
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder};
-use crate::tcg::{TcgError, TcgSource};
-use frontdesk_engine::{
-    ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Thread, Time, VmId,
-};
+use crate::tcg::TcgSource;
+use crate::watch::{Kit, Mailbox, News, Watcher};
+use followed::{BoostedVcpu, Failure, Followed};
+use frontdesk_engine::{ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Time};
+use lock::Lock;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
+use supervisor::Supervisor;
+use token::Token;
 
-/// Events that woke nobody are fetched at least this often. What has piled up is handled before the packet that ends the wait,
-/// so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
+/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled before the packet that
+/// ends the wait, so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
 const TICK: u64 = 5_000_000;
-/// A QMP monitor that does not answer within this is taken for dead.
-const QMP_TIMEOUT: Duration = Duration::from_secs(5);
+/// While next to nothing happens, at least this often.
+const IDLE_TICK: u64 = 40_000_000;
+/// So many events in a tick are many.
+const MANY: usize = 32;
 /// How much of a VM's real-time budget boosts may take: what comes in a burst is on top of it, and a VM that oversteps its budget is
 /// stalled.
 const BUDGET_USED: f64 = 0.8;
@@ -29,218 +43,188 @@ const LEAST_LIMIT: f64 = 0.001;
 /// The daemon decides when others run, so it runs before all of them.
 const DAEMON_PRIORITY: u32 = 50;
 
+/// The lock of the one daemon of a host.
+pub const LOCK: &str = "/run/frontdesk/daemon.lock";
+
 /// What the daemon is to do.
 #[derive(Clone, Debug)]
 pub struct DaemonConfig {
-    /// QMP sockets of the VMs to follow.
-    pub qmp: Vec<PathBuf>,
-    /// Parameters of the engine.
-    pub policy: Config,
+    /// The configuration; it must be [valid](Settings::problems).
+    pub settings: Settings,
     /// Whether to act; if not, it watches and infers but changes nothing on the host.
     pub act: bool,
     /// Where to record the run.
     pub record: Option<PathBuf>,
     /// The program that is the guardian, and its argument.
     pub guardian: (PathBuf, String),
-    /// Physical CPUs the daemon runs on; any if empty.
-    pub cpus: Vec<u16>,
+    /// The file that only one daemon can hold; [`LOCK`] but in tests.
+    pub lock: PathBuf,
 }
 
-/// The daemon can't begin or go on.
+/// The daemon can't begin or go on. What is wrong with one VM only is told in the log, and the daemon goes on without it.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // Each variant passes on an error that describes itself.
 pub enum DaemonError {
     #[error("the policy is not valid: {0}")]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Discover(#[from] DiscoverError),
+    Lock(#[from] LockError),
     #[error(transparent)]
     Bpf(#[from] BpfError),
     #[error(transparent)]
-    Tcg(#[from] TcgError),
-    #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    #[error(transparent)]
-    Boost(#[from] BoostError),
     #[error(transparent)]
     Guardian(#[from] GuardianError),
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error("{0}")]
     Realtime(#[from] realtime::RealtimeError),
-    #[error(
-        "VM {vm} shares its CPU control group {group} with other processes, whose share frontdesk would change. Start each VM \
-         in a group of its own, for example with `systemd-run --scope -p CPUWeight=100`"
-    )]
-    SharedGroup { vm: String, group: String },
+    #[error("can't start the threads that look for VMs: {0}")]
+    Threads(std::io::Error),
     #[error("waiting for events failed: {0}")]
     Wait(#[from] rustix::io::Errno),
 }
 
-struct Followed {
-    id: VmId,
-    name: String,
-    qemu: QemuVm,
-    tcg: Option<TcgSource>,
-    group: Group,
-    /// Absent while the daemon only observes.
-    share: Option<ShareControl>,
-    boosted: Vec<BoostedVcpu>,
-}
+/// Gives a running daemon another configuration.
+#[derive(Clone, Debug)]
+pub struct Reloader(Mailbox);
 
-impl Followed {
-    /// The threads whose scheduling is watched.
-    fn threads(&self) -> Vec<(i32, Thread)> {
-        let vcpus = self.qemu.vcpus.iter().map(|(index, thread)| (thread.tid, Thread::Vcpu(*index)));
-        let emulators = (0..).zip(&self.qemu.emulators);
-        vcpus.chain(emulators.map(|(index, thread)| (thread.tid, Thread::Emulator(index)))).collect()
+impl Reloader {
+    /// Hands over a [valid](Settings::problems) configuration. The daemon keeps all it knows.
+    pub fn reload(&self, settings: Settings) {
+        self.0.post(News::Settings(Box::new(settings)));
     }
-
-    /// What its vCPUs run now: the ring only tells what changes.
-    fn current_tasks(&self) -> impl Iterator<Item = EventKind> + '_ {
-        self.qemu.vcpus.iter().filter_map(|(vcpu, _)| {
-            let task = self.tcg.as_ref()?.current_task(*vcpu)?;
-            Some(EventKind::TaskSwitch { vm: self.id, vcpu: *vcpu, task })
-        })
-    }
-}
-
-struct BoostedVcpu {
-    vcpu: u16,
-    /// Whether the plugin was asked to wake us at its next task switch, and has not yet.
-    armed: bool,
 }
 
 /// A running daemon. Dropping it leaves every VM to the guardian, as a crash would.
 pub struct Daemon {
+    settings: Settings,
     act: bool,
     engine: Engine,
+    /// What the engine has.
+    policy: Config,
     bpf: BpfSource,
     vms: Vec<Followed>,
-    booster: Booster,
+    next_id: u32,
+    mechanism: Mechanism,
+    budgets: RealTimeBudgets,
+    /// What each VM has of them, where there is one.
+    budget: Option<Budget>,
+    /// Whether VMs came or went since real-time budgets were handed out.
+    budgets_stale: bool,
     guardian: Option<Guardian>,
     recorder: Option<Recorder>,
     epoll: OwnedFd,
     pending: Vec<Event>,
+    /// Events handled since the last wait.
+    handled: usize,
+    /// The longest wait, in nanoseconds.
+    tick: u64,
+    news: Receiver<News>,
+    mailbox: Mailbox,
+    watcher: Watcher,
+    supervisor: Supervisor,
+    _lock: Lock,
 }
 
-/// What an epoll event is about.
+/// When the loop is to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Token {
-    Stop,
-    Bpf,
-    Switch(VmId),
-    Death(VmId),
+enum Until {
+    /// When everything that was there at the beginning was tried.
+    Settled,
+    /// When the daemon is told to end.
+    Stopped,
 }
 
-impl Token {
-    fn encode(self) -> epoll::EventData {
-        let (kind, vm) = match self {
-            Token::Stop => (0, 0),
-            Token::Bpf => (1, 0),
-            Token::Switch(vm) => (2, vm.0),
-            Token::Death(vm) => (3, vm.0),
-        };
-        epoll::EventData::new_u64(kind << 32 | u64::from(vm))
+/// What the engine is to have: no boosts if the daemon does not act, and none that overstep the real-time budget.
+fn engine_policy(settings: &Settings, act: bool, budget: Option<Budget>) -> Config {
+    let mut policy = settings.engine();
+    if !act {
+        policy.tavs.pb_ratio = 0.0;
     }
-
-    fn decode(data: epoll::EventData) -> Token {
-        let vm = VmId(u32::try_from(data.u64() & u64::from(u32::MAX)).unwrap_or(u32::MAX));
-        match data.u64() >> 32 {
-            0 => Token::Stop,
-            1 => Token::Bpf,
-            2 => Token::Switch(vm),
-            _ => Token::Death(vm),
-        }
+    if let Some(budget) = budget {
+        let limit = (budget.cpus() * BUDGET_USED).max(LEAST_LIMIT);
+        policy.tavs.boost_limit = policy.tavs.boost_limit.min(limit);
     }
+    policy
 }
 
 impl Daemon {
-    /// Finds the VMs, starts the guardian, and begins to follow.
+    /// Starts the guardian, begins to look for VMs, and follows those that are there.
     ///
     /// # Errors
-    /// A VM can't be found, or something the daemon needs is missing; nothing has been changed then.
+    /// Another daemon runs, or something the daemon needs is missing; nothing has been changed then.
     pub fn start(config: &DaemonConfig) -> Result<Daemon, DaemonError> {
-        let mut policy = config.policy.clone();
-        if !config.act {
-            policy.tavs.pb_ratio = 0.0;
-        }
-        policy.validate()?;
-        let mut bpf = BpfSource::open()?;
+        let lock = Lock::take(&config.lock)?;
+        let policy = engine_policy(&config.settings, config.act, None);
+        let engine = Engine::new(policy.clone())?;
+        let bpf = BpfSource::open()?;
         let hierarchy = Hierarchy::detect()?;
-        let mut vms = Vec::new();
-        for (number, socket) in (0..).zip(&config.qmp) {
-            vms.push(find(VmId(number), socket, &hierarchy)?);
-        }
+        let mechanism = match config.act {
+            true => Mechanism::start(config.settings.daemon.mechanism, hierarchy.real_time()),
+            false => Mechanism::default(),
+        };
         let guardian = match config.act {
+            true if mechanism.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
+                return Err(CgroupError::RealTimeRefused.into());
+            }
             true => Some(Guardian::start(&config.guardian.0, &config.guardian.1)?),
             false => None,
         };
-        let mut booster = Booster::default();
-        if let Some(guardian) = &guardian {
-            let budget = adopt(&mut vms, hierarchy, &mut booster, guardian)?;
-            let limit = budget.map_or(1.0, |budget| budget.cpus() * BUDGET_USED);
-            policy.tavs.boost_limit = policy.tavs.boost_limit.min(limit.max(LEAST_LIMIT));
-        }
-        let mut engine = Engine::new(policy.clone())?;
-        let mut recorder = config.record.as_deref().map(Recorder::create).transpose()?;
-        if let Some(recorder) = &mut recorder {
-            recorder.push(Record::Config(policy));
-        }
-        for vm in &vms {
-            let added = EventKind::VmAdded {
-                vm: vm.id,
-                vcpus: u16::try_from(vm.qemu.vcpus.len()).unwrap_or(u16::MAX),
-                weight: vm.group.weight()?,
-            };
-            if let Some(recorder) = &mut recorder {
-                recorder.push(Record::Vm { vm: vm.id, name: vm.name.clone() });
-            }
-            for kind in std::iter::once(added).chain(vm.current_tasks()) {
-                let event = Event { at: monotonic(), kind };
-                engine.on_event(&event);
-                if let Some(recorder) = &mut recorder {
-                    recorder.push(Record::Event(event));
-                }
-            }
-            bpf.follow(vm.id, &vm.threads(), &vm.qemu.taps)?;
-            if let Err(error) = bpf.follow_reads(vm.id, vm.qemu.pid) {
-                tracing::warn!(
-                    vm = vm.name,
-                    "the VM's disk reads can't be followed, and boost nobody: {error}"
-                );
-            }
-        }
+        let recorder = config.record.as_deref().map(Recorder::create).transpose()?;
+        let (mailbox, news) = Mailbox::new().map_err(DaemonError::Threads)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
-        for vm in &vms {
-            let level = epoll::EventFlags::IN;
-            epoll::add(&epoll, vm.qemu.pidfd(), Token::Death(vm.id).encode(), level)?;
-            if let Some(tcg) = &vm.tcg {
-                epoll::add(&epoll, tcg.wake_fd(), Token::Switch(vm.id).encode(), level)?;
-            }
+        epoll::add(&epoll, mailbox.bell(), Token::News.encode(), epoll::EventFlags::IN)?;
+        if !config.settings.daemon.cpus.is_empty() {
+            // Before its other threads start, which come along.
+            realtime::pin(&config.settings.daemon.cpus)?;
         }
-        // Reading a page of the program from disk in the middle of a decision would cost more than the decision. Without the
-        // right to lock memory, it still works.
-        let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
-        realtime::enter(DAEMON_PRIORITY, &config.cpus)?;
-        Ok(Daemon {
+        let kit = Kit { hierarchy: hierarchy.clone(), probes: bpf.read_probes(), mailbox: mailbox.clone() };
+        let watcher = Watcher::start(config.settings.vms.clone(), kit).map_err(DaemonError::Threads)?;
+        let mut daemon = Daemon {
+            settings: config.settings.clone(),
             act: config.act,
             engine,
+            policy: policy.clone(),
             bpf,
-            vms,
-            booster,
+            vms: Vec::new(),
+            next_id: 0,
+            mechanism,
+            budgets: RealTimeBudgets::new(hierarchy),
+            budget: None,
+            budgets_stale: false,
             guardian,
             recorder,
             epoll,
             pending: Vec::new(),
-        })
+            handled: 0,
+            tick: TICK,
+            news,
+            mailbox,
+            watcher,
+            supervisor: Supervisor::find(),
+            _lock: lock,
+        };
+        daemon.record(|| Record::Config(policy));
+        // Reading a page of the program from disk in the middle of a decision would cost more than the decision. Without the
+        // right to lock memory, it still works.
+        let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
+        realtime::enter(DAEMON_PRIORITY, &[])?;
+        daemon.follow_until(Until::Settled)?;
+        Ok(daemon)
     }
 
-    /// Names of the VMs followed.
+    /// What gives the daemon another configuration while it runs.
+    #[must_use]
+    pub fn reloader(&self) -> Reloader {
+        Reloader(self.mailbox.clone())
+    }
+
+    /// Names of the VMs that are followed, and acted on if the daemon acts at all.
     pub fn vm_names(&self) -> impl Iterator<Item = &str> {
-        self.vms.iter().map(|vm| vm.name.as_str())
+        self.vms.iter().filter(|vm| vm.trouble.is_none()).map(|vm| vm.name.as_str())
     }
 
     /// Follows and acts until `stop` is readable.
@@ -249,12 +233,14 @@ impl Daemon {
     /// A source fails. The guardian restores every VM when the daemon is dropped.
     pub fn run(&mut self, stop: impl AsFd) -> Result<(), DaemonError> {
         epoll::add(&self.epoll, stop.as_fd(), Token::Stop.encode(), epoll::EventFlags::IN)?;
-        let result = self.follow();
+        self.supervisor.ready(&self.summary());
+        let result = self.follow_until(Until::Stopped);
         epoll::delete(&self.epoll, stop.as_fd())?;
+        self.supervisor.stopping();
         result
     }
 
-    fn follow(&mut self) -> Result<(), DaemonError> {
+    fn follow_until(&mut self, until: Until) -> Result<(), DaemonError> {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
@@ -263,31 +249,41 @@ impl Daemon {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+            let mut news = false;
             for event in &events {
                 match Token::decode(event.data) {
-                    Token::Stop => return Ok(()),
-                    Token::Bpf => {}
-                    Token::Switch(vm) => {
+                    Some(Token::Stop) => return Ok(()),
+                    Some(Token::News) => news = true,
+                    Some(Token::Bpf) | None => {}
+                    Some(Token::Switch(vm)) => {
                         if let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) {
                             state.tcg.iter().for_each(TcgSource::clear_wake);
                             state.boosted.iter_mut().for_each(|boosted| boosted.armed = false);
                         }
                     }
-                    Token::Death(vm) => self.bury(vm)?,
+                    Some(Token::Death(vm)) => self.bury(vm)?,
                 }
             }
+            self.handled = 0;
             // After arming the rings are looked at once more, for switches that came before.
             self.turn()?;
             while self.arm() {
                 self.turn()?;
             }
+            self.tick = if self.handled < MANY { (self.tick * 2).min(IDLE_TICK) } else { TICK };
+            if news && self.take_news()? && until == Until::Settled {
+                return Ok(());
+            }
+            self.check_mechanism()?;
+            self.grant()?;
+            self.supervisor.alive(monotonic());
         }
     }
 
     /// Time until the engine or the rings want attention.
     fn timeout(&self) -> Timespec {
-        let deadline = self.engine.next_deadline().map_or(TICK, |deadline| deadline.since(monotonic()));
-        let nanos = i64::try_from(deadline.min(TICK)).unwrap_or(0);
+        let deadline = self.engine.next_deadline().map_or(self.tick, |deadline| deadline.since(monotonic()));
+        let nanos = i64::try_from(deadline.min(self.tick)).unwrap_or(0);
         Timespec { tv_sec: 0, tv_nsec: nanos }
     }
 
@@ -321,6 +317,7 @@ impl Daemon {
             self.apply()?;
         }
         self.pending.drain(..ready);
+        self.handled += ready;
         let time = monotonic();
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= time) {
             self.record(|| Record::Deadline(time));
@@ -332,32 +329,34 @@ impl Daemon {
 
     fn apply(&mut self) -> Result<(), DaemonError> {
         while let Some(action) = self.engine.poll_action() {
-            if !self.act {
-                continue;
-            }
-            match action.kind {
-                ActionKind::Boost { vm, vcpu, level } => {
-                    let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else { continue };
+            let Some(guardian) = &self.guardian else { continue };
+            let (ActionKind::Boost { vm, .. } | ActionKind::Share { vm, .. }) = action.kind;
+            let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else { continue };
+            let result = match action.kind {
+                ActionKind::Boost { vcpu, level, .. } => {
                     state.boosted.retain(|boosted| boosted.vcpu != vcpu);
                     match level {
-                        Boost::None => {
-                            if let Some(tcg) = &state.tcg {
-                                tcg.disarm(vcpu);
-                            }
-                        }
+                        Boost::None => state.tcg.iter().for_each(|tcg| tcg.disarm(vcpu)),
                         Boost::Io => state.boosted.push(BoostedVcpu { vcpu, armed: false }),
                     }
-                    self.booster.apply(vm, vcpu, level)?;
+                    self.mechanism.apply(vm, vcpu, level).map_err(Failure::from)
                 }
-                ActionKind::Share { vm, permille } => {
-                    let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) else { continue };
-                    if let Some(share) = &mut state.share {
-                        share.set_permille(permille)?;
-                    }
+                // There is nothing to take back.
+                ActionKind::Share { .. } if !self.mechanism.is_real_time() => Ok(()),
+                ActionKind::Share { permille, .. } => state
+                    .control
+                    .as_mut()
+                    .map_or(Ok(()), |control| control.share.set_permille(permille, guardian))
+                    .map_err(Failure::from),
+            };
+            match result {
+                Ok(()) => {
+                    let latency_ns = monotonic().since(action.at);
+                    self.record(|| Record::Applied { action, latency_ns });
                 }
+                Err(Failure::Vm(reason)) => self.disengage(vm, reason)?,
+                Err(Failure::Daemon(error)) => return Err(error),
             }
-            let latency_ns = monotonic().since(action.at);
-            self.record(|| Record::Applied { action, latency_ns });
         }
         Ok(())
     }
@@ -374,26 +373,6 @@ impl Daemon {
             }
         }
         any
-    }
-
-    /// A VM has ended.
-    fn bury(&mut self, id: VmId) -> Result<(), DaemonError> {
-        let Some(index) = self.vms.iter().position(|vm| vm.id == id) else { return Ok(()) };
-        let vm = self.vms.remove(index);
-        tracing::info!(vm = vm.name, "the VM has ended");
-        epoll::delete(&self.epoll, vm.qemu.pidfd())?;
-        if let Some(tcg) = &vm.tcg {
-            epoll::delete(&self.epoll, tcg.wake_fd())?;
-        }
-        self.bpf.unfollow(id);
-        if let Some(guardian) = &self.guardian {
-            self.booster.release(id, guardian)?;
-        }
-        let event = Event { at: monotonic(), kind: EventKind::VmRemoved { vm: id } };
-        self.record(|| Record::Event(event));
-        self.engine.on_event(&event);
-        while self.engine.poll_action().is_some() {}
-        Ok(())
     }
 
     fn record(&mut self, record: impl FnOnce() -> Record) {
@@ -413,45 +392,6 @@ impl Daemon {
         recorded?;
         Ok(())
     }
-}
-
-fn find(id: VmId, socket: &Path, hierarchy: &Hierarchy) -> Result<Followed, DaemonError> {
-    let qemu = qemu::discover(socket, QMP_TIMEOUT)?;
-    // A VM without a name goes by its socket's.
-    let name = qemu.name.clone().unwrap_or_else(|| {
-        socket
-            .file_stem()
-            .map_or_else(|| socket.display().to_string(), |stem| stem.to_string_lossy().into_owned())
-    });
-    let tcg = TcgSource::find(qemu.pid)?;
-    if tcg.is_none() {
-        tracing::warn!(
-            vm = name,
-            "the VM runs without frontdesk's QEMU plugin: its guest tasks can't be told apart"
-        );
-    }
-    let group = hierarchy.group_of(qemu.pid)?;
-    Ok(Followed { id, name, qemu, tcg, group, share: None, boosted: Vec::new() })
-}
-
-/// Prepares the VMs for what may be changed, after telling the guardian how they were. Returns the real-time budget of each, where
-/// there is one.
-fn adopt(
-    vms: &mut [Followed],
-    hierarchy: Hierarchy,
-    booster: &mut Booster,
-    guardian: &Guardian,
-) -> Result<Option<Budget>, DaemonError> {
-    for vm in vms.iter_mut() {
-        if !vm.group.holds_only(vm.qemu.pid)? {
-            let group = vm.group.path().display().to_string();
-            return Err(DaemonError::SharedGroup { vm: vm.name.clone(), group });
-        }
-        vm.share = Some(vm.group.control_share(guardian)?);
-        booster.adopt(vm.id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
-    }
-    let groups: Vec<Group> = vms.iter().map(|vm| vm.group.clone()).collect();
-    Ok(RealTimeBudgets::new(hierarchy).grant(&groups, guardian)?)
 }
 
 /// The time on the clock that all events carry.

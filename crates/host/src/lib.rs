@@ -6,6 +6,7 @@
 pub mod boost;
 pub mod bpf;
 pub mod cgroup;
+pub mod config;
 mod daemon;
 pub mod doctor;
 pub mod guardian;
@@ -16,8 +17,9 @@ mod record;
 pub mod sched;
 pub mod scx;
 mod tcg;
+mod watch;
 
-pub use daemon::{Daemon, DaemonConfig, DaemonError, monotonic, stop_signal};
+pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, monotonic, stop_signal};
 pub use mechanism::{Mechanism, MechanismChoice, MechanismError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Record, RecordError, read_recording};

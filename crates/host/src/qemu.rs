@@ -1,9 +1,12 @@
 //! Finding out about a running QEMU VM: its threads, disks and taps, from its QMP socket and `/proc`.
 
+mod libvirt;
 mod process;
 mod qmp;
 
-pub use qmp::QmpError;
+pub use libvirt::{examine as examine_libvirt, is_libvirt};
+pub use process::thread_count;
+pub use qmp::{QmpError, VmEvent};
 
 use crate::{bpf::Tap, sched::ThreadId};
 use qmp::Qmp;
@@ -15,6 +18,11 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+
+/// The engine follows no more vCPUs of a VM.
+const MAX_VCPUS: usize = 512;
+/// More threads than any VM has for I/O: those of virtio devices with a queue for each vCPU.
+const MAX_EMULATORS: usize = 64;
 
 /// Why a VM can not be discovered.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +67,14 @@ pub enum DiscoverError {
         /// The socket.
         path: PathBuf,
     },
+    /// Of libvirt's VMs only `/proc` tells.
+    #[error("libvirt's VM of process {pid}: {cause}")]
+    Libvirt {
+        /// The process.
+        pid: i32,
+        /// What is wrong.
+        cause: String,
+    },
     /// It ended meanwhile.
     #[error("the VM at QMP socket {} (process {pid}) ended while it was examined: {source}", path.display())]
     Ended {
@@ -89,11 +105,11 @@ pub struct QemuVm {
     pub name: Option<String>,
     /// QEMU's process.
     pub pid: i32,
-    /// What QEMU calls its state: `running`, `paused`, ...
-    pub status: String,
+    /// What QEMU calls its state: `running`, `paused`, ...; `None` if it can't be asked.
+    pub status: Option<String>,
     /// The threads of its vCPUs, by index.
     pub vcpus: Vec<(u16, ThreadId)>,
-    /// The threads of its I/O path: main loop, I/O threads, vhost workers.
+    /// The threads of its I/O path: main loop, then I/O threads and vhost workers by number.
     pub emulators: Vec<ThreadId>,
     /// Its disks.
     pub disks: Vec<Disk>,
@@ -108,14 +124,54 @@ impl QemuVm {
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+
+    /// Whether its vCPUs are known to be stopped.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.status.as_deref().is_some_and(|status| status != "running")
+    }
+
+    /// The main thread, which tells the process from any other that ever has its number.
+    #[must_use]
+    pub fn main_thread(&self) -> ThreadId {
+        self.emulators[0]
+    }
+
+    /// How many threads its process has, or none if it has ended: cheap to ask, and another number when vCPUs come or go.
+    #[must_use]
+    pub fn thread_count(&self) -> u64 {
+        process::thread_count(self.pid)
+    }
+}
+
+/// An open connection to a VM. While it is open, the VM's QMP socket serves nobody else.
+#[derive(Debug)]
+pub struct Session(Qmp);
+
+impl Session {
+    /// The next event, if one comes within `timeout`.
+    ///
+    /// # Errors
+    /// If the connection is lost, or what comes is no QMP.
+    pub fn event(&mut self, timeout: Duration) -> Result<Option<VmEvent>, QmpError> {
+        self.0.event(timeout)
+    }
 }
 
 /// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all. The socket is free again afterwards.
 ///
 /// # Errors
+/// As [`visit`].
+pub fn discover(qmp: &Path, timeout: Duration) -> Result<QemuVm, DiscoverError> {
+    visit(qmp, timeout).map(|(vm, _)| vm)
+}
+
+/// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all, and stays connected.
+///
+/// # Errors
 /// If the socket can not be reached, is busy, stalls or speaks something else; if a process other than a QEMU of this
 /// host listens; if what it answers does not fit what `/proc` shows.
-pub fn discover(qmp: &Path, timeout: Duration) -> Result<QemuVm, DiscoverError> {
+pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, Session), DiscoverError> {
     let path = || qmp.to_owned();
     let talk = |source| DiscoverError::Qmp { path: path(), source };
     let mut client = Qmp::connect(qmp, timeout).map_err(talk)?;
@@ -142,15 +198,27 @@ pub fn discover(qmp: &Path, timeout: Duration) -> Result<QemuVm, DiscoverError> 
         return Err(DiscoverError::OneThread { path: path() });
     }
     let io_threads = ask("query-iothreads")?;
-    let mut emulators = vec![own_thread(pid, pid.into()).map_err(|cause| odd("query-status", cause))?];
-    emulators.extend(parse_io_threads(&io_threads, pid).map_err(|cause| odd("query-iothreads", cause))?);
-    emulators.extend(process::vhost_workers(pid).map_err(ended)?);
+    let main = own_thread(pid, pid.into()).map_err(|cause| odd("query-status", cause))?;
+    let mut others = parse_io_threads(&io_threads, pid).map_err(|cause| odd("query-iothreads", cause))?;
+    others.extend(process::vhost_workers(pid).map_err(ended)?);
+    let emulators = in_order(main, others);
     let disks = parse_disks(&ask("query-block")?);
     let taps = process::taps(pid).map_err(ended)?;
     if process::has_ended(&pidfd) {
         return Err(ended(io::ErrorKind::NotFound.into()));
     }
-    Ok(QemuVm { name, pid, status, vcpus, emulators, disks, taps, pidfd })
+    let status = Some(status);
+    Ok((QemuVm { name, pid, status, vcpus, emulators, disks, taps, pidfd }, Session(client)))
+}
+
+/// The main thread and the others in one order, however they were found. One VM can't take the room of all.
+fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadId> {
+    others.retain(|thread| *thread != main);
+    others.sort_unstable_by_key(|thread| thread.tid);
+    others.dedup();
+    others.truncate(MAX_EMULATORS);
+    others.insert(0, main);
+    others
 }
 
 fn not_qemu(path: &Path, pid: i32, found: String) -> DiscoverError {
@@ -177,6 +245,7 @@ fn own_thread(pid: i32, tid: i64) -> Result<ThreadId, String> {
 fn parse_vcpus(answer: &Value, pid: i32) -> Result<Vec<(u16, ThreadId)>, String> {
     let list = answer.as_array().filter(|list| !list.is_empty()).ok_or("no list of vCPUs")?;
     list.iter()
+        .take(MAX_VCPUS)
         .map(|cpu| {
             let index =
                 cpu.get("cpu-index").and_then(Value::as_u64).and_then(|index| u16::try_from(index).ok());

@@ -20,13 +20,27 @@ pub struct RealtimeError {
 /// No privilege, no real-time budget, or a CPU that is not there.
 pub(crate) fn enter(priority: u32, cpus: &[u16]) -> Result<(), RealtimeError> {
     if !cpus.is_empty() {
-        let mut set = CpuSet::new();
-        cpus.iter().for_each(|cpu| set.set(usize::from(*cpu)));
-        sched_setaffinity(None, &set)
-            .map_err(|error| RealtimeError { what: "pin a thread to its CPUs", reason: error.to_string() })?;
+        pin(cpus)?;
     }
     crate::sched::set(0, Attributes::fifo(priority))
         .map_err(|error| RealtimeError { what: "make a thread real-time", reason: error.to_string() })
+}
+
+/// Makes the calling thread run on these physical CPUs only; on any if empty.
+///
+/// # Errors
+/// None of the CPUs is there.
+pub(crate) fn pin(cpus: &[u16]) -> Result<(), RealtimeError> {
+    let mut set = CpuSet::new();
+    if cpus.is_empty() {
+        (0..CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
+    }
+    cpus.iter()
+        .map(|cpu| usize::from(*cpu))
+        .filter(|cpu| *cpu < CpuSet::MAX_CPU)
+        .for_each(|cpu| set.set(cpu));
+    sched_setaffinity(None, &set)
+        .map_err(|error| RealtimeError { what: "pin a thread to its CPUs", reason: error.to_string() })
 }
 
 /// Makes the calling thread run before everything but the daemon on these physical CPUs, as a load generator needs that

@@ -2,7 +2,7 @@
 //!
 //! A recording is enough to repeat the run: the same events and deadlines give the same actions.
 
-use frontdesk_engine::{Action, Config, Event, Time, VmId};
+use frontdesk_engine::{Action, Config, Event, Time, VmId, VmPolicy};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -22,7 +22,7 @@ const MAX_CHUNK_BYTES: u32 = 1 << 24;
 /// One entry of a recording, in the order in which the daemon met it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Record {
-    /// The engine's parameters; first.
+    /// The engine's parameters; first, and again whenever they change.
     Config(Config),
     /// The name of a VM.
     Vm {
@@ -44,6 +44,13 @@ pub enum Record {
     },
     /// So many records were dropped here, because the disk was too slow.
     Dropped(u64),
+    /// From here on this holds for a VM.
+    VmPolicy {
+        /// The VM.
+        vm: VmId,
+        /// What holds.
+        policy: VmPolicy,
+    },
 }
 
 /// A recording could not be written or read.

@@ -30,6 +30,14 @@ pub enum DaemonProcessError {
         /// The last it said.
         log: String,
     },
+    /// It does not follow all VMs.
+    #[error("the daemon does not follow all {vms} VMs: {said}")]
+    Incomplete {
+        /// How many there are.
+        vms: usize,
+        /// What it said.
+        said: String,
+    },
     /// It did not end when it was told to.
     #[error("the daemon did not end within {STOP_TIMEOUT:?}: {log}")]
     Stuck {
@@ -88,6 +96,10 @@ impl DaemonProcess {
         if line.is_empty() {
             let status = daemon.child.wait().map_err(failed("wait for the daemon"))?;
             return Err(daemon.ended(status));
+        }
+        if !line.starts_with(&format!("following {} VMs:", sockets.len())) {
+            let said = format!("{}; {}", line.trim_end(), daemon.tail());
+            return Err(DaemonProcessError::Incomplete { vms: sockets.len(), said });
         }
         Ok(daemon)
     }

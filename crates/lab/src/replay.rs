@@ -81,7 +81,8 @@ pub(crate) fn examine(
             }
             Record::Vm { vm, name } => builder.name(*vm, name),
             Record::Dropped(count) => builder.findings.lost_events += count,
-            Record::Config(_) => {}
+            Record::Config(config) => engine.configure(config.clone())?,
+            Record::VmPolicy { vm, policy } => engine.configure_vm(*vm, *policy)?,
         }
         while engine.poll_action().is_some() {}
     }

@@ -2,7 +2,7 @@
 //! only if the group has run time to spend on it.
 
 use super::{CgroupError, Group, Hierarchy, RealTimeRule, error::file_error, read_number, write};
-use crate::guardian::{Guardian, Undo};
+use crate::guardian::{Guardian, Undo, UndoId};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -69,13 +69,15 @@ pub struct RealTimeBudgets {
     hierarchy: Hierarchy,
     /// What each changed group had, by path.
     original: BTreeMap<PathBuf, Limit>,
+    /// What puts that back: period and run time.
+    undo: BTreeMap<PathBuf, [UndoId; 2]>,
 }
 
 impl RealTimeBudgets {
     /// Nothing handed out yet.
     #[must_use]
     pub fn new(hierarchy: Hierarchy) -> RealTimeBudgets {
-        RealTimeBudgets { hierarchy, original: BTreeMap::new() }
+        RealTimeBudgets { hierarchy, original: BTreeMap::new(), undo: BTreeMap::new() }
     }
 
     /// Splits 80 % of the root's budget evenly among exactly these groups (all of those to have one from now on), and
@@ -111,8 +113,7 @@ impl RealTimeBudgets {
                 self.journal(path, guardian)?;
             }
         }
-        // Groups that were removed meanwhile need nothing.
-        self.original.retain(|path, _| self.hierarchy.mount().join(path).is_dir());
+        self.forget_removed(guardian)?;
         let targets = self.targets(&wanted, &managed, each)?;
         // Children give before their parents do, and get after them.
         for (path, &target) in targets.iter().rev() {
@@ -127,6 +128,17 @@ impl RealTimeBudgets {
         }
         let runtime_us = u64::try_from(each * PERIOD_US / MILLION).unwrap_or(0);
         Ok(Some(Budget { runtime_us, period_us: PERIOD_US.unsigned_abs() }))
+    }
+
+    /// Groups that were removed meanwhile need nothing.
+    fn forget_removed(&mut self, guardian: &Guardian) -> Result<(), CgroupError> {
+        let mount = self.hierarchy.mount();
+        self.original.retain(|path, _| mount.join(path).is_dir());
+        let removed = self.undo.extract_if(.., |path, _| !self.original.contains_key(path));
+        for (_, undo) in removed {
+            undo.into_iter().try_for_each(|undo| guardian.forget(undo))?;
+        }
+        Ok(())
     }
 
     fn dir(&self, path: &Path) -> PathBuf {
@@ -200,10 +212,12 @@ impl RealTimeBudgets {
     fn journal(&mut self, path: &Path, guardian: &Guardian) -> Result<(), CgroupError> {
         let dir = self.dir(path);
         let original = Limit::read(&dir)?;
-        for (file, value) in [("cpu.rt_period_us", original.period), ("cpu.rt_runtime_us", original.runtime)]
-        {
-            guardian.record(Undo::File { path: dir.join(file), content: value.to_string() })?;
-        }
+        let record = |file: &str, value: i64| {
+            guardian.record(Undo::File { path: dir.join(file), content: value.to_string() })
+        };
+        let undo =
+            [record("cpu.rt_period_us", original.period)?, record("cpu.rt_runtime_us", original.runtime)?];
+        self.undo.insert(path.to_owned(), undo);
         self.original.insert(path.to_owned(), original);
         Ok(())
     }

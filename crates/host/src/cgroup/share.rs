@@ -1,7 +1,7 @@
 //! A group's weight as a knob: set relative to what it was, fast.
 
 use super::{CgroupError, Version, error::file_error, read_number};
-use crate::guardian::{Guardian, Undo};
+use crate::guardian::{Guardian, Undo, UndoId};
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -60,13 +60,23 @@ fn scale(value: u32, by: u32, of: u32) -> u32 {
 
 /// Control over the share of a group that frontdesk found or made. Setting it costs about a microsecond; the guardian
 /// gives the group its weight back at the end.
+///
+/// Others may manage the group, too (libvirt, systemd, an operator). What they write is the group's weight from then on: it is noticed
+/// before each change and never overwritten but with a fraction of itself.
 #[derive(Debug)]
 pub struct ShareControl {
     version: Version,
     path: PathBuf,
     file: File,
-    /// What the group had, in the version's units.
+    /// What others gave the group, in the version's units like all that follows.
+    original: u32,
+    /// Puts `original` back.
+    undo: UndoId,
+    /// What counts as the whole share.
     base: u32,
+    /// The fraction of it that the group is to have.
+    permille: u16,
+    /// What the file holds unless others have written to it.
     now: u32,
 }
 
@@ -76,34 +86,83 @@ impl ShareControl {
         path: PathBuf,
         guardian: &Guardian,
     ) -> Result<ShareControl, CgroupError> {
-        let base = read(&path)?;
+        let original = read(&path)?;
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(file_error(
             "open",
             &path,
             "; it needs root",
         ))?;
-        guardian.record(Undo::File { path: path.clone(), content: base.to_string() })?;
-        Ok(ShareControl { version, path, file, base, now: base })
+        let undo = journal(&path, original, guardian)?;
+        let (base, now) = (original, original);
+        Ok(ShareControl { version, path, file, original, undo, base, permille: 1000, now })
     }
 
-    /// The group's weight at the beginning, in the units of `cpu.shares`.
+    /// The group's whole weight, in the units of `cpu.shares`: as found, as set, or as others wrote it since.
     #[must_use]
     pub fn base(&self) -> u32 {
         from_native(self.version, self.base)
     }
 
-    /// Sets the share to a fraction of what it was at the beginning, in permille (0 to 1000, clamped), rounded to what
-    /// the file can hold and never below the least it can: no VM is left without any.
+    /// Sets the whole weight, in the units of `cpu.shares`; `None` is what others gave the group.
+    ///
+    /// # Errors
+    /// As [`ShareControl::set_permille`].
+    pub fn set_base(&mut self, weight: Option<u32>, guardian: &Guardian) -> Result<(), CgroupError> {
+        self.notice(guardian)?;
+        self.base = weight.map_or(self.original, |weight| to_native(self.version, weight));
+        self.write()
+    }
+
+    /// Sets the share to a fraction of the whole, in permille (0 to 1000, clamped), rounded to what the file can hold and never
+    /// below the least it can: no VM is left without any.
     ///
     /// # Errors
     /// If the file refuses, or holds something else afterwards. A group that is gone is no error.
-    pub fn set_permille(&mut self, permille: u16) -> Result<(), CgroupError> {
+    pub fn set_permille(&mut self, permille: u16, guardian: &Guardian) -> Result<(), CgroupError> {
+        self.notice(guardian)?;
+        self.permille = permille.min(1000);
+        self.write()
+    }
+
+    /// Looks whether others have changed the weight, and goes on from there.
+    ///
+    /// # Errors
+    /// As [`ShareControl::set_permille`].
+    pub fn refresh(&mut self, guardian: &Guardian) -> Result<(), CgroupError> {
+        self.set_permille(self.permille, guardian)
+    }
+
+    /// Gives the group what others gave it last, and the control up.
+    ///
+    /// # Errors
+    /// If the file refuses; the guardian then still has it on record.
+    pub fn release(mut self, guardian: &Guardian) -> Result<(), CgroupError> {
+        self.permille = 1000;
+        self.set_base(None, guardian)?;
+        Ok(guardian.forget(self.undo)?)
+    }
+
+    /// What others wrote is what the group has from now on.
+    fn notice(&mut self, guardian: &Guardian) -> Result<(), CgroupError> {
+        // What can't be read or understood shows when it is written.
+        let Some(found) = self.found().ok().and_then(|text| text.trim().parse().ok()) else { return Ok(()) };
+        if found == self.now {
+            return Ok(());
+        }
+        let undo = journal(&self.path, found, guardian)?;
+        guardian.forget(std::mem::replace(&mut self.undo, undo))?;
+        (self.original, self.base, self.now) = (found, found, found);
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), CgroupError> {
         let (least, most) = range(self.version);
-        let wanted = scale(self.base, u32::from(permille.min(1000)), 1000).clamp(least, most);
+        let wanted = scale(self.base, u32::from(self.permille), 1000).clamp(least, most);
         if wanted == self.now {
             return Ok(());
         }
-        match self.write_and_read_back(wanted) {
+        let written = self.file.write_all_at(format!("{wanted}\n").as_bytes(), 0);
+        match written.and_then(|()| self.found()) {
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(()),
             Err(source) => {
                 let action = format!("write {wanted} to");
@@ -120,12 +179,15 @@ impl ShareControl {
         }
     }
 
-    fn write_and_read_back(&self, value: u32) -> io::Result<String> {
-        self.file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
+    fn found(&self) -> io::Result<String> {
         let mut buffer = [0; 16];
         let length = self.file.read_at(&mut buffer, 0)?;
         Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
     }
+}
+
+fn journal(path: &Path, weight: u32, guardian: &Guardian) -> Result<UndoId, CgroupError> {
+    Ok(guardian.record(Undo::File { path: path.to_owned(), content: weight.to_string() })?)
 }
 
 #[cfg(test)]

@@ -41,14 +41,30 @@ pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
+/// How many threads a process has; 0 if it has ended. The folder of its threads has a link for each.
+#[must_use]
+pub fn thread_count(pid: i32) -> u64 {
+    fs::metadata(format!("/proc/{pid}/task")).map_or(0, |folder| folder.nlink())
+}
+
+/// Its threads with their names.
+pub(super) fn threads(pid: i32) -> io::Result<Vec<(ThreadId, String)>> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
+    Ok(tasks
+        .filter_map(|task| {
+            let tid = task.file_name().to_string_lossy().parse().ok()?;
+            Some((ThreadId::of(pid, tid)?, comm(&task.path())))
+        })
+        .collect())
+}
+
 /// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, kernel threads named after it.
 pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
-    let mut workers = Vec::new();
-    for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
-        if comm(&task.path()).starts_with("vhost-") {
-            let tid = task.file_name().to_string_lossy().parse().ok();
-            workers.extend(tid.and_then(|tid| ThreadId::of(pid, tid)));
-        }
+    let threads = threads(pid)?.into_iter();
+    let mut workers: Vec<ThreadId> =
+        threads.filter(|(_, name)| name.starts_with("vhost-")).map(|(thread, _)| thread).collect();
+    if !workers.is_empty() || !has_vhost(pid) {
+        return Ok(workers);
     }
     let kernel_name = format!("vhost-{pid}");
     for process in fs::read_dir("/proc")?.flatten() {
@@ -59,6 +75,13 @@ pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
         }
     }
     Ok(workers)
+}
+
+fn has_vhost(pid: i32) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.into_iter().any(|descriptor| {
+        fs::read_link(descriptor.path()).is_ok_and(|file| file.to_string_lossy().starts_with("/dev/vhost-"))
+    })
 }
 
 fn parent(pid: i32) -> Option<i32> {

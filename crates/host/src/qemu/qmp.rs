@@ -6,6 +6,7 @@
 
 use serde_json::{Value, json};
 use std::{
+    collections::VecDeque,
     io::{self, BufRead as _, BufReader, Write as _},
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
@@ -66,10 +67,38 @@ pub enum QmpError {
 }
 
 const GREETING: &str = "the greeting";
+/// Events that may wait to be taken. A guest that resets itself without end gains nothing by more.
+const EVENTS_MAX: usize = 16;
 
-/// A conversation, with one deadline for all of it.
+/// What QEMU tells unasked, as far as it is of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmEvent {
+    /// The guest was reset.
+    Reset,
+    /// Its vCPUs were stopped.
+    Paused,
+    /// Its vCPUs go on.
+    Resumed,
+}
+
+impl VmEvent {
+    fn parse(message: &Value) -> Option<VmEvent> {
+        match message.get("event")?.as_str()? {
+            "RESET" => Some(VmEvent::Reset),
+            "STOP" | "SUSPEND" => Some(VmEvent::Paused),
+            "RESUME" | "WAKEUP" => Some(VmEvent::Resumed),
+            _ => None,
+        }
+    }
+}
+
+/// A conversation, with one deadline for all of it until another is set.
+#[derive(Debug)]
 pub(super) struct Qmp {
     stream: BufReader<UnixStream>,
+    /// The beginning of a line whose end has not come.
+    partial: Vec<u8>,
+    events: VecDeque<VmEvent>,
     deadline: Instant,
 }
 
@@ -92,7 +121,8 @@ impl Qmp {
         }
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false).map_err(QmpError::Connect)?;
-        Ok(Qmp { stream: BufReader::new(stream), deadline })
+        let stream = BufReader::new(stream);
+        Ok(Qmp { stream, partial: Vec::new(), events: VecDeque::new(), deadline })
     }
 
     /// The connection, to ask who is at its other end.
@@ -115,7 +145,34 @@ impl Qmp {
         self.execute("qmp_capabilities").map(drop)
     }
 
-    /// Executes a command without arguments and returns its result. Events in between are skipped.
+    /// The next event, if one comes within `timeout`.
+    pub(super) fn event(&mut self, timeout: Duration) -> Result<Option<VmEvent>, QmpError> {
+        const COMMAND: &str = "the wait for events";
+        self.deadline = Instant::now() + timeout;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            match self.message(COMMAND) {
+                Ok(message) => self.note(COMMAND, &message)?,
+                Err(QmpError::Stalled { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Keeps an event for later; anything else that comes unasked is out of order.
+    fn note(&mut self, command: &'static str, message: &Value) -> Result<(), QmpError> {
+        if message.get("event").is_none() {
+            return Err(QmpError::NotQmp { command, cause: format!("it says {}", excerpt(message)) });
+        }
+        if self.events.len() < EVENTS_MAX {
+            self.events.extend(VmEvent::parse(message));
+        }
+        Ok(())
+    }
+
+    /// Executes a command without arguments and returns its result. Events in between are kept for later.
     pub(super) fn execute(&mut self, command: &'static str) -> Result<Value, QmpError> {
         let timeout = self.remaining(command)?;
         let failed = |source: io::Error| match source.kind() {
@@ -137,15 +194,12 @@ impl Qmp {
                     error.get("desc").and_then(Value::as_str).unwrap_or("without saying why").into();
                 return Err(QmpError::Refused { command, description });
             }
-            if message.get("event").is_none() {
-                return Err(QmpError::NotQmp { command, cause: format!("it says {}", excerpt(&message)) });
-            }
+            self.note(command, &message)?;
         }
     }
 
     /// One line of JSON.
     fn message(&mut self, command: &'static str) -> Result<Value, QmpError> {
-        let mut line = Vec::new();
         loop {
             let timeout = self.remaining(command)?;
             let io = |source| QmpError::Io { command, source };
@@ -162,15 +216,16 @@ impl Qmp {
             };
             let end = chunk.iter().position(|&byte| byte == b'\n');
             let taken = end.map_or(chunk.len(), |end| end + 1);
-            line.extend_from_slice(&chunk[..taken]);
+            self.partial.extend_from_slice(&chunk[..taken]);
             self.stream.consume(taken);
-            if line.len() > MESSAGE_MAX {
+            if self.partial.len() > MESSAGE_MAX {
                 return Err(QmpError::NotQmp {
                     command,
                     cause: format!("a message of more than {MESSAGE_MAX} bytes"),
                 });
             }
             if end.is_some() {
+                let line = std::mem::take(&mut self.partial);
                 return serde_json::from_slice(&line)
                     .map_err(|e| QmpError::NotQmp { command, cause: format!("no JSON: {e}") });
             }

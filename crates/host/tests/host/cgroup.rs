@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("cgroup_holds_a_process_and_has_a_weight", holds_a_process_and_has_a_weight),
         trial("cgroup_share_is_given_back", share_is_given_back),
+        trial("cgroup_share_gives_way_to_others", share_gives_way_to_others),
         trial("cgroup_names_are_checked", names_are_checked),
     ];
     if hierarchy.version() == Version::V2 {
@@ -75,18 +76,44 @@ fn share_is_given_back() -> Result<()> {
     let guardian = start_guardian()?;
     let mut share = group.control_share(&guardian)?;
     ensure!(share.base() == 2048);
-    share.set_permille(250)?;
+    share.set_permille(250, &guardian)?;
     ensure!(group.weight()? == 512);
-    share.set_permille(0)?;
+    share.set_permille(0, &guardian)?;
     ensure!((1..=10).contains(&group.weight()?), "the least there is: {}", group.weight()?);
-    share.set_permille(2000)?;
+    share.set_permille(2000, &guardian)?;
     ensure!(group.weight()? == 2048, "never more than the base");
-    share.set_permille(500)?;
+    share.set_permille(500, &guardian)?;
     let report = guardian.finish()?;
     ensure!(report.failed.is_empty() && group.weight()? == 2048, "{report:?}");
     let dir = group.dir();
     ensure!(keeper.finish()?.failed.is_empty() && !dir.exists());
-    share.set_permille(100).context("a group that is gone")?;
+    share.set_permille(100, &start_guardian()?).context("a group that is gone")?;
+    Ok(())
+}
+
+/// libvirt, systemd or an operator may write to the same file.
+fn share_gives_way_to_others() -> Result<()> {
+    let guardian = start_guardian()?;
+    let group = create(&guardian, "share-others")?;
+    let mut share = group.control_share(&guardian)?;
+    share.set_permille(500, &guardian)?;
+    group.set_weight(4096)?;
+    share.set_permille(250, &guardian)?;
+    ensure!((share.base(), group.weight()?) == (4096, 1024), "a fraction of what others wrote");
+    share.set_base(Some(8192), &guardian)?;
+    ensure!((share.base(), group.weight()?) == (8192, 2048));
+    group.set_weight(512)?;
+    share.refresh(&guardian)?;
+    ensure!((share.base(), group.weight()?) == (512, 128), "the last to write has it");
+    share.release(&guardian)?;
+    ensure!(group.weight()? == 512, "what others wrote last");
+    let mut share = group.control_share(&guardian)?;
+    share.set_base(Some(8192), &guardian)?;
+    group.set_weight(2048)?;
+    share.release(&guardian)?;
+    ensure!(group.weight()? == 2048);
+    group.remove()?;
+    ensure!(guardian.finish()?.undone == 0, "released is forgotten");
     Ok(())
 }
 
@@ -219,7 +246,7 @@ fn threads_in_subgroups_are_boosted() -> Result<()> {
         ensure!(Hierarchy::detect()?.group_of(own)? == vm);
         ensure!(vm.holds_only(own)?);
         let mut share = vm.control_share(&guardian)?;
-        share.set_permille(500)?;
+        share.set_permille(500, &guardian)?;
         ensure!(vm.weight()? == 512);
 
         let before = sched::get(vcpu)?;

@@ -7,6 +7,8 @@
 mod boost;
 mod bpf;
 mod cgroup;
+mod daemon;
+mod fake_qemu;
 mod guardian;
 mod qemu;
 mod support;
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
         Some("guardian") => return frontdesk_host::guardian::run(),
         Some("owner") => return guardian::owner(),
+        Some("fake-qemu") => return fake_qemu::main(),
         _ => {}
     }
     let mut arguments = Arguments::from_args();
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         trials.extend(cgroup::trials());
         trials.extend(boost::trials());
         trials.extend(qemu::trials());
+        trials.extend(daemon::trials());
     } else {
         eprintln!("skipping the tests against the real kernel: they need root");
     }

@@ -47,7 +47,7 @@ fn start(socket: &Path, more: &[&str]) -> Result<Idler> {
         .stdin(Stdio::null())
         .spawn()?;
     let vm = Idler(vm);
-    eventually("QEMU listens", || socket.exists())?;
+    eventually("QEMU listens", || UnixStream::connect(socket).is_ok())?;
     Ok(vm)
 }
 
@@ -68,7 +68,7 @@ fn is_discovered() -> Result<()> {
         ])?;
         let found = discover(&socket, PATIENCE)?;
         ensure!(found.name.as_deref() == Some("frontdesk test") && found.pid == vm.pid(), "{found:?}");
-        ensure!(matches!(found.status.as_str(), "prelaunch" | "paused"), "{}", found.status);
+        ensure!(matches!(found.status.as_deref(), Some("prelaunch" | "paused")), "{:?}", found.status);
         let indices: Vec<u16> = found.vcpus.iter().map(|&(index, _)| index).collect();
         ensure!(indices == [0, 1], "{indices:?}");
         ensure!(found.emulators.len() >= 2 && found.emulators[0] == vm.thread()?, "{:?}", found.emulators);
@@ -102,9 +102,11 @@ fn hears_reads_of_a_disk() -> Result<()> {
     let mut source = BpfSource::open()?;
     let id = VmId(7);
     let threads: Vec<_> = (0..).zip(&found.emulators).map(|(i, t)| (t.tid, Thread::Emulator(i))).collect();
-    ensure!(source.follow_reads(id, found.pid).is_err(), "reads of a VM that is not followed");
+    let set = source.read_probes();
+    let too_early = source.follow_reads(id, found.pid, set.attach(found.pid)?);
+    ensure!(too_early.is_err(), "reads of a VM that is not followed");
     source.follow(id, &threads, &[])?;
-    source.follow_reads(id, found.pid)?;
+    source.follow_reads(id, found.pid, set.attach(found.pid)?)?;
     let mut qmp = UnixStream::connect(&socket)?;
     qmp.write_all(b"{\"execute\":\"qmp_capabilities\"}\n{\"execute\":\"cont\"}\n")?;
     let mut events = Vec::new();

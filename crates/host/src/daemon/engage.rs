@@ -1,0 +1,229 @@
+//! Taking control of VMs and giving it up again: whatever fails about one VM is that VM's affair alone.
+
+use super::followed::{Control, Failure, Followed};
+use super::{Daemon, DaemonError, engine_policy, monotonic};
+use crate::cgroup::{CgroupError, Group};
+use crate::config::Settings;
+use crate::realtime;
+use crate::record::Record;
+use crate::watch::Place;
+use frontdesk_engine::{EventKind, VmId};
+
+/// The least that every VM of its own needs.
+const SHARED_GROUP: &str = "it shares its CPU control group with other processes, whose share frontdesk would change; start each VM in \
+                            a group of its own, for example with `systemd-run --scope -p CPUWeight=100`";
+
+impl Daemon {
+    /// Takes control of a VM, or looks whether all is well with one that is under control. Where the daemon only watches, nothing.
+    pub(super) fn engage(&mut self, id: VmId, place: Result<Place, String>) -> Result<(), DaemonError> {
+        let result = match place {
+            _ if !self.act => Ok(()),
+            Err(reason) => Err(Failure::Vm(reason)),
+            Ok(place) if !place.alone => {
+                Err(Failure::Vm(format!("{SHARED_GROUP} (it is in {})", place.group.dir().display())))
+            }
+            Ok(place) => self.take_control(id, place.group),
+        };
+        match result {
+            Ok(()) => {
+                if let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) {
+                    vm.trouble = None;
+                }
+            }
+            Err(Failure::Vm(reason)) => self.disengage(id, reason)?,
+            Err(Failure::Daemon(error)) => return Err(error),
+        }
+        self.tell_weight(id)?;
+        self.tell_policy(id)
+    }
+
+    fn take_control(&mut self, id: VmId, group: Group) -> Result<(), Failure> {
+        let Some(guardian) = &self.guardian else { return Ok(()) };
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
+        if let Some(control) = &mut vm.control {
+            if control.group == group {
+                return Ok(control.share.refresh(guardian)?);
+            }
+            // It was moved: the former group is no longer its own.
+            self.let_go(id).map_err(Failure::Daemon)?;
+            return self.take_control(id, group);
+        }
+        self.mechanism.adopt(id, vm.weight, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
+        let mut share = group.control_share(guardian)?;
+        if vm.settings.weight.is_some() {
+            share.set_base(vm.settings.shares(), guardian)?;
+        }
+        self.mechanism.set_weight(id, share.base())?;
+        vm.control = Some(Control { group, share });
+        self.budgets_stale = true;
+        Ok(())
+    }
+
+    /// Follows the threads of a VM under control that came or went.
+    pub(super) fn hold_threads(&mut self, id: VmId) -> Result<(), DaemonError> {
+        let Some(guardian) = &self.guardian else { return Ok(()) };
+        let Some(vm) = self.vms.iter().find(|vm| vm.id == id && vm.control.is_some()) else { return Ok(()) };
+        match self.mechanism.renew(id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian).map_err(Failure::from) {
+            Ok(()) => Ok(()),
+            Err(Failure::Vm(reason)) => self.disengage(id, reason),
+            Err(Failure::Daemon(error)) => Err(error),
+        }
+    }
+
+    /// Gives up control of a VM, which is watched on. It is tried again when the VM is looked at the next time.
+    pub(super) fn disengage(&mut self, id: VmId, reason: String) -> Result<(), DaemonError> {
+        self.let_go(id)?;
+        if let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) {
+            if vm.told.as_ref() != Some(&reason) {
+                tracing::warn!(vm = vm.name, "not acting on the VM, only watching it: {reason}");
+                vm.told = Some(reason.clone());
+            }
+            vm.trouble = Some(reason);
+        }
+        self.tell_policy(id)
+    }
+
+    /// Puts a VM back as it was.
+    pub(super) fn let_go(&mut self, id: VmId) -> Result<(), DaemonError> {
+        let Some(guardian) = &self.guardian else { return Ok(()) };
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
+        vm.boosted.clear();
+        let released = self.mechanism.release(id, guardian).map_err(Failure::from);
+        let control = vm.control.take();
+        self.budgets_stale |= control.is_some();
+        let shared = control.map_or(Ok(()), |control| control.share.release(guardian)).map_err(Failure::from);
+        for result in [released, shared] {
+            match result {
+                Ok(()) => {}
+                Err(Failure::Vm(reason)) => tracing::warn!(
+                    vm = vm.name,
+                    "the VM could not be put back as it was, which is tried again at the end: {reason}"
+                ),
+                Err(Failure::Daemon(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the engine what holds for a VM.
+    fn tell_policy(&mut self, id: VmId) -> Result<(), DaemonError> {
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
+        let mut policy = vm.settings.policy();
+        policy.off |= vm.control.is_none();
+        if vm.policy.replace(policy) == Some(policy) {
+            return Ok(());
+        }
+        self.record(|| Record::VmPolicy { vm: id, policy });
+        self.engine.configure_vm(id, policy)?;
+        self.apply()
+    }
+
+    /// Tells the engine the weight of a VM, which others may have changed.
+    fn tell_weight(&mut self, id: VmId) -> Result<(), DaemonError> {
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
+        let weight = vm.control.as_ref().map_or(vm.weight, |control| control.share.base());
+        if std::mem::replace(&mut vm.weight, weight) == weight {
+            return Ok(());
+        }
+        tracing::info!(vm = vm.name, weight, "the VM has another weight");
+        if let Err(error) = self.mechanism.set_weight(id, weight) {
+            tracing::warn!(vm = vm.name, "{error}");
+        }
+        self.feed(EventKind::Weight { vm: id, weight })
+    }
+
+    /// Splits the real-time budget anew when VMs have come or gone. What can't have one is only watched, the latest first.
+    pub(super) fn grant(&mut self) -> Result<(), DaemonError> {
+        if !self.mechanism.is_real_time() {
+            return Ok(());
+        }
+        while std::mem::take(&mut self.budgets_stale) {
+            let Some(guardian) = &self.guardian else { return Ok(()) };
+            let controls = self.vms.iter().filter_map(|vm| vm.control.as_ref());
+            let groups: Vec<Group> = controls.map(|control| control.group.clone()).collect();
+            match self.budgets.grant(&groups, guardian) {
+                Ok(budget) => {
+                    let policy = engine_policy(&self.settings, self.act, budget);
+                    self.budget = budget;
+                    self.configure(policy)?;
+                }
+                Err(CgroupError::Guardian(error)) => return Err(error.into()),
+                Err(error) => {
+                    let under_control = || self.vms.iter().rev().filter(|vm| vm.control.is_some());
+                    let gone = under_control().find(|vm| !group_exists(vm));
+                    let Some(vm) = gone.or_else(|| under_control().next()) else {
+                        tracing::warn!("the real-time budgets of control groups stay as they are: {error}");
+                        return Ok(());
+                    };
+                    let id = vm.id;
+                    self.disengage(id, error.to_string())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on by real time if the kernel has ejected frontdesk's scheduler.
+    pub(super) fn check_mechanism(&mut self) -> Result<(), DaemonError> {
+        let Some(guardian) = &self.guardian else { return Ok(()) };
+        if let Some(reason) = self.mechanism.fall_back(guardian)? {
+            tracing::warn!(
+                "the kernel has ejected frontdesk's scheduler ({reason}): boosts go on by real-time priority"
+            );
+            self.vms.iter_mut().for_each(|vm| vm.boosted.clear());
+            self.budgets_stale = true;
+        }
+        Ok(())
+    }
+
+    fn configure(&mut self, policy: frontdesk_engine::Config) -> Result<(), DaemonError> {
+        if policy != self.policy {
+            self.policy = policy.clone();
+            self.record(|| Record::Config(policy.clone()));
+            self.engine.configure(policy)?;
+        }
+        Ok(())
+    }
+
+    /// Takes another configuration, and keeps all that is known.
+    pub(super) fn reload(&mut self, settings: Settings) -> Result<(), DaemonError> {
+        self.supervisor.reloading(monotonic());
+        let before = std::mem::replace(&mut self.settings, settings);
+        self.configure(engine_policy(&self.settings, self.act, self.budget))?;
+        if before.daemon.cpus != self.settings.daemon.cpus
+            && let Err(error) = realtime::pin(&self.settings.daemon.cpus)
+        {
+            tracing::warn!("daemon.cpus stays as it was: {error}");
+        }
+        let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
+        for id in ids {
+            self.reconsider(id)?;
+        }
+        self.watcher.set(self.settings.vms.clone());
+        tracing::info!("the configuration was reloaded");
+        self.supervisor.ready(&self.summary());
+        Ok(())
+    }
+
+    /// Applies what the configuration now says about a VM.
+    fn reconsider(&mut self, id: VmId) -> Result<(), DaemonError> {
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
+        let settings = self.settings.of_vm(&vm.name);
+        let before = std::mem::replace(&mut vm.settings, settings);
+        if before.weight != vm.settings.weight
+            && let (Some(control), Some(guardian)) = (&mut vm.control, &self.guardian)
+        {
+            match control.share.set_base(vm.settings.shares(), guardian).map_err(Failure::from) {
+                Ok(()) => {}
+                Err(Failure::Vm(reason)) => self.disengage(id, reason)?,
+                Err(Failure::Daemon(error)) => return Err(error),
+            }
+        }
+        self.tell_weight(id)?;
+        self.tell_policy(id)
+    }
+}
+
+fn group_exists(vm: &Followed) -> bool {
+    vm.control.as_ref().is_some_and(|control| control.group.dir().is_dir())
+}

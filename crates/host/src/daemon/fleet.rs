@@ -1,0 +1,252 @@
+//! VMs come, change and go.
+
+use super::followed::{Followed, watched_threads};
+use super::token::Token;
+use super::{Daemon, DaemonError, monotonic};
+use crate::bpf::Probes;
+use crate::cgroup::DEFAULT_WEIGHT;
+use crate::qemu::{QemuVm, VmEvent};
+use crate::record::Record;
+use crate::sched::ThreadId;
+use crate::tcg::TcgSource;
+use crate::watch::{News, Sighting, Source};
+use frontdesk_engine::{Event, EventKind, VmId};
+use rustix::event::epoll;
+use std::collections::BTreeSet;
+
+impl Daemon {
+    /// Takes all news; whether the first round of looking is over.
+    pub(super) fn take_news(&mut self) -> Result<bool, DaemonError> {
+        let mut settled = false;
+        self.mailbox.silence();
+        while let Ok(news) = self.news.try_recv() {
+            match news {
+                News::Seen(sighting) => self.seen(*sighting)?,
+                News::Probed(main, probes) => self.probed(main, probes),
+                News::Happened(main, event) => self.happened(main, event)?,
+                News::Withdrawn(source) => self.withdraw(&source)?,
+                News::Settings(settings) => self.reload(*settings)?,
+                News::Settled => settled = true,
+            }
+        }
+        // What was found is to have its budget before anything is decided about it.
+        self.grant()?;
+        Ok(settled)
+    }
+
+    /// What the supervisor is told.
+    pub(super) fn summary(&self) -> String {
+        format!("following {} VMs", self.vms.len())
+    }
+
+    pub(super) fn feed(&mut self, kind: EventKind) -> Result<(), DaemonError> {
+        let event = Event { at: monotonic(), kind };
+        self.record(|| Record::Event(event));
+        self.engine.on_event(&event);
+        self.apply()
+    }
+
+    fn seen(&mut self, sighting: Sighting) -> Result<(), DaemonError> {
+        let main = sighting.vm.main_thread();
+        match self.vms.iter().position(|vm| vm.qemu.main_thread() == main) {
+            Some(index) => self.update(index, sighting),
+            None => self.add(sighting),
+        }
+    }
+
+    fn add(&mut self, sighting: Sighting) -> Result<(), DaemonError> {
+        let Sighting { source, name, vm: qemu, place } = sighting;
+        let id = VmId(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
+        let taken = self.vms.iter().any(|other| other.name == name);
+        let name = if taken { format!("{name} (process {})", qemu.pid) } else { name };
+        let tcg = match TcgSource::find(qemu.pid) {
+            Ok(Some(tcg)) => Some(tcg),
+            Ok(None) => {
+                tracing::warn!(
+                    vm = name,
+                    "the VM runs without frontdesk's QEMU plugin: its guest tasks can't be told apart"
+                );
+                None
+            }
+            Err(error) => {
+                tracing::warn!(vm = name, "the VM's guest tasks can't be told apart: {error}");
+                None
+            }
+        };
+        let weight = place.as_ref().ok().and_then(|place| place.group.weight().ok());
+        let followed = Followed {
+            id,
+            settings: self.settings.of_vm(&name),
+            name,
+            sources: BTreeSet::from([source]),
+            tcg,
+            control: None,
+            weight: weight.unwrap_or(DEFAULT_WEIGHT),
+            policy: None,
+            paused: qemu.is_paused(),
+            trouble: None,
+            told: None,
+            boosted: Vec::new(),
+            qemu,
+        };
+        tracing::info!(
+            vm = followed.name,
+            pid = followed.qemu.pid,
+            vcpus = followed.qemu.vcpus.len(),
+            "following the VM"
+        );
+        let level = epoll::EventFlags::IN;
+        epoll::add(&self.epoll, followed.qemu.pidfd(), Token::Death(id).encode(), level)?;
+        if let Some(tcg) = &followed.tcg {
+            epoll::add(&self.epoll, tcg.wake_fd(), Token::Switch(id).encode(), level)?;
+        }
+        self.record(|| Record::Vm { vm: id, name: followed.name.clone() });
+        self.feed(EventKind::VmAdded { vm: id, vcpus: vcpu_slots(&followed.qemu), weight: followed.weight })?;
+        for task in followed.current_tasks() {
+            self.feed(task)?;
+        }
+        if followed.paused {
+            self.feed(EventKind::VmPaused { vm: id })?;
+        }
+        self.vms.push(followed);
+        self.listen(id);
+        self.engage(id, place)
+    }
+
+    /// Listens to the VM's threads and taps.
+    fn listen(&mut self, id: VmId) {
+        let Some(vm) = self.vms.iter().find(|vm| vm.id == id) else { return };
+        if let Err(error) = self.bpf.follow(id, &watched_threads(&vm.qemu), &vm.qemu.taps) {
+            tracing::warn!(vm = vm.name, "nothing is heard of the VM, which is never boosted then: {error}");
+        }
+    }
+
+    /// The VM's reads can be followed, or not.
+    fn probed(&mut self, main: ThreadId, probes: Result<Probes, String>) {
+        let Some(vm) = self.vms.iter().find(|vm| vm.qemu.main_thread() == main) else {
+            return probes.into_iter().for_each(Probes::drop_elsewhere);
+        };
+        let result = probes.and_then(|probes| {
+            self.bpf.follow_reads(vm.id, main.pid, probes).map_err(|error| error.to_string())
+        });
+        if let Err(error) = result {
+            tracing::warn!(vm = vm.name, "the VM's disk reads can't be followed, and boost nobody: {error}");
+        }
+    }
+
+    /// A VM that is followed was looked at again.
+    fn update(&mut self, index: usize, sighting: Sighting) -> Result<(), DaemonError> {
+        let Sighting { source, vm: now, place, .. } = sighting;
+        let state = &mut self.vms[index];
+        let id = state.id;
+        state.sources.insert(source);
+        let before = std::mem::replace(&mut state.qemu, now);
+        // The new description has another descriptor of the same process.
+        epoll::delete(&self.epoll, before.pidfd())?;
+        epoll::add(&self.epoll, state.qemu.pidfd(), Token::Death(id).encode(), epoll::EventFlags::IN)?;
+        let now = &state.qemu;
+        let gone = before.vcpus.iter().filter(|vcpu| !now.vcpus.contains(vcpu));
+        let new = now.vcpus.iter().filter(|vcpu| !before.vcpus.contains(vcpu));
+        let mut changes: Vec<EventKind> =
+            gone.rev().map(|(vcpu, _)| EventKind::VcpuRemoved { vm: id, vcpu: *vcpu }).collect();
+        changes.extend(new.map(|(vcpu, _)| EventKind::VcpuAdded { vm: id, vcpu: *vcpu }));
+        let replaced = before.emulators != now.emulators;
+        if replaced {
+            // They are counted by their place in the list.
+            changes.push(EventKind::Lost { vm: Some(id), count: 0 });
+        }
+        if !changes.is_empty() {
+            tracing::info!(vm = state.name, vcpus = now.vcpus.len(), "the VM's threads have changed");
+        }
+        if (!changes.is_empty() || before.taps != now.taps)
+            && let Err(error) = self.bpf.refollow(id, &watched_threads(now), &now.taps)
+        {
+            tracing::warn!(
+                vm = state.name,
+                "nothing is heard of the VM, which is never boosted then: {error}"
+            );
+        }
+        // Whether a VM is paused is not known of all sources.
+        let paused = now.status.is_some().then(|| now.is_paused());
+        let threads = !changes.is_empty();
+        for change in changes {
+            self.feed(change)?;
+        }
+        if let Some(paused) = paused {
+            self.set_paused(index, paused)?;
+        }
+        if threads {
+            self.hold_threads(id)?;
+        }
+        self.engage(id, place)
+    }
+
+    fn happened(&mut self, main: ThreadId, event: VmEvent) -> Result<(), DaemonError> {
+        let Some(index) = self.vms.iter().position(|vm| vm.qemu.main_thread() == main) else { return Ok(()) };
+        match event {
+            VmEvent::Reset => {
+                tracing::info!(
+                    vm = self.vms[index].name,
+                    "the guest was reset: its tasks have to be learnt again"
+                );
+                self.feed(EventKind::VmReset { vm: self.vms[index].id })
+            }
+            VmEvent::Paused => self.set_paused(index, true),
+            VmEvent::Resumed => self.set_paused(index, false),
+        }
+    }
+
+    fn set_paused(&mut self, index: usize, paused: bool) -> Result<(), DaemonError> {
+        let state = &mut self.vms[index];
+        if std::mem::replace(&mut state.paused, paused) == paused {
+            return Ok(());
+        }
+        let vm = state.id;
+        tracing::info!(vm = state.name, "the VM is {}", if paused { "paused" } else { "running" });
+        self.feed(if paused { EventKind::VmPaused { vm } } else { EventKind::VmResumed { vm } })
+    }
+
+    /// The configuration does not name this source any more.
+    fn withdraw(&mut self, source: &Source) -> Result<(), DaemonError> {
+        for vm in &mut self.vms {
+            vm.sources.remove(source);
+        }
+        while let Some(vm) = self.vms.iter().find(|vm| vm.sources.is_empty()) {
+            tracing::info!(
+                vm = vm.name,
+                "the VM is not followed any more: the configuration does not name it"
+            );
+            let id = vm.id;
+            self.remove(id)?;
+        }
+        Ok(())
+    }
+
+    /// A VM has ended.
+    pub(super) fn bury(&mut self, id: VmId) -> Result<(), DaemonError> {
+        if let Some(vm) = self.vms.iter().find(|vm| vm.id == id) {
+            tracing::info!(vm = vm.name, "the VM has ended");
+        }
+        self.remove(id)
+    }
+
+    fn remove(&mut self, id: VmId) -> Result<(), DaemonError> {
+        // Ends its boosts, and gives back what it had before.
+        self.feed(EventKind::VmRemoved { vm: id })?;
+        self.let_go(id)?;
+        self.bpf.unfollow(id);
+        let Some(index) = self.vms.iter().position(|vm| vm.id == id) else { return Ok(()) };
+        let vm = self.vms.remove(index);
+        epoll::delete(&self.epoll, vm.qemu.pidfd())?;
+        if let Some(tcg) = &vm.tcg {
+            epoll::delete(&self.epoll, tcg.wake_fd())?;
+        }
+        Ok(())
+    }
+}
+
+/// Places for vCPUs, of which some in between may be empty.
+fn vcpu_slots(vm: &QemuVm) -> u16 {
+    vm.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1))
+}

@@ -1,0 +1,93 @@
+//! What the daemon keeps of a VM that it follows.
+
+use crate::boost::BoostError;
+use crate::cgroup::{CgroupError, Group, ShareControl};
+use crate::config::VmSettings;
+use crate::daemon::DaemonError;
+use crate::mechanism::MechanismError;
+use crate::qemu::QemuVm;
+use crate::scx::ScxError;
+use crate::tcg::TcgSource;
+use crate::watch::Source;
+use frontdesk_engine::{EventKind, Thread, VmId, VmPolicy};
+use std::collections::BTreeSet;
+
+/// A VM that is followed.
+pub(super) struct Followed {
+    pub(super) id: VmId,
+    pub(super) name: String,
+    /// Where it was found.
+    pub(super) sources: BTreeSet<Source>,
+    pub(super) qemu: QemuVm,
+    pub(super) tcg: Option<TcgSource>,
+    /// Absent while the daemon does not act on the VM.
+    pub(super) control: Option<Control>,
+    /// As the engine was told.
+    pub(super) weight: u32,
+    pub(super) paused: bool,
+    pub(super) settings: VmSettings,
+    /// As the engine was told.
+    pub(super) policy: Option<VmPolicy>,
+    /// Why the daemon does not act on the VM although it should.
+    pub(super) trouble: Option<String>,
+    /// What of that was told last.
+    pub(super) told: Option<String>,
+    pub(super) boosted: Vec<BoostedVcpu>,
+}
+
+/// What the daemon changes of a VM.
+pub(super) struct Control {
+    pub(super) group: Group,
+    pub(super) share: ShareControl,
+}
+
+pub(super) struct BoostedVcpu {
+    pub(super) vcpu: u16,
+    /// Whether the plugin was asked to wake us at its next task switch, and has not yet.
+    pub(super) armed: bool,
+}
+
+impl Followed {
+    /// What its vCPUs run now: the ring only tells what changes.
+    pub(super) fn current_tasks(&self) -> Vec<EventKind> {
+        let vcpus = self.qemu.vcpus.iter();
+        vcpus
+            .filter_map(|(vcpu, _)| {
+                let task = self.tcg.as_ref()?.current_task(*vcpu)?;
+                Some(EventKind::TaskSwitch { vm: self.id, vcpu: *vcpu, task })
+            })
+            .collect()
+    }
+}
+
+/// The threads of a VM whose scheduling is watched.
+pub(super) fn watched_threads(vm: &QemuVm) -> Vec<(i32, Thread)> {
+    let vcpus = vm.vcpus.iter().map(|(index, thread)| (thread.tid, Thread::Vcpu(*index)));
+    let emulators = (0..).zip(&vm.emulators);
+    vcpus.chain(emulators.map(|(index, thread)| (thread.tid, Thread::Emulator(index)))).collect()
+}
+
+/// What went wrong is the affair of one VM, or of the whole daemon.
+pub(super) enum Failure {
+    Vm(String),
+    Daemon(DaemonError),
+}
+
+impl From<MechanismError> for Failure {
+    fn from(error: MechanismError) -> Failure {
+        match error {
+            MechanismError::Boost(BoostError::Guardian(error))
+            | MechanismError::Scx(ScxError::Guardian(error)) => Failure::Daemon(error.into()),
+            error => Failure::Vm(error.to_string()),
+        }
+    }
+}
+
+impl From<CgroupError> for Failure {
+    fn from(error: CgroupError) -> Failure {
+        match error {
+            CgroupError::Guardian(error) => Failure::Daemon(error.into()),
+            error => Failure::Vm(error.to_string()),
+        }
+    }
+}

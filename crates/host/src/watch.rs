@@ -1,0 +1,241 @@
+//! Finds VMs as they come and go, on threads of its own: what takes time or can stall happens here, and the daemon's loop, which
+//! decides within microseconds, only hears of it.
+//!
+//! Each QMP socket has a thread ([`scout`]), for whoever listens there may stall: it keeps nobody else waiting then. libvirt's VMs are
+//! looked for in `/proc` ([`libvirt`]).
+
+mod libvirt;
+mod mailbox;
+mod scout;
+
+pub(crate) use mailbox::{Kit, Mailbox, News, Place, Sighting, Source};
+
+use crate::config::VmsSettings;
+use libvirt::LibvirtScan;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::inotify;
+use rustix::io::Errno;
+use scout::Scout;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
+use std::time::Duration;
+
+/// How often everything is looked at, whether the kernel says that something changed or not.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+/// Changes in a folder come in bursts, and others' may never end.
+const BURST: Duration = Duration::from_millis(20);
+/// More sockets than any host has VMs: a bound on threads if a pattern matches too much.
+const MAX_SOCKETS: usize = 1024;
+/// A scout reads and writes messages on its heap.
+const SCOUT_STACK: usize = 256 << 10;
+
+/// The control of the thread that watches. It ends when this is dropped.
+pub(crate) struct Watcher {
+    orders: Sender<VmsSettings>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Watcher {
+    /// Starts to watch, and to tell the kit's mailbox. After everything that is there at the beginning was tried once, it tells that.
+    pub(crate) fn start(vms: VmsSettings, kit: Kit) -> io::Result<Watcher> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (orders, receiver) = channel();
+        let watch = Watch {
+            vms,
+            libvirt: LibvirtScan::new(kit.clone()),
+            round: Some(Arc::new(Round(kit.mailbox.clone()))),
+            kit,
+            inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?,
+            scouts: BTreeMap::new(),
+            missing: BTreeSet::new(),
+            too_many: false,
+        };
+        let theirs = Arc::clone(&bell);
+        std::thread::Builder::new().name("watcher".into()).spawn(move || watch.run(&receiver, &theirs))?;
+        Ok(Watcher { orders, bell })
+    }
+
+    /// Follows other VMs from now on.
+    pub(crate) fn set(&self, vms: VmsSettings) {
+        // A watcher that ended by a panic has told that already.
+        let _ = self.orders.send(vms);
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.orders = channel().0;
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// Held by all who have something left to try in the first round.
+struct Round(Mailbox);
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        self.0.post(News::Settled);
+    }
+}
+
+struct Watch {
+    vms: VmsSettings,
+    kit: Kit,
+    libvirt: LibvirtScan,
+    round: Option<Arc<Round>>,
+    inotify: OwnedFd,
+    scouts: BTreeMap<PathBuf, Scouted>,
+    /// Sockets named in full that are not there, which was told.
+    missing: BTreeSet<String>,
+    too_many: bool,
+}
+
+/// A socket with a scout.
+struct Scouted {
+    /// The scout ends when this is dropped.
+    pokes: std::sync::mpsc::SyncSender<()>,
+    /// Device and inode: another one at the same place is another VM's.
+    identity: (u64, u64),
+}
+
+impl Watch {
+    fn run(mut self, orders: &Receiver<VmsSettings>, bell: &OwnedFd) {
+        loop {
+            self.scan();
+            self.round = None;
+            let ready = poll(
+                &mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(bell, PollFlags::IN)],
+                Some(&TICK),
+            );
+            if ready.is_ok_and(|ready| ready > 0) {
+                std::thread::sleep(BURST);
+                empty(&self.inotify);
+                empty(bell);
+            }
+            loop {
+                match orders.try_recv() {
+                    Ok(vms) => self.change(vms),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+        }
+    }
+
+    fn change(&mut self, vms: VmsSettings) {
+        self.vms = vms;
+        if !self.vms.libvirt {
+            self.libvirt.forget();
+            self.kit.mailbox.post(News::Withdrawn(Source::Libvirt));
+        }
+        let wanted: Vec<_> = self.vms.qmp.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
+        let withdrawn = self.scouts.extract_if(.., |path, _| !wanted.iter().any(|p| p.matches_path(path)));
+        for (path, _) in withdrawn {
+            self.kit.mailbox.post(News::Withdrawn(Source::Qmp(path)));
+        }
+    }
+
+    fn scan(&mut self) {
+        let mut found = BTreeMap::new();
+        for pattern in &self.vms.qmp {
+            let before = found.len();
+            // A folder that can't be read has nothing that could be followed.
+            for path in glob::glob(pattern).into_iter().flatten().flatten() {
+                found.extend(socket_identity(&path).map(|identity| (path, identity)));
+            }
+            watch_folder(&self.inotify, literal_folder(pattern));
+            let there = found.len() > before || pattern.contains(['*', '?', '[']);
+            if there {
+                self.missing.remove(pattern);
+            } else if !found.contains_key(Path::new(pattern)) && self.missing.insert(pattern.clone()) {
+                tracing::info!("there is no QMP socket {pattern} yet: its VM is followed when there is");
+            }
+        }
+        // One that has vanished ends its scout. The VM, if it still runs, is followed on without.
+        self.scouts.retain(|path, _| found.contains_key(path));
+        for (path, identity) in found {
+            if let Some(folder) = path.parent() {
+                watch_folder(&self.inotify, folder);
+            }
+            match self.scouts.get_mut(&path) {
+                Some(scouted) if scouted.identity == identity => {}
+                Some(scouted) => {
+                    scouted.identity = identity;
+                    // If one is waiting to be taken already, that does.
+                    let _ = scouted.pokes.try_send(());
+                }
+                None => self.send_scout(path, identity),
+            }
+        }
+        if self.vms.libvirt {
+            self.libvirt.scan();
+        }
+    }
+
+    fn send_scout(&mut self, path: PathBuf, identity: (u64, u64)) {
+        let full = self.scouts.len() >= MAX_SOCKETS;
+        if full != std::mem::replace(&mut self.too_many, full) && full {
+            tracing::warn!("vms.qmp matches more than {MAX_SOCKETS} sockets: the rest is not looked at");
+        }
+        if full {
+            return;
+        }
+        let (pokes, receiver) = sync_channel(1);
+        let scout = Scout::new(path.clone(), self.kit.clone(), receiver, self.round.clone());
+        let thread = std::thread::Builder::new().name("scout".into()).stack_size(SCOUT_STACK);
+        match thread.spawn(move || scout.run()) {
+            Ok(_) => drop(self.scouts.insert(path, Scouted { pokes, identity })),
+            // The next scan tries again.
+            Err(error) => tracing::warn!("QMP socket {}: no thread to look at it: {error}", path.display()),
+        }
+    }
+}
+
+fn socket_identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.file_type().is_socket())?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// The deepest folder that a pattern names in full.
+fn literal_folder(pattern: &str) -> &Path {
+    let literal = pattern.find(['*', '?', '[']).map_or(pattern, |wild| &pattern[..wild]);
+    Path::new(
+        literal.rsplit_once('/').map_or("/", |(folder, _)| if folder.is_empty() { "/" } else { folder }),
+    )
+}
+
+/// Watching what is watched already changes nothing. What can't be watched is looked at now and then all the same.
+fn watch_folder(inotify: &OwnedFd, folder: &Path) {
+    let changes = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
+    let _ = inotify::add_watch(inotify, folder, changes);
+}
+
+/// Takes what can be read: that something happened is all that counts.
+fn empty(fd: &OwnedFd) {
+    let mut buffer = [0; 4096];
+    while matches!(rustix::io::read(fd, &mut buffer), Ok(1..) | Err(Errno::INTR)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_to_watch_is_the_deepest_that_is_named_in_full() {
+        for (pattern, folder) in [
+            ("/run/vms/*.qmp", "/run/vms"),
+            ("/run/alice.qmp", "/run"),
+            ("/run/vm-?/qmp", "/run"),
+            ("/*/qmp", "/"),
+            ("/qmp", "/"),
+        ] {
+            assert_eq!(literal_folder(pattern), Path::new(folder), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! A process that passes for a QEMU: it is called one, has threads for vCPUs, and speaks QMP as far as it is asked.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use std::{
+    env,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::{
+        fs::symlink,
+        net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    process::{Child, ChildStdin, Command, ExitCode, Stdio},
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread,
+};
+
+/// A running one, killed with the value.
+pub(crate) struct FakeQemu {
+    child: Child,
+    orders: ChildStdin,
+}
+
+impl FakeQemu {
+    /// Starts one, which does nothing before it is told to listen.
+    pub(crate) fn start(home: &Path) -> Result<FakeQemu> {
+        // What a process is called comes from what it was started by.
+        let program = home.join("qemu-fake");
+        if !program.exists() {
+            symlink(env::current_exe()?, &program)?;
+        }
+        let mut child = Command::new(&program).arg("fake-qemu").stdin(Stdio::piped()).spawn()?;
+        let orders = child.stdin.take().context("no standard input")?;
+        Ok(FakeQemu { child, orders })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; or an event's name.
+    pub(crate) fn order(&mut self, order: &str) -> Result<()> {
+        Ok(writeln!(self.orders, "{order}")?)
+    }
+}
+
+impl Drop for FakeQemu {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[derive(Default)]
+struct State {
+    name: String,
+    vcpus: Vec<i32>,
+    paused: bool,
+    mute: bool,
+    client: Option<UnixStream>,
+}
+
+impl State {
+    fn plug(&mut self) {
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            // SAFETY: gettid touches no memory.
+            let _ = tell.send(unsafe { libc::gettid() });
+            loop {
+                thread::park();
+            }
+        });
+        self.vcpus.extend(told.recv());
+    }
+
+    fn answer(&self, command: &str) -> Value {
+        let cpu = |(index, tid): (usize, &i32)| json!({"cpu-index": index, "thread-id": tid});
+        match command {
+            "query-name" => json!({"name": self.name}),
+            "query-status" => json!({"status": if self.paused { "paused" } else { "running" }}),
+            "query-cpus-fast" => self.vcpus.iter().enumerate().map(cpu).collect(),
+            "query-iothreads" | "query-block" => json!([]),
+            _ => json!({}),
+        }
+    }
+}
+
+/// Is one, until its standard input closes.
+pub(crate) fn main() -> ExitCode {
+    let state = Arc::new(Mutex::new(State::default()));
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut now = state.lock().unwrap_or_else(PoisonError::into_inner);
+        match words[..] {
+            ["listen", path, name] => {
+                now.name = name.to_owned();
+                now.plug();
+                let Ok(listener) = UnixListener::bind(path) else { return ExitCode::FAILURE };
+                let state = Arc::clone(&state);
+                thread::spawn(move || {
+                    listener.incoming().flatten().for_each(|client| drop(serve(&state, client)))
+                });
+            }
+            ["plug"] => now.plug(),
+            ["mute"] => now.mute = true,
+            [event] => {
+                now.paused = event == "STOP" || now.paused && event != "RESUME";
+                // Between two turns of the client nobody would hear it.
+                while now.client.is_none() {
+                    drop(now);
+                    thread::yield_now();
+                    now = state.lock().unwrap_or_else(PoisonError::into_inner);
+                }
+                if let Some(client) = &mut now.client {
+                    let _ = writeln!(client, "{}", json!({"event": event, "data": {}}));
+                }
+            }
+            _ => return ExitCode::FAILURE,
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn serve(state: &Mutex<State>, mut client: UnixStream) -> Result<()> {
+    let now = || state.lock().unwrap_or_else(PoisonError::into_inner);
+    if now().mute {
+        loop {
+            thread::park();
+        }
+    }
+    writeln!(client, "{}", json!({"QMP": {"version": {}}}))?;
+    now().client = Some(client.try_clone()?);
+    for line in BufReader::new(client.try_clone()?).lines() {
+        let command: Value = serde_json::from_str(&line?)?;
+        let answer = now().answer(command["execute"].as_str().unwrap_or_default());
+        writeln!(client, "{}", json!({"return": answer}))?;
+    }
+    now().client = None;
+    Ok(())
+}
