@@ -5,6 +5,7 @@
 //! `[control]` about those who look in.
 
 use crate::control::ControlConfig;
+use crate::mechanism::MechanismChoice;
 use frontdesk_engine::{Config, Ledger, Tavs, VmPolicy};
 use glob::Pattern;
 use indexmap::IndexMap;
@@ -42,6 +43,8 @@ pub struct Settings {
 pub struct DaemonSettings {
     /// Physical CPUs it runs on; any if empty. 0 to 1023.
     pub cpus: Vec<u16>,
+    /// How boosts are carried out; read when it starts. "auto", "real-time" or "sched-ext".
+    pub mechanism: MechanismChoice,
 }
 
 /// Which VMs are followed.

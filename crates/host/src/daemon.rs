@@ -11,13 +11,13 @@ mod token;
 pub use engage::NOT_ACTING;
 pub use lock::LockError;
 
-use crate::boost::Booster;
 use crate::bpf::{BpfError, BpfSource};
 use crate::cgroup::{Budget, CgroupError, Hierarchy, RealTimeBudgets, RealTimeRule};
 use crate::config::Settings;
 use crate::control::{Control, ControlError};
 use crate::guardian::{Guardian, GuardianError};
 use crate::identity::Identities;
+use crate::mechanism::Mechanism;
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder, Recordings};
 use crate::status::Tally;
@@ -120,7 +120,7 @@ pub struct Daemon {
     identities: Identities,
     vms: Vec<Followed>,
     next_id: u32,
-    booster: Booster,
+    mechanism: Mechanism,
     budgets: RealTimeBudgets,
     /// What each VM has of them, where there is one.
     budget: Option<Budget>,
@@ -178,8 +178,12 @@ impl Daemon {
         let bpf = BpfSource::open()?;
         let identities = Identities::new()?;
         let hierarchy = Hierarchy::detect()?;
+        let mechanism = match config.act {
+            true => Mechanism::start(config.settings.daemon.mechanism, hierarchy.real_time()),
+            false => Mechanism::default(),
+        };
         let guardian = match config.act {
-            true if hierarchy.real_time() == RealTimeRule::Refused => {
+            true if mechanism.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
                 return Err(CgroupError::RealTimeRefused.into());
             }
             true => Some(Guardian::start(&config.guardian.0, &config.guardian.1)?),
@@ -208,7 +212,7 @@ impl Daemon {
             identities,
             vms: Vec::new(),
             next_id: 0,
-            booster: Booster::default(),
+            mechanism,
             budgets: RealTimeBudgets::new(hierarchy),
             budget: None,
             budgets_stale: false,
@@ -289,6 +293,7 @@ impl Daemon {
             if news && self.take_news()? && until == Until::Settled {
                 return Ok(());
             }
+            self.check_mechanism()?;
             self.grant()?;
             self.supervisor.alive(monotonic());
         }
@@ -347,8 +352,10 @@ impl Daemon {
                         Boost::None => self.identities.unwatch(vm, vcpu),
                         Boost::Io => self.identities.watch(vm, vcpu),
                     }
-                    self.booster.apply(vm, vcpu, level).map_err(Failure::from)
+                    self.mechanism.apply(vm, vcpu, level).map_err(Failure::from)
                 }
+                // There is nothing to take back.
+                ActionKind::Share { .. } if !self.mechanism.is_real_time() => Ok(()),
                 ActionKind::Share { permille, .. } => state
                     .control
                     .as_mut()

@@ -3,15 +3,17 @@
 use crate::{
     boost::{BoostError, Booster},
     cgroup::RealTimeRule,
-    guardian::Guardian,
+    guardian::{Guardian, GuardianError},
     sched::ThreadId,
     scx::{Scx, ScxError},
 };
 use frontdesk_engine::{Boost, VmId};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// Which mechanism is wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MechanismChoice {
     /// Real time, where the kernel lets VMs in control groups be real-time at all; otherwise sched_ext.
     ///
@@ -44,6 +46,12 @@ pub enum Mechanism {
     SchedExt(SchedExt),
 }
 
+impl Default for Mechanism {
+    fn default() -> Self {
+        Mechanism::RealTime(Booster::new())
+    }
+}
+
 /// sched_ext, and what it takes to go on without.
 #[derive(Debug)]
 pub struct SchedExt {
@@ -71,9 +79,9 @@ impl Mechanism {
             Some(Ok(scx)) => Mechanism::SchedExt(SchedExt { scx, vms: HashMap::new() }),
             Some(Err(error)) => {
                 tracing::warn!("boosts by real-time priority instead of sched_ext: {error}");
-                Mechanism::RealTime(Booster::new())
+                Mechanism::default()
             }
-            None => Mechanism::RealTime(Booster::new()),
+            None => Mechanism::default(),
         }
     }
 
@@ -102,6 +110,28 @@ impl Mechanism {
             Mechanism::SchedExt(SchedExt { scx, vms }) => {
                 vms.remove(&vm);
                 scx.adopt(vm, weight, vcpus, emulators, guardian)?;
+                vms.insert(vm, Threads { vcpus: vcpus.into(), emulators: emulators.into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adopts what is new among the threads of an adopted VM, and lets go of those that are gone. Its boosts go on for the threads that
+    /// stay. A VM that is not adopted is no error.
+    ///
+    /// # Errors
+    /// As [`Mechanism::adopt`]; the VM then keeps the threads that it had.
+    pub fn renew(
+        &mut self,
+        vm: VmId,
+        vcpus: &[(u16, ThreadId)],
+        emulators: &[ThreadId],
+        guardian: &Guardian,
+    ) -> Result<(), MechanismError> {
+        match self {
+            Mechanism::RealTime(booster) => booster.renew(vm, vcpus, emulators, guardian)?,
+            Mechanism::SchedExt(SchedExt { scx, vms }) => {
+                scx.renew(vm, vcpus, emulators, guardian)?;
                 vms.insert(vm, Threads { vcpus: vcpus.into(), emulators: emulators.into() });
             }
         }
@@ -160,21 +190,26 @@ impl Mechanism {
     /// Goes on by real time if the kernel has ejected the scheduler, and tells why it has. To be called now and then: until the scheduler is
     /// ejected, it costs a look at memory. The VMs stay adopted, unboosted, and need real-time budgets from now on.
     ///
+    /// What fails about one VM is told in the log, and that VM is not adopted any more.
+    ///
     /// # Errors
-    /// If a VM's threads can't be restored, read or recorded. It is real time all the same, and that VM is not adopted.
-    pub fn fall_back(&mut self, guardian: &Guardian) -> Result<Option<String>, MechanismError> {
+    /// If the guardian does not answer.
+    pub fn fall_back(&mut self, guardian: &Guardian) -> Result<Option<String>, GuardianError> {
         let Mechanism::SchedExt(SchedExt { scx, vms }) = self else { return Ok(None) };
         let Some(reason) = scx.ejected() else { return Ok(None) };
         let mut booster = Booster::new();
-        let mut result = Ok(Some(reason));
         for (vm, Threads { vcpus, emulators }) in vms.drain() {
             let restored = scx.release(vm, guardian).map_err(MechanismError::from);
-            let adopted = restored.and_then(|()| Ok(booster.adopt(vm, &vcpus, &emulators, guardian)?));
-            if let Err(error) = adopted {
-                result = Err(error);
+            match restored.and_then(|()| Ok(booster.adopt(vm, &vcpus, &emulators, guardian)?)) {
+                Ok(()) => {}
+                Err(
+                    MechanismError::Scx(ScxError::Guardian(error))
+                    | MechanismError::Boost(BoostError::Guardian(error)),
+                ) => return Err(error),
+                Err(error) => tracing::warn!("the VM is no longer boosted: {error}"),
             }
         }
         *self = Mechanism::RealTime(booster);
-        result
+        Ok(Some(reason))
     }
 }

@@ -33,6 +33,9 @@ use std::{
 /// Where the kernel tells about sched_ext.
 const SYSFS: &str = "/sys/kernel/sched_ext";
 
+/// What the kernel calls the scheduler, at least in front.
+pub(crate) const NAME: &str = "frontdesk";
+
 /// Why the scheduler can not be had, or not run a VM.
 #[derive(Debug, thiserror::Error)]
 pub enum ScxError {
@@ -186,6 +189,40 @@ impl Scx {
         Ok(())
     }
 
+    /// Adopts what is new among the threads of an adopted VM, and lets go of those that are gone. A VM that is not adopted is no error.
+    ///
+    /// # Errors
+    /// As [`Scx::adopt`]; the VM then keeps the threads that it had.
+    pub fn renew(
+        &mut self,
+        vm: VmId,
+        vcpus: &[(u16, ThreadId)],
+        emulators: &[ThreadId],
+        guardian: &Guardian,
+    ) -> Result<(), ScxError> {
+        let Some(adopted) = self.vms.get_mut(&vm) else { return Ok(()) };
+        let indexed = vcpus.iter().map(|&(index, thread)| (u32::from(index), thread));
+        let wanted: Vec<_> = indexed.chain(emulators.iter().map(|&thread| (EMULATOR, thread))).collect();
+        let gone = |held: &mut Held| !wanted.iter().any(|(_, thread)| *thread == held.thread);
+        let gone: Vec<Held> = adopted.threads.extract_if(.., gone).collect();
+        // The boost of a thread that goes ends with it, and no other has it by its number.
+        let stays =
+            |index: &u16| adopted.vcpus.get(index).is_some_and(|thread| vcpus.contains(&(*index, *thread)));
+        let ended: Vec<u16> = adopted.boosted.iter().copied().filter(|index| !stays(index)).collect();
+        for index in ended {
+            self.apply(vm, index, Boost::None)?;
+        }
+        self.give_back(vm, gone, guardian)?;
+        let Some(adopted) = self.vms.get_mut(&vm) else { return Ok(()) };
+        adopted.vcpus = vcpus.iter().copied().collect();
+        let (account, held) = (adopted.account, adopted.threads.iter().map(|held| held.thread));
+        let held: BTreeSet<i32> = held.map(|thread| thread.tid).collect();
+        for (index, thread) in wanted.into_iter().filter(|(_, thread)| !held.contains(&thread.tid)) {
+            self.take(vm, account, index, thread, guardian)?;
+        }
+        Ok(())
+    }
+
     fn take(
         &mut self,
         vm: VmId,
@@ -287,8 +324,13 @@ impl Scx {
     /// If a thread can not be restored: the guardian still has it on record.
     pub fn release(&mut self, vm: VmId, guardian: &Guardian) -> Result<(), ScxError> {
         let Some(adopted) = self.vms.remove(&vm) else { return Ok(()) };
+        self.give_back(vm, adopted.threads, guardian)
+    }
+
+    /// Gives threads what they had. Their boosts end with what the scheduler knows of them.
+    fn give_back(&self, vm: VmId, threads: Vec<Held>, guardian: &Guardian) -> Result<(), ScxError> {
         let mut result = Ok(());
-        for Held { thread, original, undo } in adopted.threads {
+        for Held { thread, original, undo } in threads {
             let restored = match thread.is_in_process() {
                 true => sched::set(thread.tid, original),
                 false => Ok(()),

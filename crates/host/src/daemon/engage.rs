@@ -50,11 +50,12 @@ impl Daemon {
             self.let_go(id).map_err(Failure::Daemon)?;
             return self.take_control(id, group);
         }
-        self.booster.adopt(id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
+        self.mechanism.adopt(id, vm.weight, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
         let mut share = group.control_share(guardian)?;
         if vm.settings.weight.is_some() {
             share.set_base(vm.settings.shares(), guardian)?;
         }
+        self.mechanism.set_weight(id, share.base())?;
         vm.control = Some(Control { group, share });
         self.budgets_stale = true;
         Ok(())
@@ -64,7 +65,7 @@ impl Daemon {
     pub(super) fn hold_threads(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter().find(|vm| vm.id == id && vm.control.is_some()) else { return Ok(()) };
-        match self.booster.renew(id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian).map_err(Failure::from) {
+        match self.mechanism.renew(id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian).map_err(Failure::from) {
             Ok(()) => Ok(()),
             Err(Failure::Vm(reason)) => self.disengage(id, reason),
             Err(Failure::Daemon(error)) => Err(error),
@@ -89,7 +90,7 @@ impl Daemon {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
         self.identities.unwatch_all(id);
-        let released = self.booster.release(id, guardian).map_err(Failure::from);
+        let released = self.mechanism.release(id, guardian).map_err(Failure::from);
         let control = vm.control.take();
         self.budgets_stale |= control.is_some();
         let shared = control.map_or(Ok(()), |control| control.share.release(guardian)).map_err(Failure::from);
@@ -127,11 +128,17 @@ impl Daemon {
             return Ok(());
         }
         tracing::info!(vm = vm.name, weight, "the VM has another weight");
+        if let Err(error) = self.mechanism.set_weight(id, weight) {
+            tracing::warn!(vm = vm.name, "{error}");
+        }
         self.feed(EventKind::Weight { vm: id, weight })
     }
 
     /// Splits the real-time budget anew when VMs have come or gone. What can't have one is only watched, the latest first.
     pub(super) fn grant(&mut self) -> Result<(), DaemonError> {
+        if !self.mechanism.is_real_time() {
+            return Ok(());
+        }
         while std::mem::take(&mut self.budgets_stale) {
             let Some(guardian) = &self.guardian else { return Ok(()) };
             let controls = self.vms.iter().filter_map(|vm| vm.control.as_ref());
@@ -154,6 +161,19 @@ impl Daemon {
                     self.disengage(id, error.to_string())?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Goes on by real time if the kernel has ejected frontdesk's scheduler.
+    pub(super) fn check_mechanism(&mut self) -> Result<(), DaemonError> {
+        let Some(guardian) = &self.guardian else { return Ok(()) };
+        if let Some(reason) = self.mechanism.fall_back(guardian)? {
+            tracing::warn!(
+                "the kernel has ejected frontdesk's scheduler ({reason}): boosts go on by real-time priority"
+            );
+            self.vms.iter_mut().for_each(|vm| vm.boosted.clear());
+            self.budgets_stale = true;
         }
         Ok(())
     }

@@ -4,7 +4,9 @@ use crate::boost::BoostError;
 use crate::cgroup::{CgroupError, Group, ShareControl};
 use crate::config::VmSettings;
 use crate::daemon::DaemonError;
+use crate::mechanism::MechanismError;
 use crate::qemu::QemuVm;
+use crate::scx::ScxError;
 use crate::watch::Source;
 use frontdesk_engine::{Thread, VmId, VmPolicy};
 use std::collections::BTreeSet;
@@ -49,10 +51,11 @@ pub(super) enum Failure {
     Daemon(DaemonError),
 }
 
-impl From<BoostError> for Failure {
-    fn from(error: BoostError) -> Failure {
+impl From<MechanismError> for Failure {
+    fn from(error: MechanismError) -> Failure {
         match error {
-            BoostError::Guardian(error) => Failure::Daemon(error.into()),
+            MechanismError::Boost(BoostError::Guardian(error))
+            | MechanismError::Scx(ScxError::Guardian(error)) => Failure::Daemon(error.into()),
             error => Failure::Vm(error.to_string()),
         }
     }

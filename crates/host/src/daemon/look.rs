@@ -44,7 +44,7 @@ impl Daemon {
             |name: &str, in_use: bool, found: String| SourceStatus { name: name.to_owned(), in_use, found };
         let daemon = DaemonFacts {
             acting: self.act,
-            mechanism: "real time".to_owned(),
+            mechanism: if self.mechanism.is_real_time() { "real time" } else { "sched_ext" }.to_owned(),
             sources: vec![
                 source("eBPF", true, "threads, packets and reads".to_owned()),
                 source("QEMU plugin", plugins > 0, of_all(plugins)),

@@ -4,6 +4,7 @@ use super::{Finding, read, version};
 use crate::{
     bpf,
     cgroup::{Hierarchy, RealTimeRule, Version},
+    scx::{self, ScxError},
 };
 use std::path::Path;
 
@@ -141,13 +142,18 @@ pub(super) fn real_time_throttle() -> Finding {
 
 pub(super) fn sched_ext() -> Finding {
     const AREA: &str = "sched_ext";
-    match read("/sys/kernel/sched_ext/state") {
-        Some(state) => Finding::ok(AREA, format!("available, {state}")),
-        None => Finding::limited(
+    match scx::probe() {
+        Ok(()) => Finding::ok(AREA, "available"),
+        Err(ScxError::Busy { name, state }) if name.starts_with(scx::NAME) => {
+            Finding::ok(AREA, format!("{state}, by frontdesk"))
+        }
+        Err(error @ ScxError::Busy { .. }) => Finding::limited(
             AREA,
-            "not in this kernel",
-            "not needed; Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT has it",
+            error.to_string(),
+            "not needed for boosts by real time; it schedules the VMs as it sees fit, and frontdesk's measure of their fair shares may not \
+             be its own",
         ),
+        Err(error) => Finding::limited(AREA, error.to_string(), "not needed for boosts by real time"),
     }
 }
 
