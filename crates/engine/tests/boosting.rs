@@ -4,9 +4,7 @@
 
 mod world;
 
-use frontdesk_engine::{
-    Action, ActionKind, Boost, Config, Engine, Event, EventKind, Protocol, Reason, TaskId, Thread, Time, VmId,
-};
+use frontdesk_engine::{Boost, Config, Engine, EventKind, Reason, TaskId, Thread, Time};
 use std::time::Duration;
 use world::{ECHO, HOG, MS, US, VM, World, boost};
 
