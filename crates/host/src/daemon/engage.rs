@@ -172,7 +172,7 @@ impl Daemon {
             tracing::warn!(
                 "the kernel has ejected frontdesk's scheduler ({reason}): boosts go on by real-time priority"
             );
-            self.vms.iter_mut().for_each(|vm| vm.boosted.clear());
+            self.vms.iter().for_each(|vm| self.identities.unwatch_all(vm.id));
             self.budgets_stale = true;
         }
         Ok(())
