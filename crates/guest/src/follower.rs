@@ -248,7 +248,10 @@ mod tests {
             follower.take(0, &to(uptime + round, if round % 2 == 0 { 0 } else { 60 }, "x"));
         }
         let reports_per_second = u64::from(u32::try_from(1_000_000_000 / crate::pacer::INTERVAL_NS).unwrap());
-        assert!(told(&mut follower, uptime).len() as u64 * reports_per_second < u64::from(MAX_MESSAGES_PER_SECOND));
+        assert!(
+            told(&mut follower, uptime).len() as u64 * reports_per_second
+                < u64::from(MAX_MESSAGES_PER_SECOND)
+        );
     }
 
     #[test]

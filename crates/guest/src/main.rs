@@ -3,6 +3,7 @@
 mod follower;
 mod pacer;
 mod port;
+mod priority;
 mod reporter;
 mod rings;
 mod tasks;
@@ -26,7 +27,7 @@ Options:
   -h, --help       Print this help
   -V, --version    Print the version
 
-It needs tracefs at /sys/kernel/tracing, and root or CAP_PERFMON with access to both.";
+It needs tracefs at /sys/kernel/tracing, and root, or CAP_PERFMON and CAP_SYS_NICE with access to tracefs and the port.";
 
 enum Command {
     Report(PathBuf),

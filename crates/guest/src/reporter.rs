@@ -3,6 +3,7 @@
 use crate::follower::Follower;
 use crate::pacer::Pacer;
 use crate::port::{Port, PortError};
+use crate::priority;
 use crate::rings::{self, Ring, RingError};
 use crate::tasks::System;
 use crate::tracepoint::{SchedSwitch, TracepointError};
@@ -45,6 +46,12 @@ enum End {
 /// Tells whoever listens at the port at `path` what happens, for ever.
 pub(crate) fn run(path: &Path) -> Result<Infallible, ReporterError> {
     let tracepoint = SchedSwitch::find()?;
+    if let Err(error) = priority::enter() {
+        eprintln!(
+            "frontdesk-guest: reports may come late while the guest computes, because this process can not become real-time: \
+             {error}; it needs root or CAP_SYS_NICE"
+        );
+    }
     // What is missing is told before anybody listens.
     watch(&tracepoint)?;
     let mut port = Port::open(path)?;

@@ -17,8 +17,8 @@ use frontdesk_guest_protocol::{Decoder, HEARTBEAT, Request, VERSION, encode};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
-    sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with, sockopt,
 };
 use session::{Offence, Session};
 use std::io;
@@ -65,7 +65,9 @@ pub enum ReporterError {
     #[error("the port of the guest's reporter: {0}")]
     Socket(#[from] Errno),
     /// The guest has another version.
-    #[error("the guest's reporter speaks version {theirs} of the protocol, and frontdesk version {VERSION}: install matching ones")]
+    #[error(
+        "the guest's reporter speaks version {theirs} of the protocol, and frontdesk version {VERSION}: install matching ones"
+    )]
     Version {
         /// The guest's.
         theirs: u16,

@@ -2,8 +2,8 @@
 
 use crate::clock::{GuestClock, host_tsc};
 use frontdesk_lab_guest::{
-    Answer, CONTROL_PORT, DATA_PARAMETER, DEBIAN_PARAMETER, IP_PARAMETER, Measurement, Message, Op, REPORTER_PORT,
-    Report, Request, TIME_SLICE_PARAMETER, Work, Workload,
+    Answer, CONTROL_PORT, DATA_PARAMETER, DEBIAN_PARAMETER, IP_PARAMETER, Measurement, Message, Op,
+    REPORTER_PORT, Report, Request, TIME_SLICE_PARAMETER, Work, Workload,
 };
 use rustix::fs::OFlags;
 use rustix::io::FdFlags;

@@ -7,7 +7,7 @@
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
 use frontdesk_host::reporter::{HostTime, ReporterSource, ReporterState, find_port};
 use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
-use frontdesk_lab_guest::Workload;
+use frontdesk_lab_guest::{Storm, Workload};
 use frontdesk_ring::{Consumer, Entry, Kind};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -119,7 +119,8 @@ fn most_frequent(switches: &[Vec<(u64, u64)>], count: usize) -> Vec<u64> {
 
 /// The order in which some tasks ran: others are left out, and who goes on after one of those is there once.
 fn order(switches: &[(u64, u64)], tasks: &[u64]) -> Vec<(u64, u64)> {
-    let mut order: Vec<(u64, u64)> = switches.iter().copied().filter(|(_, task)| tasks.contains(task)).collect();
+    let mut order: Vec<(u64, u64)> =
+        switches.iter().copied().filter(|(_, task)| tasks.contains(task)).collect();
     order.dedup_by_key(|(_, task)| *task);
     order
 }
@@ -159,7 +160,9 @@ fn agrees_with_the_plugin(kernel: &str) {
     both.follow("task switches", |both| both.switches.iter().all(|switches| switches.len() >= SWITCHES));
     // What is still on its way.
     let end = both.switches.iter().map(|switches| switches.last().unwrap().0).max().unwrap();
-    both.follow("the last of them", |both| both.reported().iter().all(|told| told.last().is_some_and(|last| last.0 > end)));
+    both.follow("the last of them", |both| {
+        both.reported().iter().all(|told| told.last().is_some_and(|last| last.0 > end))
+    });
 
     let reported = both.reported();
     let tasks = most_frequent(&reported, HOGS);
@@ -188,7 +191,11 @@ fn agrees_with_the_plugin(kernel: &str) {
         let seen: Vec<u64> = order(&both.switches[vcpu], &spaces).iter().map(|(_, space)| *space).collect();
         let told: Vec<u64> = order(&reported[vcpu], &tasks).iter().map(|(_, task)| space_of[task]).collect();
         let matched = common(&seen, &told);
-        println!("{kernel}, vCPU {vcpu}: {matched} of {} switches told in order, {} told", seen.len(), told.len());
+        println!(
+            "{kernel}, vCPU {vcpu}: {matched} of {} switches told in order, {} told",
+            seen.len(),
+            told.len()
+        );
         assert!(matched * 10 > seen.len() * 9, "{matched} of {}; {} told", seen.len(), told.len());
     }
     println!("{:?}, held back by {:?}", both.source.stats(), both.source.hold());
@@ -205,7 +212,8 @@ fn agrees_with_the_plugin(kernel: &str) {
     start_reporter(&mut vm);
     both.events.clear();
     both.follow("reports of another reporter", |both| {
-        both.source.is_live() && both.events.iter().any(|event| matches!(event.kind, EventKind::TaskSwitch { .. }))
+        both.source.is_live()
+            && both.events.iter().any(|event| matches!(event.kind, EventKind::TaskSwitch { .. }))
     });
     // So it does when frontdesk does.
     let path = vm.reporter().to_owned();
@@ -223,4 +231,72 @@ fn agrees_with_the_plugin_on_linux_6_12() {
 #[test]
 fn agrees_with_the_plugin_on_linux_6_1() {
     agrees_with_the_plugin("6.1-cloud");
+}
+
+/// CPU time of QEMU's threads so far: of the vCPU's, and of all others.
+fn cpu_times(vm: &Vm) -> (f64, f64) {
+    let (mut vcpu, mut others) = (0.0, 0.0);
+    for thread in std::fs::read_dir(format!("/proc/{}/task", vm.pid())).unwrap().flatten() {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let Some((name, rest)) = stat.rsplit_once(") ") else { continue };
+        let ticks: f64 = rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap()).sum();
+        *(if name.contains("(CPU ") { &mut vcpu } else { &mut others }) += ticks / 100.0;
+    }
+    (vcpu, others)
+}
+
+#[test]
+#[ignore = "a measurement, not a test"]
+fn what_it_costs() {
+    const ROUNDS: usize = 5;
+    const TIME: Duration = Duration::from_secs(4);
+    let run_dir = tempfile::tempdir().unwrap();
+    let mut vm = boot(&run_dir, "6.12-cloud", 1);
+    let source =
+        ReporterSource::new(vm.reporter().to_owned(), vm.pid(), 1, HostTime::now().monotonic).unwrap();
+    let ring = Consumer::attach(frontdesk_ring::find(vm.pid()).unwrap().unwrap()).unwrap();
+    let mut both = Both { ring, source, events: Vec::new(), switches: vec![Vec::new(); 1] };
+    println!("load            reporter  changes/s  operations/s  vCPU thread  other threads");
+    for (name, loads) in [
+        ("idle", vec![]),
+        ("two hogs", vec![Workload::Hog, Workload::Hog]),
+        ("switch storm", vec![Workload::Storm { of: Storm::Switches }]),
+    ] {
+        for (number, load) in loads.iter().enumerate() {
+            vm.start(&format!("load{number}"), load.clone()).unwrap();
+        }
+        for round in 0..2 * ROUNDS {
+            let with = round % 2 == 1;
+            if with {
+                start_reporter(&mut vm);
+                both.follow("a hello", |both| both.source.is_live());
+            }
+            let operations = |vm: &mut Vm| -> u64 {
+                (0..loads.len()).map(|number| vm.report(&format!("load{number}")).unwrap().operations).sum()
+            };
+            let begun = Instant::now();
+            let before = (operations(&mut vm), both.source.stats().changes, cpu_times(&vm));
+            both.follow("the end of the time", |_| begun.elapsed() > TIME);
+            both.events.clear();
+            let after = (operations(&mut vm), both.source.stats().changes, cpu_times(&vm));
+            let seconds = begun.elapsed().as_secs_f64();
+            let per_second =
+                |before: u64, after: u64| u32::try_from(after - before).map_or(f64::NAN, f64::from) / seconds;
+            println!(
+                "{name:<15} {with:<9} {:<10.0} {:<13.0} {:<12.3} {:.4}",
+                per_second(before.1, after.1),
+                per_second(before.0, after.0),
+                (after.2.0 - before.2.0) / seconds,
+                (after.2.1 - before.2.1) / seconds,
+            );
+            if with {
+                vm.stop("reporter").unwrap();
+                both.follow("the end of the reports", |both| !both.source.is_live());
+            }
+        }
+        for number in 0..loads.len() {
+            vm.stop(&format!("load{number}")).unwrap();
+        }
+    }
+    println!("{:?}", both.source.stats());
 }

@@ -38,11 +38,13 @@ enum Socket {
 
 fn find_socket(arguments: &[&str]) -> Option<Socket> {
     let values = |option: &'static str| {
-        let named = move |argument: &str| argument.trim_start_matches('-') == option && argument.starts_with('-');
+        let named =
+            move |argument: &str| argument.trim_start_matches('-') == option && argument.starts_with('-');
         arguments.windows(2).filter(move |pair| named(pair[0])).map(|pair| Options::parse(pair[1]))
     };
-    let port = values("device")
-        .find(|device| device.get("driver") == Some("virtserialport") && device.get("name") == Some(PORT_NAME))?;
+    let port = values("device").find(|device| {
+        device.get("driver") == Some("virtserialport") && device.get("name") == Some(PORT_NAME)
+    })?;
     let id = port.get("chardev")?;
     let chardev = values("chardev").find(|chardev| chardev.get("id") == Some(id))?;
     match (chardev.get("driver")?, chardev.get("path"), chardev.get("fd")) {
@@ -113,7 +115,8 @@ mod tests {
         let arguments = ["qemu", "-chardev", "file,id=x,path=/log", "-chardev", chardev, "-device", &device];
         assert_eq!(socket(&arguments), Some(Socket::Path("/run/a,b.tasks".into())));
 
-        let other = ["qemu", "-chardev", chardev, "-device", "virtserialport,chardev=fd,name=org.qemu.guest_agent.0"];
+        let other =
+            ["qemu", "-chardev", chardev, "-device", "virtserialport,chardev=fd,name=org.qemu.guest_agent.0"];
         assert_eq!(socket(&other), None);
         let pty = ["qemu", "-chardev", "pty,id=fd", "-device", &device];
         assert_eq!(socket(&pty), None);
@@ -127,10 +130,7 @@ mod tests {
             r#"{{"driver":"virtserialport","bus":"virtio-serial0.0","nr":2,"chardev":"charchannel1","id":"channel1","name":"{PORT_NAME}"}}"#
         );
         let chardev = "socket,id=charchannel1,fd=34,server=on,wait=off";
-        assert_eq!(
-            socket(&["qemu", "-chardev", chardev, "-device", &device]),
-            Some(Socket::Descriptor(34))
-        );
+        assert_eq!(socket(&["qemu", "-chardev", chardev, "-device", &device]), Some(Socket::Descriptor(34)));
     }
 
     #[test]
