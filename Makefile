@@ -26,10 +26,10 @@ lint: setup-build
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-# The program, the QEMU plugin, and the static binary that runs inside lab VMs.
+# The program, the QEMU plugin, and the static binaries that run inside VMs: lab VMs, and those of users.
 build: setup-build
 	cargo build --release --locked -p frontdesk -p frontdesk-tcg-plugin
-	$(crt_static) cargo build --release --locked --target $(guest_target) -p frontdesk-lab-guest
+	$(crt_static) cargo build --release --locked --target $(guest_target) -p frontdesk-lab-guest -p frontdesk-guest
 
 setup-build:
 	@tools/setup.sh build

@@ -1,10 +1,11 @@
 //! The virtio-serial port to the host.
 
 use frontdesk_guest_protocol::{Decoder, MAGIC, PORT_NAME, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Why the port can't be used.
@@ -53,6 +54,13 @@ impl Port {
         }
     }
 
+    /// Whether somebody listens.
+    pub(crate) fn has_host(&self) -> Result<bool, PortError> {
+        let mut fds = [PollFd::new(&self.device, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).map_err(|error| self.failed("waiting", error))?;
+        Ok(!fds[0].revents().contains(PollFlags::HUP))
+    }
+
     /// Reads what the host says; whether it asks to begin. `Ok(None)`: nobody is there.
     pub(crate) fn read(&mut self) -> Result<Option<bool>, PortError> {
         let mut begin = false;
@@ -77,11 +85,5 @@ impl Port {
             Err(Errno::AGAIN | Errno::INTR | Errno::PIPE) => Ok(false),
             Err(error) => Err(self.failed("writing", error)),
         }
-    }
-}
-
-impl AsFd for Port {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.device.as_fd()
     }
 }

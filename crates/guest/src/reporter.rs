@@ -56,7 +56,7 @@ pub(crate) fn run(path: &Path) -> Result<Infallible, ReporterError> {
     watch(&tracepoint)?;
     let mut port = Port::open(path)?;
     loop {
-        if !wait(&port, &[], Duration::ZERO)?.contains(PollFlags::HUP) {
+        if port.has_host()? {
             while let End::Cpus = tell(&mut port, &tracepoint)? {}
         }
         sleep(PATIENCE);
@@ -85,37 +85,34 @@ fn tell(port: &mut Port, tracepoint: &SchedSwitch) -> Result<End, ReporterError>
             ring.drain(tracepoint, |entry| follower.take(cpu, &entry));
         }
         let due = heartbeat <= Instant::now();
-        if due && rings::cpus().map_err(ReporterError::Cpus)?.into_iter().ne(rings.iter().map(Ring::cpu)) {
-            return Ok(End::Cpus);
-        }
-        if due || follower.has_news() {
-            send(port, &mut follower)?;
-            heartbeat = Instant::now() + HEARTBEAT;
-        }
-        sleep(pacer.ran(begun));
-        let events = wait(port, &rings, heartbeat.saturating_duration_since(Instant::now()))?;
-        if events.contains(PollFlags::HUP) {
-            return Ok(End::Unheard);
-        }
-        if events.contains(PollFlags::IN) {
+        if due {
+            if rings::cpus().map_err(ReporterError::Cpus)?.into_iter().ne(rings.iter().map(Ring::cpu)) {
+                return Ok(End::Cpus);
+            }
             match port.read()? {
                 None => return Ok(End::Unheard),
                 Some(true) => follower.begin(now_ns()),
                 Some(false) => {}
             }
         }
+        if due || follower.has_news() {
+            send(port, &mut follower)?;
+        }
+        if due {
+            heartbeat = Instant::now() + HEARTBEAT;
+        }
+        sleep(pacer.ran(begun));
+        wait(&rings, heartbeat.saturating_duration_since(Instant::now()))?;
     }
 }
 
-/// Waits until there is something to do, at most `timeout`, and returns what the port has.
-fn wait(port: &Port, rings: &[Ring], timeout: Duration) -> Result<PollFlags, ReporterError> {
-    let mut fds = vec![PollFd::new(port, PollFlags::IN)];
-    fds.extend(rings.iter().map(|ring| PollFd::new(ring, PollFlags::IN)));
+/// Waits until a ring has something, at most `timeout`. The port is left out: it would wake this process once more for each report.
+fn wait(rings: &[Ring], timeout: Duration) -> Result<(), ReporterError> {
+    let mut fds: Vec<_> = rings.iter().map(|ring| PollFd::new(ring, PollFlags::IN)).collect();
     let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
     let timeout = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
     match poll(&mut fds, Some(&timeout)) {
-        Ok(_) => Ok(fds[0].revents()),
-        Err(Errno::INTR) => Ok(PollFlags::empty()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

@@ -4,10 +4,12 @@
 //! socket of QEMU's. Whatever the guest does with it, its own VM alone is affected: when the reporter is silent, floods or makes no sense,
 //! [`is_live`](ReporterSource::is_live) says so, and the VM is followed as if it had none.
 
+mod all;
 mod clock;
 mod port;
 mod session;
 
+pub use all::Reporters;
 pub use clock::HostTime;
 pub use port::find_port;
 pub use session::ReporterStats;
@@ -138,6 +140,11 @@ impl ReporterSource {
         };
         source.connect(now);
         Ok(source)
+    }
+
+    /// The VM has so many vCPUs from now on. What the guest says of others is refused.
+    pub fn set_vcpus(&mut self, vcpus: u16) {
+        self.session.set_vcpus(vcpus);
     }
 
     /// Readable when there is something to [`receive`](Self::receive). Stays the same.

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
-use frontdesk_host::reporter::{HostTime, ReporterSource, ReporterState, find_port};
+use frontdesk_host::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
 use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
 use frontdesk_lab_guest::{Storm, Workload};
 use frontdesk_ring::{Consumer, Entry, Kind};
@@ -70,21 +70,38 @@ fn start_reporter(vm: &mut Vm) {
 /// What both sources say, until `enough` says so.
 struct Both {
     ring: Consumer,
-    source: ReporterSource,
+    reporters: Reporters,
     events: Vec<Event>,
     /// By vCPU: time and address space.
     switches: Vec<Vec<(u64, u64)>>,
 }
 
 impl Both {
+    fn new(vm: &Vm, vcpus: u16) -> Both {
+        let ring = Consumer::attach(frontdesk_ring::find(vm.pid()).unwrap().unwrap()).unwrap();
+        let reporters = Reporters::new().unwrap();
+        let mut both =
+            Both { ring, reporters, events: Vec::new(), switches: vec![Vec::new(); usize::from(vcpus)] };
+        both.connect(vm, vcpus);
+        both
+    }
+
+    fn connect(&mut self, vm: &Vm, vcpus: u16) {
+        assert!(self.reporters.follow(VM, vm.pid(), vcpus, HostTime::now().monotonic).unwrap());
+    }
+
+    fn source(&self) -> &ReporterSource {
+        self.reporters.get(VM).unwrap()
+    }
+
     fn follow(&mut self, what: &str, mut enough: impl FnMut(&Both) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !enough(self) {
-            assert!(Instant::now() < deadline, "{what}: never seen; {:?}", self.source);
+            assert!(Instant::now() < deadline, "{what}: never seen; {:?}", self.source());
             std::thread::sleep(Duration::from_millis(1));
             let now = HostTime::now();
-            self.source.receive(now);
-            self.source.drain(VM, now.monotonic, &mut self.events);
+            self.reporters.receive(now).unwrap();
+            self.reporters.drain(now.monotonic, &mut self.events);
             for (vcpu, switches) in (0..).zip(&mut self.switches) {
                 self.ring.drain(vcpu, |Entry { at_ns, kind }| {
                     if let Kind::Switch { task } = kind {
@@ -144,17 +161,14 @@ fn agrees_with_the_plugin(kernel: &str) {
     let mut vm = boot(&run_dir, kernel, 2);
     let path = find_port(vm.pid()).unwrap().expect("QEMU's command line names the port");
     assert_eq!(path, vm.reporter());
-    let now = HostTime::now().monotonic;
-    let source = ReporterSource::new(path, vm.pid(), 2, now).unwrap();
-    assert!(matches!(source.state(), ReporterState::Silent), "{source:?}");
-    let ring = Consumer::attach(frontdesk_ring::find(vm.pid()).unwrap().unwrap()).unwrap();
-    let mut both = Both { ring, source, events: Vec::new(), switches: vec![Vec::new(); 2] };
+    let mut both = Both::new(&vm, 2);
+    assert!(matches!(both.source().state(), ReporterState::Silent), "{:?}", both.source());
 
     start_reporter(&mut vm);
     for hog in 0..HOGS {
         vm.start(&format!("hog{hog}"), Workload::Hog).unwrap();
     }
-    both.follow("a hello", |both| both.source.is_live());
+    both.follow("a hello", |both| both.source().is_live());
     both.events.clear();
     both.switches.iter_mut().for_each(Vec::clear);
     both.follow("task switches", |both| both.switches.iter().all(|switches| switches.len() >= SWITCHES));
@@ -167,7 +181,7 @@ fn agrees_with_the_plugin(kernel: &str) {
     let reported = both.reported();
     let tasks = most_frequent(&reported, HOGS);
     for task in &tasks {
-        assert_eq!(both.source.name(TaskId(*task)), Some("exe"), "what lab workloads are called");
+        assert_eq!(both.source().name(TaskId(*task)), Some("exe"), "what lab workloads are called");
     }
     // Which address space a task has: the one that the vCPU had loaded most often when the task was told to run.
     let mut votes = HashMap::<(u64, u64), usize>::new();
@@ -198,12 +212,12 @@ fn agrees_with_the_plugin(kernel: &str) {
         );
         assert!(matched * 10 > seen.len() * 9, "{matched} of {}; {} told", seen.len(), told.len());
     }
-    println!("{:?}, held back by {:?}", both.source.stats(), both.source.hold());
-    assert_eq!(both.source.stats().refused, 0);
+    println!("{:?}, held back by {:?}", both.source().stats(), both.source().hold());
+    assert_eq!(both.source().stats().refused, 0);
 
     // Without the reporter the VM goes on, and the source says that it is gone.
     vm.stop("reporter").unwrap();
-    both.follow("the end of the reports", |both| !both.source.is_live());
+    both.follow("the end of the reports", |both| !both.source().is_live());
     both.follow("a note that the source is lost", |both| {
         both.events.iter().any(|event| matches!(event.kind, EventKind::Lost { vm: Some(VM), .. }))
     });
@@ -212,14 +226,14 @@ fn agrees_with_the_plugin(kernel: &str) {
     start_reporter(&mut vm);
     both.events.clear();
     both.follow("reports of another reporter", |both| {
-        both.source.is_live()
+        both.source().is_live()
             && both.events.iter().any(|event| matches!(event.kind, EventKind::TaskSwitch { .. }))
     });
     // So it does when frontdesk does.
-    let path = vm.reporter().to_owned();
-    drop(both.source);
-    both.source = ReporterSource::new(path, vm.pid(), 2, HostTime::now().monotonic).unwrap();
-    both.follow("reports to another host", |both| both.source.is_live());
+    both.reporters.unfollow(VM);
+    both.connect(&vm, 2);
+    assert!(!both.source().is_live());
+    both.follow("reports to another host", |both| both.source().is_live());
     vm.shutdown(PATIENCE).unwrap();
 }
 
@@ -248,14 +262,11 @@ fn cpu_times(vm: &Vm) -> (f64, f64) {
 #[test]
 #[ignore = "a measurement, not a test"]
 fn what_it_costs() {
-    const ROUNDS: usize = 5;
+    const ROUNDS: usize = 3;
     const TIME: Duration = Duration::from_secs(4);
     let run_dir = tempfile::tempdir().unwrap();
     let mut vm = boot(&run_dir, "6.12-cloud", 1);
-    let source =
-        ReporterSource::new(vm.reporter().to_owned(), vm.pid(), 1, HostTime::now().monotonic).unwrap();
-    let ring = Consumer::attach(frontdesk_ring::find(vm.pid()).unwrap().unwrap()).unwrap();
-    let mut both = Both { ring, source, events: Vec::new(), switches: vec![Vec::new(); 1] };
+    let mut both = Both::new(&vm, 1);
     println!("load            reporter  changes/s  operations/s  vCPU thread  other threads");
     for (name, loads) in [
         ("idle", vec![]),
@@ -269,16 +280,16 @@ fn what_it_costs() {
             let with = round % 2 == 1;
             if with {
                 start_reporter(&mut vm);
-                both.follow("a hello", |both| both.source.is_live());
+                both.follow("a hello", |both| both.source().is_live());
             }
             let operations = |vm: &mut Vm| -> u64 {
                 (0..loads.len()).map(|number| vm.report(&format!("load{number}")).unwrap().operations).sum()
             };
             let begun = Instant::now();
-            let before = (operations(&mut vm), both.source.stats().changes, cpu_times(&vm));
+            let before = (operations(&mut vm), both.source().stats().changes, cpu_times(&vm));
             both.follow("the end of the time", |_| begun.elapsed() > TIME);
             both.events.clear();
-            let after = (operations(&mut vm), both.source.stats().changes, cpu_times(&vm));
+            let after = (operations(&mut vm), both.source().stats().changes, cpu_times(&vm));
             let seconds = begun.elapsed().as_secs_f64();
             let per_second =
                 |before: u64, after: u64| u32::try_from(after - before).map_or(f64::NAN, f64::from) / seconds;
@@ -291,12 +302,12 @@ fn what_it_costs() {
             );
             if with {
                 vm.stop("reporter").unwrap();
-                both.follow("the end of the reports", |both| !both.source.is_live());
+                both.follow("the end of the reports", |both| !both.source().is_live());
             }
         }
         for number in 0..loads.len() {
             vm.stop(&format!("load{number}")).unwrap();
         }
     }
-    println!("{:?}", both.source.stats());
+    println!("{:?}", both.source().stats());
 }

@@ -75,6 +75,10 @@ impl Session {
         }
     }
 
+    pub(super) fn set_vcpus(&mut self, vcpus: u16) {
+        self.vcpus = vcpus;
+    }
+
     /// Takes a message, or `None` for what is none. Returns whether it ended a report that can't be used because there was no hello.
     pub(super) fn take(&mut self, message: Option<Message>, now: HostTime) -> Result<bool, Offence> {
         if now.monotonic.since(self.budget.0) >= 1_000_000_000 {

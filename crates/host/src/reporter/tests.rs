@@ -282,6 +282,17 @@ fn qemu_may_hang_up_or_be_somebody_else() {
     assert!(error.to_string().contains("cannot connect"), "{error}");
 }
 
+#[test]
+fn only_vms_with_the_port_are_listened_to() {
+    let mut reporters = Reporters::new().unwrap();
+    let own = std::process::id().cast_signed();
+    assert!(!reporters.follow(VM, own, 1, Time(1)).unwrap(), "this process is no VM");
+    assert!(reporters.follow(VM, -1, 1, Time(1)).is_err());
+    assert!(reporters.get(VM).is_none());
+    reporters.receive(HostTime::now()).unwrap();
+    assert_eq!(reporters.next_due(), None);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

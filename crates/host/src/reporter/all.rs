@@ -1,0 +1,96 @@
+//! The reporters of all VMs.
+
+use super::clock::HostTime;
+use super::{ReporterSource, find_port};
+use frontdesk_engine::{Event, Time, VmId};
+use rustix::event::{Timespec, epoll};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The reporters of those VMs that have a port for one.
+#[derive(Debug)]
+pub struct Reporters {
+    epoll: OwnedFd,
+    sources: BTreeMap<VmId, ReporterSource>,
+}
+
+impl Reporters {
+    /// None yet.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn new() -> io::Result<Reporters> {
+        Ok(Reporters { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, sources: BTreeMap::new() })
+    }
+
+    /// Readable when there is something to [`receive`](Self::receive).
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Begins to listen to the reporter of `vm`, which is QEMU process `pid` and has so many vCPUs, if it has a port for one; whether it
+    /// has. Of a VM that is listened to already, only the number of vCPUs changes.
+    ///
+    /// # Errors
+    /// The process can't be looked into, or there are no more descriptors.
+    pub fn follow(&mut self, vm: VmId, pid: i32, vcpus: u16, now: Time) -> io::Result<bool> {
+        if let Some(source) = self.sources.get_mut(&vm) {
+            source.set_vcpus(vcpus);
+            return Ok(true);
+        }
+        let Some(path) = find_port(pid)? else { return Ok(false) };
+        let source = ReporterSource::new(path, pid, vcpus, now)?;
+        let data = epoll::EventData::new_u64(vm.0.into());
+        epoll::add(&self.epoll, source.fd(), data, epoll::EventFlags::IN)?;
+        self.sources.insert(vm, source);
+        Ok(true)
+    }
+
+    /// Listens to the reporter of `vm` no more.
+    pub fn unfollow(&mut self, vm: VmId) {
+        // Closing its descriptor takes it out of the epoll.
+        self.sources.remove(&vm);
+    }
+
+    /// Takes what has come from any. To be called when [`fd`](Self::fd) is readable.
+    ///
+    /// # Errors
+    /// Waiting failed.
+    pub fn receive(&mut self, now: HostTime) -> io::Result<()> {
+        let mut ready = Vec::with_capacity(64);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), Some(&Timespec::default()))
+        {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        for event in ready {
+            let vm = u32::try_from(event.data.u64()).ok().map(VmId);
+            if let Some(source) = vm.and_then(|vm| self.sources.get_mut(&vm)) {
+                source.receive(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends what is due by `now` to `out`. To be called often, for it also looks after the connections.
+    pub fn drain(&mut self, now: Time, out: &mut Vec<Event>) {
+        for (vm, source) in &mut self.sources {
+            source.drain(*vm, now, out);
+        }
+    }
+
+    /// When the next event is due, for which nobody is woken.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Time> {
+        self.sources.values().filter_map(ReporterSource::next_due).min()
+    }
+
+    /// The reporter of `vm`, if that has a port for one.
+    #[must_use]
+    pub fn get(&self, vm: VmId) -> Option<&ReporterSource> {
+        self.sources.get(&vm)
+    }
+}
