@@ -101,7 +101,7 @@ fn tell(port: &mut Port, tracepoint: &SchedSwitch) -> Result<End, ReporterError>
         if due {
             heartbeat = Instant::now() + HEARTBEAT;
         }
-        sleep(pacer.ran(begun));
+        sleep(pacer.ran(begun, now_ns()));
         wait(&rings, heartbeat.saturating_duration_since(Instant::now()))?;
     }
 }
