@@ -271,7 +271,7 @@ impl Link {
             Err(error) => return Err(error.into()),
         };
         self.heard = now.monotonic;
-        let (mut stale, mut result) = (false, Ok(()));
+        let (mut stale, mut result) = (false, session.woken(now));
         self.decoder.feed(&buffer[..length], |message| {
             if result.is_ok() {
                 result = session.take(message, now).map(|unusable| stale |= unusable);

@@ -15,6 +15,9 @@ const MAX_HELD: usize = 1024;
 /// Names that are kept: those that ran last.
 const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
+/// To be woken costs the daemon as much as so many messages. A reporter of ours does it a thousand times a second at most.
+const WAKE_COST: u32 = 20;
+
 /// What no reporter of ours does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offence {
@@ -81,13 +84,7 @@ impl Session {
 
     /// Takes a message, or `None` for what is none. Returns whether it ended a report that can't be used because there was no hello.
     pub(super) fn take(&mut self, message: Option<Message>, now: HostTime) -> Result<bool, Offence> {
-        if now.monotonic.since(self.budget.0) >= 1_000_000_000 {
-            self.budget = (now.monotonic, 0);
-        }
-        self.budget.1 += 1;
-        if self.budget.1 > MAX_MESSAGES_PER_SECOND {
-            return Err(Offence::Flood);
-        }
+        self.charge(1, now.monotonic)?;
         match message {
             Some(Message::Hello { magic: MAGIC, version: VERSION, .. }) => {
                 self.live = true;
@@ -110,6 +107,19 @@ impl Session {
             Some(Message::Sent { at_ns }) => self.finish_report(at_ns, now),
         }
         Ok(false)
+    }
+
+    /// The guest woke the daemon, with whatever came.
+    pub(super) fn woken(&mut self, now: HostTime) -> Result<(), Offence> {
+        self.charge(WAKE_COST, now.monotonic)
+    }
+
+    fn charge(&mut self, cost: u32, now: Time) -> Result<(), Offence> {
+        if now.since(self.budget.0) >= 1_000_000_000 {
+            self.budget = (now, 0);
+        }
+        self.budget.1 = self.budget.1.saturating_add(cost);
+        if self.budget.1 > MAX_MESSAGES_PER_SECOND { Err(Offence::Flood) } else { Ok(()) }
     }
 
     fn refuse(&mut self) {

@@ -254,6 +254,19 @@ fn a_flood_is_not_listened_to_for_longer_each_time() {
 }
 
 #[test]
+fn a_guest_that_wakes_the_host_without_end_is_not_listened_to() {
+    let mut fake = Fake::new();
+    fake.hello();
+    let mut wakes = 0;
+    while fake.source.is_live() {
+        fake.write(&[1]);
+        wakes += 1;
+    }
+    assert!(matches!(fake.failure(), ReporterError::Flood));
+    assert!((2_000..10_000).contains(&wakes), "{wakes}");
+}
+
+#[test]
 fn another_version_is_told() {
     let mut fake = Fake::new();
     fake.say(&[Message::Hello { magic: MAGIC, version: 9, vcpus: 2 }]);
