@@ -201,9 +201,9 @@ fn agrees_with_the_plugin(kernel: &str) {
         .collect();
     let spaces: Vec<u64> = space_of.values().copied().collect();
     assert_eq!(BTreeSet::from_iter(&spaces).len(), HOGS, "one address space each: {votes:?}");
-    for vcpu in 0..2 {
-        let seen: Vec<u64> = order(&both.switches[vcpu], &spaces).iter().map(|(_, space)| *space).collect();
-        let told: Vec<u64> = order(&reported[vcpu], &tasks).iter().map(|(_, task)| space_of[task]).collect();
+    for (vcpu, (seen, told)) in both.switches.iter().zip(&reported).enumerate() {
+        let seen: Vec<u64> = order(seen, &spaces).iter().map(|(_, space)| *space).collect();
+        let told: Vec<u64> = order(told, &tasks).iter().map(|(_, task)| space_of[task]).collect();
         let matched = common(&seen, &told);
         println!(
             "{kernel}, vCPU {vcpu}: {matched} of {} switches told in order, {} told",
