@@ -143,12 +143,10 @@ impl Sampler {
             }
             _ => None,
         };
-        let unseen =
-            exit.and_then(|of| self.loaded.get_mut(&of).filter(|(_, seen)| !seen).map(|on| (of, on)));
-        let found = unseen.map(|((vm, vcpu), (task, seen))| {
-            *seen = true;
-            self.seen += 1;
-            Event { at: event.at, kind: EventKind::TaskSwitch { vm, vcpu, task: *task } }
+        let found = exit.and_then(|(vm, vcpu)| {
+            let (task, seen) = self.loaded.get_mut(&(vm, vcpu))?;
+            self.seen += u64::from(!std::mem::replace(seen, true));
+            Some(Event { at: event.at, kind: EventKind::TaskSeen { vm, vcpu, task: *task } })
         });
         let hidden = matches!(event.kind, EventKind::TaskSwitch { .. });
         found.into_iter().chain((!hidden).then_some(*event))
@@ -186,9 +184,9 @@ fn watch(vcpus: &mut BTreeMap<(VmId, u16), VcpuTimes>, event: &Event) {
         EventKind::Run { vm, thread: Thread::Vcpu(vcpu), .. } => ((vm, vcpu), |times| times.running = true),
         EventKind::Stop { vm, thread: Thread::Vcpu(vcpu), .. } => ((vm, vcpu), |times| times.running = false),
         EventKind::Halt { vm, vcpu } => ((vm, vcpu), |times| times.halted = true),
-        EventKind::Resume { vm, vcpu } | EventKind::TaskSwitch { vm, vcpu, .. } => {
-            ((vm, vcpu), |times| times.halted = false)
-        }
+        EventKind::Resume { vm, vcpu }
+        | EventKind::TaskSwitch { vm, vcpu, .. }
+        | EventKind::TaskSeen { vm, vcpu, .. } => ((vm, vcpu), |times| times.halted = false),
         _ => return,
     };
     let times = vcpus.entry(of).or_default();

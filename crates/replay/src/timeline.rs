@@ -139,7 +139,9 @@ impl TimelineBuilder {
                 let Some(vm) = self.index.get(&vm).copied() else { return };
                 self.end_run(vm, thread, at);
             }
-            EventKind::TaskSwitch { vm, vcpu, task } => {
+            // It goes on.
+            EventKind::TaskSeen { vm, vcpu, task } if self.on_vcpu(vm, vcpu) == Some(task) => {}
+            EventKind::TaskSwitch { vm, vcpu, task } | EventKind::TaskSeen { vm, vcpu, task } => {
                 self.task(vm, vcpu, at, |_| OnVcpu { loaded: Some(task), halted: false, since: at });
             }
             EventKind::Halt { vm, vcpu } => {
@@ -178,6 +180,11 @@ impl TimelineBuilder {
             };
             self.examined.timeline.runs.push(RunSlice { vm, thread, pcpu, start, end });
         }
+    }
+
+    fn on_vcpu(&self, vm: VmId, vcpu: u16) -> Option<TaskId> {
+        let on = self.tasks.get(&(*self.index.get(&vm)?, vcpu))?;
+        on.loaded.filter(|_| !on.halted)
     }
 
     fn task(&mut self, vm: VmId, vcpu: u16, at: Time, change: impl FnOnce(OnVcpu) -> OnVcpu) {
