@@ -1,5 +1,6 @@
 //! The block correlation: which reads an I/O-bound task is likely to wait for (TAVS §3.3.1).
 
+use crate::lru_bytes;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 
@@ -27,18 +28,21 @@ pub(crate) struct Asker {
 pub(crate) struct Reads {
     in_flight: LruCache<u64, Read>,
     io_bound: usize,
+    /// Most reads that were ever in flight at once: what the index has room for.
+    most: usize,
 }
 
 impl Reads {
     pub(crate) fn new() -> Reads {
         // Unbounded does not preallocate, and most VMs have few reads in flight; `request` keeps the bound.
-        Reads { in_flight: LruCache::unbounded(), io_bound: 0 }
+        Reads { in_flight: LruCache::unbounded(), io_bound: 0, most: 0 }
     }
 
     pub(crate) fn request(&mut self, request: u64, read: Read) {
         let replaced = self.in_flight.put(request, read);
         self.io_bound += usize::from(read.io_bound);
         self.forget(replaced);
+        self.most = self.most.max(self.in_flight.len());
         if self.in_flight.len() > MAX_IN_FLIGHT.get() {
             let oldest = self.in_flight.pop_lru().map(|(_, read)| read);
             self.forget(oldest);
@@ -60,6 +64,11 @@ impl Reads {
     /// Whether a read of an I/O-bound task is in flight.
     pub(crate) fn any_io_bound(&self) -> bool {
         self.io_bound > 0
+    }
+
+    /// Bytes held beyond its own size.
+    pub(crate) fn bytes(&self) -> usize {
+        lru_bytes::<u64, Read>(self.most, self.in_flight.len())
     }
 
     fn forget(&mut self, read: Option<Read>) {

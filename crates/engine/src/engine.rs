@@ -3,7 +3,7 @@
 use crate::action::{Action, ActionKind, Boost};
 use crate::config::{Config, ConfigError, VmPolicy};
 use crate::event::{Event, EventKind, TaskId, Time, VmId};
-use crate::explain::{Decision, Reason, VmExplain};
+use crate::explain::{Cause, Decision, Reason, Recent, VmExplain};
 use crate::ledger::Ledger;
 use crate::nanos;
 use crate::vcpu::Boosted;
@@ -120,10 +120,34 @@ impl Engine {
         self.actions.pop_front()
     }
 
+    /// The parameters.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The state behind the decisions about a VM; `None` if it is not followed.
     #[must_use]
     pub fn explain(&self, vm: VmId) -> Option<VmExplain> {
-        self.vms.get(&vm).map(|state| state.explain(vm, &self.ledger, &self.config))
+        self.explain_most(vm, usize::MAX)
+    }
+
+    /// The same with at most so many guest tasks of each vCPU and so many ports, which bounds the time it takes.
+    #[must_use]
+    pub fn explain_most(&self, vm: VmId, most: usize) -> Option<VmExplain> {
+        self.vms.get(&vm).map(|state| state.explain(vm, &self.ledger, &self.config, most))
+    }
+
+    /// The decisions about a VM in the seconds before `now`; `None` if it is not followed.
+    #[must_use]
+    pub fn recent(&self, vm: VmId, now: Time) -> Option<Recent> {
+        self.vms.get(&vm).map(|state| state.history.recent(now.max(self.now), &state.ports))
+    }
+
+    /// Bytes held for a VM, from the capacities of its tables; `None` if it is not followed.
+    #[must_use]
+    pub fn memory(&self, vm: VmId) -> Option<usize> {
+        self.vms.get(&vm).map(Vm::bytes)
     }
 
     /// The degree of belief that a task of a VM is I/O-bound, on the vCPU where it is highest; `None` if the task or VM is not
@@ -136,7 +160,7 @@ impl Engine {
     /// The last decision about a VM; `None` if there was none.
     #[must_use]
     pub fn decision(&self, vm: VmId) -> Option<Decision> {
-        self.vms.get(&vm)?.decision
+        self.vms.get(&vm)?.history.last()
     }
 
     /// Boosts of a vCPU that have ended and in which an I/O-bound task ran; `None` if it is not followed.
@@ -210,7 +234,7 @@ impl Engine {
             EventKind::Packet { vm, protocol, port } => {
                 let state = self.vms.get_mut(&vm)?;
                 let correlated = !config.correlation || state.ports.predicts_io_bound((protocol, port));
-                self.consider_boost(vm, correlated);
+                self.consider_boost(vm, Cause::Packet { protocol, port }, correlated);
                 let state = self.vms.get_mut(&vm)?;
                 state.packet((protocol, port), now, &self.config.tavs);
             }
@@ -220,19 +244,23 @@ impl Engine {
                 let correlated =
                     if config.correlation { state.reads.any_io_bound() } else { state.reads.any() };
                 state.read_pending = correlated;
-                self.consider_boost(vm, correlated);
+                self.consider_boost(vm, Cause::PendingRead, correlated);
             }
             EventKind::BlockDone { vm, request } => {
                 let state = self.vms.get_mut(&vm)?;
                 let io_bound = state.read_done(request, now, config);
                 let correlated = io_bound || !config.correlation;
-                self.consider_boost(vm, correlated);
+                self.consider_boost(vm, Cause::Read, correlated);
             }
             EventKind::Lost { vm, count } => {
                 self.troubles.lost = self.troubles.lost.saturating_add(count);
                 self.ledger.distrust();
                 match vm {
-                    Some(vm) => self.vms.get_mut(&vm)?.forget(),
+                    Some(vm) => {
+                        let state = self.vms.get_mut(&vm)?;
+                        state.lost = state.lost.saturating_add(count);
+                        state.forget();
+                    }
                     None => self.vms.values_mut().for_each(Vm::forget),
                 }
             }
@@ -279,12 +307,12 @@ impl Engine {
     }
 
     /// Decides about an event that is pending for a VM (TAVS §3.2).
-    fn consider_boost(&mut self, vm: VmId, correlated: bool) {
+    fn consider_boost(&mut self, vm: VmId, cause: Cause, correlated: bool) {
         let now = self.now;
         let Some(state) = self.vms.get_mut(&vm) else { return };
         let verdict = Self::weigh(state, &self.config, self.ledger.debt(vm) > 0, correlated, now);
         let reason = verdict.err().unwrap_or(Reason::Boosted);
-        state.decision = Some(Decision { at: now, verdict: reason });
+        state.history.decided(now, cause, reason);
         if let Ok(index) = verdict {
             self.begin_boost(vm, index);
         }
@@ -394,6 +422,7 @@ impl Engine {
         let Some(boosted) = vcpu.boosted.take() else { return };
         vcpu.falling_asleep = false;
         vcpu.counts.hits += u64::from(boosted.hit);
+        state.history.boost_ended(now, boosted.hit);
         self.boosts.remove(&(boosted.until, vm, index));
         self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::None });
     }

@@ -2,23 +2,31 @@
 
 use crate::action::Boost;
 use crate::event::{Protocol, TaskId, Time, VmId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Everything the engine knows about a VM.
 #[derive(Clone, Debug, Serialize)]
 pub struct VmExplain {
     /// The VM.
     pub vm: VmId,
+    /// Its weight among the others.
+    pub weight: u32,
     /// Its vCPUs, by index.
     pub vcpus: Vec<VcpuExplain>,
-    /// Ports whose correlation counter is not zero.
+    /// Ports whose correlation counter is not zero, by number.
     pub ports: Vec<PortExplain>,
     /// Nanoseconds of CPU the VM got beyond its fair share and has not repaid (negative: it is owed).
     pub debt_ns: i64,
     /// The fraction of its weight it has at the moment, in permille.
     pub share_permille: u16,
+    /// The fraction of its CPU time that each of its vCPUs may use boosted; 0 if it is not to be boosted.
+    pub pb_ratio: f64,
+    /// Whether it is paused.
+    pub paused: bool,
     /// Nanoseconds its emulator threads ran.
     pub emulator_ran_ns: u64,
+    /// Events of this VM alone that sources reported as lost.
+    pub lost: u64,
     /// The latest decision about an event.
     pub decision: Option<Decision>,
 }
@@ -44,7 +52,11 @@ pub struct VcpuExplain {
     pub expired: u64,
     /// Boosted CPU time over all CPU time in the last periods; to compare with `pb_ratio`.
     pub pb_used: f64,
-    /// Guest tasks remembered, most recently seen first.
+    /// Guest tasks remembered.
+    pub task_count: usize,
+    /// Of these, I/O-bound ones.
+    pub io_bound_count: usize,
+    /// Guest tasks, most recently seen first.
     pub tasks: Vec<TaskExplain>,
 }
 
@@ -66,7 +78,7 @@ pub struct TaskExplain {
 }
 
 /// The correlation of a port (TAVS §3.3.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortExplain {
     /// Transport protocol.
     pub protocol: Protocol,
@@ -78,11 +90,31 @@ pub struct PortExplain {
     pub boosts: bool,
 }
 
+/// What a decision was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A packet was queued towards the VM.
+    Packet {
+        /// Transport protocol.
+        protocol: Protocol,
+        /// Destination port.
+        port: u16,
+    },
+    /// A thread of the I/O path woke up, probably to end a read of the VM.
+    PendingRead,
+    /// A read of the VM ended.
+    Read,
+}
+
 /// A decision about an event, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// When.
+    #[serde(rename = "at_ns")]
     pub at: Time,
+    /// What it was about.
+    pub cause: Cause,
     /// The outcome.
     pub verdict: Reason,
 }
@@ -103,7 +135,7 @@ impl std::fmt::Display for Reason {
 }
 
 /// Why an event boosted a vCPU, or did not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// It boosted.
@@ -122,4 +154,106 @@ pub enum Reason {
     Off,
     /// The VM is paused.
     Paused,
+}
+
+/// The decisions about a VM in the last seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recent {
+    /// The window, of which the last second is not over yet.
+    pub window_seconds: u64,
+    /// About packets, by port; the most frequent first.
+    pub packets: Vec<PortOutcomes>,
+    /// About packets to further ports.
+    pub other_packets: Outcomes,
+    /// About signs that a read is about to end.
+    pub pending_reads: Outcomes,
+    /// About reads that ended.
+    pub reads: Outcomes,
+    /// Boosts that ended.
+    pub boosts_ended: u32,
+    /// Of these, those in which an I/O-bound task ran.
+    pub hits: u32,
+    /// The latest decisions one by one, oldest first; they may be older than the window.
+    pub decisions: Vec<Decision>,
+}
+
+/// The decisions about packets to one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortOutcomes {
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Destination port.
+    pub port: u16,
+    /// The port's saturating counter now.
+    pub counter: u64,
+    /// How they were decided.
+    pub outcomes: Outcomes,
+}
+
+/// How many decisions came out how; a count for each [`Reason`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // Each is a reason, described there.
+pub struct Outcomes {
+    pub boosted: u32,
+    pub already_boosted: u32,
+    pub not_correlated: u32,
+    pub no_io_bound_task: u32,
+    pub budget_spent: u32,
+    pub limit_reached: u32,
+    pub off: u32,
+    pub paused: u32,
+}
+
+impl Outcomes {
+    /// How many came out for this reason.
+    #[must_use]
+    pub fn of(mut self, reason: Reason) -> u32 {
+        *self.slot(reason)
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn total(self) -> u32 {
+        Reason::ALL.into_iter().fold(0, |sum, reason| sum.saturating_add(self.of(reason)))
+    }
+
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: &Outcomes) {
+        for reason in Reason::ALL {
+            let slot = self.slot(reason);
+            *slot = slot.saturating_add(other.of(reason));
+        }
+    }
+
+    pub(crate) fn count(&mut self, reason: Reason) {
+        let slot = self.slot(reason);
+        *slot = slot.saturating_add(1);
+    }
+
+    fn slot(&mut self, reason: Reason) -> &mut u32 {
+        match reason {
+            Reason::Boosted => &mut self.boosted,
+            Reason::AlreadyBoosted => &mut self.already_boosted,
+            Reason::NotCorrelated => &mut self.not_correlated,
+            Reason::NoIoBoundTask => &mut self.no_io_bound_task,
+            Reason::BudgetSpent => &mut self.budget_spent,
+            Reason::LimitReached => &mut self.limit_reached,
+            Reason::Off => &mut self.off,
+            Reason::Paused => &mut self.paused,
+        }
+    }
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Reason; 8] = [
+        Reason::Boosted,
+        Reason::AlreadyBoosted,
+        Reason::NotCorrelated,
+        Reason::NoIoBoundTask,
+        Reason::BudgetSpent,
+        Reason::LimitReached,
+        Reason::Off,
+        Reason::Paused,
+    ];
 }

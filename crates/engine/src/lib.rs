@@ -30,6 +30,7 @@ mod config;
 mod engine;
 mod event;
 mod explain;
+mod history;
 mod ledger;
 mod ports;
 mod tasks;
@@ -41,9 +42,19 @@ pub use action::{Action, ActionKind, Boost};
 pub use config::{Config, ConfigError, Ledger, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};
 pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
-pub use explain::{Decision, PortExplain, Reason, TaskExplain, VcpuExplain, VmExplain};
+pub use explain::{
+    Cause, Decision, Outcomes, PortExplain, PortOutcomes, Reason, Recent, TaskExplain, VcpuExplain, VmExplain,
+};
 
 /// A duration in nanoseconds, saturating.
 fn nanos(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Bytes that an `LruCache` holds: an index with room for `capacity` entries, a power of two of slots of which an eighth stays free,
+/// and a list node for each entry.
+fn lru_bytes<K, V>(capacity: usize, entries: usize) -> usize {
+    const SLOT: usize = 2 * size_of::<usize>() + 1;
+    let slots = if capacity == 0 { 0 } else { (capacity * 8).div_ceil(7).next_power_of_two() };
+    slots * SLOT + entries * (size_of::<(K, V)>() + 2 * size_of::<usize>())
 }

@@ -71,14 +71,23 @@ impl PortMap {
         words[word] = words[word] & !mask | new << shift;
     }
 
-    /// Ports whose counter is not zero.
+    /// Ports whose counter is not zero, in order. Words without any are skipped, so that looking is cheap.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Port, u64)> {
-        [Protocol::Tcp, Protocol::Udp]
-            .into_iter()
-            .filter(|protocol| !self.words(*protocol).is_empty())
-            .flat_map(move |protocol| (0..=u16::MAX).map(move |port| (protocol, port)))
-            .map(|port| (port, self.counter(port)))
-            .filter(|(_, counter)| *counter > 0)
+        let (per_word, bits, max) = (WORD_BITS / self.bits, self.bits, self.max());
+        [Protocol::Tcp, Protocol::Udp].into_iter().flat_map(move |protocol| {
+            let words = (0u32..).zip(self.words(protocol)).filter(|(_, word)| **word != 0);
+            words.flat_map(move |(index, word)| {
+                let counters =
+                    (0..per_word).map(move |slot| (index * per_word + slot, word >> (slot * bits) & max));
+                let used = counters.filter(|(_, counter)| *counter > 0);
+                used.filter_map(move |(port, counter)| Some(((protocol, u16::try_from(port).ok()?), counter)))
+            })
+        })
+    }
+
+    /// Bytes held beyond its own size.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.tcp.capacity() + self.udp.capacity()) * size_of::<u64>()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::config::Tavs;
 use crate::event::{TaskId, Time};
+use crate::lru_bytes;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 
@@ -90,6 +91,21 @@ impl TaskTable {
     /// Whether any task is I/O-bound.
     pub(crate) fn any_io_bound(&self) -> bool {
         self.io_bound > 0
+    }
+
+    /// How many tasks are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// How many of them are I/O-bound.
+    pub(crate) fn io_bound_count(&self) -> usize {
+        self.io_bound
+    }
+
+    /// Bytes held beyond its own size. The index is allocated at once.
+    pub(crate) fn bytes(&self) -> usize {
+        lru_bytes::<TaskId, Task>(self.tasks.cap().get(), self.tasks.len())
     }
 
     /// All tasks, most recently seen first.

@@ -4,7 +4,8 @@ use crate::blocks::{Asker, Read, Reads};
 use crate::budget::Allowance;
 use crate::config::{Config, Tavs, VmPolicy};
 use crate::event::{Thread, Time, VmId};
-use crate::explain::{Decision, PortExplain, TaskExplain, VcpuExplain, VmExplain};
+use crate::explain::{PortExplain, TaskExplain, VcpuExplain, VmExplain};
+use crate::history::History;
 use crate::ledger::{Claim, Ledger, PcpuSet};
 use crate::ports::{Arrivals, Port, PortMap};
 use crate::tasks::is_io_bound;
@@ -29,7 +30,9 @@ pub(crate) struct Vm {
     allowance: Allowance,
     pub(crate) ports: PortMap,
     pub(crate) reads: Reads,
-    pub(crate) decision: Option<Decision>,
+    pub(crate) history: History,
+    /// Events of this VM alone that sources reported as lost.
+    pub(crate) lost: u64,
     arrivals: Arrivals,
     /// A packet is queued, but the emulator thread, which hands it to the guest, has not run yet.
     undelivered: bool,
@@ -62,7 +65,8 @@ impl Vm {
             allowance: Allowance::default(),
             ports: PortMap::new(config.counter_bits),
             reads: Reads::new(),
-            decision: None,
+            history: History::default(),
+            lost: 0,
             arrivals: Arrivals::default(),
             undelivered: false,
             read_pending: false,
@@ -333,9 +337,20 @@ impl Vm {
         self.pcpus = pcpus;
     }
 
-    pub(crate) fn explain(&self, vm: VmId, ledger: &Ledger, config: &Config) -> VmExplain {
-        let vcpus = self.vcpus.iter().map(|vcpu| explain_vcpu(vcpu, &config.tavs)).collect();
-        let ports = self.ports.iter().map(|((protocol, port), counter)| PortExplain {
+    /// Bytes held for the VM.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Vm>()
+            + self.vcpus.capacity() * size_of::<Vcpu>()
+            + self.vcpus.iter().map(|vcpu| vcpu.tasks.bytes()).sum::<usize>()
+            + self.emulators.capacity() * size_of::<ThreadTimes>()
+            + self.ports.bytes()
+            + self.reads.bytes()
+            + self.history.bytes()
+    }
+
+    pub(crate) fn explain(&self, vm: VmId, ledger: &Ledger, config: &Config, most: usize) -> VmExplain {
+        let vcpus = self.vcpus.iter().map(|vcpu| explain_vcpu(vcpu, &config.tavs, most)).collect();
+        let ports = self.ports.iter().take(most).map(|((protocol, port), counter)| PortExplain {
             protocol,
             port,
             counter,
@@ -343,18 +358,26 @@ impl Vm {
         });
         VmExplain {
             vm,
+            weight: self.weight,
             vcpus,
             ports: ports.collect(),
             debt_ns: ledger.debt(vm),
             share_permille: ledger.permille(vm),
+            pb_ratio: if self.policy.off {
+                0.0
+            } else {
+                self.policy.pb_ratio.unwrap_or(config.tavs.pb_ratio)
+            },
+            paused: self.paused,
             emulator_ran_ns: self.emulator_ran(),
-            decision: self.decision,
+            lost: self.lost,
+            decision: self.history.last(),
         }
     }
 }
 
-fn explain_vcpu(vcpu: &Vcpu, config: &Tavs) -> VcpuExplain {
-    let tasks = vcpu.tasks.iter().map(|(task, info)| TaskExplain {
+fn explain_vcpu(vcpu: &Vcpu, config: &Tavs, most: usize) -> VcpuExplain {
+    let tasks = vcpu.tasks.iter().take(most).map(|(task, info)| TaskExplain {
         task,
         belief: info.belief,
         io_bound: is_io_bound(info, config),
@@ -372,6 +395,8 @@ fn explain_vcpu(vcpu: &Vcpu, config: &Tavs) -> VcpuExplain {
         hits: vcpu.counts.hits,
         expired: vcpu.counts.expired,
         pb_used: vcpu.budget.used(),
+        task_count: vcpu.tasks.len(),
+        io_bound_count: vcpu.tasks.io_bound_count(),
         tasks: tasks.collect(),
     }
 }

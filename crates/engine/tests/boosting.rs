@@ -4,9 +4,7 @@
 
 mod world;
 
-use frontdesk_engine::{
-    Action, ActionKind, Boost, Config, Engine, Event, EventKind, Protocol, Reason, TaskId, Thread, Time, VmId,
-};
+use frontdesk_engine::{Boost, Config, Engine, EventKind, Outcomes, Reason, TaskId, Thread, Time, VmId};
 use std::time::Duration;
 use world::{ECHO, HOG, MS, US, VM, World, boost};
 
@@ -270,4 +268,34 @@ fn a_parameter_out_of_range_is_named() {
     let mut config = Config::default();
     config.ledger.horizon = Duration::from_millis(10);
     assert_eq!(Engine::new(config).unwrap_err().allowed, "at least ledger.period");
+}
+
+#[test]
+fn the_recent_decisions_say_what_boosted_and_what_did_not() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.pass(20_000 * MS);
+    world.request(7, ECHO, 200 * US);
+    world.request(80, HOG, 200 * US);
+    let recent = world.engine.recent(VM, Time(world.now)).unwrap();
+    let ports: Vec<_> = recent.packets.iter().map(|port| (port.port, port.counter, port.outcomes)).collect();
+    let boosted = Outcomes { boosted: 1, ..Outcomes::default() };
+    let not_correlated = Outcomes { not_correlated: 1, ..Outcomes::default() };
+    assert_eq!(ports, [(7, 3, boosted), (80, 0, not_correlated)]);
+    assert_eq!((recent.boosts_ended, recent.hits), (1, 1));
+    assert_eq!(recent.decisions.last().unwrap().verdict, Reason::NotCorrelated);
+    assert!(world.engine.recent(VmId(9), Time(0)).is_none());
+}
+
+#[test]
+fn an_explanation_can_be_bounded_and_counts_what_it_leaves_out() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    for task in 0..50 {
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: TaskId(task) });
+    }
+    let vcpu = &world.engine.explain_most(VM, 3).unwrap().vcpus[0];
+    assert_eq!((vcpu.tasks.len(), vcpu.task_count, vcpu.io_bound_count), (3, 52, 1));
+    assert_eq!(vcpu.tasks[0].task, TaskId(49), "the latest first");
+    assert_eq!(world.engine.explain(VM).unwrap().vcpus[0].tasks.len(), 52);
 }

@@ -148,6 +148,30 @@ proptest! {
     }
 }
 
+/// The bar is 64 KiB for each vCPU of a VM with four, whatever its guest and its clients do.
+#[test]
+fn memory_is_bounded() {
+    let mut engine = Engine::new(Config::default()).unwrap();
+    let vm = VmId(0);
+    let mut at = 0;
+    let mut feed = |engine: &mut Engine, kind| {
+        at += 100_000;
+        engine.on_event(&Event { at: Time(at), kind });
+    };
+    feed(&mut engine, EventKind::VmAdded { vm, vcpus: 4, weight: 1024 });
+    let fresh = engine.memory(vm).unwrap();
+    for i in 0..200_000u64 {
+        let vcpu = u16::try_from(i % 4).unwrap();
+        feed(&mut engine, EventKind::TaskSwitch { vm, vcpu, task: TaskId(i) });
+        let protocol = if i % 2 == 0 { Protocol::Udp } else { Protocol::Tcp };
+        feed(&mut engine, EventKind::Packet { vm, protocol, port: u16::try_from(i % 65_536).unwrap() });
+        feed(&mut engine, EventKind::BlockRead { vm, request: i });
+    }
+    let full = engine.memory(vm).unwrap();
+    assert!(fresh < full && full <= 4 * 64 * 1024, "{fresh} bytes grew to {full}");
+    assert_eq!(engine.memory(VmId(1)), None);
+}
+
 /// A guest that creates tasks without end, and one that is sent packets to every port.
 #[test]
 fn floods_are_bounded() {

@@ -6,6 +6,9 @@ mod companion;
 mod doctor;
 mod lab;
 mod run;
+mod status;
+mod top;
+mod words;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -31,6 +34,8 @@ enum Command {
     Lab(lab::Args),
     Doctor(doctor::Args),
     Run(run::Args),
+    Status(status::Args),
+    Top(top::Args),
     /// Restores what frontdesk changed when its starter ends; started by frontdesk itself.
     #[command(hide = true, name = frontdesk_host::GUARDIAN_ARGUMENT)]
     Guardian,
@@ -54,6 +59,8 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => run::main(&args),
+        Command::Status(args) => status::main(&args),
+        Command::Top(args) => top::main(&args),
         Command::Guardian => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Run the daemon on this CPU only; once for each if several. Without it, on those that the configuration names.
     #[arg(long, value_name = "CPU")]
     cpu: Vec<u16>,
+    /// Answer `frontdesk status` and `frontdesk top` at this Unix socket instead of the configured one.
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -82,6 +85,9 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     }
     if !args.cpu.is_empty() {
         settings.daemon.cpus.clone_from(&args.cpu);
+    }
+    if let Some(socket) = &args.socket {
+        settings.control.socket.clone_from(socket);
     }
     let problems = settings.problems();
     ensure!(problems.is_empty(), "{}", problems.join("; "));

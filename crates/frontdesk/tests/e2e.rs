@@ -230,6 +230,50 @@ fn a_daemon_that_is_killed_in_a_boost_leaves_no_thread_real_time() {
 }
 
 #[test]
+fn a_daemon_can_be_looked_into() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let running = start(folder.path());
+    let socket = running.run_dir.join("control.sock");
+    let status = |arguments: &[&str]| {
+        let output = Command::new(FRONTDESK)
+            .arg("status")
+            .args(arguments)
+            .arg("--socket")
+            .arg(&socket)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), told, String::from_utf8(output.stderr).unwrap())
+    };
+    let json = || status(&["--json"]).1.parse::<Value>().ok();
+    let boosts = |status: &Value| {
+        let vms = status["vms"].as_array().unwrap().iter();
+        vms.flat_map(|vm| vm["vcpus"].as_array().unwrap())
+            .map(|vcpu| vcpu["boosts"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    let seen = wait_for("a boost in the status", || json().filter(|status| boosts(status) > 0));
+    assert_eq!(seen["daemon"]["pid"], running.daemon);
+    assert_eq!(seen["vms"].as_array().unwrap().len(), 3);
+    assert!(seen["daemon"]["decision_latency"]["count"].as_u64().unwrap() > 0);
+    for vm in seen["vms"].as_array().unwrap() {
+        assert_eq!(vm["identity"]["exact"], true, "{vm}");
+        assert!(vm["memory_bytes"].as_u64().unwrap() <= 64 * 1024, "{vm}");
+        assert!(vm["vcpus"][0]["ran_ns"].as_u64().unwrap() > 0, "{vm}");
+    }
+    let (code, told, _) = status(&["--why", "mixed"]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("there came for mixed:") && told.contains("Believed to be I/O-bound"), "{told}");
+    let (code, _, said) = status(&["--why", "nobody"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("no VM is named \"nobody\"; followed are: cpu-1, cpu-2, mixed"), "{said}");
+    signal(running.lab.id(), "INT");
+    running.end();
+    assert_eq!(status(&[]).0, Some(2));
+}
+
+#[test]
 fn ctrl_c_leaves_nothing_behind() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 //! `[tavs]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed, `[vm.NAME]` what holds for some of them
 //! only, and `[daemon]` is about the daemon itself.
 
+use crate::control::ControlConfig;
 use frontdesk_engine::{Config, Ledger, Tavs, VmPolicy};
 use glob::Pattern;
 use indexmap::IndexMap;
@@ -27,6 +28,8 @@ pub struct Settings {
     pub tavs: Tavs,
     /// The fairness ledger.
     pub ledger: Ledger,
+    /// Who may look in, and where.
+    pub control: ControlConfig,
     /// What holds for some VMs only, by name; `*`, `?` and `[...]` stand for others. For a VM the table with exactly its name holds, or
     /// else the longest pattern that matches, or else none: tables are not mixed.
     pub vm: IndexMap<String, VmSettings>,
@@ -234,7 +237,7 @@ mod tests {
         let path = folder.path().join("frontdesk.toml");
         for (text, told) in [
             ("[tavs]\npb_ration = 0.1\n", "pb_ration"),
-            ("[control]\n", "control"),
+            ("[controls]\n", "controls"),
             ("[vm.alice]\nwieght = 1\n", "wieght"),
             ("[vms]\nqmp = '/one'\n", "line 2"),
         ] {

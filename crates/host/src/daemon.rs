@@ -4,6 +4,7 @@ mod engage;
 mod fleet;
 mod followed;
 mod lock;
+mod look;
 mod supervisor;
 mod token;
 
@@ -13,9 +14,11 @@ use crate::boost::Booster;
 use crate::bpf::{BpfError, BpfSource};
 use crate::cgroup::{Budget, CgroupError, Hierarchy, RealTimeBudgets, RealTimeRule};
 use crate::config::Settings;
+use crate::control::{Control, ControlError};
 use crate::guardian::{Guardian, GuardianError};
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder};
+use crate::status::Tally;
 use crate::tcg::TcgSource;
 use crate::watch::{Kit, Mailbox, News, Watcher};
 use followed::{BoostedVcpu, Failure, Followed};
@@ -77,6 +80,8 @@ pub enum DaemonError {
     Guardian(#[from] GuardianError),
     #[error(transparent)]
     Record(#[from] RecordError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
     #[error("{0}")]
     Realtime(#[from] realtime::RealtimeError),
     #[error("can't start the threads that look for VMs: {0}")]
@@ -114,6 +119,8 @@ pub struct Daemon {
     budgets_stale: bool,
     guardian: Option<Guardian>,
     recorder: Option<Recorder>,
+    control: Control,
+    tally: Tally,
     epoll: OwnedFd,
     pending: Vec<Event>,
     /// Events handled since the last wait.
@@ -158,6 +165,7 @@ impl Daemon {
         let lock = Lock::take(&config.lock)?;
         let policy = engine_policy(&config.settings, config.act, None);
         let engine = Engine::new(policy.clone())?;
+        let control = Control::start(&config.settings.control)?;
         let bpf = BpfSource::open()?;
         let hierarchy = Hierarchy::detect()?;
         let guardian = match config.act {
@@ -172,6 +180,7 @@ impl Daemon {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
+        epoll::add(&epoll, control.fd(), Token::Control.encode(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, mailbox.bell(), Token::News.encode(), epoll::EventFlags::IN)?;
         let kit = Kit { hierarchy: hierarchy.clone(), probes: bpf.read_probes(), mailbox: mailbox.clone() };
         let watcher = Watcher::start(config.settings.vms.clone(), kit).map_err(DaemonError::Threads)?;
@@ -189,6 +198,8 @@ impl Daemon {
             budgets_stale: false,
             guardian,
             recorder,
+            control,
+            tally: Tally::new(monotonic()),
             epoll,
             pending: Vec::new(),
             handled: 0,
@@ -246,6 +257,7 @@ impl Daemon {
                 match Token::decode(event.data) {
                     Some(Token::Stop) => return Ok(()),
                     Some(Token::News) => news = true,
+                    Some(Token::Control) => self.answer(),
                     Some(Token::Bpf) | None => {}
                     Some(Token::Switch(vm)) => {
                         if let Some(state) = self.vms.iter_mut().find(|state| state.id == vm) {
@@ -305,6 +317,7 @@ impl Daemon {
             let event = self.pending[index];
             self.record(|| Record::Event(event));
             self.engine.on_event(&event);
+            self.tally.event();
             self.apply()?;
         }
         self.pending.drain(..ready);
@@ -341,6 +354,7 @@ impl Daemon {
             match result {
                 Ok(()) => {
                     let latency_ns = monotonic().since(action.at);
+                    self.tally.applied(&action, latency_ns);
                     self.record(|| Record::Applied { action, latency_ns });
                 }
                 Err(Failure::Vm(reason)) => self.disengage(vm, reason)?,

@@ -7,6 +7,7 @@ pub mod boost;
 pub mod bpf;
 pub mod cgroup;
 pub mod config;
+pub mod control;
 mod daemon;
 pub mod doctor;
 pub mod guardian;
@@ -14,6 +15,7 @@ pub mod qemu;
 mod realtime;
 mod record;
 pub mod sched;
+mod status;
 mod tcg;
 mod watch;
 

@@ -75,6 +75,8 @@ impl DaemonProcess {
         let stderr = File::create(&log).map_err(failed("write the daemon's log"))?;
         let mut command = Command::new(frontdesk);
         command.arg("run").arg("--config").arg(&config).arg("--record").arg(&recording);
+        // Its own, for the host may have a daemon that serves the usual one.
+        command.arg("--socket").arg(run_dir.join("control.sock"));
         for socket in sockets {
             command.arg("--qmp").arg(socket);
         }

@@ -11,6 +11,8 @@ pub(super) enum Token {
     Bpf,
     /// There is news of VMs, or another configuration.
     News,
+    /// Somebody looks in.
+    Control,
     /// A boosted vCPU of the VM switched to another task.
     Switch(VmId),
     /// The VM has ended.
@@ -25,6 +27,7 @@ impl Token {
             Token::Switch(vm) => (2, vm.0),
             Token::Death(vm) => (3, vm.0),
             Token::News => (4, 0),
+            Token::Control => (5, 0),
         };
         EventData::new_u64(kind << 32 | u64::from(vm))
     }
@@ -38,6 +41,7 @@ impl Token {
             2 => Token::Switch(vm),
             3 => Token::Death(vm),
             4 => Token::News,
+            5 => Token::Control,
             _ => return None,
         })
     }
@@ -50,7 +54,9 @@ mod tests {
     #[test]
     fn every_token_comes_back() {
         let vm = VmId(u32::MAX);
-        for token in [Token::Stop, Token::Bpf, Token::News, Token::Switch(vm), Token::Death(vm)] {
+        let tokens =
+            [Token::Stop, Token::Bpf, Token::News, Token::Control, Token::Switch(vm), Token::Death(vm)];
+        for token in tokens {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }
         assert_eq!(Token::decode(EventData::new_u64(99 << 32)), None);

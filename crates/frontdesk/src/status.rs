@@ -1,0 +1,161 @@
+//! `frontdesk status`.
+
+pub(crate) mod table;
+pub(crate) mod why;
+
+use crate::FAILED;
+use crate::words;
+use frontdesk_host::control::{ClientError, DEFAULT_SOCKET, RefusalKind, Status, ask_status};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Columns of the output.
+const WIDTH: u16 = 80;
+
+/// Say what the daemon sees and does: its VMs, what they use, and how they are boosted.
+///
+/// Exit status: 0 if all is well, 1 if a VM is in trouble or no VM has the name, 2 if no daemon answers.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  frontdesk status
+  frontdesk status --why alice
+  frontdesk status --json | jq '.vms[] | {name, debt_ns}'")]
+pub(crate) struct Args {
+    /// Tell everything about one VM, and why it was or was not boosted in the last seconds.
+    #[arg(long, value_name = "VM")]
+    why: Option<String>,
+    /// Print all of it as JSON.
+    #[arg(long)]
+    json: bool,
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let status = match ask_status(&args.socket, args.why.as_deref()) {
+        Ok(status) => status,
+        Err(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::UnknownVm => {
+            eprintln!("frontdesk: {}", words::printable(&refusal.message));
+            return Ok(ExitCode::from(FAILED));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print!("{}", words::printable(&text(&status, args.why.is_some())));
+    }
+    Ok(if status.in_trouble() { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// The state for people, at most [`WIDTH`] columns wide where names allow it.
+fn text(status: &Status, why: bool) -> String {
+    let mut parts = vec![head(status)];
+    if status.vms.is_empty() {
+        parts.push("No VM is followed.".to_owned());
+    } else {
+        parts.push(table::vms(status));
+    }
+    let troubled = status.vms.iter().filter_map(|vm| Some((vm, vm.trouble.as_ref()?)));
+    let troubles = troubled.map(|(vm, trouble)| fold(&format!("{}: {trouble}.", words::name(&vm.name))));
+    let troubles: Vec<String> = troubles.collect();
+    if !troubles.is_empty() && !why {
+        parts.push(troubles.join("\n"));
+    }
+    if why {
+        for vm in &status.vms {
+            parts.extend(why::words(status, vm).iter().map(|paragraph| fold(paragraph)));
+            parts.push(fold(&format!("Ports: {}.", table::ports(status, vm))));
+            parts.push(table::vcpus(vm));
+            parts.extend(table::tasks(status, vm));
+        }
+    }
+    parts.join("\n\n") + "\n"
+}
+
+/// The lines about the daemon itself.
+fn head(status: &Status) -> String {
+    let daemon = &status.daemon;
+    let up = status.at_ns.saturating_sub(daemon.since_ns);
+    let acts =
+        if daemon.acting { format!("acting by {}", daemon.mechanism) } else { "observing only".to_owned() };
+    let latency = &daemon.decision_latency;
+    let decisions = if latency.count == 0 {
+        "no boost in the last minute".to_owned()
+    } else {
+        format!(
+            "{} lately, {} after their events (p99 {}, max {})",
+            words::count(latency.count, "boost", "boosts"),
+            words::duration(latency.p50_ns),
+            words::duration(latency.p99_ns),
+            words::duration(latency.max_ns),
+        )
+    };
+    let hears = textwrap::Options::new(usize::from(WIDTH))
+        .initial_indent("hears:     ")
+        .subsequent_indent("           ");
+    let in_use = daemon.sources.iter().filter(|source| source.in_use);
+    let sources: Vec<String> = in_use.map(|source| format!("{} ({})", source.name, source.found)).collect();
+    let memory: usize = status.vms.iter().map(|vm| vm.memory_bytes).sum();
+    let own_cpu = daemon.cpu_seconds * 1e9 / (up.max(1) as f64);
+    let events = match daemon.lost_events {
+        0 => "none lost".to_owned(),
+        lost => format!("{lost} LOST"),
+    };
+    [
+        format!("frontdesk {}, pid {}, {acts} for {}", daemon.version, daemon.pid, words::duration(up)),
+        textwrap::fill(&sources.join(", "), hears),
+        format!("events:    {}, {events}", daemon.events),
+        format!("decisions: {decisions}"),
+        format!(
+            "uses:      {} of a CPU, {} for what it knows of VMs",
+            words::percent(own_cpu),
+            words::bytes(memory)
+        ),
+    ]
+    .join("\n")
+}
+
+fn fold(text: &str) -> String {
+    textwrap::fill(text, usize::from(WIDTH))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A state as a daemon told it.
+    pub(crate) fn sample() -> Status {
+        serde_json::from_str(include_str!("status/sample.json")).unwrap()
+    }
+
+    fn width(text: &str) -> usize {
+        text.lines().map(|line| line.chars().count()).max().unwrap()
+    }
+
+    #[test]
+    fn the_state_fits_a_terminal() {
+        let text = text(&sample(), false);
+        insta::assert_snapshot!(text);
+        assert!(width(&text) <= 80, "{} columns", width(&text));
+    }
+
+    #[test]
+    fn one_vm_is_told_in_full() {
+        let mut status = sample();
+        status.vms.truncate(1);
+        let text = text(&status, true);
+        insta::assert_snapshot!(text);
+        assert!(width(&text) <= 80, "{} columns", width(&text));
+    }
+
+    #[test]
+    fn a_daemon_without_vms_says_so() {
+        let mut status = sample();
+        status.vms.clear();
+        status.daemon.acting = false;
+        status.daemon.lost_events = 3;
+        insta::assert_snapshot!(text(&status, false));
+    }
+}

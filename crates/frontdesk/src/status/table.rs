@@ -1,0 +1,150 @@
+//! The tables of `frontdesk status`.
+
+use super::WIDTH;
+use super::why::protocol;
+use crate::words;
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
+use frontdesk_host::control::{Status, TaskStatus, VmStatus};
+
+/// Guest tasks that are listed; all are in the JSON.
+const TASKS: usize = 20;
+
+/// A line for each VM.
+pub(crate) fn vms(status: &Status) -> String {
+    let header = ["VM", "state", "tasks", "CPU", "stolen", "boosts", "hits", "PB used", "debt", "share"];
+    let rows = status.vms.iter().map(|vm| {
+        [
+            words::name(&vm.name),
+            state(vm).to_owned(),
+            format!(
+                "{}/{}",
+                vm.sum(|vcpu| vcpu.io_bound_count as u64),
+                vm.sum(|vcpu| vcpu.task_count as u64)
+            ),
+            words::duration(vm.ran_ns()),
+            words::duration(vm.sum(|vcpu| vcpu.stolen_ns)),
+            vm.boosts().to_string(),
+            hits(vm.sum(|vcpu| vcpu.hits), vm.boosts()),
+            words::percent(vm.pb_used_ratio()),
+            words::signed_duration(vm.debt_ns),
+            words::percent(f64::from(vm.share_permille) / 1000.0),
+        ]
+    });
+    render(&header, 2, rows)
+}
+
+/// A word for how a VM is.
+pub(crate) fn state(vm: &VmStatus) -> &'static str {
+    match &vm.identity {
+        _ if vm.trouble.is_some() => "TROUBLE",
+        _ if vm.paused => "paused",
+        _ if vm.pb_allowed_ratio <= 0.0 => "off",
+        None => "blind",
+        Some(identity) if identity.exact => "exact",
+        Some(_) => "sampled",
+    }
+}
+
+/// The fraction of boosts in which an I/O-bound task ran (PBHR).
+pub(crate) fn hits(hits: u64, boosts: u64) -> String {
+    if boosts == 0 { "-".to_owned() } else { words::percent(hits as f64 / boosts as f64) }
+}
+
+/// A line for each vCPU of a VM.
+pub(crate) fn vcpus(vm: &VmStatus) -> String {
+    let header = ["vCPU", "runs", "CPU", "stolen", "boosted", "boosts", "hits", "by time", "PB used"];
+    let rows = vm.vcpus.iter().map(|vcpu| {
+        [
+            vcpu.index.to_string(),
+            vcpu.current.map_or_else(|| "-".to_owned(), |task| format!("{:#x}", task.0)),
+            words::duration(vcpu.ran_ns),
+            words::duration(vcpu.stolen_ns),
+            words::duration(vcpu.boosted_ns),
+            vcpu.boosts.to_string(),
+            hits(vcpu.hits, vcpu.boosts),
+            vcpu.expired.to_string(),
+            words::percent(vcpu.pb_used_ratio),
+        ]
+    });
+    render(&header, 2, rows)
+}
+
+/// A line for each of the guest tasks that ran last; nothing if none is known.
+pub(crate) fn tasks(status: &Status, vm: &VmStatus) -> Option<String> {
+    let rows = recent_tasks(vm);
+    if rows.is_empty() {
+        return None;
+    }
+    let header = ["task", "vCPU", "belief", "I/O-bound", "CPU", "runs", "last seen"];
+    let all = rows.len();
+    let table = render(&header, 1, rows.into_iter().take(TASKS).map(|row| task(status, row)));
+    let rest = all.saturating_sub(TASKS);
+    let more = if rest > 0 { format!("\nand {rest} more; --json has them") } else { String::new() };
+    Some(table + &more)
+}
+
+/// The guest tasks told of a VM, with their vCPUs, the latest first.
+pub(crate) fn recent_tasks(vm: &VmStatus) -> Vec<(u16, &TaskStatus)> {
+    let mut tasks: Vec<_> =
+        vm.vcpus.iter().flat_map(|vcpu| vcpu.tasks.iter().map(|task| (vcpu.index, task))).collect();
+    tasks.sort_by_key(|(vcpu, task)| (std::cmp::Reverse(task.last_seen_ns), *vcpu));
+    tasks
+}
+
+/// The cells of a guest task.
+pub(crate) fn task(status: &Status, (vcpu, task): (u16, &TaskStatus)) -> [String; 7] {
+    [
+        task_name(task),
+        vcpu.to_string(),
+        task.belief.to_string(),
+        if task.io_bound { "yes" } else { "no" }.to_owned(),
+        words::duration(task.ran_ns),
+        task.dispatches.to_string(),
+        format!("{} ago", words::duration(status.at_ns.saturating_sub(task.last_seen_ns))),
+    ]
+}
+
+/// A guest task as people know it, if the guest tells, or by its number.
+pub(crate) fn task_name(task: &TaskStatus) -> String {
+    match (&task.name, task.pid) {
+        (Some(name), Some(pid)) => format!("{} ({pid})", words::name(name)),
+        (Some(name), None) => words::name(name),
+        (None, Some(pid)) => format!("pid {pid}"),
+        (None, None) => format!("{:#x}", task.id.0),
+    }
+}
+
+/// The ports whose packets woke an I/O-bound task, with their counters.
+pub(crate) fn ports(status: &Status, vm: &VmStatus) -> String {
+    if vm.ports.is_empty() {
+        return "none has led to an I/O-bound task yet".to_owned();
+    }
+    let most = (1u64 << status.policy.tavs.counter_bits.min(8)) - 1;
+    let ports = vm.ports.iter().map(|port| {
+        let boosts = if port.boosts { ", boosts" } else { "" };
+        format!("{} {} ({} of {most}{boosts})", protocol(port.protocol), port.port, port.counter)
+    });
+    ports.collect::<Vec<_>>().join(", ")
+}
+
+/// A table, the first `texts` columns of which hold text and the others numbers.
+fn render<const N: usize>(
+    header: &[&str; N],
+    texts: usize,
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    let rule = LineStyle::none().fill('─').junction('─');
+    table.load_style(presets::NOTHING.header_separator(rule)).set_header(header);
+    rows.for_each(|row| {
+        table.add_row(row);
+    });
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if index >= texts {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.set_width(WIDTH).set_content_arrangement(ContentArrangement::Dynamic).force_no_tty();
+    table.trim_fmt()
+}

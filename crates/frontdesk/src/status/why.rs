@@ -1,0 +1,300 @@
+//! Why a VM was or was not boosted in the last seconds, in words. Only from what the daemon told.
+
+use super::table::task_name;
+use crate::words::{self, count, percent};
+use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason};
+use frontdesk_host::control::{Status, VmStatus};
+
+/// Tasks and ports that are named one by one.
+const NAMED: usize = 5;
+
+/// What came, how it was decided and why, what is known of the VM's tasks, and what the operator can do; a paragraph each.
+pub(crate) fn words(status: &Status, vm: &VmStatus) -> Vec<String> {
+    let mut paragraphs = vec![events(vm)];
+    paragraphs.extend(Reason::ALL.into_iter().filter_map(|reason| decisions(status, vm, reason)));
+    paragraphs.push(tasks(status, vm));
+    paragraphs.extend(account(vm));
+    paragraphs.extend(vm.trouble.as_ref().map(|trouble| format!("Trouble: {trouble}.")));
+    paragraphs.extend(advice(status, vm).map(|advice| format!("Advice: {advice}")));
+    paragraphs
+}
+
+/// All that was decided about.
+fn all(vm: &VmStatus) -> Outcomes {
+    let mut all = vm.recent.other_packets;
+    all.add(&vm.recent.pending_reads);
+    all.add(&vm.recent.reads);
+    vm.recent.packets.iter().for_each(|port| all.add(&port.outcomes));
+    all
+}
+
+/// Joins parts of a sentence.
+fn list(parts: &[String]) -> String {
+    match parts {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// Its name.
+pub(crate) fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+    }
+}
+
+fn events(vm: &VmStatus) -> String {
+    let (recent, name) = (&vm.recent, words::name(&vm.name));
+    let window = format!("In the last {} s", recent.window_seconds);
+    if all(vm).total() == 0 {
+        return format!(
+            "{window} nothing came that could boost {name}: no packet that a task may wait for, and no disk read."
+        );
+    }
+    let mut parts: Vec<String> = Vec::new();
+    let mut others = recent.other_packets.total();
+    for (index, port) in recent.packets.iter().enumerate() {
+        let packets = port.outcomes.total();
+        if index < NAMED {
+            let packets = count(packets, "packet", "packets");
+            parts.push(format!("{packets} to {} port {}", protocol(port.protocol), port.port));
+        } else {
+            others = others.saturating_add(packets);
+        }
+    }
+    if others > 0 {
+        parts.push(format!("{} to other ports", count(others, "packet", "packets")));
+    }
+    if recent.pending_reads.total() > 0 {
+        let signs = count(recent.pending_reads.total(), "sign", "signs");
+        parts.push(format!("{signs} that a disk read is about to end"));
+    }
+    if recent.reads.total() > 0 {
+        parts.push(format!("{} that ended", count(recent.reads.total(), "disk read", "disk reads")));
+    }
+    format!("{window} there came for {name}: {}.", list(&parts))
+}
+
+/// How many of the events came out for one reason.
+fn decisions(status: &Status, vm: &VmStatus, reason: Reason) -> Option<String> {
+    let number = all(vm).of(reason);
+    if number == 0 {
+        return None;
+    }
+    let (policy, name) = (&status.policy.tavs, words::name(&vm.name));
+    Some(match reason {
+        Reason::Boosted => {
+            let ended = vm.recent.boosts_ended;
+            let hits = vm.recent.hits;
+            let outcome = match ended {
+                0 => "It has not ended yet".to_owned(),
+                _ => format!(
+                    "In {hits} of {} an I/O-bound task ran",
+                    count(ended, "boost that ended", "boosts that ended")
+                ),
+            };
+            format!("{number} of these boosted. {outcome}.")
+        }
+        Reason::AlreadyBoosted => format!("{number} came while {name} was boosted already."),
+        Reason::NotCorrelated => {
+            format!(
+                "{number} did not boost, because no I/O-bound task is known to wait for such: {}.",
+                uncorrelated(status, vm)
+            )
+        }
+        Reason::NoIoBoundTask => {
+            format!("{number} did not boost, because none of its guest tasks is believed to be I/O-bound.")
+        }
+        Reason::BudgetSpent => {
+            let used =
+                vm.vcpus.iter().map(|vcpu| format!("vCPU {}: {}", vcpu.index, percent(vcpu.pb_used_ratio)));
+            let used: Vec<String> = used.take(NAMED).collect();
+            let allowed = percent(vm.pb_allowed_ratio);
+            format!(
+                "{number} did not boost, because the vCPU had used up pb_ratio: {allowed} of its CPU time may be boosted (now {}).",
+                list(&used)
+            )
+        }
+        Reason::LimitReached => format!(
+            "{number} did not boost, because its threads together had used up boost_limit: {} of a CPU.",
+            percent(policy.boost_limit)
+        ),
+        Reason::Off if !status.daemon.acting => {
+            format!("{number} did not boost, because the daemon only observes.")
+        }
+        Reason::Off => format!("{number} did not boost, because boosting is off for {name}."),
+        Reason::Paused => format!("{number} did not boost, because {name} is paused."),
+    })
+}
+
+/// Which events the correlation speaks against.
+fn uncorrelated(status: &Status, vm: &VmStatus) -> String {
+    let recent = &vm.recent;
+    let most = (1u64 << status.policy.tavs.counter_bits.min(8)) - 1;
+    let against = recent.packets.iter().filter(|port| port.outcomes.not_correlated > 0);
+    let port = |port: &PortOutcomes| {
+        format!("{} port {} (counter now {} of {most})", protocol(port.protocol), port.port, port.counter)
+    };
+    let mut parts: Vec<String> = against.take(NAMED).map(port).collect();
+    if recent.reads.not_correlated > 0 || recent.pending_reads.not_correlated > 0 {
+        parts.push("disk reads that none of them asked for".to_owned());
+    }
+    if recent.other_packets.not_correlated > 0 {
+        parts.push("other ports".to_owned());
+    }
+    list(&parts)
+}
+
+/// What is known of the guest's tasks.
+fn tasks(status: &Status, vm: &VmStatus) -> String {
+    let threshold = status.policy.tavs.belief_threshold;
+    let identity = match &vm.identity {
+        None => return "Its guest tasks can't be told apart, and so nothing boosts it.".to_owned(),
+        Some(identity) if identity.exact => {
+            format!("Every switch of its guest tasks is seen ({}).", identity.source)
+        }
+        Some(identity) => format!(
+            "Its guest tasks are seen by samples ({}), so what is believed of them is less sure, and boosts end by time.",
+            identity.source
+        ),
+    };
+    let mut known: Vec<_> = vm.vcpus.iter().flat_map(|vcpu| &vcpu.tasks).collect();
+    known.sort_by_key(|task| std::cmp::Reverse((task.belief, task.last_seen_ns)));
+    let io_bound = known.iter().filter(|task| task.io_bound);
+    let named: Vec<String> =
+        io_bound.take(NAMED).map(|task| format!("{} ({})", task_name(task), task.belief)).collect();
+    let total = vm.sum(|vcpu| vcpu.io_bound_count as u64);
+    let belief = if named.is_empty() {
+        let highest = known.first().map_or_else(String::new, |task| {
+            format!("; the highest belief is {}, of {}", task.belief, task_name(task))
+        });
+        format!("None is believed to be I/O-bound (belief above {threshold}){highest}.")
+    } else {
+        let more = total.saturating_sub(named.len() as u64);
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        format!("Believed to be I/O-bound (belief above {threshold}): {}{more}.", list(&named))
+    };
+    format!("{identity} {belief}")
+}
+
+/// What it owes.
+fn account(vm: &VmStatus) -> Option<String> {
+    (vm.debt_ns > 0 && vm.share_permille < 1000).then(|| {
+        format!(
+            "It has got {} of CPU time beyond its fair share. While it repays, its weight is {} of its usual.",
+            words::signed_duration(vm.debt_ns),
+            percent(f64::from(vm.share_permille) / 1000.0)
+        )
+    })
+}
+
+/// What the operator can do about the reason that kept most events from boosting.
+fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
+    let outcomes = all(vm);
+    if !status.daemon.acting {
+        return Some("run the daemon without --observe for it to act.".to_owned());
+    }
+    if vm.identity.is_none() {
+        return Some(
+            "start its QEMU with frontdesk's plugin, or see `frontdesk doctor` for other ways to tell its tasks apart.".to_owned(),
+        );
+    }
+    if outcomes.total() == 0 {
+        return Some(
+            "if somebody works in it now, its network or disk can't be followed; `frontdesk doctor` and the daemon's log say more."
+                .to_owned(),
+        );
+    }
+    let against =
+        Reason::ALL.into_iter().filter(|reason| !matches!(reason, Reason::Boosted | Reason::AlreadyBoosted));
+    let reason =
+        against.max_by_key(|reason| outcomes.of(*reason)).filter(|reason| outcomes.of(*reason) > 0)?;
+    let policy = &status.policy.tavs;
+    Some(match reason {
+        Reason::BudgetSpent => "its I/O-bound work uses more CPU than may be boosted. If people wait for it, give this VM a larger pb_ratio: \
+             other VMs lose nothing but the order."
+            .to_owned(),
+        Reason::LimitReached => "all VMs share the CPU time that the host gives to real time; a larger budget for its control group raises \
+             boost_limit."
+            .to_owned(),
+        Reason::NotCorrelated if outcomes.boosted > 0 => return None,
+        Reason::NotCorrelated => "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an I/O-bound \
+             task."
+            .to_owned(),
+        Reason::NoIoBoundTask if vm.sum(|vcpu| vcpu.io_bound_count as u64) > 0 => return None,
+        Reason::NoIoBoundTask => format!(
+            "nothing is wrong if it only computes. A task is believed to be I/O-bound after some {} runs of at most {} right after an \
+             event; one longer run undoes several.",
+            policy.belief_threshold / policy.positive_evidence.max(1) + 1,
+            words::duration(u64::try_from(policy.io_threshold.as_nanos()).unwrap_or(u64::MAX))
+        ),
+        Reason::Off => "set pb_ratio above 0 and off = false for this VM, and reload the daemon, to boost it.".to_owned(),
+        Reason::Paused | Reason::Boosted | Reason::AlreadyBoosted => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::tests::sample;
+
+    fn told(change: impl FnOnce(&mut Status)) -> String {
+        let mut status = sample();
+        change(&mut status);
+        words(&status, &status.vms[0]).join("\n")
+    }
+
+    #[test]
+    fn a_vm_that_is_boosted() {
+        insta::assert_snapshot!(told(|status| {
+            let recent = &mut status.vms[0].recent;
+            recent.packets[0].outcomes = Outcomes { boosted: 30, budget_spent: 9, ..Outcomes::default() };
+            let other = Outcomes { not_correlated: 3, ..Outcomes::default() };
+            recent.packets.push(PortOutcomes {
+                protocol: Protocol::Tcp,
+                port: 8080,
+                counter: 0,
+                outcomes: other,
+            });
+            recent.reads = Outcomes { boosted: 1, already_boosted: 2, ..Outcomes::default() };
+            (recent.boosts_ended, recent.hits) = (31, 28);
+            status.vms[0].debt_ns = 1_200_000;
+            status.vms[0].share_permille = 800;
+        }));
+    }
+
+    #[test]
+    fn a_vm_for_which_nothing_came() {
+        insta::assert_snapshot!(told(|status| {
+            status.vms[0].recent.packets.clear();
+            status.vms[0].recent.decisions.clear();
+        }));
+    }
+
+    #[test]
+    fn a_vm_that_only_computes() {
+        insta::assert_snapshot!(told(|status| {
+            let vm = &mut status.vms[0];
+            vm.recent.packets[0].outcomes = Outcomes { no_io_bound_task: 12, ..Outcomes::default() };
+            vm.vcpus[0].io_bound_count = 0;
+            vm.vcpus[0].tasks.iter_mut().for_each(|task| (task.belief, task.io_bound) = (-100, false));
+            vm.identity.as_mut().unwrap().exact = false;
+        }));
+    }
+
+    #[test]
+    fn a_daemon_that_only_observes() {
+        insta::assert_snapshot!(told(|status| {
+            status.daemon.acting = false;
+            status.vms[0].recent.packets[0].outcomes = Outcomes { off: 12, ..Outcomes::default() };
+        }));
+    }
+
+    #[test]
+    fn a_vm_that_can_not_be_looked_into() {
+        let status = sample();
+        insta::assert_snapshot!(words(&status, &status.vms[1]).join("\n"));
+    }
+}

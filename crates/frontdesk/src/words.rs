@@ -1,0 +1,77 @@
+//! Numbers and names as `status` and `top` write them.
+
+/// A fraction in per cent.
+pub(crate) fn percent(ratio: f64) -> String {
+    let tenths = format!("{:.1}", ratio * 100.0);
+    format!("{} %", tenths.strip_suffix(".0").unwrap_or(&tenths))
+}
+
+/// A time in the unit that suits it.
+pub(crate) fn duration(ns: u64) -> String {
+    const UNITS: [(f64, &str); 5] = [(3600e9, "h"), (60e9, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "µs")];
+    if ns == 0 {
+        return "0".to_owned();
+    }
+    let time = ns as f64;
+    let (unit, name) = UNITS.into_iter().find(|(unit, _)| time >= *unit).unwrap_or((1e3, "µs"));
+    let value = time / unit;
+    if value < 9.95 { format!("{value:.1} {name}") } else { format!("{value:.0} {name}") }
+}
+
+/// The same for a time that may be negative.
+pub(crate) fn signed_duration(ns: i64) -> String {
+    let sign = if ns < 0 { "-" } else { "" };
+    format!("{sign}{}", duration(ns.unsigned_abs()))
+}
+
+/// A number of bytes in the unit that suits it.
+pub(crate) fn bytes(count: usize) -> String {
+    let kilobytes = count as f64 / 1024.0;
+    if kilobytes < 1024.0 { format!("{kilobytes:.0} KB") } else { format!("{:.1} MB", kilobytes / 1024.0) }
+}
+
+/// A number of things.
+pub(crate) fn count(count: impl Into<u64>, one: &str, many: &str) -> String {
+    match count.into() {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    }
+}
+
+/// A name that somebody else chose, without what a terminal would take for a command, and not longer than fits.
+pub(crate) fn name(name: &str) -> String {
+    const MOST: usize = 40;
+    let mut plain: String =
+        name.chars().take(MOST).map(|letter| if letter.is_control() { '?' } else { letter }).collect();
+    if name.chars().nth(MOST).is_some() {
+        plain.push('…');
+    }
+    plain
+}
+
+/// Text without control characters but the ends of lines.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() && letter != '\n' { '?' } else { letter }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units_that_suit_them() {
+        let durations =
+            [0, 80_000, 999_949, 9_960_000, 1_200_000_000, 59_000_000_000, 7_200_000_000_000].map(duration);
+        assert_eq!(durations, ["0", "80 µs", "1000 µs", "10 ms", "1.2 s", "59 s", "2.0 h"]);
+        assert_eq!(signed_duration(-1_500_000), "-1.5 ms");
+        assert_eq!([0.0, 0.004, 0.125, 1.0].map(percent), ["0 %", "0.4 %", "12.5 %", "100 %"]);
+        assert_eq!([2048, 3 << 20].map(bytes), ["2 KB", "3.0 MB"]);
+        assert_eq!([count(1u32, "read", "reads"), count(3u32, "read", "reads")], ["1 read", "3 reads"]);
+    }
+
+    #[test]
+    fn a_guest_can_not_write_to_the_terminal() {
+        assert_eq!(name("\x1b[2Jsshd\n"), "?[2Jsshd?");
+        assert_eq!(name(&"x".repeat(100)).chars().count(), 41);
+    }
+}

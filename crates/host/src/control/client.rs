@@ -1,0 +1,105 @@
+//! The client's side: what `frontdesk status` and `frontdesk top` ask.
+
+use crate::control::connection::Connection;
+use crate::control::model::{SCHEMA, Status};
+use crate::control::protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, line};
+use std::io::{self, ErrorKind};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The daemon answers within less than this, or not at all.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// The daemon does not say what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is none.
+    #[error(
+        "no daemon answers at {socket}. Start one with `frontdesk run`, or name its socket with --socket", socket = .0.display()
+    )]
+    NoDaemon(PathBuf),
+    /// Our user may not connect.
+    #[error(
+        "not allowed to ask the daemon at {socket}: run the command as root, or as a member of the group that owns the socket \
+         (control.group in frontdesk's configuration)", socket = .0.display()
+    )]
+    Denied(PathBuf),
+    /// It refuses.
+    #[error("the daemon refuses: {0}")]
+    Refused(#[from] Refusal),
+    /// It speaks another version of the protocol.
+    #[error(
+        "the daemon's status is of schema {daemon}, and this program understands schema {ours}: use the program of the daemon's \
+         version", daemon = .0, ours = SCHEMA
+    )]
+    Schema(u64),
+    /// What answers is no daemon.
+    #[error("what answers at {socket} is not a frontdesk daemon: {reason}", socket = .socket.display())]
+    Nonsense {
+        /// The socket.
+        socket: PathBuf,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+    /// The connection failed.
+    #[error("asking the daemon at {socket}: {source}", socket = .socket.display())]
+    Io {
+        /// The socket.
+        socket: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// Asks the daemon behind a socket for its state; if `vm` is given, for everything about the VMs of that name.
+///
+/// # Errors
+/// [`ClientError::NoDaemon`] if there is none; [`ClientError::Refused`] if no VM has the name.
+pub fn ask_status(socket: &Path, vm: Option<&str>) -> Result<Status, ClientError> {
+    let failed = |source: io::Error| match source.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::NoDaemon(socket.to_owned()),
+        ErrorKind::PermissionDenied => ClientError::Denied(socket.to_owned()),
+        _ => ClientError::Io { socket: socket.to_owned(), source },
+    };
+    let stream = UnixStream::connect(socket).map_err(failed)?;
+    let mut connection = Connection::new(stream, DEADLINE);
+    // A daemon that turns us away answers without having read this.
+    let asked = connection.write(&line(&Query::Status { vm: vm.map(str::to_owned) }));
+    let answer =
+        connection.read_line(MAX_ANSWER_BYTES).map_err(|error| failed(asked.err().unwrap_or(error)))?;
+    understand(&answer, socket)
+}
+
+fn understand(answer: &[u8], socket: &Path) -> Result<Status, ClientError> {
+    let nonsense = |reason: String| ClientError::Nonsense { socket: socket.to_owned(), reason };
+    match serde_json::from_slice(answer) {
+        Ok(Answer::Status(status)) if status.schema == SCHEMA => Ok(*status),
+        Ok(Answer::Status(status)) => Err(ClientError::Schema(u64::from(status.schema))),
+        Ok(Answer::Refused(refusal)) => Err(refusal.into()),
+        Ok(Answer::Record {}) => Err(nonsense("it sends a recording".to_owned())),
+        Err(error) => {
+            let value: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
+            let schema = value.pointer("/status/schema").and_then(serde_json::Value::as_u64);
+            Err(schema
+                .filter(|schema| *schema != u64::from(SCHEMA))
+                .map_or_else(|| nonsense(error.to_string()), ClientError::Schema))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_another_version_is_told_from_nonsense() {
+        let socket = Path::new("/run/x.sock");
+        let say = |answer: &str| understand(answer.as_bytes(), socket).unwrap_err().to_string();
+        assert!(say(r#"{"status":{"schema":9,"new":true}}"#).contains("schema 9"));
+        assert!(say(r#"{"status":{"schema":1}}"#).contains("not a frontdesk daemon"));
+        assert!(say("HTTP/1.1 400 Bad Request").contains("not a frontdesk daemon"));
+        let refused = r#"{"refused":{"kind":"busy","message":"later"}}"#;
+        assert_eq!(say(refused), "the daemon refuses: later");
+    }
+}

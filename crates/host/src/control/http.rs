@@ -1,0 +1,71 @@
+//! The metrics over HTTP, for Prometheus.
+//!
+//! A request is a head of a few kilobytes at most, and whoever sends it has the same deadline and the same number of places as clients
+//! of the socket: the address may be one that guests reach.
+
+use crate::control::connection::Connection;
+use crate::control::metrics::exposition;
+use crate::control::server::{Asker, DEADLINE, Place};
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+
+const MAX_HEAD_BYTES: usize = 8192;
+const MAX_HEADERS: usize = 64;
+const PATH: &str = "/metrics";
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves a client; one without a place is dropped.
+pub(crate) fn serve(stream: TcpStream, place: Option<Place>, asker: &Asker) {
+    let Some(_place) = place else { return };
+    let mut connection = Connection::new(stream, DEADLINE);
+    let head = connection.read_until(MAX_HEAD_BYTES, |bytes, _| !matches!(parse(bytes), Ok(None)));
+    let response = match head {
+        Ok(head) => respond(&head, asker),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            text("431 Request Header Fields Too Large", "the request is too long\n")
+        }
+        Err(_) => return,
+    };
+    connection.renew();
+    // A client that does not read, or has gone, is none of our business.
+    let _: io::Result<()> = connection.write(&response);
+}
+
+/// Method and path of a request; `None` if it is not complete.
+fn parse(bytes: &[u8]) -> Result<Option<(String, String)>, httparse::Error> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    if request.parse(bytes)?.is_partial() {
+        return Ok(None);
+    }
+    Ok(request.method.zip(request.path).map(|(method, path)| (method.to_owned(), path.to_owned())))
+}
+
+fn respond(head: &[u8], asker: &Asker) -> Vec<u8> {
+    let Ok(Some((method, path))) = parse(head) else {
+        return text("400 Bad Request", "this is not a complete HTTP request\n");
+    };
+    if path.split('?').next() != Some(PATH) {
+        return text("404 Not Found", "the metrics are at /metrics\n");
+    }
+    if method != "GET" {
+        return text("405 Method Not Allowed", "the metrics are fetched with GET\n");
+    }
+    // Guest tasks and ports are not among the metrics.
+    match asker.status(None, 0) {
+        Ok(status) => response("200 OK", METRICS_TYPE, &exposition(&status)),
+        Err(refusal) => text("503 Service Unavailable", &format!("{refusal}\n")),
+    }
+}
+
+fn text(status: &str, body: &str) -> Vec<u8> {
+    response(status, "text/plain; charset=utf-8", body)
+}
+
+fn response(status: &str, content_type: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}

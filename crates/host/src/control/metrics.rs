@@ -1,0 +1,184 @@
+//! The metrics of a daemon, for Prometheus: names and help texts are stable, units are in the names, and labels are a VM's
+//! name and a vCPU's index at most.
+
+use crate::control::model::{Status, VcpuStatus, VmStatus};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::sync::atomic::AtomicU64;
+
+type Labels = Vec<(&'static str, String)>;
+
+/// The state in the OpenMetrics text format.
+#[must_use]
+pub fn exposition(status: &Status) -> String {
+    let mut metrics = Metrics(Registry::with_prefix("frontdesk"));
+    metrics.daemon(status);
+    metrics.vms(&status.vms);
+    metrics.vcpus(&status.vms);
+    let mut text = String::new();
+    // Writing to a string can't fail.
+    let _ = encode(&mut text, &metrics.0);
+    text
+}
+
+struct Metrics(Registry);
+
+impl Metrics {
+    fn gauge(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, f64)>) {
+        let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+        for (labels, value) in values {
+            family.get_or_create_owned(&labels).set(value);
+        }
+        self.0.register(name, help, family);
+    }
+
+    /// The encoder appends `_total` to the name.
+    fn counter(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, f64)>) {
+        let family = Family::<Labels, Counter<f64, AtomicU64>>::default();
+        for (labels, value) in values {
+            family.get_or_create_owned(&labels).inc_by(value);
+        }
+        self.0.register(name, help, family);
+    }
+
+    fn daemon(&mut self, status: &Status) {
+        let daemon = &status.daemon;
+        let one = |value: f64| [(Labels::new(), value)];
+        self.gauge("build_info", "The daemon's version", [(vec![("version", daemon.version.clone())], 1.0)]);
+        self.gauge(
+            "up_seconds",
+            "Time since the daemon began to follow",
+            one(seconds(status.at_ns.saturating_sub(daemon.since_ns))),
+        );
+        self.gauge("acting", "1 if the daemon acts, 0 if it only observes", one(flag(daemon.acting)));
+        self.gauge("followed_vms", "VMs followed", one(status.vms.len() as f64));
+        self.counter("cpu_seconds", "CPU time of the daemon itself", one(daemon.cpu_seconds));
+        self.counter("events", "Events handled", one(count(daemon.events)));
+        self.counter("actions", "Actions applied", one(count(daemon.actions)));
+        self.counter("lost_events", "Events lost because a buffer was full", one(count(daemon.lost_events)));
+        self.counter("late_events", "Events older than one handled before", one(count(daemon.late_events)));
+        self.counter(
+            "unknown_events",
+            "Events about a VM or vCPU that is not followed",
+            one(count(daemon.unknown_events)),
+        );
+        let latency = &daemon.decision_latency;
+        let quantiles = [
+            ("0.5", latency.p50_ns),
+            ("0.9", latency.p90_ns),
+            ("0.99", latency.p99_ns),
+            ("1", latency.max_ns),
+        ];
+        self.gauge(
+            "decision_latency_seconds",
+            "Time from the event that causes a boost to its effect, in the last one or two minutes",
+            quantiles.map(|(quantile, ns)| (vec![("quantile", quantile.to_owned())], seconds(ns))),
+        );
+    }
+
+    fn vms(&mut self, vms: &[VmStatus]) {
+        let each = |value: fn(&VmStatus) -> f64| {
+            vms.iter().map(move |vm| (vec![("vm", vm.name.clone())], value(vm)))
+        };
+        self.gauge("vm_weight", "Weight of the VM among the others", each(|vm| f64::from(vm.weight)));
+        self.gauge(
+            "vm_share_ratio",
+            "Fraction of its weight that the VM has at the moment",
+            each(|vm| f64::from(vm.share_permille) / 1000.0),
+        );
+        self.gauge(
+            "vm_debt_seconds",
+            "CPU time the VM got beyond its fair share and has not repaid; negative if it is owed",
+            each(|vm| vm.debt_ns as f64 / 1e9),
+        );
+        self.gauge(
+            "vm_trouble",
+            "1 if something is wrong with the VM",
+            each(|vm| flag(vm.trouble.is_some())),
+        );
+        self.gauge("vm_paused", "1 if the VM is paused", each(|vm| flag(vm.paused)));
+        self.gauge(
+            "vm_identity",
+            "How well the VM's guest tasks are told apart: 0 not at all, 1 by samples, 2 exactly",
+            each(|vm| vm.identity.as_ref().map_or(0.0, |identity| 1.0 + flag(identity.exact))),
+        );
+        self.gauge(
+            "vm_pb_allowed_ratio",
+            "Fraction of its CPU time that each vCPU of the VM may use boosted (PBratio)",
+            each(|vm| vm.pb_allowed_ratio),
+        );
+        self.gauge(
+            "vm_memory_bytes",
+            "Memory the engine holds for the VM",
+            each(|vm| vm.memory_bytes as f64),
+        );
+        self.counter(
+            "vm_emulator_cpu_seconds",
+            "CPU time of the VM's emulator threads",
+            each(|vm| seconds(vm.emulator_ran_ns)),
+        );
+        self.counter(
+            "vm_lost_events",
+            "Events of this VM alone that were lost",
+            each(|vm| count(vm.lost_events)),
+        );
+    }
+
+    fn vcpus(&mut self, vms: &[VmStatus]) {
+        let each = |value: fn(&VcpuStatus) -> f64| {
+            vms.iter().flat_map(move |vm| {
+                vm.vcpus.iter().map(move |vcpu| {
+                    (vec![("vm", vm.name.clone()), ("vcpu", vcpu.index.to_string())], value(vcpu))
+                })
+            })
+        };
+        self.counter("vcpu_cpu_seconds", "CPU time of the vCPU", each(|vcpu| seconds(vcpu.ran_ns)));
+        self.counter(
+            "vcpu_stolen_seconds",
+            "Time the vCPU was runnable but did not run",
+            each(|vcpu| seconds(vcpu.stolen_ns)),
+        );
+        self.counter(
+            "vcpu_boosted_seconds",
+            "CPU time the vCPU used boosted",
+            each(|vcpu| seconds(vcpu.boosted_ns)),
+        );
+        self.counter("vcpu_boosts", "Boosts of the vCPU", each(|vcpu| count(vcpu.boosts)));
+        self.counter(
+            "vcpu_boost_hits",
+            "Boosts that ended and in which an I/O-bound task ran",
+            each(|vcpu| count(vcpu.hits)),
+        );
+        self.counter(
+            "vcpu_boosts_expired",
+            "Boosts that ended only by time",
+            each(|vcpu| count(vcpu.expired)),
+        );
+        self.gauge(
+            "vcpu_pb_used_ratio",
+            "Fraction of its CPU time that the vCPU used boosted lately",
+            each(|vcpu| vcpu.pb_used_ratio),
+        );
+        self.gauge("vcpu_tasks", "Guest tasks remembered on the vCPU", each(|vcpu| vcpu.task_count as f64));
+        self.gauge(
+            "vcpu_io_bound_tasks",
+            "Guest tasks on the vCPU that are believed to be I/O-bound",
+            each(|vcpu| vcpu.io_bound_count as f64),
+        );
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn count(count: u64) -> f64 {
+    count as f64
+}
+
+fn flag(set: bool) -> f64 {
+    f64::from(u8::from(set))
+}

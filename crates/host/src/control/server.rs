@@ -1,0 +1,370 @@
+//! The server: threads that talk to clients, and ask the daemon's loop on their behalf.
+
+use crate::control::access::{self, Access};
+use crate::control::connection::Connection;
+use crate::control::model::Status;
+use crate::control::protocol::{Answer, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
+use crate::control::{ControlConfig, ControlError, http};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Clients at once, of the socket and of the address for metrics each.
+pub(crate) const MAX_CLIENTS: usize = 16;
+/// So long a client has for its request, the loop for its answer, and the client to take it.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+/// Before trying again to accept a client when that fails.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// What clients ask of the loop.
+#[derive(Debug)]
+pub enum Request {
+    /// For a copy of the state.
+    Status(StatusRequest),
+    /// For a recording.
+    Record(RecordRequest),
+}
+
+/// A client that waits for a copy of the state.
+#[derive(Debug)]
+pub struct StatusRequest {
+    /// Only VMs of this name.
+    pub vm: Option<String>,
+    /// At most so many guest tasks of each vCPU, and ports of each VM.
+    pub most: usize,
+    reply: SyncSender<Result<Status, Refusal>>,
+}
+
+impl StatusRequest {
+    pub(crate) fn new(
+        vm: Option<String>,
+        most: usize,
+        reply: SyncSender<Result<Status, Refusal>>,
+    ) -> StatusRequest {
+        StatusRequest { vm, most, reply }
+    }
+
+    /// Answers. Never waits.
+    pub fn answer(self, answer: Result<Status, Refusal>) {
+        // A client that has gone needs no answer.
+        let _ = self.reply.try_send(answer);
+    }
+}
+
+/// A client that waits for a recording.
+#[derive(Debug)]
+pub struct RecordRequest(UnixStream);
+
+impl RecordRequest {
+    pub(crate) fn new(stream: UnixStream) -> RecordRequest {
+        RecordRequest(stream)
+    }
+
+    /// Tells the client that the recording follows; it is to be written to the stream. Never waits.
+    ///
+    /// # Errors
+    /// The client has gone.
+    pub fn accept(self) -> io::Result<UnixStream> {
+        self.say(&Answer::Record {})
+    }
+
+    /// Tells the client why there is none. Never waits.
+    pub fn refuse(self, message: impl Into<String>) {
+        let refusal = Refusal::new(RefusalKind::Unavailable, message);
+        // A client that has gone needs no answer.
+        let _ = self.say(&Answer::Refused(refusal));
+    }
+
+    fn say(self, answer: &Answer) -> io::Result<UnixStream> {
+        let mut stream = self.0;
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        // Nothing was sent before, so there is room for a line.
+        stream.set_nonblocking(true)?;
+        stream.write_all(&line(answer))?;
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    }
+}
+
+/// The loop's end of the server. Dropping it ends the server.
+#[derive(Debug)]
+pub struct Control {
+    requests: Receiver<Request>,
+    wake: Arc<OwnedFd>,
+    _servers: Vec<Server>,
+}
+
+impl Control {
+    /// Begins to serve. The threads are of the calling thread's priority, so call it before that is made real-time.
+    ///
+    /// # Errors
+    /// The socket can't be made, or another daemon answers there.
+    pub fn start(config: &ControlConfig) -> Result<Control, ControlError> {
+        let (loop_of_daemon, requests, wake) = channel()?;
+        let access = Access::new(config.group.as_deref())?;
+        let listener = listen(&config.socket, &access)?;
+        let asker = loop_of_daemon.clone();
+        let mut servers = vec![Server::start(listener, Some(config.socket.clone()), move |stream, free| {
+            serve(stream, free, &access, &asker);
+        })?];
+        if let Some(address) = config.metrics {
+            let failed = |source| ControlError::Metrics { address, source };
+            let listener = TcpListener::bind(address).map_err(failed)?;
+            servers.push(Server::start(listener, None, move |stream, free| {
+                http::serve(stream, free, &loop_of_daemon);
+            })?);
+        }
+        Ok(Control { requests, wake, _servers: servers })
+    }
+
+    /// Readable while there are requests.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// The next request. Never waits.
+    pub fn next_request(&self) -> Option<Request> {
+        // Counts down by one; nothing to read means that there is no request.
+        rustix::io::read(&self.wake, &mut [0; 8]).ok()?;
+        self.requests.try_recv().ok()
+    }
+}
+
+/// How the threads ask the loop.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    requests: SyncSender<Request>,
+    wake: Arc<OwnedFd>,
+}
+
+fn channel() -> Result<(Asker, Receiver<Request>, Arc<OwnedFd>), ControlError> {
+    let (sender, receiver) = sync_channel(2 * MAX_CLIENTS);
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+    let failed =
+        |error: rustix::io::Errno| ControlError::Serve { what: "make an eventfd", source: error.into() };
+    let wake = Arc::new(eventfd(0, flags).map_err(failed)?);
+    Ok((Asker { requests: sender, wake: Arc::clone(&wake) }, receiver, wake))
+}
+
+impl Asker {
+    fn send(&self, request: Request) -> Result<(), Refusal> {
+        self.requests.try_send(request).map_err(|error| match error {
+            TrySendError::Full(_) => unavailable("the daemon's loop does not answer"),
+            TrySendError::Disconnected(_) => unavailable(ENDING),
+        })?;
+        // It counts far less than it has room for.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        Ok(())
+    }
+
+    /// Asks for a copy of the state and waits for it.
+    pub(crate) fn status(&self, vm: Option<String>, most: usize) -> Result<Status, Refusal> {
+        let (reply, answer) = sync_channel(1);
+        self.send(Request::Status(StatusRequest::new(vm, most, reply)))?;
+        answer.recv_timeout(DEADLINE).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => Err(unavailable("the daemon's loop does not answer")),
+            RecvTimeoutError::Disconnected => Err(unavailable(ENDING)),
+        })
+    }
+}
+
+const ENDING: &str = "the daemon is ending";
+
+fn unavailable(message: &str) -> Refusal {
+    Refusal::new(RefusalKind::Unavailable, message)
+}
+
+/// Something that clients connect to.
+trait Listener: AsFd + Send + 'static {
+    type Stream: Send + 'static;
+    fn next(&self) -> io::Result<Self::Stream>;
+    fn set_nonblocking(&self) -> io::Result<()>;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+    fn next(&self) -> io::Result<UnixStream> {
+        self.accept().map(|(stream, _)| stream)
+    }
+    fn set_nonblocking(&self) -> io::Result<()> {
+        UnixListener::set_nonblocking(self, true)
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = std::net::TcpStream;
+    fn next(&self) -> io::Result<std::net::TcpStream> {
+        self.accept().map(|(stream, _)| stream)
+    }
+    fn set_nonblocking(&self) -> io::Result<()> {
+        TcpListener::set_nonblocking(self, true)
+    }
+}
+
+/// A place among those served at once, free again when it is dropped.
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(taken: &Arc<AtomicUsize>) -> Option<Place> {
+        let more = |count| (count < MAX_CLIENTS).then_some(count + 1);
+        taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Place(Arc::clone(taken)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A thread that accepts clients, and one for each of them.
+#[derive(Debug)]
+struct Server {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    /// To be removed at the end.
+    socket: Option<PathBuf>,
+}
+
+impl Server {
+    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away at once.
+    fn start<L: Listener>(
+        listener: L,
+        socket: Option<PathBuf>,
+        serve: impl Fn(L::Stream, Option<Place>) + Send + Sync + 'static,
+    ) -> Result<Server, ControlError> {
+        let failed = |what| move |source| ControlError::Serve { what, source };
+        listener.set_nonblocking().map_err(failed("set a listener non-blocking"))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(|error| failed("make an eventfd")(error.into()))?);
+        let (told, serve) = (Arc::clone(&stop), Arc::new(serve));
+        let accept = move || {
+            let taken = Arc::new(AtomicUsize::new(0));
+            while wait(&listener, &told) {
+                let Ok(stream) = listener.next() else {
+                    // The client has gone again, or descriptors have run out.
+                    let _ = poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&PAUSE));
+                    continue;
+                };
+                let Some(place) = Place::take(&taken) else {
+                    serve(stream, None);
+                    continue;
+                };
+                let serve = Arc::clone(&serve);
+                let client = std::thread::Builder::new().name("control client".into());
+                // Without memory for a thread, the client is dropped.
+                let _ = client.spawn(move || serve(stream, Some(place)));
+            }
+        };
+        let thread = std::thread::Builder::new().name("control".into()).spawn(accept);
+        Ok(Server { stop, thread: Some(thread.map_err(failed("start a thread"))?), socket })
+    }
+}
+
+/// Waits for a client; false if the server is to stop.
+fn wait(listener: &impl AsFd, stop: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+    // After a signal it is looked again.
+    let _ = poll(&mut fds, None);
+    fds[0].revents().is_empty()
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let told = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let (Ok(_), Some(thread)) = (told, self.thread.take()) {
+            let _ = thread.join();
+        }
+        if let Some(socket) = &self.socket {
+            let _ = fs::remove_file(socket);
+        }
+    }
+}
+
+/// Makes the socket. One that a dead daemon left behind is replaced.
+fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
+    let failed = |what| move |source| ControlError::Socket { what, socket: path.to_owned(), source };
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed("create the folder"))?;
+    }
+    match UnixStream::connect(path) {
+        Ok(stream) => {
+            let pid = access::peer(&stream).map_or(0, |peer| peer.pid);
+            return Err(ControlError::InUse { socket: path.to_owned(), pid });
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+            if is_socket {
+                fs::remove_file(path).map_err(failed("remove what a dead daemon left"))?;
+            }
+        }
+        // Whatever is wrong, binding says it better.
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed("bind"))?;
+    if let Some(gid) = access.gid() {
+        std::os::unix::fs::lchown(path, None, Some(gid)).map_err(failed("set the group"))?;
+    }
+    fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(failed("set the mode"))?;
+    Ok(listener)
+}
+
+/// Serves a client of the socket.
+fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Asker) {
+    let time = if place.is_some() { DEADLINE } else { Duration::from_millis(10) };
+    let mut connection = Connection::new(stream, time);
+    let busy =
+        || Err(Refusal::new(RefusalKind::Busy, format!("{MAX_CLIENTS} clients are being served already")));
+    let query = match place {
+        Some(_) => hear(&mut connection, access),
+        None => busy(),
+    };
+    let answer = match query {
+        Ok(Query::Record {}) => {
+            let request = RecordRequest::new(connection.into_stream());
+            if let Err(error) = asker.send(Request::Record(request)) {
+                tracing::debug!("a recording is not begun: {error}");
+            }
+            return;
+        }
+        Ok(Query::Status { vm }) => {
+            let most = if vm.is_some() { MOST_OF_ONE } else { MOST_OF_ALL };
+            asker.status(vm, most).map_or_else(Answer::Refused, |status| Answer::Status(Box::new(status)))
+        }
+        Err(refusal) => Answer::Refused(refusal),
+    };
+    connection.renew();
+    // A client that does not read, or has gone, is none of our business.
+    let _ = connection.write(&line(&answer));
+}
+
+/// Guest tasks of each vCPU and ports of each VM that are told when all VMs are asked for.
+const MOST_OF_ALL: usize = 10;
+/// The same when one VM is.
+const MOST_OF_ONE: usize = 1024;
+
+fn hear(connection: &mut Connection<UnixStream>, access: &Access) -> Result<Query, Refusal> {
+    access.check(connection.stream())?;
+    let request = connection.read_line(MAX_QUERY_BYTES).map_err(|error| {
+        let message = match error.kind() {
+            ErrorKind::FileTooLarge => format!("a request has at most {MAX_QUERY_BYTES} bytes"),
+            ErrorKind::UnexpectedEof => "the request has no end; it is a line".to_owned(),
+            _ => format!("no request has come: {error}"),
+        };
+        Refusal::new(RefusalKind::Malformed, message)
+    })?;
+    Query::parse(&request)
+}

@@ -1,0 +1,378 @@
+//! The server against clients as they may be, with a loop of the test's own.
+
+use super::*;
+use crate::status::{DaemonFacts, Tally, status};
+use frontdesk_engine::{Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use server::MAX_CLIENTS;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// Two VMs: in "alice" a server answers beside a hog, and "bob" can't be looked into.
+fn engine() -> Engine {
+    let mut engine = Engine::new(frontdesk_engine::Config::default()).unwrap();
+    let mut now = 10_000 * MS;
+    let mut feed = |after: u64, kind| {
+        now += after;
+        engine.on_event(&Event { at: Time(now), kind });
+    };
+    let (alice, bob) = (VmId(0), VmId(1));
+    let (vcpu, emulator) = (Thread::Vcpu(0), Thread::Emulator(0));
+    let (hog, server) = (TaskId(0x1000), TaskId(0x2000));
+    feed(0, EventKind::VmAdded { vm: alice, vcpus: 1, weight: 1024 });
+    feed(0, EventKind::VmAdded { vm: bob, vcpus: 2, weight: 512 });
+    feed(0, EventKind::Run { vm: alice, thread: vcpu, pcpu: 0 });
+    feed(0, EventKind::TaskSwitch { vm: alice, vcpu: 0, task: hog });
+    feed(0, EventKind::Packet { vm: bob, protocol: Protocol::Udp, port: 53 });
+    for _ in 0..12 {
+        feed(50 * MS, EventKind::Packet { vm: alice, protocol: Protocol::Tcp, port: 7 });
+        feed(0, EventKind::Stop { vm: alice, thread: vcpu, runnable: true });
+        feed(0, EventKind::Run { vm: alice, thread: emulator, pcpu: 0 });
+        feed(50 * US, EventKind::Stop { vm: alice, thread: emulator, runnable: false });
+        feed(0, EventKind::Run { vm: alice, thread: vcpu, pcpu: 0 });
+        feed(50 * US, EventKind::TaskSwitch { vm: alice, vcpu: 0, task: server });
+        feed(200 * US, EventKind::TaskSwitch { vm: alice, vcpu: 0, task: hog });
+    }
+    engine
+}
+
+/// What a daemon with these VMs answers.
+fn answer(request: &StatusRequest) -> Result<Status, Refusal> {
+    let daemon = DaemonFacts {
+        acting: true,
+        mechanism: "real time".to_owned(),
+        sources: vec![SourceStatus {
+            name: "eBPF".to_owned(),
+            in_use: true,
+            found: "threads, packets and reads".to_owned(),
+        }],
+    };
+    let exact = Some(Identity { source: "QEMU plugin".to_owned(), exact: true });
+    let trouble = Some("it runs without frontdesk's QEMU plugin".to_owned());
+    let vms = [
+        (VmId(1), VmFacts { name: "bob", pid: 12, trouble, identity: None }),
+        (VmId(0), VmFacts { name: "alice", pid: 11, trouble: None, identity: exact }),
+    ];
+    let mut tally = Tally::new(Time(9_000 * MS));
+    status(request, Time(10_700 * MS), &engine(), &mut tally, daemon, vms.into_iter())
+}
+
+/// A server with a loop that answers; ended with the value.
+struct World {
+    folder: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+    /// Requests that reached the loop.
+    asked: Arc<AtomicUsize>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl World {
+    fn new(config: impl FnOnce(&mut ControlConfig)) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings =
+            ControlConfig { socket: folder.path().join("run/control.sock"), ..Default::default() };
+        config(&mut settings);
+        let control = Control::start(&settings).unwrap();
+        let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (told, count) = (Arc::clone(&stop), Arc::clone(&asked));
+        let thread = std::thread::spawn(move || {
+            let tick = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+            while !told.load(Ordering::Acquire) {
+                poll(&mut [PollFd::new(&control.fd(), PollFlags::IN)], Some(&tick)).unwrap();
+                while let Some(request) = control.next_request() {
+                    count.fetch_add(1, Ordering::AcqRel);
+                    match request {
+                        Request::Status(request) => {
+                            let answer = answer(&request);
+                            request.answer(answer);
+                        }
+                        Request::Record(request) => {
+                            request.accept().unwrap().write_all(b"recorded").unwrap();
+                        }
+                    }
+                }
+            }
+        });
+        World { folder, stop, asked, thread: Some(thread) }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("run/control.sock")
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Sends something as it is; everything that comes back. A daemon that has had enough does not hear all of it.
+fn say(socket: &Path, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+fn refusal(socket: &Path, bytes: &[u8]) -> RefusalKind {
+    match serde_json::from_str(&say(socket, bytes)).unwrap() {
+        Answer::Refused(refusal) => refusal.kind,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn the_state_is_told_as_documented() {
+    let world = World::new(|_| {});
+    let status = ask_status(&world.socket(), None).unwrap();
+    assert!(status.in_trouble(), "bob is");
+    let alice = ask_status(&world.socket(), Some("alice")).unwrap();
+    assert_eq!(alice.vms, status.vms[..1], "her tables are small");
+    let unknown = ask_status(&world.socket(), Some("carol")).unwrap_err();
+    assert!(matches!(&unknown, ClientError::Refused(refusal) if refusal.kind == RefusalKind::UnknownVm));
+    assert_eq!(unknown.to_string(), "the daemon refuses: no VM is named \"carol\"; followed are: alice, bob");
+    // The schema: a change here is a change for everybody who reads it.
+    insta::assert_json_snapshot!(status, {
+        ".daemon.pid" => "[pid]",
+        ".daemon.version" => "[version]",
+        ".daemon.cpu_seconds" => "[seconds]",
+        ".vms[].memory_bytes" => "[bytes]",
+    });
+}
+
+#[test]
+fn nonsense_is_refused_and_never_reaches_the_loop() {
+    let world = World::new(|_| {});
+    let socket = world.socket();
+    let long = format!("{{\"status\":{{\"vm\":\"{}\"}}}}\n", "x".repeat(5000));
+    let flood = vec![b'x'; 10 << 20];
+    for request in [
+        &b"\n"[..],
+        b"hello\n",
+        b"",
+        b"{\"status\":{}}",
+        b"\xff\x00\n",
+        b"{\"stop\":{}}\n",
+        long.as_bytes(),
+        &flood,
+    ] {
+        assert_eq!(refusal(&socket, request), RefusalKind::Malformed);
+    }
+    let nested = format!("{}\n", "[".repeat(4000));
+    assert_eq!(refusal(&socket, nested.as_bytes()), RefusalKind::Malformed);
+    assert_eq!(world.asked(), 0);
+    assert!(say(&socket, b"{\"status\":{}}\nand more\n").starts_with("{\"status\":{\"schema\":1,"));
+    assert_eq!(world.asked(), 1);
+}
+
+/// As many clients that stall as there are places: the next ones are turned away, until the stalling ones are dropped.
+#[test]
+fn clients_that_stall_are_dropped() {
+    let world = World::new(|_| {});
+    let socket = world.socket();
+    let mut stalling: Vec<UnixStream> =
+        (0..MAX_CLIENTS).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    stalling.iter_mut().for_each(|stream| stream.write_all(b"{\"stat").unwrap());
+    assert_eq!(refusal(&socket, b"{\"status\":{}}\n"), RefusalKind::Busy);
+    for mut stream in stalling {
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(answer.contains("\"malformed\""), "{answer}");
+    }
+    // The last place is free a little after its client was answered.
+    while matches!(
+        ask_status(&socket, None),
+        Err(ClientError::Refused(Refusal { kind: RefusalKind::Busy, .. }))
+    ) {}
+    ask_status(&socket, None).unwrap();
+}
+
+#[test]
+fn many_clients_are_served_or_turned_away() {
+    let world = World::new(|_| {});
+    let clients: Vec<_> = (0..100)
+        .map(|_| {
+            let socket = world.socket();
+            std::thread::spawn(move || match ask_status(&socket, Some("alice")) {
+                Ok(status) => status.vms.len(),
+                Err(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::Busy => 0,
+                Err(error) => panic!("{error}"),
+            })
+        })
+        .collect();
+    let served: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
+    assert!(served > 0);
+    assert_eq!(world.asked(), served);
+}
+
+/// Calls `ask` in a thread that belongs to the user nobody and to the group `group` besides.
+fn as_nobody<T: Send + 'static>(group: Option<u32>, ask: impl FnOnce() -> T + Send + 'static) -> T {
+    const NOBODY: libc::c_long = 65_534;
+    let become_nobody = move || {
+        let groups: Vec<u32> = group.into_iter().collect();
+        // SAFETY: the system calls, unlike the library's functions, change the calling thread only, which ends soon; `groups` has as
+        // many entries as is said.
+        unsafe {
+            assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
+            assert_eq!(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY), 0);
+            assert_eq!(libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY), 0);
+        }
+        ask()
+    };
+    std::thread::spawn(become_nobody).join().unwrap()
+}
+
+#[test]
+fn only_root_and_the_group_may_look_in() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can become somebody else");
+        return;
+    }
+    const DAEMON: u32 = 1;
+    let world = World::new(|config| config.group = Some("daemon".to_owned()));
+    let socket = world.socket();
+    let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    open(world.folder.path(), 0o755);
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let ask = |group| {
+        let socket = socket.clone();
+        as_nobody(group, move || ask_status(&socket, None))
+    };
+    assert!(matches!(ask(None), Err(ClientError::Denied(_))), "by the mode of the socket");
+    assert_eq!(ask(Some(DAEMON)).unwrap().vms.len(), 2);
+    // Were the mode not there, the kernel's word on who connects still is.
+    open(&socket, 0o666);
+    assert_eq!(ask(Some(DAEMON)).unwrap().vms.len(), 2);
+    let refused = ask(None).unwrap_err();
+    assert!(refused.to_string().contains("members of the group daemon"), "{refused}");
+    assert!(matches!(refused, ClientError::Refused(refusal) if refusal.kind == RefusalKind::Forbidden));
+}
+
+#[test]
+fn a_group_that_is_not_there_is_named() {
+    let config = ControlConfig { group: Some("no-such-group".to_owned()), ..ControlConfig::default() };
+    let error = Control::start(&config).unwrap_err().to_string();
+    assert!(error.contains("control.group = \"no-such-group\""), "{error}");
+}
+
+#[test]
+fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = ControlConfig { socket: folder.path().join("control.sock"), ..ControlConfig::default() };
+    // What a daemon leaves that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&config.socket).unwrap());
+    let first = Control::start(&config).unwrap();
+    let error = Control::start(&config).unwrap_err();
+    let own = i32::try_from(std::process::id()).unwrap();
+    assert!(matches!(error, ControlError::InUse { pid, .. } if pid == own), "{error}");
+    assert!(std::fs::symlink_metadata(&config.socket).unwrap().file_type().is_socket());
+    drop(first);
+    assert!(!config.socket.exists(), "removed at the end");
+    std::fs::write(&config.socket, "somebody's file").unwrap();
+    let error = Control::start(&config).unwrap_err();
+    assert!(matches!(error, ControlError::Socket { what: "bind", .. }), "{error}");
+    assert_eq!(std::fs::read_to_string(&config.socket).unwrap(), "somebody's file");
+}
+
+#[test]
+fn without_a_daemon_the_client_says_how_to_start_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = ask_status(&folder.path().join("none.sock"), None).unwrap_err();
+    assert!(error.to_string().contains("frontdesk run"), "{error}");
+    // The socket is there, but the loop is dead or the daemon ends.
+    let config = ControlConfig { socket: folder.path().join("control.sock"), ..ControlConfig::default() };
+    let control = Control::start(&config).unwrap();
+    let error = ask_status(&config.socket, None).unwrap_err().to_string();
+    assert_eq!(error, "the daemon refuses: the daemon's loop does not answer");
+    drop(control);
+    assert!(matches!(ask_status(&config.socket, None), Err(ClientError::NoDaemon(_))));
+}
+
+#[test]
+fn a_recording_goes_over_the_connection() {
+    let world = World::new(|_| {});
+    assert_eq!(say(&world.socket(), b"{\"record\":{}}\n"), "{\"record\":{}}\nrecorded");
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    RecordRequest::new(theirs).refuse("not now");
+    let mut answer = String::new();
+    (&ours).read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "{\"refused\":{\"kind\":\"unavailable\",\"message\":\"not now\"}}\n");
+}
+
+#[test]
+fn metrics_come_over_http() {
+    // A port that was free a moment ago.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _world = World::new(|config| config.metrics = Some(address));
+    let fetch = |request: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut response = String::new();
+        let _ = stream.read_to_string(&mut response);
+        response
+    };
+    let metrics = fetch("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(
+        metrics.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text"),
+        "{metrics}"
+    );
+    let line = "frontdesk_vcpu_boosts_total{vm=\"alice\",vcpu=\"0\"} ";
+    assert!(metrics.contains(line), "{metrics}");
+    let body = metrics.split("\r\n\r\n").nth(1).unwrap();
+    assert!(metrics.contains(&format!("Content-Length: {}\r\n", body.len())));
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n", "404"),
+        ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+        ("hello\r\n\r\n", "400"),
+        ("GET /metrics", "400"),
+        (&format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(20_000)), "431"),
+    ] {
+        let response = fetch(request);
+        // What was too long was not read to its end, and so the answer may be lost on its way.
+        assert!(
+            response.starts_with(&format!("HTTP/1.1 {status} ")) || status == "431",
+            "{request:.20}: {response}"
+        );
+    }
+}
+
+/// Every metric in the dashboard and the alert rules is one that there is.
+#[test]
+fn the_dashboard_and_the_rules_know_the_metrics() {
+    let (reply, _) = std::sync::mpsc::sync_channel(1);
+    let text = exposition(&answer(&StatusRequest::new(None, 0, reply)).unwrap());
+    assert!(text.ends_with("# EOF\n"));
+    let exists = |name: &str| text.lines().any(|line| line.split(['{', ' ']).next() == Some(name));
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    for file in ["grafana-dashboard.json", "prometheus-rules.yml"] {
+        let content = std::fs::read_to_string(packaging.join(file)).unwrap();
+        let names: std::collections::BTreeSet<&str> = content
+            .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+            .filter(|word| word.starts_with("frontdesk_"))
+            .collect();
+        assert!(names.len() > 4, "{file} has {names:?}");
+        let unknown: Vec<_> = names.into_iter().filter(|name| !exists(name)).collect();
+        assert!(unknown.is_empty(), "{file} names {unknown:?}, which no daemon has");
+    }
+    let dashboard = std::fs::read_to_string(packaging.join("grafana-dashboard.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
+    insta::assert_snapshot!(text.lines().filter(|line| line.starts_with('#')).collect::<Vec<_>>().join("\n"));
+}
