@@ -10,11 +10,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Follow QEMU virtual machines as they come and go, and keep them responsive, until told to end.
+/// Follow QEMU virtual machines and keep them responsive, until told to end.
 ///
-/// Give each VM a QMP socket for frontdesk (`-qmp unix:PATH,server=on,wait=off`), a CPU control group of its own, and load frontdesk's
-/// plugin (`-plugin libfrontdesk_tcg_plugin.so`), which tells its guest tasks apart. libvirt's VMs are found without. At the end,
-/// however it comes, every VM is put back as it was.
+/// VMs are followed as they come and go. Give each a QMP socket for frontdesk (`-qmp unix:PATH,server=on,wait=off`), a CPU control group
+/// of its own, and load frontdesk's plugin (`-plugin libfrontdesk_tcg_plugin.so`), which tells its guest tasks apart. libvirt's VMs need
+/// no socket. At the end, however it comes, every VM is put back as it was.
 #[derive(Clone, clap::Args)]
 #[command(after_help = "Example:
   frontdesk run --qmp '/run/vms/*.qmp'

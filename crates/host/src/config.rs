@@ -100,12 +100,12 @@ pub enum SettingsError {
         source: std::io::Error,
     },
     /// It is not TOML, or has a key that there is not.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Syntax {
         /// The file.
         path: String,
         /// Where and what.
-        source: Box<toml::de::Error>,
+        cause: String,
     },
     /// Values are out of their ranges.
     #[error("{path}: {}", .problems.join("; "))]
@@ -126,8 +126,10 @@ impl Settings {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|source| SettingsError::Read { path: name.clone(), source })?;
-        let settings: Settings = toml::from_str(&text)
-            .map_err(|source| SettingsError::Syntax { path: name.clone(), source: Box::new(source) })?;
+        let settings: Settings = toml::from_str(&text).map_err(|error| {
+            let cause = error.to_string().trim_end().to_owned();
+            SettingsError::Syntax { path: name.clone(), cause }
+        })?;
         match settings.problems() {
             problems if problems.is_empty() => Ok(settings),
             problems => Err(SettingsError::Values { path: name, problems }),

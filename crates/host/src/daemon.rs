@@ -182,6 +182,10 @@ impl Daemon {
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
         epoll::add(&epoll, control.fd(), Token::Control.encode(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, mailbox.bell(), Token::News.encode(), epoll::EventFlags::IN)?;
+        if !config.settings.daemon.cpus.is_empty() {
+            // Before its other threads start, which come along.
+            realtime::pin(&config.settings.daemon.cpus)?;
+        }
         let kit = Kit { hierarchy: hierarchy.clone(), probes: bpf.read_probes(), mailbox: mailbox.clone() };
         let watcher = Watcher::start(config.settings.vms.clone(), kit).map_err(DaemonError::Threads)?;
         let mut daemon = Daemon {
@@ -214,7 +218,7 @@ impl Daemon {
         // Reading a page of the program from disk in the middle of a decision would cost more than the decision. Without the
         // right to lock memory, it still works.
         let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
-        realtime::enter(DAEMON_PRIORITY, &config.settings.daemon.cpus)?;
+        realtime::enter(DAEMON_PRIORITY, &[])?;
         daemon.follow_until(Until::Settled)?;
         Ok(daemon)
     }

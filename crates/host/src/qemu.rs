@@ -19,6 +19,11 @@ use std::{
     time::Duration,
 };
 
+/// The engine follows no more vCPUs of a VM.
+const MAX_VCPUS: usize = 512;
+/// More threads than any VM has for I/O: those of virtio devices with a queue for each vCPU.
+const MAX_EMULATORS: usize = 64;
+
 /// Why a VM can not be discovered.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
@@ -206,11 +211,12 @@ pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, Session), Discove
     Ok((QemuVm { name, pid, status, vcpus, emulators, disks, taps, pidfd }, Session(client)))
 }
 
-/// The main thread and the others in one order, however they were found.
+/// The main thread and the others in one order, however they were found. One VM can't take the room of all.
 fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadId> {
     others.retain(|thread| *thread != main);
     others.sort_unstable_by_key(|thread| thread.tid);
     others.dedup();
+    others.truncate(MAX_EMULATORS);
     others.insert(0, main);
     others
 }
@@ -239,6 +245,7 @@ fn own_thread(pid: i32, tid: i64) -> Result<ThreadId, String> {
 fn parse_vcpus(answer: &Value, pid: i32) -> Result<Vec<(u16, ThreadId)>, String> {
     let list = answer.as_array().filter(|list| !list.is_empty()).ok_or("no list of vCPUs")?;
     list.iter()
+        .take(MAX_VCPUS)
         .map(|cpu| {
             let index =
                 cpu.get("cpu-index").and_then(Value::as_u64).and_then(|index| u16::try_from(index).ok());

@@ -5,7 +5,7 @@
 //! sight: whether a VM is paused (its vCPUs then just do not run), and that its guest was reset (what was learnt of the tasks before
 //! it fades).
 
-use super::{DiscoverError, QemuVm, in_order, process};
+use super::{DiscoverError, MAX_VCPUS, QemuVm, in_order, process};
 use crate::sched::ThreadId;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{fs, io};
@@ -45,6 +45,7 @@ pub fn examine(pid: i32) -> Result<QemuVm, DiscoverError> {
         threads.iter().filter_map(|(thread, name)| Some((vcpu_index(name)?, *thread))).collect();
     vcpus.sort_unstable_by_key(|(index, thread)| (*index, thread.tid));
     vcpus.dedup_by_key(|(index, _)| *index);
+    vcpus.truncate(MAX_VCPUS);
     if vcpus.is_empty() {
         let cause = if threads.iter().any(|(_, name)| name.starts_with("ALL CPUs/")) {
             "it runs all its vCPUs in one thread, which can't be boosted one by one"

@@ -74,7 +74,7 @@ impl LibvirtScan {
                     self.unprobed.push(vm.main_thread());
                 }
                 let name = vm.name.clone().unwrap_or_else(|| format!("process {pid}"));
-                self.kit.tell(Source::Libvirt, name, vm);
+                self.kit.tell(Source::Libvirt, &name, vm);
                 known.said = None;
             }
             Err(error) => {

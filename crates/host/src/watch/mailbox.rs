@@ -14,6 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// News that may wait to be taken. Who has more waits: it is never the loop.
 const CAPACITY: usize = 256;
+/// Characters of a VM's name that are kept. libvirt and QEMU set no limit.
+const NAME_MAX: usize = 64;
 
 /// Where a VM was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +77,8 @@ pub(crate) struct Kit {
 
 impl Kit {
     /// Tells of a VM.
-    pub(crate) fn tell(&self, source: Source, name: String, vm: QemuVm) {
+    pub(crate) fn tell(&self, source: Source, name: &str, vm: QemuVm) {
+        let name = name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
         let place = Place::of(&self.hierarchy, vm.pid);
         self.mailbox.post(News::Seen(Box::new(Sighting { source, name, vm, place })));
     }

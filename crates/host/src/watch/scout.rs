@@ -78,7 +78,7 @@ impl Scout {
         // A VM without a name goes by its socket's.
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str()).to_string_lossy();
         let name = vm.name.clone().unwrap_or_else(|| stem.into_owned());
-        self.kit.tell(Source::Qmp(self.path.clone()), name, vm);
+        self.kit.tell(Source::Qmp(self.path.clone()), &name, vm);
         self.round = None;
         if self.probed.replace(main) != Some(main) {
             self.kit.probe(main);

@@ -47,7 +47,7 @@ fn start(socket: &Path, more: &[&str]) -> Result<Idler> {
         .stdin(Stdio::null())
         .spawn()?;
     let vm = Idler(vm);
-    eventually("QEMU listens", || socket.exists())?;
+    eventually("QEMU listens", || UnixStream::connect(socket).is_ok())?;
     Ok(vm)
 }
 
