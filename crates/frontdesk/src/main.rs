@@ -5,6 +5,7 @@
 mod companion;
 mod doctor;
 mod lab;
+mod manual;
 mod run;
 mod status;
 mod top;
@@ -36,6 +37,9 @@ enum Command {
     Run(run::Args),
     Status(status::Args),
     Top(top::Args),
+    Completions(manual::CompletionsArgs),
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
     /// Restores what frontdesk changed when its starter ends; started by frontdesk itself.
     #[command(hide = true, name = frontdesk_host::GUARDIAN_ARGUMENT)]
     Guardian,
@@ -61,6 +65,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),
         Command::Top(args) => top::main(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Manual(args) => manual::manual(&args),
         Command::Guardian => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
