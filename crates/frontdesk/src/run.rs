@@ -100,10 +100,7 @@ fn reload_on(mut signals: Signals, args: Args, reloader: Reloader) -> anyhow::Re
         for _ in signals.forever() {
             match settings(&args) {
                 Ok(settings) => reloader.reload(settings),
-                Err(error) => {
-                    let error = crate::sentence(&error);
-                    tracing::error!("the configuration stays as it was, for the new one is wrong: {error}");
-                }
+                Err(error) => reloader.refuse(crate::sentence(&error)),
             }
         }
     };

@@ -8,6 +8,7 @@ mod look;
 mod supervisor;
 mod token;
 
+pub use engage::NOT_ACTING;
 pub use lock::LockError;
 
 use crate::boost::Booster;
@@ -98,6 +99,11 @@ impl Reloader {
     /// Hands over a [valid](Settings::problems) configuration. The daemon keeps all it knows.
     pub fn reload(&self, settings: Settings) {
         self.0.post(News::Settings(Box::new(settings)));
+    }
+
+    /// Tells why there is no other configuration. The daemon says so, and all stays as it was.
+    pub fn refuse(&self, reason: String) {
+        self.0.post(News::Refused(reason));
     }
 }
 

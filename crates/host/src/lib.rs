@@ -19,7 +19,9 @@ mod status;
 mod tcg;
 mod watch;
 
-pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, monotonic, stop_signal};
+pub use daemon::{
+    Daemon, DaemonConfig, DaemonError, LOCK, LockError, NOT_ACTING, Reloader, monotonic, stop_signal,
+};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Record, RecordError, read_recording};
 pub use tcg::{TcgError, TcgSource};

@@ -70,6 +70,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
+        // That the former is gone tells the thread to end.
         self.orders = channel().0;
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }

@@ -30,11 +30,9 @@ pub enum DaemonProcessError {
         /// The last it said.
         log: String,
     },
-    /// It does not follow all VMs.
-    #[error("the daemon does not follow all {vms} VMs: {said}")]
+    /// It did not follow all VMs, or not all the time.
+    #[error("the daemon does not follow all VMs: {said}")]
     Incomplete {
-        /// How many there are.
-        vms: usize,
         /// What it said.
         said: String,
     },
@@ -69,8 +67,10 @@ impl DaemonProcess {
         };
         let (config, log) = (run_dir.join("policy.toml"), run_dir.join("daemon.log"));
         let recording = run_dir.join("daemon.rec");
-        let text = toml::to_string(policy)
+        let policy = toml::to_string(policy)
             .map_err(|error| failed("write the policy")(std::io::Error::other(error)))?;
+        // Whatever else runs on the host is no part of the experiment.
+        let text = format!("{policy}\n[vms]\nlibvirt = false\n");
         std::fs::write(&config, text).map_err(failed("write the policy"))?;
         let stderr = File::create(&log).map_err(failed("write the daemon's log"))?;
         let mut command = Command::new(frontdesk);
@@ -101,7 +101,7 @@ impl DaemonProcess {
         }
         if !line.starts_with(&format!("following {} VMs:", sockets.len())) {
             let said = format!("{}; {}", line.trim_end(), daemon.tail());
-            return Err(DaemonProcessError::Incomplete { vms: sockets.len(), said });
+            return Err(DaemonProcessError::Incomplete { said });
         }
         Ok(daemon)
     }
@@ -132,13 +132,19 @@ impl DaemonProcess {
         let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
             match self.child.try_wait().map_err(failed)? {
-                Some(status) if status.success() => return Ok(std::mem::take(&mut self.recording)),
+                Some(status) if status.success() => break,
                 Some(status) => return Err(self.ended(status)),
                 None if Instant::now() > deadline => {
                     return Err(DaemonProcessError::Stuck { log: self.tail() });
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
+        }
+        // Such a run measured something else.
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        match log.lines().find(|line| line.contains(frontdesk_host::NOT_ACTING)) {
+            Some(line) => Err(DaemonProcessError::Incomplete { said: line.trim().to_owned() }),
+            None => Ok(std::mem::take(&mut self.recording)),
         }
     }
 

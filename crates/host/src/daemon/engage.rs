@@ -9,7 +9,9 @@ use crate::record::Record;
 use crate::watch::Place;
 use frontdesk_engine::{EventKind, VmId};
 
-/// The least that every VM of its own needs.
+/// Begins what the log says about a VM that the daemon does not act on although it should; the reason follows.
+pub const NOT_ACTING: &str = "not acting on the VM, only watching it";
+
 const SHARED_GROUP: &str = "it shares its CPU control group with other processes, whose share frontdesk would change; start each VM in \
                             a group of its own, for example with `systemd-run --scope -p CPUWeight=100`";
 
@@ -74,7 +76,7 @@ impl Daemon {
         self.let_go(id)?;
         if let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) {
             if vm.told.as_ref() != Some(&reason) {
-                tracing::warn!(vm = vm.name, "not acting on the VM, only watching it: {reason}");
+                tracing::warn!(vm = vm.name, "{NOT_ACTING}: {reason}");
                 vm.told = Some(reason.clone());
             }
             vm.trouble = Some(reason);
@@ -169,6 +171,12 @@ impl Daemon {
     pub(super) fn reload(&mut self, settings: Settings) -> Result<(), DaemonError> {
         self.supervisor.reloading(monotonic());
         let before = std::mem::replace(&mut self.settings, settings);
+        let sizes = |settings: &Settings| (settings.tavs.counter_bits, settings.tavs.tasks_per_vcpu);
+        if sizes(&before) != sizes(&self.settings) {
+            tracing::info!(
+                "tavs.counter_bits and tavs.tasks_per_vcpu are sizes of tables: the new ones hold for VMs that come after"
+            );
+        }
         self.configure(engine_policy(&self.settings, self.act, self.budget))?;
         if before.daemon.cpus != self.settings.daemon.cpus
             && let Err(error) = realtime::pin(&self.settings.daemon.cpus)
@@ -183,6 +191,14 @@ impl Daemon {
         tracing::info!("the configuration was reloaded");
         self.supervisor.ready(&self.summary());
         Ok(())
+    }
+
+    /// Stays with the configuration that there is, and says why.
+    pub(super) fn refuse(&self, reason: &str) {
+        tracing::error!("the configuration stays as it was, for the new one is wrong: {reason}");
+        // Whoever asked for another one waits for an answer.
+        self.supervisor.reloading(monotonic());
+        self.supervisor.ready(&format!("{}; the new configuration is wrong: {reason}", self.summary()));
     }
 
     /// Applies what the configuration now says about a VM.

@@ -26,6 +26,7 @@ impl Daemon {
                 News::Happened(main, event) => self.happened(main, event)?,
                 News::Withdrawn(source) => self.withdraw(&source)?,
                 News::Settings(settings) => self.reload(*settings)?,
+                News::Refused(reason) => self.refuse(&reason),
                 News::Settled => settled = true,
             }
         }

@@ -28,7 +28,8 @@ impl Supervisor {
 
     /// The daemon follows what there is to follow.
     pub(super) fn ready(&self, status: &str) {
-        self.say(&format!("READY=1\nSTATUS={status}"));
+        // Messages are made of lines.
+        self.say(&format!("READY=1\nSTATUS={}", status.replace('\n', " ")));
     }
 
     /// The daemon takes another configuration; [`ready`](Self::ready) ends that.
@@ -89,7 +90,7 @@ mod tests {
         };
         let mut supervisor =
             Supervisor { socket: connect(path.as_os_str()), interval: Some(1000), next: Time(0) };
-        supervisor.ready("following 2 VMs");
+        supervisor.ready("following 2\nVMs");
         assert_eq!(heard().as_deref(), Some("READY=1\nSTATUS=following 2 VMs"));
         for (now, sign) in [(5, true), (1004, false), (1005, true), (1006, false)] {
             supervisor.alive(Time(now));

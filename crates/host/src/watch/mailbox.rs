@@ -65,6 +65,8 @@ pub(crate) enum News {
     Settled,
     /// The configuration is to be another.
     Settings(Box<Settings>),
+    /// The configuration was to be another, but that is wrong.
+    Refused(String),
 }
 
 /// What a watching thread needs to look at a VM and to tell of it.

@@ -102,11 +102,11 @@ fn share_gives_way_to_others() -> Result<()> {
     ensure!((share.base(), group.weight()?) == (4096, 1024), "a fraction of what others wrote");
     share.set_base(Some(8192), &guardian)?;
     ensure!((share.base(), group.weight()?) == (8192, 2048));
-    group.set_weight(512)?;
+    group.set_weight(1024)?;
     share.refresh(&guardian)?;
-    ensure!((share.base(), group.weight()?) == (512, 128), "the last to write has it");
+    ensure!((share.base(), group.weight()?) == (1024, 256), "the last to write has it");
     share.release(&guardian)?;
-    ensure!(group.weight()? == 512, "what others wrote last");
+    ensure!(group.weight()? == 1024, "what others wrote last");
     let mut share = group.control_share(&guardian)?;
     share.set_base(Some(8192), &guardian)?;
     group.set_weight(2048)?;

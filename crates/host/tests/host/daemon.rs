@@ -90,7 +90,7 @@ impl Running {
         });
         match told.recv() {
             Ok(reloader) => Ok(Running { stop, reloader, thread, recording }),
-            Err(_) => Err(thread.join().map_or_else(|_| None, Result::err).context("the daemon panicked")?),
+            Err(_) => Err(thread.join().ok().and_then(Result::err).context("the daemon panicked")?),
         }
     }
 
