@@ -4,9 +4,10 @@ SCENARIO ?= scenarios/echo-mixed.toml
 ARGS ?=
 
 guest_target := x86_64-unknown-linux-gnu
+package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo test bench fuzz lint build setup-build setup-vms
+.PHONY: demo test bench fuzz lint build deb setup-build setup-vms setup-deb
 
 demo: setup-vms build
 	mkdir -p target/demo
@@ -16,7 +17,7 @@ demo: setup-vms build
 	if [ $$status -le 1 ]; then echo "Report: target/demo/report.html    Trace for ui.perfetto.dev: target/demo/trace.json"; fi; \
 	exit $$status
 
-test: setup-vms build
+test: setup-vms deb
 	cargo test --release --workspace --locked
 
 bench: setup-build
@@ -39,8 +40,20 @@ build: setup-build
 	cargo build --release --locked -p frontdesk -p frontdesk-tcg-plugin
 	$(crt_static) cargo build --release --locked --target $(guest_target) -p frontdesk-lab-guest -p frontdesk-guest
 
+# The Debian package, target/debian/frontdesk_VERSION_amd64.deb, with manual pages and completions from the program itself.
+deb: setup-deb build
+	rm -rf $(package)
+	mkdir -p $(package)/man
+	target/release/frontdesk manual $(package)/man
+	gzip -9n $(package)/man/*
+	for shell in bash zsh fish; do target/release/frontdesk completions $$shell >$(package)/frontdesk.$$shell || exit; done
+	cargo deb --locked -p frontdesk --no-build --strip
+
 setup-build:
 	@tools/setup.sh build
 
 setup-vms:
 	@tools/setup.sh vms
+
+setup-deb:
+	@tools/setup.sh deb

@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh build   compilers and libraries
 #   tools/setup.sh vms     the same, and what boots real VMs
+#   tools/setup.sh deb     as build, and what makes the Debian package
 #
 # Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known so far
 # have no QEMU that is new enough.
@@ -10,6 +11,8 @@ set -eu
 
 build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
 vm_packages="iproute2 kmod e2fsprogs mmdebstrap dpkg-dev openssh-client"
+deb_packages="dpkg-dev"
+cargo_deb=3.8.0
 qemu_package="qemu-system-x86"
 qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources
@@ -29,10 +32,12 @@ debian_mirror() {
         sed -n 's/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\) bookworm main.*/\2/p' /etc/apt/sources.list 2>/dev/null | head -n 1
 }
 
-case "${1:-}" in
+target=${1:-}
+case "$target" in
 build) packages=$build_packages qemu=no ;;
 vms) packages="$build_packages $vm_packages" qemu=yes ;;
-*) say "usage: tools/setup.sh build|vms"; exit 2 ;;
+deb) packages="$build_packages $deb_packages" qemu=no ;;
+*) say "usage: tools/setup.sh build|vms|deb"; exit 2 ;;
 esac
 
 missing=
@@ -57,7 +62,18 @@ if [ $rust = missing ]; then
     unfinished=yes
 fi
 [ "${unfinished:-no}" = no ] || exit 1
-[ -n "$wanted" ] || exit 0
+
+install_cargo_deb() {
+    if [ "$target" = deb ] && [ "$(cargo deb --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
+        say "installing: cargo-deb $cargo_deb"
+        cargo install --locked --quiet "cargo-deb@$cargo_deb" >&2
+    fi
+}
+
+if [ -z "$wanted" ]; then
+    install_cargo_deb
+    exit 0
+fi
 say "installing:$wanted"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -q >&2
@@ -85,3 +101,4 @@ EOF
     apt-get install -q -y --no-install-recommends -t bookworm-backports "$qemu_package" >&2
     qemu_is_new_enough || { say "QEMU is still older than $qemu_least"; exit 1; }
 fi
+install_cargo_deb

@@ -10,6 +10,7 @@ mod policy;
 mod record;
 mod recording;
 mod replay;
+mod manual;
 mod run;
 mod status;
 mod top;
@@ -44,6 +45,9 @@ enum Command {
     Record(record::Args),
     Replay(replay::Args),
     Export(export::Args),
+    Completions(manual::CompletionsArgs),
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
     /// Restores what frontdesk changed when its starter ends; started by frontdesk itself.
     #[command(hide = true, name = frontdesk_host::GUARDIAN_ARGUMENT)]
     Guardian,
@@ -72,6 +76,8 @@ fn main() -> ExitCode {
         Command::Record(args) => record::main(&args),
         Command::Replay(args) => replay::main(&args),
         Command::Export(args) => export::main(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Manual(args) => manual::manual(&args),
         Command::Guardian => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

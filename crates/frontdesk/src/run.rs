@@ -90,6 +90,9 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     if !args.cpu.is_empty() {
         settings.daemon.cpus.clone_from(&args.cpu);
     }
+    if let Some(socket) = &args.socket {
+        settings.control.socket.clone_from(socket);
+    }
     let problems = settings.problems();
     ensure!(problems.is_empty(), "{}", problems.join("; "));
     Ok(settings)

@@ -1,0 +1,85 @@
+//! Process 1 of the VM, until systemd is.
+
+use crate::{INSIDE, package};
+use anyhow::{Context as _, Result, ensure};
+use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
+use rustix::{
+    io::Errno,
+    mount::{MountFlags, mount, mount_move},
+    process::{chdir, chroot},
+    system::{RebootCommand, finit_module, reboot},
+    termios::tcdrain,
+};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::{fs::symlink, process::CommandExt as _},
+    path::Path,
+    process::{self, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Folder of the trial in the Debian system. Like everything that is put there, it is in memory and not part of the system.
+pub(crate) const HOME: &str = "/run/package-trial";
+
+/// Units that would take the console, ask for things or do their own business in between.
+const MASKED: [&str; 4] =
+    ["serial-getty@ttyS0.service", "systemd-firstboot.service", "timers.target", "getty.target"];
+
+/// How long the disk may take to appear.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Boots the Debian system. If that fails, says why and powers the VM off.
+pub(crate) fn init() -> ! {
+    if let Err(e) = boot() {
+        println!("init: {e:#}");
+    }
+    let _ = tcdrain(io::stdout());
+    // If even that fails, the end of process 1 panics the kernel, which ends the VM.
+    let _ = reboot(RebootCommand::PowerOff);
+    process::exit(1)
+}
+
+fn boot() -> Result<()> {
+    for (kind, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
+        match mount(kind, target, kind, MountFlags::empty(), None) {
+            // The kernel may have mounted devtmpfs.
+            Ok(()) | Err(Errno::BUSY) => {}
+            Err(e) => return Err(e).with_context(|| format!("mount {target}")),
+        }
+    }
+    for name in fs::read_to_string(Path::new(MODULES).join(MODULES_ORDER))?.lines() {
+        let file = File::open(Path::new(MODULES).join(name))?;
+        finit_module(file, c"", 0).with_context(|| format!("load {name}"))?;
+    }
+    let begin = Instant::now();
+    while !Path::new("/dev/vda").exists() {
+        ensure!(begin.elapsed() < PATIENCE, "there is no /dev/vda");
+        thread::sleep(Duration::from_millis(10));
+    }
+    fs::create_dir("/root")?;
+    mount("/dev/vda", "/root", "ext4", MountFlags::empty(), None).context("mount the Debian system")?;
+    mount("tmpfs", "/root/run", "tmpfs", MountFlags::empty(), None).context("mount /run")?;
+    let inside = |path: &str| format!("/root{path}");
+    let units = inside("/run/systemd/system");
+    fs::create_dir_all(inside(HOME))?;
+    fs::create_dir_all(format!("{units}/multi-user.target.wants"))?;
+    fs::copy("/proc/self/exe", inside(&format!("{HOME}/trial")))?;
+    fs::copy(package(), inside(&format!("{HOME}/frontdesk.deb")))?;
+    for unit in MASKED {
+        symlink("/dev/null", format!("{units}/{unit}"))?;
+    }
+    let unit = format!(
+        "[Unit]\nSuccessAction=poweroff-force\nFailureAction=poweroff-force\n\
+         [Service]\nType=oneshot\nExecStart={HOME}/trial {INSIDE}\nStandardOutput=tty\nStandardError=tty\nTTYPath=/dev/ttyS0\n"
+    );
+    fs::write(format!("{units}/trial.service"), unit)?;
+    symlink("../trial.service", format!("{units}/multi-user.target.wants/trial.service"))?;
+    // As switch_root(8) does it.
+    chdir("/root")?;
+    mount_move(".", "/")?;
+    chroot(".")?;
+    chdir("/")?;
+    Err(Command::new("/sbin/init").exec()).context("start systemd")
+}

@@ -1,0 +1,249 @@
+//! What is tried in the Debian system.
+
+use crate::{PASSED, init::HOME, support::eventually};
+use anyhow::{Context as _, Result, ensure};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write as _,
+    os::unix::fs::{MetadataExt as _, symlink},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, Output, Stdio},
+};
+
+const CONFIGURATION: &str = "/etc/frontdesk/frontdesk.toml";
+
+/// Where the weight of the VM is.
+const WEIGHT: &str = "/sys/fs/cgroup/system.slice/alice.scope/cpu.weight";
+
+/// Does the trial, and tells how it went.
+pub(crate) fn run() -> ExitCode {
+    match package() {
+        Ok(()) => {
+            println!("{PASSED}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("{error:?}");
+            let log = run_for_output("journalctl", &["--no-pager", "-o", "cat", "-u", "frontdesk"]);
+            println!("the journal: {}", log.map_or_else(|error| error.to_string(), |log| log));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn package() -> Result<()> {
+    let mut vm = Alice::start()?;
+    let before = files()?;
+
+    step("install");
+    // The system leaves out manuals; this one is to be installed in full.
+    let deb = format!("{HOME}/frontdesk.deb");
+    let install = || run_for_output("dpkg", &["--path-include=/usr/share/man/*", "-i", &deb]);
+    install()?;
+    ensure!(systemctl(&["is-enabled", "frontdesk"])? == "enabled", "not enabled");
+    let first = active_daemon()?;
+    for file in [
+        "/usr/lib/frontdesk/libfrontdesk_tcg_plugin.so",
+        "/usr/share/man/man1/frontdesk-run.1.gz",
+        "/usr/share/man/man5/frontdesk.toml.5.gz",
+        "/usr/share/bash-completion/completions/frontdesk",
+        "/usr/share/frontdesk/grafana-dashboard.json",
+        "/usr/share/doc/frontdesk/copyright",
+    ] {
+        ensure!(Path::new(file).is_file(), "{file} is not there");
+    }
+    run_for_output("systemd-analyze", &["verify", "--man=no", "/usr/lib/systemd/system/frontdesk.service"])?;
+    // In tenths: of all that it could be denied, little is left that it does not need.
+    run_for_output("systemd-analyze", &["security", "--threshold=40", "--no-pager", "frontdesk"])?;
+    run_for_output("frontdesk", &["status"])?;
+    run_for_output("frontdesk", &["doctor"]).context("doctor")?;
+
+    step("reload");
+    let shipped = fs::read_to_string(CONFIGURATION)?;
+    let configure = |text: &str| {
+        fs::write(CONFIGURATION, format!("vms.qmp = ['{HOME}/*.qmp']\nvm.alice.{text}\n{shipped}"))
+    };
+    configure("weight = 50")?;
+    systemctl(&["reload", "frontdesk"])?;
+    weight_becomes(50)?;
+    let status = run_for_output("frontdesk", &["status", "--json"])?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let alice = &status["vms"][0];
+    ensure!(alice["name"] == "alice" && alice["trouble"].is_null(), "{status:#}");
+
+    step("reload of a bad configuration");
+    configure("weight = 0")?;
+    ensure!(systemctl(&["reload", "frontdesk"]).is_err(), "it is accepted");
+    ensure!(active_daemon()? == first, "another daemon runs");
+    ensure!(weight()? == 50, "the former configuration does not hold");
+
+    step("death of the daemon");
+    // The next one is to set another weight, so that it shows.
+    configure("weight = 25")?;
+    systemctl(&["kill", "--kill-who=main", "--signal=KILL", "frontdesk"])?;
+    let second = another_daemon(first)?;
+    weight_becomes(25)?;
+
+    step("stop");
+    systemctl(&["stop", "frontdesk"])?;
+    // What the second daemon found and has put back is what the first one's guardian had put back.
+    ensure!(weight()? == 100, "the weight is {}", weight()?);
+    no_process_is_left()?;
+
+    step("a daemon that hangs");
+    systemctl(&["start", "frontdesk"])?;
+    let third = another_daemon(second)?;
+    weight_becomes(25)?;
+    systemctl(&["kill", "--kill-who=main", "--signal=STOP", "frontdesk"])?;
+    let fourth = another_daemon(third)?;
+    weight_becomes(25)?;
+
+    step("upgrade");
+    install()?;
+    let fifth = active_daemon()?;
+    ensure!(fifth != fourth, "the former daemon still runs");
+    weight_becomes(25)?;
+
+    step("remove");
+    run_for_output("dpkg", &["-r", "frontdesk"])?;
+    ensure!(weight()? == 100, "the weight is {}", weight()?);
+    no_process_is_left()?;
+    ensure!(Path::new(CONFIGURATION).exists(), "the configuration is to stay");
+
+    step("purge");
+    run_for_output("dpkg", &["--purge", "frontdesk"])?;
+    ensure!(!Path::new("/run/frontdesk").exists(), "/run/frontdesk is still there");
+    let after = files()?;
+    let left: Vec<_> = after.iter().filter(|(path, kind)| before.get(*path) != Some(kind)).collect();
+    let gone: Vec<_> = before.keys().filter(|path| !after.contains_key(*path)).collect();
+    ensure!(left.is_empty() && gone.is_empty(), "changed or left: {left:?}; gone: {gone:?}");
+    vm.runs_untouched()
+}
+
+fn step(name: &str) {
+    println!("trial: {name}");
+}
+
+/// A process that passes for a QEMU, in a control group of its own.
+struct Alice(Child);
+
+impl Alice {
+    fn start() -> Result<Alice> {
+        // What a process is called comes from what it was started by.
+        let program = format!("{HOME}/qemu-fake");
+        symlink(format!("{HOME}/trial"), &program)?;
+        // systemd-run becomes the process that it starts.
+        let mut command = Command::new("systemd-run");
+        command.args([
+            "--quiet",
+            "--scope",
+            "--unit=alice",
+            "--property=CPUWeight=100",
+            &program,
+            "fake-qemu",
+        ]);
+        let mut child = command.stdin(Stdio::piped()).spawn().context("start systemd-run")?;
+        let orders = child.stdin.as_mut().context("no standard input")?;
+        writeln!(orders, "listen {HOME}/alice.qmp alice")?;
+        let alice = Alice(child);
+        eventually("alice listens", || Path::new(HOME).join("alice.qmp").exists())?;
+        ensure!(weight()? == 100, "alice has the weight {}", weight()?);
+        Ok(alice)
+    }
+
+    fn runs_untouched(&mut self) -> Result<()> {
+        ensure!(self.0.try_wait()?.is_none(), "the VM has ended");
+        let pid = self.0.id();
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let stat = fs::read_to_string(thread?.path().join("stat"))?;
+            // After the name, which is in parentheses: the policy is field 41 of proc(5), the state field 3.
+            let policy = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(38));
+            ensure!(policy == Some("0"), "a thread of the VM has another scheduling policy: {stat}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Alice {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn weight() -> Result<u32> {
+    Ok(fs::read_to_string(WEIGHT)?.trim_end().parse()?)
+}
+
+fn weight_becomes(wanted: u32) -> Result<()> {
+    eventually(&format!("the weight is {wanted}"), || weight().is_ok_and(|weight| weight == wanted))
+}
+
+/// The process id of the daemon, which is up and running.
+fn active_daemon() -> Result<String> {
+    ensure!(systemctl(&["is-active", "frontdesk"])? == "active", "not active");
+    systemctl(&["show", "--property=MainPID", "--value", "frontdesk"])
+}
+
+/// Waits until a daemon with another process id is up and running.
+fn another_daemon(than: String) -> Result<String> {
+    let mut now = None;
+    eventually("another daemon runs", || {
+        now = active_daemon().ok().filter(|daemon| *daemon != than);
+        now.is_some()
+    })?;
+    now.context("no daemon")
+}
+
+/// Neither the daemon nor its guardian.
+fn no_process_is_left() -> Result<()> {
+    let mut left = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let exe = fs::read_link(entry?.path().join("exe"));
+        left.extend(exe.ok().filter(|exe| exe.starts_with("/usr/bin/frontdesk")));
+    }
+    ensure!(left.is_empty(), "still running: {left:?}");
+    Ok(())
+}
+
+/// Every file of the system outside of what dpkg and the journal keep for themselves, with its mode and size.
+fn files() -> Result<BTreeMap<PathBuf, (u32, u64)>> {
+    let device = fs::metadata("/")?.dev();
+    let own = ["/var/lib/dpkg", "/var/log", "/tmp", "/var/tmp"].map(Path::new);
+    let mut files = BTreeMap::new();
+    let mut folders = vec![PathBuf::from("/")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let metadata = fs::symlink_metadata(&path)?;
+            if metadata.dev() != device || own.contains(&path.as_path()) {
+                continue;
+            }
+            // The size of a folder tells what was ever in it.
+            let size = if metadata.is_dir() { 0 } else { metadata.size() };
+            files.insert(path.clone(), (metadata.mode(), size));
+            if metadata.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn systemctl(arguments: &[&str]) -> Result<String> {
+    run_for_output("systemctl", arguments)
+}
+
+/// What a program prints, if it succeeds.
+fn run_for_output(program: &str, arguments: &[&str]) -> Result<String> {
+    let output: Output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("start {program}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    let (said, complained) = (text(&output.stdout), text(&output.stderr));
+    ensure!(output.status.success(), "{program} {arguments:?}: {}\n{said}\n{complained}", output.status);
+    Ok(said)
+}
