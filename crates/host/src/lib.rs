@@ -19,8 +19,8 @@ mod realtime;
 mod record;
 pub mod reporter;
 pub mod sched;
-mod status;
 pub mod scx;
+mod status;
 mod tcg;
 mod watch;
 

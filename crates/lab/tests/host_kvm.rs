@@ -97,6 +97,7 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
         tap: None,
         disks: Vec::new(),
         time_slice: None,
+        reporter: false,
         plugin: None,
         cpus: Vec::new(),
         run_dir: run_dir.path().into(),

@@ -83,6 +83,7 @@ fn package_works() -> Result<()> {
         tap: None,
         disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
         time_slice: None,
+        reporter: false,
         plugin: None,
         cpus: Vec::new(),
         run_dir: run_dir.path().into(),
