@@ -8,7 +8,7 @@ use std::{
     io::Write as _,
     os::unix::fs::{MetadataExt as _, symlink},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, Output, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
 };
 
 const CONFIGURATION: &str = "/etc/frontdesk/frontdesk.toml";
@@ -26,7 +26,7 @@ pub(crate) fn run() -> ExitCode {
         Err(error) => {
             println!("{error:?}");
             let log = run_for_output("journalctl", &["--no-pager", "-o", "cat", "-u", "frontdesk"]);
-            println!("the journal: {}", log.map_or_else(|error| error.to_string(), |log| log));
+            println!("the journal: {}", log.unwrap_or_else(|error| error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -236,7 +236,7 @@ fn systemctl(arguments: &[&str]) -> Result<String> {
 
 /// What a program prints, if it succeeds.
 fn run_for_output(program: &str, arguments: &[&str]) -> Result<String> {
-    let output: Output = Command::new(program)
+    let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .output()
