@@ -28,10 +28,22 @@ pub(crate) struct ManualArgs {
 }
 
 pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
-    let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Cli::command(), "frontdesk", &mut text);
+    let text = completions_for(args.shell);
     std::io::Write::write_all(&mut std::io::stdout(), &text).context("can't print the completions")?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn completions_for(shell: Shell) -> Vec<u8> {
+    // Hidden commands would be completed, too.
+    let all = crate::Cli::command();
+    let shown = all.get_subcommands().filter(|command| !command.is_hide_set());
+    let mut command = clap::Command::new("frontdesk")
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .subcommands(shown.cloned());
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, "frontdesk", &mut text);
+    text
 }
 
 pub(crate) fn manual(args: &ManualArgs) -> anyhow::Result<ExitCode> {
@@ -100,6 +112,15 @@ mod tests {
             written.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         written.sort();
         assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn commands_that_are_shown_are_completed() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let text = String::from_utf8(completions_for(shell)).unwrap();
+            assert!(text.contains("doctor") && text.contains("observe"), "{shell}");
+            assert!(!text.contains("manual") && !text.contains(frontdesk_host::GUARDIAN_ARGUMENT), "{shell}");
+        }
     }
 
     #[test]

@@ -59,9 +59,8 @@ fn main() -> ExitCode {
 
 /// Where `make deb` leaves the package; the same path inside the VM's initramfs.
 fn package() -> PathBuf {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debian");
-    let name = concat!("frontdesk_", env!("CARGO_PKG_VERSION"), "-1_amd64.deb");
-    target.canonicalize().unwrap_or(target).join(name)
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/"));
+    workspace.join(concat!("target/debian/frontdesk_", env!("CARGO_PKG_VERSION"), "-1_amd64.deb"))
 }
 
 fn package_works() -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::{INSIDE, package};
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
+use frontdesk_lab_guest::{DEBIAN, MODULES, MODULES_ORDER};
 use rustix::{
     io::Errno,
     mount::{MountFlags, mount, mount_move},
@@ -58,15 +58,17 @@ fn boot() -> Result<()> {
         ensure!(begin.elapsed() < PATIENCE, "there is no /dev/vda");
         thread::sleep(Duration::from_millis(10));
     }
-    fs::create_dir("/root")?;
-    mount("/dev/vda", "/root", "ext4", MountFlags::empty(), None).context("mount the Debian system")?;
-    mount("tmpfs", "/root/run", "tmpfs", MountFlags::empty(), None).context("mount /run")?;
-    let inside = |path: &str| format!("/root{path}");
+    fs::create_dir_all(DEBIAN)?;
+    mount("/dev/vda", DEBIAN, "ext4", MountFlags::empty(), None).context("mount the Debian system")?;
+    let inside = |path: &str| format!("{DEBIAN}{path}");
+    mount("tmpfs", inside("/run"), "tmpfs", MountFlags::empty(), None).context("mount /run")?;
     let units = inside("/run/systemd/system");
     fs::create_dir_all(inside(HOME))?;
     fs::create_dir_all(format!("{units}/multi-user.target.wants"))?;
-    fs::copy("/proc/self/exe", inside(&format!("{HOME}/trial")))?;
-    fs::copy(package(), inside(&format!("{HOME}/frontdesk.deb")))?;
+    for (from, to) in [(Path::new("/proc/self/exe"), "trial"), (&package(), "frontdesk.deb")] {
+        let what = || format!("copy {}", from.display());
+        fs::copy(from, inside(&format!("{HOME}/{to}"))).with_context(what)?;
+    }
     for unit in MASKED {
         symlink("/dev/null", format!("{units}/{unit}"))?;
     }
@@ -77,7 +79,7 @@ fn boot() -> Result<()> {
     fs::write(format!("{units}/trial.service"), unit)?;
     symlink("../trial.service", format!("{units}/multi-user.target.wants/trial.service"))?;
     // As switch_root(8) does it.
-    chdir("/root")?;
+    chdir(DEBIAN)?;
     mount_move(".", "/")?;
     chroot(".")?;
     chdir("/")?;

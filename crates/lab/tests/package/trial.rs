@@ -8,7 +8,7 @@ use std::{
     io::Write as _,
     os::unix::fs::{MetadataExt as _, symlink},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, Output, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
 };
 
 const CONFIGURATION: &str = "/etc/frontdesk/frontdesk.toml";
@@ -26,7 +26,7 @@ pub(crate) fn run() -> ExitCode {
         Err(error) => {
             println!("{error:?}");
             let log = run_for_output("journalctl", &["--no-pager", "-o", "cat", "-u", "frontdesk"]);
-            println!("the journal: {}", log.map_or_else(|error| error.to_string(), |log| log));
+            println!("the journal: {}", log.unwrap_or_else(|error| error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -57,7 +57,6 @@ fn package() -> Result<()> {
     // In tenths: of all that it could be denied, little is left that it does not need.
     run_for_output("systemd-analyze", &["security", "--threshold=40", "--no-pager", "frontdesk"])?;
     run_for_output("frontdesk", &["status"])?;
-    run_for_output("frontdesk", &["doctor"]).context("doctor")?;
 
     step("reload");
     let shipped = fs::read_to_string(CONFIGURATION)?;
@@ -157,7 +156,7 @@ impl Alice {
         let pid = self.0.id();
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
             let stat = fs::read_to_string(thread?.path().join("stat"))?;
-            // After the name, which is in parentheses: the policy is field 41 of proc(5), the state field 3.
+            // The policy is field 41 of proc(5); the first after the name, which is in parentheses, is field 3.
             let policy = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(38));
             ensure!(policy == Some("0"), "a thread of the VM has another scheduling policy: {stat}");
         }
@@ -237,7 +236,7 @@ fn systemctl(arguments: &[&str]) -> Result<String> {
 
 /// What a program prints, if it succeeds.
 fn run_for_output(program: &str, arguments: &[&str]) -> Result<String> {
-    let output: Output = Command::new(program)
+    let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .output()
