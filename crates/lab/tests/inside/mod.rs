@@ -20,7 +20,7 @@ use std::{
 };
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(270);
 
 /// What the trials run beside the test program itself.
 const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
