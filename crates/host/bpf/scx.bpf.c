@@ -4,16 +4,21 @@
  * other run time. It is partial: it has the threads whose policy is SCHED_EXT, and no others.
  *
  * Each VM has a weight and one account for all its threads. Run time advances the account's virtual time by
- * time / weight. The frontier is the virtual time of the VM that is the furthest behind among those that wait, and a refill
- * every 30 ms puts the level as far beyond the frontier as the CPUs can carry all active VMs until the next. What
- * a VM is below the level is its credit: so each refill hands out 30 ms of every CPU by weight.
+ * time / weight, and the VM goes first that is the furthest behind.
  *
  *   BOOST  a boosted vCPU, and before it the emulator threads of its VM; preempts the others
- *   UNDER  a VM that has credit
- *   OVER   one that has none
+ *   UNDER  a VM that is no further than those that wait; preempts those that are when it wakes
+ *   OVER   one that is further: it has used more than its part
  *
- * BOOST has a queue of its own. UNDER and OVER are one queue in the order of virtual time: UNDER first, and within each
- * the VM first that is the furthest behind, so that the weights hold there too. All queues are shared by all CPUs.
+ * BOOST has a queue of its own. UNDER and OVER are one queue in the order of virtual time, so that the weights hold in
+ * both. The queues are shared by all CPUs.
+ *
+ * Why nobody starves: min_vtime is the greatest virtual time of all that left the queue for a CPU. A thread that begins
+ * to wait is at most a lap beyond it (see settle), and keeps its place. Whoever overtakes it has less virtual time and
+ * is charged for what he runs, so each VM overtakes it until it has come as far, and then at most once more with each of
+ * its threads that wait since an earlier time. A lap is what all CPUs together hand out to all VMs in LAP, even if all
+ * compute, and nobody begins with more than SAVINGS. Boosted threads overtake it as well, but while only these run,
+ * min_vtime stays where it is, and a VM that is DEBT beyond it is not boosted.
  */
 #include "sched_ext.h"
 #include <bpf/bpf_tracing.h>
@@ -30,13 +35,15 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define STRANGERS 0
 #define DEFAULT_WEIGHT 1024
 
+#define MS (1000 * 1000ULL)
 /* How long a thread runs before others of its class have their turn. The kernel looks at its ticks, 1 to 4 ms apart. */
-#define SLICE (3 * 1000 * 1000ULL)
-#define REFILL (30 * 1000 * 1000ULL)
-/* A VM that needs little can save no more than this, to run it all at once. */
-#define SAVINGS (30 * 1000 * 1000ULL)
-/* A VM that is this much below zero is not boosted: whatever user space asks for, a boost takes no more from others. */
-#define DEBT (30 * 1000 * 1000ULL)
+#define SLICE (3 * MS)
+/* A VM that needs little can save no more run time than this, to use it all at once. */
+#define SAVINGS (30 * MS)
+/* A VM that has run this much too early is not boosted: whatever user space asks for, a boost takes no more from others. */
+#define DEBT (60 * MS)
+/* How long a VM waits at most, roughly, because it has run too early. The kernel's watchdog allows for timeout_ms. */
+#define LAP (1000 * MS)
 
 /* The order in which threads go first. A boosted vCPU may spin for what its emulator threads deliver. */
 enum rank {
@@ -47,7 +54,7 @@ enum rank {
 	NOT_OURS, /* of CPUs: idle, or a thread of another scheduling class */
 };
 
-enum { DSQ_BOOST = 1, DSQ_CREDIT = 2 };
+enum { DSQ_BOOST = 1, DSQ_FAIR = 2 };
 
 struct thread {
 	u32 vm;      /* its account */
@@ -61,7 +68,6 @@ struct account {
 	u64 runs;         /* times that a thread of it got a CPU */
 	u64 boosted_runs; /* of these, as BOOST */
 	u64 vtime;        /* ns at the default weight */
-	u64 at_refill;    /* consumed at the last refill */
 	u32 boosts;       /* boosted vCPUs */
 	u32 unused;
 };
@@ -114,11 +120,10 @@ struct ejection {
 
 /* Read by user space. */
 struct ejection ejection;
-u64 level;
+/* From user space: the weights of all VMs. */
+u64 total_weight;
 
-static u64 frontier;
-static u64 refilled;
-static u64 active_weight; /* during a refill: in memory, where the verifier does not follow every value it may take */
+static u64 min_vtime;
 
 static __always_inline u64 weight_of(u32 vm)
 {
@@ -133,11 +138,6 @@ static __always_inline bool before(u64 a, u64 b)
 	return (s64)(a - b) < 0;
 }
 
-static __always_inline s64 credit_of(struct account *account, u64 weight)
-{
-	return (s64)(level - account->vtime) * (s64)weight / DEFAULT_WEIGHT;
-}
-
 static __always_inline u32 vm_of(struct task_struct *p, struct thread **thread)
 {
 	u32 tid = p->pid;
@@ -146,34 +146,53 @@ static __always_inline u32 vm_of(struct task_struct *p, struct thread **thread)
 	return *thread ? (*thread)->vm : STRANGERS;
 }
 
+/* The virtual time that passes in LAP if all VMs use all CPUs. */
+static __always_inline u64 lap(void)
+{
+	return LAP * scx_bpf_nr_cpu_ids() * DEFAULT_WEIGHT / (total_weight + DEFAULT_WEIGHT);
+}
+
 static __always_inline u32 rank_of(struct thread *thread, struct account *account, u64 weight)
 {
-	s64 credit = credit_of(account, weight);
+	u64 debt = DEBT * DEFAULT_WEIGHT / weight, vtime = account->vtime;
 
-	if (thread && credit > -(s64)DEBT) {
+	/* Whoever is a lap beyond has the rest forgiven, and is to pay that much. */
+	if (debt > lap() / 2)
+		debt = lap() / 2;
+	if (thread && !before(min_vtime + debt, vtime)) {
 		if (thread->vcpu == EMULATOR && account->boosts)
 			return BOOSTED_EMULATOR;
 		if (thread->boosted)
 			return BOOSTED_VCPU;
 	}
-	return credit >= 0 ? UNDER : OVER;
+	return before(min_vtime, vtime) ? OVER : UNDER;
 }
 
-/* What a VM did not use in time is lost beyond its savings. */
-static __always_inline void forfeit(struct account *account, u64 weight)
+/*
+ * What a VM did not use in time is lost beyond its savings. What it ran too early is forgiven beyond a lap: a thread may
+ * run for long at once where ticks are late, and a single slice is much for a VM of little weight.
+ */
+static __always_inline u64 settle(struct account *account, u64 weight)
 {
-	u64 least = frontier - SAVINGS * DEFAULT_WEIGHT / weight;
-	u64 vtime = account->vtime;
+	u64 least = min_vtime - SAVINGS * DEFAULT_WEIGHT / weight, most = min_vtime + lap();
+	u64 vtime = account->vtime, settled = vtime;
 
 	if (before(vtime, least))
-		__sync_val_compare_and_swap(&account->vtime, vtime, least);
+		settled = least;
+	else if (before(most, vtime))
+		settled = most;
+	if (settled != vtime)
+		__sync_val_compare_and_swap(&account->vtime, vtime, settled);
+	return settled;
 }
 
-/* Nobody who waits is further behind than this. */
 static __always_inline void advance(u64 vtime)
 {
-	if (before(frontier, vtime))
-		frontier = vtime;
+	u64 seen = min_vtime;
+
+	/* If another CPU does the same now, it is as good. */
+	if (before(seen, vtime))
+		__sync_val_compare_and_swap(&min_vtime, seen, vtime);
 }
 
 /* Charges what the thread on the CPU has run since the last time, boosted or not. */
@@ -191,8 +210,8 @@ static __always_inline void charge(struct task_struct *p, struct cpu *cpu, struc
 	__sync_fetch_and_add(&account->vtime, ran * DEFAULT_WEIGHT / weight);
 }
 
-/* Lets a CPU run a thread of this rank: an idle one, or else the one that runs what matters least. */
-static __always_inline void find_cpu(struct task_struct *p, u32 rank)
+/* Lets a CPU run a thread of this rank: an idle one, or else, if it preempts, the one that runs what matters least. */
+static __always_inline void find_cpu(struct task_struct *p, u32 rank, bool preempts)
 {
 	const struct cpumask *allowed = ((struct task_struct___scx *)p)->cpus_ptr;
 	s32 own = scx_bpf_task_cpu(p);
@@ -204,6 +223,8 @@ static __always_inline void find_cpu(struct task_struct *p, u32 rank)
 		scx_bpf_kick_cpu(found, SCX_KICK_IDLE);
 		return;
 	}
+	if (!preempts)
+		return;
 	bpf_for(i, 0, scx_bpf_nr_cpu_ids()) {
 		u32 key = i;
 		struct cpu *cpu = bpf_map_lookup_elem(&cpus, &key);
@@ -217,26 +238,6 @@ static __always_inline void find_cpu(struct task_struct *p, u32 rank)
 	}
 	if (found >= 0)
 		scx_bpf_kick_cpu(found, SCX_KICK_PREEMPT);
-}
-
-static __always_inline void refill(void)
-{
-	u64 now = bpf_ktime_get_ns(), last = refilled;
-	u32 vm;
-
-	if (now - last < REFILL || __sync_val_compare_and_swap(&refilled, last, now) != last)
-		return;
-	active_weight = 0;
-	bpf_for(vm, 0, MAX_VMS) {
-		u32 key = vm;
-		struct account *account = bpf_map_lookup_elem(&accounts, &key);
-
-		if (!account || account->consumed == account->at_refill)
-			continue;
-		account->at_refill = account->consumed;
-		active_weight += weight_of(vm);
-	}
-	level = frontier + REFILL * scx_bpf_nr_cpu_ids() * DEFAULT_WEIGHT / (active_weight ?: DEFAULT_WEIGHT);
 }
 
 SEC("struct_ops/frontdesk_select_cpu")
@@ -256,41 +257,42 @@ void BPF_PROG(frontdesk_enqueue, struct task_struct *p, u64 enq_flags)
 	struct thread *thread;
 	u32 vm = vm_of(p, &thread);
 	struct account *account = bpf_map_lookup_elem(&accounts, &vm);
-	u64 weight = weight_of(vm);
+	u64 weight = weight_of(vm), vtime;
 	u32 rank;
 
 	if (!account)
 		return;
-	forfeit(account, weight);
+	vtime = settle(account, weight);
 	rank = rank_of(thread, account, weight);
 	if (rank <= BOOSTED_VCPU)
 		dsq_insert_vtime(p, DSQ_BOOST, SLICE, rank, enq_flags);
 	else
-		dsq_insert_vtime(p, DSQ_CREDIT, SLICE, account->vtime, enq_flags);
+		dsq_insert_vtime(p, DSQ_FAIR, SLICE, vtime, enq_flags);
 	/* Who has had his slice waits for his turn. */
-	if (rank <= BOOSTED_VCPU || enq_flags & SCX_ENQ_WAKEUP)
-		find_cpu(p, rank);
+	find_cpu(p, rank, rank <= BOOSTED_VCPU || enq_flags & SCX_ENQ_WAKEUP);
 }
 
-/* Whether the thread that has had its slice is still the one to run. */
+/* Whether the thread that has had its slice is still the one to run: the queue does not have it yet. */
 static __always_inline bool stays(struct task_struct *prev)
 {
-	struct bpf_iter_scx_dsq it;
+	u32 number = scx_bpf_task_cpu(prev);
+	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
 	struct thread *thread;
-	struct account *account;
+	u32 vm = vm_of(prev, &thread);
+	struct account *account = bpf_map_lookup_elem(&accounts, &vm);
+	u64 weight = weight_of(vm), vtime;
+	struct bpf_iter_scx_dsq it;
 	struct task_struct *head;
 	bool first = true;
-	u64 vtime;
-	u32 vm;
 
-	if (!prev || !(((struct task_struct___scx *)prev)->scx.flags & SCX_TASK_QUEUED))
+	if (!cpu || !account)
 		return false;
-	vm = vm_of(prev, &thread);
-	account = bpf_map_lookup_elem(&accounts, &vm);
-	if (!account)
-		return false;
+	charge(prev, cpu, account, weight);
+	cpu->rank = rank_of(thread, account, weight);
+	if (cpu->rank <= BOOSTED_VCPU)
+		return true;
 	vtime = account->vtime;
-	bpf_iter_scx_dsq_new(&it, DSQ_CREDIT, 0);
+	bpf_iter_scx_dsq_new(&it, DSQ_FAIR, 0);
 	head = bpf_iter_scx_dsq_next(&it);
 	if (head)
 		first = !before(((struct task_struct___scx *)head)->scx.dsq_vtime, vtime);
@@ -303,14 +305,12 @@ static __always_inline bool stays(struct task_struct *prev)
 SEC("struct_ops/frontdesk_dispatch")
 void BPF_PROG(frontdesk_dispatch, s32 cpu, struct task_struct *prev)
 {
-	refill();
 	if (dsq_move_to_local(DSQ_BOOST))
 		return;
-	/* The queue is by virtual time, and the one who leaves the CPU is not in it yet. */
-	if (stays(prev))
+	if (prev && ((struct task_struct___scx *)prev)->scx.flags & SCX_TASK_QUEUED && stays(prev))
 		set_slice(prev, SLICE);
 	else
-		dsq_move_to_local(DSQ_CREDIT);
+		dsq_move_to_local(DSQ_FAIR);
 }
 
 SEC("struct_ops/frontdesk_running")
@@ -325,7 +325,7 @@ void BPF_PROG(frontdesk_running, struct task_struct *p)
 
 	if (!cpu || !account)
 		return;
-	forfeit(account, weight);
+	settle(account, weight);
 	cpu->started = ((struct task_struct___scx *)p)->se.sum_exec_runtime;
 	cpu->tid = p->pid;
 	cpu->vm = vm;
@@ -383,7 +383,7 @@ s32 BPF_PROG(frontdesk_init)
 	s32 i, error = scx_bpf_create_dsq(DSQ_BOOST, -1);
 
 	if (!error)
-		error = scx_bpf_create_dsq(DSQ_CREDIT, -1);
+		error = scx_bpf_create_dsq(DSQ_FAIR, -1);
 	bpf_for(i, 0, MAX_CPUS) {
 		u32 key = i;
 		struct cpu *cpu = bpf_map_lookup_elem(&cpus, &key);
@@ -408,14 +408,14 @@ struct boost {
 	u32 on;
 };
 
-/* Moves the threads of a VM that wait by their credit and are now boosted to where they go first. */
+/* Moves the threads of a VM that wait for their turn and are now boosted to where they go first. */
 static __always_inline void promote(u32 vm, struct account *account)
 {
 	u64 weight = weight_of(vm);
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 
-	bpf_iter_scx_dsq_new(&it, DSQ_CREDIT, 0);
+	bpf_iter_scx_dsq_new(&it, DSQ_FAIR, 0);
 	while ((p = bpf_iter_scx_dsq_next(&it))) {
 		struct thread *thread;
 		u32 rank;
@@ -424,12 +424,12 @@ static __always_inline void promote(u32 vm, struct account *account)
 			continue;
 		rank = rank_of(thread, account, weight);
 		if (rank <= BOOSTED_VCPU && dsq_move_vtime(&it, p, DSQ_BOOST, rank))
-			find_cpu(p, rank);
+			find_cpu(p, rank, true);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 }
 
-/* Tells those that run what they are now. One that is no longer boosted is put where its credit says. */
+/* Tells those that run what they are now. One that is no longer boosted goes to where its virtual time says. */
 static __always_inline void rerank(u32 vm, struct account *account)
 {
 	u64 weight = weight_of(vm);

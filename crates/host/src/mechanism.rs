@@ -55,7 +55,7 @@ impl Default for Mechanism {
 /// sched_ext, and what it takes to go on without.
 #[derive(Debug)]
 pub struct SchedExt {
-    scx: Scx,
+    scx: Box<Scx>,
     vms: HashMap<VmId, Threads>,
 }
 
@@ -76,7 +76,7 @@ impl Mechanism {
             MechanismChoice::Auto => real_time == RealTimeRule::Refused,
         };
         match wanted.then(Scx::load) {
-            Some(Ok(scx)) => Mechanism::SchedExt(SchedExt { scx, vms: HashMap::new() }),
+            Some(Ok(scx)) => Mechanism::SchedExt(SchedExt { scx: Box::new(scx), vms: HashMap::new() }),
             Some(Err(error)) => {
                 tracing::warn!("boosts by real-time priority instead of sched_ext: {error}");
                 Mechanism::default()

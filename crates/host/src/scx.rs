@@ -117,6 +117,7 @@ impl std::fmt::Debug for Scx {
 struct Adopted {
     /// Number of its account.
     account: u32,
+    weight: u32,
     threads: Vec<Held>,
     vcpus: BTreeMap<u16, ThreadId>,
     boosted: BTreeSet<u16>,
@@ -170,14 +171,15 @@ impl Scx {
         })?;
         let maps = &self.skel.maps;
         update(&maps.accounts, vm, account, &Usage::default().encode())?;
-        update(&maps.weights, vm, account, &weight.clamp(1, abi::MAX_WEIGHT).to_ne_bytes())?;
         let adopted = Adopted {
             account,
+            weight: 0,
             threads: Vec::new(),
             vcpus: vcpus.iter().copied().collect(),
             boosted: BTreeSet::new(),
         };
         self.vms.insert(vm, adopted);
+        self.set_weight(vm, weight)?;
         let vcpus = vcpus.iter().map(|&(index, thread)| (u32::from(index), thread));
         for (index, thread) in vcpus.chain(emulators.iter().map(|&thread| (EMULATOR, thread))) {
             if let Err(error) = self.take(vm, account, index, thread, guardian) {
@@ -284,9 +286,18 @@ impl Scx {
     /// # Errors
     /// If the map can not be written.
     pub fn set_weight(&mut self, vm: VmId, weight: u32) -> Result<(), ScxError> {
-        let Some(adopted) = self.vms.get(&vm) else { return Ok(()) };
-        let weight = weight.clamp(1, abi::MAX_WEIGHT).to_ne_bytes();
-        update(&self.skel.maps.weights, vm, adopted.account, &weight)
+        let Some(adopted) = self.vms.get_mut(&vm) else { return Ok(()) };
+        adopted.weight = weight.clamp(1, abi::MAX_WEIGHT);
+        update(&self.skel.maps.weights, vm, adopted.account, &adopted.weight.to_ne_bytes())?;
+        self.tell_total_weight();
+        Ok(())
+    }
+
+    /// The more weight there is in all, the less a VM may be ahead of the others.
+    fn tell_total_weight(&mut self) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.total_weight = self.vms.values().map(|adopted| u64::from(adopted.weight)).sum();
+        }
     }
 
     /// Whether any vCPU of the VM is boosted.
@@ -324,6 +335,7 @@ impl Scx {
     /// If a thread can not be restored: the guardian still has it on record.
     pub fn release(&mut self, vm: VmId, guardian: &Guardian) -> Result<(), ScxError> {
         let Some(adopted) = self.vms.remove(&vm) else { return Ok(()) };
+        self.tell_total_weight();
         self.give_back(vm, adopted.threads, guardian)
     }
 

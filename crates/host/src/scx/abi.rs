@@ -21,7 +21,7 @@ pub struct Usage {
     pub boosted_runs: u64,
 }
 
-const ACCOUNT_SIZE: usize = 56;
+const ACCOUNT_SIZE: usize = 48;
 
 impl Usage {
     /// A whole account that has used this, but nothing else on record.

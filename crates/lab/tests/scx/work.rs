@@ -1,6 +1,5 @@
 //! Processes that stand for VMs: threads that compute, and threads that sleep and answer.
 
-use crate::support::eventually;
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::VmId;
 use frontdesk_host::{
@@ -99,26 +98,41 @@ impl Schedstat {
     }
 }
 
-/// What each VM used, once that is `total` together at least, and each VM's part of it is within a tenth of what is wanted (in
-/// permille).
+/// How long a trial may take to come true: emulated CPUs of a busy machine do little in a second.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What each VM used, once that is `total` together at least, and `is_so` for it.
 ///
-/// A VM may be ahead by what a thread runs at once, which takes long where the machine below is busy; but no further as time goes on. So
-/// the parts come close to what is wanted sooner or later, or never.
-pub(crate) fn used(scx: &Scx, vms: &[VmId], total: Duration, wanted: &[u64]) -> Result<Vec<Usage>> {
+/// A VM may be ahead by what a thread runs at once, which is long where the machine below is busy; but no further as time goes on. So
+/// what is to be true comes true sooner or later, or never.
+pub(crate) fn used(
+    scx: &Scx,
+    vms: &[VmId],
+    total: Duration,
+    mut is_so: impl FnMut(&[Usage]) -> bool,
+) -> Result<Vec<Usage>> {
     let now = || -> Result<Vec<Usage>> {
         vms.iter().map(|&vm| scx.usage(vm)?.with_context(|| format!("{vm:?} is not adopted"))).collect()
     };
-    let (before, target) = (now()?, u64::try_from(total.as_nanos())?);
-    let mut used = Vec::new();
-    let settled = eventually("enough is used, and in the right parts", || {
-        let Ok(now) = now() else { return false };
-        used = now.iter().zip(&before).map(|(now, before)| since(now, before)).collect();
-        let close = |(&part, &wanted): (&u64, &u64)| part.abs_diff(wanted) * 10 <= wanted;
-        consumed(&used) >= target && permille(&used).iter().zip(wanted).all(close)
-    });
-    settled.with_context(|| format!("{:?} permille, ejected: {:?}", permille(&used), scx.ejected()))?;
-    ensure!(scx.ejected().is_none(), "the scheduler was ejected: {:?}", scx.ejected());
-    Ok(used)
+    let (start, before, target) = (Instant::now(), now()?, u64::try_from(total.as_nanos())?);
+    loop {
+        thread::sleep(Duration::from_millis(20));
+        let used: Vec<Usage> = now()?.iter().zip(&before).map(|(now, before)| since(now, before)).collect();
+        ensure!(scx.ejected().is_none(), "ejected: {:?} after {used:?}", scx.ejected());
+        if consumed(&used) >= target && is_so(&used) {
+            return Ok(used);
+        }
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {:?} permille of {used:?}",
+            permille(&used)
+        );
+    }
+}
+
+/// Whether each VM's part of what all used is within a quarter of what is wanted, in permille.
+pub(crate) fn near(used: &[Usage], wanted: &[u64]) -> bool {
+    permille(used).iter().zip(wanted).all(|(part, &wanted)| part.abs_diff(wanted) * 4 <= wanted)
 }
 
 fn since(now: &Usage, before: &Usage) -> Usage {
