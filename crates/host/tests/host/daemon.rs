@@ -268,7 +268,7 @@ fn takes_another_configuration() -> Result<()> {
     let policies: Vec<VmPolicy> = records
         .iter()
         .filter_map(|record| match record {
-            Record::VmPolicy { policy, .. } => Some(*policy),
+            Record::Policy { policy, .. } => Some(*policy),
             _ => None,
         })
         .collect();
