@@ -246,9 +246,9 @@ fn a_daemon_that_refuses_or_lies_leaves_no_file() {
             "{\"refused\":{\"kind\":\"unavailable\",\"message\":\"4 others are being made\"}}\n",
             "4 others are being made",
         ),
-        ("SSH-2.0-OpenSSH\n", "is no daemon of this version"),
+        ("SSH-2.0-OpenSSH\n", "is not a frontdesk daemon"),
         ("{\"record\":{}}\nrubbish that is no recording", "is not a recording"),
-        ("", "is no daemon"),
+        ("", "is not a frontdesk daemon"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (socket, daemon) = daemon(folder.path(), answer, drop);

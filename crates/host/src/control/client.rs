@@ -96,6 +96,7 @@ fn failed(socket: &Path) -> impl Fn(io::Error) -> ClientError {
     move |source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::NoDaemon(socket.to_owned()),
         ErrorKind::PermissionDenied => ClientError::Denied(socket.to_owned()),
+        ErrorKind::UnexpectedEof => nonsense(socket, "it hangs up without an answer"),
         _ => ClientError::Io { socket: socket.to_owned(), source },
     }
 }
