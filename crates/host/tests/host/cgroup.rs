@@ -113,7 +113,9 @@ fn share_gives_way_to_others() -> Result<()> {
     share.release(&guardian)?;
     ensure!(group.weight()? == 2048);
     group.remove()?;
-    ensure!(guardian.finish()?.undone == 0, "released is forgotten");
+    // To make a group of version 2 it may have enabled the controller.
+    let enabled = usize::from(Hierarchy::detect()?.version() == Version::V2);
+    ensure!(guardian.finish()?.undone <= enabled, "released is forgotten");
     Ok(())
 }
 
