@@ -17,6 +17,8 @@
 //! `docs/results/tavs.md`).
 
 mod abi;
+mod error;
+mod probe;
 mod reads;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
@@ -24,85 +26,26 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/frontdesk.skel.rs"));
 }
 
+pub use error::BpfError;
+pub(crate) use error::{advice, chain, refusal};
+pub use probe::{PROGRAMS, probe};
+pub use reads::{Probes, ReadProbes};
+
 use abi::Counter;
 use frontdesk_engine::{Event, Thread, VmId};
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
     skel::{OpenSkel as _, SkelBuilder as _},
 };
+use probe::first_refused;
 use reads::Programs;
-pub use reads::{Probes, ReadProbes};
 use skeleton::FrontdeskSkelBuilder;
 use std::{
     collections::HashMap,
-    fs,
     mem::MaybeUninit,
     os::fd::{AsFd as _, BorrowedFd},
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
-
-/// The BPF programs, by name, and what each listens to.
-pub const PROGRAMS: [(&str, &str); 5] = [
-    ("on_switch", "tp_btf/sched_switch: threads get and lose a CPU"),
-    ("on_wakeup", "tp_btf/sched_wakeup: sleeping threads become runnable"),
-    ("on_transmit", "tp_btf/net_dev_start_xmit: packets are queued towards a VM"),
-    ("on_read", "uprobe block_acct_start: QEMU takes a read of its guest"),
-    ("on_read_done", "uprobe block_acct_done: QEMU has ended it"),
-];
-
-/// Why the BPF source can not be had, or not follow a VM.
-#[derive(Debug, thiserror::Error)]
-pub enum BpfError {
-    /// A program was refused.
-    #[error("the kernel refuses the BPF program {program}: {cause}; {advice}")]
-    Program {
-        /// Its name.
-        program: &'static str,
-        /// What libbpf says.
-        cause: String,
-        /// What the host seems to lack.
-        advice: String,
-    },
-    /// The programs as a whole could not be set up.
-    #[error("cannot {step}: {cause}; {advice}")]
-    Setup {
-        /// What was tried.
-        step: &'static str,
-        /// What libbpf says.
-        cause: String,
-        /// What the host seems to lack.
-        advice: String,
-    },
-    /// A thread or tap of a VM could not be followed.
-    #[error("cannot follow {what} of VM {vm}: {cause}", vm = .vm.0)]
-    Follow {
-        /// The VM.
-        vm: VmId,
-        /// The thread or tap.
-        what: String,
-        /// Why.
-        cause: String,
-    },
-    /// A function of QEMU's could not be probed.
-    #[error("cannot probe QEMU's function {function} in process {pid}: {cause}")]
-    Probe {
-        /// The process.
-        pid: i32,
-        /// The function.
-        function: &'static str,
-        /// Why.
-        cause: String,
-    },
-    /// The ring or a map could not be read.
-    #[error("cannot read {what} of the BPF programs: {cause}")]
-    Read {
-        /// What was read.
-        what: &'static str,
-        /// What libbpf says.
-        cause: String,
-    },
-}
 
 /// A tap device of a VM. Packets the host transmits on it are those the guest receives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -393,28 +336,6 @@ impl BpfSource {
     }
 }
 
-/// Loads each program of [`PROGRAMS`] by itself, attaches none, and reports those that are refused.
-#[must_use]
-pub fn probe() -> Vec<(&'static str, Result<(), BpfError>)> {
-    silence_libbpf();
-    PROGRAMS.map(|(program, _)| (program, probe_one(program))).into()
-}
-
-fn probe_one(program: &'static str) -> Result<(), BpfError> {
-    let refused = |e: libbpf_rs::Error| BpfError::Program { program, cause: chain(&e), advice: advice() };
-    let mut storage = MaybeUninit::uninit();
-    let mut open = FrontdeskSkelBuilder::default().open(&mut storage).map_err(refused)?;
-    for mut candidate in open.open_object_mut().progs_mut() {
-        let wanted = candidate.name() == program;
-        candidate.set_autoload(wanted);
-    }
-    open.load().map(drop).map_err(refused)
-}
-
-fn first_refused() -> Option<BpfError> {
-    probe().into_iter().find_map(|(_, result)| result.err())
-}
-
 fn counter_key(which: Counter) -> [u8; 4] {
     (which as u32).to_ne_bytes()
 }
@@ -423,37 +344,6 @@ pub(crate) fn read_u64(map: &MapHandle, key: &[u8], what: &'static str) -> Resul
     let value = map.lookup(key, MapFlags::ANY).map_err(|e| BpfError::Read { what, cause: chain(&e) })?;
     let bytes = value.and_then(|v| v.try_into().ok());
     bytes.map(u64::from_ne_bytes).ok_or_else(|| BpfError::Read { what, cause: "no such entry".into() })
-}
-
-pub(crate) fn refusal(e: &libbpf_rs::Error, limit: &str) -> String {
-    match e.kind() {
-        libbpf_rs::ErrorKind::AlreadyExists => "it is followed for another VM".into(),
-        _ => format!("{} (at most {limit} are followed)", chain(e)),
-    }
-}
-
-pub(crate) fn chain(e: &libbpf_rs::Error) -> String {
-    format!("{e:#}")
-}
-
-/// What the host most likely lacks when the kernel refuses a program.
-pub(crate) fn advice() -> String {
-    let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
-    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        "this kernel has no BTF type information (/sys/kernel/btf/vmlinux); use one built with \
-         CONFIG_DEBUG_INFO_BTF, as distribution kernels are"
-            .into()
-    } else if lockdown.contains("[confidentiality]") {
-        "the kernel is locked down (confidentiality mode), which bars BPF from kernel memory; boot with \
-         lockdown=integrity"
-            .into()
-    } else if !rustix::process::geteuid().is_root() {
-        "run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE".into()
-    } else {
-        "the kernel may be older than 5.18 or lack the tracepoint, or the process its capabilities (CAP_BPF and \
-         CAP_PERFMON); the verifier's log is in the debug log of target \"libbpf\""
-            .into()
-    }
 }
 
 /// Sends libbpf's messages to the log: what matters is in the errors.
