@@ -116,6 +116,8 @@ pub struct Daemon {
     vms: Vec<Followed>,
     next_id: u32,
     mechanism: Mechanism,
+    /// That the kernel has ejected frontdesk's scheduler, why, and how it goes on.
+    ejection: Option<String>,
     budgets: RealTimeBudgets,
     /// What each VM has of them, where there is one.
     budget: Option<Budget>,
@@ -199,6 +201,7 @@ impl Daemon {
             vms: Vec::new(),
             next_id: 0,
             mechanism,
+            ejection: None,
             budgets: RealTimeBudgets::new(hierarchy),
             budget: None,
             budgets_stale: false,
