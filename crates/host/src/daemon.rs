@@ -133,6 +133,8 @@ pub struct Daemon {
     handled: usize,
     /// The longest wait, in nanoseconds.
     tick: u64,
+    /// When a boost began or ended last.
+    last_boost: Option<Time>,
     news: Receiver<News>,
     mailbox: Mailbox,
     watcher: Watcher,
@@ -213,6 +215,7 @@ impl Daemon {
             pending: Vec::new(),
             handled: 0,
             tick: TICK,
+            last_boost: None,
             news,
             mailbox,
             watcher,

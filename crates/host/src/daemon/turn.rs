@@ -14,6 +14,8 @@ pub(super) const TICK: u64 = 5_000_000;
 const IDLE_TICK: u64 = 40_000_000;
 /// So many events in a tick are many.
 const MANY: usize = 32;
+/// Who was boosted within this is likely to be boosted again; if nobody was, the first one after it may wait for a pile.
+const LIVELY: u64 = 10_000_000_000;
 
 /// When the loop is to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,7 +53,8 @@ impl Daemon {
             while self.identities.arm() {
                 self.turn()?;
             }
-            self.tick = if self.handled < MANY { (self.tick * 2).min(IDLE_TICK) } else { TICK };
+            let lively = self.last_boost.is_some_and(|boost| monotonic().since(boost) < LIVELY);
+            self.tick = if lively && self.handled >= MANY { TICK } else { (self.tick * 2).min(IDLE_TICK) };
             if news && self.take_news()? && until == Until::Settled {
                 return Ok(());
             }
@@ -128,6 +131,9 @@ impl Daemon {
                 Ok(()) => {
                     let latency_ns = monotonic().since(action.at);
                     self.tally.applied(&action, latency_ns);
+                    if matches!(action.kind, ActionKind::Boost { .. }) {
+                        self.last_boost = Some(action.at);
+                    }
                     self.recordings.push(|| Record::Applied { action, latency_ns });
                 }
                 Err(Failure::Vm(reason)) => {
