@@ -22,12 +22,8 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
-<<<<<<< HEAD
 pub use crate::scx::Usage;
-pub use client::{ClientError, ask_recording, ask_status};
-=======
 pub use client::{ClientError, ask, ask_recording, ask_status};
->>>>>>> r1
 pub use metrics::exposition;
 pub(crate) use model::VmFacts;
 pub use model::{
