@@ -5,7 +5,7 @@ use crate::{FAILED, IMPOSSIBLE};
 use anyhow::Context;
 use frontdesk_lab::{LabConfig, LabError, Progress};
 use frontdesk_report::Quantity;
-use frontdesk_scenario::{Outcome, Overrides, Scenario, Timeline};
+use frontdesk_scenario::{Experiment, Outcome, Overrides, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -18,11 +18,12 @@ use std::time::Duration;
 /// Exit status after Ctrl-C, as shells have it.
 const INTERRUPTED: u8 = 130;
 
-/// Run an experiment on real virtual machines, and compare its arms.
+/// Run an experiment on real virtual machines or processes, and compare its arms.
 ///
 /// Boots the VMs that the scenario names on this host, puts the load on them, and runs the arms (the kernel's own scheduler, frontdesk,
 /// and bounds) interleaved and repeated. Prints a table of the result and of every bar that the scenario sets. Needs root, QEMU
-/// and the packages that `frontdesk doctor` checks. Everything it starts is gone when it ends.
+/// and the packages that `frontdesk doctor` checks. Everything it starts is gone when it ends. A scenario with a table `study` is about
+/// reservations on processes, and needs no VMs.
 ///
 /// Exit status: 0 if all checks pass, 1 if one fails, 2 if the run could not be made, 130 after Ctrl-C.
 #[derive(clap::Args)]
@@ -54,7 +55,7 @@ pub(crate) struct Args {
     /// Write a trace of the first repeat of the last arm that ran the daemon; opens in ui.perfetto.dev.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write the plot of the response times as SVG.
+    /// Write the plot of the response times, or those of a study of reservations, as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write a plot that compares the arms (response, throughput, time of an operation, PBHR) as SVG.
@@ -69,8 +70,11 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         duration: args.duration,
         arms: args.arms.clone(),
     };
-    let scenario = Scenario::load(&args.scenario, &overrides)?;
-    let missing = crate::doctor::missing();
+    let experiment = Experiment::load(&args.scenario, &overrides)?;
+    let missing = match &experiment {
+        Experiment::Vms(_) => crate::doctor::missing(),
+        Experiment::Processes(_) => Vec::new(),
+    };
     if !missing.is_empty() {
         eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
         return Ok(ExitCode::from(IMPOSSIBLE));
@@ -84,9 +88,17 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let config = LabConfig { guest: GUEST.find()?, plugin: PLUGIN.find()?, frontdesk: own_program()?, stop };
     let bar = progress_bar();
-    let result = frontdesk_lab::run(&scenario, &config, &|progress| show(&bar, progress));
+    let progress = |progress: &Progress| show(&bar, progress);
+    let result = match &experiment {
+        Experiment::Vms(scenario) => {
+            let config =
+                LabConfig { guest: GUEST.find()?, plugin: PLUGIN.find()?, frontdesk: own_program()?, stop };
+            frontdesk_lab::run(scenario, &config, &progress)
+        }
+        Experiment::Processes(study) => frontdesk_lab::study(study, &own_program()?, &stop, &progress)
+            .map(|outcome| (outcome, Vec::new())),
+    };
     bar.finish_and_clear();
     let (outcome, timelines) = match result {
         Ok(result) => result,
@@ -119,7 +131,11 @@ fn write_outputs(args: &Args, outcome: &Outcome, timelines: &[Timeline]) -> anyh
     }
     if let Some(path) = &args.svg {
         let mut file = create(path)?;
-        file.write_all(frontdesk_report::svg_cdf(outcome)?.as_bytes())?;
+        let svg = match outcome.figures.is_empty() {
+            true => frontdesk_report::svg_cdf(outcome)?,
+            false => frontdesk_report::svg_figures(outcome)?,
+        };
+        file.write_all(svg.as_bytes())?;
         finish(file, path)?;
     }
     if let Some(path) = &args.svg_arms {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod arms;
+mod figure;
 mod html;
 mod number;
 mod perfetto;
@@ -10,6 +11,7 @@ mod plot;
 mod table;
 
 pub use arms::{Quantity, svg_arms};
+pub use figure::svg_figures;
 pub use html::html;
 pub use perfetto::perfetto;
 pub use plot::svg_cdf;

@@ -5,17 +5,21 @@
 #![forbid(unsafe_code)]
 
 mod checks;
+mod figure;
 mod load;
 mod outcome;
 mod scenario;
+mod study;
 mod timeline;
 mod validate;
 
-pub use load::{Overrides, Place, ScenarioError};
+pub use load::{Experiment, Overrides, Place, ScenarioError};
+pub use figure::{Figure, Mark, NumberTable, Series};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
     Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser, Measure,
     Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
+pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;

@@ -1,7 +1,10 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
 use crate::scenario::{Scenario, Subject};
+use crate::study::Study;
 use crate::validate::{Violation, one_of};
+use indexmap::IndexMap;
+use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -136,41 +139,21 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::load`], except that nothing is read.
     pub fn parse(text: &str, path: &Path, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
-        let mut file = File::parse(text, path)?;
-        for set in &overrides.set {
-            file.change(format!("--set {set}"), set)?;
-        }
-        if let Some(repeats) = overrides.repeats {
-            file.change(format!("--repeats {repeats}"), &format!("repeats={repeats}"))?;
-        }
-        if let Some(duration) = overrides.duration {
-            let duration = humantime::format_duration(duration);
-            file.change(format!("--duration {duration}"), &format!("duration={duration}"))?;
-        }
-        let mut scenario = file.deserialise()?;
-        scenario.validate().map_err(|violation| ScenarioError::Value {
-            place: file.place(&file.keys(&violation.key)),
-            violation: Box::new(violation),
-        })?;
+        Scenario::of(&File::read(text, path, overrides)?, overrides)
+    }
+
+    fn of(file: &File<'_>, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
+        let mut scenario: Scenario = file.deserialise(&complete(&file.values))?;
+        scenario.validate().map_err(|violation| file.violates(violation))?;
         if !overrides.arms.is_empty() {
-            scenario.narrow(&overrides.arms).map_err(|(arm, message)| ScenarioError::Override {
-                path: path.to_owned(),
-                change: format!("--arms {arm}"),
-                message,
-            })?;
+            scenario.narrow(&overrides.arms).map_err(|unknown| file.lacks_arm(unknown))?;
         }
         Ok(scenario)
     }
 
     /// Leaves only some arms, and the checks that need no other. The error is the unknown arm and a message.
     fn narrow(&mut self, arms: &[String]) -> Result<(), (String, String)> {
-        if let Some(unknown) = arms.iter().find(|arm| !self.arms.contains_key(*arm)) {
-            return Err((
-                unknown.clone(),
-                format!("there is no such arm; allowed is {}", one_of(self.arms.keys())),
-            ));
-        }
-        self.arms.retain(|name, _| arms.contains(name));
+        retain(&mut self.arms, arms)?;
         let kept = |subject: &Subject| self.arms.contains_key(&subject.arm);
         self.checks.compare.retain(|check| {
             [Some(&check.of), check.over.as_ref(), check.minus.as_ref()].into_iter().flatten().all(kept)
@@ -183,6 +166,61 @@ impl Scenario {
         }
         Ok(())
     }
+}
+
+impl Study {
+    fn of(file: &File<'_>, overrides: &Overrides) -> Result<Study, ScenarioError> {
+        let mut study: Study = file.deserialise(&file.values)?;
+        study.validate().map_err(|violation| file.violates(violation))?;
+        if !overrides.arms.is_empty() {
+            retain(&mut study.arms, &overrides.arms).map_err(|unknown| file.lacks_arm(unknown))?;
+            let kept = |arm: &String| study.arms.contains_key(arm);
+            study.checks.retain(|check| kept(&check.arm) && check.over.as_ref().is_none_or(kept));
+        }
+        Ok(study)
+    }
+}
+
+/// What a scenario file holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Experiment {
+    /// VMs and what runs in them.
+    Vms(Box<Scenario>),
+    /// Reservations on processes: a file with a table `study`.
+    Processes(Box<Study>),
+}
+
+impl Experiment {
+    /// Reads a scenario file of either kind, applies the overrides and validates what results.
+    ///
+    /// # Errors
+    /// As [`Scenario::load`].
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<Experiment, ScenarioError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
+        Experiment::parse(&text, path, overrides)
+    }
+
+    /// Like [`Experiment::load`], from text; `path` is for messages only.
+    ///
+    /// # Errors
+    /// As [`Experiment::load`], except that nothing is read.
+    pub fn parse(text: &str, path: &Path, overrides: &Overrides) -> Result<Experiment, ScenarioError> {
+        let file = File::read(text, path, overrides)?;
+        Ok(match file.values.get("study") {
+            Some(_) => Experiment::Processes(Box::new(Study::of(&file, overrides)?)),
+            None => Experiment::Vms(Box::new(Scenario::of(&file, overrides)?)),
+        })
+    }
+}
+
+/// Leaves only some arms. The error is the unknown one and a message.
+fn retain<A>(of: &mut IndexMap<String, A>, arms: &[String]) -> Result<(), (String, String)> {
+    if let Some(unknown) = arms.iter().find(|arm| !of.contains_key(*arm)) {
+        return Err((unknown.clone(), format!("there is no such arm; allowed is {}", one_of(of.keys()))));
+    }
+    of.retain(|name, _| arms.contains(name));
+    Ok(())
 }
 
 /// One step of the path to a value.
@@ -205,6 +243,22 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
+    /// Parses a file and applies the overrides of values.
+    fn read(text: &'a str, path: &'a Path, overrides: &Overrides) -> Result<Self, ScenarioError> {
+        let mut file = File::parse(text, path)?;
+        for set in &overrides.set {
+            file.change(format!("--set {set}"), set)?;
+        }
+        if let Some(repeats) = overrides.repeats {
+            file.change(format!("--repeats {repeats}"), &format!("repeats={repeats}"))?;
+        }
+        if let Some(duration) = overrides.duration {
+            let duration = humantime::format_duration(duration);
+            file.change(format!("--duration {duration}"), &format!("duration={duration}"))?;
+        }
+        Ok(file)
+    }
+
     fn parse(text: &'a str, path: &'a Path) -> Result<Self, ScenarioError> {
         let syntax = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
@@ -227,12 +281,21 @@ impl<'a> File<'a> {
         }
     }
 
-    fn deserialise(&self) -> Result<Scenario, ScenarioError> {
-        serde_path_to_error::deserialize(complete(&self.values)).map_err(|error| {
+    fn deserialise<T: DeserializeOwned>(&self, values: &Value) -> Result<T, ScenarioError> {
+        serde_path_to_error::deserialize(values.clone()).map_err(|error: serde_path_to_error::Error<toml::de::Error>| {
             let keys: Vec<_> = error.path().iter().filter_map(key_of).collect();
             let message = explain(error.inner().message(), get(&self.values, &keys));
             ScenarioError::Key { place: self.place(&keys), key: dotted(&self.values, &keys), message }
         })
+    }
+
+    fn violates(&self, violation: Violation) -> ScenarioError {
+        let place = self.place(&self.keys(&violation.key));
+        ScenarioError::Value { place, violation: Box::new(violation) }
+    }
+
+    fn lacks_arm(&self, (arm, message): (String, String)) -> ScenarioError {
+        ScenarioError::Override { path: self.path.to_owned(), change: format!("--arms {arm}"), message }
     }
 
     /// The path that a dotted key names, as far as it leads.

@@ -296,11 +296,11 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-fn name(key: &str, name: &str) -> Result<(), Violation> {
+pub(crate) fn name(key: &str, name: &str) -> Result<(), Violation> {
     require(is_name(name), key, quoted(name), "letters, digits and `-`")
 }
 
-fn range<N: PartialOrd + Display>(
+pub(crate) fn range<N: PartialOrd + Display>(
     key: impl Into<String>,
     value: N,
     allowed: RangeInclusive<N>,
@@ -309,7 +309,7 @@ fn range<N: PartialOrd + Display>(
     require(allowed.contains(&value), key, value, text)
 }
 
-fn period(
+pub(crate) fn period(
     key: impl Into<String>,
     value: Duration,
     allowed: RangeInclusive<Duration>,
@@ -332,7 +332,7 @@ pub(crate) fn require(
     }
 }
 
-fn seconds(seconds: u64) -> Duration {
+pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
