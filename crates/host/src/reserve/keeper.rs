@@ -286,7 +286,8 @@ impl Keeper {
             self.pen = Some(pen);
         }
         if self.running.is_none() {
-            self.running = Some(Running::start().map_err(|error| {
+            let cpus = online_cpus().unwrap_or_default();
+            self.running = Some(Running::start(cpus).map_err(|error| {
                 Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
             })?);
         }
@@ -463,6 +464,7 @@ impl Keeper {
             efficiency_ratio: None,
             periods: 0,
             misses: 0,
+            stalls: 0,
             worst_miss_ns: 0,
             used_ns: 0,
             reserved_ns: 0,
@@ -574,12 +576,17 @@ fn if_alive(error: SchedError) -> Result<(), SchedError> {
 }
 
 impl Running {
-    fn start() -> Result<Running, StartError> {
+    fn start(cpus: Vec<u16>) -> Result<Running, StartError> {
         let (meter, Tidings { kicks, births, born }) = Meter::open()?;
         let (commands, receiver) = channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let controller =
-            Controller { slots: meter.slots.clone(), kicks, commands: receiver, wake: Arc::clone(&wake) };
+        let controller = Controller {
+            slots: meter.slots.clone(),
+            kicks,
+            commands: receiver,
+            wake: Arc::clone(&wake),
+            cpus,
+        };
         let thread = std::thread::Builder::new().name("dispatch".into()).spawn(move || controller.run())?;
         Ok(Running { meter, births, born, commands, wake, controller: Some(thread) })
     }
