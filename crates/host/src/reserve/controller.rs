@@ -4,9 +4,11 @@
 //! periods: a member on its own CPU loses some ten microseconds each time. A timer wakes it about as late, so it is set as much earlier;
 //! how much is learnt from each time.
 
+use super::enforce::Enforce;
 use super::meter::{Ring, Slots};
-use super::user::{Threads, User};
+use super::user::Threads;
 use crate::daemon::monotonic;
+use crate::guardian::Promise;
 use crate::sched::{self, Attributes, Policy};
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
@@ -16,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
 /// Most of a CPU, if periods are very short; a millisecond at a time.
 const OWN: Attributes = Attributes {
@@ -27,6 +29,9 @@ const OWN: Attributes = Attributes {
 const ELSE: Attributes = Attributes::fifo(99);
 /// How often the wall clock is looked at, in nanoseconds.
 const ALIGN: u64 = 1_000_000_000;
+/// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
+const PROMISE: u64 = 1_500_000_000;
+const BACK: u64 = 500_000_000;
 
 /// What the controller is told.
 pub(super) enum Command {
@@ -59,6 +64,10 @@ pub(super) struct Controller {
     pub(super) wake: Arc<OwnedFd>,
     /// The CPUs there are.
     pub(super) cpus: Vec<u16>,
+    /// What schedules the members.
+    pub(super) enforcer: Box<dyn Enforce>,
+    /// Told when we will be back.
+    pub(super) promise: Promise,
 }
 
 /// How readings are taken.
@@ -77,12 +86,13 @@ impl Meter for Gauge<'_> {
 impl Controller {
     /// Dispatches until nobody can send commands any more.
     pub(super) fn run(self) {
+        let Controller { slots, kicks, commands, wake, cpus, enforcer, promise } = self;
         let mut work = Work {
-            cpus: self.cpus.iter().map(|cpu| (*cpu, 0)).collect(),
+            cpus: cpus.iter().map(|cpu| (*cpu, 0)).collect(),
             at: None,
             dispatcher: Dispatcher::new(wall_offset()),
             aligned: monotonic(),
-            user: User::default(),
+            enforcer,
             of: BTreeMap::new(),
             periods: BTreeMap::new(),
             troubles: BTreeMap::new(),
@@ -91,33 +101,39 @@ impl Controller {
             lag: Early::here(),
             ended: None,
         };
+        let mut promised = 0;
         work.settle();
-        while self.take_commands(&mut work) {
-            let due = work.tell(&self.slots);
-            let timeout = due.map(|due| until(work.alarm(due)));
-            let mut fds = [
-                PollFd::new(&*self.wake, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.kicks.fd(), PollFlags::IN),
-            ];
+        while take_commands(&mut work, &commands, &wake, &slots) {
+            let due = work.tell(&slots);
+            let alarm = due.map(|due| work.alarm(due));
+            let now = monotonic();
+            if work.of.is_empty() != (promised == 0) || (promised > 0 && promised < now.0 + PROMISE - BACK) {
+                promised = if work.of.is_empty() { 0 } else { now.0 + PROMISE };
+                promise.until(promised);
+            }
+            let timeout = alarm.map(|alarm| until(alarm.min(now.plus(BACK))));
+            let mut fds =
+                [PollFd::new(&*wake, PollFlags::IN), PollFd::from_borrowed_fd(kicks.fd(), PollFlags::IN)];
             // An interruption is as good as a reason.
-            let woken_by_timer = poll(&mut fds, timeout.as_ref()) == Ok(0);
-            let kicked = !fds[1].revents().is_empty();
-            if kicked {
-                self.kicks.drain();
+            let by_timer =
+                poll(&mut fds, timeout.as_ref()) == Ok(0) && alarm.is_some_and(|at| at <= monotonic());
+            if !fds[1].revents().is_empty() {
+                kicks.drain();
             }
-            work.decide(&self.slots, due.filter(|_| woken_by_timer));
+            work.decide(&slots, due.filter(|_| by_timer));
         }
+        promise.until(0);
     }
+}
 
-    /// Whether there may be more.
-    fn take_commands(&self, work: &mut Work) -> bool {
-        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-        loop {
-            match self.commands.try_recv() {
-                Ok(command) => work.obey(command, &self.slots),
-                Err(std::sync::mpsc::TryRecvError::Empty) => return true,
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => return false,
-            }
+/// Does what is told; whether more may come.
+fn take_commands(work: &mut Work, commands: &Receiver<Command>, wake: &OwnedFd, slots: &Slots) -> bool {
+    let _ = rustix::io::read(wake, &mut [0; 8]);
+    loop {
+        match commands.try_recv() {
+            Ok(command) => work.obey(command, slots),
+            Err(TryRecvError::Empty) => return true,
+            Err(TryRecvError::Disconnected) => return false,
         }
     }
 }
@@ -126,7 +142,7 @@ struct Work {
     dispatcher: Dispatcher,
     /// When the wall clock was last looked at.
     aligned: Time,
-    user: User,
+    enforcer: Box<dyn Enforce>,
     /// The slot of each member.
     of: BTreeMap<Member, usize>,
     /// The CPU and period of each member.
@@ -200,14 +216,14 @@ impl Work {
         match command {
             Command::Set { member, cpu, slot, reservation, threads } => {
                 self.of.insert(member, slot);
-                let result = self.user.hold(member, threads);
+                let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
                 self.count(member, Some((cpu, reservation.period_ns)));
                 let gauge = Gauge { slots, of: &self.of, now };
                 self.dispatcher.set(now, member, cpu, reservation, &gauge);
             }
             Command::Threads { member, threads } => {
-                let result = self.user.hold(member, threads);
+                let result = self.enforcer.hold(member, None, threads);
                 self.note(member, result);
             }
             Command::Pause { member, paused } => {
@@ -216,7 +232,7 @@ impl Work {
             }
             Command::Remove { member, done } => {
                 self.dispatcher.remove(member);
-                self.user.forget(member);
+                self.enforcer.forget(member);
                 self.troubles.remove(&member);
                 self.count(member, None);
                 if let Some(slot) = self.of.remove(&member) {
@@ -289,7 +305,7 @@ impl Work {
 
     fn carry_out(&mut self) {
         while let Some(dispatch) = self.dispatcher.poll_action() {
-            let result = self.user.apply(dispatch);
+            let result = self.enforcer.apply(dispatch);
             self.note(dispatch.member, result);
         }
     }
