@@ -5,6 +5,7 @@ mod fleet;
 mod followed;
 mod lock;
 mod look;
+mod reserved;
 mod supervisor;
 mod token;
 mod turn;
@@ -127,6 +128,8 @@ pub struct Daemon {
     budgets_stale: bool,
     /// Ends before the guardian does.
     reserves: Option<Reserves>,
+    /// Whether real-time budgets leave room for reservations.
+    reserves_room: bool,
     guardian: Option<Arc<Guardian>>,
     recordings: Recordings,
     control: Control,
@@ -197,7 +200,7 @@ impl Daemon {
         }
         let start_reserves = |guardian: &Arc<Guardian>| {
             let (settings, own_cpus) = (&config.settings.reserve, &config.settings.daemon.cpus);
-            Reserves::start(settings, own_cpus, hierarchy.clone(), Arc::clone(guardian))
+            Reserves::start(settings, own_cpus, hierarchy.clone(), Arc::clone(guardian), mailbox.clone())
         };
         let reserves = guardian.as_ref().map(start_reserves).transpose().map_err(DaemonError::Threads)?;
         let kit = Kit { hierarchy: hierarchy.clone(), probes: bpf.read_probes(), mailbox: mailbox.clone() };
@@ -217,6 +220,7 @@ impl Daemon {
             budget: None,
             budgets_stale: false,
             reserves,
+            reserves_room: false,
             guardian,
             recordings,
             control,

@@ -5,6 +5,8 @@
 //! `docs/reservations.md` says what is done to a target and why.
 
 mod controller;
+mod deadline;
+mod enforce;
 mod held;
 mod keeper;
 mod meter;
@@ -13,11 +15,15 @@ mod target;
 mod told;
 mod user;
 
+pub use enforce::ReserveMechanism;
+pub(crate) use pen::make_room;
 pub(crate) use target::Vm;
 
+use crate::bpf::BpfError;
 use crate::cgroup::Hierarchy;
 use crate::control::ReservationRequest;
 use crate::guardian::Guardian;
+use crate::watch::Mailbox;
 use keeper::Keeper;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
@@ -31,6 +37,8 @@ use std::thread::JoinHandle;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReserveSettings {
+    /// How reservations are kept; "auto", "user" or "deadline".
+    pub mechanism: ReserveMechanism,
     /// The part of each CPU that can't be reserved: the administrator's reserve (VSched §3.3), for everything without a reservation. 0.01
     /// to 0.95.
     pub spare: f64,
@@ -40,7 +48,7 @@ pub struct ReserveSettings {
 
 impl Default for ReserveSettings {
     fn default() -> Self {
-        ReserveSettings { spare: 0.05, cpus: Vec::new() }
+        ReserveSettings { mechanism: ReserveMechanism::Auto, spare: 0.05, cpus: Vec::new() }
     }
 }
 
@@ -50,6 +58,14 @@ enum Order {
     Ask(ReservationRequest, Vec<Vm>),
     /// The VMs that the daemon follows have changed.
     Vms(Vec<Vm>),
+}
+
+impl ReserveSettings {
+    /// The part of a CPU that reserved targets may use in real time: between what can be reserved and the whole, for who runs a little too
+    /// long is not to be throttled.
+    pub(crate) fn real_time(&self) -> f64 {
+        1.0 - self.spare / 2.0
+    }
 }
 
 /// Orders that may wait.
@@ -69,10 +85,11 @@ impl Reserves {
         own_cpus: &[u16],
         hierarchy: Hierarchy,
         guardian: Arc<Guardian>,
+        mailbox: Mailbox,
     ) -> io::Result<Reserves> {
         let (orders, receiver) = sync_channel(CAPACITY);
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let keeper = Keeper::new(settings, own_cpus, hierarchy, guardian)?;
+        let keeper = Keeper::new(settings, own_cpus, hierarchy, guardian, mailbox)?;
         let bell = Arc::clone(&wake);
         let thread =
             std::thread::Builder::new().name("reserve".into()).spawn(move || keeper.run(&receiver, &bell))?;
@@ -107,6 +124,14 @@ impl Drop for Reserves {
             let _ = thread.join();
         }
     }
+}
+
+/// Loads and attaches the meter for a moment.
+///
+/// # Errors
+/// The kernel refuses, and why.
+pub(crate) fn probe() -> Result<(), BpfError> {
+    meter::Meter::open().map(drop)
 }
 
 /// Makes an eventfd readable.

@@ -90,6 +90,9 @@ pub struct Reservation {
     pub periods: u64,
     /// Of these, those at whose end the target was runnable and had not got its slice.
     pub misses: u64,
+    /// Of the misses, those in periods in which the machine stood still: the dispatcher itself came late.
+    #[serde(default)]
+    pub stalls: u64,
     /// The most of a slice that was missing at the end of a period.
     pub worst_miss_ns: u64,
     /// CPU time used in its slices.

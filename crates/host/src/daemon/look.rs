@@ -1,18 +1,20 @@
 //! Answers those who look in.
 
 use super::followed::Followed;
-use super::{Daemon, monotonic};
+use super::{Daemon, DaemonError, monotonic};
 use crate::cgroup::RealTimeRule;
 use crate::control::{
-    self, RecordRequest, Refusal, RefusalKind, Request, SourceStatus, Status, StatusRequest, VmFacts,
+    self, RecordRequest, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts,
 };
 use crate::identity::Identity;
-use crate::reserve;
 use crate::status::{DaemonFacts, status};
 
 impl Daemon {
     /// Serves one of those who look in.
-    pub(super) fn answer(&mut self) {
+    ///
+    /// # Errors
+    /// The guardian does not answer.
+    pub(super) fn answer(&mut self) -> Result<(), DaemonError> {
         match self.control.next_request() {
             Some(Request::Status(request)) => {
                 let answer = self.status(&request);
@@ -20,14 +22,11 @@ impl Daemon {
             }
             Some(Request::Record(request)) => self.begin_recording(request),
             Some(Request::Reservation(request)) => {
-                let Some(reserves) = &self.reserves else {
-                    let message = "this daemon only observes, and changes nothing; run it without --observe";
-                    return request.answer(Err(Refusal::new(RefusalKind::Unavailable, message)));
-                };
-                reserves.ask(request, self.reservable());
+                return self.about_reservation(request);
             }
             None => {}
         }
+        Ok(())
     }
 
     /// Begins a recording in the middle of the daemon's life. It is completed when the client closes its half of the connection, or when the
@@ -42,16 +41,6 @@ impl Daemon {
         if let Err(error) = self.recordings.begin(client, &self.engine, vms) {
             tracing::warn!("{error}");
         }
-    }
-
-    /// The VMs that can have reservations.
-    pub(super) fn reservable(&self) -> Vec<reserve::Vm> {
-        let vm = |vm: &Followed| reserve::Vm {
-            name: vm.name.clone(),
-            pid: vm.qemu.pid,
-            vcpus: vm.qemu.vcpus.iter().map(|(_, thread)| thread.tid).collect(),
-        };
-        self.vms.iter().map(vm).collect()
     }
 
     fn status(&mut self, request: &StatusRequest) -> Result<Status, Refusal> {

@@ -2,10 +2,12 @@
 
 use super::Order;
 use super::controller::{Command, Controller, Report};
+use super::deadline::Deadline;
+use super::enforce::{Enforce, ReserveMechanism};
 use super::held::{HeldProcess, HeldThread, HoldError, Original};
 use super::meter::{Birth, Meter, Ring, SLOTS, Tidings};
 use super::target::{Found, Vm, is_ready, threads_of};
-use super::user::Threads;
+use super::user::{Role, Threads, User};
 use super::{ReserveSettings, pen, ring, told};
 use crate::cgroup::{Group, Hierarchy};
 use crate::control::{self, Answer, Query, Refusal, RefusalKind, Reserve, SCHEMA, Target};
@@ -13,6 +15,7 @@ use crate::daemon::monotonic;
 use crate::guardian::Guardian;
 use crate::realtime;
 use crate::sched::{self, SchedError, ThreadId};
+use crate::watch::{Mailbox, News};
 use frontdesk_engine::reservation::{
     Admission, MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, Member, Reservation, TargetId, WHOLE_CPU,
 };
@@ -36,6 +39,11 @@ const ENDED_MOST: usize = 16;
 
 /// The keeper.
 pub(super) struct Keeper {
+    mechanism: ReserveMechanism,
+    /// What the group of all that has reservations may use of each CPU in real time.
+    real_time: f64,
+    /// Where the daemon's loop hears which VMs have reservations.
+    mailbox: Mailbox,
     hierarchy: Hierarchy,
     guardian: Arc<Guardian>,
     /// The daemon and its guardian.
@@ -65,6 +73,8 @@ struct Held {
     slots: Vec<usize>,
     processes: Vec<HeldProcess>,
     threads: Vec<HeldThread>,
+    /// Whether its threads are to be on the CPUs of their members.
+    pins: bool,
     /// Whether its threads were put on the CPUs of their members.
     pinned: bool,
     paused: bool,
@@ -87,6 +97,7 @@ impl Keeper {
         own_cpus: &[u16],
         hierarchy: Hierarchy,
         guardian: Arc<Guardian>,
+        mailbox: Mailbox,
     ) -> std::io::Result<Keeper> {
         let online = online_cpus()?;
         let wanted = |cpu: &u16| settings.cpus.is_empty() || settings.cpus.contains(cpu);
@@ -95,6 +106,9 @@ impl Keeper {
         let spare = u64::try_from(spare.as_nanos()).unwrap_or(WHOLE_CPU);
         let own = [std::process::id(), guardian.pid()].map(|pid| i32::try_from(pid).unwrap_or(0));
         Ok(Keeper {
+            mechanism: settings.mechanism.on(&hierarchy),
+            real_time: settings.real_time(),
+            mailbox,
             hierarchy,
             guardian,
             own: own.into(),
@@ -124,6 +138,11 @@ impl Keeper {
                 match orders.try_recv() {
                     Ok(Order::Ask(request, vms)) => {
                         let answer = self.answer(&request.query, &vms);
+                        if let Query::Reserve(Reserve { target: Target::Vm(_), .. })
+                        | Query::Release { target: Target::Vm(_) } = &request.query
+                        {
+                            self.tell_reserved();
+                        }
                         request.answer(answer);
                     }
                     Ok(Order::Vms(vms)) => self.renew(&vms),
@@ -132,6 +151,15 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Tells the daemon's loop which VMs have reservations: it does not boost them.
+    fn tell_reserved(&self) {
+        let names = self.targets.iter().filter_map(|held| match &held.target {
+            Target::Vm(name) => Some(name.clone()),
+            _ => None,
+        });
+        self.mailbox.post(News::Reserved(names.collect()));
     }
 
     fn wait(&self, wake: &OwnedFd) {
@@ -192,7 +220,7 @@ impl Keeper {
         }
         let moved = cpus != held.cpus;
         held.cpus = cpus;
-        if moved {
+        if moved && self.mechanism != ReserveMechanism::Deadline {
             held.pin();
             self.see_all_switch(index);
         }
@@ -211,6 +239,9 @@ impl Keeper {
                 return Err(Refusal::new(RefusalKind::Overlapping, message));
             }
         }
+        if self.mechanism == ReserveMechanism::Deadline {
+            suits_deadline(&found, reservation)?;
+        }
         let id = TargetId(self.next);
         self.next = self.next.wrapping_add(1);
         let admitted = self.admission.admit(id, reservation, found.members());
@@ -226,6 +257,7 @@ impl Keeper {
             slots,
             processes: Vec::new(),
             threads: Vec::new(),
+            pins: self.mechanism != ReserveMechanism::Deadline,
             pinned: false,
             paused: false,
             trouble: None,
@@ -272,21 +304,26 @@ impl Keeper {
         if held.reservation.hard {
             may_stop(held, &self.guardian).map_err(|error| failed(&error))?;
         }
-        held.pin();
+        // The kernel refuses `SCHED_DEADLINE` to a thread that can't run everywhere.
+        if self.mechanism != ReserveMechanism::Deadline {
+            held.pin();
+        }
         Ok(())
     }
 
     /// Starts what runs while there are reservations.
     fn start(&mut self) -> Result<(), Refusal> {
         if self.pen.is_none() {
-            // Between what can be reserved and the whole CPU, for who runs a little too long is not to be throttled.
-            let real_time = (1.0 + told::ratio(self.capacity)) / 2.0;
-            let pen =
-                pen::make(&self.hierarchy, real_time, &self.guardian).map_err(|error| failed(&error))?;
+            let pen = match self.mechanism {
+                ReserveMechanism::Deadline => None,
+                _ => pen::make(&self.hierarchy, self.real_time, &self.guardian)
+                    .map_err(|error| failed(&error))?,
+            };
             self.pen = Some(pen);
         }
         if self.running.is_none() {
-            self.running = Some(Running::start().map_err(|error| {
+            let cpus = online_cpus().unwrap_or_default();
+            self.running = Some(Running::start(self.mechanism, cpus, &self.guardian).map_err(|error| {
                 Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
             })?);
         }
@@ -296,7 +333,12 @@ impl Keeper {
     /// Makes the members be counted: one that runs already is seen when it is switched to the next time, so it is switched from now, by
     /// running in its place.
     fn see_all_switch(&self, index: usize) {
-        for cpu in &self.targets[index].cpus {
+        // Those under `SCHED_DEADLINE` may be anywhere.
+        let cpus = match self.mechanism {
+            ReserveMechanism::Deadline => &self.cpus,
+            _ => &self.targets[index].cpus,
+        };
+        for cpu in cpus {
             if let Err(error) = realtime::pin(&[*cpu]) {
                 tracing::debug!("a member is counted from its next switch on: {error}");
             }
@@ -395,10 +437,14 @@ impl Keeper {
             held.processes.retain(|process| !has_ended(process));
             if held.processes.is_empty() {
                 let mut told = self.tell(&self.targets[index], &self.reports());
+                let vm = matches!(told.target, Target::Vm(_));
                 told.trouble = Some("it has ended, and its reservation with it".into());
                 tracing::info!(target = %told.target, "a target has ended, and its reservation with it");
                 self.ended.push_back((monotonic().0, told));
                 self.release(index);
+                if vm {
+                    self.tell_reserved();
+                }
                 continue;
             }
             let before = held.threads.len();
@@ -458,11 +504,12 @@ impl Keeper {
             phase_ns,
             paused: held.paused,
             cpus: held.cpus.clone(),
-            mechanism: "user".into(),
+            mechanism: self.mechanism.name().into(),
             host_ratio: told::ratio(held.reservation.utilisation()) * held.cpus.len() as f64 / whole,
             efficiency_ratio: None,
             periods: 0,
             misses: 0,
+            stalls: 0,
             worst_miss_ns: 0,
             used_ns: 0,
             reserved_ns: 0,
@@ -481,7 +528,7 @@ impl Keeper {
             schema: SCHEMA,
             at_ns: monotonic().0,
             acting: true,
-            mechanism: "user".into(),
+            mechanism: self.mechanism.name().into(),
             reserve_ratio: 1.0 - told::ratio(self.capacity),
             min_period_ns: MIN_PERIOD_NS,
             max_period_ns: MAX_PERIOD_NS,
@@ -527,7 +574,10 @@ impl Held {
         let Some(original) = original else { return Ok(()) };
         let part = self.found.part(thread);
         self.threads.push(HeldThread::take(part, original, guardian)?);
-        meter.add(thread.tid, self.slots[part.member])?;
+        // Of a VM under `SCHED_DEADLINE` the emulator is anywhere, and not counted: a slot counts one CPU.
+        if part.role == Role::Worker || self.pins {
+            meter.add(thread.tid, self.slots[part.member])?;
+        }
         if self.pinned {
             sched::set_affinity(thread.tid, &[self.cpus[part.member]]).or_else(if_alive)?;
         }
@@ -574,12 +624,28 @@ fn if_alive(error: SchedError) -> Result<(), SchedError> {
 }
 
 impl Running {
-    fn start() -> Result<Running, StartError> {
+    fn start(
+        mechanism: ReserveMechanism,
+        cpus: Vec<u16>,
+        guardian: &Guardian,
+    ) -> Result<Running, StartError> {
+        let enforcer: Box<dyn Enforce> = match mechanism {
+            ReserveMechanism::Deadline => Box::new(Deadline::default()),
+            _ => Box::new(User::default()),
+        };
+        let promise = guardian.promise()?;
         let (meter, Tidings { kicks, births, born }) = Meter::open()?;
         let (commands, receiver) = channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let controller =
-            Controller { slots: meter.slots.clone(), kicks, commands: receiver, wake: Arc::clone(&wake) };
+        let controller = Controller {
+            slots: meter.slots.clone(),
+            kicks,
+            commands: receiver,
+            wake: Arc::clone(&wake),
+            cpus,
+            enforcer,
+            promise,
+        };
         let thread = std::thread::Builder::new().name("dispatch".into()).spawn(move || controller.run())?;
         Ok(Running { meter, births, born, commands, wake, controller: Some(thread) })
     }
@@ -610,6 +676,22 @@ enum StartError {
     Thread(#[from] std::io::Error),
     #[error("can't make an eventfd: {0}")]
     Eventfd(#[from] rustix::io::Errno),
+}
+
+/// The kernel reserves for single threads, in phases of its own.
+fn suits_deadline(found: &Found, reservation: Reservation) -> Result<(), Refusal> {
+    let unsuitable = |message: &str| Err(Refusal::new(RefusalKind::Unsuitable, message));
+    if reservation.phase_ns.is_some() {
+        return unsuitable(
+            "SCHED_DEADLINE chooses the phase of periods itself; reserve.mechanism = \"user\" aligns them",
+        );
+    }
+    if found.vcpus.is_empty() && found.threads()?.len() > 1 {
+        return unsuitable(
+            "it has several threads, and SCHED_DEADLINE reserves for each alone; reserve.mechanism = \"user\" reserves for all together",
+        );
+    }
+    Ok(())
 }
 
 fn failed(error: &HoldError) -> Refusal {

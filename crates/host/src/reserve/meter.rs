@@ -74,6 +74,11 @@ impl Slots {
         }
     }
 
+    /// Whether a member runs right now.
+    pub(super) fn is_running(&self, index: usize) -> bool {
+        self.slot(index).is_some_and(|slot| slot.since.load(Ordering::Acquire) != 0)
+    }
+
     /// CPU time at which the slice of a member ends, as told last.
     pub(super) fn ends(&self, index: usize) -> u64 {
         self.slot(index).map_or(0, |slot| slot.ends.load(Ordering::Relaxed))

@@ -10,10 +10,23 @@ use crate::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, Version};
 use crate::guardian::{Guardian, Undo};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const NAME: &str = "frontdesk-reserved";
 const PERIOD_US: u64 = 1_000_000;
 const THROTTLE: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+
+/// Lets the real-time budget of the group fit in beside those of others: the root's must hold all of them, and the throttle the root's. Each
+/// group is still throttled by its own.
+pub(crate) fn make_room(hierarchy: &Hierarchy, guardian: &Guardian) -> Result<(), String> {
+    if hierarchy.real_time() != RealTimeRule::Budget {
+        return Ok(());
+    }
+    [Path::new(THROTTLE), &hierarchy.mount().join("cpu.rt_runtime_us")]
+        .into_iter()
+        .try_for_each(|file| change(file, PERIOD_US.to_string(), guardian))
+        .map_err(|error| error.to_string())
+}
 
 /// Makes the group; `None` where there is none to make. It may use this part of each CPU in real time.
 pub(super) fn make(
@@ -24,16 +37,10 @@ pub(super) fn make(
     if hierarchy.version() == Version::V2 {
         return Ok(None);
     }
-    if hierarchy.real_time() == RealTimeRule::Budget {
-        // The budgets of its children must fit into the root's, and all within the throttle.
-        for file in [Path::new(THROTTLE), &hierarchy.mount().join("cpu.rt_runtime_us")] {
-            change(file, PERIOD_US.to_string(), guardian)?;
-        }
-    }
     let group = hierarchy.root_group().create(NAME, guardian)?;
     change(&group.dir().join("cpu.idle"), "1".into(), guardian)?;
     if hierarchy.real_time() == RealTimeRule::Budget {
-        let runtime = std::time::Duration::from_micros(PERIOD_US).mul_f64(real_time).as_micros();
+        let runtime = Duration::from_micros(PERIOD_US).mul_f64(real_time).as_micros();
         change(&group.dir().join("cpu.rt_runtime_us"), runtime.to_string(), guardian)?;
     }
     Ok(Some(group))

@@ -47,6 +47,7 @@ pub(super) fn account(into: &mut control::Reservation, reports: &[&Report]) {
     };
     into.periods = reports.iter().map(|report| report.account.periods).max().unwrap_or(0);
     into.misses = sum(|account| account.missed);
+    into.stalls = sum(|account| account.stalled);
     into.worst_miss_ns = worst(|account| &account.shortfall);
     into.used_ns = sum(|account| account.used_ns);
     into.reserved_ns = sum(|account| account.reserved_ns);

@@ -1,8 +1,8 @@
 //! Reservations by real-time priority: who is to run gets a priority of its own, who has used up its slice none (VSched §3.2).
 
+use super::enforce::Enforce;
 use crate::sched::{self, Attributes, Policy, SchedError};
-use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member};
-use rustix::process::Pid;
+use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation};
 use std::collections::BTreeMap;
 
 /// Below the daemon (50), its guardian (60) and the host's interrupt threads (50); above boosts (1 and 2).
@@ -38,50 +38,38 @@ pub(super) struct User {
     members: BTreeMap<Member, Held>,
 }
 
-impl User {
-    /// From now on these are the threads of a member. They are scheduled as the member is at the next [`apply`](Self::apply), or at once
-    /// if it has been dispatched already.
-    pub(super) fn hold(&mut self, member: Member, threads: Threads) -> Result<(), SchedError> {
-        let held = self.members.entry(member).or_insert(Held {
-            threads: Threads::default(),
-            kind: None,
-            stopped: false,
-        });
+impl Enforce for User {
+    /// New threads are scheduled at the next [`apply`](Self::apply), or at once if the member has been dispatched already.
+    fn hold(&mut self, member: Member, _: Option<Reservation>, threads: Threads) -> Result<(), SchedError> {
+        let fresh = Held { threads: Threads::default(), kind: None, stopped: false };
+        let held = self.members.entry(member).or_insert(fresh);
         let known = std::mem::replace(&mut held.threads, threads);
         let Some(kind) = held.kind else { return Ok(()) };
         let new = held.threads.all.iter().filter(|thread| !known.all.contains(thread));
         new.copied().try_for_each(|thread| schedule(thread, held.threads.all.len(), kind))
     }
 
-    /// Forgets a member, which goes on as it is; one that is stopped continues.
-    pub(super) fn forget(&mut self, member: Member) {
+    fn forget(&mut self, member: Member) {
         if let Some(held) = self.members.remove(&member)
             && held.stopped
         {
-            held.signal(libc::SIGCONT);
+            signal(&held.threads, libc::SIGCONT);
         }
     }
 
-    /// Schedules a member as the dispatcher says. One that is not held is no error.
-    ///
-    /// # Errors
-    /// The kernel refuses. Threads that have ended need nothing.
-    pub(super) fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
+    fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
         let Dispatch { member, kind, .. } = dispatch;
         let Some(held) = self.members.get_mut(&member) else { return Ok(()) };
-        let before = held.kind.replace(kind);
-        match kind {
-            DispatchKind::Stop => {}
-            _ if before == Some(kind) => {}
-            _ => {
-                let count = held.threads.all.len();
-                held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
-            }
+        if held.kind.replace(kind) != Some(kind) && kind != DispatchKind::Stop {
+            let count = held.threads.all.len();
+            held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
         }
         self.stop_or_continue(member);
         Ok(())
     }
+}
 
+impl User {
     /// A process is stopped as a whole: only when all members of its target are to stop.
     fn stop_or_continue(&mut self, member: Member) {
         let range = Member { index: 0, ..member }..=Member { index: u16::MAX, ..member };
@@ -89,22 +77,19 @@ impl User {
         for (_, held) in self.members.range_mut(range) {
             if held.stopped != stop {
                 held.stopped = stop;
-                held.signal(if stop { libc::SIGSTOP } else { libc::SIGCONT });
+                signal(&held.threads, if stop { libc::SIGSTOP } else { libc::SIGCONT });
             }
         }
     }
 }
 
-impl Held {
-    /// Sends a signal to each process. It is a worker that gets it, for that is what is to stop at once.
-    fn signal(&self, signal: i32) {
-        let mut last = None;
-        let workers = self.threads.all.iter().filter(|(_, _, role)| *role == Role::Worker);
-        for (pid, tid, _) in workers {
-            if last.replace(*pid) != Some(*pid) && Pid::from_raw(*pid).is_some() {
-                // SAFETY: sends a signal; of a process that has ended nothing is left to stop.
-                unsafe { libc::syscall(libc::SYS_tgkill, *pid, *tid, signal) };
-            }
+/// Sends a signal to each process. It is a worker that gets it, for that is what is to stop at once.
+pub(super) fn signal(threads: &Threads, signal: i32) {
+    let mut last = None;
+    for (pid, tid, _) in threads.all.iter().filter(|(_, _, role)| *role == Role::Worker) {
+        if last.replace(*pid) != Some(*pid) {
+            // SAFETY: sends a signal; of a process that has ended nothing is left to stop.
+            unsafe { libc::syscall(libc::SYS_tgkill, *pid, *tid, signal) };
         }
     }
 }
@@ -130,5 +115,5 @@ fn schedule((_, tid, role): (i32, i32, Role), threads: usize, kind: DispatchKind
 }
 
 /// Only when nothing else runs.
-pub(super) const LEFTOVER: Attributes =
+const LEFTOVER: Attributes =
     Attributes { policy: Policy::Idle { nice: 0, slice_ns: 0 }, reset_on_fork: true };

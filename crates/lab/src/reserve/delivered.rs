@@ -28,9 +28,7 @@ pub(super) struct Target {
 /// What a process got in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Got {
-    /// CPU time in which it got on.
-    pub(super) delivered: u64,
-    /// CPU time that the kernel charged it for.
+    /// CPU time that the kernel charged it for: interrupts count, and stalls.
     pub(super) charged: u64,
     /// Whether the machine stalled in the period.
     pub(super) stall: bool,
@@ -49,7 +47,7 @@ pub(super) struct Numbers {
     pub(super) miss_ms: Vec<f64>,
     /// The most of that, in percent of the slice.
     pub(super) miss_time: f64,
-    /// What was delivered in each period, in percent of the slice, ascending.
+    /// What it was charged for in each period, in percent of the slice, ascending.
     pub(super) delivered: Vec<f64>,
 }
 
@@ -70,17 +68,14 @@ fn per_period(runs: &[Run], begin: u64, end: u64, period: u64) -> Vec<u64> {
     periods
 }
 
-/// Gaps in which the process had the CPU and did not get on are counted as runs.
+/// The runs with what the process was charged for after each: interrupts, and stalls.
 fn charged(runs: &[Run]) -> Vec<Run> {
-    let mut joined: Vec<Run> = Vec::new();
-    for (index, run) in runs.iter().enumerate() {
-        let before = index.checked_sub(1).and_then(|index| runs.get(index));
-        match joined.last_mut() {
-            Some(last) if before.is_some_and(|before| is_charged(before, run)) => last.to = run.to,
-            _ => joined.push(*run),
-        }
-    }
-    joined
+    let next = runs.iter().skip(1).map(|run| run.from).chain([u64::MAX]);
+    let longer = runs.iter().zip(next).map(|(run, next)| {
+        let to = run.to.saturating_add(run.stalled).min(next);
+        Run { to, ..*run }
+    });
+    longer.collect()
 }
 
 fn is_charged(run: &Run, next: &Run) -> bool {
@@ -96,11 +91,8 @@ pub(super) fn stalls(runs: &[Run]) -> Vec<(u64, u64)> {
 impl Target {
     /// What it got in each whole period before `end`. `stalls` are those of all processes, in any order.
     pub(super) fn got(&self, end: u64, stalls: &[(u64, u64)]) -> Vec<Got> {
-        let delivered = per_period(&self.runs, self.begin, end, self.period);
         let charged = per_period(&charged(&self.runs), self.begin, end, self.period);
-        let both = delivered.into_iter().zip(charged);
-        let got = both.map(|(delivered, charged)| Got { delivered, charged, stall: false });
-        let mut got: Vec<Got> = got.collect();
+        let mut got: Vec<Got> = charged.into_iter().map(|charged| Got { charged, stall: false }).collect();
         for (from, to) in stalls.iter().filter(|(_, to)| *to >= self.begin) {
             let first = usize::try_from(from.saturating_sub(self.begin) / self.period).unwrap_or(usize::MAX);
             let last = usize::try_from((to - self.begin) / self.period).unwrap_or(usize::MAX);
@@ -116,7 +108,7 @@ pub(super) fn numbers(targets: &[Target], end: u64, stalls: &[(u64, u64)]) -> Op
     let (mut missed, mut stalled) = (0, 0);
     for target in targets {
         for got in target.got(end, stalls) {
-            of.delivered.push(percent(got.delivered, target.slice));
+            of.delivered.push(percent(got.charged, target.slice));
             let missing = target.slice.saturating_sub(got.charged);
             if missing > MISS_NS && percent(missing, target.slice) > MISS_PART * 100.0 {
                 if got.stall {
@@ -199,9 +191,9 @@ mod tests {
         let runs = vec![stalled, run(1_300, 1_500)];
         assert_eq!(stalls(&runs), [(1_100 * US, 1_300 * US)]);
         let got = target(runs.clone()).got(2_000 * US, &[]);
-        assert_eq!(got, [Got { delivered: 300 * US, charged: 500 * US, stall: false }]);
+        assert_eq!(got, [Got { charged: 490 * US, stall: false }]);
         let found = numbers(&[target(runs)], 2_000 * US, &[]).unwrap();
-        assert_eq!((found.miss_rate, found.shortfall), (0.0, 40.0));
+        assert_eq!((found.miss_rate, found.shortfall), (0.0, 2.0));
         let short = Run { stalled: 9 * US, ..run(1_000, 1_100) };
         assert_eq!(stalls(&[short, run(1_110, 1_500)]), [], "an interrupt");
         assert_eq!(stalls(&[run(1_000, 1_100), run(1_300, 1_500)]), [], "another process ran");
