@@ -53,7 +53,9 @@ enum Command {
     Guardian,
     /// A process that the lab schedules; started by the lab itself.
     #[command(hide = true, name = frontdesk_lab::WORKER_ARGUMENT)]
-    Worker { arguments: Vec<String> },
+    Worker {
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// Its control socket in the folder of the run.
+pub(crate) const SOCKET: &str = "control.sock";
 /// The daemon restores every VM within this when it is told to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -53,12 +55,13 @@ pub(crate) struct DaemonProcess {
 }
 
 impl DaemonProcess {
-    /// Starts the daemon for the VMs with these QMP sockets and waits until it follows them.
+    /// Starts the daemon for the VMs with these QMP sockets and waits until it follows them. `settings` are tables of its configuration.
     pub(crate) fn start(
         frontdesk: &Path,
         run_dir: &Path,
         sockets: &[&Path],
         policy: &Config,
+        settings: &str,
         cpus: &[u16],
         act: bool,
     ) -> Result<DaemonProcess, DaemonProcessError> {
@@ -67,7 +70,7 @@ impl DaemonProcess {
         arguments.extend(sockets.iter().flat_map(|socket| ["--qmp".into(), socket.as_os_str().into()]));
         arguments.extend(cpus.iter().flat_map(|cpu| ["--cpu".into(), cpu.to_string().into()]));
         arguments.extend((!act).then(|| "--observe".into()));
-        let mut daemon = DaemonProcess::spawn(frontdesk, run_dir, policy, "", &arguments)?;
+        let mut daemon = DaemonProcess::spawn(frontdesk, run_dir, policy, settings, &arguments)?;
         daemon.recording = recording;
         daemon.hear(&format!("following {} VMs:", sockets.len()))?;
         Ok(daemon)
@@ -102,7 +105,7 @@ impl DaemonProcess {
         let mut command = Command::new(frontdesk);
         command.arg("run").arg("--config").arg(&config);
         // Its own, for the host may have a daemon that serves the usual one.
-        command.arg("--socket").arg(run_dir.join("control.sock")).args(arguments);
+        command.arg("--socket").arg(run_dir.join(SOCKET)).args(arguments);
         // A group of its own: Ctrl-C is for the lab, which then ends the daemon.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).process_group(0);
         let child = command.spawn().map_err(failed("start the daemon"))?;

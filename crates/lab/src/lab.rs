@@ -122,7 +122,17 @@ pub fn run(
         }
         let checks = summary::checks(scenario, &arms, &extra);
         let host = lab.host_info();
-        Ok((Outcome { scenario: scenario.name.clone(), host, arms, checks, tables: Vec::new(), figures: Vec::new() }, timelines))
+        Ok((
+            Outcome {
+                scenario: scenario.name.clone(),
+                host,
+                arms,
+                checks,
+                tables: Vec::new(),
+                figures: Vec::new(),
+            },
+            timelines,
+        ))
     });
     lab.tear_down()?;
     result

@@ -287,7 +287,11 @@ pub(crate) fn text_of(size: i32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 
-pub(crate) fn mesh<X, Y>(chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>, x: &str, y: &str) -> Drawn
+pub(crate) fn mesh<X, Y>(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>,
+    x: &str,
+    y: &str,
+) -> Drawn
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
     Y: Ranged<ValueType = f64> + ValueFormatter<f64>,

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod checks;
+mod experiment;
 mod figure;
 mod load;
 mod outcome;
@@ -13,8 +14,9 @@ mod study;
 mod timeline;
 mod validate;
 
-pub use load::{Experiment, Overrides, Place, ScenarioError};
+pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
+pub use load::{Overrides, Place, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
     Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser, Measure,

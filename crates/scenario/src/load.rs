@@ -1,7 +1,6 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
 use crate::scenario::{Scenario, Subject};
-use crate::study::Study;
 use crate::validate::{Violation, one_of};
 use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
@@ -142,7 +141,7 @@ impl Scenario {
         Scenario::of(&File::read(text, path, overrides)?, overrides)
     }
 
-    fn of(file: &File<'_>, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
+    pub(crate) fn of(file: &File<'_>, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
         let mut scenario: Scenario = file.deserialise(&complete(&file.values))?;
         scenario.validate().map_err(|violation| file.violates(violation))?;
         if !overrides.arms.is_empty() {
@@ -168,54 +167,8 @@ impl Scenario {
     }
 }
 
-impl Study {
-    fn of(file: &File<'_>, overrides: &Overrides) -> Result<Study, ScenarioError> {
-        let mut study: Study = file.deserialise(&file.values)?;
-        study.validate().map_err(|violation| file.violates(violation))?;
-        if !overrides.arms.is_empty() {
-            retain(&mut study.arms, &overrides.arms).map_err(|unknown| file.lacks_arm(unknown))?;
-            let kept = |arm: &String| study.arms.contains_key(arm);
-            study.checks.retain(|check| kept(&check.arm) && check.over.as_ref().is_none_or(kept));
-        }
-        Ok(study)
-    }
-}
-
-/// What a scenario file holds.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Experiment {
-    /// VMs and what runs in them.
-    Vms(Box<Scenario>),
-    /// Reservations on processes: a file with a table `study`.
-    Processes(Box<Study>),
-}
-
-impl Experiment {
-    /// Reads a scenario file of either kind, applies the overrides and validates what results.
-    ///
-    /// # Errors
-    /// As [`Scenario::load`].
-    pub fn load(path: &Path, overrides: &Overrides) -> Result<Experiment, ScenarioError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
-        Experiment::parse(&text, path, overrides)
-    }
-
-    /// Like [`Experiment::load`], from text; `path` is for messages only.
-    ///
-    /// # Errors
-    /// As [`Experiment::load`], except that nothing is read.
-    pub fn parse(text: &str, path: &Path, overrides: &Overrides) -> Result<Experiment, ScenarioError> {
-        let file = File::read(text, path, overrides)?;
-        Ok(match file.values.get("study") {
-            Some(_) => Experiment::Processes(Box::new(Study::of(&file, overrides)?)),
-            None => Experiment::Vms(Box::new(Scenario::of(&file, overrides)?)),
-        })
-    }
-}
-
 /// Leaves only some arms. The error is the unknown one and a message.
-fn retain<A>(of: &mut IndexMap<String, A>, arms: &[String]) -> Result<(), (String, String)> {
+pub(crate) fn retain<A>(of: &mut IndexMap<String, A>, arms: &[String]) -> Result<(), (String, String)> {
     if let Some(unknown) = arms.iter().find(|arm| !of.contains_key(*arm)) {
         return Err((unknown.clone(), format!("there is no such arm; allowed is {}", one_of(of.keys()))));
     }
@@ -231,20 +184,20 @@ enum Key {
 }
 
 /// A scenario file while it is read.
-struct File<'a> {
+pub(crate) struct File<'a> {
     path: &'a Path,
     text: &'a str,
     /// What the file has, with the places of everything in it.
     spans: Spanned<DeTable<'a>>,
     /// The same values, with the overrides applied.
-    values: Value,
+    pub(crate) values: Value,
     /// The overrides applied, as a reader knows them, and where they went.
     changes: Vec<(String, Vec<Key>)>,
 }
 
 impl<'a> File<'a> {
     /// Parses a file and applies the overrides of values.
-    fn read(text: &'a str, path: &'a Path, overrides: &Overrides) -> Result<Self, ScenarioError> {
+    pub(crate) fn read(text: &'a str, path: &'a Path, overrides: &Overrides) -> Result<Self, ScenarioError> {
         let mut file = File::parse(text, path)?;
         for set in &overrides.set {
             file.change(format!("--set {set}"), set)?;
@@ -281,20 +234,22 @@ impl<'a> File<'a> {
         }
     }
 
-    fn deserialise<T: DeserializeOwned>(&self, values: &Value) -> Result<T, ScenarioError> {
-        serde_path_to_error::deserialize(values.clone()).map_err(|error: serde_path_to_error::Error<toml::de::Error>| {
-            let keys: Vec<_> = error.path().iter().filter_map(key_of).collect();
-            let message = explain(error.inner().message(), get(&self.values, &keys));
-            ScenarioError::Key { place: self.place(&keys), key: dotted(&self.values, &keys), message }
-        })
+    pub(crate) fn deserialise<T: DeserializeOwned>(&self, values: &Value) -> Result<T, ScenarioError> {
+        serde_path_to_error::deserialize(values.clone()).map_err(
+            |error: serde_path_to_error::Error<toml::de::Error>| {
+                let keys: Vec<_> = error.path().iter().filter_map(key_of).collect();
+                let message = explain(error.inner().message(), get(&self.values, &keys));
+                ScenarioError::Key { place: self.place(&keys), key: dotted(&self.values, &keys), message }
+            },
+        )
     }
 
-    fn violates(&self, violation: Violation) -> ScenarioError {
+    pub(crate) fn violates(&self, violation: Violation) -> ScenarioError {
         let place = self.place(&self.keys(&violation.key));
         ScenarioError::Value { place, violation: Box::new(violation) }
     }
 
-    fn lacks_arm(&self, (arm, message): (String, String)) -> ScenarioError {
+    pub(crate) fn lacks_arm(&self, (arm, message): (String, String)) -> ScenarioError {
         ScenarioError::Override { path: self.path.to_owned(), change: format!("--arms {arm}"), message }
     }
 

@@ -1,15 +1,15 @@
 //! The other kind of scenario file: a study of reservations on processes of this host, without VMs (VSched §4 and §6).
 
-use crate::validate::{Violation, name, one_of, period, quoted, range, require, seconds};
 use crate::Bar;
+use crate::validate::{Violation, name, one_of, period, quoted, range, require, seconds};
 use humantime_serde::Serde;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// Shortest and longest period that a study may ask for.
-const PERIODS: [Duration; 2] = [Duration::from_micros(100), Duration::from_secs(60)];
+/// Shortest and longest period that may be asked for.
+const PERIODS: [Duration; 2] = [Duration::from_micros(100), Duration::from_secs(24 * 3600)];
 
 /// A study of reservations: processes that compute, reservations for them in several ways, and what they got.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub struct Study {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "[Serde<Duration>; 2]", into = "[Serde<Duration>; 2]")]
 pub struct PeriodSlice {
-    /// 100 us to 60 s.
+    /// 100 us to a day.
     pub period: Duration,
     /// Above 0, at most the period.
     pub slice: Duration,
@@ -324,7 +324,7 @@ fn validate_cases(cases: &[PeriodSlice]) -> Result<(), Violation> {
     Ok(())
 }
 
-fn validate_reservation(key: &str, of: PeriodSlice) -> Result<(), Violation> {
+pub(crate) fn validate_reservation(key: &str, of: PeriodSlice) -> Result<(), Violation> {
     period(format!("{key}.0"), of.period, PERIODS[0]..=PERIODS[1])?;
     period(format!("{key}.1"), of.slice, Duration::from_micros(10)..=of.period)
 }

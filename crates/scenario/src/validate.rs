@@ -1,6 +1,7 @@
 //! What a scenario must be beyond its types: ranges, names, references.
 
 use crate::scenario::{Daemon, Disk, LoadKind, LoadProfile, Scenario, Vm, WorkloadKind, protocol};
+use crate::study::validate_reservation;
 use frontdesk_engine::{Config, Protocol};
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -171,6 +172,14 @@ impl Scenario {
                 let allowed = "only in an arm with daemon = \"observe\" or \"act\"";
                 require(arm.daemon != Daemon::Off, key.as_str(), "given", allowed)?;
                 validate_policy(&key, policy)?;
+            }
+            for (vm, of) in &arm.reserve {
+                let key = format!("arms.{arm_name}.reserve.{vm}");
+                let entries = self.vms.iter().map(|vm| vm.name.as_str());
+                require(self.entry(vm).is_some(), key.as_str(), quoted(vm), one_of(entries))?;
+                let allowed = "only in an arm with daemon = \"act\"";
+                require(arm.daemon == Daemon::Act, key.as_str(), of, allowed)?;
+                validate_reservation(&key, *of)?;
             }
             for (index, stop) in arm.stop.iter().enumerate() {
                 let known = self.vms.iter().flat_map(|vm| {

@@ -3,9 +3,7 @@
 use super::followed::Followed;
 use super::{Daemon, DaemonError, monotonic};
 use crate::cgroup::RealTimeRule;
-use crate::control::{
-    self, RecordRequest, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts,
-};
+use crate::control::{self, RecordRequest, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts};
 use crate::identity::Identity;
 use crate::status::{DaemonFacts, status};
 

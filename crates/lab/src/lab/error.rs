@@ -47,7 +47,7 @@ pub enum LabError {
     Control(#[from] frontdesk_host::control::ClientError),
     #[error(transparent)]
     Sched(#[from] frontdesk_host::sched::SchedError),
-    #[error("the reservation {of} is not kept: {trouble}")]
+    #[error("the reservation for {of} is not kept: {trouble}")]
     Reservation { of: String, trouble: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },

@@ -90,7 +90,8 @@ mod tests {
         const MS: u64 = 1_000_000;
         let run = |from, to| Run { from, to, stalled: 0 };
         // A crumb right after the request is none of the slice of 2 ms.
-        let runs = [run(0, 2 * MS), run(50 * MS, 50 * MS + 5_000), run(51 * MS, 53 * MS), run(151 * MS, 153 * MS)];
+        let runs =
+            [run(0, 2 * MS), run(50 * MS, 50 * MS + 5_000), run(51 * MS, 53 * MS), run(151 * MS, 153 * MS)];
         let asked = |sent| Asked { sent, answered: sent, slice: 2 * MS };
         assert_eq!(reactions(&[asked(50 * MS), asked(100 * MS), asked(200 * MS)], &runs), [1.0, 51.0]);
     }

@@ -59,7 +59,9 @@ fn per_period(runs: &[Run], begin: u64, end: u64, period: u64) -> Vec<u64> {
         let mut at = run.from.max(begin);
         while at < run.to {
             let index = (at - begin) / period;
-            let Some(sum) = usize::try_from(index).ok().and_then(|index| periods.get_mut(index)) else { break };
+            let Some(sum) = usize::try_from(index).ok().and_then(|index| periods.get_mut(index)) else {
+                break;
+            };
             let until = run.to.min(begin + (index + 1) * period);
             *sum += until - at;
             at = until;

@@ -2,7 +2,7 @@
 
 use super::delivered::float;
 use crate::LabError;
-use crate::daemon::DaemonProcess;
+use crate::daemon::{DaemonProcess, SOCKET};
 use frontdesk_engine::Config;
 use frontdesk_host::cgroup::{Group, Hierarchy};
 use frontdesk_host::control::{Answer, ClientError, Query, Reservation, Reserve, Target, ask};
@@ -20,10 +20,17 @@ const WHOLE_SHARE: f64 = 10_000.0;
 
 /// Who keeps the reservations of an arm.
 pub(super) enum Enforcement {
-    Frontdesk { daemon: DaemonProcess, socket: PathBuf, hard: bool },
+    Frontdesk {
+        daemon: DaemonProcess,
+        socket: PathBuf,
+        hard: bool,
+    },
     Deadline,
     /// A control group for each process.
-    Weights { parent: Group, groups: Vec<(i32, Group)> },
+    Weights {
+        parent: Group,
+        groups: Vec<(i32, Group)>,
+    },
 }
 
 impl Enforcement {
@@ -43,7 +50,7 @@ impl Enforcement {
                 if let Some(started) = process_start_time(daemon.pid()) {
                     guardian.record(Undo::Process { pid: daemon.pid(), started })?;
                 }
-                Enforcement::Frontdesk { daemon, socket: run_dir.join("control.sock"), hard: arm.hard }
+                Enforcement::Frontdesk { daemon, socket: run_dir.join(SOCKET), hard: arm.hard }
             }
             Enforcer::SchedDeadline => Enforcement::Deadline,
             Enforcer::Weights => {
@@ -76,15 +83,13 @@ impl Enforcement {
                 // Aligned, so that we know when periods begin.
                 let target = Target::Process(pid);
                 let reserve = Reserve { target, period_ns, slice_ns, hard: *hard, phase_ns: Some(0) };
-                let told = reservation(socket, &Query::Reserve(reserve))?;
-                match told.trouble {
-                    Some(trouble) => Err(LabError::Reservation { of: of.to_string(), trouble }),
-                    None => Ok((boundary(period_ns), told.cpus.first().copied())),
-                }
+                let told = reserve_for(socket, reserve)?;
+                Ok((boundary(period_ns), told.cpus.first().copied()))
             }
             Enforcement::Deadline => {
                 let begin = monotonic().0;
-                let policy = Policy::Deadline { runtime_ns: slice_ns, deadline_ns: period_ns, period_ns, flags: 0 };
+                let policy =
+                    Policy::Deadline { runtime_ns: slice_ns, deadline_ns: period_ns, period_ns, flags: 0 };
                 sched::set(pid, Attributes { policy, reset_on_fork: true })?;
                 Ok((begin, None))
             }
@@ -116,10 +121,11 @@ impl Enforcement {
             Enforcement::Frontdesk { socket, hard, .. } => {
                 let target = Target::Process(pid);
                 let reserve = Reserve { target, period_ns, slice_ns, hard: *hard, phase_ns: None };
-                reservation(socket, &Query::Reserve(reserve)).map(drop)
+                reserve_for(socket, reserve).map(drop)
             }
             Enforcement::Deadline => {
-                let policy = Policy::Deadline { runtime_ns: slice_ns, deadline_ns: period_ns, period_ns, flags: 0 };
+                let policy =
+                    Policy::Deadline { runtime_ns: slice_ns, deadline_ns: period_ns, period_ns, flags: 0 };
                 Ok(sched::set(pid, Attributes { policy, reset_on_fork: true })?)
             }
             Enforcement::Weights { .. } => Ok(()),
@@ -158,14 +164,27 @@ impl Enforcement {
     }
 }
 
-fn reservation(socket: &Path, query: &Query) -> Result<Reservation, LabError> {
-    match ask(socket, query)? {
-        Answer::Reservation(reservation) => Ok(*reservation),
-        _ => Err(ClientError::Nonsense { socket: socket.to_owned(), reason: "another answer".to_owned() }.into()),
+/// Asks the daemon for a reservation, which it is to keep.
+pub(crate) fn reserve_for(socket: &Path, reserve: Reserve) -> Result<Reservation, LabError> {
+    let of = reserve.target.to_string();
+    let told = reservation(socket, &Query::Reserve(reserve))?;
+    match told.trouble {
+        Some(trouble) => Err(LabError::Reservation { of, trouble }),
+        None => Ok(told),
     }
 }
 
-pub(super) fn nanos(time: Duration) -> u64 {
+fn reservation(socket: &Path, query: &Query) -> Result<Reservation, LabError> {
+    match ask(socket, query)? {
+        Answer::Reservation(reservation) => Ok(*reservation),
+        _ => {
+            Err(ClientError::Nonsense { socket: socket.to_owned(), reason: "another answer".to_owned() }
+                .into())
+        }
+    }
+}
+
+pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

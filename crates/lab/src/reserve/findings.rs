@@ -179,7 +179,9 @@ mod tests {
     #[test]
     fn a_histogram_counts_every_sample_once() {
         let arms = IndexMap::from([("ours".to_owned(), vec![0.1, 0.2, 5.0, 5.0])]);
-        let Some(Figure::Chart { series, .. }) = histogram("t".into(), "x", &arms) else { panic!("no figure") };
+        let Some(Figure::Chart { series, .. }) = histogram("t".into(), "x", &arms) else {
+            panic!("no figure")
+        };
         let counts: Vec<f64> = series[0].points.iter().map(|(_, count)| *count).collect();
         assert_eq!((counts[0], counts[BINS - 1], counts.iter().sum::<f64>()), (1.0, 2.0, 4.0));
         assert_eq!(histogram("t".into(), "x", &IndexMap::new()), None);
@@ -189,7 +191,9 @@ mod tests {
     fn a_distribution_ends_at_everything() {
         let samples = (0..1000).map(f64::from).collect();
         let arms = IndexMap::from([("ours".to_owned(), samples)]);
-        let Figure::Chart { series, .. } = distribution("t".into(), "x", false, &arms) else { panic!("a map") };
+        let Figure::Chart { series, .. } = distribution("t".into(), "x", false, &arms) else {
+            panic!("a map")
+        };
         assert_eq!(series[0].points.last(), Some(&(999.0, 100.0)));
         assert!(series[0].points.len() <= MOST_POINTS + 1);
     }

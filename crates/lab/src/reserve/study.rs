@@ -81,7 +81,8 @@ impl Lab<'_> {
     fn run(&mut self, run_dir: &Path, progress: &dyn Fn(&Progress)) -> Result<Outcome, LabError> {
         let arms = u32::try_from(self.study.arms.len()).unwrap_or(u32::MAX);
         let total = arms.saturating_mul(self.study.repeats);
-        let turns = (1..=self.study.repeats).flat_map(|repeat| self.study.arms.iter().map(move |arm| (repeat, arm)));
+        let turns =
+            (1..=self.study.repeats).flat_map(|repeat| self.study.arms.iter().map(move |arm| (repeat, arm)));
         for (done, (repeat, (name, arm))) in (0..).zip(turns) {
             let doing = format!("repeat {repeat}/{}: {name}", self.study.repeats);
             progress(&Progress { done, total, doing });
@@ -118,7 +119,8 @@ impl Lab<'_> {
         match &self.study.study {
             StudyKind::Delivered { cases } => cases.iter().copied().map(one).collect(),
             StudyKind::Sweep { periods, utilisations } => {
-                let grid = periods.iter().flat_map(|period| utilisations.iter().map(|part| (**period, *part)));
+                let grid =
+                    periods.iter().flat_map(|period| utilisations.iter().map(|part| (**period, *part)));
                 grid.map(|(period, part)| one(cell(period, part))).collect()
             }
             StudyKind::Random { cases, targets, periods, utilisation, seed } => {
@@ -183,7 +185,13 @@ impl Lab<'_> {
     }
 
     /// What the daemon costs while it keeps many reservations.
-    fn run_load(&mut self, arm: &str, by: &mut Enforcement, targets: u16, each: PeriodSlice) -> Result<(), LabError> {
+    fn run_load(
+        &mut self,
+        arm: &str,
+        by: &mut Enforcement,
+        targets: u16,
+        each: PeriodSlice,
+    ) -> Result<(), LabError> {
         let workers = (0..targets).map(|_| self.start(Task::Compute)).collect::<Result<Vec<_>, _>>()?;
         for worker in &workers {
             by.reserve(worker.pid(), each, self.guardian)?;
@@ -261,7 +269,8 @@ impl Lab<'_> {
                         .map(|part| {
                             let of = |period: Duration| {
                                 let case = cell(period, *part).to_string();
-                                let missed = |measure: StudyMeasure| self.findings.median(arm, &case, measure.key());
+                                let missed =
+                                    |measure: StudyMeasure| self.findings.median(arm, &case, measure.key());
                                 Some(missed(StudyMeasure::MissRate)? + missed(StudyMeasure::StallRate)?)
                             };
                             periods.iter().map(|period| of(**period)).collect()

@@ -38,7 +38,8 @@ impl Task {
             Task::Compute => vec!["compute".to_owned()],
             Task::Hog { cpu, part } => vec!["hog".to_owned(), cpu.to_string(), part.to_string()],
             Task::Parallel { index, workers, compute_ns, bytes } => {
-                let numbers = [index.to_string(), workers.to_string(), compute_ns.to_string(), bytes.to_string()];
+                let numbers =
+                    [index.to_string(), workers.to_string(), compute_ns.to_string(), bytes.to_string()];
                 ["parallel".to_owned()].into_iter().chain(numbers).collect()
             }
         }
@@ -68,18 +69,19 @@ pub fn work(arguments: &[String]) -> ExitCode {
         return ExitCode::from(2);
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let done = signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&stop)).and_then(|_| {
-        match task {
-            Task::Compute => compute(&stop, 1.0),
-            Task::Hog { cpu, part } => {
-                sched::set_affinity(0, &[cpu]).map_err(io::Error::other)?;
-                compute(&stop, part)
-            }
-            Task::Parallel { index, workers, compute_ns, bytes } => {
-                Parallel::meet(index, workers, bytes)?.run(&stop, compute_ns)
-            }
-        }
-    });
+    let done =
+        signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&stop)).and_then(
+            |_| match task {
+                Task::Compute => compute(&stop, 1.0),
+                Task::Hog { cpu, part } => {
+                    sched::set_affinity(0, &[cpu]).map_err(io::Error::other)?;
+                    compute(&stop, part)
+                }
+                Task::Parallel { index, workers, compute_ns, bytes } => {
+                    Parallel::meet(index, workers, bytes)?.run(&stop, compute_ns)
+                }
+            },
+        );
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -178,7 +180,9 @@ impl Parallel {
         // The others are not to wait for us.
         drop(self.peers);
         let mut out = io::BufWriter::new(io::stdout().lock());
-        steps.iter().try_for_each(|(at, computed, exchanged)| writeln!(out, "{at} {computed} {exchanged}"))?;
+        steps
+            .iter()
+            .try_for_each(|(at, computed, exchanged)| writeln!(out, "{at} {computed} {exchanged}"))?;
         out.flush()
     }
 
