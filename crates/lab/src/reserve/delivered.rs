@@ -1,7 +1,7 @@
 //! From when processes ran to what they got in each period, and which deadlines were missed.
 
 /// A gap at least this long in which the process was charged for CPU time is a stall: the machine under us ran something else.
-const STALL_NS: u64 = 50_000;
+const STALL_NS: u64 = 150_000;
 /// A deadline is missed if more than this part of the slice is missing, and more than [`MISS_NS`].
 const MISS_PART: f64 = 0.01;
 const MISS_NS: u64 = 20_000;
