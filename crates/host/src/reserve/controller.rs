@@ -95,6 +95,7 @@ impl Controller {
             enforcer,
             of: BTreeMap::new(),
             periods: BTreeMap::new(),
+            threads: BTreeMap::new(),
             troubles: BTreeMap::new(),
             early: Early::here(),
             early_elsewhere: Early::elsewhere(),
@@ -147,6 +148,7 @@ struct Work {
     of: BTreeMap<Member, usize>,
     /// The CPU and period of each member.
     periods: BTreeMap<Member, (u16, u64)>,
+    threads: BTreeMap<Member, Threads>,
     troubles: BTreeMap<Member, String>,
     /// For decisions about the CPU that we are on, and about others.
     early: Early,
@@ -216,6 +218,7 @@ impl Work {
         match command {
             Command::Set { member, cpu, slot, reservation, threads } => {
                 self.of.insert(member, slot);
+                self.threads.insert(member, threads.clone());
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
                 self.count(member, Some((cpu, reservation.period_ns)));
@@ -223,6 +226,7 @@ impl Work {
                 self.dispatcher.set(now, member, cpu, reservation, &gauge);
             }
             Command::Threads { member, threads } => {
+                self.threads.insert(member, threads.clone());
                 let result = self.enforcer.hold(member, None, threads);
                 self.note(member, result);
             }
@@ -233,6 +237,7 @@ impl Work {
             Command::Remove { member, done } => {
                 self.dispatcher.remove(member);
                 self.enforcer.forget(member);
+                self.threads.remove(&member);
                 self.troubles.remove(&member);
                 self.count(member, None);
                 if let Some(slot) = self.of.remove(&member) {
@@ -261,7 +266,7 @@ impl Work {
         {
             let used = slots.read(slot, now).ran_ns;
             // What is more, it got for other reasons.
-            if used < ends.saturating_add(Early::MOST) {
+            if used < ends.saturating_add(2 * Early::MOST) {
                 self.lag.adjust(used > ends);
             }
         }
@@ -271,12 +276,16 @@ impl Work {
                 // We run in its place: what it has used is known, and can't become more.
                 (true, Some(slot)) => {
                     let used = slots.read(slot, now).ran_ns;
-                    self.early.adjust(used > slots.ends(slot));
                     tolerance = self.early.ns;
+                    self.early.adjust(used > slots.ends(slot));
                 }
                 (true, None) => {
-                    self.early.adjust(now > due.at);
                     tolerance = self.early.ns;
+                    self.early.adjust(now > due.at);
+                }
+                // It comes first on its CPU and wants to run, yet has not been seen to: it was running when it was taken in.
+                (false, Some(slot)) if !slots.is_running(slot) && slots.read(slot, now).ready => {
+                    self.nudge(due.slice_of)
                 }
                 (false, _) => {
                     self.early_elsewhere.adjust(now > due.at);
@@ -301,6 +310,19 @@ impl Work {
         }
         self.dispatcher.decide(now, tolerance, &Gauge { slots, of: &self.of, now });
         self.carry_out();
+    }
+
+    /// Has a member switched to again, by moving it to our CPU and back.
+    fn nudge(&self, member: Option<Member>) {
+        let here = u16::try_from(rustix::thread::sched_getcpu()).ok();
+        let place =
+            member.and_then(|member| Some((self.threads.get(&member)?, self.periods.get(&member)?.0)));
+        let (Some(here), Some((threads, cpu))) = (here, place) else { return };
+        for (_, tid, _) in &threads.all {
+            // One that has ended needs nothing; otherwise the second is refused only if the first was.
+            let _ = sched::set_affinity(*tid, &[here]);
+            let _ = sched::set_affinity(*tid, &[cpu]);
+        }
     }
 
     fn carry_out(&mut self) {
@@ -332,19 +354,24 @@ impl Work {
         }
         let mut due = self.dispatcher.next_due()?;
         let now = monotonic();
-        let end_of = |slot: usize| {
+        let own = rustix::thread::sched_getcpu();
+        let end_of = |member: &Member, slot: usize| {
             let left = slots.ends(slot).saturating_sub(slots.read(slot, now).ran_ns);
-            now.plus(left.saturating_sub(self.lag.ns))
+            // On our own CPU it stops when we come.
+            let here = eligible.get(member).is_some_and(|eligible| usize::from(eligible.cpu) == own);
+            now.plus(if here { left } else { left.saturating_sub(self.lag.ns) })
         };
-        if let Some(slot) = due.slice_of.and_then(|member| self.of.get(&member)) {
+        if let Some(member) = &due.slice_of
+            && let Some(slot) = self.of.get(member)
+        {
             // It began to run when that had been carried out, not when it was decided.
-            due.at = end_of(*slot);
+            due.at = end_of(member, *slot);
         }
         // From now on the programs see who begins to run. Who did so since the decision is looked at here.
         slots.arm(due.at);
         for member in eligible.keys() {
             let slot = self.of.get(member).filter(|slot| slots.is_running(**slot));
-            if let Some(at) = slot.map(|slot| end_of(*slot)).filter(|at| *at < due.at) {
+            if let Some(at) = slot.map(|slot| end_of(member, *slot)).filter(|at| *at < due.at) {
                 due = Due { at, slice_of: Some(*member) };
             }
         }
@@ -362,7 +389,7 @@ struct Early {
 }
 
 impl Early {
-    const MOST: u64 = 60_000;
+    const MOST: u64 = 150_000;
     /// By how much it shrinks when it was too early.
     const DOWN: u64 = 250;
 
