@@ -29,6 +29,8 @@ const OWN: Attributes = Attributes {
 const ELSE: Attributes = Attributes::fifo(99);
 /// How often the wall clock is looked at, in nanoseconds.
 const ALIGN: u64 = 1_000_000_000;
+/// A member on another CPU stops sooner than this when it is told to, in nanoseconds, if nothing is wrong.
+const LAG: u64 = 150_000;
 /// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
 const PROMISE: u64 = 1_500_000_000;
 const BACK: u64 = 500_000_000;
@@ -99,7 +101,8 @@ impl Controller {
             troubles: BTreeMap::new(),
             early: Early::here(),
             early_elsewhere: Early::elsewhere(),
-            lag: Early::here(),
+            lag: Early { most: LAG, ..Early::here() },
+            learns: false,
             ended: None,
         };
         let mut promised = 0;
@@ -121,6 +124,8 @@ impl Controller {
             if !fds[1].revents().is_empty() {
                 kicks.drain();
             }
+            // What is due while we are busy says nothing of how late a timer is.
+            work.learns = alarm.is_some_and(|alarm| alarm > now);
             work.decide(&slots, due.filter(|_| by_timer));
         }
         promise.until(0);
@@ -155,6 +160,8 @@ struct Work {
     early_elsewhere: Early,
     /// How long a member on another CPU runs on when it is told to stop.
     lag: Early,
+    /// Whether we slept until now.
+    learns: bool,
     /// Which member was last told to stop there, and when in its CPU time its slice ended.
     ended: Option<(usize, u64)>,
     /// CPUs, with how many periods their members begin in an hour.
@@ -266,8 +273,8 @@ impl Work {
         {
             let used = slots.read(slot, now).ran_ns;
             // What is more, it got for other reasons.
-            if used < ends.saturating_add(2 * Early::MOST) {
-                self.lag.adjust(used > ends);
+            if used < ends.saturating_add(2 * LAG) {
+                self.lag.adjust(true, used > ends);
             }
         }
         if let Some(due) = due {
@@ -277,18 +284,18 @@ impl Work {
                 (true, Some(slot)) => {
                     let used = slots.read(slot, now).ran_ns;
                     tolerance = self.early.ns;
-                    self.early.adjust(used > slots.ends(slot));
+                    self.early.adjust(self.learns, used > slots.ends(slot));
                 }
                 (true, None) => {
                     tolerance = self.early.ns;
-                    self.early.adjust(now > due.at);
+                    self.early.adjust(self.learns, now > due.at);
                 }
                 // It comes first on its CPU and wants to run, yet has not been seen to: it was running when it was taken in.
                 (false, Some(slot)) if !slots.is_running(slot) && slots.read(slot, now).ready => {
                     self.nudge(due.slice_of)
                 }
                 (false, _) => {
-                    self.early_elsewhere.adjust(now > due.at);
+                    self.early_elsewhere.adjust(self.learns, now > due.at);
                     let lag = self.lag.ns;
                     let used_up = |now| {
                         slice_of.is_some_and(|slot| slots.read(slot, now).ran_ns + lag >= slots.ends(slot))
@@ -386,25 +393,29 @@ struct Early {
     ns: u64,
     /// By how much it grows when that was too late.
     up: u64,
+    most: u64,
 }
 
 impl Early {
-    const MOST: u64 = 150_000;
     /// By how much it shrinks when it was too early.
     const DOWN: u64 = 250;
 
     /// Where we run in the place of the member, and waiting for the exact time would take from it: as often too early as too late.
     fn here() -> Early {
-        Early { ns: 15_000, up: Self::DOWN }
+        Early { ns: 15_000, up: Self::DOWN, most: 50_000 }
     }
 
     /// Where waiting for the exact time costs only our own: four times out of five.
     fn elsewhere() -> Early {
-        Early { ns: 20_000, up: 4 * Self::DOWN }
+        Early { ns: 20_000, up: 4 * Self::DOWN, most: 50_000 }
     }
 
-    fn adjust(&mut self, late: bool) {
-        self.ns = if late { (self.ns + self.up).min(Self::MOST) } else { self.ns.saturating_sub(Self::DOWN) };
+    fn adjust(&mut self, learns: bool, late: bool) {
+        self.ns = match (learns, late) {
+            (false, _) => self.ns,
+            (true, true) => (self.ns + self.up).min(self.most),
+            (true, false) => self.ns.saturating_sub(Self::DOWN),
+        };
     }
 }
 
