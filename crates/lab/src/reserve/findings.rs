@@ -30,6 +30,7 @@ impl Findings {
         median(self.rows.get(&(arm.to_owned(), case.to_owned()))?.get(column)?)
     }
 
+    /// All of it. `title` says what the cases are.
     pub(super) fn table(&self, title: &str) -> NumberTable {
         let columns: IndexSet<&str> = self.rows.values().flat_map(IndexMap::keys).copied().collect();
         let rows = self.rows.iter().map(|((arm, case), numbers)| {
@@ -88,15 +89,15 @@ fn median(values: &[f64]) -> Option<f64> {
     quantile(&sorted, 0.5)
 }
 
-/// What a column is, for a reader.
+/// What a column is, for a reader; short, for there are many.
 fn label(column: &str) -> &str {
     match column {
-        "median-error" => "median error, % of slice",
-        "shortfall" => "shortfall p99, % of slice",
-        "overrun" => "over-run p99, % of slice",
-        "miss-rate" => "missed, %",
-        "stall-rate" => "missed in a stall, %",
-        "miss-time" => "worst miss, % of slice",
+        "median-error" => "error %",
+        "shortfall" => "short %",
+        "overrun" => "over %",
+        "miss-rate" => "missed %",
+        "stall-rate" => "in stalls %",
+        "miss-time" => "worst %",
         "reaction" => "p99, ms",
         "daemon-cpu" => "daemon, % of a CPU",
         "kept" => "rate kept",

@@ -178,7 +178,7 @@ impl Lab<'_> {
         self.findings.add(arm, name, "periods", count(found.periods));
         self.findings.add(arm, name, "stalls", count(stalled.len()));
         let longest = stalled.iter().map(|(from, to)| to - from).max().unwrap_or(0);
-        self.findings.add(arm, name, "longest stall, ms", Duration::from_nanos(longest).as_secs_f64() * 1e3);
+        self.findings.add(arm, name, "longest, ms", Duration::from_nanos(longest).as_secs_f64() * 1e3);
         sample(&mut self.samples, name, arm).extend(found.delivered);
         sample(&mut self.misses, name, arm).extend(found.miss_ms);
         Ok(())
@@ -240,8 +240,18 @@ impl Lab<'_> {
             host: machine::host_info(),
             arms: IndexMap::new(),
             checks: self.findings.checks(study),
-            tables: vec![self.findings.table(&study.description)],
+            tables: vec![self.findings.table(&self.title())],
             figures: self.figures(),
+        }
+    }
+
+    fn title(&self) -> String {
+        match self.study.study {
+            StudyKind::Delivered { .. } | StudyKind::Sweep { .. } | StudyKind::Random { .. } => format!(
+                "{}; error of the median, short and over in the worst 1 % of periods, and the worst miss in % of the slice",
+                self.study.description
+            ),
+            _ => self.study.description.clone(),
         }
     }
 
