@@ -152,6 +152,16 @@ pub enum Enforcer {
     Weights,
 }
 
+impl Enforcer {
+    fn key(self) -> &'static str {
+        match self {
+            Enforcer::Frontdesk => "frontdesk",
+            Enforcer::SchedDeadline => "sched-deadline",
+            Enforcer::Weights => "weights",
+        }
+    }
+}
+
 /// A bar on what an arm of a study gave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -353,6 +363,16 @@ impl Study {
                 "true",
                 allowed,
             )?;
+            let (can, allowed) = match self.study {
+                StudyKind::Load { .. } => {
+                    (arm.by == Enforcer::Frontdesk, "\"frontdesk\" where its cost is measured")
+                }
+                StudyKind::Change { .. } => {
+                    (arm.by != Enforcer::Weights, "an enforcer that can change a reservation")
+                }
+                _ => (true, ""),
+            };
+            require(can, format!("arms.{arm_name}.by"), quoted(arm.by.key()), allowed)?;
         }
         self.checks.iter().enumerate().try_for_each(|(index, check)| self.validate_check(index, check))
     }

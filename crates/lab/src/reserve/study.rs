@@ -197,7 +197,7 @@ impl Lab<'_> {
             by.reserve(worker.pid(), each, self.guardian)?;
         }
         self.pass(SETTLE)?;
-        let Some(daemon) = by.daemon_pid() else { return by.clear() };
+        let Some(daemon) = by.daemon_pid() else { return Ok(()) };
         let used = || {
             cpu::process_ns(daemon)
                 .map_err(|source| LabError::Io { what: format!("CPU time of process {daemon}"), source })
