@@ -38,7 +38,7 @@ pub fn examine() -> Vec<Finding> {
     let mut findings = vec![kernel::privilege(), kernel::release(), kernel::btf()];
     findings.extend(kernel::bpf_programs());
     findings.extend([kernel::control_groups(), kernel::real_time_groups(), kernel::real_time_throttle()]);
-    findings.extend([kernel::sched_ext(), kernel::autogroup()]);
+    findings.extend([kernel::reservations(), kernel::sched_ext(), kernel::autogroup()]);
     findings.extend([
         machine::cpus(),
         machine::memory(),

@@ -4,6 +4,9 @@
 //! made. When the connection to its owner closes, because the owner finished or died, it runs all undos, the latest
 //! first, and exits.
 //!
+//! An owner that dispatches others may promise to come back in time ([`Promise`]). If it does not, because it hangs or is stopped, the guardian
+//! gives the threads on record their scheduling back, and lets stopped processes go on, without waiting for its end.
+//!
 //! A supervisor that kills the whole process group or control group of its owner kills the guardian too unless told
 //! otherwise (systemd: `KillMode=process` or `mixed`).
 
@@ -15,8 +18,10 @@ pub use process::run;
 pub(crate) use undo::remove_group;
 pub use undo::{NotOurs, TREE_PREFIX, Tree, Undo};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::{
+    fs::File,
     io,
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream},
@@ -75,7 +80,20 @@ pub struct UndoId(u64);
 pub struct Guardian {
     child: Child,
     connection: Mutex<Connection>,
+    promise: File,
     closed: bool,
+}
+
+/// How the owner says until when it will be back. The guardian looks a few times a second.
+#[derive(Debug)]
+pub struct Promise(File);
+
+impl Promise {
+    /// Promises to be back before this time of the monotonic clock, in nanoseconds; 0 for no promise. Costs a system call.
+    pub(crate) fn until(&self, time: u64) {
+        // Memory can be written.
+        let _ = rustix::io::pwrite(&self.0, &time.to_ne_bytes(), 0);
+    }
 }
 
 #[derive(Debug)]
@@ -103,16 +121,24 @@ impl Guardian {
         let (stream, theirs) = UnixStream::pair().map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-        // As its standard input, the guardian's end is the only descriptor it is given besides standard error.
+        let promise = memfd_create("promise", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let promise = File::from(promise);
+        promise.set_len(8).map_err(failed)?;
+        // Its end of the connection is its standard input, and what it reads the promise from its standard output: it is given no other
+        // descriptors besides standard error.
         let child = Command::new(exe)
             .arg(arg)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
+            .stdout(promise.try_clone().map_err(failed)?)
             .spawn()
             .map_err(failed)?;
         let stream = last_of_all(stream);
-        let guardian =
-            Guardian { child, connection: Mutex::new(Connection { stream, next: 0 }), closed: false };
+        let guardian = Guardian {
+            child,
+            connection: Mutex::new(Connection { stream, next: 0 }),
+            promise,
+            closed: false,
+        };
         wire::read_acknowledgement(&guardian.connection().stream).map_err(failed)?;
         Ok(guardian)
     }
@@ -135,6 +161,14 @@ impl Guardian {
     /// If the guardian is dead or does not answer.
     pub fn forget(&self, UndoId(id): UndoId) -> Result<(), GuardianError> {
         self.send(&self.connection(), &Message::Forget { id })
+    }
+
+    /// For promises to be back in time.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    pub fn promise(&self) -> io::Result<Promise> {
+        Ok(Promise(self.promise.try_clone()?))
     }
 
     /// The guardian's process id.

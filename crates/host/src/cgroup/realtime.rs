@@ -71,13 +71,26 @@ pub struct RealTimeBudgets {
     original: BTreeMap<PathBuf, Limit>,
     /// What puts that back: period and run time.
     undo: BTreeMap<PathBuf, [UndoId; 2]>,
+    /// Kept free for reservations, in millionths of a CPU.
+    held_back: i64,
 }
 
 impl RealTimeBudgets {
     /// Nothing handed out yet.
     #[must_use]
     pub fn new(hierarchy: Hierarchy) -> RealTimeBudgets {
-        RealTimeBudgets { hierarchy, original: BTreeMap::new(), undo: BTreeMap::new() }
+        RealTimeBudgets { hierarchy, original: BTreeMap::new(), undo: BTreeMap::new(), held_back: 0 }
+    }
+
+    /// The hierarchy.
+    pub(crate) fn hierarchy(&self) -> &Hierarchy {
+        &self.hierarchy
+    }
+
+    /// From the next [`grant`](Self::grant) on, leaves this part of each CPU (0 to 1) to the group of what has reservations.
+    pub(crate) fn hold_back(&mut self, part: f64) {
+        let micros = Duration::from_secs(1).mul_f64(part).as_micros();
+        self.held_back = i64::try_from(micros).unwrap_or(MILLION);
     }
 
     /// What the kernel thinks of real-time threads in groups.
@@ -153,8 +166,9 @@ impl RealTimeBudgets {
 
     /// What each wanted group is to get, in millionths of a CPU.
     fn each(&self, wanted: &BTreeSet<PathBuf>, managed: &BTreeSet<PathBuf>) -> Result<i64, CgroupError> {
-        let root = Limit::read(self.hierarchy.mount())?.ratio();
-        let mut taken = self.others_below(Path::new(""), managed)?;
+        let root = Limit::read(self.hierarchy.mount())?.ratio() - self.held_back;
+        // The group of reservations is among them once it is there.
+        let mut taken = (self.others_below(Path::new(""), managed)? - self.held_back).max(0);
         for path in managed {
             taken += self.others_below(path, managed)?;
         }

@@ -19,7 +19,7 @@ impl Daemon {
     /// Takes control of a VM, or looks whether all is well with one that is under control. Where the daemon only watches, nothing.
     pub(super) fn engage(&mut self, id: VmId, place: Result<Place, String>) -> Result<(), DaemonError> {
         let result = match place {
-            _ if !self.act => Ok(()),
+            _ if !self.act || self.vms.iter().any(|vm| vm.id == id && vm.reserved) => Ok(()),
             Err(reason) => Err(Failure::Vm(reason)),
             Ok(place) if !place.alone => {
                 Err(Failure::Vm(format!("{SHARED_GROUP} (it is in {})", place.group.dir().display())))
@@ -108,7 +108,7 @@ impl Daemon {
     }
 
     /// Tells the engine what holds for a VM.
-    fn tell_policy(&mut self, id: VmId) -> Result<(), DaemonError> {
+    pub(super) fn tell_policy(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
         let mut policy = vm.settings.policy();
         policy.off |= vm.control.is_none();

@@ -26,6 +26,11 @@ impl Daemon {
                 News::Withdrawn(source) => self.withdraw(&source)?,
                 News::Settings(settings) => self.reload(*settings)?,
                 News::Refused(reason) => self.refuse(&reason),
+                News::Reserved(names) => {
+                    for vm in &mut self.vms {
+                        vm.reserved = names.contains(&vm.name);
+                    }
+                }
                 News::Settled => settled = true,
             }
         }
@@ -70,6 +75,7 @@ impl Daemon {
             weight: weight.unwrap_or(DEFAULT_WEIGHT),
             policy: None,
             paused: qemu.is_paused(),
+            reserved: false,
             trouble: None,
             told: None,
             qemu,
@@ -171,6 +177,9 @@ impl Daemon {
         }
         if threads {
             self.hold_threads(id)?;
+            if let Some(reserves) = &self.reserves {
+                reserves.vms(self.reservable());
+            }
         }
         self.engage(id, place)
     }

@@ -23,6 +23,8 @@ pub(super) struct Followed {
     /// As the engine was told.
     pub(super) weight: u32,
     pub(super) paused: bool,
+    /// It has a reservation, and is not boosted.
+    pub(super) reserved: bool,
     pub(super) settings: VmSettings,
     /// As the engine was told.
     pub(super) policy: Option<VmPolicy>,

@@ -1,7 +1,7 @@
 //! Answers those who look in.
 
 use super::followed::Followed;
-use super::{Daemon, monotonic};
+use super::{Daemon, DaemonError, monotonic};
 use crate::cgroup::RealTimeRule;
 use crate::control::{self, RecordRequest, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts};
 use crate::identity::Identity;
@@ -9,15 +9,22 @@ use crate::status::{DaemonFacts, status};
 
 impl Daemon {
     /// Serves one of those who look in.
-    pub(super) fn answer(&mut self) {
+    ///
+    /// # Errors
+    /// The guardian does not answer.
+    pub(super) fn answer(&mut self) -> Result<(), DaemonError> {
         match self.control.next_request() {
             Some(Request::Status(request)) => {
                 let answer = self.status(&request);
                 request.answer(answer);
             }
             Some(Request::Record(request)) => self.begin_recording(request),
+            Some(Request::Reservation(request)) => {
+                return self.about_reservation(request);
+            }
             None => {}
         }
+        Ok(())
     }
 
     /// Begins a recording in the middle of the daemon's life. It is completed when the client closes its half of the connection, or when the

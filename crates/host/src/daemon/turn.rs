@@ -43,7 +43,7 @@ impl Daemon {
                 match Token::decode(event.data) {
                     Some(Token::Stop) => return Ok(()),
                     Some(Token::News) => news = true,
-                    Some(Token::Control) => self.answer(),
+                    Some(Token::Control) => self.answer()?,
                     Some(Token::Bpf) | None => {}
                     Some(Token::Identities) => self.identities.clear_wakes()?,
                     Some(Token::Death(vm)) => self.bury(vm)?,

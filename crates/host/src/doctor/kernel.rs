@@ -4,6 +4,7 @@ use super::{Finding, read, version};
 use crate::{
     bpf,
     cgroup::{Hierarchy, RealTimeRule, Version},
+    reserve::{self, ReserveMechanism},
     scx::{self, ScxError},
 };
 use std::path::Path;
@@ -137,6 +138,21 @@ pub(super) fn real_time_throttle() -> Finding {
         ),
         (Some(runtime), Some(period)) => Finding::ok(AREA, format!("{runtime} of {period} us")),
         _ => Finding::limited(AREA, "can not be read", "mount /proc with sys"),
+    }
+}
+
+pub(super) fn reservations() -> Finding {
+    const AREA: &str = "reservations";
+    let mechanism = Hierarchy::detect().map(|hierarchy| ReserveMechanism::Auto.on(&hierarchy));
+    match (reserve::probe(), mechanism) {
+        (Err(e), _) => Finding::missing(AREA, "run time can't be measured", e.to_string()),
+        (Ok(()), Ok(ReserveMechanism::Deadline)) => Finding::limited(
+            AREA,
+            "by SCHED_DEADLINE, which enforces slices by its timer tick",
+            "precise below ten ticks only by real-time priority: see real time in groups",
+        ),
+        (Ok(()), Ok(_)) => Finding::ok(AREA, "by real-time priority, changed at the end of each slice"),
+        (Ok(()), Err(_)) => Finding::missing(AREA, "no cpu controller", "see control groups"),
     }
 }
 

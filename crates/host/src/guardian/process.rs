@@ -5,10 +5,13 @@ use super::{
     undo::{Outcome, Undo},
     wire::{self, Message},
 };
+use crate::daemon::monotonic;
 use crate::{
     cgroup::Hierarchy,
     sched::{self, Attributes, Policy, SchedError},
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 use std::{
     collections::BTreeMap,
@@ -20,6 +23,8 @@ use std::{
 
 /// Above every thread that frontdesk boosts, so that they can not keep it from undoing their boost.
 const PRIORITY: u32 = 60;
+/// How often it is looked whether the owner keeps its promise.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 /// The first descriptor behind standard input, output and error.
 const FIRST_OWN: u32 = 3;
 
@@ -28,7 +33,7 @@ const FIRST_OWN: u32 = 3;
 /// everything was undone, and says on standard error what was not.
 #[must_use]
 pub fn run() -> ExitCode {
-    match settle_in().and_then(|stream| guard(&stream, &stream)) {
+    match settle_in().and_then(|stream| guard(&stream, &stream, |journal| wait(&stream, journal))) {
         Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
         Ok(report) => {
             for failure in report.failed {
@@ -78,12 +83,47 @@ fn get_ahead() {
     }
 }
 
-/// Keeps the journal until the owner's end closes, then undoes.
-fn guard(mut from: impl Read, mut to: impl Write) -> io::Result<Report> {
+/// Waits for the owner to say something. Meanwhile, if it is not back when it promised to be, undoes what keeps others from running.
+fn wait(stream: &UnixStream, journal: &BTreeMap<u64, Undo>) {
+    let mut broken = 0;
+    loop {
+        let mut fds = [PollFd::new(stream, PollFlags::IN)];
+        match poll(&mut fds, Some(&LOOK)) {
+            Ok(0) => {}
+            Ok(_) => return,
+            Err(Errno::INTR) => continue,
+            Err(_) => return,
+        }
+        let mut promise = [0; 8];
+        // There is none to be read if this was started by hand.
+        let _ = rustix::io::pread(io::stdout(), &mut promise, 0);
+        let promise = u64::from_ne_bytes(promise);
+        if promise != 0 && promise != broken && monotonic().0 > promise {
+            broken = promise;
+            eprintln!(
+                "frontdesk guardian: frontdesk does not come back to dispatch: the CPUs are given back until it does"
+            );
+            let scheduling = |undo: &&Undo| matches!(undo, Undo::Thread { .. } | Undo::Continue { .. });
+            for undo in journal.values().rev().filter(scheduling) {
+                // It is undone again at the end, when failures are told.
+                let _ = undo.run();
+            }
+        }
+    }
+}
+
+/// Keeps the journal until the owner's end closes, then undoes. `wait` is called before each message.
+fn guard(
+    mut from: impl Read,
+    mut to: impl Write,
+    mut wait: impl FnMut(&BTreeMap<u64, Undo>),
+) -> io::Result<Report> {
     let mut journal = BTreeMap::new();
     wire::acknowledge(&mut to)?;
     // A frame cut short was never acknowledged, so its change was not made.
-    while let Ok(Some(message)) = wire::read_frame(&mut from) {
+    loop {
+        wait(&journal);
+        let Ok(Some(message)) = wire::read_frame(&mut from) else { break };
         match message {
             Message::Record { id, undo } => {
                 journal.insert(id, undo);
@@ -168,7 +208,7 @@ mod tests {
         // The owner dies in the middle of a record.
         wire.extend([200, 0, 0, 0, b'{']);
         let mut answers = Vec::new();
-        let report = guard(&wire[..], &mut answers).unwrap();
+        let report = guard(&wire[..], &mut answers, |_| {}).unwrap();
         assert_eq!((report.undone, report.gone, report.failed.len()), (2, 1, 1), "{report:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "original");
         assert_eq!(&answers[..7], b"+++++++", "ready, and one for each whole message");

@@ -6,6 +6,7 @@ use crate::config::Settings;
 use crate::qemu::{QemuVm, VmEvent};
 use crate::sched::ThreadId;
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -55,6 +56,8 @@ pub(crate) struct Sighting {
 pub(crate) enum News {
     /// A VM is there, or still there.
     Seen(Box<Sighting>),
+    /// These VMs, by name, have reservations, and no others.
+    Reserved(BTreeSet<String>),
     /// The reads of the VM with this main thread can be followed, or why not.
     Probed(ThreadId, Result<Probes, String>),
     /// Something happened to the VM with this main thread.

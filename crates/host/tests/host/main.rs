@@ -13,6 +13,7 @@ mod guardian;
 mod kvm;
 mod kvm_guest;
 mod qemu;
+mod reserve;
 mod support;
 
 use anyhow::Context as _;
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
         Some("guardian") => return frontdesk_host::guardian::run(),
         Some("owner") => return guardian::owner(),
+        Some("reserving") => return reserve::main(),
+        Some("target") => return reserve::target(),
         Some("fake-qemu") => return fake_qemu::main(),
         _ => {}
     }
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         trials.extend(boost::trials());
         trials.extend(qemu::trials());
         trials.extend(daemon::trials());
+        trials.extend(reserve::trials());
         trials.extend(trials_with_kvm());
     } else {
         eprintln!("skipping the tests against the real kernel: they need root");

@@ -1,0 +1,66 @@
+//! The loop's part in reservations: it has the VMs, which it does not boost while they have one, and the real-time budgets.
+
+use super::followed::Followed;
+use super::{Daemon, DaemonError};
+use crate::control::{Query, Refusal, RefusalKind, ReservationRequest, Target};
+use crate::reserve;
+
+impl Daemon {
+    /// Has the keeper of reservations answer a request.
+    pub(super) fn about_reservation(&mut self, request: ReservationRequest) -> Result<(), DaemonError> {
+        let unavailable = |message: String| Err(Refusal::new(RefusalKind::Unavailable, message));
+        if self.reserves.is_none() {
+            let message = "this daemon only observes, and changes nothing; run it without --observe";
+            request.answer(unavailable(message.to_owned()));
+            return Ok(());
+        }
+        if let Query::Reserve(reserve) = &request.query {
+            if let Err(message) = self.leave_room()? {
+                request.answer(unavailable(message));
+                return Ok(());
+            }
+            if let Target::Vm(name) = &reserve.target {
+                self.stop_boosting(name)?;
+            }
+        }
+        if let Some(reserves) = &self.reserves {
+            reserves.ask(request, self.reservable());
+        }
+        Ok(())
+    }
+
+    /// The VMs that can have reservations.
+    pub(super) fn reservable(&self) -> Vec<reserve::Vm> {
+        let vm = |vm: &Followed| reserve::Vm {
+            name: vm.name.clone(),
+            pid: vm.qemu.pid,
+            vcpus: vm.qemu.vcpus.iter().map(|(_, thread)| thread.tid).collect(),
+        };
+        self.vms.iter().map(vm).collect()
+    }
+
+    /// Before the first reservation, makes boosts leave it its real-time budget. The inner error says why that can't be.
+    fn leave_room(&mut self) -> Result<Result<(), String>, DaemonError> {
+        let Some(guardian) = self.guardian.as_ref().filter(|_| !self.reserves_room) else {
+            return Ok(Ok(()));
+        };
+        if let Err(message) = reserve::make_room(self.budgets.hierarchy(), guardian) {
+            return Ok(Err(message));
+        }
+        self.reserves_room = true;
+        self.budgets.hold_back(self.settings.reserve.real_time());
+        self.budgets_stale = true;
+        self.grant()?;
+        Ok(Ok(()))
+    }
+
+    /// The threads of a VM are about to be scheduled by its reservation, and by nothing else. The keeper says if it comes to that.
+    fn stop_boosting(&mut self, name: &str) -> Result<(), DaemonError> {
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.name == name && !vm.reserved) else { return Ok(()) };
+        vm.reserved = true;
+        let id = vm.id;
+        self.let_go(id)?;
+        self.tell_policy(id)?;
+        self.grant()
+    }
+}

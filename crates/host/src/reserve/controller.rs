@@ -1,0 +1,398 @@
+//! The thread that dispatches: it sleeps until a decision is due, decides, and carries the decision out.
+//!
+//! It runs as `SCHED_DEADLINE`, ahead of everything and exempt from the real-time throttle, on the CPU where it disturbs the fewest
+//! periods: a member on its own CPU loses some ten microseconds each time. A timer wakes it about as late, so it is set as much earlier;
+//! how much is learnt from each time.
+
+use super::enforce::Enforce;
+use super::meter::{Ring, Slots};
+use super::user::Threads;
+use crate::daemon::monotonic;
+use crate::guardian::Promise;
+use crate::sched::{self, Attributes, Policy};
+use frontdesk_engine::Time;
+use frontdesk_engine::reservation::{
+    Account, Dispatcher, Due, Eligible, Member, Meter, Reading, Reservation,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+
+/// Most of a CPU, if periods are very short; a millisecond at a time.
+const OWN: Attributes = Attributes {
+    policy: Policy::Deadline { runtime_ns: 800_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 },
+    reset_on_fork: true,
+};
+/// Where the kernel refuses that (a CPU set of its own): the highest priority of the others.
+const ELSE: Attributes = Attributes::fifo(99);
+/// How often the wall clock is looked at, in nanoseconds.
+const ALIGN: u64 = 1_000_000_000;
+/// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
+const PROMISE: u64 = 1_500_000_000;
+const BACK: u64 = 500_000_000;
+
+/// What the controller is told.
+pub(super) enum Command {
+    /// A reservation for a member, in place of what it had.
+    Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: Threads },
+    /// The threads of a member.
+    Threads { member: Member, threads: Threads },
+    /// Stops a member, or lets it go on.
+    Pause { member: Member, paused: bool },
+    /// Forgets a member; answered when that is done.
+    Remove { member: Member, done: SyncSender<()> },
+    /// Asks for the accounts.
+    Report(SyncSender<Vec<Report>>),
+}
+
+/// What is known of a member.
+pub(super) struct Report {
+    pub(super) member: Member,
+    pub(super) account: Account,
+    /// Why it is not scheduled as it should be.
+    pub(super) trouble: Option<String>,
+}
+
+/// The thread's own.
+pub(super) struct Controller {
+    pub(super) slots: Slots,
+    pub(super) kicks: Ring,
+    pub(super) commands: Receiver<Command>,
+    /// Readable when there are commands, or when all who could send some have gone.
+    pub(super) wake: Arc<OwnedFd>,
+    /// The CPUs there are.
+    pub(super) cpus: Vec<u16>,
+    /// What schedules the members.
+    pub(super) enforcer: Box<dyn Enforce>,
+    /// Told when we will be back.
+    pub(super) promise: Promise,
+}
+
+/// How readings are taken.
+struct Gauge<'a> {
+    slots: &'a Slots,
+    of: &'a BTreeMap<Member, usize>,
+    now: Time,
+}
+
+impl Meter for Gauge<'_> {
+    fn read(&self, member: Member) -> Reading {
+        self.of.get(&member).map_or_else(Reading::default, |slot| self.slots.read(*slot, self.now))
+    }
+}
+
+impl Controller {
+    /// Dispatches until nobody can send commands any more.
+    pub(super) fn run(self) {
+        let Controller { slots, kicks, commands, wake, cpus, enforcer, promise } = self;
+        let mut work = Work {
+            cpus: cpus.iter().map(|cpu| (*cpu, 0)).collect(),
+            at: None,
+            dispatcher: Dispatcher::new(wall_offset()),
+            aligned: monotonic(),
+            enforcer,
+            of: BTreeMap::new(),
+            periods: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            early: Early::here(),
+            early_elsewhere: Early::elsewhere(),
+            lag: Early::here(),
+            ended: None,
+        };
+        let mut promised = 0;
+        work.settle();
+        while take_commands(&mut work, &commands, &wake, &slots) {
+            let due = work.tell(&slots);
+            let alarm = due.map(|due| work.alarm(due));
+            let now = monotonic();
+            if work.of.is_empty() != (promised == 0) || (promised > 0 && promised < now.0 + PROMISE - BACK) {
+                promised = if work.of.is_empty() { 0 } else { now.0 + PROMISE };
+                promise.until(promised);
+            }
+            let timeout = alarm.map(|alarm| until(alarm.min(now.plus(BACK))));
+            let mut fds =
+                [PollFd::new(&*wake, PollFlags::IN), PollFd::from_borrowed_fd(kicks.fd(), PollFlags::IN)];
+            // An interruption is as good as a reason.
+            let by_timer =
+                poll(&mut fds, timeout.as_ref()) == Ok(0) && alarm.is_some_and(|at| at <= monotonic());
+            if !fds[1].revents().is_empty() {
+                kicks.drain();
+            }
+            work.decide(&slots, due.filter(|_| by_timer));
+        }
+        promise.until(0);
+    }
+}
+
+/// Does what is told; whether more may come.
+fn take_commands(work: &mut Work, commands: &Receiver<Command>, wake: &OwnedFd, slots: &Slots) -> bool {
+    let _ = rustix::io::read(wake, &mut [0; 8]);
+    loop {
+        match commands.try_recv() {
+            Ok(command) => work.obey(command, slots),
+            Err(TryRecvError::Empty) => return true,
+            Err(TryRecvError::Disconnected) => return false,
+        }
+    }
+}
+
+struct Work {
+    dispatcher: Dispatcher,
+    /// When the wall clock was last looked at.
+    aligned: Time,
+    enforcer: Box<dyn Enforce>,
+    /// The slot of each member.
+    of: BTreeMap<Member, usize>,
+    /// The CPU and period of each member.
+    periods: BTreeMap<Member, (u16, u64)>,
+    troubles: BTreeMap<Member, String>,
+    /// For decisions about the CPU that we are on, and about others.
+    early: Early,
+    early_elsewhere: Early,
+    /// How long a member on another CPU runs on when it is told to stop.
+    lag: Early,
+    /// Which member was last told to stop there, and when in its CPU time its slice ended.
+    ended: Option<(usize, u64)>,
+    /// CPUs, with how many periods their members begin in an hour.
+    cpus: BTreeMap<u16, u64>,
+    /// Where we settled.
+    at: Option<u16>,
+}
+
+impl Work {
+    /// Goes where the fewest periods begin. No CPU can be had for good without the loss of `SCHED_DEADLINE`, but the kernel wakes a thread
+    /// where it slept.
+    fn settle(&mut self) {
+        let rate = |cpu: Option<u16>| cpu.and_then(|cpu| self.cpus.get(&cpu)).copied();
+        let best = self.cpus.iter().min_by_key(|(_, rate)| **rate).map(|(cpu, _)| *cpu);
+        if self.at.is_some() && rate(self.at) == rate(best) {
+            return;
+        }
+        self.at = best;
+        let all: Vec<u16> = self.cpus.keys().copied().collect();
+        let moved = best.map_or(Ok(()), |cpu| {
+            sched::set(0, ELSE)?;
+            sched::set_affinity(0, &[cpu])?;
+            sched::set_affinity(0, &all)
+        });
+        if moved.and_then(|()| sched::set(0, OWN)).or_else(|_| sched::set(0, ELSE)).is_err() {
+            tracing::warn!("reservations are kept badly: their dispatcher can't be made real-time");
+        }
+    }
+
+    /// Counts periods of a member on a CPU, or no more.
+    fn count(&mut self, member: Member, on: Option<(u16, u64)>) {
+        const HOUR: u64 = 3_600_000_000_000;
+        if let Some((cpu, period)) = self.periods.remove(&member)
+            && let Some(rate) = self.cpus.get_mut(&cpu)
+        {
+            *rate = rate.saturating_sub(HOUR / period.max(1));
+        }
+        if let Some((cpu, period)) = on {
+            self.periods.insert(member, (cpu, period));
+            *self.cpus.entry(cpu).or_default() += HOUR / period.max(1);
+        }
+        self.settle();
+    }
+
+    /// When the timer is to wake us for a decision.
+    fn alarm(&self, due: Due) -> Time {
+        let early = if self.is_here(due.slice_of) { &self.early } else { &self.early_elsewhere };
+        Time(due.at.0.saturating_sub(early.ns))
+    }
+
+    /// Whether the member, or if none any that may run, is on the CPU that we are on.
+    fn is_here(&self, member: Option<Member>) -> bool {
+        let own = rustix::thread::sched_getcpu();
+        let mut eligible =
+            self.dispatcher.eligible().filter(|eligible| member.is_none_or(|m| m == eligible.member));
+        eligible.any(|eligible| usize::from(eligible.cpu) == own)
+    }
+
+    fn obey(&mut self, command: Command, slots: &Slots) {
+        let now = monotonic();
+        match command {
+            Command::Set { member, cpu, slot, reservation, threads } => {
+                self.of.insert(member, slot);
+                let result = self.enforcer.hold(member, Some(reservation), threads);
+                self.note(member, result);
+                self.count(member, Some((cpu, reservation.period_ns)));
+                let gauge = Gauge { slots, of: &self.of, now };
+                self.dispatcher.set(now, member, cpu, reservation, &gauge);
+            }
+            Command::Threads { member, threads } => {
+                let result = self.enforcer.hold(member, None, threads);
+                self.note(member, result);
+            }
+            Command::Pause { member, paused } => {
+                let gauge = Gauge { slots, of: &self.of, now };
+                self.dispatcher.pause(now, member, paused, &gauge);
+            }
+            Command::Remove { member, done } => {
+                self.dispatcher.remove(member);
+                self.enforcer.forget(member);
+                self.troubles.remove(&member);
+                self.count(member, None);
+                if let Some(slot) = self.of.remove(&member) {
+                    slots.tell(slot, 0, 0);
+                }
+                let _ = done.try_send(());
+            }
+            Command::Report(reply) => {
+                self.decide(slots, None);
+                let reports = self.of.keys().filter_map(|member| {
+                    let account = self.dispatcher.account(*member)?.clone();
+                    Some(Report { member: *member, account, trouble: self.troubles.get(member).cloned() })
+                });
+                let _ = reply.try_send(reports.collect());
+            }
+        }
+        self.carry_out();
+    }
+
+    /// Decides. `due` is what the timer was set for, if it was the timer.
+    fn decide(&mut self, slots: &Slots, due: Option<Due>) {
+        let mut now = monotonic();
+        let mut tolerance = 0;
+        if let Some((slot, ends)) = self.ended.take()
+            && !slots.is_running(slot)
+        {
+            let used = slots.read(slot, now).ran_ns;
+            // What is more, it got for other reasons.
+            if used < ends.saturating_add(Early::MOST) {
+                self.lag.adjust(used > ends);
+            }
+        }
+        if let Some(due) = due {
+            let slice_of = due.slice_of.and_then(|member| self.of.get(&member).copied());
+            match (self.is_here(due.slice_of), slice_of) {
+                // We run in its place: what it has used is known, and can't become more.
+                (true, Some(slot)) => {
+                    let used = slots.read(slot, now).ran_ns;
+                    self.early.adjust(used > slots.ends(slot));
+                    tolerance = self.early.ns;
+                }
+                (true, None) => {
+                    self.early.adjust(now > due.at);
+                    tolerance = self.early.ns;
+                }
+                (false, _) => {
+                    self.early_elsewhere.adjust(now > due.at);
+                    let lag = self.lag.ns;
+                    let used_up = |now| {
+                        slice_of.is_some_and(|slot| slots.read(slot, now).ran_ns + lag >= slots.ends(slot))
+                    };
+                    while now < due.at && !used_up(now) {
+                        std::hint::spin_loop();
+                        now = monotonic();
+                    }
+                    if let Some(slot) = slice_of {
+                        tolerance = lag + 1000;
+                        self.ended = Some((slot, slots.ends(slot)));
+                    }
+                }
+            }
+        }
+        if now.since(self.aligned) >= ALIGN {
+            self.aligned = now;
+            self.dispatcher.align(wall_offset());
+        }
+        self.dispatcher.decide(now, tolerance, &Gauge { slots, of: &self.of, now });
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(dispatch) = self.dispatcher.poll_action() {
+            let result = self.enforcer.apply(dispatch);
+            self.note(dispatch.member, result);
+        }
+    }
+
+    fn note(&mut self, member: Member, result: Result<(), sched::SchedError>) {
+        match result {
+            Ok(()) => drop(self.troubles.remove(&member)),
+            Err(error) => drop(self.troubles.insert(member, error.to_string())),
+        }
+    }
+
+    /// When the next decision is due. Tells the BPF programs what would make one due before.
+    fn tell(&self, slots: &Slots) -> Option<Due> {
+        slots.arm(Time(0));
+        let eligible: BTreeMap<Member, Eligible> =
+            self.dispatcher.eligible().map(|eligible| (eligible.member, eligible)).collect();
+        for (member, slot) in &self.of {
+            let Some(Eligible { cpu, ends, late, .. }) = eligible.get(member) else {
+                slots.tell(*slot, 0, 0);
+                continue;
+            };
+            let contended = eligible.values().filter(|other| other.cpu == *cpu).count() > 1;
+            slots.tell(*slot, *ends, if contended { late.0.max(1) } else { 0 });
+        }
+        let mut due = self.dispatcher.next_due()?;
+        let now = monotonic();
+        let end_of = |slot: usize| {
+            let left = slots.ends(slot).saturating_sub(slots.read(slot, now).ran_ns);
+            now.plus(left.saturating_sub(self.lag.ns))
+        };
+        if let Some(slot) = due.slice_of.and_then(|member| self.of.get(&member)) {
+            // It began to run when that had been carried out, not when it was decided.
+            due.at = end_of(*slot);
+        }
+        // From now on the programs see who begins to run. Who did so since the decision is looked at here.
+        slots.arm(due.at);
+        for member in eligible.keys() {
+            let slot = self.of.get(member).filter(|slot| slots.is_running(**slot));
+            if let Some(at) = slot.map(|slot| end_of(*slot)).filter(|at| *at < due.at) {
+                due = Due { at, slice_of: Some(*member) };
+            }
+        }
+        slots.arm(due.at);
+        Some(due)
+    }
+}
+
+/// How much before its time the timer is set.
+#[derive(Debug)]
+struct Early {
+    ns: u64,
+    /// By how much it grows when that was too late.
+    up: u64,
+}
+
+impl Early {
+    const MOST: u64 = 60_000;
+    /// By how much it shrinks when it was too early.
+    const DOWN: u64 = 250;
+
+    /// Where we run in the place of the member, and waiting for the exact time would take from it: as often too early as too late.
+    fn here() -> Early {
+        Early { ns: 15_000, up: Self::DOWN }
+    }
+
+    /// Where waiting for the exact time costs only our own: four times out of five.
+    fn elsewhere() -> Early {
+        Early { ns: 20_000, up: 4 * Self::DOWN }
+    }
+
+    fn adjust(&mut self, late: bool) {
+        self.ns = if late { (self.ns + self.up).min(Self::MOST) } else { self.ns.saturating_sub(Self::DOWN) };
+    }
+}
+
+fn until(at: Time) -> Timespec {
+    let nanos = at.since(monotonic());
+    Timespec {
+        tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+    }
+}
+
+/// What the wall clock shows at time zero of the monotonic one.
+fn wall_offset() -> u64 {
+    let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let seconds = u64::try_from(wall.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(wall.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos).saturating_sub(monotonic().0)
+}

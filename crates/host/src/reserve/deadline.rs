@@ -1,0 +1,101 @@
+//! Reservations by the kernel's `SCHED_DEADLINE`. The dispatcher only keeps the account then; the kernel enforces, as precisely as its timer
+//! tick, and every limit is hard.
+
+use super::enforce::Enforce;
+use super::user::{Role, Threads, signal};
+use crate::sched::{self, Attributes, Policy, SchedError};
+use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};
+use std::collections::BTreeMap;
+
+/// The kernel takes no longer periods (`sched_deadline_period_max_us`, 2^22). A longer one is kept as several with a part of the slice each.
+const LONGEST: u64 = 4_000_000_000;
+/// Emulator threads come before everything ordinary and before boosted vCPUs, and like the vCPUs they serve use little.
+const EMULATOR: Attributes = Attributes::fifo(3);
+
+#[derive(Debug)]
+struct Held {
+    threads: Threads,
+    reservation: Option<Reservation>,
+    stopped: bool,
+}
+
+/// Carries out reservations by telling the kernel of them.
+#[derive(Debug, Default)]
+pub(super) struct Deadline {
+    members: BTreeMap<Member, Held>,
+}
+
+impl Enforce for Deadline {
+    fn hold(
+        &mut self,
+        member: Member,
+        reservation: Option<Reservation>,
+        threads: Threads,
+    ) -> Result<(), SchedError> {
+        let fresh = Held { threads: Threads::default(), reservation: None, stopped: false };
+        let held = self.members.entry(member).or_insert(fresh);
+        let known = std::mem::replace(&mut held.threads, threads);
+        let changed = reservation.is_some() && held.reservation != reservation;
+        held.reservation = reservation.or(held.reservation);
+        let Some(reservation) = held.reservation else { return Ok(()) };
+        for thread in &held.threads.all {
+            if changed || !known.all.contains(thread) {
+                let (_, tid, role) = *thread;
+                let attributes = if role == Role::Emulator { EMULATOR } else { attributes(reservation) };
+                match sched::set(tid, attributes) {
+                    Ok(()) | Err(SchedError::Vanished { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, member: Member) {
+        if let Some(held) = self.members.remove(&member)
+            && held.stopped
+        {
+            signal(&held.threads, libc::SIGCONT);
+        }
+    }
+
+    /// Only a pause is for us to carry out.
+    fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
+        let Some(held) = self.members.get_mut(&dispatch.member) else { return Ok(()) };
+        let hard = held.reservation.is_some_and(|reservation| reservation.hard);
+        let stop = dispatch.kind == DispatchKind::Stop && !hard;
+        if held.stopped != stop {
+            held.stopped = stop;
+            signal(&held.threads, if stop { libc::SIGSTOP } else { libc::SIGCONT });
+        }
+        Ok(())
+    }
+}
+
+fn attributes(Reservation { period_ns, slice_ns, .. }: Reservation) -> Attributes {
+    let parts = period_ns.div_ceil(LONGEST).max(1);
+    let (period_ns, runtime_ns) = (period_ns / parts, slice_ns.div_ceil(parts));
+    let policy = Policy::Deadline { runtime_ns, deadline_ns: period_ns, period_ns, flags: 0 };
+    Attributes { policy, reset_on_fork: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_periods_are_kept_in_parts() {
+        let policy = |period_ns, slice_ns| {
+            let reservation = Reservation { period_ns, slice_ns, hard: false, phase_ns: None };
+            match attributes(reservation).policy {
+                Policy::Deadline { runtime_ns, deadline_ns, period_ns, .. } if deadline_ns == period_ns => {
+                    (period_ns, runtime_ns)
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(policy(10_000_000, 2_000_000), (10_000_000, 2_000_000));
+        assert_eq!(policy(600_000_000_000, 60_000_000_000), (4_000_000_000, 400_000_000), "10 min / 1 min");
+        assert_eq!(policy(5_000_000_000, 1_000_000_001), (2_500_000_000, 500_000_001), "no less");
+    }
+}
