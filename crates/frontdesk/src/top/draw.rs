@@ -217,7 +217,7 @@ mod tests {
         let mut app = app();
         press(&mut app, &[KeyCode::Enter]);
         let message = "no VM is named \"alice\"".to_owned();
-        app.update(Err(ClientError::Refused(Refusal { kind: RefusalKind::UnknownVm, message })));
+        app.update(Err(ClientError::Refused(Refusal::new(RefusalKind::UnknownVm, message))));
         assert_eq!(app.view, View::Vms);
         assert!(screen(&app, 80, 8).contains("no VM is named"));
         let mut without = sample();
