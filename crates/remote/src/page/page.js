@@ -167,7 +167,8 @@ class Card {
     const room = most(this.state.cpus.length, this.state);
     const { period_ns, slice_ns } = this.position;
     const impossible = slice_ns / period_ns > room + 1e-9;
-    limit.style.width = `calc((100% - 16px) * ${1 - room})`;
+    // The middle of the thumb goes from 8px to 8px before the end.
+    limit.style.width = room < 1 ? `calc(8px + (100% - 16px) * ${1 - room})` : "0";
     this.element.classList.toggle("wrong", impossible);
     for (const input of [slice, period]) input.setAttribute("aria-invalid", String(impossible));
     let words = this.refusal ?? "";

@@ -239,7 +239,7 @@ impl State {
                 named(Target::Vm("alice".into()), "alice", 11, 0.31, Some("machine-qemu-1-alice.scope")),
                 named(Target::Vm("desk".into()), "desk", 12, 1.2, Some("machine-qemu-2-desk.scope")),
                 named(Target::Process(4711), "render", 4711, 0.97, Some("render.service")),
-                named(Target::Process(99), "gone", 99, 0.01, None),
+                named(Target::Process(99), "<i>gone</i>", 99, 0.01, None),
             ],
             left_off: 0,
         }
