@@ -232,7 +232,7 @@ fn changes_apply_while_dragging_and_the_latest_wins() {
         for name in ["alice (vm:alice)", "desk (vm:desk)", "render (pid:4711)"] {
             browser.press(&format!("Reserve for {name}")).await;
         }
-        browser.says(".card:nth-child(3)", "render").await;
+        browser.says(".card:nth-child(3)", "pid:4711").await;
         let slice = browser.find(".slice").await;
         let (x, y, width, height) = slice.rectangle().await.unwrap();
         let at = |part: f64| PointerAction::MoveTo {
