@@ -29,7 +29,7 @@ bench: setup-build
 CASES ?= 200000
 fuzz: setup-build
 	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-engine -p frontdesk-host -p frontdesk-lab-guest \
-		-p frontdesk-ring --lib --bins --test properties fuzz_
+		-p frontdesk-remote -p frontdesk-ring --lib --bins --test properties fuzz_
 
 lint: setup-build
 	cargo fmt --all --check

@@ -2,7 +2,7 @@
 # Installs what frontdesk needs on Debian 12, or says exactly what is missing.
 #
 #   tools/setup.sh build   compilers and libraries
-#   tools/setup.sh vms     the same, and what boots real VMs
+#   tools/setup.sh vms     the same, and what boots real VMs and a browser
 #   tools/setup.sh deb     as build, and what makes the Debian package
 #
 # Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known so far
@@ -10,7 +10,7 @@
 set -eu
 
 build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
-vm_packages="iproute2 kmod e2fsprogs mmdebstrap dpkg-dev openssh-client"
+vm_packages="chromium chromium-driver iproute2 kmod e2fsprogs mmdebstrap dpkg-dev openssh-client"
 deb_packages="dpkg-dev"
 cargo_deb=3.8.0
 qemu_package="qemu-system-x86"

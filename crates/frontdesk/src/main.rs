@@ -1,17 +1,21 @@
-//! The frontdesk command: experiments on real VMs, the daemon, its recordings, and what the host can do.
+//! The frontdesk command: experiments on real VMs, the daemon, its reservations and recordings, and what the host can do.
 
 #![forbid(unsafe_code)]
 
 mod companion;
+mod connect;
 mod doctor;
 mod export;
 mod lab;
+mod list;
 mod manual;
 mod policy;
 mod record;
 mod recording;
 mod replay;
+mod reserve;
 mod run;
+mod serve;
 mod status;
 mod top;
 mod words;
@@ -42,6 +46,15 @@ enum Command {
     Run(run::Args),
     Status(status::Args),
     Top(top::Args),
+    Reserve(reserve::ReserveArgs),
+    Release(reserve::ReleaseArgs),
+    Pause(reserve::PauseArgs),
+    Resume(reserve::ResumeArgs),
+    List(list::ListArgs),
+    Ps(list::PsArgs),
+    Serve(serve::ServeArgs),
+    Login(connect::LoginArgs),
+    Logout(connect::LogoutArgs),
     Record(record::Args),
     Replay(replay::Args),
     Export(export::Args),
@@ -73,6 +86,15 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),
         Command::Top(args) => top::main(&args),
+        Command::Reserve(args) => reserve::reserve(&args),
+        Command::Release(args) => reserve::release(&args),
+        Command::Pause(args) => reserve::pause(&args),
+        Command::Resume(args) => reserve::resume(&args),
+        Command::List(args) => list::list(&args),
+        Command::Ps(args) => list::ps(&args),
+        Command::Serve(args) => serve::main(&args),
+        Command::Login(args) => connect::login(&args),
+        Command::Logout(args) => connect::logout(&args),
         Command::Record(args) => record::main(&args),
         Command::Replay(args) => replay::main(&args),
         Command::Export(args) => export::main(&args),
