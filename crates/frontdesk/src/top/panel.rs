@@ -197,6 +197,7 @@ mod tests {
             efficiency_ratio: Some(0.985),
             periods: 1000,
             misses: 1,
+            stalls: 0,
             worst_miss_ns: 30_000,
             used_ns: 0,
             reserved_ns: 0,

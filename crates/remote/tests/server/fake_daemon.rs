@@ -209,6 +209,7 @@ impl State {
             efficiency_ratio: None,
             periods: 0,
             misses: 0,
+            stalls: 0,
             worst_miss_ns: 0,
             used_ns: 0,
             reserved_ns: 0,
