@@ -185,8 +185,9 @@ fn delivered(intervals: &[(u64, u64)], begin: u64, end: u64, period: u64) -> Vec
     periods
 }
 
-fn quantile(sorted: &[u64], part: f64) -> f64 {
-    let at = ((sorted.len() as f64 * part) as usize).min(sorted.len().saturating_sub(1));
+/// In microseconds.
+fn quantile(sorted: &[u64], percent: usize) -> f64 {
+    let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
     sorted.get(at).copied().unwrap_or(0) as f64 / 1000.0
 }
 
@@ -247,17 +248,17 @@ fn precision(seconds: u64, repeats: u64) -> Result<()> {
             short.sort_unstable();
             over.sort_unstable();
             let part = |us: f64| us * 1000.0 / slice as f64 * 100.0;
-            let median = quantile(&periods, 0.5);
+            let median = quantile(&periods, 50);
             println!(
                 "{:<24} {:>9.1} {:>9.1} {:>9.1} {:>9.1} | {:>11.2} % {:>13.2} % {:>11.2} %",
                 format!("({}, {}) us {name}", period / US, slice / US),
-                quantile(&periods, 0.01),
+                quantile(&periods, 1),
                 median,
-                quantile(&periods, 0.99),
-                quantile(&periods, 1.0),
+                quantile(&periods, 99),
+                quantile(&periods, 100),
                 part((median - slice as f64 / 1000.0).abs()),
-                part(quantile(&short, 0.99)),
-                part(quantile(&over, 0.99)),
+                part(quantile(&short, 99)),
+                part(quantile(&over, 99)),
             );
         }
     }
@@ -316,9 +317,9 @@ fn change(count: u64) -> Result<()> {
     answered.sort_unstable();
     println!(
         "request to answer, when the change holds: p50 {:.0} us, p99 {:.0} us, max {:.0} us",
-        quantile(&answered, 0.5),
-        quantile(&answered, 0.99),
-        quantile(&answered, 1.0)
+        quantile(&answered, 50),
+        quantile(&answered, 99),
+        quantile(&answered, 100)
     );
     service.end()
 }

@@ -234,13 +234,14 @@ mod tests {
     #[test]
     fn every_wrong_value_is_told_with_key_value_and_range() {
         let settings = parse(
-            "vms.qmp = ['relative']\ndaemon.cpus = [2000]\ntavs.pb_ratio = 2.0\nledger.min_share = 0.0\n\
+            "vms.qmp = ['relative']\ndaemon.cpus = [2000]\nreserve.spare = 0.0\ntavs.pb_ratio = 2.0\nledger.min_share = 0.0\n\
              [vm.alice]\nweight = 0\n[vm.'build-*']\npb_ratio = -0.5\n[vm.'[']\n",
         );
         let expected = [
             "tavs.pb_ratio = 2 is out of range: allowed is 0 to 1",
             "ledger.min_share = 0 is out of range: allowed is 0.01 to 1",
             "daemon.cpus = [2000] is out of range: allowed is numbers of CPUs from 0 to 1023",
+            "reserve.spare = 0.0 is out of range: allowed is 0.01 to 0.95",
             "vms.qmp = \"relative\" is out of range: allowed is an absolute path, in which *, ?, [...] and ** may stand for others",
             "vm.\"alice\".weight = 0 is out of range: allowed is 1 to 10000",
             "vm.\"build-*\".pb_ratio = -0.5 is out of range: allowed is 0 to 1",

@@ -29,6 +29,8 @@ const OWN: Attributes = Attributes {
 const ELSE: Attributes = Attributes::fifo(99);
 /// How often the wall clock is looked at, in nanoseconds.
 const ALIGN: u64 = 1_000_000_000;
+/// A member on another CPU stops sooner than this when it is told to, in nanoseconds, if nothing is wrong.
+const LAG: u64 = 150_000;
 /// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
 const PROMISE: u64 = 1_500_000_000;
 const BACK: u64 = 500_000_000;
@@ -95,10 +97,12 @@ impl Controller {
             enforcer,
             of: BTreeMap::new(),
             periods: BTreeMap::new(),
+            threads: BTreeMap::new(),
             troubles: BTreeMap::new(),
             early: Early::here(),
             early_elsewhere: Early::elsewhere(),
-            lag: Early::here(),
+            lag: Early { most: LAG, ..Early::here() },
+            learns: false,
             ended: None,
         };
         let mut promised = 0;
@@ -120,6 +124,8 @@ impl Controller {
             if !fds[1].revents().is_empty() {
                 kicks.drain();
             }
+            // What is due while we are busy says nothing of how late a timer is.
+            work.learns = alarm.is_some_and(|alarm| alarm > now);
             work.decide(&slots, due.filter(|_| by_timer));
         }
         promise.until(0);
@@ -147,12 +153,15 @@ struct Work {
     of: BTreeMap<Member, usize>,
     /// The CPU and period of each member.
     periods: BTreeMap<Member, (u16, u64)>,
+    threads: BTreeMap<Member, Threads>,
     troubles: BTreeMap<Member, String>,
     /// For decisions about the CPU that we are on, and about others.
     early: Early,
     early_elsewhere: Early,
     /// How long a member on another CPU runs on when it is told to stop.
     lag: Early,
+    /// Whether we slept until now.
+    learns: bool,
     /// Which member was last told to stop there, and when in its CPU time its slice ended.
     ended: Option<(usize, u64)>,
     /// CPUs, with how many periods their members begin in an hour.
@@ -216,6 +225,7 @@ impl Work {
         match command {
             Command::Set { member, cpu, slot, reservation, threads } => {
                 self.of.insert(member, slot);
+                self.threads.insert(member, threads.clone());
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
                 self.count(member, Some((cpu, reservation.period_ns)));
@@ -223,6 +233,7 @@ impl Work {
                 self.dispatcher.set(now, member, cpu, reservation, &gauge);
             }
             Command::Threads { member, threads } => {
+                self.threads.insert(member, threads.clone());
                 let result = self.enforcer.hold(member, None, threads);
                 self.note(member, result);
             }
@@ -233,6 +244,7 @@ impl Work {
             Command::Remove { member, done } => {
                 self.dispatcher.remove(member);
                 self.enforcer.forget(member);
+                self.threads.remove(&member);
                 self.troubles.remove(&member);
                 self.count(member, None);
                 if let Some(slot) = self.of.remove(&member) {
@@ -261,8 +273,8 @@ impl Work {
         {
             let used = slots.read(slot, now).ran_ns;
             // What is more, it got for other reasons.
-            if used < ends.saturating_add(Early::MOST) {
-                self.lag.adjust(used > ends);
+            if used < ends.saturating_add(2 * LAG) {
+                self.lag.adjust(true, used > ends);
             }
         }
         if let Some(due) = due {
@@ -271,15 +283,19 @@ impl Work {
                 // We run in its place: what it has used is known, and can't become more.
                 (true, Some(slot)) => {
                     let used = slots.read(slot, now).ran_ns;
-                    self.early.adjust(used > slots.ends(slot));
                     tolerance = self.early.ns;
+                    self.early.adjust(self.learns, used > slots.ends(slot));
                 }
                 (true, None) => {
-                    self.early.adjust(now > due.at);
                     tolerance = self.early.ns;
+                    self.early.adjust(self.learns, now > due.at);
+                }
+                // It comes first on its CPU and wants to run, yet has not been seen to: it was running when it was taken in.
+                (false, Some(slot)) if !slots.is_running(slot) && slots.read(slot, now).ready => {
+                    self.nudge(due.slice_of)
                 }
                 (false, _) => {
-                    self.early_elsewhere.adjust(now > due.at);
+                    self.early_elsewhere.adjust(self.learns, now > due.at);
                     let lag = self.lag.ns;
                     let used_up = |now| {
                         slice_of.is_some_and(|slot| slots.read(slot, now).ran_ns + lag >= slots.ends(slot))
@@ -301,6 +317,19 @@ impl Work {
         }
         self.dispatcher.decide(now, tolerance, &Gauge { slots, of: &self.of, now });
         self.carry_out();
+    }
+
+    /// Has a member switched to again, by moving it to our CPU and back.
+    fn nudge(&self, member: Option<Member>) {
+        let here = u16::try_from(rustix::thread::sched_getcpu()).ok();
+        let place =
+            member.and_then(|member| Some((self.threads.get(&member)?, self.periods.get(&member)?.0)));
+        let (Some(here), Some((threads, cpu))) = (here, place) else { return };
+        for (_, tid, _) in &threads.all {
+            // One that has ended needs nothing; otherwise the second is refused only if the first was.
+            let _ = sched::set_affinity(*tid, &[here]);
+            let _ = sched::set_affinity(*tid, &[cpu]);
+        }
     }
 
     fn carry_out(&mut self) {
@@ -332,19 +361,24 @@ impl Work {
         }
         let mut due = self.dispatcher.next_due()?;
         let now = monotonic();
-        let end_of = |slot: usize| {
+        let own = rustix::thread::sched_getcpu();
+        let end_of = |member: &Member, slot: usize| {
             let left = slots.ends(slot).saturating_sub(slots.read(slot, now).ran_ns);
-            now.plus(left.saturating_sub(self.lag.ns))
+            // On our own CPU it stops when we come.
+            let here = eligible.get(member).is_some_and(|eligible| usize::from(eligible.cpu) == own);
+            now.plus(if here { left } else { left.saturating_sub(self.lag.ns) })
         };
-        if let Some(slot) = due.slice_of.and_then(|member| self.of.get(&member)) {
+        if let Some(member) = &due.slice_of
+            && let Some(slot) = self.of.get(member)
+        {
             // It began to run when that had been carried out, not when it was decided.
-            due.at = end_of(*slot);
+            due.at = end_of(member, *slot);
         }
         // From now on the programs see who begins to run. Who did so since the decision is looked at here.
         slots.arm(due.at);
         for member in eligible.keys() {
             let slot = self.of.get(member).filter(|slot| slots.is_running(**slot));
-            if let Some(at) = slot.map(|slot| end_of(*slot)).filter(|at| *at < due.at) {
+            if let Some(at) = slot.map(|slot| end_of(member, *slot)).filter(|at| *at < due.at) {
                 due = Due { at, slice_of: Some(*member) };
             }
         }
@@ -359,25 +393,29 @@ struct Early {
     ns: u64,
     /// By how much it grows when that was too late.
     up: u64,
+    most: u64,
 }
 
 impl Early {
-    const MOST: u64 = 60_000;
     /// By how much it shrinks when it was too early.
     const DOWN: u64 = 250;
 
     /// Where we run in the place of the member, and waiting for the exact time would take from it: as often too early as too late.
     fn here() -> Early {
-        Early { ns: 15_000, up: Self::DOWN }
+        Early { ns: 15_000, up: Self::DOWN, most: 50_000 }
     }
 
     /// Where waiting for the exact time costs only our own: four times out of five.
     fn elsewhere() -> Early {
-        Early { ns: 20_000, up: 4 * Self::DOWN }
+        Early { ns: 20_000, up: 4 * Self::DOWN, most: 50_000 }
     }
 
-    fn adjust(&mut self, late: bool) {
-        self.ns = if late { (self.ns + self.up).min(Self::MOST) } else { self.ns.saturating_sub(Self::DOWN) };
+    fn adjust(&mut self, learns: bool, late: bool) {
+        self.ns = match (learns, late) {
+            (false, _) => self.ns,
+            (true, true) => (self.ns + self.up).min(self.most),
+            (true, false) => self.ns.saturating_sub(Self::DOWN),
+        };
     }
 }
 
