@@ -2,6 +2,8 @@
 //!
 //! FRONTDESK_PICTURES names a folder in which the browser leaves pictures of what it shows.
 
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
 #[path = "../../remote/tests/server/fake_daemon.rs"]
 mod fake_daemon;
 mod served;
