@@ -235,6 +235,8 @@ fn changes_apply_while_dragging_and_the_latest_wins() {
             browser.press(&format!("Reserve for {name}")).await;
         }
         browser.says(".card:nth-child(3)", "pid:4711").await;
+        // The pointer's coordinates are the window's.
+        browser.0.execute("scrollTo(0, 0)", vec![]).await.unwrap();
         let slice = browser.find(".slice").await;
         let (x, y, width, height) = slice.rectangle().await.unwrap();
         let at = |part: f64| PointerAction::MoveTo {
