@@ -62,7 +62,9 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.process.kill().unwrap();
+        // It ends its browsers, as it can't when it is killed.
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.process.wait().unwrap();
     }
 }
