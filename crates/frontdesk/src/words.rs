@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(durations, ["0", "80 µs", "1000 µs", "10 ms", "1.2 s", "59 s", "2.0 h"]);
         assert_eq!(signed_duration(-1_500_000), "-1.5 ms");
         let times = [15_800_000, 200_000, 600_000_000_000, 90_000_000_000, 1_000_000_001, 1_050, 0].map(time);
-        assert_eq!(times, ["15.8 ms", "200 µs", "10 min", "90 s", "1000000001 ns", "1.05 µs", "0 ns"]);
+        assert_eq!(times, ["15.8 ms", "200 µs", "10 min", "90 s", "1000000.001 µs", "1.05 µs", "0 ns"]);
         assert_eq!([0.0, 0.004, 0.125, 1.0].map(percent), ["0 %", "0.4 %", "12.5 %", "100 %"]);
         assert_eq!([2048, 3 << 20].map(bytes), ["2 KB", "3.0 MB"]);
         assert_eq!([count(1u32, "read", "reads"), count(3u32, "read", "reads")], ["1 read", "3 reads"]);

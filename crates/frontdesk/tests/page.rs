@@ -2,6 +2,8 @@
 //!
 //! FRONTDESK_PICTURES names a folder in which the browser leaves pictures of what it shows.
 
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
 #[path = "../../remote/tests/server/fake_daemon.rs"]
 mod fake_daemon;
 mod served;
@@ -60,7 +62,9 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.process.kill().unwrap();
+        // It ends its browsers, as it can't when it is killed.
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.process.wait().unwrap();
     }
 }
@@ -233,6 +237,8 @@ fn changes_apply_while_dragging_and_the_latest_wins() {
             browser.press(&format!("Reserve for {name}")).await;
         }
         browser.says(".card:nth-child(3)", "pid:4711").await;
+        // The pointer's coordinates are the window's.
+        browser.0.execute("scrollTo(0, 0)", vec![]).await.unwrap();
         let slice = browser.find(".slice").await;
         let (x, y, width, height) = slice.rectangle().await.unwrap();
         let at = |part: f64| PointerAction::MoveTo {

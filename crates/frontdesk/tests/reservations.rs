@@ -1,5 +1,7 @@
 //! `frontdesk reserve`, `release`, `pause`, `resume`, `list` and `ps`, here and over the network, with a daemon that is not a real one.
 
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
 #[path = "../../remote/tests/server/fake_daemon.rs"]
 mod fake_daemon;
 mod served;
