@@ -1,0 +1,19 @@
+//! A deterministic discrete-event model of a host: physical CPUs, hypervisor schedulers, guests and devices.
+//!
+//! - [`Queue`]: timers in the total order of (time, sequence), in integer nanoseconds.
+//! - [`Machine`]: physical CPUs under a [`HostScheduler`], on which entities (vCPUs, emulator threads, a driver domain) run.
+//!   What they do when they run is told by a [`Work`].
+
+#![forbid(unsafe_code)]
+
+mod machine;
+mod queue;
+mod rng;
+mod scheduler;
+
+pub use machine::{Fault, Flow, Machine, Work};
+pub use queue::{NEVER, Nanos, Queue, Timer};
+pub use rng::Rng;
+pub use scheduler::{
+    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer,
+};
