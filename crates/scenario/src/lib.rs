@@ -8,6 +8,7 @@ mod checks;
 mod load;
 mod outcome;
 mod scenario;
+mod sim;
 mod timeline;
 mod validate;
 
@@ -17,5 +18,6 @@ pub use scenario::{
     Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser, Measure,
     Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
+pub use sim::{Credit, Scheduler, Sim};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;

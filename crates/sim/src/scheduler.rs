@@ -135,6 +135,16 @@ pub struct GroupSpec {
     pub weight: u32,
     /// The CPU time that it gets at most, in percent of one physical CPU. Schedulers without such a thing ignore it.
     pub cap: Option<u32>,
+    /// Whether it is a driver domain, which does the I/O of the others (TAVS §2.1).
+    pub driver: bool,
+}
+
+impl GroupSpec {
+    /// A group that is only told by its weight.
+    #[must_use]
+    pub fn of_weight(weight: u32) -> GroupSpec {
+        GroupSpec { weight, cap: None, driver: false }
+    }
 }
 
 /// A timer of a scheduler, by the number that the scheduler gave it.

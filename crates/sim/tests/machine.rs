@@ -62,7 +62,7 @@ impl Cycles {
         let mut machine = Machine::new(pcpus, Box::<RoundRobin>::default(), 0);
         let mut work = Cycles::default();
         for (compute, sleep) in cycles {
-            let group = machine.add_group(GroupSpec { weight: 1024, cap: None }).unwrap();
+            let group = machine.add_group(GroupSpec::of_weight(1024)).unwrap();
             let spec = EntitySpec { group, affinity: PcpuSet::first(pcpus), nice: 0, emulator: false };
             let entity = machine.add_entity(spec).unwrap();
             work.compute.push(*compute);
@@ -130,11 +130,8 @@ fn a_program_that_gets_nowhere_is_a_fault() {
 #[test]
 fn what_could_never_run_is_refused() {
     let mut machine = Machine::new(2, Box::<RoundRobin>::default(), 0);
-    assert_eq!(
-        machine.add_group(GroupSpec { weight: 0, cap: None }),
-        Err(Fault::NoWeight { group: Group(0) })
-    );
-    let group = machine.add_group(GroupSpec { weight: 1, cap: None }).unwrap();
+    assert_eq!(machine.add_group(GroupSpec::of_weight(0)), Err(Fault::NoWeight { group: Group(0) }));
+    let group = machine.add_group(GroupSpec::of_weight(1)).unwrap();
     let mut affinity = PcpuSet::default();
     affinity.insert(Pcpu(2));
     let fault = machine.add_entity(EntitySpec { group, affinity, nice: 0, emulator: false }).unwrap_err();
