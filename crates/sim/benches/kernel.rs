@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     let mut all = Vec::new();
     for case in case::cases() {
         let first = if case.cpus == 1 { 1 } else { 0 };
-        let modelled = model::run(&case)?;
+        let modelled = model::run(&case, 2)?;
         println!("{} MODEL", case.name);
         for (group, latency) in modelled.cpu.iter().zip(&modelled.latency_us) {
             for (cpu, latency) in group.iter().zip(latency) {

@@ -2,7 +2,7 @@
 
 mod fair;
 
-pub use fair::eevdf;
+pub use fair::{cfs, eevdf};
 
 use crate::queue::{Nanos, Queue, Timer};
 use frontdesk_engine::Boost;

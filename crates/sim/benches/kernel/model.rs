@@ -63,9 +63,9 @@ impl MachineWork for Processes {
     }
 }
 
-/// Runs a case.
-pub fn run(case: &Case) -> Result<Measured> {
-    let mut machine = Machine::new(case.cpus, eevdf(), SWITCH_COST);
+/// Runs a case on a machine with so many CPUs, of which it uses the first.
+pub fn run(case: &Case, cpus: u16) -> Result<Measured> {
+    let mut machine = Machine::new(cpus, eevdf(), SWITCH_COST);
     let mut processes = Processes(Vec::new());
     let groups: Result<Vec<_>, _> =
         case.groups.iter().map(|group| machine.add_group(GroupSpec::of_weight(group.shares))).collect();

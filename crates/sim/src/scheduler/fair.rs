@@ -5,12 +5,14 @@
 //! what frontdesk boosts is bounded by its own ledger. Neither are bandwidth limits, NUMA and caches.
 
 mod balance;
+mod cfs;
 mod eevdf;
 mod hierarchy;
 mod load;
 mod queue;
 mod realtime;
 
+pub use cfs::cfs;
 pub use eevdf::eevdf;
 
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
@@ -66,6 +68,9 @@ trait Discipline: Copy + Debug + Send {
 
     /// A node leaves.
     fn leave(&self, timing: Timing, queue: &mut RunQueue, nodes: &mut [Node], id: NodeId, sleeps: bool);
+
+    /// A node that sleeps goes on to another queue.
+    fn depart(&self, _queue: &RunQueue, _node: &mut Node) {}
 
     /// Whether a node that goes to sleep stays in the queue for now.
     fn stays(&self, queue: &RunQueue, nodes: &[Node], id: NodeId) -> bool;
@@ -247,6 +252,9 @@ impl<D: Discipline> GroupFair<D> {
         let group = task.group;
         if let Some(from) = from {
             let cell = self.cell(group, from);
+            if !self.nodes[entity.index()].relative {
+                self.discipline.depart(&self.cells[cell].queue, &mut self.nodes[entity.index()]);
+            }
             self.update_load(now, group, cell);
             self.cells[cell].load.average.shift(-load);
         }

@@ -17,8 +17,9 @@ pub(super) struct Node {
     pub(super) deadline: i64,
     /// It is not preempted before it has used this much.
     pub(super) protected: i64,
-    /// What the queue owed it when it left; of a [`Cfs`](crate::scheduler::Cfs) node that moves nothing.
+    /// How far it was behind the virtual time of its queue when it left.
     pub(super) lag: i64,
+    /// It was in the middle of something when it left, and goes on with that in the next queue.
     pub(super) relative: bool,
     /// On a run queue, the one that runs included.
     pub(super) queued: bool,
