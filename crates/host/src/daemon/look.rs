@@ -2,7 +2,9 @@
 
 use super::followed::Followed;
 use super::{Daemon, monotonic};
-use crate::control::{self, RecordRequest, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts};
+use crate::control::{
+    self, RecordRequest, Refusal, RefusalKind, Request, SourceStatus, Status, StatusRequest, VmFacts,
+};
 use crate::identity::Identity;
 use crate::status::{DaemonFacts, status};
 
@@ -15,6 +17,10 @@ impl Daemon {
                 request.answer(answer);
             }
             Some(Request::Record(request)) => self.begin_recording(request),
+            Some(Request::Reservation(request)) => {
+                let refusal = Refusal::new(RefusalKind::Unavailable, "this daemon has no reservations");
+                request.answer(Err(refusal));
+            }
             None => {}
         }
     }
