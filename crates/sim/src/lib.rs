@@ -15,5 +15,5 @@ pub use machine::{Fault, Flow, Machine, Work};
 pub use queue::{NEVER, Nanos, Queue, Timer};
 pub use rng::Rng;
 pub use scheduler::{
-    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, eevdf,
+    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, edf, eevdf,
 };

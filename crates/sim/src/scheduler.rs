@@ -1,7 +1,9 @@
 //! What a hypervisor's scheduler is to the model, and what it may know of the machine.
 
+mod edf;
 mod fair;
 
+pub use edf::edf;
 pub use fair::{cfs, eevdf};
 
 use crate::queue::{Nanos, Queue, Timer};
