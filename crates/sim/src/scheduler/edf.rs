@@ -110,15 +110,14 @@ impl Edf {
         }
     }
 
-    /// Asks for a decision wherever an entity that wants to run comes before who runs.
+    /// Asks for a decision where an entity that wants to run comes before who runs: wherever nobody does, or where the lowest does.
     fn preempt(&self, host: &mut Host, entity: Entity) {
         let rank = self.rank(entity);
         let allowed = self.entities[entity.index()].affinity;
         let lower = |pcpu: &Pcpu| allowed.contains(*pcpu) && self.running(host, *pcpu) < rank;
         let lowest = host.pcpus().filter(lower).min_by_key(|pcpu| (self.running(host, *pcpu), *pcpu));
-        if let Some(pcpu) = lowest {
-            host.reschedule(pcpu);
-        }
+        let idle: PcpuSet = host.pcpus().filter(|pcpu| host.current(*pcpu).is_none()).collect();
+        idle.and(allowed).iter().chain(lowest).for_each(|pcpu| host.reschedule(pcpu));
     }
 
     /// Rank of who runs on a physical CPU; `None`: nobody does, or must not.
