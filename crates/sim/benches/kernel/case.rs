@@ -78,8 +78,63 @@ impl Sleeps {
 pub struct Measured {
     /// CPU time of each process of each group, as a fraction of one CPU.
     pub cpu: Vec<Vec<f64>>,
-    /// Wake-up latencies of each process, in microseconds: from the time at which it was to wake to the first instruction.
-    pub latency_us: Vec<Vec<Vec<f64>>>,
+    /// Wake-up latencies of each process that sleeps: from the time at which it was to wake to the first instruction.
+    pub latency: Vec<Vec<Option<Latency>>>,
+}
+
+/// A distribution of wake-up latencies.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many.
+    pub count: usize,
+    /// Their mean, in microseconds.
+    pub mean_us: f64,
+    /// The least, each percentile, and the largest, in microseconds.
+    pub percentiles_us: Vec<f64>,
+}
+
+impl Latency {
+    pub fn of(mut latencies_us: Vec<f64>) -> Option<Latency> {
+        latencies_us.sort_by(f64::total_cmp);
+        let last = latencies_us.len().checked_sub(1)?;
+        let rounded = |value: f64| (value * 10.0).round() / 10.0;
+        Some(Latency {
+            count: latencies_us.len(),
+            mean_us: rounded(latencies_us.iter().sum::<f64>() / latencies_us.len() as f64),
+            percentiles_us: (0..=100).map(|percent| rounded(latencies_us[last * percent / 100])).collect(),
+        })
+    }
+}
+
+/// What a wake-up costs on a machine.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Costs {
+    /// From the expiry of a timer to the first instruction of the process that it wakes, if that runs at once, in nanoseconds.
+    pub wake_up_ns: u64,
+    /// CPU time of a process that goes to sleep and wakes up, in nanoseconds.
+    pub switch_ns: u64,
+}
+
+/// A sleeper that hardly anybody keeps from running: what it takes is what a wake-up costs.
+pub fn calibration() -> Case {
+    let work = Work::Sleeper { sleep_us: (5_000, 20_000), compute_us: 200, seed: 9 };
+    let alone = |shares, work| Group { shares, processes: vec![Process { nice: 0, cpu: None, work }] };
+    Case {
+        name: "calibration".into(),
+        cpus: 1,
+        measured_ms: 10_000,
+        groups: vec![alone(1024, work), alone(2, Work::Hog)],
+    }
+}
+
+/// The costs that [`calibration`] shows.
+pub fn costs(measured: &Measured) -> Option<Costs> {
+    let latency = measured.latency[0][0].as_ref()?;
+    let cpu_ns = measured.cpu[0][0] * calibration().measured_ms as f64 * 1e6;
+    Some(Costs {
+        wake_up_ns: (latency.percentiles_us[50] * 1000.0) as u64,
+        switch_ns: (cpu_ns / latency.count as f64 - 200_000.0).max(0.0) as u64,
+    })
 }
 
 pub fn cases() -> Vec<Case> {
@@ -135,29 +190,38 @@ pub fn cases() -> Vec<Case> {
                 group(1024, vec![hog(0, Some(0)), hog(0, Some(1))]),
             ],
         ),
-        case("one hog beside two, 2 CPUs", 2, 10, {
+        case(
+            "one hog beside two, 2 CPUs",
+            2,
+            10,
             vec![
                 group(1024, vec![hog(0, Some(0))]),
                 group(1024, vec![hog(0, Some(0)), hog(0, Some(1))]),
-            ]
-        }),
-        case("sleeper, 5 hogs beside", 1, 30, beside_hogs(vec![sleeper((5_000, 20_000), 200, 1)])),
+            ],
+        ),
+        case(
+            "nice 0 and 5 in each of 2 groups, 2 CPUs, free to move",
+            2,
+            15,
+            (0..2).map(|_| group(1024, vec![hog(0, None), hog(5, None)])).collect(),
+        ),
+        case("sleeper, 5 hogs beside", 1, 20, beside_hogs(vec![sleeper((5_000, 20_000), 200, 1)])),
         case(
             "sleeper and hog, 5 hogs beside",
             1,
-            30,
+            20,
             beside_hogs(vec![sleeper((5_000, 20_000), 200, 2), hog(0, None)]),
         ),
         case(
             "sleeper that computes 3 ms, 5 hogs beside",
             1,
-            30,
+            20,
             beside_hogs(vec![sleeper((10_000, 30_000), 3_000, 3)]),
         ),
         case(
             "sleeper and hog, 1 hog beside",
             1,
-            30,
+            20,
             vec![
                 group(1024, vec![sleeper((5_000, 20_000), 1_000, 4), hog(0, None)]),
                 group(1024, vec![hog(0, None)]),

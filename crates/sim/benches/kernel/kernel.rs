@@ -1,6 +1,6 @@
 //! The kernel's side: processes in control groups of their own.
 
-use super::case::{Case, Measured, WARM_UP_MS};
+use super::case::{Case, Latency, Measured, WARM_UP_MS};
 use super::worker::{self, Order};
 use anyhow::{Context as _, Result, bail};
 use frontdesk_host::cgroup::{Group, Hierarchy};
@@ -48,13 +48,13 @@ pub fn run(case: &Case, first: u16, guardian: &Guardian) -> Result<Measured> {
         let before = cpu_times(&workers)?;
         worker::sleep_until(to)?;
         let after = cpu_times(&workers)?;
-        let mut latency_us = Vec::new();
+        let mut latency = Vec::new();
         for group in &mut workers {
-            latency_us.push(group.drain(..).map(latencies).collect::<Result<Vec<_>>>()?);
+            latency.push(group.drain(..).map(latencies).collect::<Result<Vec<_>>>()?);
         }
         let fraction = |(after, before): (&u64, &u64)| (after - before) as f64 / (case.measured_ms * 1_000_000) as f64;
         let cpu = after.iter().zip(&before).map(|(a, b)| a.iter().zip(b).map(fraction).collect()).collect();
-        Ok(Measured { cpu, latency_us })
+        Ok(Measured { cpu, latency })
     })();
     for child in workers.iter_mut().flatten() {
         child.kill().ok();
@@ -87,12 +87,12 @@ fn start(group: &Group, order: &Order) -> Result<Child> {
     ordered.map(|()| child)
 }
 
-fn latencies(child: Child) -> Result<Vec<f64>> {
+fn latencies(child: Child) -> Result<Option<Latency>> {
     let output = child.wait_with_output().context("wait for a worker")?;
     if !output.status.success() {
         bail!("a worker failed: {}", output.status);
     }
-    serde_json::from_slice(&output.stdout).context("read a worker's latencies")
+    Ok(Latency::of(serde_json::from_slice(&output.stdout).context("read a worker's latencies")?))
 }
 
 /// Nanoseconds that each worker has run; a tick old at most.

@@ -1,13 +1,10 @@
 //! The model's side: vCPUs in groups under the eevdf model.
 
-use super::case::{Case, Measured, Sleeps, WARM_UP_MS, Work};
+use super::case::{Case, Costs, Latency, Measured, Sleeps, WARM_UP_MS, Work};
 use anyhow::Result;
 use frontdesk_sim::{
     Entity, EntitySpec, Flow, GroupSpec, Machine, NEVER, Nanos, Pcpu, PcpuSet, Timer, Work as MachineWork, eevdf,
 };
-
-/// Time from the expiry of a timer to the first instruction of the process that it wakes: interrupt, switch, return.
-const SWITCH_COST: Nanos = 2_000;
 
 struct Process {
     work: Work,
@@ -20,16 +17,19 @@ struct Process {
     latency_us: Vec<f64>,
 }
 
-struct Processes(Vec<Process>);
+struct Processes {
+    all: Vec<Process>,
+    wake_up: Nanos,
+}
 
 impl MachineWork for Processes {
     fn ran(&mut self, entity: Entity, time: Nanos) {
-        let left = &mut self.0[entity.index()].left;
+        let left = &mut self.all[entity.index()].left;
         *left = left.saturating_sub(time);
     }
 
     fn next(&mut self, entity: Entity) -> Nanos {
-        let process = &self.0[entity.index()];
+        let process = &self.all[entity.index()];
         match process.work {
             Work::Hog => NEVER,
             Work::Sleeper { .. } => process.left,
@@ -37,7 +37,7 @@ impl MachineWork for Processes {
     }
 
     fn reached(&mut self, machine: &mut Machine, entity: Entity) -> Flow {
-        let process = &mut self.0[entity.index()];
+        let process = &mut self.all[entity.index()];
         if let Some(sleeps) = &mut process.sleeps {
             machine.arm(process.timer, machine.now() + sleeps.next());
         }
@@ -45,7 +45,7 @@ impl MachineWork for Processes {
     }
 
     fn timer(&mut self, machine: &mut Machine, token: u32) {
-        let process = &mut self.0[token as usize];
+        let process = &mut self.all[token as usize];
         if let Work::Sleeper { compute_us, .. } = process.work {
             process.left = compute_us * 1000;
             process.woken = Some(machine.now());
@@ -54,19 +54,20 @@ impl MachineWork for Processes {
     }
 
     fn dispatched(&mut self, machine: &mut Machine, entity: Entity, _: Pcpu) {
-        let process = &mut self.0[entity.index()];
+        let wake_up = self.wake_up;
+        let process = &mut self.all[entity.index()];
         if let Some(woken) = process.woken.take()
             && woken >= WARM_UP_MS * 1_000_000
         {
-            process.latency_us.push((machine.now() - woken + SWITCH_COST) as f64 / 1000.0);
+            process.latency_us.push((machine.now() - woken + wake_up) as f64 / 1000.0);
         }
     }
 }
 
 /// Runs a case on a machine with so many CPUs, of which it uses the first.
-pub fn run(case: &Case, cpus: u16) -> Result<Measured> {
-    let mut machine = Machine::new(cpus, eevdf(), SWITCH_COST);
-    let mut processes = Processes(Vec::new());
+pub fn run(case: &Case, cpus: u16, costs: Costs) -> Result<Measured> {
+    let mut machine = Machine::new(cpus, eevdf(), costs.switch_ns);
+    let mut processes = Processes { all: Vec::new(), wake_up: costs.wake_up_ns };
     let groups: Result<Vec<_>, _> =
         case.groups.iter().map(|group| machine.add_group(GroupSpec::of_weight(group.shares))).collect();
     let mut entities = Vec::new();
@@ -83,13 +84,13 @@ pub fn run(case: &Case, cpus: u16) -> Result<Measured> {
             let timer = machine.add_timer(entity.0);
             let process =
                 Process { work: process.work, sleeps, timer, woken: None, left: 0, latency_us: Vec::new() };
-            processes.0.push(process);
+            processes.all.push(process);
             entities.last_mut().expect("a group").push(entity);
         }
     }
     machine.start();
     for entity in entities.iter().flatten() {
-        let process = &mut processes.0[entity.index()];
+        let process = &mut processes.all[entity.index()];
         match &mut process.sleeps {
             Some(sleeps) => machine.arm(process.timer, sleeps.next()),
             None => assert!(machine.wake(*entity)),
@@ -107,8 +108,7 @@ pub fn run(case: &Case, cpus: u16) -> Result<Measured> {
         .zip(before)
         .map(|(after, before)| after.into_iter().zip(before).map(fraction).collect())
         .collect();
-    let mut latencies = processes.0.into_iter().map(|process| process.latency_us);
-    let latency_us =
-        entities.iter().map(|group| group.iter().filter_map(|_| latencies.next()).collect()).collect();
-    Ok(Measured { cpu, latency_us })
+    let mut latencies = processes.all.into_iter().map(|process| Latency::of(process.latency_us));
+    let latency = entities.iter().map(|group| latencies.by_ref().take(group.len()).collect()).collect();
+    Ok(Measured { cpu, latency })
 }
