@@ -2,17 +2,17 @@
 //!
 //! [`Admission`] says whether a reservation fits, and where; the [`Dispatcher`] decides who runs when, earliest deadline first, and
 //! keeps the [`Account`]s. A target with several vCPUs has a [`Member`] for each of them, on different CPUs, with the same periods, so
-//! that they run in lock step. All periods begin at multiples of their length since time zero of the wall clock, so that equal
-//! reservations on hosts with synchronised clocks run in lock step, too.
+//! that they run in lock step. Periods can be aligned to the wall clock, so that equal reservations on hosts with synchronised clocks run
+//! in lock step, too.
 
 mod account;
 mod admission;
 mod dispatcher;
 mod levels;
 
-pub use account::{Account, BUCKETS, Distribution, RECENT};
+pub use account::{Account, BUCKETS, Distribution, RECENT, Recent};
 pub use admission::{Admission, AdmissionError, Fit, Infeasible, MEMBERS_PER_CPU, Room};
-pub use dispatcher::{Dispatch, DispatchKind, Dispatcher, Meter, Reading};
+pub use dispatcher::{Dispatch, DispatchKind, Dispatcher, Due, Eligible, Meter, Reading};
 pub use levels::LEVELS;
 
 use serde::{Deserialize, Serialize};
@@ -49,13 +49,16 @@ pub struct Reservation {
     pub slice_ns: u64,
     /// Whether the slice is also the most that the target gets. If not, it may use what nobody else wants.
     pub hard: bool,
+    /// Periods begin so long after the multiples of their length on the wall clock: 0 to the period, in nanoseconds. If absent, the first
+    /// begins at once.
+    pub phase_ns: Option<u64>,
 }
 
 /// A reservation that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {} is out of range: allowed is {} to {}", Span(*value), Span(*least), Span(*most))]
 pub struct ReservationError {
-    /// `period` or `slice`.
+    /// `period`, `slice` or `phase`.
     pub key: &'static str,
     /// What was asked for, in nanoseconds.
     pub value: u64,
@@ -76,7 +79,8 @@ impl Reservation {
             if (least..=most).contains(&value) { Ok(()) } else { Err(error) }
         };
         check("period", self.period_ns, MIN_PERIOD_NS, MAX_PERIOD_NS)?;
-        check("slice", self.slice_ns, MIN_SLICE_NS, self.period_ns)
+        check("slice", self.slice_ns, MIN_SLICE_NS, self.period_ns)?;
+        check("phase", self.phase_ns.unwrap_or(0), 0, self.period_ns)
     }
 
     /// The part of a CPU that it takes, of [`WHOLE_CPU`], rounded up.
@@ -130,7 +134,9 @@ mod tests {
     #[test]
     fn nonsense_is_refused_with_key_value_and_range() {
         let told = |period_ns, slice_ns| {
-            Reservation { period_ns, slice_ns, hard: false }.validate().map_err(|error| error.to_string())
+            Reservation { period_ns, slice_ns, hard: false, phase_ns: None }
+                .validate()
+                .map_err(|error| error.to_string())
         };
         assert_eq!(told(10_000_000, 2_000_000), Ok(()));
         assert_eq!(told(MIN_PERIOD_NS, MIN_PERIOD_NS), Ok(()));

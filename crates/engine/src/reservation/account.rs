@@ -1,12 +1,15 @@
 //! What a member got of what it was promised.
 
+use crate::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Buckets of a [`Distribution`].
 pub const BUCKETS: usize = 24;
-/// Periods that an [`Account`] remembers one by one.
-pub const RECENT: usize = 64;
+/// Entries of [`Account::recent`].
+pub const RECENT: usize = 100;
+/// Short periods share an entry of [`Account::recent`] while they end within this time, in nanoseconds.
+const RECENT_SPAN: u64 = 50_000_000;
 
 /// How long something was: bounded, whatever happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +38,23 @@ impl Distribution {
     }
 }
 
+/// What a member got in one of the latest periods, or in several short ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recent {
+    /// When the first of them ended.
+    begin: Time,
+    /// When the last of them ended.
+    pub end: Time,
+    /// How many.
+    pub periods: u32,
+    /// Of these, those missed.
+    pub missed: u32,
+    /// CPU time that was reserved, in nanoseconds.
+    pub reserved_ns: u64,
+    /// CPU time of its reservation that the member used, in nanoseconds.
+    pub used_ns: u64,
+}
+
 /// What a member got, since its reservation was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
@@ -54,8 +74,8 @@ pub struct Account {
     pub extra_ns: u64,
     /// How much longer than its slice it ran before it was stopped.
     pub overrun: Distribution,
-    /// CPU time in each of the latest periods, the oldest first, in nanoseconds, with what it used beyond its slice.
-    pub recent: VecDeque<u64>,
+    /// The latest periods, the oldest first; at most [`RECENT`] entries.
+    pub recent: VecDeque<Recent>,
 }
 
 impl Account {
@@ -71,8 +91,15 @@ impl Account {
         }
     }
 
-    /// A period ended, in which the member got `delivered` nanoseconds; `shortfall` is what was missing at its end.
-    pub(super) fn close(&mut self, reserved: u64, delivered: u64, shortfall: Option<u64>, stalled: bool) {
+    /// A period ended, in which `reserved` nanoseconds were due and `used` were used; `shortfall` is what was missing at its end.
+    pub(super) fn close(
+        &mut self,
+        end: Time,
+        reserved: u64,
+        used: u64,
+        shortfall: Option<u64>,
+        stalled: bool,
+    ) {
         self.periods = self.periods.saturating_add(1);
         self.reserved_ns = self.reserved_ns.saturating_add(reserved);
         if let Some(shortfall) = shortfall {
@@ -80,10 +107,19 @@ impl Account {
             self.stalled = self.stalled.saturating_add(u64::from(stalled));
             self.shortfall.add(shortfall);
         }
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
+        if self.recent.back().is_none_or(|entry| end.since(entry.begin) >= RECENT_SPAN) {
+            if self.recent.len() == RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(Recent { begin: end, ..Recent::default() });
         }
-        self.recent.push_back(delivered);
+        if let Some(entry) = self.recent.back_mut() {
+            entry.end = end;
+            entry.periods = entry.periods.saturating_add(1);
+            entry.missed = entry.missed.saturating_add(u32::from(shortfall.is_some()));
+            entry.reserved_ns = entry.reserved_ns.saturating_add(reserved);
+            entry.used_ns = entry.used_ns.saturating_add(used);
+        }
     }
 
     /// Whole periods passed unseen, for the dispatcher came so late.

@@ -1,13 +1,13 @@
 //! Which reservations fit, and where (VSched §3.1: the test of earliest deadline first, on each CPU).
 
-use super::{Reservation, ReservationError, TargetId, WHOLE_CPU};
+use super::{LEVELS, Reservation, ReservationError, TargetId, WHOLE_CPU};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// So many members may have reservations on one CPU.
-pub const MEMBERS_PER_CPU: usize = 64;
+/// So many members may have reservations on one CPU: each has a level of its own.
+pub const MEMBERS_PER_CPU: usize = LEVELS as usize;
 
 /// What is free of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,7 +196,7 @@ mod tests {
     const PERCENT: u64 = WHOLE_CPU / 100;
 
     fn reservation(period_ms: u64, slice_us: u64) -> Reservation {
-        Reservation { period_ns: period_ms * MS, slice_ns: slice_us * 1000, hard: false }
+        Reservation { period_ns: period_ms * MS, slice_ns: slice_us * 1000, hard: false, phase_ns: None }
     }
 
     /// The example of VSched §3.3: 200 ms every 1000 ms, and the three VMs of figure 2.
@@ -244,7 +244,12 @@ mod tests {
         for period in [200_000, 333_333, 10_000_000, 600_000_000_000, 7_777_777_777] {
             for taken in (0..100).step_by(7) {
                 let mut admission = Admission::new(&[0], 5 * PERCENT);
-                let taken = Reservation { period_ns: period, slice_ns: period / 100 * taken, hard: true };
+                let taken = Reservation {
+                    period_ns: period,
+                    slice_ns: period / 100 * taken,
+                    hard: true,
+                    phase_ns: None,
+                };
                 let _ = admission.admit(TargetId(0), taken, 1);
                 let wanted = Reservation { slice_ns: period, ..taken };
                 let Err(AdmissionError::Infeasible(refusal)) = admission.admit(TargetId(1), wanted, 1) else {
@@ -262,10 +267,10 @@ mod tests {
     #[test]
     fn a_cpu_has_a_bounded_number_of_members() {
         let mut admission = Admission::new(&[3], 0);
-        for target in 0..64 {
+        for target in 0..22 {
             admission.admit(TargetId(target), reservation(1000, 10), 1).unwrap();
         }
-        let refused = admission.admit(TargetId(64), reservation(1000, 10), 1).unwrap_err().to_string();
+        let refused = admission.admit(TargetId(22), reservation(1000, 10), 1).unwrap_err().to_string();
         assert!(refused.contains("nothing fits"), "{refused}");
     }
 }

@@ -63,6 +63,28 @@ impl DispatchKind {
     }
 }
 
+/// A decision to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// When.
+    pub at: Time,
+    /// Whose slice ends then; `None` if a period does.
+    pub slice_of: Option<Member>,
+}
+
+/// A member with something left of its slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eligible {
+    /// The member.
+    pub member: Member,
+    /// Its CPU.
+    pub cpu: u16,
+    /// The CPU time that it will ever have used when its slice ends, in nanoseconds.
+    pub ends: u64,
+    /// If it sleeps now and wakes later than this, it comes behind those that it would delay: a decision is due then.
+    pub late: Time,
+}
+
 /// The state machine.
 #[derive(Debug, Default)]
 pub struct Dispatcher {
@@ -92,16 +114,16 @@ struct State {
     told: Option<DispatchKind>,
     paused: bool,
     reading: Reading,
-    /// CPU time in the current period.
-    delivered: u64,
+    /// CPU time of its reservation that it used in the current period.
+    used: u64,
     /// The machine stood still in the current period.
     stalled: bool,
     account: Account,
 }
 
 impl Dispatcher {
-    /// Nobody has a reservation yet. `wall_offset_ns` is what the wall clock, in nanoseconds, shows at [`Time`] zero: periods are
-    /// aligned to it.
+    /// Nobody has a reservation yet. `wall_offset_ns` is what the wall clock, in nanoseconds, shows at [`Time`] zero: periods that have
+    /// a phase are aligned to it.
     #[must_use]
     pub fn new(wall_offset_ns: u64) -> Dispatcher {
         Dispatcher { wall_offset_ns, ..Dispatcher::default() }
@@ -112,13 +134,16 @@ impl Dispatcher {
         self.wall_offset_ns = wall_offset_ns;
     }
 
-    /// Gives a [valid](Reservation::validate) reservation to a member on a CPU, in place of what it had. The rest of the current
-    /// period has its part of the slice. One that stays the same is not touched. It is up to [`Admission`](super::Admission) that all of
+    /// Gives a [valid](Reservation::validate) reservation to a member on a CPU, in place of what it had. A period begins at once; if
+    /// periods are aligned it ends at the next boundary and has its part of the slice. One that stays the same is not touched. It is up to [`Admission`](super::Admission) that all of
     /// them fit.
     pub fn set(&mut self, now: Time, member: Member, cpu: u16, reservation: Reservation, meter: &impl Meter) {
         self.decide(now, 0, meter);
         let now = self.decided;
-        let end = boundary_after(now, reservation.period_ns, self.wall_offset_ns);
+        let end = match reservation.phase_ns {
+            Some(phase) => boundary_after(now, reservation.period_ns, self.wall_offset_ns, phase),
+            None => now.plus(reservation.period_ns),
+        };
         let reading = meter.read(member);
         let state = self.members.entry(member).or_insert_with(|| State {
             cpu,
@@ -131,7 +156,7 @@ impl Dispatcher {
             told: None,
             paused: false,
             reading,
-            delivered: 0,
+            used: 0,
             stalled: false,
             account: Account::default(),
         });
@@ -168,11 +193,12 @@ impl Dispatcher {
         self.members.get(&member).map(|state| &state.account)
     }
 
-    /// When the next decision is due: the end of a period, or of the slice of whoever runs on a CPU, as far as the latest decision
-    /// knows. Call [`decide`](Self::decide) then, and whenever another member begins to run whose slice ends sooner, or wakes up.
+    /// When the next decision is due, as far as the latest one knows. Call [`decide`](Self::decide) then, and whenever another member
+    /// begins to run whose slice ends sooner, or one wakes up.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Time> {
-        let mut next = self.members.values().map(|state| state.end).min()?;
+    pub fn next_due(&self) -> Option<Due> {
+        let boundary = self.members.values().map(|state| state.end).min()?;
+        let mut next = Due { at: boundary, slice_of: None };
         let mut running: BTreeMap<u16, (Time, Member, u64)> = BTreeMap::new();
         for (member, state) in
             self.members.iter().filter(|(_, state)| state.is_eligible() && state.reading.ready)
@@ -181,22 +207,30 @@ impl Dispatcher {
             let first = running.entry(state.cpu).or_insert(candidate);
             *first = candidate.min(*first);
         }
-        for (_, _, left) in running.into_values() {
-            next = next.min(self.decided.plus(left));
+        for (_, member, left) in running.into_values() {
+            let at = self.decided.plus(left);
+            if at < next.at {
+                next = Due { at, slice_of: Some(member) };
+            }
         }
         Some(next)
     }
 
-    /// What a member has left of its slice; `None` if it has nothing.
-    #[must_use]
-    pub fn left(&self, member: Member) -> Option<u64> {
-        self.members.get(&member).filter(|state| state.is_eligible()).map(|state| state.left)
+    /// The members that have something left of their slices.
+    pub fn eligible(&self) -> impl Iterator<Item = Eligible> {
+        let eligible = self.members.iter().filter(|(_, state)| state.is_eligible());
+        eligible.map(|(member, state)| Eligible {
+            member: *member,
+            cpu: state.cpu,
+            ends: state.reading.ran_ns.saturating_add(state.left),
+            late: state.late(),
+        })
     }
 
     /// Decides. What is due within `tolerance_ns` is taken as due now; a slice of which no more is left is used up.
     pub fn decide(&mut self, now: Time, tolerance_ns: u64, meter: &impl Meter) {
         let now = now.max(self.decided);
-        let standstill = self.next_deadline().is_some_and(|due| now.since(due) > STANDSTILL);
+        let standstill = self.next_due().is_some_and(|due| now.since(due.at) > STANDSTILL);
         self.decided = now;
         let mut changed = false;
         for (member, state) in &mut self.members {
@@ -276,18 +310,27 @@ impl State {
         self.account.charge(ran, on_reservation.then_some(self.left));
         if on_reservation {
             self.left = self.left.saturating_sub(ran);
+            self.used = self.used.saturating_add(ran);
         }
-        self.delivered = self.delivered.saturating_add(ran);
         let woke = now.ready && now.woken > self.reading.woken;
         self.reading = now;
         woke && self.postpone(now.woken)
     }
 
+    /// How long what is left of its slice takes at its rate.
+    fn needs(&self) -> u64 {
+        let product = u128::from(self.left) * u128::from(self.reservation.period_ns);
+        u64::try_from(product.div_ceil(u128::from(self.reservation.slice_ns.max(1)))).unwrap_or(u64::MAX)
+    }
+
+    /// A wake-up after this time postpones its deadline.
+    fn late(&self) -> Time {
+        Time(self.deadline.0.saturating_sub(self.needs()))
+    }
+
     /// It woke up: what is left of its slice, at its rate, may take longer than its period.
     fn postpone(&mut self, woken: Time) -> bool {
-        let period = u128::from(self.reservation.period_ns);
-        let needs = (u128::from(self.left) * period).div_ceil(u128::from(self.reservation.slice_ns.max(1)));
-        let deadline = woken.plus(u64::try_from(needs).unwrap_or(u64::MAX));
+        let deadline = woken.plus(self.needs());
         let later = deadline > self.deadline;
         self.deadline = self.deadline.max(deadline);
         later
@@ -306,15 +349,18 @@ impl State {
         let period = self.reservation.period_ns;
         let wanted = self.reading.ready && !self.paused;
         let shortfall = (wanted && self.left > tolerance).then_some(self.left);
-        self.account.close(self.slice, self.delivered, shortfall, self.stalled);
+        self.account.close(self.end, self.slice, self.used, shortfall, self.stalled);
         let skipped = now.since(self.end) / period.max(1);
         if skipped > 0 {
             self.account.skip(skipped, self.reservation.slice_ns, wanted);
         }
         let begin = self.end.plus(skipped.saturating_mul(period));
-        // Where the wall clock was adjusted, one period is shorter or longer, by half at most.
-        let after = begin.plus(period / 2).max(now);
-        self.begin(begin, boundary_after(after, period, wall_offset));
+        let end = match self.reservation.phase_ns {
+            // Where the wall clock was adjusted, one period is shorter or longer, by half at most.
+            Some(phase) => boundary_after(begin.plus(period / 2).max(now), period, wall_offset, phase),
+            None => begin.plus(period),
+        };
+        self.begin(begin, end);
     }
 
     fn begin(&mut self, begin: Time, end: Time) {
@@ -322,15 +368,16 @@ impl State {
         (self.end, self.deadline) = (end, end);
         self.slice = self.reservation.slice_in(self.length);
         self.left = self.slice;
-        self.delivered = 0;
+        self.used = 0;
     }
 }
 
-/// The first multiple of the period on the wall clock after `time`.
-fn boundary_after(time: Time, period: u64, wall_offset: u64) -> Time {
+/// The first time after `time` that is `phase` after a multiple of the period on the wall clock.
+fn boundary_after(time: Time, period: u64, wall_offset: u64, phase: u64) -> Time {
     let period = u128::from(period.max(1));
-    let wall = u128::from(time.0) + u128::from(wall_offset);
-    let next = (wall / period + 1) * period - u128::from(wall_offset);
+    // How long before time zero the wall clock was at such a point.
+    let offset = (u128::from(wall_offset) + period - u128::from(phase) % period) % period;
+    let next = ((u128::from(time.0) + offset) / period + 1) * period - offset;
     Time(u64::try_from(next).unwrap_or(u64::MAX))
 }
 

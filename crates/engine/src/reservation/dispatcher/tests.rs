@@ -96,7 +96,7 @@ impl World {
     fn run_until(&mut self, end: u64, dispatcher: &mut Dispatcher) {
         while self.now < end {
             self.carry_out(dispatcher);
-            let due = dispatcher.next_deadline().map_or(end, |due| due.0.min(end));
+            let due = dispatcher.next_due().map_or(end, |due| due.at.0.min(end));
             self.pass_until(due);
             dispatcher.decide(Time(self.now), 0, self);
         }
@@ -112,7 +112,8 @@ fn one_cpu(reservations: &[(u64, u64)]) -> (World, Dispatcher) {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(0));
     for (target, (period_ns, slice_ns)) in (1..).zip(reservations) {
         world.actors.insert(member(target), Actor::default());
-        let reservation = Reservation { period_ns: *period_ns, slice_ns: *slice_ns, hard: true };
+        let reservation =
+            Reservation { period_ns: *period_ns, slice_ns: *slice_ns, hard: true, phase_ns: Some(0) };
         dispatcher.set(Time(0), member(target), 0, reservation, &world);
     }
     (world, dispatcher)
@@ -140,7 +141,7 @@ fn the_schedule_of_figure_2() {
 #[test]
 fn the_vcpus_of_a_target_run_in_lock_step() {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(3 * MS));
-    let reservation = Reservation { period_ns: 10 * MS, slice_ns: 4 * MS, hard: true };
+    let reservation = Reservation { period_ns: 10 * MS, slice_ns: 4 * MS, hard: true, phase_ns: Some(MS) };
     let cpus = Admission::new(&[0, 1], 0).admit(TargetId(1), reservation, 2).unwrap();
     for (index, cpu) in (0..).zip(cpus) {
         let vcpu = Member { target: TargetId(1), index };
@@ -150,8 +151,8 @@ fn the_vcpus_of_a_target_run_in_lock_step() {
     world.run_until(30 * MS, &mut dispatcher);
     let ran: Vec<_> = world.actors.values().map(|actor| actor.ran_from.clone()).collect();
     assert_eq!(ran[0], ran[1]);
-    // The wall clock showed 3 ms at time zero: 7 ms are left of the first period, and 2.8 ms of its slice.
-    let expected = [(0, 28 * MS / 10), (7 * MS, 11 * MS), (17 * MS, 21 * MS), (27 * MS, 30 * MS)];
+    // The wall clock showed 3 ms at time zero: 8 ms are left of the first period, and 3.2 ms of its slice.
+    let expected = [(0, 32 * MS / 10), (8 * MS, 12 * MS), (18 * MS, 22 * MS), (28 * MS, 30 * MS)];
     assert_eq!(ran[0], expected);
 }
 
@@ -159,7 +160,7 @@ fn the_vcpus_of_a_target_run_in_lock_step() {
 fn a_change_holds_at_once() {
     let (mut world, mut dispatcher) = one_cpu(&[(1000 * MS, 100 * MS)]);
     world.run_until(500 * MS, &mut dispatcher);
-    let faster = Reservation { period_ns: 10 * MS, slice_ns: 5 * MS, hard: true };
+    let faster = Reservation { period_ns: 10 * MS, slice_ns: 5 * MS, hard: true, phase_ns: None };
     dispatcher.set(Time(world.now), member(1), 0, faster, &world);
     world.run_until(520 * MS, &mut dispatcher);
     assert_eq!(world.actors[&member(1)].ran_from[1..], [(500 * MS, 505 * MS), (510 * MS, 515 * MS)]);
@@ -171,18 +172,20 @@ fn a_change_holds_at_once() {
     assert_eq!((account.periods, account.missed), (5, 0), "nothing is missed in a pause: {account:?}");
     assert_eq!(account.reserved_ns, 50 * MS + 25 * MS);
     assert_eq!(account.used_ns, 100 * MS + 15 * MS);
-    assert_eq!(dispatcher.next_deadline(), None);
+    assert_eq!(dispatcher.next_due(), None);
 }
 
 #[test]
 fn who_has_no_limit_gets_what_nobody_wants() {
     let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 2 * MS), (10 * MS, 3 * MS)]);
-    let soft = Reservation { period_ns: 10 * MS, slice_ns: 3 * MS, hard: false };
+    let soft = Reservation { period_ns: 10 * MS, slice_ns: 3 * MS, hard: false, phase_ns: Some(0) };
     dispatcher.set(Time(0), member(2), 0, soft, &world);
     world.run_until(100 * MS, &mut dispatcher);
     let account = dispatcher.account(member(2)).unwrap();
     assert_eq!((account.used_ns, account.extra_ns, account.missed), (30 * MS, 50 * MS, 0));
-    assert_eq!(account.recent, [8 * MS; 10]);
+    let recent: Vec<_> =
+        account.recent.iter().map(|entry| (entry.end, entry.periods, entry.used_ns)).collect();
+    assert_eq!(recent, [(Time(50 * MS), 5, 15 * MS), (Time(100 * MS), 5, 15 * MS)]);
 }
 
 #[test]
@@ -227,7 +230,7 @@ proptest! {
         let (mut world, mut dispatcher) = one_cpu(&set);
         // Twice the least common multiple of the periods.
         world.run_until(16 * MS, &mut dispatcher);
-        let missed: u64 = (1..=set.len()).filter_map(|t| dispatcher.account(member(t as u32))).map(|a| a.missed).sum();
+        let missed: u64 = (1..).take(set.len()).filter_map(|t| dispatcher.account(member(t))).map(|a| a.missed).sum();
         if load <= 1.0 {
             prop_assert_eq!(missed, 0);
             for (target, (period, slice)) in (1..).zip(&set) {
@@ -274,7 +277,8 @@ proptest! {
                 match what {
                     0 | 1 => {
                         let members = usize::try_from(b % 4).unwrap();
-                        let wanted = Reservation { period_ns, slice_ns, hard: *flag };
+                        let phase_ns = flag.then_some(a % 7 * MS);
+                        let wanted = Reservation { period_ns, slice_ns, hard: *flag, phase_ns };
                         match admission.admit(id, wanted, members) {
                             Ok(cpus) => for (index, cpu) in (0..).zip(cpus) {
                                 let member = Member { target: id, index };
@@ -300,7 +304,7 @@ proptest! {
                     }
                 }
                 told.extend(std::iter::from_fn(|| dispatcher.poll_action()));
-                let _ = dispatcher.next_deadline();
+                let _ = dispatcher.next_due();
                 for account in (0..5).filter_map(|target| dispatcher.account(member(target))) {
                     assert!(account.recent.len() <= crate::reservation::RECENT);
                     assert!(account.stalled <= account.missed && account.missed <= account.periods);
