@@ -10,7 +10,7 @@ use crate::load::{Client, ClientConfig, ClientWork, LoadError, Sample};
 use crate::machine::{self, Busy};
 use crate::net::{self, Link, NetError};
 use crate::replay::{self, Findings, Shift, Truth};
-use crate::summary::{self, Extra};
+
 use crate::web::WebServer;
 use crate::workload::{guest_workload, is_io_bound, knows_its_wakes, steps};
 use crate::{
@@ -24,8 +24,8 @@ use frontdesk_host::guardian::{Guardian, GuardianError, Undo};
 use frontdesk_host::sched::process_start_time;
 use frontdesk_lab_guest as guest;
 use frontdesk_scenario::{
-    self as scenario, Daemon, HostInfo, LoadKind, LoadProfile, Outcome, Rate, Repeat, Scenario, Summary,
-    Timeline, Unit, Violation,
+    self as scenario, Daemon, Extra, HostInfo, LoadKind, LoadProfile, Outcome, Rate, Repeat, Scenario,
+    Summary, Timeline, Unit, Violation,
 };
 use indexmap::IndexMap;
 use std::net::SocketAddr;
@@ -191,7 +191,7 @@ pub fn run(
             report(runs, "measuring the plugin's cost".to_owned());
             plugin_cost::measure(scenario, config, &kernel, &initrd, &lab.run_dir, &mut extra)?;
         }
-        let checks = summary::checks(scenario, &arms, &extra);
+        let checks = frontdesk_scenario::checks(scenario, &arms, &extra);
         let host = lab.host_info();
         Ok((Outcome { scenario: scenario.name.clone(), host, arms, checks }, timelines))
     });
@@ -324,7 +324,7 @@ impl<'a> Lab<'a> {
                 done += 1;
             }
         }
-        let arms = repeats.into_iter().map(|(name, repeats)| (name, summary::summarise(repeats)));
+        let arms = repeats.into_iter().map(|(name, repeats)| (name, frontdesk_scenario::summarise(repeats)));
         Ok((arms.collect(), timelines, extra))
     }
 
@@ -376,7 +376,7 @@ impl<'a> Lab<'a> {
         let (findings, speed) = examine(daemon, from.1, to.1, &truth)?;
         repeat.boosts = findings.boosts;
         repeat.boost_hits = findings.hits;
-        repeat.decision_us = summary::latency(&findings.decisions_us);
+        repeat.decision_us = frontdesk_scenario::latency(&findings.decisions_us);
         repeat.lost_events = findings.lost_events;
         repeat.follow = findings.follow;
         let timeline = Timeline { arm: name.to_owned(), repeat: number, ..findings.timeline };
@@ -634,13 +634,13 @@ impl<'a> Lab<'a> {
 
     fn book_cpu(&self, arm: &str, before: &[u64], after: &[u64], repeat: &mut Repeat) {
         let used: Vec<u64> = after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b)).collect();
-        let wanting = summary::wanting_vms(self.scenario, arm);
+        let wanting = frontdesk_scenario::wanting_vms(self.scenario, arm);
         let vms = self.vms.iter().zip(&used);
         let shares: Vec<(String, u64, u32, bool)> =
             vms.map(|((name, vm), ran)| (name.clone(), *ran, vm.weight, wanting.contains(name))).collect();
         let millis = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64() * 1000.0;
         repeat.cpu_ms = shares.iter().map(|(name, ran, ..)| (name.clone(), millis(*ran))).collect();
-        repeat.cpu_share = summary::cpu_shares(&shares);
+        repeat.cpu_share = frontdesk_scenario::cpu_shares(&shares);
         repeat.daemon_cpu =
             used.get(self.vms.len()).map(|ran| millis(*ran) / 1000.0 / repeat.seconds.max(f64::EPSILON));
     }
