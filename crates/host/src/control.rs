@@ -17,6 +17,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub use crate::scx::Usage;
 pub use client::{ClientError, ask_recording, ask_status};
 pub use metrics::exposition;
 pub(crate) use model::VmFacts;
