@@ -43,7 +43,8 @@ build: setup-build
 # The Debian package, target/debian/frontdesk_VERSION_amd64.deb, with manual pages and completions from the program itself.
 deb: setup-deb build
 	rm -rf $(package)
-	mkdir -p $(package)/man
+	mkdir -p $(package)/man $(package)/guest
+	strip -o $(package)/guest/frontdesk-guest target/$(guest_target)/release/frontdesk-guest
 	target/release/frontdesk manual $(package)/man
 	gzip -9n $(package)/man/*
 	for shell in bash zsh fish; do target/release/frontdesk completions $$shell >$(package)/frontdesk.$$shell || exit; done

@@ -7,11 +7,13 @@ mod doctor;
 mod export;
 mod lab;
 mod manual;
+mod outputs;
 mod policy;
 mod record;
 mod recording;
 mod replay;
 mod run;
+mod sim;
 mod status;
 mod top;
 mod words;
@@ -38,6 +40,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Lab(lab::Args),
+    Sim(sim::Args),
     Doctor(doctor::Args),
     Run(run::Args),
     Status(status::Args),
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         .init();
     let result = match cli.command {
         Command::Lab(args) => lab::main(&args),
+        Command::Sim(args) => sim::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),

@@ -52,6 +52,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 /// The state for people, at most [`WIDTH`] columns wide where names allow it.
 fn text(status: &Status, why: bool) -> String {
     let mut parts = vec![head(status)];
+    parts.extend(status.daemon.ejection.as_ref().map(|ejection| fold(&format!("Note: {ejection}."))));
     if status.vms.is_empty() {
         parts.push("No VM is followed.".to_owned());
     } else {
@@ -78,8 +79,11 @@ fn text(status: &Status, why: bool) -> String {
 fn head(status: &Status) -> String {
     let daemon = &status.daemon;
     let up = status.at_ns.saturating_sub(daemon.since_ns);
-    let acts =
-        if daemon.acting { format!("acting by {}", daemon.mechanism) } else { "observing only".to_owned() };
+    let acts = match daemon.mechanism.as_str() {
+        _ if !daemon.acting => "observing only".to_owned(),
+        "none" => "watching only".to_owned(),
+        mechanism => format!("acting by {mechanism}"),
+    };
     let latency = &daemon.decision_latency;
     let decisions = if latency.count == 0 {
         "no boost in the last minute".to_owned()
@@ -124,6 +128,7 @@ fn fold(text: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use frontdesk_host::control::Usage;
 
     /// A state as a daemon told it.
     pub(crate) fn sample() -> Status {
@@ -148,6 +153,31 @@ pub(crate) mod tests {
         let text = text(&status, true);
         insta::assert_snapshot!(text);
         assert!(width(&text) <= 80, "{} columns", width(&text));
+    }
+
+    #[test]
+    fn what_sched_ext_charged_takes_the_place_of_debts() {
+        let mut status = sample();
+        status.daemon.mechanism = "sched_ext".to_owned();
+        let used = Usage { consumed_ns: 604_000_000, boosted_ns: 1_250_000, runs: 40, boosted_runs: 5 };
+        status.vms[0].charged = Some(used);
+        let text = text(&status, false);
+        insta::assert_snapshot!(text);
+        assert!(width(&text) <= 80, "{} columns", width(&text));
+    }
+
+    #[test]
+    fn a_daemon_that_can_no_longer_boost_says_so() {
+        let mut status = sample();
+        status.vms.clear();
+        status.daemon.mechanism = "none".to_owned();
+        status.daemon.ejection = Some("the kernel has ejected frontdesk's scheduler (sysrq-S)".to_owned());
+        let text = text(&status, false);
+        assert!(text.contains("watching only for"), "{text}");
+        assert!(
+            text.contains("\n\nNote: the kernel has ejected frontdesk's scheduler (sysrq-S).\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -46,12 +46,7 @@ enum counter {
 	COUNTERS,
 };
 
-#define RING_BYTES (1 << 20)
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, RING_BYTES);
-} ring SEC(".maps");
+#include "channel.h"
 
 /* By thread. */
 struct {
@@ -68,38 +63,6 @@ struct {
 	__type(key, u32);
 	__type(value, u8);
 } armed SEC(".maps");
-
-/* Records lost per VM. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, u32);
-	__type(value, u64);
-} lost SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, COUNTERS);
-	__type(key, u32);
-	__type(value, u64);
-} counters SEC(".maps");
-
-static __always_inline void count(u32 which)
-{
-	u64 *value = bpf_map_lookup_elem(&counters, &which);
-
-	if (value)
-		__sync_fetch_and_add(value, 1);
-}
-
-static __always_inline void count_lost(u32 vm)
-{
-	u64 *value = bpf_map_lookup_elem(&lost, &vm);
-
-	if (value)
-		__sync_fetch_and_add(value, 1);
-	count(COUNT_LOST);
-}
 
 /*
  * Flood guard. A window of 1 ms admits 16 records of a vCPU. What it does not admit is not taken for reported either: the
@@ -124,19 +87,14 @@ static __always_inline bool admit(struct vcpu *v, u64 now)
 	return true;
 }
 
-/* Records wake nobody, but one that was asked to, and those that get the ring half full: see frontdesk.bpf.c. */
-#define ZONE_BYTES 4096
-
+/* Records wake nobody, but one that was asked to, and those that get the ring half full. */
 static __always_inline u64 wake(u32 tid, bool news)
 {
-	u64 over;
-
 	if (news && bpf_map_lookup_elem(&armed, &tid)) {
 		bpf_map_delete_elem(&armed, &tid);
 		return BPF_RB_FORCE_WAKEUP;
 	}
-	over = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) - RING_BYTES / 2;
-	return over < ZONE_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+	return wake_if_filling();
 }
 
 /* Whether it is reported, or lost, which the daemon hears of as well. */

@@ -17,6 +17,9 @@
 //! `docs/results/tavs.md`).
 
 mod abi;
+mod channel;
+mod error;
+mod probe;
 mod reads;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
@@ -24,85 +27,22 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/frontdesk.skel.rs"));
 }
 
+pub(crate) use channel::{Channel, Maps, keep, setup};
+pub use error::BpfError;
+pub(crate) use error::{advice, chain, refusal};
+pub use probe::{PROGRAMS, probe};
+pub use reads::{Probes, ReadProbes};
+
 use abi::Counter;
 use frontdesk_engine::{Event, Thread, VmId};
 use libbpf_rs::{
-    Link, MapCore as _, MapFlags, MapHandle, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
+    Link, MapCore as _, MapFlags, MapHandle, OpenObject, PrintLevel,
     skel::{OpenSkel as _, SkelBuilder as _},
 };
+use probe::first_refused;
 use reads::Programs;
-pub use reads::{Probes, ReadProbes};
 use skeleton::FrontdeskSkelBuilder;
-use std::{
-    collections::HashMap,
-    fs,
-    mem::MaybeUninit,
-    os::fd::{AsFd as _, BorrowedFd},
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
-
-/// The BPF programs, by name, and what each listens to.
-pub const PROGRAMS: [(&str, &str); 5] = [
-    ("on_switch", "tp_btf/sched_switch: threads get and lose a CPU"),
-    ("on_wakeup", "tp_btf/sched_wakeup: sleeping threads become runnable"),
-    ("on_transmit", "tp_btf/net_dev_start_xmit: packets are queued towards a VM"),
-    ("on_read", "uprobe block_acct_start: QEMU takes a read of its guest"),
-    ("on_read_done", "uprobe block_acct_done: QEMU has ended it"),
-];
-
-/// Why the BPF source can not be had, or not follow a VM.
-#[derive(Debug, thiserror::Error)]
-pub enum BpfError {
-    /// A program was refused.
-    #[error("the kernel refuses the BPF program {program}: {cause}; {advice}")]
-    Program {
-        /// Its name.
-        program: &'static str,
-        /// What libbpf says.
-        cause: String,
-        /// What the host seems to lack.
-        advice: String,
-    },
-    /// The programs as a whole could not be set up.
-    #[error("cannot {step}: {cause}; {advice}")]
-    Setup {
-        /// What was tried.
-        step: &'static str,
-        /// What libbpf says.
-        cause: String,
-        /// What the host seems to lack.
-        advice: String,
-    },
-    /// A thread or tap of a VM could not be followed.
-    #[error("cannot follow {what} of VM {vm}: {cause}", vm = .vm.0)]
-    Follow {
-        /// The VM.
-        vm: VmId,
-        /// The thread or tap.
-        what: String,
-        /// Why.
-        cause: String,
-    },
-    /// A function of QEMU's could not be probed.
-    #[error("cannot probe QEMU's function {function} in process {pid}: {cause}")]
-    Probe {
-        /// The process.
-        pid: i32,
-        /// The function.
-        function: &'static str,
-        /// Why.
-        cause: String,
-    },
-    /// The ring or a map could not be read.
-    #[error("cannot read {what} of the BPF programs: {cause}")]
-    Read {
-        /// What was read.
-        what: &'static str,
-        /// What libbpf says.
-        cause: String,
-    },
-}
+use std::{collections::HashMap, mem::MaybeUninit, os::fd::BorrowedFd, sync::Arc};
 
 /// A tap device of a VM. Packets the host transmits on it are those the guest receives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -142,16 +82,11 @@ pub struct BpfStats {
 /// Thread ids are those of the initial pid namespace. The programs detach when this value is dropped or its process
 /// dies.
 pub struct BpfSource {
-    ring: RingBuffer<'static>,
-    ring_map: MapHandle,
+    channel: Channel,
     threads: MapHandle,
     taps: MapHandle,
     disks: MapHandle,
-    lost: MapHandle,
-    counters: MapHandle,
-    received: Arc<Mutex<Vec<Event>>>,
     followed: HashMap<VmId, Followed>,
-    lost_seen: u64,
     _links: Vec<Link>,
     programs: Arc<Programs>,
 }
@@ -162,7 +97,6 @@ struct Followed {
     tids: Vec<[u8; 4]>,
     taps: Vec<[u8; 20]>,
     disks: Option<[u8; 4]>,
-    lost_seen: u64,
     probes: Option<Probes>,
 }
 
@@ -174,8 +108,6 @@ impl BpfSource {
     /// information (BTF), a tracepoint, or freedom from lockdown.
     pub fn open() -> Result<BpfSource, BpfError> {
         silence_libbpf();
-        let setup =
-            |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
         // The probes are attached when a VM is followed, so the programs must stay; what they borrow is some bytes that are
         // not worth a self-referential struct.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -195,32 +127,15 @@ impl BpfSource {
                 advice: advice(),
             })?);
         }
-        let handle = |map| MapHandle::try_from(map).map_err(setup("keep a map of the BPF object open"));
         let maps = &skel.maps;
-        let ring_map = handle(&maps.ring)?;
-        let received = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&received);
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(&ring_map, move |record| {
-                if let Some(event) = abi::decode(record) {
-                    sink.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-                }
-                0
-            })
-            .map_err(setup("add the BPF ring buffer"))?;
-        let ring = builder.build().map_err(setup("map the BPF ring buffer"))?;
+        let channel = Maps { ring: &maps.ring, lost: &maps.lost, counters: &maps.counters };
+        let channel = Channel::open(&channel, abi::decode, Counter::Lost as u32)?;
         Ok(BpfSource {
-            ring,
-            ring_map,
-            threads: handle(&maps.threads)?,
-            taps: handle(&maps.taps)?,
-            disks: handle(&maps.disks)?,
-            lost: handle(&maps.lost)?,
-            counters: handle(&maps.counters)?,
-            received,
+            channel,
+            threads: keep(&maps.threads)?,
+            taps: keep(&maps.taps)?,
+            disks: keep(&maps.disks)?,
             followed: HashMap::new(),
-            lost_seen: 0,
             _links: links,
             programs: Arc::new(Programs(skel)),
         })
@@ -243,9 +158,7 @@ impl BpfSource {
     fn insert(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
         let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
         let entry = self.followed.entry(vm).or_default();
-        self.lost
-            .update(&vm.0.to_ne_bytes(), &0_u64.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|e| fail("the counter".into(), chain(&e)))?;
+        self.channel.follow(vm)?;
         for &(tid, thread) in threads {
             let what = || format!("thread {tid} ({thread:?})");
             let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
@@ -275,8 +188,6 @@ impl BpfSource {
         if let Some(entry) = self.followed.get_mut(&vm) {
             entry.tids.drain(..).for_each(|key| drop(self.threads.delete(&key)));
             entry.taps.drain(..).for_each(|key| drop(self.taps.delete(&key)));
-            // The count starts again with the entry.
-            entry.lost_seen = 0;
         }
         let result = self.insert(vm, threads, taps);
         if result.is_err() {
@@ -328,7 +239,7 @@ impl BpfSource {
         if let Some(key) = gone.disks {
             let _ = self.disks.delete(&key);
         }
-        let _ = self.lost.delete(&vm.0.to_ne_bytes());
+        self.channel.unfollow(vm);
     }
 
     /// Becomes readable when a packet towards a VM needs attention or the ring gets half full; scheduling events alone
@@ -338,7 +249,7 @@ impl BpfSource {
     /// would count as readable and the reader would hardly sleep.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.ring_map.as_fd()
+        self.channel.fd()
     }
 
     /// Appends all events heard so far, in the order they were pushed. Never blocks.
@@ -346,9 +257,7 @@ impl BpfSource {
     /// # Errors
     /// If the ring can not be read, which no working kernel makes happen.
     pub fn drain(&mut self, out: &mut Vec<Event>) -> Result<(), BpfError> {
-        self.ring.consume().map_err(|e| BpfError::Read { what: "the ring", cause: chain(&e) })?;
-        out.append(&mut self.received.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(())
+        self.channel.drain(out)
     }
 
     /// Events lost since the last call, per followed VM, because the ring was full. One system call if there are
@@ -357,21 +266,7 @@ impl BpfSource {
     /// # Errors
     /// If a map can not be read.
     pub fn take_lost(&mut self) -> Result<Vec<(VmId, u64)>, BpfError> {
-        let total = read_u64(&self.counters, &counter_key(Counter::Lost), "the counters")?;
-        if total == self.lost_seen {
-            return Ok(Vec::new());
-        }
-        self.lost_seen = total;
-        let mut lost = Vec::new();
-        for (&vm, followed) in &mut self.followed {
-            let count = read_u64(&self.lost, &vm.0.to_ne_bytes(), "the lost events")?;
-            if count > followed.lost_seen {
-                lost.push((vm, count - followed.lost_seen));
-                followed.lost_seen = count;
-            }
-        }
-        lost.sort_unstable();
-        Ok(lost)
+        self.channel.take_lost()
     }
 
     /// What the programs have counted.
@@ -379,7 +274,7 @@ impl BpfSource {
     /// # Errors
     /// If a map can not be read.
     pub fn stats(&self) -> Result<BpfStats, BpfError> {
-        let read = |which| read_u64(&self.counters, &counter_key(which), "the counters");
+        let read = |which: Counter| self.channel.counter(which as u32);
         Ok(BpfStats {
             packets: read(Counter::Packets)?,
             pushed: read(Counter::Pushed)?,
@@ -390,69 +285,6 @@ impl BpfSource {
             lost: read(Counter::Lost)?,
             reads: read(Counter::Reads)?,
         })
-    }
-}
-
-/// Loads each program of [`PROGRAMS`] by itself, attaches none, and reports those that are refused.
-#[must_use]
-pub fn probe() -> Vec<(&'static str, Result<(), BpfError>)> {
-    silence_libbpf();
-    PROGRAMS.map(|(program, _)| (program, probe_one(program))).into()
-}
-
-fn probe_one(program: &'static str) -> Result<(), BpfError> {
-    let refused = |e: libbpf_rs::Error| BpfError::Program { program, cause: chain(&e), advice: advice() };
-    let mut storage = MaybeUninit::uninit();
-    let mut open = FrontdeskSkelBuilder::default().open(&mut storage).map_err(refused)?;
-    for mut candidate in open.open_object_mut().progs_mut() {
-        let wanted = candidate.name() == program;
-        candidate.set_autoload(wanted);
-    }
-    open.load().map(drop).map_err(refused)
-}
-
-fn first_refused() -> Option<BpfError> {
-    probe().into_iter().find_map(|(_, result)| result.err())
-}
-
-fn counter_key(which: Counter) -> [u8; 4] {
-    (which as u32).to_ne_bytes()
-}
-
-pub(crate) fn read_u64(map: &MapHandle, key: &[u8], what: &'static str) -> Result<u64, BpfError> {
-    let value = map.lookup(key, MapFlags::ANY).map_err(|e| BpfError::Read { what, cause: chain(&e) })?;
-    let bytes = value.and_then(|v| v.try_into().ok());
-    bytes.map(u64::from_ne_bytes).ok_or_else(|| BpfError::Read { what, cause: "no such entry".into() })
-}
-
-pub(crate) fn refusal(e: &libbpf_rs::Error, limit: &str) -> String {
-    match e.kind() {
-        libbpf_rs::ErrorKind::AlreadyExists => "it is followed for another VM".into(),
-        _ => format!("{} (at most {limit} are followed)", chain(e)),
-    }
-}
-
-pub(crate) fn chain(e: &libbpf_rs::Error) -> String {
-    format!("{e:#}")
-}
-
-/// What the host most likely lacks when the kernel refuses a program.
-pub(crate) fn advice() -> String {
-    let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
-    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        "this kernel has no BTF type information (/sys/kernel/btf/vmlinux); use one built with \
-         CONFIG_DEBUG_INFO_BTF, as distribution kernels are"
-            .into()
-    } else if lockdown.contains("[confidentiality]") {
-        "the kernel is locked down (confidentiality mode), which bars BPF from kernel memory; boot with \
-         lockdown=integrity"
-            .into()
-    } else if !rustix::process::geteuid().is_root() {
-        "run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE".into()
-    } else {
-        "the kernel may be older than 5.18 or lack the tracepoint, or the process its capabilities (CAP_BPF and \
-         CAP_PERFMON); the verifier's log is in the debug log of target \"libbpf\""
-            .into()
     }
 }
 

@@ -22,6 +22,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
+pub use crate::scx::Usage;
 pub use client::{ClientError, ask, ask_recording, ask_status};
 pub use metrics::exposition;
 pub(crate) use model::VmFacts;

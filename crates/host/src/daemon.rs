@@ -7,6 +7,7 @@ mod lock;
 mod look;
 mod supervisor;
 mod token;
+mod turn;
 
 pub use engage::NOT_ACTING;
 pub use lock::LockError;
@@ -23,24 +24,18 @@ use crate::record::{Record, RecordError, Recorder, Recordings};
 use crate::reserve::Reserves;
 use crate::status::Tally;
 use crate::watch::{Kit, Mailbox, News, Watcher};
-use followed::{Failure, Followed};
-use frontdesk_engine::{ActionKind, Boost, Config, ConfigError, Engine, Event, EventKind, Time};
+use followed::Followed;
+use frontdesk_engine::{Config, ConfigError, Engine, Event, Time};
 use lock::Lock;
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use supervisor::Supervisor;
 use token::Token;
+use turn::{TICK, Until};
 
-/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled before the packet that
-/// ends the wait, so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
-const TICK: u64 = 5_000_000;
-/// While next to nothing happens, at least this often.
-const IDLE_TICK: u64 = 40_000_000;
-/// So many events in a tick are many.
-const MANY: usize = 32;
 /// How much of a VM's real-time budget boosts may take: what comes in a burst is on top of it, and a VM that oversteps its budget is
 /// stalled.
 const BUDGET_USED: f64 = 0.8;
@@ -123,6 +118,8 @@ pub struct Daemon {
     vms: Vec<Followed>,
     next_id: u32,
     mechanism: Mechanism,
+    /// That the kernel has ejected frontdesk's scheduler, why, and how it goes on.
+    ejection: Option<String>,
     budgets: RealTimeBudgets,
     /// What each VM has of them, where there is one.
     budget: Option<Budget>,
@@ -140,20 +137,13 @@ pub struct Daemon {
     handled: usize,
     /// The longest wait, in nanoseconds.
     tick: u64,
+    /// When a boost began or ended last.
+    last_boost: Option<Time>,
     news: Receiver<News>,
     mailbox: Mailbox,
     watcher: Watcher,
     supervisor: Supervisor,
     _lock: Lock,
-}
-
-/// When the loop is to end.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
-    /// When everything that was there at the beginning was tried.
-    Settled,
-    /// When the daemon is told to end.
-    Stopped,
 }
 
 /// What the engine is to have: no boosts if the daemon does not act, and none that overstep the real-time budget.
@@ -222,6 +212,7 @@ impl Daemon {
             vms: Vec::new(),
             next_id: 0,
             mechanism,
+            ejection: None,
             budgets: RealTimeBudgets::new(hierarchy),
             budget: None,
             budgets_stale: false,
@@ -234,6 +225,7 @@ impl Daemon {
             pending: Vec::new(),
             handled: 0,
             tick: TICK,
+            last_boost: None,
             news,
             mailbox,
             watcher,
@@ -271,121 +263,6 @@ impl Daemon {
         epoll::delete(&self.epoll, stop.as_fd())?;
         self.supervisor.stopping();
         result
-    }
-
-    fn follow_until(&mut self, until: Until) -> Result<(), DaemonError> {
-        let mut events = Vec::with_capacity(64);
-        loop {
-            events.clear();
-            let timeout = self.timeout();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let mut news = false;
-            for event in &events {
-                match Token::decode(event.data) {
-                    Some(Token::Stop) => return Ok(()),
-                    Some(Token::News) => news = true,
-                    Some(Token::Control) => self.answer(),
-                    Some(Token::Bpf) | None => {}
-                    Some(Token::Identities) => self.identities.clear_wakes()?,
-                    Some(Token::Death(vm)) => self.bury(vm)?,
-                }
-            }
-            self.handled = 0;
-            // After arming the rings are looked at once more, for switches that came before.
-            self.turn()?;
-            while self.identities.arm() {
-                self.turn()?;
-            }
-            self.tick = if self.handled < MANY { (self.tick * 2).min(IDLE_TICK) } else { TICK };
-            if news && self.take_news()? && until == Until::Settled {
-                return Ok(());
-            }
-            self.check_mechanism()?;
-            self.grant()?;
-            self.supervisor.alive(monotonic());
-        }
-    }
-
-    /// Time until the engine or the rings want attention.
-    fn timeout(&self) -> Timespec {
-        let next = [self.engine.next_deadline(), self.identities.next_due()].into_iter().flatten().min();
-        let deadline = next.map_or(self.tick, |deadline| deadline.since(monotonic()));
-        let nanos = i64::try_from(deadline.min(self.tick)).unwrap_or(0);
-        Timespec { tv_sec: 0, tv_nsec: nanos }
-    }
-
-    /// Feeds the engine what has happened and applies what it decides.
-    fn turn(&mut self) -> Result<(), DaemonError> {
-        let began = monotonic();
-        self.bpf.drain(&mut self.pending)?;
-        for (vm, count) in self.bpf.take_lost()? {
-            self.pending.push(Event { at: began, kind: EventKind::Lost { vm: Some(vm), count } });
-        }
-        self.identities.drain(began, &mut self.pending)?;
-        self.pending.sort_by_key(|event| event.at);
-        // Sources are drained one after the other: what is later than the first drain may have company that we have
-        // not seen yet, and waits for the next turn.
-        let ready = self.pending.partition_point(|event| event.at <= began);
-        for index in 0..ready {
-            let event = self.pending[index];
-            self.recordings.push(|| Record::Event(event));
-            self.engine.on_event(&event);
-            self.tally.event();
-            self.apply()?;
-        }
-        self.pending.drain(..ready);
-        self.handled += ready;
-        let time = monotonic();
-        if self.engine.next_deadline().is_some_and(|deadline| deadline <= time) {
-            self.recordings.push(|| Record::Deadline(time));
-            self.engine.on_deadline(time);
-            self.apply()?;
-        }
-        self.recordings.tick(time);
-        Ok(())
-    }
-
-    fn apply(&mut self) -> Result<(), DaemonError> {
-        while let Some(action) = self.engine.poll_action() {
-            let (ActionKind::Boost { vm, .. } | ActionKind::Share { vm, .. }) = action.kind;
-            let state = self.vms.iter_mut().find(|state| state.id == vm);
-            let (Some(guardian), Some(state)) = (&self.guardian, state) else {
-                self.recordings.push(|| Record::Discarded(action));
-                continue;
-            };
-            let result = match action.kind {
-                ActionKind::Boost { vcpu, level, .. } => {
-                    match level {
-                        Boost::None => self.identities.unwatch(vm, vcpu),
-                        Boost::Io => self.identities.watch(vm, vcpu),
-                    }
-                    self.mechanism.apply(vm, vcpu, level).map_err(Failure::from)
-                }
-                // There is nothing to take back.
-                ActionKind::Share { .. } if !self.mechanism.is_real_time() => Ok(()),
-                ActionKind::Share { permille, .. } => state
-                    .control
-                    .as_mut()
-                    .map_or(Ok(()), |control| control.share.set_permille(permille, guardian))
-                    .map_err(Failure::from),
-            };
-            match result {
-                Ok(()) => {
-                    let latency_ns = monotonic().since(action.at);
-                    self.tally.applied(&action, latency_ns);
-                    self.recordings.push(|| Record::Applied { action, latency_ns });
-                }
-                Err(Failure::Vm(reason)) => {
-                    self.recordings.push(|| Record::Discarded(action));
-                    self.disengage(vm, reason)?;
-                }
-                Err(Failure::Daemon(error)) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
     /// Ends the daemon: the guardian puts everything back, and the recording is completed.

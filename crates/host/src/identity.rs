@@ -1,16 +1,22 @@
 //! Which source tells the guest tasks of which VM: for each, the best that it has.
 
+mod error;
+mod wake;
+
+pub use error::IdentityError;
+
 use crate::bpf::BpfError;
 use crate::kvm::{KvmError, KvmSource, Method};
 use crate::qemu::QemuVm;
-use crate::reporter::{HostTime, ReporterSource, Reporters};
-use crate::tcg::{TcgError, TcgSource};
+use crate::reporter::{ReporterSource, Reporters};
+use crate::tcg::TcgSource;
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::{fmt, io};
+use wake::Watched;
 
 /// Where the guest tasks of a VM are known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,42 +58,6 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Why the guest tasks of a VM can't be told apart.
-#[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
-    /// The plugin is there, but its events can't be had.
-    #[error(transparent)]
-    Plugin(#[from] TcgError),
-    /// It runs under KVM, which does not tell.
-    #[error("it runs under KVM: {0}")]
-    Kvm(#[from] KvmError),
-    /// Only its reporter could tell.
-    #[error(
-        "it has a port for frontdesk's reporter, who is not heard of yet; is it installed in the guest and running?"
-    )]
-    NoReporter,
-    /// It runs under TCG, where only the plugin tells.
-    #[error(
-        "it runs without hardware virtualisation and without frontdesk's QEMU plugin; start it with \
-         `-plugin libfrontdesk_tcg_plugin.so`"
-    )]
-    NoPlugin,
-    /// Its process can't be looked into.
-    #[error("looking at {path}: {source}")]
-    Process {
-        /// What was to be looked at.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
-    /// Its reporter can't be listened to.
-    #[error("listening to its reporter: {0}")]
-    Reporter(io::Error),
-    /// Waiting for its events can't be arranged.
-    #[error("waiting for its events: {0}")]
-    Wait(#[from] rustix::io::Errno),
-}
-
 /// The sources that tell guest tasks, of all VMs.
 ///
 /// # Waiting for a task switch
@@ -101,14 +71,6 @@ pub struct Identities {
     /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being unloaded.
     kvm: Option<KvmSource>,
     watched: Vec<Watched>,
-}
-
-/// A vCPU whose next task switch is waited for.
-struct Watched {
-    vm: VmId,
-    vcpu: u16,
-    /// Whether its source was asked to wake us, and has not yet.
-    armed: bool,
 }
 
 /// What stands for KVM among the VMs in `epoll`: one ring serves all of them.
@@ -256,75 +218,6 @@ impl Identities {
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
-    }
-
-    /// Makes [`fd`](Self::fd) wait for the next wake-up. Those vCPUs that may have caused this one want to be [armed](Self::arm) again.
-    ///
-    /// # Errors
-    /// If it can't be read, which no working kernel makes happen.
-    pub fn clear_wakes(&mut self) -> io::Result<()> {
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; 16];
-        let (events, _) = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()))?;
-        for event in events {
-            let source = event.data.u64();
-            if source == REPORTERS {
-                self.reporters.receive(HostTime::now())?;
-                continue;
-            }
-            let is_of = |vm: VmId| match source {
-                KVM => !self.plugins.contains_key(&vm),
-                plugin => plugin == u64::from(vm.0),
-            };
-            self.plugins.iter().filter(|(vm, _)| is_of(**vm)).for_each(|(_, plugin)| plugin.clear_wake());
-            let watched = self.watched.iter_mut().filter(|watched| is_of(watched.vm));
-            watched.for_each(|watched| watched.armed = false);
-        }
-        Ok(())
-    }
-
-    /// Watches a vCPU for task switches and halts, as long as it is boosted.
-    pub fn watch(&mut self, vm: VmId, vcpu: u16) {
-        self.unwatch(vm, vcpu);
-        if self.of(vm).is_some() {
-            self.watched.push(Watched { vm, vcpu, armed: false });
-        }
-    }
-
-    /// Ends [`watch`](Self::watch). A wake-up may already be under way.
-    pub fn unwatch(&mut self, vm: VmId, vcpu: u16) {
-        let Some(index) = self.watched.iter().position(|w| (w.vm, w.vcpu) == (vm, vcpu)) else { return };
-        let watched = self.watched.swap_remove(index);
-        if !watched.armed {
-            return;
-        }
-        match (self.plugins.get(&vm), &self.kvm) {
-            (Some(plugin), _) => plugin.disarm(vcpu),
-            (None, Some(kvm)) => kvm.disarm(vm, vcpu),
-            (None, None) => {}
-        }
-    }
-
-    /// Ends [`watch`](Self::watch) for all vCPUs of a VM.
-    pub fn unwatch_all(&mut self, vm: VmId) {
-        while let Some(watched) = self.watched.iter().find(|watched| watched.vm == vm) {
-            let vcpu = watched.vcpu;
-            self.unwatch(vm, vcpu);
-        }
-    }
-
-    /// Asks for a wake-up at the next task switch of each watched vCPU; whether there was one not asked yet.
-    pub fn arm(&mut self) -> bool {
-        let mut any = false;
-        for watched in self.watched.iter_mut().filter(|watched| !watched.armed) {
-            match (self.plugins.get(&watched.vm), &self.kvm) {
-                (Some(plugin), _) => plugin.arm(watched.vcpu),
-                (None, Some(kvm)) => kvm.arm(watched.vm, watched.vcpu),
-                (None, None) => {}
-            }
-            watched.armed = true;
-            any = true;
-        }
-        any
     }
 
     /// Appends what has happened since the last call, in order for each vCPU, and at `now` what was lost. Never blocks.

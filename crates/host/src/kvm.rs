@@ -16,20 +16,15 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/kvm.skel.rs"));
 }
 
-use crate::bpf::{BpfError, advice, chain, read_u64, refusal, silence_libbpf};
+use crate::bpf::{BpfError, Channel, Maps, advice, chain, keep, refusal, setup, silence_libbpf};
 use abi::Counter;
 use frontdesk_engine::{Event, VmId};
 use libbpf_rs::{
-    Link, MapCore as _, MapFlags, MapHandle, OpenObject, RingBuffer, RingBufferBuilder,
+    Link, MapCore as _, MapFlags, MapHandle, OpenObject,
     skel::{OpenSkel as _, Skel as _, SkelBuilder as _},
 };
 use skeleton::{KvmSkel, KvmSkelBuilder};
-use std::{
-    collections::HashMap,
-    mem::MaybeUninit,
-    os::fd::{AsFd as _, BorrowedFd},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, mem::MaybeUninit, os::fd::BorrowedFd};
 
 /// How the guest's CR3 is come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,15 +98,10 @@ pub struct KvmStats {
 /// namespace. The programs detach when this value is dropped or its process dies; until then the kernel keeps KVM's modules loaded.
 pub struct KvmSource {
     method: Method,
-    ring: RingBuffer<'static>,
-    ring_map: MapHandle,
+    channel: Channel,
     vcpus: MapHandle,
     armed: MapHandle,
-    lost: MapHandle,
-    counters: MapHandle,
-    received: Arc<Mutex<Vec<Event>>>,
     followed: HashMap<VmId, Followed>,
-    lost_seen: u64,
     _links: Vec<Link>,
 }
 
@@ -120,7 +110,6 @@ pub struct KvmSource {
 struct Followed {
     /// Thread ids, by index of the vCPU.
     vcpus: Vec<(u16, [u8; 4])>,
-    lost_seen: u64,
 }
 
 impl KvmSource {
@@ -137,39 +126,19 @@ impl KvmSource {
     /// # Errors
     /// [`BpfError`] if the kernel refuses them.
     pub fn with(method: Method) -> Result<KvmSource, BpfError> {
-        let setup =
-            |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
         let mut storage = MaybeUninit::uninit();
         let skel = load(method, &mut storage)?;
         let loaded = skel.object().progs_mut().filter(|program| program.autoload());
         let links = loaded.map(|program| program.attach_trace()).collect::<Result<_, _>>();
         let links = links.map_err(setup("attach the BPF programs of KVM"))?;
-        let handle = |map| MapHandle::try_from(map).map_err(setup("keep a map of the BPF object open"));
         let maps = &skel.maps;
-        let ring_map = handle(&maps.ring)?;
-        let received = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&received);
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(&ring_map, move |record| {
-                if let Some(event) = abi::decode(record) {
-                    sink.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-                }
-                0
-            })
-            .map_err(setup("add the BPF ring buffer"))?;
-        let ring = builder.build().map_err(setup("map the BPF ring buffer"))?;
+        let channel = Maps { ring: &maps.ring, lost: &maps.lost, counters: &maps.counters };
         Ok(KvmSource {
             method,
-            ring,
-            ring_map,
-            vcpus: handle(&maps.vcpus)?,
-            armed: handle(&maps.armed)?,
-            lost: handle(&maps.lost)?,
-            counters: handle(&maps.counters)?,
-            received,
+            channel: Channel::open(&channel, abi::decode, Counter::Lost as u32)?,
+            vcpus: keep(&maps.vcpus)?,
+            armed: keep(&maps.armed)?,
             followed: HashMap::new(),
-            lost_seen: 0,
             _links: links,
         })
     }
@@ -189,9 +158,7 @@ impl KvmSource {
         self.unfollow(vm);
         let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
         let entry = self.followed.entry(vm).or_default();
-        self.lost
-            .update(&vm.0.to_ne_bytes(), &0_u64.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|e| fail("its losses".into(), refusal(&e, "1024 VMs")))?;
+        self.channel.follow(vm)?;
         for &(index, tid) in vcpus {
             let what = || format!("vCPU {index} (thread {tid})");
             let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
@@ -212,7 +179,7 @@ impl KvmSource {
             let _ = self.vcpus.delete(&key);
             let _ = self.armed.delete(&key);
         }
-        let _ = self.lost.delete(&vm.0.to_ne_bytes());
+        self.channel.unfollow(vm);
     }
 
     /// Whether it follows a VM.
@@ -231,7 +198,7 @@ impl KvmSource {
     /// edge-triggered, like [`BpfSource::fd`](crate::bpf::BpfSource::fd).
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.ring_map.as_fd()
+        self.channel.fd()
     }
 
     /// Asks for one wake-up at the next event of `vcpu`. Drain afterwards: what happened just before does not wake. Where the
@@ -260,9 +227,7 @@ impl KvmSource {
     /// # Errors
     /// If the ring can not be read, which no working kernel makes happen.
     pub fn drain(&mut self, out: &mut Vec<Event>) -> Result<(), BpfError> {
-        self.ring.consume().map_err(|e| BpfError::Read { what: "the ring", cause: chain(&e) })?;
-        out.append(&mut self.received.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(())
+        self.channel.drain(out)
     }
 
     /// Events lost since the last call, per followed VM, because the ring was full. One system call if there are none.
@@ -270,21 +235,7 @@ impl KvmSource {
     /// # Errors
     /// If a map can not be read.
     pub fn take_lost(&mut self) -> Result<Vec<(VmId, u64)>, BpfError> {
-        let total = self.read(Counter::Lost)?;
-        if total == self.lost_seen {
-            return Ok(Vec::new());
-        }
-        self.lost_seen = total;
-        let mut lost = Vec::new();
-        for (&vm, followed) in &mut self.followed {
-            let count = read_u64(&self.lost, &vm.0.to_ne_bytes(), "the lost events")?;
-            if count > followed.lost_seen {
-                lost.push((vm, count - followed.lost_seen));
-                followed.lost_seen = count;
-            }
-        }
-        lost.sort_unstable();
-        Ok(lost)
+        self.channel.take_lost()
     }
 
     /// What the programs have counted.
@@ -300,7 +251,7 @@ impl KvmSource {
     }
 
     fn read(&self, which: Counter) -> Result<u64, BpfError> {
-        read_u64(&self.counters, &(which as u32).to_ne_bytes(), "the counters")
+        self.channel.counter(which as u32)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     cgroup::RealTimeRule,
     guardian::{Guardian, GuardianError},
     sched::ThreadId,
-    scx::{Scx, ScxError},
+    scx::{Scx, ScxError, Usage},
 };
 use frontdesk_engine::{Boost, VmId};
 use serde::{Deserialize, Serialize};
@@ -169,6 +169,17 @@ impl Mechanism {
         match self {
             Mechanism::RealTime(booster) => booster.is_boosted(vm),
             Mechanism::SchedExt(SchedExt { scx, .. }) => scx.is_boosted(vm),
+        }
+    }
+
+    /// What sched_ext has charged an adopted VM with; `None` by real time, where the kernel keeps no such account.
+    ///
+    /// # Errors
+    /// If the account can't be read.
+    pub fn usage(&self, vm: VmId) -> Result<Option<Usage>, MechanismError> {
+        match self {
+            Mechanism::RealTime(_) => Ok(None),
+            Mechanism::SchedExt(SchedExt { scx, .. }) => Ok(scx.usage(vm)?),
         }
     }
 

@@ -85,6 +85,8 @@ pub(crate) struct DaemonFacts {
     pub(crate) acting: bool,
     /// How it puts vCPUs first.
     pub(crate) mechanism: String,
+    /// That the kernel has ejected its scheduler.
+    pub(crate) ejection: Option<String>,
     pub(crate) sources: Vec<SourceStatus>,
 }
 
@@ -122,6 +124,7 @@ pub(crate) fn status<'a>(
             since_ns: tally.since.0,
             acting: daemon.acting,
             mechanism: daemon.mechanism,
+            ejection: daemon.ejection,
             sources: daemon.sources,
             events: tally.events,
             actions: tally.actions,

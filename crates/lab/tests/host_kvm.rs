@@ -8,32 +8,29 @@
 mod kvm;
 #[path = "../../host/tests/host/kvm_guest.rs"]
 mod kvm_guest;
+#[path = "inside/own_init.rs"]
+mod own_init;
 #[path = "../../host/tests/host/support.rs"]
 #[allow(dead_code)] // Not all of what the trials share is for these.
 mod support;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_host::kvm::Method;
-use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs_with};
+use frontdesk_lab::{Kernel, add_to_initramfs, write_initramfs_with};
 use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
 use libtest_mimic::{Arguments, ColorSetting, Failed, Trial};
+use own_init::{bare_vm, console_of, libraries, mount_kernel_file_systems};
 use rustix::{
-    io::Errno,
-    mount::{MountFlags, mount},
     process::setsid,
-    system::{RebootCommand, delete_module, finit_module, reboot},
-    termios::tcdrain,
+    system::{delete_module, finit_module},
 };
 use std::{
-    collections::BTreeSet,
     env,
     ffi::CStr,
     fs::{self, File},
-    io,
-    path::{Path, PathBuf},
+    path::Path,
     process::{self, Command, ExitCode},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use support::trial;
 
@@ -88,39 +85,8 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
     files.extend(libraries(Path::new(TOOL))?);
     files.insert(TOOL.into());
     add_to_initramfs(&initrd, &files)?;
-    let mut vm = Vm::boot(&VmConfig {
-        name: "host-kvm".into(),
-        vcpus: 1,
-        memory_mib: 384,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: Vec::new(),
-        time_slice: None,
-        reporter: false,
-        plugin: None,
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
-    })?;
-    let deadline = Instant::now() + PATIENCE;
-    while vm.is_alive() && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(50));
-    }
-    let console = fs::read(vm.console())?;
-    let console = String::from_utf8_lossy(&console);
+    let console = console_of(&bare_vm("host-kvm", kernel, initrd, run_dir.path()), PATIENCE)?;
     all_passed(&console).with_context(|| format!("the VM's console:\n{console}"))
-}
-
-/// The libraries that a program loads, and the loader.
-fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output().context("start ldd")?;
-    ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
-    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
-    let text = String::from_utf8(output.stdout)?;
-    let path =
-        |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
-    Ok(text.lines().filter_map(path).collect())
 }
 
 fn all_passed(console: &str) -> Result<()> {
@@ -140,24 +106,12 @@ fn all_passed(console: &str) -> Result<()> {
 
 /// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM off.
 fn init() -> ! {
-    if let Err(e) = set_up_and_run_trials() {
-        println!("init: {e:#}");
-    }
-    let _ = tcdrain(io::stdout());
-    // If even that fails, the end of process 1 panics the kernel, which ends the VM.
-    let _ = reboot(RebootCommand::PowerOff);
-    process::exit(1)
+    own_init::end(set_up_and_run_trials())
 }
 
 fn set_up_and_run_trials() -> Result<()> {
     setsid().context("setsid")?;
-    for (kind, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
-        match mount(kind, target, kind, MountFlags::empty(), None) {
-            // The kernel may have mounted devtmpfs.
-            Ok(()) | Err(Errno::BUSY) => {}
-            Err(e) => return Err(e).with_context(|| format!("mount {target}")),
-        }
-    }
+    mount_kernel_file_systems()?;
     let order = fs::read_to_string(Path::new(MODULES).join(MODULES_ORDER)).context("the list of modules")?;
     let modules: Vec<&str> = order.lines().collect();
     let Some((kvm_amd, others)) = modules.split_last() else { bail!("no modules") };

@@ -9,22 +9,23 @@
 mod fake_qemu;
 #[path = "package/init.rs"]
 mod init;
+#[path = "inside/own_init.rs"]
+mod own_init;
 #[path = "package/trial.rs"]
 mod package_trial;
 #[allow(dead_code)] // Only a part of it is for here.
 #[path = "../../host/tests/host/support.rs"]
 mod support;
 
-use anyhow::{Context as _, Result, ensure};
-use frontdesk_lab::{DiskConfig, DiskKind, Kernel, Vm, VmConfig, add_to_initramfs, debian, write_initramfs};
+use anyhow::{Result, ensure};
+use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, debian, write_initramfs};
 use libtest_mimic::Arguments;
+use own_init::{bare_vm, console_of, libraries};
 use std::{
-    collections::BTreeSet,
-    env, fs,
+    env,
     path::{Path, PathBuf},
-    process::{self, Command, ExitCode},
-    thread,
-    time::{Duration, Instant},
+    process::{self, ExitCode},
+    time::Duration,
 };
 use support::trial;
 
@@ -73,38 +74,14 @@ fn package_works() -> Result<()> {
     let mut files = libraries(&program)?;
     files.insert(package());
     add_to_initramfs(&initrd, &files)?;
-    let mut vm = Vm::boot(&VmConfig {
-        name: "package".into(),
-        vcpus: 1,
-        memory_mib: 768,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
-        time_slice: None,
-        reporter: false,
-        plugin: None,
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
-    })?;
-    let deadline = Instant::now() + PATIENCE;
-    while vm.is_alive() && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(50));
-    }
-    let console = fs::read(vm.console())?;
-    let console = String::from_utf8_lossy(&console);
+    let console = console_of(
+        &VmConfig {
+            memory_mib: 768,
+            disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
+            ..bare_vm("package", kernel, initrd, run_dir.path())
+        },
+        PATIENCE,
+    )?;
     ensure!(console.lines().any(|line| line.trim_end() == PASSED), "the VM's console:\n{console}");
     Ok(())
-}
-
-/// The libraries that a program loads, and the loader.
-fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output().context("start ldd")?;
-    ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
-    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
-    let text = String::from_utf8(output.stdout)?;
-    let path =
-        |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
-    Ok(text.lines().filter_map(path).collect())
 }

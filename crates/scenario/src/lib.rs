@@ -9,6 +9,7 @@ mod load;
 mod outcome;
 mod scenario;
 mod sim;
+mod summary;
 mod timeline;
 mod validate;
 
@@ -18,6 +19,7 @@ pub use scenario::{
     Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser, Measure,
     Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
-pub use sim::{Credit, Scheduler, Sim};
+pub use sim::{Credit, GuestCosts, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk};
+pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The modelled machine: what the `[sim]` table of a scenario says. The lab ignores it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sim {
     /// The hypervisor's scheduler.
@@ -14,6 +14,205 @@ pub struct Sim {
     pub pcpus: Option<u16>,
     /// Parameters of `scheduler = "credit"`.
     pub credit: Credit,
+    /// Who does the I/O of the VMs.
+    pub io_path: IoPath,
+    /// Weight of the driver domain, with `io_path = "driver-domain"`. 1 to 262144.
+    pub driver_weight: u32,
+    /// From an event to the engine's decision applied. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub decision_latency: Duration,
+    /// CPU time of the host's work.
+    pub costs: HostCosts,
+    /// The guests' kernel.
+    pub guest: GuestCosts,
+    /// The network between VMs and clients.
+    pub network: Network,
+    /// The host's disk, which all VMs share.
+    pub disk: SimDisk,
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        Sim {
+            scheduler: Scheduler::default(),
+            pcpus: None,
+            credit: Credit::default(),
+            io_path: IoPath::default(),
+            driver_weight: 1024,
+            decision_latency: Duration::ZERO,
+            costs: HostCosts::default(),
+            guest: GuestCosts::default(),
+            network: Network::default(),
+            disk: SimDisk::default(),
+        }
+    }
+}
+
+/// Who does the I/O of the VMs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IoPath {
+    /// A thread of each VM's emulator, as in QEMU, in the VM's own group.
+    #[default]
+    Emulator,
+    /// A domain of its own for all VMs, as in Xen (TAVS §2.1).
+    DriverDomain,
+}
+
+/// CPU time of the host's work. Each 0 s to 1 s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostCosts {
+    /// Until another vCPU or thread does something on a physical CPU.
+    #[serde(with = "humantime_serde")]
+    pub switch: Duration,
+    /// A packet towards a VM, in the I/O path.
+    #[serde(with = "humantime_serde")]
+    pub packet_in: Duration,
+    /// A packet from a VM.
+    #[serde(with = "humantime_serde")]
+    pub packet_out: Duration,
+    /// A request to the disk.
+    #[serde(with = "humantime_serde")]
+    pub block_request: Duration,
+    /// Its completion.
+    #[serde(with = "humantime_serde")]
+    pub block_done: Duration,
+    /// A frame of the framebuffer, or a period of sound.
+    #[serde(with = "humantime_serde")]
+    pub media: Duration,
+    /// From the last notification that the I/O path sends until it sleeps. With 0 s, "send event" and "block" are one step: the I/O path is
+    /// not preempted by the vCPU that it wakes. Otherwise they are two.
+    #[serde(with = "humantime_serde")]
+    pub block: Duration,
+}
+
+impl Default for HostCosts {
+    fn default() -> Self {
+        HostCosts {
+            switch: Duration::from_micros(2),
+            packet_in: Duration::from_micros(20),
+            packet_out: Duration::from_micros(20),
+            block_request: Duration::from_micros(20),
+            block_done: Duration::from_micros(20),
+            media: Duration::from_micros(100),
+            block: Duration::from_micros(5),
+        }
+    }
+}
+
+/// CPU time of the guests' kernel and of what programs do that is not in the scenario. Each 0 s to 1 s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GuestCosts {
+    /// An interrupt that is no packet.
+    #[serde(with = "humantime_serde")]
+    pub interrupt: Duration,
+    /// A packet, up to the socket.
+    #[serde(with = "humantime_serde")]
+    pub receive: Duration,
+    /// A packet sent.
+    #[serde(with = "humantime_serde")]
+    pub send: Duration,
+    /// What a program does for a request beside its `cost`.
+    #[serde(with = "humantime_serde")]
+    pub request: Duration,
+    /// A system call that reads or writes blocks.
+    #[serde(with = "humantime_serde")]
+    pub block: Duration,
+    /// Copying a KiB.
+    #[serde(with = "humantime_serde")]
+    pub copy_kib: Duration,
+    /// A change of tasks.
+    #[serde(with = "humantime_serde")]
+    pub switch: Duration,
+    /// A message between tasks, on each side.
+    #[serde(with = "humantime_serde")]
+    pub message: Duration,
+    /// A frame drawn.
+    #[serde(with = "humantime_serde")]
+    pub frame: Duration,
+    /// A run of a program of the Debian system, of which nothing else is known.
+    #[serde(with = "humantime_serde")]
+    pub program: Duration,
+    /// The longest time slice of the guests' scheduler; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub slice: Duration,
+    /// Who wakes preempts who has run so much more.
+    #[serde(with = "humantime_serde")]
+    pub granularity: Duration,
+    /// Whether the guests hear of the time in which they do not run. Emulated ones do not, and take it for their tasks'.
+    pub sees_stolen_time: bool,
+}
+
+impl Default for GuestCosts {
+    fn default() -> Self {
+        GuestCosts {
+            interrupt: Duration::from_micros(3),
+            receive: Duration::from_micros(10),
+            send: Duration::from_micros(10),
+            request: Duration::from_micros(20),
+            block: Duration::from_micros(10),
+            copy_kib: Duration::from_nanos(200),
+            switch: Duration::from_micros(2),
+            message: Duration::from_micros(2),
+            frame: Duration::from_millis(1),
+            program: Duration::from_millis(100),
+            slice: Duration::from_millis(3),
+            granularity: Duration::from_millis(1),
+            sees_stolen_time: true,
+        }
+    }
+}
+
+/// The network between VMs and clients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// From a client to the host, and back. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub latency: Duration,
+    /// Bandwidth of a bulk stream in Mbit/s. 0.1 to 100000.
+    pub mbit_per_s: f64,
+    /// Packets of a bulk stream that are not acknowledged yet. 1 to 4096.
+    pub window: u32,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Network { latency: Duration::from_micros(100), mbit_per_s: 100.0, window: 58 }
+    }
+}
+
+/// The host's disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SimDisk {
+    /// Longest seek; half of it is the mean. 0 s: no arm, as in flash. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub seek: Duration,
+    /// Time of a rotation, of which half is waited for after a seek. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub rotation: Duration,
+    /// Fixed time of a request. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub access: Duration,
+    /// Transfer rate in MB/s. 0.1 to 100000.
+    pub mb_per_s: f64,
+    /// Requests served at the same time. 1 to 64; only 1 with an arm.
+    pub parallel: u32,
+}
+
+impl Default for SimDisk {
+    fn default() -> Self {
+        SimDisk {
+            seek: Duration::ZERO,
+            rotation: Duration::ZERO,
+            access: Duration::from_micros(80),
+            mb_per_s: 500.0,
+            parallel: 16,
+        }
+    }
 }
 
 /// A hypervisor's scheduler.

@@ -172,6 +172,12 @@ impl Machine {
         slept
     }
 
+    /// Takes back a wake-up.
+    #[cfg(test)]
+    pub(crate) fn forget_wake(&mut self, entity: Entity) {
+        self.host.places[entity.index()] = Place::Blocked;
+    }
+
     /// Something changed for an entity: if it runs, [`Work::reached`] is called for it at this very time.
     pub fn poke(&mut self, entity: Entity) {
         if let Place::Running(pcpu) = self.host.places[entity.index()] {
@@ -242,6 +248,7 @@ impl Machine {
                 self.scheduler.block(&mut self.host, entity, pcpu);
                 self.host.places[entity.index()] = Place::Blocked;
                 self.host.pcpus[pcpu.index()].current = None;
+                self.host.idle.insert(pcpu);
                 work.stopped(self, entity, false);
                 self.host.reschedule(pcpu);
             }
@@ -257,6 +264,10 @@ impl Machine {
             return;
         }
         self.host.pcpus[pcpu.index()].current = next;
+        match next {
+            Some(_) => self.host.idle.remove(pcpu),
+            None => self.host.idle.insert(pcpu),
+        }
         if let Some(before) = before {
             self.host.places[before.index()] = Place::Waiting;
             work.stopped(self, before, true);

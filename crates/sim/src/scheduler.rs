@@ -195,6 +195,8 @@ pub struct Host {
     pub(crate) ran: Vec<Nanos>,
     /// Physical CPUs on which the scheduler is to decide anew.
     pub(crate) reschedule: PcpuSet,
+    /// Physical CPUs on which nothing runs.
+    pub(crate) idle: PcpuSet,
 }
 
 impl Host {
@@ -207,8 +209,17 @@ impl Host {
             last: None,
             progress: queue.add(Happening::Progress(Pcpu(pcpu))),
         });
-        let pcpus = pcpus.collect();
-        Host { now: 0, queue, pcpus, places: Vec::new(), ran: Vec::new(), reschedule: PcpuSet::default() }
+        let pcpus: Vec<_> = pcpus.collect();
+        let idle = PcpuSet::first(u16::try_from(pcpus.len()).unwrap_or(PcpuSet::MOST));
+        Host {
+            idle,
+            now: 0,
+            queue,
+            pcpus,
+            places: Vec::new(),
+            ran: Vec::new(),
+            reschedule: PcpuSet::default(),
+        }
     }
 
     /// The time.
@@ -226,6 +237,12 @@ impl Host {
     #[must_use]
     pub fn current(&self, pcpu: Pcpu) -> Option<Entity> {
         self.pcpus[pcpu.index()].current
+    }
+
+    /// The physical CPUs on which nothing runs.
+    #[must_use]
+    pub fn idle(&self) -> PcpuSet {
+        self.idle
     }
 
     /// Where an entity runs, if it does.

@@ -9,10 +9,19 @@ use frontdesk_host::control::{Status, TaskStatus, VmStatus};
 /// Guest tasks that are listed; all are in the JSON.
 const TASKS: usize = 20;
 
-/// A line for each VM.
+/// A line for each VM. Where sched_ext charges boosts, there is no debt.
 pub(crate) fn vms(status: &Status) -> String {
-    let header = ["VM", "state", "tasks", "CPU", "stolen", "boosts", "hits", "PB used", "debt", "share"];
+    let charges = status.vms.iter().any(|vm| vm.charged.is_some());
+    let [first, second] = if charges { ["charged", "first"] } else { ["debt", "share"] };
+    let header = ["VM", "state", "tasks", "CPU", "stolen", "boosts", "hits", "PB used", first, second];
     let rows = status.vms.iter().map(|vm| {
+        let [first, second] = match vm.charged {
+            Some(used) => [words::duration(used.consumed_ns), words::duration(used.boosted_ns)],
+            None if charges => ["-", "-"].map(str::to_owned),
+            None => {
+                [words::signed_duration(vm.debt_ns), words::percent(f64::from(vm.share_permille) / 1000.0)]
+            }
+        };
         [
             words::name(&vm.name),
             state(vm).to_owned(),
@@ -26,8 +35,8 @@ pub(crate) fn vms(status: &Status) -> String {
             vm.boosts().to_string(),
             hits(vm.sum(|vcpu| vcpu.hits), vm.boosts()),
             words::percent(vm.pb_used_ratio()),
-            words::signed_duration(vm.debt_ns),
-            words::percent(f64::from(vm.share_permille) / 1000.0),
+            first,
+            second,
         ]
     });
     render(&header, 2, rows)

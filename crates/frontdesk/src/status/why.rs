@@ -181,6 +181,15 @@ fn tasks(status: &Status, vm: &VmStatus) -> String {
 
 /// What it owes.
 fn account(vm: &VmStatus) -> Option<String> {
+    if let Some(used) = vm.charged {
+        return Some(format!(
+            "frontdesk's scheduler has charged it {} of CPU time in {}, {} of it in {} that went first.",
+            words::duration(used.consumed_ns),
+            count(used.runs, "run", "runs"),
+            words::duration(used.boosted_ns),
+            count(used.boosted_runs, "run", "runs"),
+        ));
+    }
     (vm.debt_ns > 0 && vm.share_permille < 1000).then(|| {
         format!(
             "It has got {} of CPU time beyond its fair share. While it repays, its weight is {} of its usual.",
@@ -239,6 +248,7 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
 mod tests {
     use super::*;
     use crate::status::tests::sample;
+    use frontdesk_host::control::Usage;
 
     fn told(change: impl FnOnce(&mut Status)) -> String {
         let mut status = sample();
@@ -263,6 +273,18 @@ mod tests {
             status.vms[0].debt_ns = 1_200_000;
             status.vms[0].share_permille = 800;
         }));
+    }
+
+    #[test]
+    fn a_vm_under_frontdesks_scheduler() {
+        let text = told(|status| {
+            // Nothing is taken back: what it was boosted has been charged.
+            (status.vms[0].debt_ns, status.vms[0].share_permille) = (1_200_000, 800);
+            let used = Usage { consumed_ns: 604_000_000, boosted_ns: 1_250_000, runs: 40, boosted_runs: 1 };
+            status.vms[0].charged = Some(used);
+        });
+        let charged = "frontdesk's scheduler has charged it 604 ms of CPU time in 40 runs, 1.2 ms of it in 1 run that went first.";
+        assert!(text.contains(charged) && !text.contains("repays"), "{text}");
     }
 
     #[test]

@@ -80,6 +80,12 @@ impl RealTimeBudgets {
         RealTimeBudgets { hierarchy, original: BTreeMap::new(), undo: BTreeMap::new() }
     }
 
+    /// What the kernel thinks of real-time threads in groups.
+    #[must_use]
+    pub fn rule(&self) -> RealTimeRule {
+        self.hierarchy.real_time()
+    }
+
     /// Splits 80 % of the root's budget evenly among exactly these groups (all of those to have one from now on), and
     /// gives their parents what that needs. A group that already had more keeps it. Groups granted before and not
     /// listed any more get what they had at first.

@@ -3,6 +3,7 @@
 //! Times are in nanoseconds (`_ns`) of the host's monotonic clock, or in seconds (`_seconds`); fractions are between 0 and 1
 //! (`_ratio`). Fields may be added; whatever else changes, changes [`SCHEMA`].
 
+use crate::scx::Usage;
 use frontdesk_engine::{Boost, Config, PortExplain, Recent, TaskExplain, TaskId, VcpuExplain, VmExplain};
 use serde::{Deserialize, Serialize};
 
@@ -35,8 +36,10 @@ pub struct DaemonStatus {
     pub since_ns: u64,
     /// Whether it acts; if not, it only watches and infers.
     pub acting: bool,
-    /// How it puts vCPUs first.
+    /// How it puts vCPUs first; "none" if it can't any more.
     pub mechanism: String,
+    /// That the kernel has ejected frontdesk's sched_ext scheduler, why, and how it goes on, for people.
+    pub ejection: Option<String>,
     /// Where it hears what happens, and what was found when they were probed.
     pub sources: Vec<SourceStatus>,
     /// Events handled.
@@ -90,6 +93,9 @@ pub struct VmStatus {
     pub pid: i32,
     /// Its weight among the others.
     pub weight: u32,
+    /// What the kernel has charged it with since frontdesk took control of it, where sched_ext is the mechanism. Debt and share then
+    /// have no effect: there is nothing to take back.
+    pub charged: Option<Usage>,
     /// The fraction of its weight that it has at the moment, lowered while it repays, in permille.
     pub share_permille: u16,
     /// CPU time it got beyond its fair share and has not repaid; negative if it is owed.
@@ -198,6 +204,7 @@ impl VmStatus {
             name: facts.name.to_owned(),
             pid: facts.pid,
             weight: explain.weight,
+            charged: None,
             share_permille: explain.share_permille,
             debt_ns: explain.debt_ns,
             paused: explain.paused,

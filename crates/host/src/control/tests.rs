@@ -49,6 +49,7 @@ fn answer(request: &StatusRequest) -> Result<Status, Refusal> {
     let daemon = DaemonFacts {
         acting: true,
         mechanism: "real time".to_owned(),
+        ejection: None,
         sources: vec![SourceStatus {
             name: "eBPF".to_owned(),
             in_use: true,

@@ -2,7 +2,7 @@
 
 use super::followed::{Control, Failure, Followed};
 use super::{Daemon, DaemonError, engine_policy, monotonic};
-use crate::cgroup::{CgroupError, Group};
+use crate::cgroup::{CgroupError, Group, RealTimeRule};
 use crate::config::Settings;
 use crate::realtime;
 use crate::record::Record;
@@ -165,13 +165,21 @@ impl Daemon {
         Ok(())
     }
 
-    /// Goes on by real time if the kernel has ejected frontdesk's scheduler.
+    /// Goes on by real time if the kernel has ejected frontdesk's scheduler. Where the kernel refuses real time, too, all VMs are
+    /// only watched from now on, and each is told so when no budget is granted.
     pub(super) fn check_mechanism(&mut self) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         if let Some(reason) = self.mechanism.fall_back(guardian)? {
-            tracing::warn!(
-                "the kernel has ejected frontdesk's scheduler ({reason}): boosts go on by real-time priority"
-            );
+            let then = match self.budgets.rule() {
+                RealTimeRule::Refused => {
+                    "no VM is boosted any more, for this kernel refuses real time in control groups; restart the daemon to \
+                     load the scheduler again"
+                }
+                RealTimeRule::Free | RealTimeRule::Budget => "boosts go on by real-time priority",
+            };
+            let ejection = format!("the kernel has ejected frontdesk's scheduler ({reason}): {then}");
+            tracing::warn!("{ejection}");
+            self.ejection = Some(ejection);
             self.vms.iter().for_each(|vm| self.identities.unwatch_all(vm.id));
             self.budgets_stale = true;
         }

@@ -2,6 +2,7 @@
 
 use super::followed::Followed;
 use super::{Daemon, monotonic};
+use crate::cgroup::RealTimeRule;
 use crate::control::{
     self, RecordRequest, Refusal, RefusalKind, Request, SourceStatus, Status, StatusRequest, VmFacts,
 };
@@ -64,7 +65,13 @@ impl Daemon {
             |name: &str, in_use: bool, found: String| SourceStatus { name: name.to_owned(), in_use, found };
         let daemon = DaemonFacts {
             acting: self.act,
-            mechanism: if self.mechanism.is_real_time() { "real time" } else { "sched_ext" }.to_owned(),
+            mechanism: match (self.mechanism.is_real_time(), self.budgets.rule()) {
+                (false, _) => "sched_ext",
+                (true, RealTimeRule::Refused) => "none",
+                (true, _) => "real time",
+            }
+            .to_owned(),
+            ejection: self.ejection.clone(),
             sources: vec![
                 source("eBPF", true, "threads, packets and reads".to_owned()),
                 source("QEMU plugin", plugins > 0, of_all(plugins)),
@@ -76,6 +83,10 @@ impl Daemon {
         let mut status = status(request, monotonic(), &self.engine, &mut self.tally, daemon, vms)?;
         for told in &mut status.vms {
             let Some(vm) = self.vms.iter().find(|vm| vm.name == told.name) else { continue };
+            told.charged = self.mechanism.usage(vm.id).unwrap_or_else(|error| {
+                tracing::warn!(vm = vm.name, "{error}");
+                None
+            });
             for task in told.vcpus.iter_mut().flat_map(|vcpu| &mut vcpu.tasks) {
                 task.name = self.identities.task_name(vm.id, task.id).map(str::to_owned);
                 // Those that a reporter names are its process ids.

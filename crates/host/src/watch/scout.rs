@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 /// A monitor that does not answer within this is taken for dead.
 const QMP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the socket is held at a time.
-const TURN: Duration = Duration::from_secs(5);
+const TURN: Duration = Duration::from_secs(15);
 /// How often it is looked whether threads came or went.
-const TICK: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_secs(1);
 /// Between two events: a VM that resets itself without end only keeps itself waiting.
 const EVENT_GAP: Duration = Duration::from_millis(20);
 /// Between two attempts, first and at last.

@@ -33,14 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sets everything up and opens the control port.
 pub(super) fn boot() -> Result<File, InitError> {
-    for (kind, target) in [
-        ("devtmpfs", "/dev"),
-        ("proc", "/proc"),
-        ("sysfs", "/sys"),
-        ("cgroup2", GROUPS),
-        ("tmpfs", "/tmp"),
-        ("tmpfs", RUN),
-    ] {
+    for (kind, target) in
+        [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", GROUPS), ("tmpfs", RUN)]
+    {
         mount_at(kind, target, kind, MountFlags::empty(), c"")?;
     }
     let limit = Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) };

@@ -1,23 +1,16 @@
 //! A host in a VM: a test program boots a VM with itself as init, and does trials in there that the machine's own kernel does not
 //! allow.
 
+mod own_init;
+
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
+use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs};
+use own_init::{bare_vm, console_of, libraries, mount_kernel_file_systems};
 use rustix::{
-    io::Errno,
     mount::{MountFlags, mount},
     process::{WaitOptions, setsid, wait},
-    system::{RebootCommand, reboot},
-    termios::tcdrain,
 };
-use std::{
-    collections::BTreeSet,
-    env, fs, io,
-    path::{Path, PathBuf},
-    process::{self, Command},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{env, path::PathBuf, process::Command, time::Duration};
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
 const PATIENCE: Duration = Duration::from_secs(270);
@@ -66,37 +59,8 @@ fn console_of_trials(kernel: &str, vcpus: u16, memory_mib: u32) -> Result<String
     }
     files.extend(tools);
     add_to_initramfs(&initrd, &files)?;
-    let mut vm = Vm::boot(&VmConfig {
-        name: "host".into(),
-        vcpus,
-        memory_mib,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: Vec::new(),
-        time_slice: None,
-        reporter: false,
-        plugin: None,
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
-    })?;
-    let deadline = Instant::now() + PATIENCE;
-    while vm.is_alive() && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(50));
-    }
-    Ok(String::from_utf8_lossy(&fs::read(vm.console())?).into_owned())
-}
-
-/// The libraries that a program loads, and the loader.
-fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output().context("start ldd")?;
-    ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
-    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
-    let text = String::from_utf8(output.stdout)?;
-    let path =
-        |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
-    Ok(text.lines().filter_map(path).collect())
+    let config = VmConfig { vcpus, memory_mib, ..bare_vm("host", kernel, initrd, run_dir.path()) };
+    console_of(&config, PATIENCE)
 }
 
 fn all_passed(console: &str, prefixes: &[&str]) -> Result<()> {
@@ -112,25 +76,14 @@ fn all_passed(console: &str, prefixes: &[&str]) -> Result<()> {
 
 /// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM off.
 pub(crate) fn init() -> ! {
-    if let Err(e) = set_up_and_run_trials() {
-        println!("init: {e:#}");
-    }
-    let _ = tcdrain(io::stdout());
-    // If even that fails, the end of process 1 panics the kernel, which ends the VM.
-    let _ = reboot(RebootCommand::PowerOff);
-    process::exit(1)
+    own_init::end(set_up_and_run_trials())
 }
 
 fn set_up_and_run_trials() -> Result<()> {
     setsid().context("setsid")?;
-    let mounts = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", "/sys/fs/cgroup")];
-    for (kind, target) in mounts {
-        match mount(kind, target, kind, MountFlags::empty(), None) {
-            // The kernel may have mounted devtmpfs.
-            Ok(()) | Err(Errno::BUSY) => {}
-            Err(e) => return Err(e).with_context(|| format!("mount {target}")),
-        }
-    }
+    mount_kernel_file_systems()?;
+    mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MountFlags::empty(), None)
+        .context("mount /sys/fs/cgroup")?;
     let trials = Command::new("/proc/self/exe").arg(INSIDE).env("PATH", "/bin").spawn().context("trials")?;
     // Orphans become children of process 1, and stay zombies until it waits for them.
     loop {

@@ -1,21 +1,22 @@
 //! Process 1 of the VM, until systemd is.
 
-use crate::{INSIDE, package};
+use crate::{
+    INSIDE,
+    own_init::{self, mount_kernel_file_systems},
+    package,
+};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_lab_guest::{DEBIAN, MODULES, MODULES_ORDER};
 use rustix::{
-    io::Errno,
     mount::{MountFlags, mount, mount_move},
     process::{chdir, chroot},
-    system::{RebootCommand, finit_module, reboot},
-    termios::tcdrain,
+    system::finit_module,
 };
 use std::{
     fs::{self, File},
-    io,
     os::unix::{fs::symlink, process::CommandExt as _},
     path::Path,
-    process::{self, Command},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -32,23 +33,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Boots the Debian system. If that fails, says why and powers the VM off.
 pub(crate) fn init() -> ! {
-    if let Err(e) = boot() {
-        println!("init: {e:#}");
-    }
-    let _ = tcdrain(io::stdout());
-    // If even that fails, the end of process 1 panics the kernel, which ends the VM.
-    let _ = reboot(RebootCommand::PowerOff);
-    process::exit(1)
+    own_init::end(boot())
 }
 
 fn boot() -> Result<()> {
-    for (kind, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
-        match mount(kind, target, kind, MountFlags::empty(), None) {
-            // The kernel may have mounted devtmpfs.
-            Ok(()) | Err(Errno::BUSY) => {}
-            Err(e) => return Err(e).with_context(|| format!("mount {target}")),
-        }
-    }
+    mount_kernel_file_systems()?;
     for name in fs::read_to_string(Path::new(MODULES).join(MODULES_ORDER))?.lines() {
         let file = File::open(Path::new(MODULES).join(name))?;
         finit_module(file, c"", 0).with_context(|| format!("load {name}"))?;

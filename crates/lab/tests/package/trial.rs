@@ -49,6 +49,8 @@ fn package() -> Result<()> {
         "/usr/share/man/man5/frontdesk.toml.5.gz",
         "/usr/share/bash-completion/completions/frontdesk",
         "/usr/share/frontdesk/grafana-dashboard.json",
+        "/usr/share/frontdesk/guest/frontdesk-guest",
+        "/usr/share/frontdesk/guest/frontdesk-guest.service",
         "/usr/share/doc/frontdesk/copyright",
     ] {
         ensure!(Path::new(file).is_file(), "{file} is not there");

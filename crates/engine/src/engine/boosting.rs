@@ -1,0 +1,175 @@
+//! When a boost begins, how long it goes on and when it ends (TAVS §3.2).
+
+use super::Engine;
+use crate::action::{ActionKind, Boost};
+use crate::config::Config;
+use crate::event::{Time, VmId};
+use crate::explain::{Cause, Reason};
+use crate::nanos;
+use crate::vcpu::{Boosted, Vcpu};
+use crate::vm::Vm;
+
+impl Engine {
+    /// Decides about an event that is pending for a VM (TAVS §3.2).
+    pub(super) fn consider_boost(&mut self, vm: VmId, cause: Cause, correlated: bool) {
+        let now = self.now;
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        let verdict = Self::weigh(state, &self.config, self.ledger.debt(vm) > 0, correlated, now);
+        let reason = verdict.err().unwrap_or(Reason::Boosted);
+        state.history.decided(now, cause, reason);
+        if let Ok(index) = verdict {
+            self.begin_boost(vm, index);
+        }
+    }
+
+    fn weigh(
+        state: &mut Vm,
+        config: &Config,
+        in_debt: bool,
+        correlated: bool,
+        now: Time,
+    ) -> Result<u16, Reason> {
+        let pb_ratio = state.policy.pb_ratio.unwrap_or(config.tavs.pb_ratio);
+        if pb_ratio <= 0.0 || state.policy.off {
+            return Err(Reason::Off);
+        }
+        if state.paused {
+            return Err(Reason::Paused);
+        }
+        let index = state.boost_candidate().ok_or(Reason::NoIoBoundTask)?;
+        if !correlated {
+            return Err(Reason::NotCorrelated);
+        }
+        if state.is_boosted() {
+            return Err(Reason::AlreadyBoosted);
+        }
+        state.account(now, &config.tavs);
+        if !state.within_limit(now, &config.tavs) {
+            return Err(Reason::LimitReached);
+        }
+        let vcpu = state.vcpu(index).ok_or(Reason::NoIoBoundTask)?;
+        let allowed = vcpu.may_boost(now, in_debt, pb_ratio, &config.tavs);
+        if allowed { Ok(index) } else { Err(Reason::BudgetSpent) }
+    }
+
+    fn begin_boost(&mut self, vm: VmId, index: u16) {
+        if self.ledger.next().is_none() {
+            self.open_ledger();
+        }
+        let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
+        let hit = vcpu.runs_io_bound(&self.config.tavs) && !vcpu.falling_asleep;
+        let since = self.now;
+        // The task that the event is for preempts at once or not at all (TAVS §3.1).
+        let config = &self.config.tavs;
+        let length = if hit { config.max_boost } else { config.io_threshold.min(config.max_boost) };
+        let until = since.plus(nanos(length));
+        vcpu.boosted = Some(Boosted { since, until, hit, answered: hit, ran_before: vcpu.boosted_ran });
+        vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
+        self.boosts.insert((until, vm, index));
+        self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::Io });
+    }
+
+    /// A task was dispatched on a vCPU: a boost is for I/O-bound ones only.
+    pub(super) fn task_runs(&mut self, vm: VmId, index: u16, io_bound: bool) {
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        let concerned = |vcpu: &mut Vcpu| vcpu.boosted.is_some() || vcpu.falling_asleep;
+        if !state.vcpu(index).is_some_and(concerned) {
+            return;
+        }
+        if !io_bound {
+            // While the guest has not been told of the event, it has not preempted anybody for it.
+            let awaits_delivery = state.awaits_delivery();
+            let Some(vcpu) = state.vcpu(index) else { return };
+            if vcpu.falling_asleep {
+                self.await_preemption(vm, index);
+            } else if !awaits_delivery {
+                self.end_boost(vm, index);
+            }
+            return;
+        }
+        let Some(boosted) = state.vcpu(index).and_then(|vcpu| vcpu.boosted.as_mut()) else { return };
+        boosted.hit = true;
+        if !std::mem::replace(&mut boosted.answered, true) {
+            let until = boosted.since.plus(nanos(self.config.tavs.max_boost));
+            self.move_end(vm, index, until);
+        }
+    }
+
+    /// The I/O-bound task went to sleep just when its read ended: it preempts the task that runs now at once, or not at all.
+    fn await_preemption(&mut self, vm: VmId, index: u16) {
+        let now = self.now;
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        state.account(now, &self.config.tavs);
+        let Some(vcpu) = state.vcpu(index) else { return };
+        vcpu.falling_asleep = false;
+        let Some(boosted) = vcpu.boosted.as_mut() else { return };
+        boosted.answered = false;
+        boosted.ran_before = vcpu.boosted_ran;
+        let until = boosted.until.min(now.plus(nanos(self.config.tavs.io_threshold)));
+        self.move_end(vm, index, until);
+    }
+
+    pub(super) fn end_boost(&mut self, vm: VmId, index: u16) {
+        let now = self.now;
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        if state.vcpu(index).is_none_or(|vcpu| vcpu.boosted.is_none()) {
+            return;
+        }
+        // The emulator's time up to now was boosted too.
+        state.account(now, &self.config.tavs);
+        let Some(vcpu) = state.vcpu(index) else { return };
+        let Some(boosted) = vcpu.boosted.take() else { return };
+        vcpu.falling_asleep = false;
+        vcpu.counts.hits = vcpu.counts.hits.saturating_add(u64::from(boosted.hit));
+        state.history.boost_ended(now, boosted.hit);
+        self.boosts.remove(&(boosted.until, vm, index));
+        self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::None });
+    }
+
+    pub(super) fn end_boosts(&mut self, vm: VmId) -> Option<()> {
+        for index in (0..).take(self.vms.get(&vm)?.vcpus.len()) {
+            self.end_boost(vm, index);
+        }
+        Some(())
+    }
+
+    pub(super) fn expire_boosts(&mut self) {
+        while let Some((until, vm, index)) =
+            self.boosts.first().copied().filter(|(until, _, _)| *until <= self.now)
+        {
+            if let Some(later) = self.extension(vm, index) {
+                self.move_end(vm, index, later);
+                continue;
+            }
+            if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) {
+                vcpu.counts.expired = vcpu.counts.expired.saturating_add(1);
+            }
+            self.end_boost(vm, index);
+            self.boosts.remove(&(until, vm, index));
+        }
+    }
+
+    /// Until when a boost whose time is over goes on: one in which no I/O-bound task has run may be waiting for a CPU, and what
+    /// counts is what it ran.
+    fn extension(&mut self, vm: VmId, index: u16) -> Option<Time> {
+        let (now, config) = (self.now, &self.config.tavs);
+        let state = self.vms.get_mut(&vm)?;
+        state.account(now, config);
+        let vcpu = state.vcpu(index)?;
+        let boosted = vcpu.boosted.as_ref()?;
+        let ran = vcpu.boosted_ran.saturating_sub(boosted.ran_before);
+        let left =
+            nanos(config.io_threshold).checked_sub(ran).filter(|left| *left > 0 && !boosted.answered)?;
+        let until = now.plus(left).min(boosted.since.plus(nanos(config.max_boost)));
+        (until > now).then_some(until)
+    }
+
+    /// Changes when a boost ends by itself.
+    fn move_end(&mut self, vm: VmId, index: u16, until: Time) {
+        let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
+        let Some(boosted) = vcpu.boosted.as_mut() else { return };
+        self.boosts.remove(&(boosted.until, vm, index));
+        boosted.until = until;
+        self.boosts.insert((until, vm, index));
+    }
+}

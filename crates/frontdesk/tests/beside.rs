@@ -1,0 +1,248 @@
+//! The commands of an operator beside VMs that somebody else started, with work in them and questions from outside.
+//!
+//! Needs root, QEMU, and what `make build` makes.
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+use frontdesk_host::GUARDIAN_ARGUMENT;
+use frontdesk_host::cgroup::{Group, Hierarchy};
+use frontdesk_host::guardian::Guardian;
+use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig, add_to_initramfs, write_initramfs};
+use frontdesk_lab_guest::{Protocol, Workload};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const FRONTDESK: &str = env!("CARGO_BIN_EXE_frontdesk");
+/// Generous: emulated machines on a busy one are slow.
+const PATIENCE: Duration = Duration::from_secs(180);
+const PORT: u16 = 7;
+/// As in `scenarios/echo-mixed.toml`, where the reasons are.
+const POLICY: &str = "[tavs]\nio_threshold = '3ms'\npb_ratio = 0.5\n";
+
+/// A file that another build makes.
+fn built(path: &str) -> PathBuf {
+    let release = Path::new(FRONTDESK).parent().unwrap();
+    let path = release.parent().unwrap().join(path);
+    assert!(path.is_file(), "{} is not there: `make build` makes it", path.display());
+    path.canonicalize().unwrap()
+}
+
+fn reporter() -> PathBuf {
+    built("x86_64-unknown-linux-gnu/release/frontdesk-guest")
+}
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Process {
+    fn end(&mut self) {
+        let status = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
+        assert!(status.unwrap().success());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+}
+
+/// How a VM's guest tasks are told apart.
+#[derive(Clone, Copy, PartialEq)]
+enum Told {
+    Plugin,
+    Reporter,
+}
+
+struct Desk {
+    vm: Vm,
+    client: UdpSocket,
+}
+
+impl Desk {
+    /// A VM that answers and computes, on the first CPU, beside what else runs there.
+    fn boot(home: &Path, initrd: &Path, kernel: &Kernel, group: &Group, number: u8, told: Told) -> Desk {
+        let ifname = format!("desk{number}");
+        ip(&["tuntap", "add", &ifname, "mode", "tap"]);
+        ip(&["address", "add", &format!("10.78.{number}.1/24"), "dev", &ifname]);
+        ip(&["link", "set", &ifname, "up"]);
+        let guest_ip = Ipv4Addr::new(10, 78, number, 2);
+        let vm = Vm::boot(&VmConfig {
+            name: format!("desk-{number}"),
+            vcpus: 1,
+            memory_mib: 160,
+            kernel: kernel.image.clone(),
+            initrd: initrd.to_owned(),
+            tap: Some(TapConfig {
+                ifname,
+                mac: format!("52:54:00:12:34:{number:02x}"),
+                guest_ip,
+                prefix: 24,
+            }),
+            disks: Vec::new(),
+            time_slice: None,
+            reporter: told == Told::Reporter,
+            plugin: (told == Told::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
+            cpus: vec![0],
+            run_dir: home.to_owned(),
+            cgroup_procs: vec![group.procs_file()],
+        });
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client.connect((guest_ip, PORT)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        Desk { vm: vm.unwrap(), client }
+    }
+
+    fn begin(&mut self, told: Told) {
+        self.vm.wait_ready(PATIENCE).unwrap();
+        if told == Told::Reporter {
+            let program = reporter().to_str().unwrap().to_owned();
+            self.vm.start("reporter", Workload::Reporter { program }).unwrap();
+        }
+        self.vm.start("echo", Workload::Echo { protocol: Protocol::Udp, port: PORT, cost: 0 }).unwrap();
+        self.vm.start("hog", Workload::Hog).unwrap();
+    }
+
+    fn ask(&self) {
+        self.client.send(b"is somebody there?").unwrap();
+        let mut answer = [0; 64];
+        assert_eq!(self.client.recv(&mut answer).unwrap(), 18);
+        // A person thinks before the next question.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    /// Scheduling policies of all its threads; ordinary is 0.
+    fn policies(&self) -> Vec<u32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.vm.pid())).unwrap();
+        let policy = |task: std::io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            // The name may contain blanks; the policy is field 41, and the field after the name the third.
+            stat.rsplit_once(')').unwrap().1.split_whitespace().nth(38).unwrap().parse().unwrap()
+        };
+        tasks.map(policy).collect()
+    }
+}
+
+struct Operator {
+    socket: String,
+}
+
+impl Operator {
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(FRONTDESK);
+        command.args(arguments).arg("--socket").arg(&self.socket).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let output = self.command(arguments).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {err}");
+        output
+    }
+
+    fn vm(&self, name: &str) -> Value {
+        let status = self.run(&["status", "--json"]);
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+        let vms = status["vms"].as_array().unwrap();
+        vms.iter().find(|vm| vm["name"] == name).unwrap_or_else(|| panic!("{name}: {status}")).clone()
+    }
+}
+
+fn boosts(vm: &Value) -> u64 {
+    vm["vcpus"][0]["boosts"].as_u64().unwrap()
+}
+
+fn io_bound(vm: &Value) -> impl Iterator<Item = &Value> {
+    vm["vcpus"][0]["tasks"].as_array().unwrap().iter().filter(|task| task["io_bound"] == true)
+}
+
+/// Has both asked until something is so.
+fn ask_until(desks: &[Desk], what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        for _ in 0..5 {
+            desks.iter().for_each(Desk::ask);
+        }
+    }
+}
+
+#[test]
+fn an_operator_sees_what_frontdesk_does_for_vms_that_were_there_before() {
+    // The taps are gone when this thread and the VMs are.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
+    let root = Hierarchy::detect().unwrap().root_group();
+    let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
+    let initrd = home.join("initrd");
+    let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
+    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
+    add_to_initramfs(&initrd, &BTreeSet::from([reporter()])).unwrap();
+    let kinds = [Told::Plugin, Told::Reporter];
+    let boot = |number: u8, told| {
+        let name = format!("frontdesk-desk-{number}-{}", std::process::id());
+        Desk::boot(home, &initrd, &kernel, &root.create(&name, &keeper).unwrap(), number, told)
+    };
+    let mut desks: Vec<Desk> = (1..).zip(kinds).map(|(number, told)| boot(number, told)).collect();
+    for (desk, told) in desks.iter_mut().zip(kinds) {
+        desk.begin(told);
+    }
+
+    let (config, recording) = (home.join("frontdesk.toml"), home.join("some.fdsk"));
+    fs::write(&config, format!("{POLICY}[vms]\nlibvirt = false\nqmp = ['{}/*.qmp']\n", home.display()))
+        .unwrap();
+    let operator = Operator { socket: home.join("control.sock").to_str().unwrap().to_owned() };
+    let mut command = operator.command(&["run", "--config", config.to_str().unwrap()]);
+    let log = fs::File::create(home.join("log")).unwrap();
+    let mut daemon = Process(command.stdout(Stdio::piped()).stderr(log).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(daemon.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let log = fs::read_to_string(home.join("log")).unwrap();
+    // In the order in which they were found.
+    assert!(line.starts_with("following 2 VMs: desk-"), "{line}{log}");
+
+    ask_until(&desks, "both are boosted", || {
+        ["desk-1", "desk-2"].iter().all(|name| boosts(&operator.vm(name)) > 20)
+    });
+    let told = operator.vm("desk-1");
+    assert_eq!(told["identity"]["exact"], true, "{told}");
+    assert!(io_bound(&told).count() > 0, "{told}");
+    let told = operator.vm("desk-2");
+    assert!(told["identity"]["source"].as_str().unwrap().contains("reporter"), "{told}");
+    // The workloads of a lab VM are /proc/self/exe again.
+    assert!(io_bound(&told).any(|task| task["name"] == "exe" && task["pid"].is_u64()), "{told}");
+    let why = String::from_utf8(operator.run(&["status", "--why", "desk-1"]).stdout).unwrap();
+    assert!(why.contains("boost") && why.lines().all(|line| line.chars().count() <= 80), "{why}");
+
+    let mut command = operator.command(&["record", recording.to_str().unwrap()]);
+    let mut recorder = Process(command.stdout(Stdio::null()).spawn().unwrap());
+    let before = boosts(&operator.vm("desk-1"));
+    ask_until(&desks, "some boosts are recorded", || {
+        recording.exists() && boosts(&operator.vm("desk-1")) > before + 50
+    });
+    recorder.end();
+    let replay = Command::new(FRONTDESK).args(["replay", "--json"]).arg(&recording).output().unwrap();
+    let replay: Value = serde_json::from_slice(&replay.stdout).unwrap();
+    assert!(replay["mismatch"].is_null() && replay["events"].as_u64().unwrap() > 1000, "{replay}");
+
+    daemon.end();
+    for desk in &desks {
+        let policies = desk.policies();
+        assert!(policies.len() > 1 && policies.iter().all(|policy| *policy == 0), "{policies:?}");
+    }
+}

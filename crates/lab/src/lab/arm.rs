@@ -1,0 +1,250 @@
+//! One repeat of one arm.
+
+use super::{Lab, LabError, interrupted};
+use crate::client::AnyClient;
+use crate::clock::HostClock;
+use crate::cpu;
+use crate::daemon::DaemonProcess;
+use crate::edit::{EditClient, EditConfig};
+use crate::load::{Client, ClientConfig, ClientWork, Sample};
+use crate::replay::{self, Findings, Truth};
+
+use crate::workload::{guest_workload, steps};
+use frontdesk_engine::Time;
+use frontdesk_host::guardian::Undo;
+use frontdesk_host::sched::process_start_time;
+use frontdesk_scenario::{Daemon, LoadKind, LoadProfile, Repeat, Summary, Timeline};
+use indexmap::IndexMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Where sshd listens.
+const SSH_PORT: u16 = 22;
+/// How often a running arm looks whether all is well.
+const WATCH: Duration = Duration::from_millis(50);
+
+impl Lab<'_> {
+    pub(super) fn run_arm(
+        &mut self,
+        name: &str,
+        number: u32,
+    ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
+        self.set_workloads(name)?;
+        let mut daemon = self.start_daemon(name)?;
+        let clients = self.start_clients(name, number)?;
+        while !clients.iter().all(|(_, client)| client.is_ready() || client.has_ended()) {
+            self.pass(WATCH, &clients, daemon.as_mut())?;
+        }
+        self.pass(self.scenario.warmup, &clients, daemon.as_mut())?;
+
+        let first = self.readings()?;
+        let from = (Instant::now(), frontdesk_host::monotonic());
+        let before = self.cpu_times(daemon.as_ref())?;
+        self.pass(self.scenario.duration, &clients, daemon.as_mut())?;
+        let after = self.cpu_times(daemon.as_ref())?;
+        let to = (Instant::now(), frontdesk_host::monotonic());
+        let last = self.readings()?;
+
+        let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
+        for (key, client) in clients {
+            let all = client.finish()?;
+            samples.entry(key).or_default().extend(measured(&all, from.0, to.0));
+        }
+        samples.retain(|_, samples| !samples.is_empty());
+        for vm in self.vms.values_mut() {
+            vm.vm.check()?;
+        }
+        let mut repeat = Repeat {
+            response_ms: samples
+                .iter()
+                .filter_map(|(vm, samples)| Some((vm.clone(), Summary::of(samples)?)))
+                .collect(),
+            samples_ms: samples,
+            seconds: (to.0 - from.0).as_secs_f64(),
+            ..Repeat::default()
+        };
+        self.book_cpu(name, &before, &after, &mut repeat);
+        let clock = HostClock::through(self.began, HostClock::read());
+        repeat.rates = self.rates(&first, &last);
+        repeat.times_ms = self.times_ms(&clock, [&first, &last], from.1, to.1);
+        let Some(daemon) = daemon else { return Ok((repeat, None, None)) };
+        let truth = self.truth(name, &clock, [&first, &last]);
+        let (findings, speed) = examine(daemon, from.1, to.1, &truth)?;
+        repeat.boosts = findings.boosts;
+        repeat.boost_hits = findings.hits;
+        repeat.decision_us = frontdesk_scenario::latency(&findings.decisions_us);
+        repeat.lost_events = findings.lost_events;
+        repeat.follow = findings.follow;
+        let timeline = Timeline { arm: name.to_owned(), repeat: number, ..findings.timeline };
+        Ok((repeat, Some(timeline), Some(speed)))
+    }
+
+    /// A VM that died is the cause of whatever failed after it: the daemon, a client, a request.
+    pub(super) fn blame_dead_vm(&mut self, error: LabError) -> LabError {
+        let mut vms = self.vms.values_mut();
+        let cause = vms.find_map(|vm| if vm.vm.is_alive() { None } else { vm.vm.check().err() });
+        match (error, cause) {
+            (error @ LabError::Interrupted, _) | (error, None) => error,
+            (_, Some(cause)) => cause.into(),
+        }
+    }
+
+    /// Starts and stops workloads so that those of the arm run.
+    fn set_workloads(&mut self, arm: &str) -> Result<(), LabError> {
+        let arm = &self.scenario.arms[arm];
+        for entry in &self.scenario.vms {
+            for name in entry.names() {
+                let Some(vm) = self.vms.get_mut(&name) else { continue };
+                for workload in &entry.workloads {
+                    let runs = vm.running.contains(&workload.name);
+                    match (runs, arm.stops(entry, workload)) {
+                        (false, false) => {
+                            let steps = |cost| steps(self.scenario.scaled_cost(cost), self.steps_per_s);
+                            let host = vm.link.host.to_string();
+                            vm.vm.start(&workload.name, guest_workload(&workload.kind, steps, &host))?;
+                            vm.running.push(workload.name.clone());
+                        }
+                        (true, true) => {
+                            vm.vm.stop(&workload.name)?;
+                            vm.running.retain(|running| *running != workload.name);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start_daemon(&self, arm: &str) -> Result<Option<DaemonProcess>, LabError> {
+        let act = match self.scenario.arms[arm].daemon {
+            Daemon::Off => return Ok(None),
+            Daemon::Observe => false,
+            Daemon::Act => true,
+        };
+        let tracked = self.vms.values().filter(|vm| vm.tracked);
+        let sockets: Vec<&Path> = tracked.map(|vm| vm.vm.qmp()).collect();
+        let policy = self.scenario.policy_of(&self.scenario.arms[arm]);
+        let cpus = &self.scenario.host.client_cpus;
+        let daemon =
+            DaemonProcess::start(&self.config.frontdesk, &self.run_dir, &sockets, policy, cpus, act)?;
+        // If the lab dies, its daemon must not stay.
+        if let Some(started) = process_start_time(daemon.pid()) {
+            self.guardian.record(Undo::Process { pid: daemon.pid(), started })?;
+        }
+        Ok(Some(daemon))
+    }
+
+    /// Starts the clients; each with the key of its response times.
+    fn start_clients(&self, arm: &str, repeat: u32) -> Result<Vec<(String, AnyClient)>, LabError> {
+        let arm = &self.scenario.arms[arm];
+        // A client whose server is stopped in this arm has nothing to do.
+        let asked = |load: &LoadProfile| {
+            let entry = self.scenario.vms.iter().find(|entry| entry.name == load.vm);
+            entry.is_some_and(|entry| entry.target(load).is_some_and(|server| !arm.stops(entry, server)))
+        };
+        let mut clients = Vec::new();
+        for (number, (vm, load)) in (0u64..).zip(self.scenario.clients()) {
+            let Some(server) = self.vms.get(&vm) else { continue };
+            if !asked(load) {
+                continue;
+            }
+            let key = self.scenario.response_key(&vm, load);
+            // The same in every arm of the repeat.
+            let seed = u64::from(repeat) << 32 | number;
+            let cpus = self.scenario.host.client_cpus.clone();
+            let start = |port, work| {
+                let server = SocketAddr::from((server.link.guest, port));
+                Client::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
+            };
+            let client = match load.kind {
+                LoadKind::Ask { protocol, port, bytes, think } => {
+                    let think = self.scenario.scaled_think(think);
+                    AnyClient::Plain(start(port, ClientWork::Ask { protocol, bytes, think })?)
+                }
+                LoadKind::Bulk { port } => AnyClient::Plain(start(port, ClientWork::Bulk)?),
+                LoadKind::Edit { think } => {
+                    let ssh_key = self.debian.as_ref().map(|of| of.ssh_key.clone()).unwrap_or_default();
+                    AnyClient::Editor(EditClient::start(EditConfig {
+                        vm: vm.clone(),
+                        server: SocketAddr::from((server.link.guest, SSH_PORT)),
+                        ssh_key,
+                        think: self.scenario.scaled_think(think),
+                        seed,
+                        cpus,
+                    })?)
+                }
+            };
+            clients.push((key, client));
+        }
+        Ok(clients)
+    }
+
+    /// Lets the arm run, watching that everything lives.
+    fn pass(
+        &mut self,
+        time: Duration,
+        clients: &[(String, AnyClient)],
+        mut daemon: Option<&mut DaemonProcess>,
+    ) -> Result<(), LabError> {
+        let end = Instant::now() + time;
+        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            interrupted(&self.config.stop)?;
+            if let Some(daemon) = daemon.as_deref_mut() {
+                daemon.check()?;
+            }
+            for vm in self.vms.values_mut() {
+                if !vm.vm.is_alive() {
+                    vm.vm.check()?;
+                }
+            }
+            if clients.iter().any(|(_, client)| client.has_ended()) {
+                // Its error comes when it is joined.
+                return Ok(());
+            }
+            std::thread::sleep(left.min(WATCH));
+        }
+        Ok(())
+    }
+
+    /// CPU time of each VM, then of the daemon, in nanoseconds.
+    fn cpu_times(&self, daemon: Option<&DaemonProcess>) -> Result<Vec<u64>, LabError> {
+        let pids = self.vms.values().map(|vm| vm.vm.pid()).chain(daemon.map(DaemonProcess::pid));
+        let time = |pid| {
+            cpu::process_ns(pid)
+                .map_err(|source| LabError::Io { what: format!("CPU time of process {pid}"), source })
+        };
+        pids.map(time).collect()
+    }
+
+    fn book_cpu(&self, arm: &str, before: &[u64], after: &[u64], repeat: &mut Repeat) {
+        let used: Vec<u64> = after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b)).collect();
+        let wanting = frontdesk_scenario::wanting_vms(self.scenario, arm);
+        let vms = self.vms.iter().zip(&used);
+        let shares: Vec<(String, u64, u32, bool)> =
+            vms.map(|((name, vm), ran)| (name.clone(), *ran, vm.weight, wanting.contains(name))).collect();
+        let millis = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64() * 1000.0;
+        repeat.cpu_ms = shares.iter().map(|(name, ran, ..)| (name.clone(), millis(*ran))).collect();
+        repeat.cpu_share = frontdesk_scenario::cpu_shares(&shares);
+        repeat.daemon_cpu =
+            used.get(self.vms.len()).map(|ran| millis(*ran) / 1000.0 / repeat.seconds.max(f64::EPSILON));
+    }
+}
+
+/// Reads what the daemon recorded of the measured time.
+fn examine(
+    daemon: DaemonProcess,
+    from: Time,
+    to: Time,
+    truth: &IndexMap<String, Truth>,
+) -> Result<(Findings, f64), LabError> {
+    let records = frontdesk_host::read_recording(&daemon.stop()?)?;
+    Ok((replay::examine(&records, from, to, truth)?, replay::engine_speed(&records)?))
+}
+
+/// Response times in milliseconds of requests sent within the measured time.
+fn measured(samples: &[Sample], from: Instant, to: Instant) -> Vec<f64> {
+    let within = samples.iter().filter(|sample| sample.sent >= from && sample.sent <= to);
+    within.map(|sample| sample.response.as_secs_f64() * 1000.0).collect()
+}

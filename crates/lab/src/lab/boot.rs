@@ -1,0 +1,129 @@
+//! The VMs of a run, from nothing to ready.
+
+use super::{Lab, LabConfig, LabError, LabVm, interrupted};
+use crate::clock::HostClock;
+use crate::debian::Debian;
+use crate::machine::{self, Busy};
+use crate::net;
+use crate::web::WebServer;
+use crate::{DiskConfig, DiskKind, Kernel, TapConfig, Vm, VmConfig};
+use frontdesk_host::cgroup::Hierarchy;
+use frontdesk_host::guardian::{Guardian, Undo};
+use frontdesk_host::sched::process_start_time;
+use frontdesk_lab_guest as guest;
+use frontdesk_scenario::{self as scenario, Scenario};
+use indexmap::IndexMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A guest that is not up by then will not come up.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
+/// Exchanges with each guest before anything runs, to find out where its clock is.
+const CLOCK_EXCHANGES: u32 = 20;
+/// Steps of the computing loop that its speed is measured with; some tens of milliseconds.
+const CALIBRATION_STEPS: u64 = 5_000_000;
+
+/// What VMs boot from.
+pub(super) struct Boot<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) initrd: &'a Path,
+    pub(super) debian: Option<Debian>,
+    /// Images of data disks, by VM entry.
+    pub(super) images: IndexMap<String, PathBuf>,
+}
+
+impl Boot<'_> {
+    fn disks(&self, entry: &scenario::Vm) -> Vec<DiskConfig> {
+        let data = self.images.get(&entry.name).map(|image| (image, DiskKind::Data));
+        let system = self.debian.as_ref().filter(|_| entry.debian).map(|of| (&of.image, DiskKind::Debian));
+        let disks = data.into_iter().chain(system);
+        disks.map(|(image, kind)| DiskConfig { image: image.clone(), kind }).collect()
+    }
+}
+
+impl<'a> Lab<'a> {
+    pub(super) fn boot(
+        scenario: &'a Scenario,
+        config: &'a LabConfig,
+        guardian: Guardian,
+        run_dir: PathBuf,
+        boot: Boot<'_>,
+    ) -> Result<Lab<'a>, LabError> {
+        let mut lab = Lab {
+            scenario,
+            config,
+            vms: IndexMap::new(),
+            run_dir,
+            qemu: machine::qemu_version(),
+            guest_kernel: String::new(),
+            debian: None,
+            steps_per_s: 0.0,
+            began: HostClock::read(),
+            _busy: Busy::start(&scenario.host.busy_cpus),
+            guardian,
+        };
+        let parent = Hierarchy::detect()?
+            .root_group()
+            .create(&format!("frontdesk-lab-{}", std::process::id()), &lab.guardian)?;
+        let entries = scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));
+        for (index, (name, entry)) in entries.enumerate() {
+            let group = parent.create(&name, &lab.guardian)?;
+            group.set_weight(entry.weight)?;
+            let link = net::add_link(index)?;
+            let vm = Vm::boot(&VmConfig {
+                name: name.clone(),
+                vcpus: entry.vcpus,
+                memory_mib: entry.memory_mib,
+                kernel: boot.kernel.image.clone(),
+                initrd: boot.initrd.to_owned(),
+                disks: boot.disks(entry),
+                time_slice: scenario.guest.time_slice,
+                tap: Some(TapConfig {
+                    ifname: link.ifname.clone(),
+                    mac: link.mac.clone(),
+                    guest_ip: link.guest,
+                    prefix: link.prefix,
+                }),
+                reporter: false,
+                plugin: entry.tracked.then(|| config.plugin.clone()),
+                cpus: scenario.host.vm_cpus.clone(),
+                run_dir: lab.run_dir.clone(),
+                cgroup_procs: vec![group.procs_file()],
+            })?;
+            if let Some(started) = process_start_time(vm.pid()) {
+                lab.guardian.record(Undo::Process { pid: vm.pid(), started })?;
+            }
+            let web = entry.debian.then(|| WebServer::start(link.host)).transpose();
+            let web =
+                web.map_err(|source| LabError::Io { what: format!("serving {}", link.host), source })?;
+            let (weight, tracked) = (entry.weight, entry.tracked);
+            lab.vms.insert(name, LabVm { vm, link, weight, _web: web, tracked, running: Vec::new() });
+        }
+        for vm in lab.vms.values_mut() {
+            interrupted(&config.stop)?;
+            lab.guest_kernel = vm.vm.wait_ready(BOOT_TIMEOUT)?;
+        }
+        lab.debian = boot.debian;
+        lab.calibrate()?;
+        Ok(lab)
+    }
+
+    /// Finds out, while nothing runs, how fast guests compute and where their clocks are.
+    fn calibrate(&mut self) -> Result<(), LabError> {
+        for _ in 0..CLOCK_EXCHANGES {
+            for vm in self.vms.values_mut() {
+                vm.vm.check()?;
+            }
+        }
+        if let Some(vm) = self.vms.values_mut().next() {
+            // The fastest of some: whatever else the machine does only makes it slower.
+            for _ in 0..3 {
+                let took = vm.vm.run(guest::Work::Spin { steps: CALIBRATION_STEPS }, BOOT_TIMEOUT)?.elapsed;
+                #[allow(clippy::cast_precision_loss)]
+                let speed = CALIBRATION_STEPS as f64 / took.as_secs_f64().max(f64::EPSILON);
+                self.steps_per_s = self.steps_per_s.max(speed);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! Why a run could not be made.
+
+use crate::daemon::DaemonProcessError;
+use crate::data_disk::DiskError;
+use crate::debian::DebianError;
+use crate::load::LoadError;
+use crate::net::NetError;
+use crate::{InitramfsError, KernelError, VmError};
+use frontdesk_host::RecordError;
+use frontdesk_host::cgroup::CgroupError;
+use frontdesk_host::guardian::GuardianError;
+use frontdesk_scenario::Violation;
+
+/// A run could not be made.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // Each variant passes on an error that describes itself.
+pub enum LabError {
+    #[error(transparent)]
+    Scenario(#[from] Violation),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    #[error(transparent)]
+    Initramfs(#[from] InitramfsError),
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    #[error(transparent)]
+    Net(#[from] NetError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Guardian(#[from] GuardianError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Debian(#[from] DebianError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Daemon(#[from] DaemonProcessError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("the recording's parameters are not valid: {0}")]
+    Config(#[from] frontdesk_engine::ConfigError),
+    #[error(transparent)]
+    Replay(#[from] frontdesk_replay::ReplayError),
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error("something could not be removed: {0}")]
+    Left(String),
+    #[error("interrupted")]
+    Interrupted,
+}

@@ -1,0 +1,138 @@
+//! What the workloads of an arm say about themselves.
+
+use super::{Lab, LabError};
+use crate::clock::HostClock;
+use crate::replay::{Shift, Truth};
+use crate::workload::{is_io_bound, knows_its_wakes};
+use frontdesk_engine::Time;
+use frontdesk_lab_guest as guest;
+use frontdesk_scenario::{Rate, Unit};
+use indexmap::IndexMap;
+use std::time::{Duration, Instant};
+
+/// By VM and workload.
+pub(super) type Readings = IndexMap<(String, String), Reading>;
+
+/// What a workload had done at a point in time.
+pub(super) struct Reading {
+    at: Instant,
+    report: guest::Report,
+}
+
+impl Lab<'_> {
+    /// What every running workload has done, by VM and name.
+    pub(super) fn readings(&mut self) -> Result<Readings, LabError> {
+        let mut readings = Readings::new();
+        for (name, vm) in &mut self.vms {
+            for workload in vm.running.clone() {
+                let report = vm.vm.report(&workload)?;
+                readings.insert((name.clone(), workload), Reading { at: Instant::now(), report });
+            }
+        }
+        Ok(readings)
+    }
+
+    /// Throughput between two readings.
+    pub(super) fn rates(&self, first: &Readings, last: &Readings) -> IndexMap<String, Rate> {
+        let mut rates = IndexMap::new();
+        for ((vm, workload), end) in last {
+            let Some(begin) = first.get(&(vm.clone(), workload.clone())) else { continue };
+            let seconds = (end.at - begin.at).as_secs_f64();
+            let (unit, count) = match end.report.bytes {
+                0 => (Unit::Operations, end.report.operations.saturating_sub(begin.report.operations)),
+                bytes => (Unit::Bytes, bytes.saturating_sub(begin.report.bytes)),
+            };
+            if end.report.operations > 0 && seconds > 0.0 {
+                #[allow(clippy::cast_precision_loss)]
+                let per_s = count as f64 / seconds;
+                rates.insert(format!("{vm}/{workload}"), Rate { per_s, unit });
+            }
+        }
+        rates
+    }
+
+    /// Stamps of a workload of a VM, on the host's clock.
+    fn stamps(
+        &self,
+        clock: &HostClock,
+        readings: [&Readings; 2],
+        vm: &str,
+        workload: &str,
+    ) -> Vec<(Time, guest::StampKind)> {
+        let Some(guest_clock) = self.vms.get(vm).map(|vm| vm.vm.clock()) else { return Vec::new() };
+        let key = (vm.to_owned(), workload.to_owned());
+        let stamps = readings.into_iter().filter_map(|of| of.get(&key)).flat_map(|of| &of.report.stamps);
+        stamps.filter_map(|stamp| Some((clock.time(guest_clock.to_host(stamp.tsc)?), stamp.kind))).collect()
+    }
+
+    /// How long the operations took that ended in the measured time.
+    pub(super) fn times_ms(
+        &self,
+        clock: &HostClock,
+        readings: [&Readings; 2],
+        from: Time,
+        to: Time,
+    ) -> IndexMap<String, Vec<f64>> {
+        let mut times = IndexMap::new();
+        for (vm, workload) in readings[1].keys() {
+            let mut begun = None;
+            let mut took = Vec::new();
+            for (at, kind) in self.stamps(clock, readings, vm, workload) {
+                match kind {
+                    guest::StampKind::Begin => begun = Some(at),
+                    guest::StampKind::End => {
+                        let begin = begun.take().filter(|_| at >= from && at <= to);
+                        took.extend(
+                            begin.map(|begin| Duration::from_nanos(at.since(begin)).as_secs_f64() * 1e3),
+                        );
+                    }
+                    _ => {}
+                }
+            }
+            if !took.is_empty() {
+                times.insert(format!("{vm}/{workload}"), took);
+            }
+        }
+        times
+    }
+
+    /// What the workloads know about their own I/O, by VM: of those VMs that run nothing else.
+    pub(super) fn truth(
+        &self,
+        arm: &str,
+        clock: &HostClock,
+        readings: [&Readings; 2],
+    ) -> IndexMap<String, Truth> {
+        let arm = &self.scenario.arms[arm];
+        let mut truths = IndexMap::new();
+        for entry in &self.scenario.vms {
+            let run: Vec<_> = entry.workloads.iter().filter(|workload| !arm.stops(entry, workload)).collect();
+            let io_bound: Vec<&str> =
+                run.iter().filter(|of| is_io_bound(&of.kind)).map(|of| of.name.as_str()).collect();
+            if io_bound.is_empty() || !run.iter().all(|workload| knows_its_wakes(&workload.kind)) {
+                continue;
+            }
+            for vm in entry.names() {
+                let mut truth = Truth::default();
+                for workload in &io_bound {
+                    let mut shift = Shift::default();
+                    for (at, kind) in self.stamps(clock, readings, &vm, workload) {
+                        match kind {
+                            guest::StampKind::Wake => shift.wakes.push(at),
+                            guest::StampKind::IoBound => shift.changes.push((at, true)),
+                            guest::StampKind::CpuBound => shift.changes.push((at, false)),
+                            guest::StampKind::Begin | guest::StampKind::End => {}
+                        }
+                    }
+                    truth.wakes.extend(&shift.wakes);
+                    if !shift.changes.is_empty() {
+                        truth.shifts.push(shift);
+                    }
+                }
+                truth.wakes.sort_unstable();
+                truths.insert(vm, truth);
+            }
+        }
+        truths
+    }
+}

@@ -1,0 +1,83 @@
+//! What a VM is made of.
+
+use frontdesk_lab_guest::{DATA_PARAMETER, DEBIAN_PARAMETER};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a VM is made of.
+#[derive(Clone, Debug)]
+pub struct VmConfig {
+    /// Name: letters, digits and `-`. Unique in its run folder.
+    pub name: String,
+    /// vCPUs, at least 1. With more than one, the guest's interrupts between them go by x2APIC, where the
+    /// plugin sees them.
+    pub vcpus: u16,
+    /// Memory in MiB, at least 96.
+    pub memory_mib: u32,
+    /// Kernel image.
+    pub kernel: PathBuf,
+    /// Initramfs.
+    pub initrd: PathBuf,
+    /// Its network, if any.
+    pub tap: Option<TapConfig>,
+    /// Its disks, at most 26. The initramfs must be one for disks.
+    pub disks: Vec<DiskConfig>,
+    /// Whether it has a port for frontdesk's reporter, at the socket [`Vm::reporter`].
+    pub reporter: bool,
+    /// The TCG plugin to load, if any.
+    pub plugin: Option<PathBuf>,
+    /// Shortest time slice of the guest's scheduler, if not the kernel's.
+    pub time_slice: Option<Duration>,
+    /// Physical CPUs that all its threads are pinned to; empty for no pinning.
+    pub cpus: Vec<u16>,
+    /// Folder for its sockets and logs; must exist. Its path must be short, or the sockets' addresses are too
+    /// long.
+    pub run_dir: PathBuf,
+    /// Files called `cgroup.procs` or `tasks` of the control groups that QEMU joins before it starts.
+    pub cgroup_procs: Vec<PathBuf>,
+}
+
+/// A virtio disk. Other VMs may have the same image at the same time.
+///
+/// The host's page cache is passed by, as on a host where many VMs share a fast disk, unless the image is on a file system that has no
+/// direct I/O, like many a tmpfs. That is logged: reading is then as fast as memory from the second time on.
+#[derive(Clone, Debug)]
+pub struct DiskConfig {
+    /// File with its content, which stays as it is.
+    pub image: PathBuf,
+    /// What is on it.
+    pub kind: DiskKind,
+}
+
+/// What is on a disk, which is how the guest uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskKind {
+    /// Files to read. The guest can not write to it.
+    Data,
+    /// A Debian system. What the guest writes goes to a temporary file, and is gone with the VM.
+    Debian,
+}
+
+impl DiskKind {
+    /// The kernel parameter that tells the guest which disk it is.
+    pub(super) fn parameter(self) -> &'static str {
+        match self {
+            DiskKind::Data => DATA_PARAMETER,
+            DiskKind::Debian => DEBIAN_PARAMETER,
+        }
+    }
+}
+
+/// A virtio network card on a tap interface of the host.
+#[derive(Clone, Debug)]
+pub struct TapConfig {
+    /// Name of the tap interface; must exist and be up.
+    pub ifname: String,
+    /// The guest's MAC address.
+    pub mac: String,
+    /// The guest's IPv4 address.
+    pub guest_ip: Ipv4Addr,
+    /// Length of its prefix in bits.
+    pub prefix: u8,
+}

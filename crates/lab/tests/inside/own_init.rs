@@ -1,0 +1,81 @@
+//! A VM whose process 1 is the test program itself.
+
+use anyhow::{Context as _, Result, ensure};
+use frontdesk_lab::{Kernel, Vm, VmConfig};
+use rustix::{
+    io::Errno,
+    mount::{MountFlags, mount},
+    system::{RebootCommand, reboot},
+    termios::tcdrain,
+};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    process::{self, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A VM with one vCPU, 384 MiB of memory, and nothing else.
+pub(crate) fn bare_vm(name: &str, kernel: Kernel, initrd: PathBuf, run_dir: &Path) -> VmConfig {
+    VmConfig {
+        name: name.to_owned(),
+        vcpus: 1,
+        memory_mib: 384,
+        kernel: kernel.image,
+        initrd,
+        tap: None,
+        disks: Vec::new(),
+        time_slice: None,
+        reporter: false,
+        plugin: None,
+        cpus: Vec::new(),
+        run_dir: run_dir.into(),
+        cgroup_procs: Vec::new(),
+    }
+}
+
+/// Boots a VM, and returns what it says until it has ended, or this time is over.
+pub(crate) fn console_of(config: &VmConfig, patience: Duration) -> Result<String> {
+    let mut vm = Vm::boot(config)?;
+    let deadline = Instant::now() + patience;
+    while vm.is_alive() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(String::from_utf8_lossy(&fs::read(vm.console())?).into_owned())
+}
+
+/// The libraries that a program loads, and the loader.
+pub(crate) fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().context("start ldd")?;
+    ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
+    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
+    let text = String::from_utf8(output.stdout)?;
+    let path =
+        |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    Ok(text.lines().filter_map(path).collect())
+}
+
+/// The end of process 1: says what went wrong, if anything did, and powers the VM off.
+pub(crate) fn end(result: Result<()>) -> ! {
+    if let Err(e) = result {
+        println!("init: {e:#}");
+    }
+    let _ = tcdrain(io::stdout());
+    // If even that fails, the end of process 1 panics the kernel, which ends the VM.
+    let _ = reboot(RebootCommand::PowerOff);
+    process::exit(1)
+}
+
+/// Mounts the kernel's own file systems, of which every system has these.
+pub(crate) fn mount_kernel_file_systems() -> Result<()> {
+    for (kind, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
+        match mount(kind, target, kind, MountFlags::empty(), None) {
+            // The kernel may have mounted devtmpfs.
+            Ok(()) | Err(Errno::BUSY) => {}
+            Err(e) => return Err(e).with_context(|| format!("mount {target}")),
+        }
+    }
+    Ok(())
+}
