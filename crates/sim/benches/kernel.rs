@@ -92,7 +92,7 @@ fn compare_all(arguments: &[String]) -> Result<bool> {
         record.measured.push((case, measured));
     }
     guardian.finish()?;
-    println!("\n{kept} of {all} values within their bars (shares 3 % or 0.3 % of a CPU, latencies 25 %)");
+    println!("\n{kept} of {all} values within their bars (shares 3 % or 0.3 points, latencies 25 %)");
     if let Some(path) = value("--record") {
         fs::write(path, serde_json::to_string(&record)?).with_context(|| format!("write {path}"))?;
     }

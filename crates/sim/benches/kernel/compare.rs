@@ -38,18 +38,20 @@ impl Row {
     }
 }
 
-/// Shares within 3 %, or 0.3 % of a CPU where that is more; mean and 95th percentile of wake-up latencies within 25 %.
+/// Shares of what the processes of the case got together within 3 %, or 0.3 points where that is more; mean and 95th percentile of
+/// wake-up latencies within 25 %.
 pub fn rows(kernel: &Measured, model: &Measured) -> Vec<Row> {
+    let whole = |measured: &Measured| measured.cpu.iter().flatten().sum::<f64>();
+    let (whole_kernel, whole_model) = (whole(kernel), whole(model));
     let mut rows = Vec::new();
     for (group, (cpu, latency)) in kernel.cpu.iter().zip(&kernel.latency).enumerate() {
         for (process, (share, latency)) in cpu.iter().zip(latency).enumerate() {
             let who = format!("{group}.{process}");
-            let share_row = (*share, model.cpu[group][process]);
             rows.push(Row {
                 who: who.clone(),
-                what: "CPU, %",
-                kernel: share_row.0 * 100.0,
-                model: share_row.1 * 100.0,
+                what: "share, %",
+                kernel: share / whole_kernel * 100.0,
+                model: model.cpu[group][process] / whole_model * 100.0,
                 bar: 0.03,
                 least: 0.3,
             });

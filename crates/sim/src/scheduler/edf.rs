@@ -31,6 +31,8 @@ struct Edf {
     entities: Vec<State>,
     /// Those that are runnable and do not run, the first come first.
     waiting: VecDeque<Entity>,
+    /// Somebody went to sleep, and the dispatcher does not know yet.
+    blocked: bool,
 }
 
 #[derive(Debug)]
@@ -171,13 +173,15 @@ impl HostScheduler for Edf {
         self.preempt(host, entity);
     }
 
-    fn block(&mut self, host: &mut Host, _: Entity, pcpu: Pcpu) {
-        // Until then it is still taken to be ready: the dispatcher decides when it is not, in `pick`.
-        host.reschedule(pcpu);
+    fn block(&mut self, _: &mut Host, _: Entity, _: Pcpu) {
+        // The machine takes it to be ready until it has returned from here.
+        self.blocked = true;
     }
 
     fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
-        self.decide(host);
+        if std::mem::take(&mut self.blocked) {
+            self.decide(host);
+        }
         let current = host.current(pcpu);
         let may = |entity: &Entity| self.entities[entity.index()].affinity.contains(pcpu);
         let rank = |entity: Entity| self.rank(entity).filter(|_| may(&entity));

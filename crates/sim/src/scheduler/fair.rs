@@ -130,6 +130,8 @@ struct GroupState {
 struct Cell {
     queue: RunQueue,
     load: GroupLoad,
+    /// Among those whose load fades.
+    fades: bool,
 }
 
 #[derive(Debug)]
@@ -143,6 +145,8 @@ struct PcpuState {
     /// Real-time entities that wait.
     realtime: Waiting,
     tick: Timer,
+    /// Cells without entities whose load was not forgotten yet.
+    fading: Vec<usize>,
     balance_at: Nanos,
     /// Times in a row that balancing found nothing light enough to move.
     failed: u32,
@@ -256,11 +260,11 @@ impl<D: Discipline> GroupFair<D> {
                 self.discipline.depart(&self.cells[cell].queue, &mut self.nodes[entity.index()]);
             }
             self.update_load(now, group, cell);
-            self.cells[cell].load.average.shift(-load);
+            self.cells[cell].load.shift(now, -load, &mut self.groups[group.index()].load);
         }
         let cell = self.cell(group, pcpu);
         self.update_load(now, group, cell);
-        self.cells[cell].load.average.shift(load);
+        self.cells[cell].load.shift(now, load, &mut self.groups[group.index()].load);
     }
 
     /// Makes the queues forget that an entity runs, before it joins others.
@@ -334,6 +338,7 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
                 members: Vec::new(),
                 realtime: Waiting::default(),
                 tick: host.add_timer(SchedulerTimer(u32::from(pcpu.0))),
+                fading: Vec::new(),
                 balance_at: 0,
                 failed: 0,
             });

@@ -81,6 +81,12 @@ impl<D: Discipline> GroupFair<D> {
         let now = host.now();
         let pcpus = u64::try_from(self.pcpus.len()).unwrap_or(1);
         self.pcpus[pcpu.index()].balance_at = now + INTERVAL * pcpus;
+        for other in host.pcpus() {
+            // Who idles has no tick to do it itself.
+            if other == pcpu || self.is_idle(host, other) {
+                self.fade(now, other);
+            }
+        }
         let load = |pcpu: Pcpu| self.pcpus[pcpu.index()].queue.load / SCALE;
         let overloaded = |other: &Pcpu| *other != pcpu && self.waiting(host, *other) > 0;
         let Some(busiest) = host.pcpus().filter(overloaded).max_by_key(|other| load(*other)) else { return };

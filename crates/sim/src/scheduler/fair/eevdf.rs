@@ -89,10 +89,13 @@ impl Discipline for Eevdf {
         if node.lag <= 0 {
             return;
         }
+        // It starts anew where the others are.
         let waits = queue.current != Some(id);
         if waits {
             queue.take(node.deadline, id, node);
         }
+        let average = queue.average(nodes);
+        let node = &mut nodes[id as usize];
         node.lag = 0;
         node.used = average;
         node.deadline = average + node.scaled(self.slice);

@@ -143,6 +143,9 @@ impl<D: Discipline> GroupFair<D> {
         self.tasks[entity.index()].load.update(now, 1.0);
         self.part(Level::Entities(cell), entity.0, sleeps);
         self.charge(now, Level::Groups(pcpu));
+        if self.cells[cell].queue.count == 0 && !std::mem::replace(&mut self.cells[cell].fades, true) {
+            self.pcpus[pcpu.index()].fading.push(cell);
+        }
         if self.cells[cell].queue.count > 0 {
             if sleeps {
                 self.pcpus[pcpu.index()].queue.next = Some(id);
@@ -302,8 +305,21 @@ impl<D: Discipline> GroupFair<D> {
 
     /// Brings the load of a group on a physical CPU up to date.
     pub(super) fn update_load(&mut self, now: Nanos, group: Group, cell: usize) {
-        let Cell { queue, load } = &mut self.cells[cell];
+        let Cell { queue, load, .. } = &mut self.cells[cell];
         load.update(now, load_of(queue.load), &mut self.groups[group.index()].load);
+    }
+
+    /// Lets the load of groups that have no entities on a physical CPU fade.
+    pub(super) fn fade(&mut self, now: Nanos, pcpu: Pcpu) {
+        let mut fading = std::mem::take(&mut self.pcpus[pcpu.index()].fading);
+        fading.retain(|cell| {
+            let Cell { queue, load, fades } = &mut self.cells[*cell];
+            let total = &mut self.groups[*cell / self.pcpus.len()].load;
+            load.update(now, load_of(queue.load), total);
+            *fades = queue.count == 0 && !load.forget(now, total);
+            *fades
+        });
+        self.pcpus[pcpu.index()].fading = fading;
     }
 
     /// Gives a group the weight that its load on a physical CPU is worth. An empty one keeps what it had.
@@ -314,7 +330,7 @@ impl<D: Discipline> GroupFair<D> {
             return;
         }
         self.update_load(now, group, cell);
-        let Cell { queue, load } = &self.cells[cell];
+        let Cell { queue, load, .. } = &self.cells[cell];
         let state = &self.groups[group.index()];
         let weight = load.weight(state.share, load_of(queue.load), state.load);
         if weight != self.nodes[id as usize].weight {

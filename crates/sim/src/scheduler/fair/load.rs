@@ -36,17 +36,12 @@ impl Average {
             self.at = now;
         }
     }
-
-    /// Adds what an entity that comes from another physical CPU brings along.
-    pub(super) fn shift(&mut self, by: f64) {
-        self.value = (self.value + by).max(0.0);
-    }
 }
 
 /// The load of a group on one physical CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GroupLoad {
-    pub(super) average: Average,
+    average: Average,
     /// The average as the group knows it.
     told: f64,
     told_at: Nanos,
@@ -59,10 +54,30 @@ impl GroupLoad {
         self.average.update(now, current);
         let change = self.average.value() - self.told;
         if now - self.told_at >= TELL_EVERY && change.abs() > self.told / 64.0 {
-            *total += change;
-            self.told = self.average.value();
-            self.told_at = now;
+            self.tell(now, total);
         }
+    }
+
+    fn tell(&mut self, now: Nanos, total: &mut f64) {
+        *total += self.average.value() - self.told;
+        self.told = self.average.value();
+        self.told_at = now;
+    }
+
+    /// An entity comes from another physical CPU with this load, or goes there.
+    pub(super) fn shift(&mut self, now: Nanos, by: f64, total: &mut f64) {
+        self.average.value = (self.average.value + by).max(0.0);
+        self.tell(now, total);
+    }
+
+    /// Forgets what is left of the load of a group that has no entities here, once it is next to nothing. Returns whether it did.
+    pub(super) fn forget(&mut self, now: Nanos, total: &mut f64) -> bool {
+        let next_to_nothing = self.average.value() < 1.0;
+        if next_to_nothing {
+            self.average.value = 0.0;
+            self.tell(now, total);
+        }
+        next_to_nothing
     }
 
     /// What the group weighs here, in units of 1 / [`SCALE`]: the part of its share that its load here is of its load everywhere.
