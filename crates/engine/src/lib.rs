@@ -33,6 +33,7 @@ mod explain;
 mod history;
 mod ledger;
 mod ports;
+pub mod reservation;
 mod state;
 mod tasks;
 mod thread;

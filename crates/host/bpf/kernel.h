@@ -28,6 +28,7 @@ enum bpf_map_type {
 };
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2 };
 enum { BPF_RB_AVAIL_DATA = 0 };
+enum { BPF_ANY = 0 };
 
 #define __core __attribute__((preserve_access_index))
 

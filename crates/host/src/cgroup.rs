@@ -116,6 +116,12 @@ impl Hierarchy {
         Group { hierarchy: self.clone(), path: PathBuf::new() }
     }
 
+    /// The path, below the mount, of the group in a `/proc/PID/cgroup` file; `None` if it is outside of what the mount shows.
+    pub(crate) fn path_in(&self, cgroup: &str) -> Option<PathBuf> {
+        let path = mounts::group_path(cgroup, self.version)?;
+        Some(path.strip_prefix(&self.subtree).ok()?.to_owned())
+    }
+
     /// The deepest group that holds all threads of a process.
     ///
     /// libvirt spreads a VM's threads over children of a group named `libvirt`, the only child of the VM's own: then it

@@ -1,11 +1,12 @@
 //! The daemon's configuration: one TOML file, every parameter with its default, checked as a whole.
 //!
 //! `[tavs]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed, `[vm.NAME]` what holds for some of them
-//! only, `[daemon]` is about the daemon itself, and
+//! only, `[daemon]` is about the daemon itself, `[reserve]` about reservations, and
 //! `[control]` about those who look in.
 
 use crate::control::ControlConfig;
 use crate::mechanism::MechanismChoice;
+use crate::reserve::ReserveSettings;
 use frontdesk_engine::{Config, Ledger, Tavs, VmPolicy};
 use glob::Pattern;
 use indexmap::IndexMap;
@@ -26,6 +27,8 @@ pub struct Settings {
     pub daemon: DaemonSettings,
     /// Who may look in, and where.
     pub control: ControlConfig,
+    /// Reservations.
+    pub reserve: ReserveSettings,
     /// Which VMs are followed.
     pub vms: VmsSettings,
     /// Task-aware boosting.
@@ -149,6 +152,12 @@ impl Settings {
         };
         if self.daemon.cpus.iter().any(|cpu| *cpu > 1023) {
             wrong("daemon.cpus", &self.daemon.cpus, "numbers of CPUs from 0 to 1023");
+        }
+        if !(0.01..=0.95).contains(&self.reserve.spare) {
+            wrong("reserve.spare", &self.reserve.spare, "0.01 to 0.95");
+        }
+        if self.reserve.cpus.iter().any(|cpu| *cpu > 1023) {
+            wrong("reserve.cpus", &self.reserve.cpus, "numbers of CPUs from 0 to 1023");
         }
         if !self.control.socket.is_absolute() {
             wrong("control.socket", &self.control.socket, "an absolute path");

@@ -1,10 +1,12 @@
-//! Looking in: what a running daemon says about itself and its VMs, over a Unix socket and, for Prometheus, over HTTP.
+//! Looking in and reserving: what a running daemon says about itself and its VMs, and what it is told to change, over a Unix socket; and
+//! metrics for Prometheus, over HTTP.
 //!
 //! One request per connection, a line of JSON each way ([`Query`], [`Answer`]). Clients are served by threads at ordinary
 //! priority; these ask the daemon's loop, which only copies its state ([`Status`]) and never waits. A client that stalls, floods
 //! or talks nonsense is dropped within seconds, and the loop does not notice.
 //!
-//! Root and the daemon's own user may look in, and a group if the configuration names one.
+//! Root and the daemon's own user may look in and change reservations. The configuration names a group that may look in, and another
+//! that may do both.
 
 mod access;
 mod client;
@@ -13,19 +15,26 @@ mod http;
 mod metrics;
 mod model;
 mod protocol;
+mod reservation;
 mod server;
+mod target;
+mod targets;
 #[cfg(test)]
 mod tests;
 
 pub use crate::scx::Usage;
-pub use client::{ClientError, ask_recording, ask_status};
+pub use client::{ClientError, ask, ask_recording, ask_status};
 pub use metrics::exposition;
 pub(crate) use model::VmFacts;
 pub use model::{
     DaemonStatus, Identity, Latency, SCHEMA, SourceStatus, Status, TaskStatus, VcpuStatus, VmStatus,
 };
-pub use protocol::{Answer, Query, Refusal, RefusalKind};
-pub use server::{Control, RecordRequest, Request, StatusRequest};
+pub use protocol::{Answer, MAX_ANSWER_BYTES, MAX_QUERY_BYTES, Query, Refusal, RefusalKind};
+pub use reservation::{
+    CpuRoom, Delivered, Fit, MOST_RECENT, Reservation, Reservations, Reserve, TargetStatus, Targets,
+};
+pub use server::{Control, RecordRequest, Request, ReservationRequest, StatusRequest};
+pub use target::{Target, TargetError};
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -43,6 +52,9 @@ pub struct ControlConfig {
     /// Members of this group may look in, besides root and the daemon's own user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Members of this group may look in and change reservations, besides root and the daemon's own user. Nobody else may if there is no
+    /// such group.
+    pub operators: String,
     /// Address at which Prometheus may fetch metrics over HTTP, by anybody who reaches it; none if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
@@ -50,7 +62,12 @@ pub struct ControlConfig {
 
 impl Default for ControlConfig {
     fn default() -> Self {
-        ControlConfig { socket: PathBuf::from(DEFAULT_SOCKET), group: None, metrics: None }
+        ControlConfig {
+            socket: PathBuf::from(DEFAULT_SOCKET),
+            group: None,
+            operators: "frontdesk".to_owned(),
+            metrics: None,
+        }
     }
 }
 

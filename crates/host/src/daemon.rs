@@ -21,6 +21,7 @@ use crate::identity::Identities;
 use crate::mechanism::Mechanism;
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder, Recordings};
+use crate::reserve::Reserves;
 use crate::status::Tally;
 use crate::watch::{Kit, Mailbox, News, Watcher};
 use followed::Followed;
@@ -29,6 +30,7 @@ use lock::Lock;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use supervisor::Supervisor;
 use token::Token;
@@ -80,7 +82,7 @@ pub enum DaemonError {
     Control(#[from] ControlError),
     #[error("{0}")]
     Realtime(#[from] realtime::RealtimeError),
-    #[error("can't start the threads that look for VMs: {0}")]
+    #[error("can't start the threads that look for VMs and keep reservations: {0}")]
     Threads(std::io::Error),
     #[error("hearing of guest tasks failed: {0}")]
     Identities(#[from] std::io::Error),
@@ -123,7 +125,9 @@ pub struct Daemon {
     budget: Option<Budget>,
     /// Whether VMs came or went since real-time budgets were handed out.
     budgets_stale: bool,
-    guardian: Option<Guardian>,
+    /// Ends before the guardian does.
+    reserves: Option<Reserves>,
+    guardian: Option<Arc<Guardian>>,
     recordings: Recordings,
     control: Control,
     tally: Tally,
@@ -176,7 +180,7 @@ impl Daemon {
             true if mechanism.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
                 return Err(CgroupError::RealTimeRefused.into());
             }
-            true => Some(Guardian::start(&config.guardian.0, &config.guardian.1)?),
+            true => Some(Arc::new(Guardian::start(&config.guardian.0, &config.guardian.1)?)),
             false => None,
         };
         let recordings = Recordings::new(config.record.as_deref().map(Recorder::create).transpose()?);
@@ -191,6 +195,11 @@ impl Daemon {
             // Before its other threads start, which come along.
             realtime::pin(&config.settings.daemon.cpus)?;
         }
+        let start_reserves = |guardian: &Arc<Guardian>| {
+            let (settings, own_cpus) = (&config.settings.reserve, &config.settings.daemon.cpus);
+            Reserves::start(settings, own_cpus, hierarchy.clone(), Arc::clone(guardian))
+        };
+        let reserves = guardian.as_ref().map(start_reserves).transpose().map_err(DaemonError::Threads)?;
         let kit = Kit { hierarchy: hierarchy.clone(), probes: bpf.read_probes(), mailbox: mailbox.clone() };
         let watcher = Watcher::start(config.settings.vms.clone(), kit).map_err(DaemonError::Threads)?;
         let mut daemon = Daemon {
@@ -207,6 +216,7 @@ impl Daemon {
             budgets: RealTimeBudgets::new(hierarchy),
             budget: None,
             budgets_stale: false,
+            reserves,
             guardian,
             recordings,
             control,
@@ -260,7 +270,8 @@ impl Daemon {
     /// # Errors
     /// Something could not be restored, or the recording not be written.
     pub fn finish(mut self) -> Result<(), DaemonError> {
-        let restored = self.guardian.take().map(Guardian::finish).transpose();
+        drop(self.reserves.take());
+        let restored = self.guardian.take().and_then(Arc::into_inner).map(Guardian::finish).transpose();
         let recorded = self.recordings.finish();
         restored?;
         recorded?;

@@ -18,6 +18,7 @@ pub mod qemu;
 mod realtime;
 mod record;
 pub mod reporter;
+mod reserve;
 pub mod sched;
 pub mod scx;
 mod status;
@@ -31,6 +32,7 @@ pub use identity::{Identities, Identity, IdentityError};
 pub use mechanism::{Mechanism, MechanismChoice, MechanismError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Ending, Record, RecordError, Recorder, Recording, read_recording};
+pub use reserve::ReserveSettings;
 pub use tcg::{TcgError, TcgSource};
 
 /// The argument with which a program that links this crate becomes the guardian: it is to call [`guardian::run`].

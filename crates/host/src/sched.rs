@@ -1,6 +1,11 @@
 //! Scheduling attributes of threads: reading them, setting them, and telling a thread from a stranger that got its
 //! number later.
 
+use rustix::{
+    io::Errno,
+    process::Pid,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
 use serde::{Deserialize, Serialize};
 use std::{fs, io, path::PathBuf};
 
@@ -96,6 +101,16 @@ pub enum SchedError {
         tid: i32,
         /// What was to be set.
         attributes: Attributes,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The CPUs could not be read or set.
+    #[error("cannot {what} the CPUs of thread {tid}: {source}")]
+    Affinity {
+        /// The thread.
+        tid: i32,
+        /// `read` or `set`.
+        what: &'static str,
         /// What the kernel said.
         source: io::Error,
     },
@@ -228,6 +243,36 @@ pub fn get(tid: i32) -> Result<Attributes, SchedError> {
         tid,
         source: io::Error::new(io::ErrorKind::Unsupported, format!("unknown policy {}", raw.policy)),
     })
+}
+
+/// The physical CPUs that a thread may run on.
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Affinity`] otherwise.
+pub fn affinity(tid: i32) -> Result<Vec<u16>, SchedError> {
+    let set = sched_getaffinity(Pid::from_raw(tid)).map_err(|e| affinity_error(tid, "read", e))?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .filter_map(|cpu| u16::try_from(cpu).ok())
+        .collect())
+}
+
+/// Makes a thread run on these physical CPUs (0 to 1023) only.
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Affinity`] if none of the CPUs is there or the kernel refuses.
+pub fn set_affinity(tid: i32, cpus: &[u16]) -> Result<(), SchedError> {
+    let mut set = CpuSet::new();
+    let known = cpus.iter().map(|cpu| usize::from(*cpu)).filter(|cpu| *cpu < CpuSet::MAX_CPU);
+    known.for_each(|cpu| set.set(cpu));
+    sched_setaffinity(Pid::from_raw(tid), &set).map_err(|e| affinity_error(tid, "set", e))
+}
+
+fn affinity_error(tid: i32, what: &'static str, error: Errno) -> SchedError {
+    match error {
+        Errno::SRCH => SchedError::Vanished { tid },
+        _ => SchedError::Affinity { tid, what, source: error.into() },
+    }
 }
 
 /// A thread, told from any other that ever has its number by when it started.

@@ -29,7 +29,7 @@ pub use queue::{NEVER, Nanos, Queue, Timer};
 pub use rng::Rng;
 pub use run::{Run, outcome, run};
 pub use scheduler::{
-    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer,
+    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, edf, eevdf,
 };
 pub use sweep::{Simulated, simulate};
 pub use world::SimError;

@@ -1,5 +1,11 @@
 //! What a hypervisor's scheduler is to the model, and what it may know of the machine.
 
+mod edf;
+mod fair;
+
+pub use edf::edf;
+pub use fair::{cfs, eevdf};
+
 use crate::queue::{Nanos, Queue, Timer};
 use frontdesk_engine::Boost;
 
@@ -120,6 +126,8 @@ pub struct EntitySpec {
     pub affinity: PcpuSet,
     /// Niceness inside its group, -20 to 19. Schedulers without such a thing ignore it.
     pub nice: i8,
+    /// Whether it is an emulator thread, which a boosted vCPU must not keep from running.
+    pub emulator: bool,
 }
 
 /// A group as it is added.

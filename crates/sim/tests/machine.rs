@@ -63,7 +63,7 @@ impl Cycles {
         let mut work = Cycles::default();
         for (compute, sleep) in cycles {
             let group = machine.add_group(GroupSpec::of_weight(1024)).unwrap();
-            let spec = EntitySpec { group, affinity: PcpuSet::first(pcpus), nice: 0 };
+            let spec = EntitySpec { group, affinity: PcpuSet::first(pcpus), nice: 0, emulator: false };
             let entity = machine.add_entity(spec).unwrap();
             work.compute.push(*compute);
             work.sleep.push(*sleep);
@@ -134,6 +134,6 @@ fn what_could_never_run_is_refused() {
     let group = machine.add_group(GroupSpec::of_weight(1)).unwrap();
     let mut affinity = PcpuSet::default();
     affinity.insert(Pcpu(2));
-    let fault = machine.add_entity(EntitySpec { group, affinity, nice: 0 }).unwrap_err();
+    let fault = machine.add_entity(EntitySpec { group, affinity, nice: 0, emulator: false }).unwrap_err();
     assert_eq!(fault.to_string(), "Entity(0) may run on no physical CPU");
 }

@@ -1,7 +1,7 @@
-//! Who may look in.
+//! Who may look in, and who may change reservations.
 
 use crate::control::ControlError;
-use crate::control::protocol::{Refusal, RefusalKind};
+use crate::control::protocol::{Query, Refusal, RefusalKind};
 use nix::unistd::Group;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,51 +10,97 @@ use std::os::unix::net::UnixStream;
 /// A user is in no more groups than this (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
 
-/// The group that may look in, besides root and our own user.
+/// The groups that may look in or change reservations, besides root and our own user.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
-    group: Option<Group>,
+    /// May look in.
+    lookers: Option<Group>,
+    /// May do both.
+    operators: Option<Group>,
 }
 
 impl Access {
     /// # Errors
-    /// There is no group of this name.
-    pub(crate) fn new(group: Option<&str>) -> Result<Access, ControlError> {
-        let find = |name: &str| {
-            let found = Group::from_name(name).ok().flatten();
-            found.ok_or_else(|| ControlError::NoGroup(name.to_owned()))
-        };
-        Ok(Access { group: group.map(find).transpose()? })
+    /// There is no group with the name of those who may look in. One of operators need not be there.
+    pub(crate) fn new(lookers: Option<&str>, operators: &str) -> Result<Access, ControlError> {
+        let find = |name: &str| Group::from_name(name).ok().flatten();
+        let known = |name: &str| find(name).ok_or_else(|| ControlError::NoGroup(name.to_owned()));
+        let operators = find(operators);
+        if operators.is_none() {
+            tracing::debug!("no group of operators: only root may change reservations");
+        }
+        Ok(Access { lookers: lookers.map(known).transpose()?, operators })
     }
 
-    pub(crate) fn gid(&self) -> Option<u32> {
-        self.group.as_ref().map(|group| group.gid.as_raw())
+    /// The group of the socket and its mode. A socket has one group only; if two may connect, the kernel's word on who did decides alone.
+    pub(crate) fn of_socket(&self) -> (Option<u32>, u32) {
+        let gid = |group: &Option<Group>| group.as_ref().map(|group| group.gid.as_raw());
+        match (gid(&self.lookers), gid(&self.operators)) {
+            (Some(lookers), Some(operators)) if lookers != operators => (None, 0o666),
+            (lookers, operators) => (lookers.or(operators), 0o660),
+        }
     }
 
-    /// Whether the process at the other end may look in.
-    pub(crate) fn check(&self, stream: &UnixStream) -> Result<(), Refusal> {
+    /// What the process at the other end may do.
+    ///
+    /// # Errors
+    /// Nothing.
+    pub(crate) fn of(&self, stream: &UnixStream) -> Result<Rights, Refusal> {
         let unknown = |error: io::Error| {
             let message = format!("the kernel does not say whose connection this is: {error}");
             Refusal::new(RefusalKind::Forbidden, message)
         };
         let peer = peer(stream).map_err(unknown)?;
         if peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw() {
-            return Ok(());
+            return Ok(Rights::Change);
         }
-        let Some(group) = &self.group else {
-            let message = "only root may look in; run the command with sudo, or set control.group in frontdesk's configuration";
-            return Err(Refusal::new(RefusalKind::Forbidden, message));
-        };
-        let gid = group.gid.as_raw();
-        if peer.gid == gid || peer_groups(stream).map_err(unknown)?.contains(&gid) {
-            return Ok(());
+        let mut groups = peer_groups(stream).map_err(unknown)?;
+        groups.push(peer.gid);
+        let is_in =
+            |group: &Option<Group>| group.as_ref().is_some_and(|group| groups.contains(&group.gid.as_raw()));
+        if is_in(&self.operators) {
+            return Ok(Rights::Change);
         }
-        let message = format!(
-            "only root and members of the group {0} may look in; `usermod -aG {0} USER` makes a user one, from the next login on",
-            group.name
-        );
-        Err(Refusal::new(RefusalKind::Forbidden, message))
+        if is_in(&self.lookers) {
+            return Ok(Rights::Look { change: forbidden(self.operators.as_ref(), "change reservations") });
+        }
+        Err(forbidden(self.lookers.as_ref().or(self.operators.as_ref()), "look in"))
     }
+}
+
+/// What somebody may do.
+pub(crate) enum Rights {
+    /// Look in only.
+    Look {
+        /// Why nothing else.
+        change: Refusal,
+    },
+    /// Look in and change reservations.
+    Change,
+}
+
+impl Rights {
+    /// # Errors
+    /// The request is beyond these rights.
+    pub(crate) fn check(self, query: &Query) -> Result<(), Refusal> {
+        match self {
+            Rights::Look { change } if query.changes() => Err(change),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why somebody may not do something that members of a group, if there is one, may.
+fn forbidden(group: Option<&Group>, what: &str) -> Refusal {
+    let message = match group {
+        Some(Group { name, .. }) => format!(
+            "only root and members of the group {name} may {what}; `usermod -aG {name} USER` makes a user one, from the next login on"
+        ),
+        None => format!(
+            "only root may {what}; run the command with sudo, or name a group in [control] of frontdesk's configuration"
+        ),
+    };
+    Refusal::new(RefusalKind::Forbidden, message)
 }
 
 /// The process at the other end, as it was when it connected or began to listen.

@@ -1,4 +1,4 @@
-//! The client's side: what `frontdesk status`, `frontdesk top` and `frontdesk record` ask.
+//! The client's side: what the commands that look in or change reservations ask.
 
 use crate::control::connection::Connection;
 use crate::control::model::{SCHEMA, Status};
@@ -30,7 +30,7 @@ pub enum ClientError {
     Refused(#[from] Refusal),
     /// It speaks another version of the protocol.
     #[error(
-        "the daemon's status is of schema {daemon}, and this program understands schema {ours}: use the program of the daemon's \
+        "the daemon's answer is of schema {daemon}, and this program understands schema {ours}: use the program of the daemon's \
          version", daemon = .0, ours = SCHEMA
     )]
     Schema(u64),
@@ -52,14 +52,22 @@ pub enum ClientError {
     },
 }
 
+/// Asks the daemon behind a socket, and reads its answer; not for [`Query::Record`], whose answer has no end.
+///
+/// # Errors
+/// [`ClientError::NoDaemon`] if there is none; [`ClientError::Refused`] if it refuses.
+pub fn ask(socket: &Path, query: &Query) -> Result<Answer, ClientError> {
+    let mut connection = connect(socket, query)?;
+    let answer = connection.read_line(MAX_ANSWER_BYTES).map_err(failed(socket))?;
+    understand(&answer, socket)
+}
+
 /// Asks the daemon behind a socket for its state; if `vm` is given, for everything about the VMs of that name.
 ///
 /// # Errors
 /// [`ClientError::NoDaemon`] if there is none; [`ClientError::Refused`] if no VM has the name.
 pub fn ask_status(socket: &Path, vm: Option<&str>) -> Result<Status, ClientError> {
-    let mut connection = ask(socket, &Query::Status { vm: vm.map(str::to_owned) })?;
-    let answer = connection.read_line(MAX_ANSWER_BYTES).map_err(failed(socket))?;
-    match understand(&answer, socket)? {
+    match ask(socket, &Query::Status { vm: vm.map(str::to_owned) })? {
         Answer::Status(status) => Ok(*status),
         _ => Err(nonsense(socket, "it sends no status")),
     }
@@ -71,7 +79,7 @@ pub fn ask_status(socket: &Path, vm: Option<&str>) -> Result<Status, ClientError
 /// # Errors
 /// [`ClientError::NoDaemon`] if there is none; [`ClientError::Refused`] if it makes too many already.
 pub fn ask_recording(socket: &Path) -> Result<UnixStream, ClientError> {
-    let mut connection = ask(socket, &Query::Record {})?;
+    let mut connection = connect(socket, &Query::Record {})?;
     let answer = connection.read_only_line(MAX_ANSWER_BYTES).map_err(failed(socket))?;
     match understand(&answer, socket)? {
         Answer::Record {} => {}
@@ -82,7 +90,7 @@ pub fn ask_recording(socket: &Path) -> Result<UnixStream, ClientError> {
     Ok(stream)
 }
 
-fn ask(socket: &Path, query: &Query) -> Result<Connection<UnixStream>, ClientError> {
+fn connect(socket: &Path, query: &Query) -> Result<Connection<UnixStream>, ClientError> {
     let stream = UnixStream::connect(socket).map_err(failed(socket))?;
     let mut connection = Connection::new(stream, DEADLINE);
     match connection.write(&line(query)) {
@@ -107,17 +115,16 @@ fn nonsense(socket: &Path, reason: impl Into<String>) -> ClientError {
 
 fn understand(answer: &[u8], socket: &Path) -> Result<Answer, ClientError> {
     match serde_json::from_slice(answer) {
-        Ok(Answer::Status(status)) if status.schema != SCHEMA => {
-            Err(ClientError::Schema(u64::from(status.schema)))
-        }
         Ok(Answer::Refused(refusal)) => Err(refusal.into()),
-        Ok(answer) => Ok(answer),
-        Err(error) => {
+        Ok(answer) if answer.schema().is_none_or(|schema| schema == SCHEMA) => Ok(answer),
+        result => {
             let value: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
-            let schema = value.pointer("/status/schema").and_then(serde_json::Value::as_u64);
-            Err(schema
+            // An answer is an object with one key.
+            let told = value.as_object().and_then(|answer| answer.values().next()?.get("schema")?.as_u64());
+            let reason = result.err().map(|error| error.to_string()).unwrap_or_default();
+            Err(told
                 .filter(|schema| *schema != u64::from(SCHEMA))
-                .map_or_else(|| nonsense(socket, error.to_string()), ClientError::Schema))
+                .map_or_else(|| nonsense(socket, reason), ClientError::Schema))
         }
     }
 }
@@ -131,6 +138,7 @@ mod tests {
         let socket = Path::new("/run/x.sock");
         let say = |answer: &str| understand(answer.as_bytes(), socket).unwrap_err().to_string();
         assert!(say(r#"{"status":{"schema":9,"new":true}}"#).contains("schema 9"));
+        assert!(say(r#"{"targets":{"schema":9,"targets":[],"left_off":0}}"#).contains("schema 9"));
         assert!(say(r#"{"status":{"schema":1}}"#).contains("not a frontdesk daemon"));
         assert!(say("HTTP/1.1 400 Bad Request").contains("not a frontdesk daemon"));
         let refused = r#"{"refused":{"kind":"busy","message":"later"}}"#;

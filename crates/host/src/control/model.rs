@@ -1,4 +1,4 @@
-//! What a daemon tells about itself: the schema of `frontdesk status --json`.
+//! What a daemon tells about itself: the schema of `frontdesk status --json`. Reservations are told in `reservation`.
 //!
 //! Times are in nanoseconds (`_ns`) of the host's monotonic clock, or in seconds (`_seconds`); fractions are between 0 and 1
 //! (`_ratio`). Fields may be added; whatever else changes, changes [`SCHEMA`].

@@ -4,7 +4,7 @@ use crate::control::access::{self, Access};
 use crate::control::connection::Connection;
 use crate::control::model::Status;
 use crate::control::protocol::{Answer, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
-use crate::control::{ControlConfig, ControlError, http};
+use crate::control::{ControlConfig, ControlError, http, targets};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -33,6 +33,8 @@ pub enum Request {
     Status(StatusRequest),
     /// For a recording.
     Record(RecordRequest),
+    /// For a look at reservations, or a change of them.
+    Reservation(ReservationRequest),
 }
 
 /// A client that waits for a copy of the state.
@@ -56,6 +58,23 @@ impl StatusRequest {
 
     /// Answers. Never waits.
     pub fn answer(self, answer: Result<Status, Refusal>) {
+        // A client that has gone needs no answer.
+        let _ = self.reply.try_send(answer);
+    }
+}
+
+/// A client that asks about reservations: one of [`Query::Reserve`], [`Query::Release`], [`Query::Pause`], [`Query::Resume`] and
+/// [`Query::Reservations`]. Whether it may was looked at already.
+#[derive(Debug)]
+pub struct ReservationRequest {
+    /// What it asks.
+    pub query: Query,
+    reply: SyncSender<Result<Answer, Refusal>>,
+}
+
+impl ReservationRequest {
+    /// Answers with [`Answer::Reservation`], or [`Answer::Reservations`] to [`Query::Reservations`]. Never waits.
+    pub fn answer(self, answer: Result<Answer, Refusal>) {
         // A client that has gone needs no answer.
         let _ = self.reply.try_send(answer);
     }
@@ -112,7 +131,7 @@ impl Control {
     /// The socket can't be made, or another daemon answers there.
     pub fn start(config: &ControlConfig) -> Result<Control, ControlError> {
         let (loop_of_daemon, requests, wake) = channel()?;
-        let access = Access::new(config.group.as_deref())?;
+        let access = Access::new(config.group.as_deref(), &config.operators)?;
         let listener = listen(&config.socket, &access)?;
         let asker = loop_of_daemon.clone();
         let mut servers = vec![Server::start(listener, Some(config.socket.clone()), move |stream, free| {
@@ -173,11 +192,22 @@ impl Asker {
     pub(crate) fn status(&self, vm: Option<String>, most: usize) -> Result<Status, Refusal> {
         let (reply, answer) = sync_channel(1);
         self.send(Request::Status(StatusRequest::new(vm, most, reply)))?;
-        answer.recv_timeout(DEADLINE).unwrap_or_else(|error| match error {
-            RecvTimeoutError::Timeout => Err(unavailable("the daemon's loop does not answer")),
-            RecvTimeoutError::Disconnected => Err(unavailable(ENDING)),
-        })
+        wait_for(&answer)
     }
+
+    /// Asks about reservations and waits for the answer.
+    pub(crate) fn reservation(&self, query: Query) -> Result<Answer, Refusal> {
+        let (reply, answer) = sync_channel(1);
+        self.send(Request::Reservation(ReservationRequest { query, reply }))?;
+        wait_for(&answer)
+    }
+}
+
+fn wait_for<T>(answer: &Receiver<Result<T, Refusal>>) -> Result<T, Refusal> {
+    answer.recv_timeout(DEADLINE).unwrap_or_else(|error| match error {
+        RecvTimeoutError::Timeout => Err(unavailable("the daemon's loop does not answer")),
+        RecvTimeoutError::Disconnected => Err(unavailable(ENDING)),
+    })
 }
 
 const ENDING: &str = "the daemon is ending";
@@ -315,10 +345,11 @@ fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
         Err(_) => {}
     }
     let listener = UnixListener::bind(path).map_err(failed("bind"))?;
-    if let Some(gid) = access.gid() {
+    let (gid, mode) = access.of_socket();
+    if let Some(gid) = gid {
         std::os::unix::fs::lchown(path, None, Some(gid)).map_err(failed("set the group"))?;
     }
-    fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(failed("set the mode"))?;
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed("set the mode"))?;
     Ok(listener)
 }
 
@@ -344,6 +375,10 @@ fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Aske
             let most = if vm.is_some() { MOST_OF_ONE } else { MOST_OF_ALL };
             asker.status(vm, most).map_or_else(Answer::Refused, |status| Answer::Status(Box::new(status)))
         }
+        Ok(Query::Targets {}) => {
+            targets::find(asker).map_or_else(Answer::Refused, |targets| Answer::Targets(Box::new(targets)))
+        }
+        Ok(query) => asker.reservation(query).unwrap_or_else(Answer::Refused),
         Err(refusal) => Answer::Refused(refusal),
     };
     connection.renew();
@@ -357,7 +392,7 @@ const MOST_OF_ALL: usize = 10;
 const MOST_OF_ONE: usize = 1024;
 
 fn hear(connection: &mut Connection<UnixStream>, access: &Access) -> Result<Query, Refusal> {
-    access.check(connection.stream())?;
+    let rights = access.of(connection.stream())?;
     let request = connection.read_line(MAX_QUERY_BYTES).map_err(|error| {
         let message = match error.kind() {
             ErrorKind::FileTooLarge => format!("a request has at most {MAX_QUERY_BYTES} bytes"),
@@ -366,5 +401,7 @@ fn hear(connection: &mut Connection<UnixStream>, access: &Access) -> Result<Quer
         };
         Refusal::new(RefusalKind::Malformed, message)
     })?;
-    Query::parse(&request)
+    let query = Query::parse(&request)?;
+    rights.check(&query)?;
+    Ok(query)
 }

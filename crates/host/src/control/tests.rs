@@ -66,6 +66,30 @@ fn answer(request: &StatusRequest) -> Result<Status, Refusal> {
     status(request, Time(10_700 * MS), &engine(), &mut tally, daemon, vms.into_iter())
 }
 
+/// It has no reservations, and half of CPU 1 is free.
+fn reservation(query: &Query) -> Result<Answer, Refusal> {
+    let free = vec![CpuRoom { cpu: 1, reserved_ratio: 0.25, free_ratio: 0.5 }];
+    match query {
+        Query::Reservations {} => Ok(Answer::Reservations(Box::new(Reservations {
+            schema: SCHEMA,
+            at_ns: 1,
+            acting: true,
+            mechanism: "user".to_owned(),
+            reserve_ratio: 0.25,
+            min_period_ns: 200 * US,
+            max_period_ns: 86_400_000 * MS,
+            min_slice_ns: 10 * US,
+            cpus: free,
+            reservations: Vec::new(),
+        }))),
+        Query::Reserve(asked) => Err(Refusal {
+            fit: Some(Fit { slice_ns: asked.period_ns / 2, cpus: vec![1], free }),
+            ..Refusal::new(RefusalKind::Infeasible, "too much")
+        }),
+        _ => Err(Refusal::new(RefusalKind::NotReserved, "it has no reservation")),
+    }
+}
+
 /// A server with a loop that answers; ended with the value.
 struct World {
     folder: tempfile::TempDir,
@@ -97,6 +121,10 @@ impl World {
                         }
                         Request::Record(request) => {
                             request.accept().unwrap().write_all(b"recorded").unwrap();
+                        }
+                        Request::Reservation(request) => {
+                            let answer = reservation(&request.query);
+                            request.answer(answer);
                         }
                     }
                 }
@@ -264,6 +292,69 @@ fn only_root_and_the_group_may_look_in() {
     let refused = ask(None).unwrap_err();
     assert!(refused.to_string().contains("members of the group daemon"), "{refused}");
     assert!(matches!(refused, ClientError::Refused(refusal) if refusal.kind == RefusalKind::Forbidden));
+}
+
+/// What comes back when a reservation is released that there is not.
+fn release(socket: &Path) -> RefusalKind {
+    match ask(socket, &Query::Release { target: Target::Process(1) }).unwrap_err() {
+        ClientError::Refused(refusal) => refusal.kind,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn who_may_look_in_may_not_change() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can become somebody else");
+        return;
+    }
+    const DAEMON: u32 = 1;
+    const BIN: u32 = 2;
+    let world = World::new(|config| {
+        config.group = Some("daemon".to_owned());
+        config.operators = "bin".to_owned();
+    });
+    std::fs::set_permissions(world.folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let socket = world.socket();
+    assert_eq!(release(&socket), RefusalKind::NotReserved, "root may do all");
+    for (group, may) in [(None, [false, false]), (Some(DAEMON), [true, false]), (Some(BIN), [true, true])] {
+        let socket = socket.clone();
+        let (look, change) =
+            as_nobody(group, move || (ask(&socket, &Query::Reservations {}).is_ok(), release(&socket)));
+        assert_eq!([look, change == RefusalKind::NotReserved], may, "group {group:?}");
+        assert!(may[1] || change == RefusalKind::Forbidden);
+    }
+}
+
+#[test]
+fn an_infeasible_reservation_is_told_what_fits() {
+    let world = World::new(|_| {});
+    let asked = Query::Reserve(Reserve {
+        target: Target::Process(1),
+        period_ns: 10 * MS,
+        slice_ns: 8 * MS,
+        hard: false,
+        phase_ns: None,
+    });
+    let ClientError::Refused(refusal) = ask(&world.socket(), &asked).unwrap_err() else { panic!() };
+    assert_eq!(refusal.kind, RefusalKind::Infeasible);
+    let fit = refusal.fit.unwrap();
+    assert_eq!((fit.slice_ns, fit.cpus), (5 * MS, vec![1]));
+}
+
+#[test]
+fn processes_can_be_found() {
+    let world = World::new(|_| {});
+    // Served by this process, which leaves out itself and its children.
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let Answer::Targets(told) = ask(&world.socket(), &Query::Targets {}).unwrap() else { panic!() };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let own = i32::try_from(std::process::id()).unwrap();
+    let pids: Vec<i32> = told.targets.iter().map(|target| target.pid).collect();
+    assert!(pids.len() + told.left_off > 1 && !pids.contains(&own), "{pids:?}");
+    assert!(!pids.contains(&i32::try_from(child.id()).unwrap()));
+    assert!(told.targets.iter().all(|told| told.target == Target::Process(told.pid)));
 }
 
 #[test]

@@ -3,8 +3,11 @@
 use super::followed::Followed;
 use super::{Daemon, monotonic};
 use crate::cgroup::RealTimeRule;
-use crate::control::{self, RecordRequest, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts};
+use crate::control::{
+    self, RecordRequest, Refusal, RefusalKind, Request, SourceStatus, Status, StatusRequest, VmFacts,
+};
 use crate::identity::Identity;
+use crate::reserve;
 use crate::status::{DaemonFacts, status};
 
 impl Daemon {
@@ -16,6 +19,13 @@ impl Daemon {
                 request.answer(answer);
             }
             Some(Request::Record(request)) => self.begin_recording(request),
+            Some(Request::Reservation(request)) => {
+                let Some(reserves) = &self.reserves else {
+                    let message = "this daemon only observes, and changes nothing; run it without --observe";
+                    return request.answer(Err(Refusal::new(RefusalKind::Unavailable, message)));
+                };
+                reserves.ask(request, self.reservable());
+            }
             None => {}
         }
     }
@@ -32,6 +42,16 @@ impl Daemon {
         if let Err(error) = self.recordings.begin(client, &self.engine, vms) {
             tracing::warn!("{error}");
         }
+    }
+
+    /// The VMs that can have reservations.
+    pub(super) fn reservable(&self) -> Vec<reserve::Vm> {
+        let vm = |vm: &Followed| reserve::Vm {
+            name: vm.name.clone(),
+            pid: vm.qemu.pid,
+            vcpus: vm.qemu.vcpus.iter().map(|(_, thread)| thread.tid).collect(),
+        };
+        self.vms.iter().map(vm).collect()
     }
 
     fn status(&mut self, request: &StatusRequest) -> Result<Status, Refusal> {

@@ -3,6 +3,7 @@
 use crate::sched::{self, Attributes, SchedError, ThreadId};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    fd::OwnedFd,
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
@@ -53,6 +54,29 @@ pub enum Undo {
     },
     /// Remove a directory with all it holds. Made by [`Undo::tree`], which checks that it is frontdesk's.
     Tree(Tree),
+    /// Let a thread run on the CPUs that it had, if that very thread still lives.
+    Affinity {
+        /// The thread.
+        thread: ThreadId,
+        /// The CPUs by number.
+        cpus: Vec<u16>,
+    },
+    /// Let a process go on that was stopped, if that very one still lives.
+    Continue {
+        /// The process.
+        pid: i32,
+        /// When it started, in clock ticks since boot ([`sched::process_start_time`]).
+        started: u64,
+    },
+    /// Move a process back to the control group that it was in, if that very one still lives.
+    Return {
+        /// The process.
+        pid: i32,
+        /// When it started, in clock ticks since boot ([`sched::process_start_time`]).
+        started: u64,
+        /// The file `cgroup.procs` of the group.
+        procs: PathBuf,
+    },
     /// Kill a process, if that very one still lives.
     Process {
         /// The process.
@@ -137,6 +161,27 @@ impl Undo {
             Undo::Tree(Tree(path)) => {
                 outcome(remove_tree(path), |e| format!("cannot remove {}: {e}", path.display()))
             }
+            Undo::Affinity { thread, cpus } => {
+                if !thread.is_alive() {
+                    return Ok(Outcome::Gone);
+                }
+                match sched::set_affinity(thread.tid, cpus) {
+                    Ok(()) => Ok(Outcome::Done),
+                    Err(SchedError::Vanished { .. }) => Ok(Outcome::Gone),
+                    Err(e) => Err(e.to_string()),
+                }
+            }
+            Undo::Continue { pid, started } => outcome(signal(*pid, *started, Signal::CONT).map(drop), |e| {
+                format!("cannot let process {pid} go on: {e}; `kill -CONT {pid}` does")
+            }),
+            Undo::Return { pid, started, procs } => {
+                if sched::process_start_time(*pid) != Some(*started) {
+                    return Ok(Outcome::Gone);
+                }
+                outcome(write_existing(procs, &pid.to_string()), |e| {
+                    format!("cannot move process {pid} back, by writing to {}: {e}", procs.display())
+                })
+            }
             Undo::Process { pid, started } => {
                 outcome(kill(*pid, *started), |e| format!("cannot kill process {pid}: {e}"))
             }
@@ -150,6 +195,8 @@ fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Re
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::Gone),
         // A control file of a group that is being removed.
         Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(Outcome::Gone),
+        // A process that has ended.
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(Outcome::Gone),
         Err(e) => Err(describe(e)),
     }
 }
@@ -199,6 +246,15 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 }
 
 fn kill(pid: i32, started: u64) -> io::Result<()> {
+    let process = signal(pid, started, Signal::KILL)?;
+    // Its files and its control group are removed next: better when it no longer uses them.
+    let patience = Timespec { tv_sec: EMPTYING.as_secs().cast_signed(), tv_nsec: 0 };
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))?;
+    Ok(())
+}
+
+/// Sends a signal to the process meant and no other.
+fn signal(pid: i32, started: u64, signal: Signal) -> io::Result<OwnedFd> {
     let gone = || io::Error::from(io::ErrorKind::NotFound);
     let number = (pid > 1).then(|| Pid::from_raw(pid)).flatten().ok_or_else(gone)?;
     let found = |e: Errno| if e == Errno::SRCH { gone() } else { e.into() };
@@ -207,11 +263,8 @@ fn kill(pid: i32, started: u64) -> io::Result<()> {
     if sched::process_start_time(pid) != Some(started) {
         return Err(gone());
     }
-    pidfd_send_signal(&process, Signal::KILL).map_err(found)?;
-    // Its files and its control group are removed next: better when it no longer uses them.
-    let patience = Timespec { tv_sec: EMPTYING.as_secs().cast_signed(), tv_nsec: 0 };
-    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))?;
-    Ok(())
+    pidfd_send_signal(&process, signal).map_err(found)?;
+    Ok(process)
 }
 
 #[cfg(test)]

@@ -1,0 +1,167 @@
+//! What was changed of the threads and processes of a target, and how it is put back.
+
+use super::target::Part;
+use super::user::Role;
+use crate::cgroup::{CgroupError, Group, Hierarchy};
+use crate::guardian::{Guardian, GuardianError, Undo, UndoId};
+use crate::sched::{self, Attributes, SchedError, ThreadId};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
+
+/// A reservation can't be carried out.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // Each variant passes on an error that describes itself.
+pub(super) enum HoldError {
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Guardian(#[from] GuardianError),
+    #[error(transparent)]
+    Meter(#[from] crate::bpf::BpfError),
+}
+
+/// A thread with a reservation.
+#[derive(Debug)]
+pub(super) struct HeldThread {
+    pub(super) thread: ThreadId,
+    pub(super) role: Role,
+    /// The index of its member.
+    pub(super) member: usize,
+    original: Original,
+    undo: [UndoId; 2],
+}
+
+/// How a thread was scheduled before.
+#[derive(Clone, Debug)]
+pub(super) struct Original {
+    attributes: Attributes,
+    cpus: Vec<u16>,
+}
+
+impl Original {
+    /// `None` if the thread has ended.
+    pub(super) fn of(thread: ThreadId) -> Result<Option<Original>, SchedError> {
+        let both = sched::get(thread.tid)
+            .and_then(|attributes| Ok(Original { attributes, cpus: sched::affinity(thread.tid)? }));
+        match both {
+            Ok(original) => Ok(thread.is_alive().then_some(original)),
+            Err(SchedError::Vanished { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl HeldThread {
+    /// Records with the guardian what a thread had. Nothing is changed yet.
+    pub(super) fn take(part: Part, original: Original, guardian: &Guardian) -> Result<HeldThread, HoldError> {
+        let Part { thread, role, member } = part;
+        let undo = [
+            guardian.record(Undo::Thread { thread, attributes: original.attributes })?,
+            guardian.record(Undo::Affinity { thread, cpus: original.cpus.clone() })?,
+        ];
+        Ok(HeldThread { thread, role, member, original, undo })
+    }
+
+    pub(super) fn original(&self) -> &Original {
+        &self.original
+    }
+
+    /// Gives it back what it had. What fails stays on the guardian's record.
+    pub(super) fn restore(self, guardian: &Guardian) -> Result<(), HoldError> {
+        if self.thread.is_alive() {
+            for result in [
+                sched::set(self.thread.tid, self.original.attributes),
+                sched::set_affinity(self.thread.tid, &self.original.cpus),
+            ] {
+                if !matches!(result, Err(SchedError::Vanished { .. })) {
+                    result?;
+                }
+            }
+        }
+        self.forget(guardian)
+    }
+
+    /// It has ended.
+    pub(super) fn forget(self, guardian: &Guardian) -> Result<(), HoldError> {
+        self.undo.into_iter().try_for_each(|undo| Ok(guardian.forget(undo)?))
+    }
+}
+
+/// A process with a reservation.
+#[derive(Debug)]
+pub(super) struct HeldProcess {
+    pub(super) pid: i32,
+    started: u64,
+    pidfd: OwnedFd,
+    /// The group it was in, if it was moved.
+    from: Option<(Group, UndoId)>,
+    /// What lets it go on if it is stopped.
+    go_on: Option<UndoId>,
+}
+
+impl HeldProcess {
+    /// Pins a process; `None` if it has ended.
+    pub(super) fn take(pid: i32) -> Option<HeldProcess> {
+        let started = sched::process_start_time(pid)?;
+        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        // The number may have got another owner before the descriptor pinned it.
+        (sched::process_start_time(pid) == Some(started)).then_some(HeldProcess {
+            pid,
+            started,
+            pidfd,
+            from: None,
+            go_on: None,
+        })
+    }
+
+    /// Readable when it has ended.
+    pub(super) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    /// Moves it to another group.
+    pub(super) fn move_to(
+        &mut self,
+        group: &Group,
+        hierarchy: &Hierarchy,
+        guardian: &Guardian,
+    ) -> Result<(), HoldError> {
+        let from = hierarchy.group_of(self.pid)?;
+        if from == *group || self.from.is_some() {
+            return Ok(());
+        }
+        let undo = Undo::Return { pid: self.pid, started: self.started, procs: from.procs_file() };
+        self.from = Some((from, guardian.record(undo)?));
+        Ok(group.add(self.pid.unsigned_abs())?)
+    }
+
+    /// A child of a process that was moved goes where its parent was.
+    pub(super) fn came_with(&mut self, parent: &HeldProcess, guardian: &Guardian) -> Result<(), HoldError> {
+        if let Some((group, _)) = &parent.from {
+            let undo = Undo::Return { pid: self.pid, started: self.started, procs: group.procs_file() };
+            self.from = Some((group.clone(), guardian.record(undo)?));
+        }
+        Ok(())
+    }
+
+    /// It may be stopped from now on.
+    pub(super) fn may_stop(&mut self, guardian: &Guardian) -> Result<(), HoldError> {
+        if self.go_on.is_none() {
+            self.go_on = Some(guardian.record(Undo::Continue { pid: self.pid, started: self.started })?);
+        }
+        Ok(())
+    }
+
+    /// Puts it back where it was. It is not stopped any more.
+    pub(super) fn restore(self, guardian: &Guardian) -> Result<(), HoldError> {
+        if let Some((group, _)) = &self.from
+            && sched::process_start_time(self.pid) == Some(self.started)
+        {
+            group.add(self.pid.unsigned_abs())?;
+        }
+        let undos = self.from.into_iter().map(|(_, undo)| undo).chain(self.go_on);
+        undos.into_iter().try_for_each(|undo| Ok(guardian.forget(undo)?))
+    }
+}

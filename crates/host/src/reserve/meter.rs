@@ -1,0 +1,224 @@
+//! How much each member has run, read from memory that the BPF programs keep (`bpf/reserve.bpf.c`).
+
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/reserve.skel.rs"));
+}
+
+use crate::bpf::{BpfError, advice, chain, silence_libbpf};
+use frontdesk_engine::Time;
+use frontdesk_engine::reservation::Reading;
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
+use skeleton::{ReserveSkel, ReserveSkelBuilder};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+
+/// Slots there are (`SLOTS`).
+pub(super) const SLOTS: usize = 1024;
+
+/// Where the BPF programs count for one member (`struct slot`).
+#[repr(C, align(64))]
+struct Slot {
+    ran: AtomicU64,
+    since: AtomicU64,
+    woken: AtomicU64,
+    ready: AtomicU64,
+    ends: AtomicU64,
+    late: AtomicU64,
+    family: AtomicU64,
+    unused: AtomicU64,
+}
+
+/// The loaded programs and their memory.
+struct Loaded(ReserveSkel<'static>);
+
+// SAFETY: once loaded, the object is not changed any more; what is used of it from several threads is the memory behind its maps, as
+// atomics, and their descriptors.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+/// The memory shared with the BPF programs.
+#[derive(Clone)]
+pub(super) struct Slots(Arc<Loaded>);
+
+impl Slots {
+    fn slot(&self, index: usize) -> Option<&Slot> {
+        let bss = self.0.0.maps.bss_data.as_deref()?;
+        // SAFETY: `slots` in `bpf/reserve.bpf.c` is an array of SLOTS structures of eight 64-bit numbers, aligned to 64 bytes, mapped as
+        // long as `self.0` lives, and changed by others only as whole numbers.
+        let slots: &[Slot; SLOTS] = unsafe { &*std::ptr::from_ref(&bss.slots).cast() };
+        slots.get(index)
+    }
+
+    /// What a member has done so far.
+    pub(super) fn read(&self, index: usize, now: Time) -> Reading {
+        let Some(slot) = self.slot(index) else { return Reading::default() };
+        let mut since = slot.since.load(Ordering::Acquire);
+        let mut ran = slot.ran.load(Ordering::Acquire);
+        // A switch in between changes both; it does not happen twice in a few nanoseconds.
+        let again = slot.since.load(Ordering::Acquire);
+        if again != since {
+            (since, ran) = (again, slot.ran.load(Ordering::Acquire));
+        }
+        let running = if since == 0 { 0 } else { now.since(Time(since)) };
+        Reading {
+            ran_ns: ran.saturating_add(running),
+            ready: since != 0 || slot.ready.load(Ordering::Relaxed) != 0,
+            woken: Time(slot.woken.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// CPU time at which the slice of a member ends, as told last.
+    pub(super) fn ends(&self, index: usize) -> u64 {
+        self.slot(index).map_or(0, |slot| slot.ends.load(Ordering::Relaxed))
+    }
+
+    /// Tells the programs when the slice of a member ends, in its CPU time (0: it has none), and after when its waking up
+    /// matters (0: never).
+    pub(super) fn tell(&self, index: usize, ends: u64, late: u64) {
+        if let Some(slot) = self.slot(index) {
+            slot.ends.store(ends, Ordering::Relaxed);
+            slot.late.store(late, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes a slot ready for another member; `family` if processes that it starts belong to it, too.
+    pub(super) fn open(&self, index: usize, ready: bool, family: bool) {
+        let Some(slot) = self.slot(index) else { return };
+        for field in [&slot.ran, &slot.since, &slot.woken, &slot.ends, &slot.late] {
+            field.store(0, Ordering::Relaxed);
+        }
+        slot.ready.store(ready.into(), Ordering::Relaxed);
+        slot.family.store(family.into(), Ordering::Release);
+    }
+
+    /// Tells the programs when the next decision is planned: whatever makes one due before wakes the dispatcher.
+    pub(super) fn arm(&self, at: Time) {
+        if let Some(bss) = self.0.0.maps.bss_data.as_deref() {
+            // SAFETY: `armed` is an aligned 64-bit number, changed by others only as a whole.
+            let armed: &AtomicU64 = unsafe { &*std::ptr::from_ref(&bss.armed).cast() };
+            armed.store(at.0, Ordering::Release);
+        }
+    }
+}
+
+/// A thread that came into being as a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Birth {
+    pub(super) pid: i32,
+    pub(super) tid: i32,
+    pub(super) slot: usize,
+}
+
+/// What wakes its owner when something comes in, and forgets or keeps it.
+pub(super) struct Ring {
+    ring: RingBuffer<'static>,
+    map: MapHandle,
+}
+
+impl Ring {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+
+    /// Takes what is in it. Never waits.
+    pub(super) fn drain(&self) {
+        // It fails only when interrupted, and is drained the next time.
+        let _ = self.ring.consume();
+    }
+}
+
+// SAFETY: a ring is used by one thread at a time: it is moved to the thread that reads it before its first use.
+unsafe impl Send for Ring {}
+
+/// The BPF programs, attached.
+pub(super) struct Meter {
+    pub(super) slots: Slots,
+    members: MapHandle,
+    _links: Vec<Link>,
+}
+
+/// What the meter tells its users of: decisions that are due, and births.
+pub(super) struct Tidings {
+    pub(super) kicks: Ring,
+    pub(super) births: Ring,
+    pub(super) born: Receiver<Birth>,
+}
+
+impl Meter {
+    /// Loads and attaches the programs.
+    pub(super) fn open() -> Result<(Meter, Tidings), BpfError> {
+        silence_libbpf();
+        let setup =
+            |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
+        // Once per run of the daemon, some bytes that are not worth a self-referential struct.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let open = ReserveSkelBuilder::default().open(storage);
+        let skel = open.and_then(|open| open.load()).map_err(setup("load the meter of reservations"))?;
+        let attach = |program: &libbpf_rs::ProgramMut<'_>| {
+            program.attach_trace().map_err(setup("attach the meter of reservations"))
+        };
+        let programs = &skel.progs;
+        let links = vec![
+            attach(&programs.on_switch)?,
+            attach(&programs.on_wakeup)?,
+            attach(&programs.on_birth)?,
+            attach(&programs.on_exit)?,
+        ];
+        let keep = |map| MapHandle::try_from(map).map_err(setup("keep a map of the meter open"));
+        let (members, kicks, births) =
+            (keep(&skel.maps.members)?, keep(&skel.maps.kicks)?, keep(&skel.maps.births)?);
+        let kicks = ring(kicks, |_| {}).map_err(setup("map a ring of the meter"))?;
+        // As many as the ring holds; more would not fit there either.
+        let (sender, born) = sync_channel(4096);
+        let decode = move |record: &[u8]| {
+            let word = |at: usize| record.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+            let birth = || {
+                Some(Birth {
+                    pid: i32::try_from(word(0)?).ok()?,
+                    tid: i32::try_from(word(4)?).ok()?,
+                    slot: usize::try_from(word(8)?).ok()?,
+                })
+            };
+            if let Some(birth) = birth() {
+                // What does not fit is found by the next look at the target's threads.
+                let _ = sender.try_send(birth);
+            }
+        };
+        let births = ring(births, decode).map_err(setup("map a ring of the meter"))?;
+        let slots = Slots(Arc::new(Loaded(skel)));
+        Ok((Meter { slots, members, _links: links }, Tidings { kicks, births, born }))
+    }
+
+    /// Counts a thread for the member with this slot.
+    pub(super) fn add(&self, tid: i32, slot: usize) -> Result<(), BpfError> {
+        let value = u32::try_from(slot).unwrap_or(u32::MAX).to_ne_bytes();
+        self.members.update(&tid.to_ne_bytes(), &value, MapFlags::ANY).map_err(|e| BpfError::Setup {
+            step: "measure another thread for a reservation",
+            cause: chain(&e),
+            advice: "at most 16384 threads can have reservations".into(),
+        })
+    }
+
+    /// Counts a thread no more.
+    pub(super) fn remove(&self, tid: i32) {
+        // It fails only for what is not there: one that ended is forgotten at once.
+        let _ = self.members.delete(&tid.to_ne_bytes());
+    }
+}
+
+fn ring(map: MapHandle, mut take: impl FnMut(&[u8]) + 'static) -> Result<Ring, libbpf_rs::Error> {
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&map, move |record| {
+        take(record);
+        0
+    })?;
+    let ring = builder.build()?;
+    Ok(Ring { ring, map })
+}

@@ -1,0 +1,273 @@
+//! What a request names: which processes and threads, and whether they may have a reservation.
+
+use super::user::Role;
+use crate::cgroup::Hierarchy;
+use crate::control::{Refusal, RefusalKind, Target};
+use crate::sched::ThreadId;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// A task of the kernel's own (`PF_KTHREAD`).
+const KERNEL_THREAD: u32 = 0x0020_0000;
+/// More than this of a target are refused.
+const MOST_THREADS: usize = 4096;
+
+/// A VM that the daemon follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Vm {
+    pub(crate) name: String,
+    pub(crate) pid: i32,
+    /// The threads of its vCPUs.
+    pub(crate) vcpus: Vec<i32>,
+}
+
+/// What a target consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// For people.
+    pub(super) name: String,
+    pub(super) processes: Vec<i32>,
+    /// Whether processes that they start belong to it.
+    pub(super) family: bool,
+    /// Of each vCPU the thread; empty if it is no VM.
+    pub(super) vcpus: Vec<i32>,
+}
+
+/// A thread of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) thread: ThreadId,
+    pub(super) role: Role,
+    /// The index of its member.
+    pub(super) member: usize,
+}
+
+impl Found {
+    /// Finds what a target consists of. `own` are the processes of the daemon itself.
+    pub(super) fn find(
+        target: &Target,
+        vms: &[Vm],
+        own: &[i32],
+        hierarchy: &Hierarchy,
+    ) -> Result<Found, Refusal> {
+        let unknown = |message: String| Refusal::new(RefusalKind::UnknownTarget, message);
+        let found = match target {
+            Target::Vm(name) => {
+                let vm = vms.iter().find(|vm| vm.name == *name);
+                let vm = vm.ok_or_else(|| {
+                    unknown(format!("no VM {name:?} is followed; `frontdesk ps` tells which are"))
+                })?;
+                if vm.vcpus.is_empty() {
+                    return Err(Refusal::new(
+                        RefusalKind::Unsuitable,
+                        format!("the VM {name:?} has no vCPUs"),
+                    ));
+                }
+                let vcpus = vm.vcpus.clone();
+                Found { name: name.clone(), processes: vec![vm.pid], family: false, vcpus }
+            }
+            Target::Process(pid) => {
+                if let Some(vm) = vms.iter().find(|vm| vm.pid == *pid) {
+                    let message = format!("process {pid} is the VM {:?}: reserve for vm:{0}", vm.name);
+                    return Err(Refusal::new(RefusalKind::Unsuitable, message));
+                }
+                let stat = Stat::of(*pid).ok_or_else(|| unknown(format!("there is no process {pid}")))?;
+                Found { name: stat.name, processes: vec![*pid], family: false, vcpus: Vec::new() }
+            }
+            Target::Unit(name) => {
+                let processes = processes_where(|groups| {
+                    groups.lines().any(|line| line.split(['/', ':']).any(|part| part == name))
+                });
+                Found { name: name.clone(), processes, family: true, vcpus: Vec::new() }
+            }
+            Target::Cgroup(path) => {
+                let path = Path::new(path.trim_start_matches('/'));
+                let processes = processes_where(|groups| {
+                    hierarchy.path_in(groups).is_some_and(|group| group.starts_with(path))
+                });
+                Found { name: format!("/{}", path.display()), processes, family: true, vcpus: Vec::new() }
+            }
+        };
+        if found.processes.is_empty() {
+            return Err(unknown(format!("{target} has no processes")));
+        }
+        found.check(target, own)?;
+        Ok(found)
+    }
+
+    fn check(&self, target: &Target, own: &[i32]) -> Result<(), Refusal> {
+        let unsuitable = |message: String| Err(Refusal::new(RefusalKind::Unsuitable, message));
+        for pid in &self.processes {
+            let Some(stat) = Stat::of(*pid) else { continue };
+            if own.contains(pid) {
+                return unsuitable(format!(
+                    "process {pid} of {target} is frontdesk itself, which keeps the reservations"
+                ));
+            }
+            if stat.flags & KERNEL_THREAD != 0 {
+                return unsuitable(format!(
+                    "process {pid} of {target} is a thread of the kernel, {}",
+                    stat.name
+                ));
+            }
+            if stat.process != *pid {
+                return unsuitable(format!(
+                    "{pid} is a thread of process {}: a process has a reservation as a whole",
+                    stat.process
+                ));
+            }
+            if matches!(stat.state, 'Z' | 'X') {
+                let message = format!("process {pid} has ended already");
+                return Err(Refusal::new(RefusalKind::UnknownTarget, message));
+            }
+            if *pid == 1 {
+                return unsuitable("process 1 starts all others: if it waited, so would they".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Its members: one for each vCPU, or one for all of it.
+    pub(super) fn members(&self) -> usize {
+        self.vcpus.len().max(1)
+    }
+
+    /// The threads that there are now.
+    pub(super) fn threads(&self) -> Result<Vec<Part>, Refusal> {
+        let mut parts = Vec::new();
+        for pid in &self.processes {
+            parts.extend(threads_of(*pid).map(|thread| self.part(thread)));
+        }
+        if parts.len() > MOST_THREADS {
+            let message =
+                format!("it has {} threads, and at most {MOST_THREADS} can be reserved for", parts.len());
+            return Err(Refusal::new(RefusalKind::Unsuitable, message));
+        }
+        if parts.is_empty() {
+            return Err(Refusal::new(RefusalKind::UnknownTarget, "it has just ended"));
+        }
+        Ok(parts)
+    }
+
+    /// What a thread does for it. The threads of a VM that are no vCPU run with the first one.
+    pub(super) fn part(&self, thread: ThreadId) -> Part {
+        match self.vcpus.iter().position(|vcpu| *vcpu == thread.tid) {
+            Some(member) => Part { thread, role: Role::Worker, member },
+            None if self.vcpus.is_empty() => Part { thread, role: Role::Worker, member: 0 },
+            None => Part { thread, role: Role::Emulator, member: 0 },
+        }
+    }
+}
+
+/// The threads of a process.
+pub(super) fn threads_of(pid: i32) -> impl Iterator<Item = ThreadId> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(move |task| ThreadId::of(pid, task.file_name().to_str()?.parse().ok()?))
+}
+
+/// Whether a thread wants to run.
+pub(super) fn is_ready(thread: ThreadId) -> bool {
+    Stat::read(&format!("/proc/{}/task/{}", thread.pid, thread.tid)).is_some_and(|stat| stat.state == 'R')
+}
+
+/// The processes whose `/proc/PID/cgroup` is such.
+fn processes_where(is_member: impl Fn(&str) -> bool) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let members: BTreeSet<i32> = pids
+        .filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| is_member(&groups))
+        })
+        .filter(|pid| Stat::of(*pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X')))
+        .collect();
+    members.into_iter().collect()
+}
+
+/// What the kernel tells of a process or thread.
+struct Stat {
+    name: String,
+    state: char,
+    flags: u32,
+    /// The process that it is of.
+    process: i32,
+}
+
+impl Stat {
+    fn of(pid: i32) -> Option<Stat> {
+        Stat::read(&format!("/proc/{pid}"))
+    }
+
+    fn read(folder: &str) -> Option<Stat> {
+        let bytes = fs::read(format!("{folder}/stat")).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        // The second field, the name, may hold anything, hence counting starts behind its last bracket.
+        let (begin, rest) = text.rsplit_once(')')?;
+        let (_, name) = begin.split_once('(')?;
+        let mut fields = rest.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let flags = fields.nth(5)?.parse().ok()?;
+        let status = fs::read_to_string(format!("{folder}/status")).ok()?;
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
+        Some(Stat { name: name.to_owned(), state, flags, process })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(target: &str, own: &[i32]) -> (RefusalKind, String) {
+        let vms = [
+            Vm { name: "alice".into(), pid: 77, vcpus: vec![78] },
+            Vm { name: "mute".into(), pid: 79, vcpus: vec![] },
+        ];
+        let hierarchy = Hierarchy::detect().unwrap();
+        let refusal = Found::find(&target.parse().unwrap(), &vms, own, &hierarchy).unwrap_err();
+        (refusal.kind, refusal.message)
+    }
+
+    #[test]
+    fn what_can_have_no_reservation_is_told_why() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        for (target, kind, message) in [
+            ("pid:4194304", RefusalKind::UnknownTarget, "there is no process 4194304"),
+            ("pid:1", RefusalKind::Unsuitable, "process 1 starts all others"),
+            ("pid:77", RefusalKind::Unsuitable, "reserve for vm:alice"),
+            (&own.to_string(), RefusalKind::Unsuitable, "is frontdesk itself"),
+            ("vm:bob", RefusalKind::UnknownTarget, "no VM \"bob\" is followed"),
+            ("vm:mute", RefusalKind::Unsuitable, "has no vCPUs"),
+            ("unit:no-such.service", RefusalKind::UnknownTarget, "has no processes"),
+            ("cgroup:/no/such", RefusalKind::UnknownTarget, "has no processes"),
+        ] {
+            let (found, told) = refused(target, &[own]);
+            assert!(found == kind && told.contains(message), "{target}: {told}");
+        }
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let target = format!("pid:{}", child.id());
+        let dead = || Stat::of(i32::try_from(child.id()).unwrap()).is_some_and(|stat| stat.state == 'Z');
+        while !dead() {
+            std::thread::yield_now();
+        }
+        assert!(refused(&target, &[]).1.contains("has ended already"));
+        child.wait().unwrap();
+        // The kernel's threads are children of process 2, if this is no container.
+        if let Some(stat) = Stat::of(2).filter(|stat| stat.name == "kthreadd") {
+            assert!(stat.flags & KERNEL_THREAD != 0);
+            assert!(refused("pid:2", &[]).1.contains("thread of the kernel"));
+        }
+    }
+
+    #[test]
+    fn threads_of_a_vm_run_with_their_vcpu_or_with_the_first() {
+        let found = Found { name: "vm".into(), processes: vec![1], family: false, vcpus: vec![11, 12] };
+        let part = |tid| {
+            let part = found.part(ThreadId { pid: 1, tid, started: 0 });
+            (part.role, part.member)
+        };
+        assert_eq!(found.members(), 2);
+        assert_eq!(part(11), (Role::Worker, 0));
+        assert_eq!(part(12), (Role::Worker, 1));
+        assert_eq!(part(1), (Role::Emulator, 0));
+    }
+}

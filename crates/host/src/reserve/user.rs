@@ -1,0 +1,134 @@
+//! Reservations by real-time priority: who is to run gets a priority of its own, who has used up its slice none (VSched §3.2).
+
+use crate::sched::{self, Attributes, Policy, SchedError};
+use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member};
+use rustix::process::Pid;
+use std::collections::BTreeMap;
+
+/// Below the daemon (50), its guardian (60) and the host's interrupt threads (50); above boosts (1 and 2).
+const LOWEST_PRIORITY: u32 = 4;
+const _: () = assert!(LOWEST_PRIORITY + 2 * LEVELS as u32 <= 49);
+
+/// What a thread does in its member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It computes: a vCPU, or any thread of a process.
+    Worker,
+    /// A thread of a VM that delivers what its vCPUs wait for: it comes before them.
+    Emulator,
+}
+
+/// The threads of a member.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Threads {
+    /// Process, thread and role of each.
+    pub(super) all: Vec<(i32, i32, Role)>,
+}
+
+#[derive(Debug)]
+struct Held {
+    threads: Threads,
+    kind: Option<DispatchKind>,
+    stopped: bool,
+}
+
+/// Carries out what the dispatcher says.
+#[derive(Debug, Default)]
+pub(super) struct User {
+    members: BTreeMap<Member, Held>,
+}
+
+impl User {
+    /// From now on these are the threads of a member. They are scheduled as the member is at the next [`apply`](Self::apply), or at once
+    /// if it has been dispatched already.
+    pub(super) fn hold(&mut self, member: Member, threads: Threads) -> Result<(), SchedError> {
+        let held = self.members.entry(member).or_insert(Held {
+            threads: Threads::default(),
+            kind: None,
+            stopped: false,
+        });
+        let known = std::mem::replace(&mut held.threads, threads);
+        let Some(kind) = held.kind else { return Ok(()) };
+        let new = held.threads.all.iter().filter(|thread| !known.all.contains(thread));
+        new.copied().try_for_each(|thread| schedule(thread, held.threads.all.len(), kind))
+    }
+
+    /// Forgets a member, which goes on as it is; one that is stopped continues.
+    pub(super) fn forget(&mut self, member: Member) {
+        if let Some(held) = self.members.remove(&member)
+            && held.stopped
+        {
+            held.signal(libc::SIGCONT);
+        }
+    }
+
+    /// Schedules a member as the dispatcher says. One that is not held is no error.
+    ///
+    /// # Errors
+    /// The kernel refuses. Threads that have ended need nothing.
+    pub(super) fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
+        let Dispatch { member, kind, .. } = dispatch;
+        let Some(held) = self.members.get_mut(&member) else { return Ok(()) };
+        let before = held.kind.replace(kind);
+        match kind {
+            DispatchKind::Stop => {}
+            _ if before == Some(kind) => {}
+            _ => {
+                let count = held.threads.all.len();
+                held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
+            }
+        }
+        self.stop_or_continue(member);
+        Ok(())
+    }
+
+    /// A process is stopped as a whole: only when all members of its target are to stop.
+    fn stop_or_continue(&mut self, member: Member) {
+        let range = Member { index: 0, ..member }..=Member { index: u16::MAX, ..member };
+        let stop = self.members.range(range.clone()).all(|(_, held)| held.kind == Some(DispatchKind::Stop));
+        for (_, held) in self.members.range_mut(range) {
+            if held.stopped != stop {
+                held.stopped = stop;
+                held.signal(if stop { libc::SIGSTOP } else { libc::SIGCONT });
+            }
+        }
+    }
+}
+
+impl Held {
+    /// Sends a signal to each process. It is a worker that gets it, for that is what is to stop at once.
+    fn signal(&self, signal: i32) {
+        let mut last = None;
+        let workers = self.threads.all.iter().filter(|(_, _, role)| *role == Role::Worker);
+        for (pid, tid, _) in workers {
+            if last.replace(*pid) != Some(*pid) && Pid::from_raw(*pid).is_some() {
+                // SAFETY: sends a signal; of a process that has ended nothing is left to stop.
+                unsafe { libc::syscall(libc::SYS_tgkill, *pid, *tid, signal) };
+            }
+        }
+    }
+}
+
+fn schedule((_, tid, role): (i32, i32, Role), threads: usize, kind: DispatchKind) -> Result<(), SchedError> {
+    let attributes = match kind {
+        DispatchKind::Run { level } => {
+            let vcpu = LOWEST_PRIORITY + 2 * u32::from(level.saturating_sub(1));
+            let priority = if role == Role::Emulator { vcpu + 1 } else { vcpu };
+            // Threads of the same priority take turns.
+            let policy = match threads {
+                1 => Policy::Fifo { priority },
+                _ => Policy::RoundRobin { priority },
+            };
+            Attributes { policy, reset_on_fork: true }
+        }
+        DispatchKind::Leftover | DispatchKind::Stop => LEFTOVER,
+    };
+    match sched::set(tid, attributes) {
+        Err(SchedError::Vanished { .. }) | Ok(()) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Only when nothing else runs.
+pub(super) const LEFTOVER: Attributes =
+    Attributes { policy: Policy::Idle { nice: 0, slice_ns: 0 }, reset_on_fork: true };
