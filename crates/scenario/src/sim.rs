@@ -1,5 +1,7 @@
-//! The machine on which a scenario is simulated.
+//! The machine on which a scenario is simulated: its types, and their ranges.
 
+use crate::validate::{Violation, one_of, period, quoted, range, require, seconds};
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -14,6 +16,9 @@ pub struct Sim {
     pub pcpus: Option<u16>,
     /// Parameters of `scheduler = "credit"`.
     pub credit: Credit,
+    /// Reservations of the VMs of an entry, with `scheduler = "edf"`. Those without share what is left.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub reservations: IndexMap<String, SimReservation>,
     /// Who does the I/O of the VMs.
     pub io_path: IoPath,
     /// Weight of the driver domain, with `io_path = "driver-domain"`. 1 to 262144.
@@ -37,6 +42,7 @@ impl Default for Sim {
             scheduler: Scheduler::default(),
             pcpus: None,
             credit: Credit::default(),
+            reservations: IndexMap::new(),
             io_path: IoPath::default(),
             driver_weight: 1024,
             decision_latency: Duration::ZERO,
@@ -230,6 +236,21 @@ pub enum Scheduler {
     Edf,
 }
 
+/// A slice of CPU time in every period (VSched §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimReservation {
+    /// Length of a period.
+    #[serde(with = "humantime_serde")]
+    pub period: Duration,
+    /// CPU time in each period.
+    #[serde(with = "humantime_serde")]
+    pub slice: Duration,
+    /// Whether it is also the most that the VM gets.
+    #[serde(default)]
+    pub hard: bool,
+}
+
 /// Parameters of Xen's credit scheduler. The defaults are those of Xen 3.2, unmodified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -269,5 +290,60 @@ impl Default for Credit {
             timer_slop: Duration::from_micros(50),
             timers_late: false,
         }
+    }
+}
+
+impl Sim {
+    /// Checks every value against its documented range. `key`: where it is in the scenario; `vms`: the names of the VM entries.
+    pub(crate) fn validate(&self, key: &str, vms: &[&str]) -> Result<(), Violation> {
+        let at = |field: &str| format!("{key}.{field}");
+        let second = Duration::ZERO..=seconds(1);
+        range(at("pcpus"), self.pcpus.unwrap_or(1), 1..=128)?;
+        range(at("driver_weight"), self.driver_weight, 1..=262_144)?;
+        period(at("decision_latency"), self.decision_latency, second.clone())?;
+        let Credit { tick, slice_ticks, accounting_ticks, timer_slop, .. } = self.credit;
+        period(at("credit.tick"), tick, Duration::from_millis(1)..=Duration::from_millis(100))?;
+        range(at("credit.slice_ticks"), slice_ticks, 1..=100)?;
+        range(at("credit.accounting_ticks"), accounting_ticks, 1..=100)?;
+        period(at("credit.timer_slop"), timer_slop, Duration::ZERO..=Duration::from_millis(1))?;
+        for vm in self.reservations.keys() {
+            require(vms.contains(&vm.as_str()), at("reservations"), quoted(vm), one_of(vms))?;
+        }
+        let costs = &self.costs;
+        let guest = &self.guest;
+        for (field, cost) in [
+            ("costs.switch", costs.switch),
+            ("costs.packet_in", costs.packet_in),
+            ("costs.packet_out", costs.packet_out),
+            ("costs.block_request", costs.block_request),
+            ("costs.block_done", costs.block_done),
+            ("costs.media", costs.media),
+            ("costs.block", costs.block),
+            ("guest.interrupt", guest.interrupt),
+            ("guest.receive", guest.receive),
+            ("guest.send", guest.send),
+            ("guest.request", guest.request),
+            ("guest.block", guest.block),
+            ("guest.copy_kib", guest.copy_kib),
+            ("guest.switch", guest.switch),
+            ("guest.message", guest.message),
+            ("guest.frame", guest.frame),
+            ("guest.program", guest.program),
+            ("guest.granularity", guest.granularity),
+            ("network.latency", self.network.latency),
+            ("disk.seek", self.disk.seek),
+            ("disk.rotation", self.disk.rotation),
+            ("disk.access", self.disk.access),
+        ] {
+            period(at(field), cost, second.clone())?;
+        }
+        period(at("guest.slice"), guest.slice, Duration::from_micros(100)..=seconds(1))?;
+        range(at("network.mbit_per_s"), self.network.mbit_per_s, 0.1..=100_000.0)?;
+        range(at("network.window"), self.network.window, 1..=4096)?;
+        range(at("disk.mb_per_s"), self.disk.mb_per_s, 0.1..=100_000.0)?;
+        range(at("disk.parallel"), self.disk.parallel, 1..=64)?;
+        let arm = !self.disk.seek.is_zero() || !self.disk.rotation.is_zero();
+        let allowed = "1 with a seek or a rotation: there is one arm";
+        require(!arm || self.disk.parallel == 1, at("disk.parallel"), self.disk.parallel, allowed)
     }
 }

@@ -60,7 +60,8 @@ fn compare_all(arguments: &[String]) -> Result<bool> {
     let cpus = u16::try_from(std::thread::available_parallelism()?.get())?;
     anyhow::ensure!(cpus >= 2, "two CPUs are needed, and there is one");
     let guardian = Guardian::start(&env::current_exe()?, GUARDIAN_ARGUMENT)?;
-    let costs = case::costs(&kernel::run(&case::calibration(), 1, &guardian)?).context("the sleeper never woke")?;
+    let costs =
+        case::costs(&kernel::run(&case::calibration(), 1, &guardian)?).context("the sleeper never woke")?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned();
     println!(
         "kernel {release}, {cpus} CPUs; a wake-up takes {:.1} us and costs {:.1} us of CPU time",

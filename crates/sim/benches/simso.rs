@@ -27,7 +27,8 @@ fn main() -> ExitCode {
         let begun = Instant::now();
         let jobs: usize = sets.iter().flat_map(|set| set.run(policy, DURATION)).map(|jobs| jobs.len()).sum();
         let ours = begun.elapsed().as_secs_f64();
-        let theirs: f64 = simso_process::ask(&python, name, DURATION, &sets).iter().map(|answer| answer.seconds).sum();
+        let theirs: f64 =
+            simso_process::ask(&python, name, DURATION, &sets).iter().map(|answer| answer.seconds).sum();
         let ratio = theirs / ours;
         kept &= ratio >= BAR;
         println!(

@@ -1,7 +1,7 @@
 //! Physical CPUs under a scheduler: who runs where, and what happens when.
 
 use crate::queue::{NEVER, Nanos, Timer};
-use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, Happening, Host, HostScheduler, Pcpu, Place};
+use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, Happening, Host, HostScheduler, Pcpu, PcpuSet, Place};
 use frontdesk_engine::Boost;
 
 /// As many happenings at one time are taken for a program that never gets anywhere.
@@ -194,6 +194,23 @@ impl Machine {
     /// Sets a group's share to a fraction of its weight, in permille.
     pub fn share(&mut self, group: Group, permille: u16) {
         self.scheduler.share(&mut self.host, group, permille);
+    }
+
+    /// Changes the niceness of an entity inside its group.
+    pub fn set_nice(&mut self, entity: Entity, nice: i8) {
+        self.scheduler.set_nice(&mut self.host, entity, nice);
+    }
+
+    /// Changes where an entity may run.
+    ///
+    /// # Errors
+    /// There is no physical CPU on which it may run.
+    pub fn set_affinity(&mut self, entity: Entity, affinity: PcpuSet) -> Result<(), Fault> {
+        if !self.host.pcpus().any(|pcpu| affinity.contains(pcpu)) {
+            return Err(Fault::NowhereToRun { entity });
+        }
+        self.scheduler.set_affinity(&mut self.host, entity, affinity);
+        Ok(())
     }
 
     /// Runs until a time, inclusively.

@@ -75,6 +75,7 @@ pub fn outcome(scenario: &Scenario, runs: IndexMap<String, Vec<Repeat>>) -> Outc
 fn failed(scenario: &Scenario, arm: &Arm, name: &str, repeat: u32, error: BuildError) -> SimError {
     match error {
         BuildError::Policy(source) => SimError::Policy { arm: name.to_owned(), source },
+        BuildError::Reservation(vm, source) => SimError::Reservation { arm: name.to_owned(), vm, source },
         BuildError::Fault(fault) => {
             let concerned = match fault {
                 Fault::NoProgress { entity, .. } => entity,

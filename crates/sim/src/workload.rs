@@ -60,7 +60,7 @@ pub(crate) fn add(guest: &mut Guest, number: usize, workload: &Workload, scenari
     let request = nanos(sim.guest.request);
     let cost = |cost| nanos(scenario.scaled_cost(cost));
     let io_bound = is_io_bound(&workload.kind);
-    let mut task = |guest: &mut Guest, program: &[Step]| guest.add_task(number, program, io_bound);
+    let task = |guest: &mut Guest, program: &[Step]| guest.add_task(number, program, io_bound);
     match &workload.kind {
         WorkloadKind::Hog => {
             task(guest, &[Step::Compute(PIECE), Step::Done { bytes: 0 }]);

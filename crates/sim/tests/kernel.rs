@@ -27,7 +27,10 @@ fn the_model_does_what_the_kernel_did() {
         let modelled = model::run(case, record.cpus, record.costs).unwrap();
         let missed = compare::rows(measured, &modelled).into_iter().filter(|row| !row.passes());
         off.extend(missed.map(|row| {
-            format!("{}: {} {}: kernel {:.3}, model {:.3}", case.name, row.who, row.what, row.kernel, row.model)
+            format!(
+                "{}: {} {}: kernel {:.3}, model {:.3}",
+                case.name, row.who, row.what, row.kernel, row.model
+            )
         }));
     }
     assert!(record.measured.len() >= 10 && off.is_empty(), "kernel {}: {off:#?}", record.kernel);

@@ -30,7 +30,9 @@ fn compare(policy: Policy, name: &'static str) {
         }
         overloaded += u32::from(set.utilisation() > 1.0);
     }
-    eprintln!("{name}: {SETS} task sets ({overloaded} overloaded), {jobs} jobs, {missed} deadlines missed by both");
+    eprintln!(
+        "{name}: {SETS} task sets ({overloaded} overloaded), {jobs} jobs, {missed} deadlines missed by both"
+    );
     assert!(missed > 0 && overloaded > 0 && u64::from(overloaded) < SETS, "the task sets show nothing");
 }
 

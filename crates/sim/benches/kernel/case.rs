@@ -194,10 +194,7 @@ pub fn cases() -> Vec<Case> {
             "one hog beside two, 2 CPUs",
             2,
             10,
-            vec![
-                group(1024, vec![hog(0, Some(0))]),
-                group(1024, vec![hog(0, Some(0)), hog(0, Some(1))]),
-            ],
+            vec![group(1024, vec![hog(0, Some(0))]), group(1024, vec![hog(0, Some(0)), hog(0, Some(1))])],
         ),
         case(
             "nice 0 and 5 in each of 2 groups, 2 CPUs, free to move",

@@ -19,7 +19,9 @@ const MOST_WEIGHT: u32 = 262_144;
 
 /// Runs a case on the CPUs `first`, `first + 1`, ...
 pub fn run(case: &Case, first: u16, guardian: &Guardian) -> Result<Measured> {
-    let outer = Hierarchy::detect()?.root_group().create(&format!("frontdesk-bench-{}", std::process::id()), guardian)?;
+    let outer = Hierarchy::detect()?
+        .root_group()
+        .create(&format!("frontdesk-bench-{}", std::process::id()), guardian)?;
     outer.set_weight(MOST_WEIGHT)?;
     let mut groups: Vec<Group> = Vec::new();
     let mut workers: Vec<Vec<Child>> = Vec::new();
@@ -38,7 +40,8 @@ pub fn run(case: &Case, first: u16, guardian: &Guardian) -> Result<Measured> {
                 let mut process = process.clone();
                 process.cpu = process.cpu.map(|cpu| first + cpu);
                 let cpus = (first..first + case.cpus).collect();
-                let order = Order { process, cpus, begin, end: to + TAIL_MS * 1_000_000, measured_from: from };
+                let order =
+                    Order { process, cpus, begin, end: to + TAIL_MS * 1_000_000, measured_from: from };
                 let child = start(group, &order)?;
                 workers.last_mut().context("a group")?.push(child);
             }
@@ -52,7 +55,8 @@ pub fn run(case: &Case, first: u16, guardian: &Guardian) -> Result<Measured> {
         for group in &mut workers {
             latency.push(group.drain(..).map(latencies).collect::<Result<Vec<_>>>()?);
         }
-        let fraction = |(after, before): (&u64, &u64)| (after - before) as f64 / (case.measured_ms * 1_000_000) as f64;
+        let fraction =
+            |(after, before): (&u64, &u64)| (after - before) as f64 / (case.measured_ms * 1_000_000) as f64;
         let cpu = after.iter().zip(&before).map(|(a, b)| a.iter().zip(b).map(fraction).collect()).collect();
         Ok(Measured { cpu, latency })
     })();

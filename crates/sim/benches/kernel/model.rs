@@ -3,7 +3,8 @@
 use super::case::{Case, Costs, Latency, Measured, Sleeps, WARM_UP_MS, Work};
 use anyhow::Result;
 use frontdesk_sim::{
-    Entity, EntitySpec, Flow, GroupSpec, Machine, NEVER, Nanos, Pcpu, PcpuSet, Timer, Work as MachineWork, eevdf,
+    Entity, EntitySpec, Flow, GroupSpec, Machine, NEVER, Nanos, Pcpu, PcpuSet, Timer, Work as MachineWork,
+    eevdf,
 };
 
 struct Process {
@@ -76,7 +77,8 @@ pub fn run(case: &Case, cpus: u16, costs: Costs) -> Result<Measured> {
         for process in &spec.processes {
             let affinity =
                 process.cpu.map_or(PcpuSet::first(case.cpus), |cpu| [Pcpu(cpu)].into_iter().collect());
-            let entity = machine.add_entity(EntitySpec { group, affinity, nice: process.nice, emulator: false })?;
+            let entity =
+                machine.add_entity(EntitySpec { group, affinity, nice: process.nice, emulator: false })?;
             let sleeps = match process.work {
                 Work::Hog => None,
                 Work::Sleeper { sleep_us, seed, .. } => Some(Sleeps::new(sleep_us, seed)),
@@ -97,12 +99,16 @@ pub fn run(case: &Case, cpus: u16, costs: Costs) -> Result<Measured> {
         }
     }
     let times = |machine: &Machine| -> Vec<Vec<Nanos>> {
-        entities.iter().map(|group| group.iter().map(|entity| machine.host().ran(*entity)).collect()).collect()
+        entities
+            .iter()
+            .map(|group| group.iter().map(|entity| machine.host().ran(*entity)).collect())
+            .collect()
     };
     machine.run_until(&mut processes, WARM_UP_MS * 1_000_000)?;
     let before = times(&machine);
     machine.run_until(&mut processes, (WARM_UP_MS + case.measured_ms) * 1_000_000)?;
-    let fraction = |(after, before): (Nanos, Nanos)| (after - before) as f64 / (case.measured_ms * 1_000_000) as f64;
+    let fraction =
+        |(after, before): (Nanos, Nanos)| (after - before) as f64 / (case.measured_ms * 1_000_000) as f64;
     let cpu = times(&machine)
         .into_iter()
         .zip(before)

@@ -21,7 +21,8 @@ fn draw(svg: &mut String, cases: &[(String, Measured, Measured)]) -> Result<(), 
     let first = |measured: &Measured| -> Option<Vec<f64>> {
         measured.latency.iter().flatten().flatten().next().map(|latency| latency.percentiles_us.clone())
     };
-    let sleepers = cases.iter().filter_map(|(name, kernel, model)| Some((name, first(kernel)?, first(model)?)));
+    let sleepers =
+        cases.iter().filter_map(|(name, kernel, model)| Some((name, first(kernel)?, first(model)?)));
     for ((name, kernel, model), panel) in sleepers.zip(area.split_evenly((2, 2))) {
         let right = kernel.iter().chain(&model).fold(0.0, |most, value| value.max(most)) / 1000.0 * 1.02;
         let mut chart = ChartBuilder::on(&panel)
@@ -38,7 +39,8 @@ fn draw(svg: &mut String, cases: &[(String, Measured, Measured)]) -> Result<(), 
             .label_style(("sans-serif", 22))
             .draw()?;
         for (label, percentiles, colour) in [("kernel", kernel, KERNEL), ("model", model, MODEL)] {
-            let points = percentiles.iter().enumerate().map(|(percent, value)| (value / 1000.0, percent as f64));
+            let points =
+                percentiles.iter().enumerate().map(|(percent, value)| (value / 1000.0, percent as f64));
             chart
                 .draw_series(LineSeries::new(points, colour.stroke_width(4)))?
                 .label(label)

@@ -3,7 +3,9 @@
 use super::case::{Process, Sleeps, Work};
 use anyhow::{Context as _, Result};
 use rustix::process::{getpid, setpriority_process};
-use rustix::thread::{ClockId as SleepClock, CpuSet, clock_nanosleep_absolute, sched_setaffinity, set_current_timer_slack};
+use rustix::thread::{
+    ClockId as SleepClock, CpuSet, clock_nanosleep_absolute, sched_setaffinity, set_current_timer_slack,
+};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read as _};
@@ -36,7 +38,8 @@ fn read(clock: ClockId) -> u64 {
 
 /// Sleeps until `at` on CLOCK_MONOTONIC.
 pub fn sleep_until(at: u64) -> Result<()> {
-    let at = Timespec { tv_sec: i64::try_from(at / 1_000_000_000)?, tv_nsec: i64::try_from(at % 1_000_000_000)? };
+    let at =
+        Timespec { tv_sec: i64::try_from(at / 1_000_000_000)?, tv_nsec: i64::try_from(at % 1_000_000_000)? };
     while let Err(error) = clock_nanosleep_absolute(SleepClock::Monotonic, &at) {
         anyhow::ensure!(error == rustix::io::Errno::INTR, "sleep: {error}");
     }

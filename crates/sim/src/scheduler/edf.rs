@@ -5,7 +5,9 @@
 
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Nanos, Timer};
-use frontdesk_engine::reservation::{DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, TargetId};
+use frontdesk_engine::reservation::{
+    DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, TargetId,
+};
 use frontdesk_engine::{Boost, Time};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -189,8 +191,7 @@ impl HostScheduler for Edf {
         // Whoever runs goes on beside its equals, unless its turn is over.
         let own = current.and_then(|entity| Some((rank(entity)?, if over { 0 } else { 2 }, entity)));
         let others = self.waiting.iter().enumerate();
-        let others =
-            others.filter_map(|(at, entity)| Some(((rank(*entity)?, 1, Reverse(at)), *entity)));
+        let others = others.filter_map(|(at, entity)| Some(((rank(*entity)?, 1, Reverse(at)), *entity)));
         let first = others.max_by_key(|(key, _)| *key);
         let next = match (own, first) {
             (Some((rank, turn, own)), Some(((higher, other, _), first))) => {

@@ -279,7 +279,9 @@ impl<D: Discipline> GroupFair<D> {
     /// Sends away who runs on a physical CPU but may no longer.
     fn evict(&mut self, host: &mut Host, pcpu: Pcpu) {
         let Some(entity) = host.current(pcpu) else { return };
-        if !self.tasks[entity.index()].affinity.contains(pcpu) && self.tasks[entity.index()].home == Some(pcpu) {
+        if !self.tasks[entity.index()].affinity.contains(pcpu)
+            && self.tasks[entity.index()].home == Some(pcpu)
+        {
             let to = self.select(host, entity);
             self.migrate(host, entity, to);
         }

@@ -10,9 +10,10 @@ use crate::machine::{Fault, Machine};
 use crate::network::{Client, Kind};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
-use crate::scheduler::{Entity, EntitySpec, GroupSpec, HostScheduler, PcpuSet, cfs, edf, eevdf};
+use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs, edf, eevdf};
 use crate::trace::Tracer;
 use crate::workload;
+use frontdesk_engine::reservation::{Reservation, ReservationError};
 use frontdesk_engine::{ConfigError, Engine, Protocol};
 use frontdesk_scenario::{
     Arm, Daemon, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Vm as Entry, WorkloadKind,
@@ -45,6 +46,16 @@ pub enum SimError {
         /// The tasks and what they wait for.
         tasks: String,
     },
+    /// A reservation makes no sense.
+    #[error("arm {arm:?}: sim.reservations.{vm}: {source}")]
+    Reservation {
+        /// The arm.
+        arm: String,
+        /// The VM entry.
+        vm: String,
+        /// What is wrong with it.
+        source: ReservationError,
+    },
     /// A parameter of the engine is out of its range.
     #[error("arm {arm:?}: policy.{source}")]
     Policy {
@@ -64,13 +75,32 @@ const STREAM_DISK: u64 = 3 << 32;
 /// Between two packets of a storm.
 const STORM_PAUSE: Nanos = 50_000;
 
-fn scheduler(sim: &Sim) -> Box<dyn HostScheduler> {
-    match sim.scheduler {
+fn scheduler(scenario: &Scenario, sim: &Sim) -> Result<Box<dyn HostScheduler>, BuildError> {
+    Ok(match sim.scheduler {
         Scheduler::Credit => Box::new(Credit::new(&sim.credit)),
         Scheduler::Eevdf => eevdf(),
         Scheduler::Cfs => cfs(),
-        Scheduler::Edf => edf(&[]),
+        Scheduler::Edf => edf(&reservations(scenario, sim)?),
+    })
+}
+
+/// The reservations of the VMs' groups. A driver domain is the group before them.
+fn reservations(scenario: &Scenario, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
+    let first = u32::from(sim.io_path == IoPath::DriverDomain);
+    let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
+    let mut reservations = Vec::new();
+    for (group, entry) in (first..).map(Group).zip(entries) {
+        let Some(asked) = sim.reservations.get(&entry.name) else { continue };
+        let reservation = Reservation {
+            period_ns: nanos(asked.period),
+            slice_ns: nanos(asked.slice),
+            hard: asked.hard,
+            phase_ns: None,
+        };
+        reservation.validate().map_err(|error| BuildError::Reservation(entry.name.clone(), error))?;
+        reservations.push((group, reservation));
     }
+    Ok(reservations)
 }
 
 /// The driver domain's name where one is needed.
@@ -80,7 +110,7 @@ const DRIVER: &str = "driver domain";
 pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machine, World), BuildError> {
     let sim = scenario.sim_of(arm);
     let pcpus = sim.pcpus.unwrap_or_else(|| u16::try_from(scenario.host.vm_cpus.len()).unwrap_or(u16::MAX));
-    let mut machine = Machine::new(pcpus, scheduler(sim), nanos(sim.costs.switch));
+    let mut machine = Machine::new(pcpus, scheduler(scenario, sim)?, nanos(sim.costs.switch));
     let everywhere = PcpuSet::first(pcpus);
     let mut sources = Vec::new();
     let mut timer = |machine: &mut Machine, source: Source| {
@@ -126,7 +156,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     if sim.io_path == IoPath::DriverDomain {
         let spec = GroupSpec { driver: true, ..GroupSpec::of_weight(sim.driver_weight) };
         let group = machine.add_group(spec).map_err(BuildError::Fault)?;
-        let spec = EntitySpec { group, affinity: everywhere, nice: 0, emulator: false };
+        let spec = EntitySpec { group, affinity: everywhere, nice: 0, emulator: true };
         let entity = machine.add_entity(spec).map_err(BuildError::Fault)?;
         world.add_thread(entity, None, &sim.costs);
         world.measure.driver = Some(entity);
@@ -189,6 +219,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
 #[derive(Debug)]
 pub(crate) enum BuildError {
     Fault(Fault),
+    Reservation(String, ReservationError),
     Policy(ConfigError),
 }
 

@@ -1,7 +1,8 @@
 //! Entities that compute and sleep in turn, or compute for good.
 
 use frontdesk_sim::{
-    Entity, EntitySpec, Flow, Group, GroupSpec, HostScheduler, Machine, NEVER, Nanos, PcpuSet, Rng, Timer, Work,
+    Entity, EntitySpec, Flow, Group, GroupSpec, HostScheduler, Machine, NEVER, Nanos, PcpuSet, Rng, Timer,
+    Work,
 };
 
 pub(crate) const MS: Nanos = 1_000_000;

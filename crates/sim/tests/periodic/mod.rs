@@ -3,8 +3,8 @@
 use frontdesk_engine::Boost;
 use frontdesk_engine::reservation::Reservation;
 use frontdesk_sim::{
-    Entity, EntitySpec, Flow, Group, GroupSpec, Host, HostScheduler, Machine, NEVER, Nanos, Pcpu, PcpuSet, Rng,
-    SchedulerTimer, Timer, Work, edf,
+    Entity, EntitySpec, Flow, Group, GroupSpec, Host, HostScheduler, Machine, NEVER, Nanos, Pcpu, PcpuSet,
+    Rng, SchedulerTimer, Timer, Work, edf,
 };
 use serde::Deserialize;
 

@@ -28,13 +28,7 @@ impl<D: Discipline> GroupFair<D> {
     }
 
     /// Of those that wait on a physical CPU and could run on another, the one that was touched longest ago.
-    fn candidate(
-        &self,
-        host: &Host,
-        from: Pcpu,
-        to: Pcpu,
-        suits: impl Fn(Entity) -> bool,
-    ) -> Option<Entity> {
+    fn candidate(&self, host: &Host, from: Pcpu, to: Pcpu, suits: impl Fn(Entity) -> bool) -> Option<Entity> {
         let movable = |entity: &Entity| {
             host.running_on(*entity).is_none()
                 && self.tasks[entity.index()].affinity.contains(to)
@@ -59,9 +53,9 @@ impl<D: Discipline> GroupFair<D> {
         if self.waiting(host, pcpu) == 0 {
             return;
         }
-        let idle = host
-            .pcpus()
-            .find(|other| self.is_idle(host, *other) && self.candidate(host, pcpu, *other, |_| true).is_some());
+        let idle = host.pcpus().find(|other| {
+            self.is_idle(host, *other) && self.candidate(host, pcpu, *other, |_| true).is_some()
+        });
         if let Some(idle) = idle {
             host.reschedule(idle);
         }

@@ -37,11 +37,8 @@ impl Cfs {
 
     /// The part of the period that is a node's; `with`: that it gets once it is queued.
     fn slice(self, queue: &RunQueue, node: &Node, outer: (u64, u64)) -> Nanos {
-        let (count, load) = if node.queued {
-            (queue.count, queue.load)
-        } else {
-            (queue.count + 1, queue.load + node.weight)
-        };
+        let (count, load) =
+            if node.queued { (queue.count, queue.load) } else { (queue.count + 1, queue.load + node.weight) };
         let period = self.latency().max(u64::from(count) * self.min_granularity());
         let part = |whole: Nanos, weight: u64, all: u64| {
             let part = u128::from(whole) * u128::from(weight) / u128::from(all.max(1));
