@@ -1,7 +1,9 @@
 //! Physical CPUs under a scheduler: who runs where, and what happens when.
 
 use crate::queue::{NEVER, Nanos, Timer};
-use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, Happening, Host, HostScheduler, Pcpu, PcpuSet, Place};
+use crate::scheduler::{
+    Entity, EntitySpec, Group, GroupSpec, Happening, Host, HostScheduler, Pcpu, PcpuSet, Place,
+};
 use frontdesk_engine::Boost;
 
 /// As many happenings at one time are taken for a program that never gets anywhere.
