@@ -33,8 +33,8 @@ struct Edf {
     entities: Vec<State>,
     /// Those that are runnable and do not run, the first come first.
     waiting: VecDeque<Entity>,
-    /// Somebody went to sleep, and the dispatcher does not know yet.
-    blocked: bool,
+    /// Something happened that the dispatcher does not know yet. It decides once about all that happens at one time.
+    stale: bool,
 }
 
 #[derive(Debug)]
@@ -171,17 +171,19 @@ impl HostScheduler for Edf {
     fn wake(&mut self, host: &mut Host, entity: Entity) {
         self.entities[entity.index()].woken = Time(host.now());
         self.waiting.push_back(entity);
-        self.decide(host);
+        self.stale = true;
+        if let Some(pcpu) = self.entities[entity.index()].affinity.lowest() {
+            host.reschedule(pcpu);
+        }
         self.preempt(host, entity);
     }
 
     fn block(&mut self, _: &mut Host, _: Entity, _: Pcpu) {
-        // The machine takes it to be ready until it has returned from here.
-        self.blocked = true;
+        self.stale = true;
     }
 
     fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
-        if std::mem::take(&mut self.blocked) {
+        if std::mem::take(&mut self.stale) {
             self.decide(host);
         }
         let current = host.current(pcpu);
@@ -211,7 +213,8 @@ impl HostScheduler for Edf {
 
     fn timer(&mut self, host: &mut Host, timer: SchedulerTimer) {
         if timer == DISPATCH {
-            self.decide(host);
+            self.stale = true;
+            host.reschedule(Pcpu(0));
         } else if let Ok(pcpu) = u16::try_from(timer.0) {
             // The timer is no longer armed, which says that the turn is over.
             host.reschedule(Pcpu(pcpu));
