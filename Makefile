@@ -20,10 +20,12 @@ demo: setup-vms build
 test: setup-vms setup-sim deb
 	cargo test --release --workspace --locked
 
-bench: setup-build
+bench: setup-build setup-sim
 	cargo bench --locked -p frontdesk-engine --bench engine
 	cargo bench --locked -p frontdesk-engine --bench scale
 	cargo bench --locked -p frontdesk-replay --bench replay
+	cargo bench --locked -p frontdesk-sim --bench simso
+	cargo bench --locked -p frontdesk-sim --bench kernel
 
 # Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES times here.
 CASES ?= 200000

@@ -16,7 +16,7 @@ struct Case<'a> {
 /// What SimSo says about a task set.
 #[derive(Deserialize)]
 pub(crate) struct Answer {
-    /// Wall time of the simulation.
+    /// CPU time of the simulation.
     #[allow(dead_code, reason = "for the bench")]
     pub(crate) seconds: f64,
     /// The jobs of each task.

@@ -2,7 +2,7 @@
 
 Reads a JSON list of {"scheduler": "EDF" | "RM", "duration": ticks, "tasks": [[period, execution time], ...]} from standard
 input. Each task is periodic from time 0, its deadline is the end of its period, and a job that is not done by then is
-aborted. Writes a JSON list of {"seconds": wall time of the simulation alone, "jobs": [[release, end, aborted], ...] for each
+aborted. Writes a JSON list of {"seconds": CPU time of the simulation alone, "jobs": [[release, end, aborted], ...] for each
 task}; `end` is null for a job that the end of the simulation found unfinished. All times are whole ticks.
 """
 
@@ -27,9 +27,9 @@ def run(case):
     configuration.scheduler_info.clas = f"simso.schedulers.{case['scheduler']}_mono"
     configuration.check_all()
     model = Model(configuration)
-    begun = time.perf_counter()
+    begun = time.process_time()
     model.run_model()
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     jobs = [
         [[int(job.activation_date), None if job.end_date is None else int(job.end_date), job.aborted] for job in task.jobs]
         for task in model.task_list
