@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a program, not a library")]
 
+#[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../tests/periodic/mod.rs"]
 mod periodic;
 #[path = "../tests/simso_process/mod.rs"]

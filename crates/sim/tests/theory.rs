@@ -103,11 +103,14 @@ fn cfs_shares_by_weight() {
     }
 }
 
+/// A service time of this mean.
+type Service = fn(&mut Rng, Nanos) -> Nanos;
+
 /// Pollaczek and Khinchine: the mean wait of Poisson arrivals before one server that takes them as they come.
 #[test]
 fn waits_are_those_of_m_g_1() {
     let mean = 400_000u64;
-    let services: [(&str, fn(&mut Rng, Nanos) -> Nanos, f64); 3] = [
+    let services: [(&str, Service, f64); 3] = [
         ("deterministic", |_, mean| mean, 1.0),
         ("uniform", |rng, mean| rng.uniform(0, 2 * mean), 4.0 / 3.0),
         ("exponential", |rng, mean| rng.exponential(mean), 2.0),
