@@ -1,15 +1,13 @@
 //! `frontdesk lab`.
 
 use crate::companion::{GUEST, PLUGIN, own_program};
+use crate::outputs::Outputs;
 use crate::{FAILED, IMPOSSIBLE};
-use anyhow::Context;
 use frontdesk_lab::{LabConfig, LabError, Progress};
-use frontdesk_report::Quantity;
-use frontdesk_scenario::{Outcome, Overrides, Scenario, Timeline};
+use frontdesk_scenario::{Overrides, Scenario};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -45,21 +43,8 @@ pub(crate) struct Args {
     /// Run only these arms; checks that need others are left out.
     #[arg(long, value_name = "ARM,...", value_delimiter = ',')]
     arms: Vec<String>,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the report, with its plots, as one HTML file.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write a trace of the first repeat of the last arm that ran the daemon; opens in ui.perfetto.dev.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// Write the plot of the response times as SVG.
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-    /// Write a plot that compares the arms (response, throughput, time of an operation, PBHR) as SVG.
-    #[arg(long, value_name = "FILE")]
-    svg_arms: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: Outputs,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -75,11 +60,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
         return Ok(ExitCode::from(IMPOSSIBLE));
     }
-    // Found out now rather than after minutes of measuring.
-    let outputs = [&args.json, &args.html, &args.trace, &args.svg, &args.svg_arms];
-    for path in outputs.into_iter().flatten() {
-        create(path)?;
-    }
+    args.outputs.check()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -99,55 +80,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Err(error) => return Err(error.into()),
     };
-    write_outputs(args, &outcome, &timelines)?;
+    args.outputs.write(&outcome, &timelines)?;
     let colour = std::io::stdout().is_terminal();
     println!("{}", frontdesk_report::table(&outcome, 80, colour));
     let passed = outcome.checks.iter().all(|check| check.pass);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn write_outputs(args: &Args, outcome: &Outcome, timelines: &[Timeline]) -> anyhow::Result<()> {
-    if let Some(path) = &args.json {
-        let mut file = create(path)?;
-        serde_json::to_writer_pretty(&mut file, outcome)?;
-        finish(file, path)?;
-    }
-    if let Some(path) = &args.html {
-        let mut file = create(path)?;
-        file.write_all(frontdesk_report::html(outcome, timelines)?.as_bytes())?;
-        finish(file, path)?;
-    }
-    if let Some(path) = &args.svg {
-        let mut file = create(path)?;
-        file.write_all(frontdesk_report::svg_cdf(outcome)?.as_bytes())?;
-        finish(file, path)?;
-    }
-    if let Some(path) = &args.svg_arms {
-        let mut file = create(path)?;
-        file.write_all(frontdesk_report::svg_arms(outcome, &Quantity::ALL)?.as_bytes())?;
-        finish(file, path)?;
-    }
-    if let Some(path) = &args.trace {
-        let mut file = create(path)?;
-        match timelines.last() {
-            Some(timeline) => frontdesk_report::perfetto(timeline, &mut file)?,
-            None => eprintln!("frontdesk: no arm ran the daemon, so there is nothing to trace"),
-        }
-        finish(file, path)?;
-    }
-    Ok(())
-}
-
-fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    let file = File::create(path).with_context(|| format!("can't write {}", path.display()))?;
-    Ok(BufWriter::new(file))
-}
-
-fn finish(mut file: BufWriter<File>, path: &Path) -> anyhow::Result<()> {
-    file.flush().with_context(|| format!("can't write {}", path.display()))
-}
-
-fn progress_bar() -> ProgressBar {
+pub(crate) fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));

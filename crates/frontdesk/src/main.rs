@@ -9,6 +9,7 @@ mod export;
 mod lab;
 mod list;
 mod manual;
+mod outputs;
 mod policy;
 mod record;
 mod recording;
@@ -16,6 +17,7 @@ mod replay;
 mod reserve;
 mod run;
 mod serve;
+mod sim;
 mod status;
 mod top;
 mod words;
@@ -42,6 +44,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Lab(lab::Args),
+    Sim(sim::Args),
     Doctor(doctor::Args),
     Run(run::Args),
     Status(status::Args),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         .init();
     let result = match cli.command {
         Command::Lab(args) => lab::main(&args),
+        Command::Sim(args) => sim::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),

@@ -20,7 +20,6 @@ mod machine;
 mod net;
 mod plugin_cost;
 mod replay;
-mod summary;
 mod vm;
 mod web;
 mod workload;

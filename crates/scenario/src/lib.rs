@@ -8,6 +8,8 @@ mod checks;
 mod load;
 mod outcome;
 mod scenario;
+mod sim;
+mod summary;
 mod timeline;
 mod validate;
 
@@ -17,5 +19,7 @@ pub use scenario::{
     Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser, Measure,
     Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
+pub use sim::{Credit, GuestCosts, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation};
+pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;

@@ -278,19 +278,24 @@ impl<'a> File<'a> {
     }
 }
 
-/// The values as the types take them: the policy of an arm is the scenario's, with what the arm says instead. The scenario's comes
-/// first, so that an arm is not blamed for what it inherits.
+/// The values as the types take them: the policy and the modelled machine of an arm are the scenario's, with what the arm says
+/// instead. The scenario's come first, so that an arm is not blamed for what it inherits.
 fn complete(values: &Value) -> Value {
     let Value::Table(file) = values else { return values.clone() };
-    let policy = file.get("policy").cloned().unwrap_or_else(|| Value::Table(Table::new()));
     let mut table = Table::new();
-    table.insert("policy".to_owned(), policy.clone());
+    for key in ["policy", "sim"] {
+        let common = file.get(key).cloned().unwrap_or_else(|| Value::Table(Table::new()));
+        table.insert(key.to_owned(), common);
+    }
     table.extend(file.clone());
-    let arms = table.get_mut("arms").and_then(Value::as_table_mut);
-    for (_, arm) in arms.into_iter().flat_map(Table::iter_mut) {
-        if let Some(own) = arm.get_mut("policy") {
-            let changes = std::mem::replace(own, policy.clone());
-            merge(own, changes);
+    for key in ["policy", "sim"] {
+        let common = table[key].clone();
+        let arms = table.get_mut("arms").and_then(Value::as_table_mut);
+        for (_, arm) in arms.into_iter().flat_map(Table::iter_mut) {
+            if let Some(own) = arm.get_mut(key) {
+                let changes = std::mem::replace(own, common.clone());
+                merge(own, changes);
+            }
         }
     }
     Value::Table(table)

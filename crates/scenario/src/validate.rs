@@ -51,6 +51,8 @@ impl Scenario {
             self.validate_load(&format!("load.{index}"), load)?;
         }
         validate_policy("policy", &self.policy)?;
+        let entries: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
+        self.sim.validate("sim", &entries)?;
         self.validate_arms()?;
         self.validate_checks()
     }
@@ -171,6 +173,10 @@ impl Scenario {
                 let allowed = "only in an arm with daemon = \"observe\" or \"act\"";
                 require(arm.daemon != Daemon::Off, key.as_str(), "given", allowed)?;
                 validate_policy(&key, policy)?;
+            }
+            if let Some(sim) = &arm.sim {
+                let entries: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
+                sim.validate(&format!("arms.{arm_name}.sim"), &entries)?;
             }
             for (index, stop) in arm.stop.iter().enumerate() {
                 let known = self.vms.iter().flat_map(|vm| {
@@ -300,7 +306,7 @@ fn name(key: &str, name: &str) -> Result<(), Violation> {
     require(is_name(name), key, quoted(name), "letters, digits and `-`")
 }
 
-fn range<N: PartialOrd + Display>(
+pub(crate) fn range<N: PartialOrd + Display>(
     key: impl Into<String>,
     value: N,
     allowed: RangeInclusive<N>,
@@ -309,7 +315,7 @@ fn range<N: PartialOrd + Display>(
     require(allowed.contains(&value), key, value, text)
 }
 
-fn period(
+pub(crate) fn period(
     key: impl Into<String>,
     value: Duration,
     allowed: RangeInclusive<Duration>,
@@ -332,7 +338,7 @@ pub(crate) fn require(
     }
 }
 
-fn seconds(seconds: u64) -> Duration {
+pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 

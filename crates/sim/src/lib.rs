@@ -1,0 +1,35 @@
+//! A deterministic discrete-event model of a host: physical CPUs, hypervisor schedulers, guests and devices.
+//!
+//! - [`Queue`]: timers in the total order of (time, sequence), in integer nanoseconds.
+//! - [`Machine`]: physical CPUs under a [`HostScheduler`], on which entities (vCPUs, emulator threads, a driver domain) run.
+//!   What they do when they run is told by a [`Work`].
+//! - Schedulers: [`Credit`], Xen's.
+
+#![forbid(unsafe_code)]
+
+mod credit;
+mod disk;
+mod feed;
+mod guest;
+mod machine;
+mod network;
+mod program;
+mod queue;
+mod rng;
+mod run;
+mod scheduler;
+mod sweep;
+mod trace;
+mod workload;
+mod world;
+
+pub use credit::Credit;
+pub use machine::{Fault, Flow, Machine, Work};
+pub use queue::{NEVER, Nanos, Queue, Timer};
+pub use rng::Rng;
+pub use run::{Run, outcome, run};
+pub use scheduler::{
+    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, edf, eevdf,
+};
+pub use sweep::{Simulated, simulate};
+pub use world::SimError;
