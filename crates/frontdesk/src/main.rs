@@ -12,6 +12,7 @@ mod policy;
 mod record;
 mod recording;
 mod replay;
+mod reproduce;
 mod run;
 mod sim;
 mod status;
@@ -41,6 +42,7 @@ struct Cli {
 enum Command {
     Lab(lab::Args),
     Sim(sim::Args),
+    Reproduce(reproduce::Args),
     Doctor(doctor::Args),
     Run(run::Args),
     Status(status::Args),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Lab(args) => lab::main(&args),
         Command::Sim(args) => sim::main(&args),
+        Command::Reproduce(args) => reproduce::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),
