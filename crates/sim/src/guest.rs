@@ -103,6 +103,8 @@ pub(crate) struct Guest {
     spaces: u64,
     pub(crate) now: Nanos,
     pub(crate) effects: Vec<Effect>,
+    /// It has just left the guest to notify somebody, who may preempt it before it goes on.
+    exits: bool,
 }
 
 /// [`GuestCosts`] in nanoseconds.
@@ -155,6 +157,7 @@ impl Guest {
             spaces: 0,
             now: 0,
             effects: Vec::new(),
+            exits: false,
         }
     }
 
@@ -227,9 +230,10 @@ impl Guest {
     /// Does what happens on a vCPU now. The caller takes the [`effects`](Guest::effects) afterwards.
     pub(crate) fn reached(&mut self, vcpu: usize, now: Nanos) -> Flow {
         self.now = now;
+        self.exits = false;
         loop {
             let cpu = &mut self.cpus[vcpu];
-            if cpu.kernel > 0 {
+            if cpu.kernel > 0 || self.exits {
                 return Flow::Continue;
             }
             if let Some(interrupt) = cpu.working.take() {
@@ -341,3 +345,6 @@ impl Guest {
         stuck.into_iter().map(|task| (task, waits(task))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,7 +45,7 @@ impl Guest {
                 self.cpus[vcpu].current = None;
                 return true;
             }
-            if self.cpus[vcpu].reschedule {
+            if self.cpus[vcpu].reschedule || self.exits {
                 return true;
             }
         }
@@ -86,15 +86,18 @@ impl Guest {
             }
             Step::Reply => {
                 if let Some(packet) = state.request.take() {
+                    self.exits = true;
                     self.effects.push(Effect::Reply { vcpu, packet });
                 }
                 None
             }
             Step::Read { bytes, sequential } => {
+                self.exits = true;
                 self.effects.push(Effect::Disk { vcpu, task, bytes, sequential, write: false });
                 Some(Waits::Disk)
             }
             Step::Write { bytes } => {
+                self.exits = true;
                 self.effects.push(Effect::Disk { vcpu, task, bytes, sequential: true, write: true });
                 None
             }
@@ -104,16 +107,19 @@ impl Guest {
                 None
             }
             Step::Display { gpu } => {
+                self.exits = true;
                 self.effects.push(Effect::Frame { vcpu, task, gpu });
                 (gpu > 0).then_some(Waits::Gpu)
             }
             Step::Play { period } => {
+                self.exits = true;
                 self.effects.push(Effect::Sound { vcpu, task, period });
                 Some(Waits::Sound)
             }
             Step::Done { bytes } => {
                 let workload = state.workload;
                 if let Some(packet) = state.request.take_if(|_| bytes > 0) {
+                    self.exits = true;
                     self.effects.push(Effect::Took { vcpu, packet });
                 }
                 self.effects.push(Effect::Done { workload, bytes });
