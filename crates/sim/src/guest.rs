@@ -41,7 +41,7 @@ pub(crate) enum Effect {
     /// A task is to be woken at a time.
     Arm { task: usize, at: Nanos },
     /// An I/O-bound task woke from its I/O.
-    Woke { task: usize },
+    Woke,
     /// A task did an operation, of so many bytes.
     Done { workload: usize, bytes: u32 },
     /// A task answered.
@@ -54,8 +54,6 @@ pub(crate) enum Effect {
     Frame { vcpu: usize, task: usize, gpu: Nanos },
     /// A task gave the sound card something to play.
     Sound { vcpu: usize, task: usize, period: Nanos },
-    /// A task began a period of its [`Step::Receive`], with answers or without.
-    Shifted { task: usize, io: bool },
 }
 
 /// A vCPU as its kernel sees it.

@@ -61,7 +61,7 @@ impl Guest {
                 return None;
             }
             Step::End => return Some(Waits::Nothing),
-            Step::Receive { socket, shift } => return self.receive(vcpu, task, socket, shift),
+            Step::Receive { socket, shift } => return self.receive(task, socket, shift),
             Step::Wait { channel, messages } => {
                 let channel_state = &mut self.channels[channel];
                 state.advance();
@@ -136,22 +136,13 @@ impl Guest {
         }
     }
 
-    fn receive(
-        &mut self,
-        vcpu: usize,
-        task: usize,
-        socket: usize,
-        shift: Option<(Nanos, usize)>,
-    ) -> Option<Waits> {
-        let _ = vcpu;
+    fn receive(&mut self, task: usize, socket: usize, shift: Option<(Nanos, usize)>) -> Option<Waits> {
         if let Some((period, elsewhere)) = shift {
             let number = self.now / period.max(1);
             if number % 2 == 1 {
-                self.effects.push(Effect::Shifted { task, io: false });
                 self.tasks[task].jump(elsewhere);
                 return None;
             }
-            self.effects.push(Effect::Shifted { task, io: true });
         }
         if let Some(packet) = self.sockets[socket].backlog.pop_front() {
             self.tasks[task].request = Some(packet);
