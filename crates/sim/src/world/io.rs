@@ -19,7 +19,6 @@ pub(super) enum Job {
         packet: Packet,
     },
     PacketOut {
-        vm: usize,
         client: u32,
     },
     BlockIn {
