@@ -87,7 +87,7 @@ impl Bench {
             let spec = GroupSpec { weight: *weight, cap: *cap, driver: index == 0 };
             let group = machine.add_group(spec).unwrap();
             let affinity = PcpuSet::first(pcpus);
-            machine.add_entity(EntitySpec { group, affinity, nice: 0 }).unwrap();
+            machine.add_entity(EntitySpec { group, affinity, nice: 0, emulator: false }).unwrap();
         }
         machine.start();
         Bench { machine, credit, work: Told::default() }
