@@ -15,6 +15,7 @@ mod record;
 mod recording;
 mod replay;
 mod reserve;
+mod reproduce;
 mod run;
 mod serve;
 mod sim;
@@ -45,6 +46,7 @@ struct Cli {
 enum Command {
     Lab(lab::Args),
     Sim(sim::Args),
+    Reproduce(reproduce::Args),
     Doctor(doctor::Args),
     Run(run::Args),
     Status(status::Args),
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Lab(args) => lab::main(&args),
         Command::Sim(args) => sim::main(&args),
+        Command::Reproduce(args) => reproduce::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),

@@ -41,7 +41,7 @@ pub(crate) enum Effect {
     /// A task is to be woken at a time.
     Arm { task: usize, at: Nanos },
     /// An I/O-bound task woke from its I/O.
-    Woke { task: usize },
+    Woke,
     /// A task did an operation, of so many bytes.
     Done { workload: usize, bytes: u32 },
     /// A task answered.
@@ -54,8 +54,6 @@ pub(crate) enum Effect {
     Frame { vcpu: usize, task: usize, gpu: Nanos },
     /// A task gave the sound card something to play.
     Sound { vcpu: usize, task: usize, period: Nanos },
-    /// A task began a period of its [`Step::Receive`], with answers or without.
-    Shifted { task: usize, io: bool },
 }
 
 /// A vCPU as its kernel sees it.
@@ -103,6 +101,8 @@ pub(crate) struct Guest {
     spaces: u64,
     pub(crate) now: Nanos,
     pub(crate) effects: Vec<Effect>,
+    /// It has just left the guest to notify somebody, who may preempt it before it goes on.
+    exits: bool,
 }
 
 /// [`GuestCosts`] in nanoseconds.
@@ -155,6 +155,7 @@ impl Guest {
             spaces: 0,
             now: 0,
             effects: Vec::new(),
+            exits: false,
         }
     }
 
@@ -227,9 +228,10 @@ impl Guest {
     /// Does what happens on a vCPU now. The caller takes the [`effects`](Guest::effects) afterwards.
     pub(crate) fn reached(&mut self, vcpu: usize, now: Nanos) -> Flow {
         self.now = now;
+        self.exits = false;
         loop {
             let cpu = &mut self.cpus[vcpu];
-            if cpu.kernel > 0 {
+            if cpu.kernel > 0 || self.exits {
                 return Flow::Continue;
             }
             if let Some(interrupt) = cpu.working.take() {
@@ -341,3 +343,6 @@ impl Guest {
         stuck.into_iter().map(|task| (task, waits(task))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

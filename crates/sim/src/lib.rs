@@ -3,7 +3,8 @@
 //! - [`Queue`]: timers in the total order of (time, sequence), in integer nanoseconds.
 //! - [`Machine`]: physical CPUs under a [`HostScheduler`], on which entities (vCPUs, emulator threads, a driver domain) run.
 //!   What they do when they run is told by a [`Work`].
-//! - Schedulers: [`Credit`], Xen's.
+//! - Schedulers: [`Credit`] is Xen's; [`eevdf`] and [`cfs`] are Linux'; [`edf`] is the engine's reservation dispatcher.
+//! - [`run`] runs an arm of a scenario, [`simulate`] whole scenarios on several threads. Guests' tasks are programs of [`Step`]s.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +25,9 @@ mod workload;
 mod world;
 
 pub use credit::Credit;
+pub use disk::{Class, Request};
 pub use machine::{Fault, Flow, Machine, Work};
+pub use program::{Packet, Step, Waits};
 pub use queue::{NEVER, Nanos, Queue, Timer};
 pub use rng::Rng;
 pub use run::{Run, outcome, run};

@@ -22,6 +22,10 @@ pub struct Run {
     pub driver_cpu: Option<f64>,
     /// From each packet pending for a VM until it ran, in milliseconds, by VM (TAVS Figure 4(b)).
     pub delivery_ms: IndexMap<String, Vec<f64>>,
+    /// Frames seen, by VM, of those that showed some.
+    pub frames: IndexMap<String, u64>,
+    /// Periods in which the sound card had nothing to play, by VM, of those in which that happened.
+    pub underruns: IndexMap<String, u64>,
     /// Things that happened in the whole run.
     pub happened: u64,
 }
@@ -159,11 +163,17 @@ fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {
     let delivery = vms.iter().zip(&measured.delivery).filter(|(_, samples)| !samples.is_empty());
     let delivery =
         delivery.map(|(vm, samples)| (vm.clone(), samples.iter().map(|sample| millis(*sample)).collect()));
+    let counted = |counts: &[u64]| {
+        let counts = vms.iter().zip(counts).filter(|(_, count)| **count > 0);
+        counts.map(|(vm, count)| (vm.clone(), *count)).collect()
+    };
     Run {
         repeat,
         timeline: None,
         driver_cpu: measured.driver_cpu.map(|cpu| seconds(cpu) / seconds(measured.time)),
         delivery_ms: delivery.collect(),
+        frames: counted(&measured.frames),
+        underruns: counted(&measured.underruns),
         happened: measured.happened,
     }
 }

@@ -38,8 +38,7 @@ fn is_io_bound(kind: &WorkloadKind) -> bool {
 }
 
 /// Whether the workloads of a VM tell each wake-up from I/O, as far as they do I/O, and some are I/O-bound.
-pub(crate) fn knows_wakes(scenario: &Scenario, arm: &Arm, vm: &Vm) -> bool {
-    let _ = scenario;
+pub(crate) fn knows_wakes(arm: &Arm, vm: &Vm) -> bool {
     let running = || vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
     let tells = |kind: &WorkloadKind| {
         matches!(

@@ -192,13 +192,10 @@ impl World {
                 self.interrupt(machine, vm, to, Interrupt::Reschedule);
             }
             Effect::Arm { task, at } => machine.arm(self.vms[vm].timers[task], at),
-            Effect::Woke { task } => {
-                let _ = task;
-                self.measure.woke(vm, now);
-            }
+            Effect::Woke => self.measure.woke(vm, now),
             Effect::Done { workload, bytes } => self.measure.done(vm, workload, bytes, now),
             Effect::Reply { vcpu, packet } | Effect::Took { vcpu, packet } => {
-                self.ask(machine, vm, vcpu, Job::PacketOut { vm, client: packet.client });
+                self.ask(machine, vm, vcpu, Job::PacketOut { client: packet.client });
             }
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
                 self.requests += 1;
@@ -215,7 +212,6 @@ impl World {
             }
             Effect::Frame { vcpu, task, gpu } => self.frame(machine, vm, vcpu, task, gpu),
             Effect::Sound { vcpu, task, period } => self.play(machine, vm, vcpu, task, period),
-            Effect::Shifted { .. } => {}
         }
     }
 

@@ -84,7 +84,7 @@ impl Guest {
             self.effects.push(Effect::Resume { vcpu });
         }
         if std::mem::take(&mut task.woken) && task.io_bound {
-            self.effects.push(Effect::Woke { task: next });
+            self.effects.push(Effect::Woke);
         }
         true
     }

@@ -45,7 +45,7 @@ impl Guest {
                 self.cpus[vcpu].current = None;
                 return true;
             }
-            if self.cpus[vcpu].reschedule {
+            if self.cpus[vcpu].reschedule || self.exits {
                 return true;
             }
         }
@@ -61,7 +61,7 @@ impl Guest {
                 return None;
             }
             Step::End => return Some(Waits::Nothing),
-            Step::Receive { socket, shift } => return self.receive(vcpu, task, socket, shift),
+            Step::Receive { socket, shift } => return self.receive(task, socket, shift),
             Step::Wait { channel, messages } => {
                 let channel_state = &mut self.channels[channel];
                 state.advance();
@@ -86,15 +86,18 @@ impl Guest {
             }
             Step::Reply => {
                 if let Some(packet) = state.request.take() {
+                    self.exits = true;
                     self.effects.push(Effect::Reply { vcpu, packet });
                 }
                 None
             }
             Step::Read { bytes, sequential } => {
+                self.exits = true;
                 self.effects.push(Effect::Disk { vcpu, task, bytes, sequential, write: false });
                 Some(Waits::Disk)
             }
             Step::Write { bytes } => {
+                self.exits = true;
                 self.effects.push(Effect::Disk { vcpu, task, bytes, sequential: true, write: true });
                 None
             }
@@ -104,16 +107,19 @@ impl Guest {
                 None
             }
             Step::Display { gpu } => {
+                self.exits = true;
                 self.effects.push(Effect::Frame { vcpu, task, gpu });
                 (gpu > 0).then_some(Waits::Gpu)
             }
             Step::Play { period } => {
+                self.exits = true;
                 self.effects.push(Effect::Sound { vcpu, task, period });
                 Some(Waits::Sound)
             }
             Step::Done { bytes } => {
                 let workload = state.workload;
                 if let Some(packet) = state.request.take_if(|_| bytes > 0) {
+                    self.exits = true;
                     self.effects.push(Effect::Took { vcpu, packet });
                 }
                 self.effects.push(Effect::Done { workload, bytes });
@@ -130,22 +136,13 @@ impl Guest {
         }
     }
 
-    fn receive(
-        &mut self,
-        vcpu: usize,
-        task: usize,
-        socket: usize,
-        shift: Option<(Nanos, usize)>,
-    ) -> Option<Waits> {
-        let _ = vcpu;
+    fn receive(&mut self, task: usize, socket: usize, shift: Option<(Nanos, usize)>) -> Option<Waits> {
         if let Some((period, elsewhere)) = shift {
             let number = self.now / period.max(1);
             if number % 2 == 1 {
-                self.effects.push(Effect::Shifted { task, io: false });
                 self.tasks[task].jump(elsewhere);
                 return None;
             }
-            self.effects.push(Effect::Shifted { task, io: true });
         }
         if let Some(packet) = self.sockets[socket].backlog.pop_front() {
             self.tasks[task].request = Some(packet);

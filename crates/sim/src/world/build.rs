@@ -182,7 +182,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 (0, None)
             };
             world.measure.entities.push(own);
-            world.measure.knows_wakes.push(workload::knows_wakes(scenario, arm, entry));
+            world.measure.knows_wakes.push(workload::knows_wakes(arm, entry));
             targets.push(Target {
                 group,
                 vcpus: entities.clone(),

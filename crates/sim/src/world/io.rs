@@ -19,7 +19,6 @@ pub(super) enum Job {
         packet: Packet,
     },
     PacketOut {
-        vm: usize,
         client: u32,
     },
     BlockIn {
@@ -161,7 +160,7 @@ impl World {
                 self.measure.notified(vm, machine.now());
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
             }
-            Job::PacketOut { client, .. } => {
+            Job::PacketOut { client } => {
                 let now = machine.now();
                 let Some(state) = self.clients.get_mut(client as usize) else { return };
                 let timer = state.timer;
