@@ -392,7 +392,7 @@ fn note_10_the_queue_is_sorted_by_the_tick_after_an_accounting() {
 
 #[test]
 fn note_11_stealing_is_only_for_strictly_higher_priority_from_the_next_pcpu() {
-    let mut credit = Bench::new(exact(), 3, &vec![(256, None); 9]);
+    let mut credit = Bench::new(exact(), 3, &[(256, None); 9]);
     (0..9).for_each(|entity| credit.wake(entity));
     let shared = credit.credit.clone();
     let mut scheduler = shared.get();

@@ -67,7 +67,9 @@ fn an_interrupt_waits_until_the_vcpu_runs() {
 #[test]
 fn hogs_share_a_vcpu_by_time_slices() {
     let mut guest = Guest::new(1, &GuestCosts::default());
-    (0..3).for_each(|number| drop(guest.add_task(number, &[Step::Compute(NEVER)], false)));
+    (0..3).for_each(|number| {
+        guest.add_task(number, &[Step::Compute(NEVER)], false);
+    });
     run(&mut guest, 0, 0, 900 * MS);
     let used: Vec<_> = guest.tasks.iter().map(|task| task.vruntime / MS).collect();
     assert!(used.iter().all(|used| (290..=305).contains(used)), "{used:?}");
