@@ -4,10 +4,10 @@ use crate::companion::{GUEST, PLUGIN, own_program};
 use crate::outputs::Outputs;
 use crate::{FAILED, IMPOSSIBLE};
 use frontdesk_lab::{LabConfig, LabError, Progress};
-use frontdesk_scenario::{Overrides, Scenario};
+use frontdesk_scenario::{Outcome, Overrides, Scenario, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -55,36 +55,45 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         arms: args.arms.clone(),
     };
     let scenario = Scenario::load(&args.scenario, &overrides)?;
-    let missing = crate::doctor::missing();
-    if !missing.is_empty() {
-        eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
-        return Ok(ExitCode::from(IMPOSSIBLE));
-    }
     args.outputs.check()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let config = LabConfig { guest: GUEST.find()?, plugin: PLUGIN.find()?, frontdesk: own_program()?, stop };
-    let bar = progress_bar();
-    let result = frontdesk_lab::run(&scenario, &config, &|progress| show(&bar, progress));
-    bar.finish_and_clear();
-    let (outcome, timelines) = match result {
+    let (outcome, timelines) = match measure(&args.scenario, &scenario)? {
         Ok(result) => result,
-        Err(LabError::Interrupted) => {
-            eprintln!("frontdesk: interrupted; everything that the run started has been removed");
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-        Err(LabError::Scenario(violation)) => {
-            anyhow::bail!("{}: {violation}", args.scenario.display());
-        }
-        Err(error) => return Err(error.into()),
+        Err(status) => return Ok(status),
     };
     args.outputs.write(&outcome, &timelines)?;
     let colour = std::io::stdout().is_terminal();
     println!("{}", frontdesk_report::table(&outcome, 80, colour));
     let passed = outcome.checks.iter().all(|check| check.pass);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Runs a scenario on real VMs. The inner error is an exit status: what is to be said about it has been.
+pub(crate) fn measure(
+    path: &Path,
+    scenario: &Scenario,
+) -> anyhow::Result<Result<(Outcome, Vec<Timeline>), ExitCode>> {
+    let missing = crate::doctor::missing();
+    if !missing.is_empty() {
+        eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
+        return Ok(Err(ExitCode::from(IMPOSSIBLE)));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let config = LabConfig { guest: GUEST.find()?, plugin: PLUGIN.find()?, frontdesk: own_program()?, stop };
+    let bar = progress_bar();
+    let result = frontdesk_lab::run(scenario, &config, &|progress| show(&bar, progress));
+    bar.finish_and_clear();
+    match result {
+        Ok(result) => Ok(Ok(result)),
+        Err(LabError::Interrupted) => {
+            eprintln!("frontdesk: interrupted; everything that the run started has been removed");
+            Ok(Err(ExitCode::from(INTERRUPTED)))
+        }
+        Err(LabError::Scenario(violation)) => anyhow::bail!("{}: {violation}", path.display()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 pub(crate) fn progress_bar() -> ProgressBar {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod companion;
+mod compare;
 mod connect;
 mod doctor;
 mod export;
@@ -46,6 +47,7 @@ struct Cli {
 enum Command {
     Lab(lab::Args),
     Sim(sim::Args),
+    Compare(compare::Args),
     Reproduce(reproduce::Args),
     Doctor(doctor::Args),
     Run(run::Args),
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Lab(args) => lab::main(&args),
         Command::Sim(args) => sim::main(&args),
+        Command::Compare(args) => compare::main(&args),
         Command::Reproduce(args) => reproduce::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => run::main(&args),

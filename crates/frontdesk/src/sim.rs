@@ -3,6 +3,7 @@
 use crate::FAILED;
 use crate::lab::progress_bar;
 use crate::outputs::{Outputs, create, finish};
+use anyhow::Context;
 use comfy_table::{Table, presets};
 use frontdesk_scenario::{Outcome, Overrides, Scenario};
 use frontdesk_sim::simulate;
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// Threads; as many as there are CPUs if left out.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Write a line for each point of the sweeps, arm, repeat and VM as CSV.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
     #[command(flatten)]
     outputs: Outputs,
 }
@@ -74,9 +78,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     });
     let scenarios: Vec<Scenario> = scenarios.collect::<Result<_, _>>()?;
     if scenarios.len() > 1 && !args.outputs.only_json() {
-        anyhow::bail!("with --sweep there is more than one result: only --json can be written");
+        anyhow::bail!("with --sweep there is more than one result: only --json and --csv can be written");
     }
     args.outputs.check()?;
+    args.csv.iter().try_for_each(|path| create(path).map(drop))?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     let bar = progress_bar();
     let show = |done: usize, total: usize| {
@@ -91,6 +96,16 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         let at = at.map(|point| format!(" with {}", point.join(", "))).unwrap_or_default();
         anyhow::Error::new(error).context(format!("{}{at}", args.scenario.display()))
     })?;
+    if let Some(path) = &args.csv {
+        let mut file = create(path)?;
+        let lines = points.iter().zip(&simulated).map(|(set, simulated)| {
+            let set = args.set.iter().chain(set).filter_map(|assignment| assignment.split_once('='));
+            (set.collect(), &simulated.outcome)
+        });
+        frontdesk_report::csv(&lines.collect::<Vec<_>>(), &mut file)
+            .with_context(|| format!("can't write {}", path.display()))?;
+        finish(file, path)?;
+    }
     if let [only] = simulated.as_slice() {
         args.outputs.write(&only.outcome, &only.timelines)?;
         println!("{}", frontdesk_report::table(&only.outcome, 80, std::io::stdout().is_terminal()));

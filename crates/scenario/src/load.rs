@@ -1,6 +1,6 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
-use crate::scenario::{Scenario, Subject};
+use crate::scenario::{Scenario, Subject, WorkloadKind};
 use crate::validate::{Violation, one_of};
 use serde_path_to_error::Segment;
 use std::fmt;
@@ -148,6 +148,7 @@ impl Scenario {
             file.change(format!("--duration {duration}"), &format!("duration={duration}"))?;
         }
         let mut scenario = file.deserialise()?;
+        scenario.find_files(path.parent().unwrap_or(Path::new("")));
         scenario.validate().map_err(|violation| ScenarioError::Value {
             place: file.place(&file.keys(&violation.key)),
             violation: Box::new(violation),
@@ -160,6 +161,15 @@ impl Scenario {
             })?;
         }
         Ok(scenario)
+    }
+
+    /// Files that workloads name are relative to the scenario's folder.
+    fn find_files(&mut self, folder: &Path) {
+        for workload in self.vms.iter_mut().flat_map(|vm| &mut vm.workloads) {
+            if let WorkloadKind::RtApp { file } = &mut workload.kind {
+                *file = folder.join(&*file);
+            }
+        }
     }
 
     /// Leaves only some arms, and the checks that need no other. The error is the unknown arm and a message.

@@ -14,6 +14,10 @@ pub struct Sim {
     /// Physical CPUs, 1 to 128; as many as `host.vm_cpus` if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcpus: Option<u16>,
+    /// CPUs of the host, `pcpus` among them: the slices of Linux's schedulers grow with their number. 1 to 1024; with `pcpus` as many, else
+    /// those that `host` names, if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_cpus: Option<u16>,
     /// Parameters of `scheduler = "credit"`.
     pub credit: Credit,
     /// Reservations of the VMs of an entry, with `scheduler = "edf"`. Those without share what is left.
@@ -41,6 +45,7 @@ impl Default for Sim {
         Sim {
             scheduler: Scheduler::default(),
             pcpus: None,
+            host_cpus: None,
             credit: Credit::default(),
             reservations: IndexMap::new(),
             io_path: IoPath::default(),
@@ -91,6 +96,11 @@ pub struct HostCosts {
     /// not preempted by the vCPU that it wakes. Otherwise they are two.
     #[serde(with = "humantime_serde")]
     pub block: Duration,
+    /// A timer of a guest, with `io_path = "emulator"`.
+    #[serde(with = "humantime_serde")]
+    pub timer: Duration,
+    /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of the logarithm. 0 to 2.
+    pub spread: f64,
 }
 
 impl Default for HostCosts {
@@ -103,6 +113,8 @@ impl Default for HostCosts {
             block_done: Duration::from_micros(20),
             media: Duration::from_micros(100),
             block: Duration::from_micros(5),
+            timer: Duration::from_micros(20),
+            spread: 0.0,
         }
     }
 }
@@ -141,6 +153,10 @@ pub struct GuestCosts {
     /// A run of a program of the Debian system, of which nothing else is known.
     #[serde(with = "humantime_serde")]
     pub program: Duration,
+    /// Period of the clock tick of vCPUs that are not idle, with `io_path = "emulator"`: a thread of the emulator keeps that time, and each
+    /// tick makes it run. 0 s: none. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub tick: Duration,
     /// The longest time slice of the guests' scheduler; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub slice: Duration,
@@ -164,6 +180,7 @@ impl Default for GuestCosts {
             message: Duration::from_micros(2),
             frame: Duration::from_millis(1),
             program: Duration::from_millis(100),
+            tick: Duration::ZERO,
             slice: Duration::from_millis(3),
             granularity: Duration::from_millis(1),
             sees_stolen_time: true,
@@ -299,6 +316,8 @@ impl Sim {
         let at = |field: &str| format!("{key}.{field}");
         let second = Duration::ZERO..=seconds(1);
         range(at("pcpus"), self.pcpus.unwrap_or(1), 1..=128)?;
+        range(at("host_cpus"), self.host_cpus.unwrap_or(1), 1..=1024)?;
+        range(at("costs.spread"), self.costs.spread, 0.0..=2.0)?;
         range(at("driver_weight"), self.driver_weight, 1..=262_144)?;
         period(at("decision_latency"), self.decision_latency, second.clone())?;
         let Credit { tick, slice_ticks, accounting_ticks, timer_slop, .. } = self.credit;
@@ -319,6 +338,7 @@ impl Sim {
             ("costs.block_done", costs.block_done),
             ("costs.media", costs.media),
             ("costs.block", costs.block),
+            ("costs.timer", costs.timer),
             ("guest.interrupt", guest.interrupt),
             ("guest.receive", guest.receive),
             ("guest.send", guest.send),
@@ -329,6 +349,7 @@ impl Sim {
             ("guest.message", guest.message),
             ("guest.frame", guest.frame),
             ("guest.program", guest.program),
+            ("guest.tick", guest.tick),
             ("guest.granularity", guest.granularity),
             ("network.latency", self.network.latency),
             ("disk.seek", self.disk.seek),

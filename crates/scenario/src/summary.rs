@@ -269,7 +269,10 @@ pub fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
             | WorkloadKind::Storm { .. } => true,
             WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => *cost >= LONG_COST,
             WorkloadKind::Program { repeat, cold, .. } => *repeat && !cold,
-            WorkloadKind::Shift { .. } | WorkloadKind::ReadFiles | WorkloadKind::Sink { .. } => false,
+            WorkloadKind::Shift { .. }
+            | WorkloadKind::ReadFiles
+            | WorkloadKind::Sink { .. }
+            | WorkloadKind::RtApp { .. } => false,
         })
     });
     wants.flat_map(Vm::names).collect()

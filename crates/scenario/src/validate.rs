@@ -72,6 +72,18 @@ impl Scenario {
             let here = cpus.iter().all(|cpu| cpus_online.contains(cpu));
             require(here, key, format!("{cpus:?}"), format!("the CPUs of this machine, {cpus_online:?}"))?;
         }
+        for vm in &self.vms {
+            for workload in &vm.workloads {
+                let real = !matches!(workload.kind, WorkloadKind::RtApp { .. });
+                let key = format!("vm.{}.workloads.{}.run", vm.name, workload.name);
+                require(
+                    real,
+                    key,
+                    quoted("rt-app"),
+                    "what the lab's guests have a program for; files of rt-app only the simulator runs",
+                )?;
+            }
+        }
         let mut left = mem_available_mib;
         for vm in &self.vms {
             let each = u64::from(vm.memory_mib) + QEMU_MIB;
@@ -274,6 +286,7 @@ fn validate_workloads(vm: &Vm) -> Result<(), Violation> {
             WorkloadKind::Hog
             | WorkloadKind::Sink { .. }
             | WorkloadKind::Churn
+            | WorkloadKind::RtApp { .. }
             | WorkloadKind::Storm { .. } => {}
         }
     }

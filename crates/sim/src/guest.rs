@@ -7,7 +7,7 @@ mod schedule;
 mod syscall;
 
 use crate::machine::Flow;
-use crate::program::{Packet, State, Step, Task, Waits};
+use crate::program::{Affinity, Class, Packet, State, Step, Task, Waits};
 use crate::queue::{NEVER, Nanos};
 use frontdesk_engine::TaskId;
 use frontdesk_scenario::GuestCosts;
@@ -23,6 +23,8 @@ pub(crate) enum Interrupt {
         task: usize,
         io: bool,
     },
+    /// The clock tick.
+    Tick,
     /// Another vCPU has put a task on this one's queue.
     Reschedule,
 }
@@ -97,6 +99,8 @@ pub(crate) struct Guest {
     pub(crate) tasks: Vec<Task>,
     pub(crate) channels: Vec<Channel>,
     pub(crate) sockets: Vec<Socket>,
+    /// When each timer of programs expired last, or was found to have.
+    pub(crate) timers: Vec<Option<Nanos>>,
     /// Address spaces that were made.
     spaces: u64,
     pub(crate) now: Nanos,
@@ -152,6 +156,7 @@ impl Guest {
             tasks: Vec::new(),
             channels: Vec::new(),
             sockets: Vec::new(),
+            timers: Vec::new(),
             spaces: 0,
             now: 0,
             effects: Vec::new(),
@@ -162,9 +167,26 @@ impl Guest {
     /// Adds a task that starts at once, on the vCPU with the fewest. Returns its number.
     pub(crate) fn add_task(&mut self, workload: usize, program: &[Step], io_bound: bool) -> usize {
         let space = self.new_space();
+        self.start(Task { io_bound, ..Task::new(workload, program, space) })
+    }
+
+    /// Adds a task of a class that may use some vCPUs only.
+    pub(crate) fn add_task_of(
+        &mut self,
+        workload: usize,
+        program: &[Step],
+        class: Class,
+        affinity: Affinity,
+    ) {
+        let space = self.new_space();
+        self.start(Task { class, affinity, ..Task::new(workload, program, space) });
+    }
+
+    fn start(&mut self, task: Task) -> usize {
         let number = self.tasks.len();
-        let least = (0..self.cpus.len()).min_by_key(|cpu| self.cpus[*cpu].ready.len()).unwrap_or(0);
-        self.tasks.push(Task { io_bound, vcpu: least, ..Task::new(workload, program, space) });
+        let allowed = (0..self.cpus.len()).filter(|cpu| task.affinity.contains(*cpu));
+        let least = allowed.min_by_key(|cpu| self.cpus[*cpu].ready.len()).unwrap_or(0);
+        self.tasks.push(Task { vcpu: least, ..task });
         self.cpus[least].ready.push(number);
         number
     }
@@ -189,6 +211,11 @@ impl Guest {
     pub(crate) fn wants(&self, vcpu: usize) -> bool {
         let cpu = &self.cpus[vcpu];
         cpu.current.is_some() || !cpu.ready.is_empty() || !cpu.pending.is_empty() || cpu.working.is_some()
+    }
+
+    /// Whether a vCPU has nothing to do until it is interrupted.
+    pub(crate) fn is_idle(&self, vcpu: usize) -> bool {
+        self.cpus[vcpu].halted
     }
 
     /// A vCPU has run for so long.
@@ -245,8 +272,8 @@ impl Guest {
                 let cpu = &mut self.cpus[vcpu];
                 cpu.working = Some(interrupt);
                 cpu.kernel = match interrupt {
-                    Interrupt::Packet(_) => self.costs.receive,
-                    Interrupt::Wake { .. } | Interrupt::Reschedule => self.costs.interrupt,
+                    Interrupt::Packet(packet) => packet.cost(self.costs.receive),
+                    Interrupt::Wake { .. } | Interrupt::Tick | Interrupt::Reschedule => self.costs.interrupt,
                 };
                 continue;
             }
@@ -289,6 +316,7 @@ impl Guest {
                 }
                 self.wake(vcpu, task, io);
             }
+            Interrupt::Tick => {}
             Interrupt::Reschedule => self.cpus[vcpu].reschedule = true,
         }
     }
@@ -312,13 +340,15 @@ impl Guest {
             .filter(|task| matches!(self.tasks[*task].state, State::Blocked(Waits::Messages { .. })))
             .collect();
         loop {
-            let sends = |task: usize, channel: usize| {
+            let sends = |step: &Step, channel: usize| match step {
+                Step::Send { channel: own, .. } | Step::Signal { channel: own, .. } => *own == channel,
+                Step::WaitSignal { mutex, .. } => *mutex == Some(channel),
+                _ => false,
+            };
+            let feeds = |task: usize, channel: usize| {
                 let ended = self.tasks[task].state == State::Blocked(Waits::Nothing);
                 let program = self.tasks[task].program.iter();
-                !ended
-                    && program
-                        .into_iter()
-                        .any(|step| matches!(step, Step::Send { channel: c, .. } if *c == channel))
+                !ended && program.into_iter().any(|step| sends(step, channel))
             };
             let before = stuck.len();
             let kept: Vec<usize> = stuck
@@ -328,7 +358,7 @@ impl Guest {
                     let State::Blocked(Waits::Messages { channel }) = self.tasks[*task].state else {
                         return false;
                     };
-                    (0..self.tasks.len()).all(|other| stuck.contains(&other) || !sends(other, channel))
+                    (0..self.tasks.len()).all(|other| stuck.contains(&other) || !feeds(other, channel))
                 })
                 .collect();
             stuck = kept;

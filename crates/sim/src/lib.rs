@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calibrate;
 mod credit;
 mod disk;
 mod feed;
@@ -17,6 +18,7 @@ mod network;
 mod program;
 mod queue;
 mod rng;
+mod rtapp;
 mod run;
 mod scheduler;
 mod sweep;
@@ -24,15 +26,18 @@ mod trace;
 mod workload;
 mod world;
 
+pub use calibrate::{Calibration, CalibrationError, calibrate};
 pub use credit::Credit;
 pub use disk::{Class, Request};
 pub use machine::{Fault, Flow, Machine, Work};
 pub use program::{Packet, Step, Waits};
 pub use queue::{NEVER, Nanos, Queue, Timer};
 pub use rng::Rng;
+pub use rtapp::RtAppError;
 pub use run::{Run, outcome, run};
 pub use scheduler::{
-    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, edf, eevdf,
+    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, cfs_on,
+    edf, eevdf, eevdf_on,
 };
 pub use sweep::{Simulated, simulate};
 pub use world::SimError;

@@ -98,6 +98,18 @@ impl Client {
         }
     }
 
+    /// What handling its next packet costs, in thousandths of the average: its logarithm is normally distributed.
+    pub(crate) fn effort(&mut self, spread: f64) -> u32 {
+        if spread == 0.0 {
+            return 1_000;
+        }
+        // The mean of what is distributed like this is 1.
+        let logarithm = spread * self.rng.normal() - spread * spread / 2.0;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Between e^-14 and e^10.
+        let effort = (1_000.0 * logarithm.exp()) as u32;
+        effort.max(1)
+    }
+
     /// When it begins.
     pub(crate) fn start(&mut self, now: Nanos) -> Nanos {
         match self.kind {

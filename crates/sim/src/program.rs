@@ -48,6 +48,29 @@ pub enum Step {
         /// How many.
         messages: u32,
     },
+    /// Wakes the first, or all, of those that wait in a channel for a signal; it is lost if nobody does.
+    Signal {
+        /// The channel.
+        channel: usize,
+        /// Whether all are woken.
+        all: bool,
+    },
+    /// Waits for a signal in a channel; from the same moment on a mutex, which is a channel with a message while it is free, is free.
+    WaitSignal {
+        /// The channel.
+        channel: usize,
+        /// The mutex.
+        mutex: Option<usize>,
+    },
+    /// Sleeps until a timer expires, which runs from when it expired last, or at first from when the task began.
+    Timer {
+        /// The timer, by its number in the guest.
+        timer: usize,
+        /// From one expiry to the next.
+        period: Nanos,
+        /// Whether an expiry that was missed is made up for; otherwise the timer runs from when that was found out.
+        absolute: bool,
+    },
     /// Shows a frame: on the framebuffer, which the emulator copies, or on the GPU, which is waited for.
     Display {
         /// Time that the GPU takes for it; 0: the framebuffer.
@@ -89,6 +112,15 @@ pub struct Packet {
     pub client: u32,
     /// When the VM's host had it.
     pub arrived: Nanos,
+    /// What handling it costs, in thousandths of what it costs on average.
+    pub effort: u32,
+}
+
+impl Packet {
+    /// What handling this packet costs where one costs so much on average.
+    pub(crate) fn cost(&self, average: Nanos) -> Nanos {
+        average.saturating_mul(u64::from(self.effort)) / 1_000
+    }
 }
 
 /// What a task waits for.
@@ -116,6 +148,57 @@ pub enum Waits {
     Nothing,
 }
 
+/// How a guest's scheduler treats a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// It shares the CPU by weight (`SCHED_OTHER`).
+    Fair { nice: i8 },
+    /// It runs before those of lower priority until it waits (`SCHED_FIFO`).
+    Fifo { priority: u8 },
+    /// It runs before those of lower priority, in turns with its equals (`SCHED_RR`).
+    RoundRobin { priority: u8 },
+}
+
+impl Default for Class {
+    fn default() -> Self {
+        Class::Fair { nice: 0 }
+    }
+}
+
+impl Class {
+    /// Who has more of this runs first; 0 in the fair class.
+    pub(crate) fn rank(self) -> u8 {
+        match self {
+            Class::Fair { .. } => 0,
+            Class::Fifo { priority } | Class::RoundRobin { priority } => priority,
+        }
+    }
+}
+
+/// The vCPUs that a task may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Affinity(u16);
+
+impl Default for Affinity {
+    fn default() -> Self {
+        Affinity(u16::MAX)
+    }
+}
+
+impl Affinity {
+    pub(crate) fn none() -> Affinity {
+        Affinity(0)
+    }
+
+    pub(crate) fn add(&mut self, vcpu: usize) {
+        self.0 |= 1 << (vcpu % 16);
+    }
+
+    pub(crate) fn contains(self, vcpu: usize) -> bool {
+        self.0 & (1 << (vcpu % 16)) != 0
+    }
+}
+
 /// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -141,6 +224,10 @@ pub(crate) struct Task {
     pub(crate) vruntime: Nanos,
     /// The vCPU that it was on last.
     pub(crate) vcpu: usize,
+    pub(crate) class: Class,
+    pub(crate) affinity: Affinity,
+    /// When it ran first.
+    pub(crate) began: Option<Nanos>,
     pub(crate) space: TaskId,
     pub(crate) request: Option<Packet>,
     /// Whether it waits for I/O and then computes next to nothing.
@@ -162,6 +249,9 @@ impl Task {
             state: State::Ready,
             vruntime: 0,
             vcpu: 0,
+            class: Class::default(),
+            affinity: Affinity::default(),
+            began: None,
             space,
             request: None,
             io_bound: false,

@@ -32,6 +32,15 @@ impl Rng {
         low + u64::try_from(offset).unwrap_or(0)
     }
 
+    /// A number from -6 to 6, near enough normally distributed with mean 0 and standard deviation 1: the sum of twelve uniform ones.
+    pub fn normal(&mut self) -> f64 {
+        const UNIT: Nanos = 1 << 32;
+        let sum: u64 = (0..12).map(|_| self.uniform(0, UNIT)).sum();
+        #[allow(clippy::cast_precision_loss)]
+        let normal = sum as f64 / UNIT as f64 - 6.0;
+        normal
+    }
+
     /// An exponentially distributed number with this mean.
     pub fn exponential(&mut self, mean: Nanos) -> Nanos {
         #[allow(clippy::cast_precision_loss)]

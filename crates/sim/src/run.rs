@@ -80,6 +80,7 @@ fn failed(scenario: &Scenario, arm: &Arm, name: &str, repeat: u32, error: BuildE
     match error {
         BuildError::Policy(source) => SimError::Policy { arm: name.to_owned(), source },
         BuildError::Reservation(vm, source) => SimError::Reservation { arm: name.to_owned(), vm, source },
+        BuildError::RtApp(workload, source) => SimError::RtApp { workload, source },
         BuildError::Fault(fault) => {
             let concerned = match fault {
                 Fault::NoProgress { entity, .. } => entity,

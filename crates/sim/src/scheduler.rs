@@ -4,7 +4,8 @@ mod edf;
 mod fair;
 
 pub use edf::edf;
-pub use fair::{cfs, eevdf};
+pub(crate) use fair::nice_weight;
+pub use fair::{cfs, cfs_on, eevdf, eevdf_on};
 
 use crate::queue::{Nanos, Queue, Timer};
 use frontdesk_engine::Boost;

@@ -4,6 +4,7 @@ use crate::guest::{Guest, nanos};
 use crate::network::SEGMENT;
 use crate::program::Step;
 use crate::queue::Nanos;
+use crate::rtapp::{self, Conditions, RtAppError};
 use frontdesk_engine::Protocol;
 use frontdesk_scenario::{Arm, Scenario, Sim, Storm, Vm, Workload, WorkloadKind};
 
@@ -55,7 +56,16 @@ pub(crate) fn knows_wakes(arm: &Arm, vm: &Vm) -> bool {
 }
 
 /// Adds the tasks of a workload to a guest.
-pub(crate) fn add(guest: &mut Guest, number: usize, workload: &Workload, scenario: &Scenario, sim: &Sim) {
+///
+/// # Errors
+/// A file of rt-app can not be used.
+pub(crate) fn add(
+    guest: &mut Guest,
+    number: usize,
+    workload: &Workload,
+    scenario: &Scenario,
+    sim: &Sim,
+) -> Result<(), RtAppError> {
     let request = nanos(sim.guest.request);
     let cost = |cost| nanos(scenario.scaled_cost(cost));
     let io_bound = is_io_bound(&workload.kind);
@@ -92,6 +102,14 @@ pub(crate) fn add(guest: &mut Guest, number: usize, workload: &Workload, scenari
         }
         WorkloadKind::Messages { tasks, rounds } => messages(guest, number, *tasks, *rounds),
         WorkloadKind::Churn => churn(guest, number, true),
+        WorkloadKind::RtApp { file } => {
+            let conditions = Conditions {
+                vcpus: u16::try_from(guest.cpus.len()).unwrap_or(u16::MAX),
+                cost_scale: scenario.cost_scale,
+                copy_kib: nanos(sim.guest.copy_kib),
+            };
+            rtapp::load(file, &conditions)?.add(guest, number);
+        }
         WorkloadKind::Program { repeat: false, .. } => {
             // Of servers only ssh is loaded from outside.
             let socket = guest.add_socket(Protocol::Tcp, SSH);
@@ -120,6 +138,7 @@ pub(crate) fn add(guest: &mut Guest, number: usize, workload: &Workload, scenari
             task(guest, &bounce(pong, ping));
         }
     }
+    Ok(())
 }
 
 fn echo(socket: usize, cost: Nanos) -> [Step; 4] {

@@ -52,6 +52,11 @@ enum Source {
     Sound {
         vm: usize,
     },
+    /// The clock tick of a vCPU.
+    Tick {
+        vm: usize,
+        vcpu: usize,
+    },
     Gpu,
     /// The engine's deadline.
     Engine,
@@ -73,6 +78,9 @@ struct Vm {
     waiting: Vec<Nanos>,
     sound: Sound,
     sound_timer: Timer,
+    ticks: Vec<Timer>,
+    /// Whether a tick of each vCPU is on its way.
+    ticking: Vec<bool>,
 }
 
 /// Everything that runs on the machine, and around it.
@@ -85,6 +93,10 @@ pub(crate) struct World {
     disk: Disk,
     gpu: io::Gpu,
     clients: Vec<Client>,
+    /// Period of the guests' clock ticks; 0: none.
+    tick: Nanos,
+    /// How much packets differ in what they cost.
+    spread: f64,
     requests: u64,
     /// Whether the I/O path is a thread of each VM's own, which the engine knows.
     emulators: bool,
@@ -195,7 +207,7 @@ impl World {
             Effect::Woke => self.measure.woke(vm, now),
             Effect::Done { workload, bytes } => self.measure.done(vm, workload, bytes, now),
             Effect::Reply { vcpu, packet } | Effect::Took { vcpu, packet } => {
-                self.ask(machine, vm, vcpu, Job::PacketOut { client: packet.client });
+                self.ask(machine, vm, vcpu, Job::PacketOut { packet });
             }
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
                 self.requests += 1;
@@ -217,7 +229,8 @@ impl World {
 
     /// A packet arrives at the host.
     fn arrive(&mut self, machine: &mut Machine, client: usize) {
-        let client_state = &self.clients[client];
+        let client_state = &mut self.clients[client];
+        let effort = client_state.effort(self.spread);
         let vm = client_state.vm;
         let packet = Packet {
             protocol: client_state.protocol,
@@ -225,6 +238,7 @@ impl World {
             bytes: client_state.bytes(),
             client: u32::try_from(client).unwrap_or(u32::MAX),
             arrived: machine.now(),
+            effort,
         };
         if self.emulators {
             self.pending_packet(machine, vm, packet);
@@ -290,6 +304,7 @@ impl Work for World {
             }
             Source::Disk { slot } => self.block_ended(machine, slot),
             Source::Sound { vm } => self.sound_period(machine, vm),
+            Source::Tick { vm, vcpu } => self.tick(machine, vm, vcpu),
             Source::Gpu => self.gpu_done(machine),
             Source::Engine => self.feed.deadline(machine, &mut self.measure, self.trace.as_mut()),
             Source::Decision => self.feed.decided(machine, &mut self.measure, self.trace.as_mut()),

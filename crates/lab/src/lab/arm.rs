@@ -102,7 +102,10 @@ impl Lab<'_> {
                         (false, false) => {
                             let steps = |cost| steps(self.scenario.scaled_cost(cost), self.steps_per_s);
                             let host = vm.link.host.to_string();
-                            vm.vm.start(&workload.name, guest_workload(&workload.kind, steps, &host))?;
+                            let Some(program) = guest_workload(&workload.kind, steps, &host) else {
+                                continue;
+                            };
+                            vm.vm.start(&workload.name, program)?;
                             vm.running.push(workload.name.clone());
                         }
                         (true, true) => {

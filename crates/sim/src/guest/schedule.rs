@@ -1,8 +1,27 @@
 //! The guest kernel's scheduler: a queue for each vCPU, fair by virtual run time; who wakes after a sleep preempts.
 
 use super::{Effect, Guest};
-use crate::program::State;
-use crate::queue::Nanos;
+use crate::program::{Class, State, Task};
+use crate::queue::{NEVER, Nanos};
+use crate::scheduler::nice_weight;
+use std::cmp::{Ordering, Reverse};
+
+/// Weight of a task that is not nice, by which virtual time is measured.
+const NORMAL: u64 = 1024;
+
+impl Task {
+    /// By how much its virtual run time grows while it runs for so long.
+    fn virtual_time(&self, time: Nanos) -> Nanos {
+        match self.class {
+            Class::Fair { nice } if nice != 0 => {
+                let weight = u128::from(nice_weight(nice).max(1));
+                u64::try_from(u128::from(time) * u128::from(NORMAL) * u128::from(NORMAL) / weight)
+                    .unwrap_or(NEVER)
+            }
+            _ => time,
+        }
+    }
+}
 
 impl Guest {
     /// The current task of a vCPU used so much.
@@ -11,7 +30,7 @@ impl Guest {
         let Some(current) = cpu.current else { return };
         cpu.slice = cpu.slice.saturating_sub(time);
         let task = &mut self.tasks[current];
-        task.vruntime = task.vruntime.saturating_add(time);
+        task.vruntime = task.vruntime.saturating_add(task.virtual_time(time));
         let least = cpu.ready.iter().map(|ready| self.tasks[*ready].vruntime).min();
         let current = self.tasks[current].vruntime;
         cpu.floor = cpu.floor.max(least.map_or(current, |least| least.min(current)));
@@ -19,9 +38,10 @@ impl Guest {
 
     /// A task is runnable again. `here`: the vCPU on which that is found out.
     pub(super) fn wake(&mut self, here: usize, task: usize, io: bool) {
+        let affinity = self.tasks[task].affinity;
         let idle = |vcpu: &usize| {
             let cpu = &self.cpus[*vcpu];
-            cpu.current.is_none() && cpu.ready.is_empty()
+            affinity.contains(*vcpu) && cpu.current.is_none() && cpu.ready.is_empty()
         };
         let last = self.tasks[task].vcpu;
         // Where it was, if that is idle; else where nothing runs; else where it was.
@@ -30,7 +50,12 @@ impl Guest {
         self.enqueue(task, target);
         let cpu = &mut self.cpus[target];
         let preempts = cpu.current.is_none_or(|current| {
-            self.tasks[current].vruntime > self.tasks[task].vruntime.saturating_add(self.costs.granularity)
+            let (current, woken) = (&self.tasks[current], &self.tasks[task]);
+            match woken.class.rank().cmp(&current.class.rank()) {
+                Ordering::Equal if woken.class.rank() > 0 => false,
+                Ordering::Equal => current.vruntime > woken.vruntime.saturating_add(self.costs.granularity),
+                other => other == Ordering::Greater,
+            }
         });
         if target == here {
             cpu.reschedule |= preempts;
@@ -62,8 +87,17 @@ impl Guest {
             return false;
         }
         let cpu = &mut self.cpus[vcpu];
-        // Of equals the one that has waited longest.
-        let order = |place: &usize| (self.tasks[cpu.ready[*place]].vruntime, *place);
+        let order = |place: &usize| {
+            let number = cpu.ready[*place];
+            let task = &self.tasks[number];
+            match task.class {
+                // Of equals the one that has waited longest.
+                Class::Fair { .. } => (Reverse(0), task.vruntime, *place),
+                // Who was preempted goes on.
+                Class::Fifo { priority } if before == Some(number) => (Reverse(priority), 0, 0),
+                Class::Fifo { priority } | Class::RoundRobin { priority } => (Reverse(priority), 0, *place),
+            }
+        };
         let Some(place) = (0..cpu.ready.len()).min_by_key(order) else { return false };
         let next = cpu.ready.remove(place);
         cpu.current = Some(next);
@@ -72,6 +106,9 @@ impl Guest {
         cpu.slice = (self.costs.slice.saturating_mul(3) / sharing)
             .clamp(self.costs.slice / 4, self.costs.slice)
             .max(1);
+        if matches!(self.tasks[next].class, Class::Fifo { .. }) {
+            cpu.slice = NEVER;
+        }
         let resumes = std::mem::take(&mut cpu.halted);
         let task = &mut self.tasks[next];
         task.state = State::Running;
@@ -100,7 +137,9 @@ impl Guest {
         if cpu.current.is_none() || cpu.ready.is_empty() {
             return false;
         }
-        let task = cpu.ready.remove(0);
+        let movable = cpu.ready.iter().position(|task| self.tasks[*task].affinity.contains(vcpu));
+        let Some(place) = movable else { return false };
+        let task = cpu.ready.remove(place);
         self.migrate(task, longest, vcpu);
         true
     }
@@ -110,7 +149,10 @@ impl Guest {
         let load = |cpu: &super::Cpu| cpu.ready.len() + usize::from(cpu.current.is_some());
         let Some(least) = (0..self.cpus.len()).min_by_key(|other| load(&self.cpus[*other])) else { return };
         if load(&self.cpus[vcpu]) >= load(&self.cpus[least]) + 2 {
-            let task = self.cpus[vcpu].ready.remove(0);
+            let ready = &self.cpus[vcpu].ready;
+            let movable = ready.iter().position(|task| self.tasks[*task].affinity.contains(least));
+            let Some(place) = movable else { return };
+            let task = self.cpus[vcpu].ready.remove(place);
             let was_idle = self.cpus[least].current.is_none();
             self.migrate(task, vcpu, least);
             if was_idle {

@@ -9,19 +9,21 @@ const MOST_FREE_STEPS: u32 = 1_000;
 
 impl Guest {
     /// CPU time that a step takes before it has its effect.
-    fn price(&self, step: Step) -> Nanos {
+    fn price(&self, task: usize, step: Step) -> Nanos {
         let costs = &self.costs;
         let copy = |bytes: u32| costs.copy_kib.saturating_mul(u64::from(bytes)) / 1024;
+        let of_request = |average| self.tasks[task].request.map_or(average, |packet| packet.cost(average));
         match step {
-            Step::Compute(time) => time,
-            Step::Reply => costs.send,
+            Step::Compute(time) => of_request(time),
+            Step::Reply => of_request(costs.send),
             Step::Read { bytes, .. } | Step::Write { bytes } => costs.block + copy(bytes),
             Step::Send { messages, .. } => costs.message.saturating_mul(u64::from(messages)),
-            Step::Wait { .. } => costs.message,
+            Step::Wait { .. } | Step::Signal { .. } | Step::WaitSignal { .. } => costs.message,
             Step::Display { .. } => costs.frame,
             Step::NewSpace | Step::Play { .. } => costs.block,
             Step::Sleep(_)
             | Step::SleepUntil(_)
+            | Step::Timer { .. }
             | Step::Receive { .. }
             | Step::Done { .. }
             | Step::Repeat { .. }
@@ -31,11 +33,12 @@ impl Guest {
 
     /// Lets the current task of a vCPU go on; false if it gets nowhere without CPU time or others.
     pub(super) fn execute(&mut self, vcpu: usize, task: usize) -> bool {
+        self.tasks[task].began.get_or_insert(self.now);
         for _ in 0..MOST_FREE_STEPS {
             let step = self.tasks[task].step();
             if !self.tasks[task].paid {
                 self.tasks[task].paid = true;
-                self.tasks[task].left = self.price(step);
+                self.tasks[task].left = self.price(task, step);
                 if self.tasks[task].left > 0 {
                     return true;
                 }
@@ -83,6 +86,19 @@ impl Guest {
                 let at = (self.now / period.max(1) + 1).saturating_mul(period);
                 self.effects.push(Effect::Arm { task, at });
                 Some(Waits::Time)
+            }
+            Step::Timer { timer, period, absolute } => self.timer(task, timer, period, absolute),
+            Step::Signal { channel, all } => {
+                self.signal(vcpu, channel, all);
+                None
+            }
+            Step::WaitSignal { channel, mutex } => {
+                self.channels[channel].waiting.push_back((task, 1));
+                if let Some(mutex) = mutex {
+                    self.channels[mutex].messages = self.channels[mutex].messages.saturating_add(1);
+                    self.serve_channel(vcpu, mutex);
+                }
+                Some(Waits::Messages { channel })
             }
             Step::Reply => {
                 if let Some(packet) = state.request.take() {
@@ -156,6 +172,27 @@ impl Guest {
         self.tasks[task].paid = false;
         self.sockets[socket].waiting.push_back(task);
         Some(Waits::Packet { socket })
+    }
+
+    fn timer(&mut self, task: usize, timer: usize, period: Nanos, absolute: bool) -> Option<Waits> {
+        let began = self.tasks[task].began.unwrap_or(self.now);
+        let at = self.timers[timer].unwrap_or(began).saturating_add(period);
+        let missed = at <= self.now;
+        self.timers[timer] = Some(if missed && !absolute { self.now } else { at });
+        if missed {
+            return None;
+        }
+        self.effects.push(Effect::Arm { task, at });
+        Some(Waits::Time)
+    }
+
+    fn signal(&mut self, vcpu: usize, channel: usize, all: bool) {
+        while let Some((task, _)) = self.channels[channel].waiting.pop_front() {
+            self.wake(vcpu, task, false);
+            if !all {
+                return;
+            }
+        }
     }
 
     /// Gives messages to those that wait for them, in order.

@@ -29,7 +29,14 @@ fn switches(effects: &[(Nanos, Effect)]) -> Vec<TaskId> {
 }
 
 fn packet(port: u16) -> Interrupt {
-    Interrupt::Packet(Packet { protocol: Protocol::Tcp, port, bytes: 40, client: 0, arrived: 0 })
+    Interrupt::Packet(Packet {
+        protocol: Protocol::Tcp,
+        port,
+        bytes: 40,
+        client: 0,
+        arrived: 0,
+        effort: 1_000,
+    })
 }
 
 /// A hog, and a task that answers.

@@ -13,14 +13,15 @@ mod load;
 mod queue;
 mod realtime;
 
-pub use cfs::cfs;
-pub use eevdf::eevdf;
+pub use cfs::{cfs, cfs_on};
+pub use eevdf::{eevdf, eevdf_on};
 
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Nanos, Timer};
 use discipline::{Discipline, Placement, TICK, Timing};
 use frontdesk_engine::Boost;
-use load::{Average, GroupLoad, SCALE, nice_weight};
+pub(crate) use load::nice_weight;
+use load::{Average, GroupLoad, SCALE};
 use queue::{Node, NodeId, RunQueue, signed};
 use realtime::Waiting;
 
@@ -84,6 +85,8 @@ struct PcpuState {
 struct GroupFair<D> {
     discipline: D,
     timing: Timing,
+    /// CPUs of the host, if it has more than the machine.
+    host_cpus: usize,
     tasks: Vec<Task>,
     groups: Vec<GroupState>,
     /// Nodes of the entities, then those of the cells.
@@ -98,12 +101,19 @@ impl<D: Discipline> GroupFair<D> {
         GroupFair {
             discipline,
             timing: Timing::of(1),
+            host_cpus: 1,
             tasks: Vec::new(),
             groups: Vec::new(),
             nodes: Vec::new(),
             cells: Vec::new(),
             pcpus: Vec::new(),
         }
+    }
+
+    /// On a host with so many CPUs, of which the machine models some.
+    fn on(mut self, host_cpus: usize) -> GroupFair<D> {
+        self.host_cpus = host_cpus;
+        self
     }
 
     /// Whether nothing runs on a physical CPU, or is about to.
@@ -272,7 +282,7 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
                 failed: 0,
             });
         }
-        self.timing = Timing::of(self.pcpus.len());
+        self.timing = Timing::of(self.pcpus.len().max(self.host_cpus));
         self.discipline.start(self.timing);
         self.cells = vec![Cell::default(); self.groups.len() * self.pcpus.len()];
         self.nodes.resize(self.tasks.len() + self.cells.len(), Node::default());

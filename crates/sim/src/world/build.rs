@@ -10,7 +10,8 @@ use crate::machine::{Fault, Machine};
 use crate::network::{Client, Kind};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
-use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs, edf, eevdf};
+use crate::rtapp::RtAppError;
+use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_on, edf, eevdf_on};
 use crate::trace::Tracer;
 use crate::workload;
 use frontdesk_engine::reservation::{Reservation, ReservationError};
@@ -18,6 +19,8 @@ use frontdesk_engine::{ConfigError, Engine, Protocol};
 use frontdesk_scenario::{
     Arm, Daemon, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Vm as Entry, WorkloadKind,
 };
+
+use std::collections::HashSet;
 
 /// Why a scenario can not be simulated.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +59,14 @@ pub enum SimError {
         /// What is wrong with it.
         source: ReservationError,
     },
+    /// The file of a workload can not be used.
+    #[error("workload {workload:?}: {source}")]
+    RtApp {
+        /// The workload.
+        workload: String,
+        /// What is wrong with its file.
+        source: RtAppError,
+    },
     /// A parameter of the engine is out of its range.
     #[error("arm {arm:?}: policy.{source}")]
     Policy {
@@ -72,16 +83,25 @@ const BOOT: Nanos = 100_000_000;
 const STREAM_BOOT: u64 = 1 << 32;
 const STREAM_CLIENT: u64 = 2 << 32;
 const STREAM_DISK: u64 = 3 << 32;
+const STREAM_TICK: u64 = 4 << 32;
 /// Between two packets of a storm.
 const STORM_PAUSE: Nanos = 50_000;
 
 fn scheduler(scenario: &Scenario, sim: &Sim) -> Result<Box<dyn HostScheduler>, BuildError> {
     Ok(match sim.scheduler {
         Scheduler::Credit => Box::new(Credit::new(&sim.credit)),
-        Scheduler::Eevdf => eevdf(),
-        Scheduler::Cfs => cfs(),
+        Scheduler::Eevdf => eevdf_on(host_cpus(scenario, sim)),
+        Scheduler::Cfs => cfs_on(host_cpus(scenario, sim)),
         Scheduler::Edf => edf(&reservations(scenario, sim)?),
     })
+}
+
+/// CPUs of the host that is modelled.
+fn host_cpus(scenario: &Scenario, sim: &Sim) -> usize {
+    let host = &scenario.host;
+    let named: HashSet<u16> =
+        [&host.vm_cpus, &host.client_cpus, &host.busy_cpus].into_iter().flatten().copied().collect();
+    sim.host_cpus.or(sim.pcpus).map_or(named.len(), usize::from)
 }
 
 /// The reservations of the VMs' groups. A driver domain is the group before them.
@@ -145,6 +165,8 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         disk,
         gpu,
         clients: Vec::new(),
+        tick: nanos(sim.guest.tick),
+        spread: sim.costs.spread,
         requests: 0,
         emulators: sim.io_path == IoPath::Emulator,
         feed,
@@ -190,12 +212,31 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 tracked: entry.tracked,
                 weight: entry.weight,
             });
-            let guest = guest(scenario, arm, sim, entry);
+            let guest = guest(scenario, arm, sim, entry)?;
             let timers = (0..guest.tasks.len()).map(|task| timer(&mut machine, Source::Task { vm, task }));
             let timers = timers.collect();
             let sound_timer = timer(&mut machine, Source::Sound { vm });
-            let waiting = vec![NEVER; entities.len()];
-            world.vms.push(Vm { guest, entities, io, timers, waiting, sound: Sound::default(), sound_timer });
+            let vcpus = entities.len();
+            let ticks: Vec<_> =
+                (0..vcpus).map(|vcpu| timer(&mut machine, Source::Tick { vm, vcpu })).collect();
+            if world.emulators && world.tick > 0 {
+                // Each vCPU's clock has a phase of its own.
+                let mut rng = Rng::new(seed, STREAM_TICK + u64::from(id(vm).0));
+                for tick in &ticks {
+                    machine.arm(*tick, rng.uniform(1, world.tick));
+                }
+            }
+            world.vms.push(Vm {
+                guest,
+                entities,
+                io,
+                timers,
+                waiting: vec![NEVER; vcpus],
+                sound: Sound::default(),
+                sound_timer,
+                ticks,
+                ticking: vec![false; vcpus],
+            });
             let boot = timer(&mut machine, Source::Boot { vm });
             let stream = STREAM_BOOT + u64::from(id(vm).0);
             machine.arm(boot, Rng::new(seed, stream).uniform(0, BOOT));
@@ -221,18 +262,20 @@ pub(crate) enum BuildError {
     Fault(Fault),
     Reservation(String, ReservationError),
     Policy(ConfigError),
+    RtApp(String, RtAppError),
 }
 
-fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Guest {
+fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Result<Guest, BuildError> {
     let mut costs = sim.guest.clone();
     costs.slice = scenario.guest.time_slice.unwrap_or(costs.slice);
     let mut guest = Guest::new(entry.vcpus, &costs);
     for (number, workload) in entry.workloads.iter().enumerate() {
         if !arm.stops(entry, workload) {
-            workload::add(&mut guest, number, workload, scenario, sim);
+            workload::add(&mut guest, number, workload, scenario, sim)
+                .map_err(|error| BuildError::RtApp(workload.name.clone(), error))?;
         }
     }
-    guest
+    Ok(guest)
 }
 
 /// Whom each client asks, what it does, and the number of its VM. The loads come first, in their order.

@@ -18,14 +18,20 @@ pub(super) enum Job {
         vm: usize,
         packet: Packet,
     },
+    /// The answer to a packet.
     PacketOut {
-        client: u32,
+        packet: Packet,
     },
     BlockIn {
         request: Request,
     },
     BlockDone {
         request: Request,
+    },
+    /// Tells a vCPU that its timer expired.
+    Tick {
+        vm: usize,
+        vcpu: usize,
     },
     /// Tells a VM that a period of sound was played.
     Sound {
@@ -72,10 +78,11 @@ impl IoThread {
 
     fn cost(&self, job: &Job) -> Nanos {
         nanos(match job {
-            Job::PacketIn { .. } => self.costs.packet_in,
-            Job::PacketOut { .. } => self.costs.packet_out,
+            Job::PacketIn { packet, .. } => return packet.cost(nanos(self.costs.packet_in)),
+            Job::PacketOut { packet } => return packet.cost(nanos(self.costs.packet_out)),
             Job::BlockIn { .. } => self.costs.block_request,
             Job::BlockDone { .. } => self.costs.block_done,
+            Job::Tick { .. } => self.costs.timer,
             Job::Sound { .. } | Job::Frame { .. } | Job::Drawn { .. } => self.costs.media,
         })
     }
@@ -160,7 +167,7 @@ impl World {
                 self.measure.notified(vm, machine.now());
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
             }
-            Job::PacketOut { client } => {
+            Job::PacketOut { packet: Packet { client, .. } } => {
                 let now = machine.now();
                 let Some(state) = self.clients.get_mut(client as usize) else { return };
                 let timer = state.timer;
@@ -191,6 +198,10 @@ impl World {
                     self.interrupt(machine, request.vm, 0, Interrupt::Wake { task, io: true });
                 }
             }
+            Job::Tick { vm, vcpu } => {
+                self.vms[vm].ticking[vcpu] = false;
+                self.interrupt(machine, vm, vcpu, Interrupt::Tick);
+            }
             Job::Sound { vm } => {
                 if let Some(task) = self.vms[vm].sound.waiting.take() {
                     self.interrupt(machine, vm, 0, Interrupt::Wake { task, io: true });
@@ -201,6 +212,15 @@ impl World {
                 self.measure.frame(vm);
                 self.interrupt(machine, vm, 0, Interrupt::Wake { task, io: true });
             }
+        }
+    }
+
+    /// The timer of a vCPU's clock tick expired.
+    pub(super) fn tick(&mut self, machine: &mut Machine, vm: usize, vcpu: usize) {
+        let state = &mut self.vms[vm];
+        machine.arm(state.ticks[vcpu], machine.now().saturating_add(self.tick));
+        if !state.guest.is_idle(vcpu) && !std::mem::replace(&mut state.ticking[vcpu], true) {
+            self.queue_job(machine, vm, None, Job::Tick { vm, vcpu });
         }
     }
 

@@ -9,7 +9,13 @@ use crate::{HostScheduler, Nanos};
 /// The fair class of Linux 3.0 with the kernel's defaults, and its real-time class for boosts.
 #[must_use]
 pub fn cfs() -> Box<dyn HostScheduler> {
-    Box::new(GroupFair::with(Cfs { factor: 1 }))
+    cfs_on(1)
+}
+
+/// The same on a host with so many CPUs, of which the machine models some: the kernel's slices grow with their number.
+#[must_use]
+pub fn cfs_on(host_cpus: usize) -> Box<dyn HostScheduler> {
+    Box::new(GroupFair::with(Cfs { factor: 1 }).on(host_cpus))
 }
 
 /// How run queues are ordered.

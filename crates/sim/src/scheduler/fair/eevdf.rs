@@ -9,7 +9,13 @@ use crate::{HostScheduler, Nanos};
 /// The fair class of Linux 6.18 with the kernel's defaults, and its real-time class for boosts.
 #[must_use]
 pub fn eevdf() -> Box<dyn HostScheduler> {
-    Box::new(GroupFair::with(Eevdf { slice: 0 }))
+    eevdf_on(1)
+}
+
+/// The same on a host with so many CPUs, of which the machine models some: the kernel's slices grow with their number.
+#[must_use]
+pub fn eevdf_on(host_cpus: usize) -> Box<dyn HostScheduler> {
+    Box::new(GroupFair::with(Eevdf { slice: 0 }).on(host_cpus))
 }
 
 /// How run queues are ordered.

@@ -103,7 +103,7 @@ const NICE_WEIGHTS: [u64; 40] = [
 ];
 
 /// Weight of a nice value, in units of 1 / [`SCALE`].
-pub(super) fn nice_weight(nice: i8) -> u64 {
+pub(crate) fn nice_weight(nice: i8) -> u64 {
     let index = usize::try_from(i16::from(nice.clamp(-20, 19)) + 20).unwrap_or(0);
     NICE_WEIGHTS[index] * SCALE
 }
