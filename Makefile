@@ -7,7 +7,7 @@ guest_target := x86_64-unknown-linux-gnu
 package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo test bench fuzz lint build deb setup-build setup-vms setup-deb
+.PHONY: demo test bench fuzz lint build deb setup-build setup-vms setup-deb setup-sim
 
 demo: setup-vms build
 	mkdir -p target/demo
@@ -17,19 +17,21 @@ demo: setup-vms build
 	if [ $$status -le 1 ]; then echo "Report: target/demo/report.html    Trace for ui.perfetto.dev: target/demo/trace.json"; fi; \
 	exit $$status
 
-test: setup-vms deb
+test: setup-vms setup-sim deb
 	cargo test --release --workspace --locked
 
-bench: setup-build
+bench: setup-build setup-sim
 	cargo bench --locked -p frontdesk-engine --bench engine
 	cargo bench --locked -p frontdesk-engine --bench scale
 	cargo bench --locked -p frontdesk-replay --bench replay
+	cargo bench --locked -p frontdesk-sim --bench simso
+	cargo bench --locked -p frontdesk-sim --bench kernel
 
 # Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES times here.
 CASES ?= 200000
 fuzz: setup-build
 	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-engine -p frontdesk-host -p frontdesk-lab-guest \
-		-p frontdesk-ring --lib --bins --test properties fuzz_
+		-p frontdesk-remote -p frontdesk-ring --lib --bins --test properties fuzz_
 
 lint: setup-build
 	cargo fmt --all --check
@@ -58,3 +60,6 @@ setup-vms:
 
 setup-deb:
 	@tools/setup.sh deb
+
+setup-sim:
+	@tools/setup.sh sim

@@ -2,17 +2,21 @@
 # Installs what frontdesk needs on Debian 12, or says exactly what is missing.
 #
 #   tools/setup.sh build   compilers and libraries
-#   tools/setup.sh vms     the same, and what boots real VMs
+#   tools/setup.sh vms     the same, and what boots real VMs and a browser
 #   tools/setup.sh deb     as build, and what makes the Debian package
+#   tools/setup.sh sim     as build, and SimSo, which the simulator is compared with, in target/simso
 #
 # Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known so far
 # have no QEMU that is new enough.
 set -eu
 
 build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
-vm_packages="iproute2 kmod e2fsprogs mmdebstrap dpkg-dev openssh-client"
+vm_packages="chromium chromium-driver iproute2 kmod e2fsprogs mmdebstrap dpkg-dev openssh-client"
 deb_packages="dpkg-dev"
 cargo_deb=3.8.0
+sim_packages="python3-venv"
+simso="simso==0.8.5 SimPy==2.3.1 numpy"
+simso_venv=$(dirname "$0")/../target/simso
 qemu_package="qemu-system-x86"
 qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources
@@ -37,7 +41,8 @@ case "$target" in
 build) packages=$build_packages qemu=no ;;
 vms) packages="$build_packages $vm_packages" qemu=yes ;;
 deb) packages="$build_packages $deb_packages" qemu=no ;;
-*) say "usage: tools/setup.sh build|vms|deb"; exit 2 ;;
+sim) packages="$build_packages $sim_packages" qemu=no ;;
+*) say "usage: tools/setup.sh build|vms|deb|sim"; exit 2 ;;
 esac
 
 missing=
@@ -70,8 +75,21 @@ install_cargo_deb() {
     fi
 }
 
+# Without it everything else works; the tests that need it say so.
+install_simso() {
+    if [ "$target" = sim ] && ! "$simso_venv/bin/python" -c "import simso" 2>/dev/null; then
+        say "installing: $simso in target/simso"
+        # shellcheck disable=SC2086 # a list of words
+        { /usr/bin/python3 -m venv --clear "$simso_venv" && "$simso_venv/bin/pip" install --quiet $simso; } >&2 || {
+            rm -rf "$simso_venv"
+            say "SimSo could not be installed: the comparison with it will be skipped"
+        }
+    fi
+}
+
 if [ -z "$wanted" ]; then
     install_cargo_deb
+    install_simso
     exit 0
 fi
 say "installing:$wanted"
@@ -102,3 +120,4 @@ EOF
     qemu_is_new_enough || { say "QEMU is still older than $qemu_least"; exit 1; }
 fi
 install_cargo_deb
+install_simso

@@ -1,14 +1,12 @@
 //! `frontdesk lab`.
 
 use crate::companion::{GUEST, PLUGIN, own_program};
+use crate::outputs::Outputs;
 use crate::{FAILED, IMPOSSIBLE};
-use anyhow::Context;
 use frontdesk_lab::{LabConfig, LabError, Progress};
-use frontdesk_report::Quantity;
-use frontdesk_scenario::{Experiment, Outcome, Overrides, Timeline};
+use frontdesk_scenario::{Experiment, Outcome, Overrides, Scenario, Study, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -46,21 +44,8 @@ pub(crate) struct Args {
     /// Run only these arms; checks that need others are left out.
     #[arg(long, value_name = "ARM,...", value_delimiter = ',')]
     arms: Vec<String>,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the report, with its plots, as one HTML file.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write a trace of the first repeat of the last arm that ran the daemon; opens in ui.perfetto.dev.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// Write the plot of the response times, or those of a study of reservations, as SVG.
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-    /// Write a plot that compares the arms (response, throughput, time of an operation, PBHR) as SVG.
-    #[arg(long, value_name = "FILE")]
-    svg_arms: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: Outputs,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -71,99 +56,70 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         arms: args.arms.clone(),
     };
     let experiment = Experiment::load(&args.scenario, &overrides)?;
-    let missing = match &experiment {
-        Experiment::Vms(_) => crate::doctor::missing(),
-        Experiment::Processes(_) => Vec::new(),
+    args.outputs.check()?;
+    let measured = match &experiment {
+        Experiment::Vms(scenario) => measure(&args.scenario, scenario)?,
+        Experiment::Processes(study) => measure_study(&args.scenario, study)?,
     };
-    if !missing.is_empty() {
-        eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
-        return Ok(ExitCode::from(IMPOSSIBLE));
-    }
-    // Found out now rather than after minutes of measuring.
-    let outputs = [&args.json, &args.html, &args.trace, &args.svg, &args.svg_arms];
-    for path in outputs.into_iter().flatten() {
-        create(path)?;
-    }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let bar = progress_bar();
-    let progress = |progress: &Progress| show(&bar, progress);
-    let result = match &experiment {
-        Experiment::Vms(scenario) => {
-            let config =
-                LabConfig { guest: GUEST.find()?, plugin: PLUGIN.find()?, frontdesk: own_program()?, stop };
-            frontdesk_lab::run(scenario, &config, &progress)
-        }
-        Experiment::Processes(study) => frontdesk_lab::study(study, &own_program()?, &stop, &progress)
-            .map(|outcome| (outcome, Vec::new())),
-    };
-    bar.finish_and_clear();
-    let (outcome, timelines) = match result {
+    let (outcome, timelines) = match measured {
         Ok(result) => result,
-        Err(LabError::Interrupted) => {
-            eprintln!("frontdesk: interrupted; everything that the run started has been removed");
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-        Err(LabError::Scenario(violation)) => {
-            anyhow::bail!("{}: {violation}", args.scenario.display());
-        }
-        Err(error) => return Err(error.into()),
+        Err(status) => return Ok(status),
     };
-    write_outputs(args, &outcome, &timelines)?;
+    args.outputs.write(&outcome, &timelines)?;
     let colour = std::io::stdout().is_terminal();
     println!("{}", frontdesk_report::table(&outcome, 80, colour));
     let passed = outcome.checks.iter().all(|check| check.pass);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn write_outputs(args: &Args, outcome: &Outcome, timelines: &[Timeline]) -> anyhow::Result<()> {
-    if let Some(path) = &args.json {
-        let mut file = create(path)?;
-        serde_json::to_writer_pretty(&mut file, outcome)?;
-        finish(file, path)?;
+/// What came out; or an exit status, if what is to be said about it has been said.
+type Measured = Result<(Outcome, Vec<Timeline>), ExitCode>;
+
+/// Runs a scenario on real VMs.
+pub(crate) fn measure(path: &Path, scenario: &Scenario) -> anyhow::Result<Measured> {
+    let missing = crate::doctor::missing();
+    if !missing.is_empty() {
+        eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
+        return Ok(Err(ExitCode::from(IMPOSSIBLE)));
     }
-    if let Some(path) = &args.html {
-        let mut file = create(path)?;
-        file.write_all(frontdesk_report::html(outcome, timelines)?.as_bytes())?;
-        finish(file, path)?;
+    let (guest, plugin, frontdesk) = (GUEST.find()?, PLUGIN.find()?, own_program()?);
+    interruptibly(path, |stop, progress| {
+        frontdesk_lab::run(scenario, &LabConfig { guest, plugin, frontdesk, stop }, progress)
+    })
+}
+
+/// Runs a study of reservations on processes.
+fn measure_study(path: &Path, study: &Study) -> anyhow::Result<Measured> {
+    let frontdesk = own_program()?;
+    interruptibly(path, |stop, progress| {
+        frontdesk_lab::study(study, &frontdesk, &stop, progress).map(|outcome| (outcome, Vec::new()))
+    })
+}
+
+/// Runs what can be stopped by a signal, and shows how far it is.
+fn interruptibly(
+    path: &Path,
+    run: impl FnOnce(Arc<AtomicBool>, &dyn Fn(&Progress)) -> Result<(Outcome, Vec<Timeline>), LabError>,
+) -> anyhow::Result<Measured> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    if let Some(path) = &args.svg {
-        let mut file = create(path)?;
-        let svg = match outcome.figures.is_empty() {
-            true => frontdesk_report::svg_cdf(outcome)?,
-            false => frontdesk_report::svg_figures(outcome)?,
-        };
-        file.write_all(svg.as_bytes())?;
-        finish(file, path)?;
-    }
-    if let Some(path) = &args.svg_arms {
-        let mut file = create(path)?;
-        file.write_all(frontdesk_report::svg_arms(outcome, &Quantity::ALL)?.as_bytes())?;
-        finish(file, path)?;
-    }
-    if let Some(path) = &args.trace {
-        let mut file = create(path)?;
-        match timelines.last() {
-            Some(timeline) => frontdesk_report::perfetto(timeline, &mut file)?,
-            None => eprintln!("frontdesk: no arm ran the daemon, so there is nothing to trace"),
+    let bar = progress_bar();
+    let result = run(stop, &|progress| show(&bar, progress));
+    bar.finish_and_clear();
+    match result {
+        Ok(result) => Ok(Ok(result)),
+        Err(LabError::Interrupted) => {
+            eprintln!("frontdesk: interrupted; everything that the run started has been removed");
+            Ok(Err(ExitCode::from(INTERRUPTED)))
         }
-        finish(file, path)?;
+        Err(LabError::Scenario(violation)) => anyhow::bail!("{}: {violation}", path.display()),
+        Err(error) => Err(error.into()),
     }
-    Ok(())
 }
 
-fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    let file = File::create(path).with_context(|| format!("can't write {}", path.display()))?;
-    Ok(BufWriter::new(file))
-}
-
-fn finish(mut file: BufWriter<File>, path: &Path) -> anyhow::Result<()> {
-    file.flush().with_context(|| format!("can't write {}", path.display()))
-}
-
-fn progress_bar() -> ProgressBar {
+pub(crate) fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));

@@ -1,17 +1,25 @@
-//! The frontdesk command: experiments on real VMs, the daemon, its recordings, and what the host can do.
+//! The frontdesk command: experiments on real VMs, the daemon, its reservations and recordings, and what the host can do.
 
 #![forbid(unsafe_code)]
 
 mod companion;
+mod compare;
+mod connect;
 mod doctor;
 mod export;
 mod lab;
+mod list;
 mod manual;
+mod outputs;
 mod policy;
 mod record;
 mod recording;
 mod replay;
+mod reproduce;
+mod reserve;
 mod run;
+mod serve;
+mod sim;
 mod status;
 mod top;
 mod words;
@@ -38,10 +46,22 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Lab(lab::Args),
+    Sim(sim::Args),
+    Compare(compare::Args),
+    Reproduce(reproduce::Args),
     Doctor(doctor::Args),
     Run(run::Args),
     Status(status::Args),
     Top(top::Args),
+    Reserve(reserve::ReserveArgs),
+    Release(reserve::ReleaseArgs),
+    Pause(reserve::PauseArgs),
+    Resume(reserve::ResumeArgs),
+    List(list::ListArgs),
+    Ps(list::PsArgs),
+    Serve(serve::ServeArgs),
+    Login(connect::LoginArgs),
+    Logout(connect::LogoutArgs),
     Record(record::Args),
     Replay(replay::Args),
     Export(export::Args),
@@ -77,10 +97,22 @@ fn main() -> ExitCode {
         .init();
     let result = match cli.command {
         Command::Lab(args) => lab::main(&args),
+        Command::Sim(args) => sim::main(&args),
+        Command::Compare(args) => compare::main(&args),
+        Command::Reproduce(args) => reproduce::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),
         Command::Top(args) => top::main(&args),
+        Command::Reserve(args) => reserve::reserve(&args),
+        Command::Release(args) => reserve::release(&args),
+        Command::Pause(args) => reserve::pause(&args),
+        Command::Resume(args) => reserve::resume(&args),
+        Command::List(args) => list::list(&args),
+        Command::Ps(args) => list::ps(&args),
+        Command::Serve(args) => serve::main(&args),
+        Command::Login(args) => connect::login(&args),
+        Command::Logout(args) => connect::logout(&args),
         Command::Record(args) => record::main(&args),
         Command::Replay(args) => replay::main(&args),
         Command::Export(args) => export::main(&args),

@@ -2,11 +2,12 @@
 
 mod app;
 mod draw;
+mod panel;
 
 use anyhow::{Context, bail};
-use app::App;
+use app::{App, View};
 use crossterm::event::{self, Event, KeyEventKind};
-use frontdesk_host::control::{DEFAULT_SOCKET, ask_status};
+use frontdesk_host::control::{DEFAULT_SOCKET, Query, ask, ask_status};
 use ratatui::DefaultTerminal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
@@ -21,10 +22,13 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// A signal is noticed within this.
 const NOTICE: Duration = Duration::from_millis(200);
 
-/// Watch the VMs live in the terminal: what they use, and how they are boosted.
+/// Watch the VMs live in the terminal: what they use, how they are boosted, and what is reserved.
 ///
-/// Keys: up and down (or j and k) choose a VM, Enter shows its guest tasks and ports, w says why it was or was not boosted, Esc goes
-/// back, q quits.
+/// Keys: up and down (or j and k) choose a VM, Enter shows its guest tasks and ports, w says why it was or was not boosted, r shows the
+/// reservations, Esc goes back, q quits.
+///
+/// Among the reservations, left and right change the chosen one's slice by 1 % of its period, [ and ] its period by a quarter, h whether it
+/// gets anything beyond its slice; p pauses and resumes it, and x releases it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The daemon's control socket.
@@ -70,6 +74,12 @@ fn watch(
         }
         if app.take_stale() || Instant::now() >= next {
             app.update(ask_status(&args.socket, app.vm()));
+            if app.view == View::Reservations {
+                let query = app.panel.take_query();
+                if app.panel.update(ask(&args.socket, &query)) {
+                    app.panel.update(ask(&args.socket, &Query::Reservations {}));
+                }
+            }
             next = Instant::now() + REFRESH;
         }
     }

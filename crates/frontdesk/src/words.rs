@@ -18,7 +18,26 @@ pub(crate) fn duration(ns: u64) -> String {
     if value < 9.95 { format!("{value:.1} {name}") } else { format!("{value:.0} {name}") }
 }
 
-/// The same for a time that may be negative.
+/// A time that somebody chose, exactly: in the largest unit in which it has at most three decimals, or whole minutes.
+pub(crate) fn time(ns: u64) -> String {
+    // Each with what it has to be a multiple of.
+    const UNITS: [(u64, u64, &str); 5] = [
+        (60_000_000_000, 60_000_000_000, "min"),
+        (1_000_000_000, 1_000_000, "s"),
+        (1_000_000, 1_000, "ms"),
+        (1_000, 1, "µs"),
+        (1, 1, "ns"),
+    ];
+    let fits = |(unit, step, _): &(u64, u64, _)| ns >= *unit && ns.is_multiple_of(*step);
+    let (unit, _, name) = UNITS.into_iter().find(fits).unwrap_or((1, 1, "ns"));
+    let decimals = format!("{:03}", (ns % unit) * 1000 / unit);
+    match decimals.trim_end_matches('0') {
+        "" => format!("{} {name}", ns / unit),
+        decimals => format!("{}.{decimals} {name}", ns / unit),
+    }
+}
+
+/// [`duration`] for a time that may be negative.
 pub(crate) fn signed_duration(ns: i64) -> String {
     let sign = if ns < 0 { "-" } else { "" };
     format!("{sign}{}", duration(ns.unsigned_abs()))
@@ -64,6 +83,8 @@ mod tests {
             [0, 80_000, 999_949, 9_960_000, 1_200_000_000, 59_000_000_000, 7_200_000_000_000].map(duration);
         assert_eq!(durations, ["0", "80 µs", "1000 µs", "10 ms", "1.2 s", "59 s", "2.0 h"]);
         assert_eq!(signed_duration(-1_500_000), "-1.5 ms");
+        let times = [15_800_000, 200_000, 600_000_000_000, 90_000_000_000, 1_000_000_001, 1_050, 0].map(time);
+        assert_eq!(times, ["15.8 ms", "200 µs", "10 min", "90 s", "1000000.001 µs", "1.05 µs", "0 ns"]);
         assert_eq!([0.0, 0.004, 0.125, 1.0].map(percent), ["0 %", "0.4 %", "12.5 %", "100 %"]);
         assert_eq!([2048, 3 << 20].map(bytes), ["2 KB", "3.0 MB"]);
         assert_eq!([count(1u32, "read", "reads"), count(3u32, "read", "reads")], ["1 read", "3 reads"]);

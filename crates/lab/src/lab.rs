@@ -11,13 +11,12 @@ use crate::data_disk::data_disk;
 use crate::debian::{Debian, debian};
 use crate::machine::{self, Busy};
 use crate::net::{self, Link};
-use crate::summary::{self, Extra};
 use crate::web::WebServer;
 use crate::{Kernel, Vm, plugin_cost};
 use boot::Boot;
 use frontdesk_engine::Time;
 use frontdesk_host::guardian::{Guardian, Undo};
-use frontdesk_scenario::{HostInfo, Outcome, Repeat, Scenario, Timeline};
+use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -120,7 +119,7 @@ pub fn run(
             report(runs, "measuring the plugin's cost".to_owned());
             plugin_cost::measure(scenario, config, &kernel, &initrd, &lab.run_dir, &mut extra)?;
         }
-        let checks = summary::checks(scenario, &arms, &extra);
+        let checks = frontdesk_scenario::checks(scenario, &arms, &extra);
         let host = lab.host_info();
         Ok((
             Outcome {
@@ -160,7 +159,7 @@ impl<'a> Lab<'a> {
                 done += 1;
             }
         }
-        let arms = repeats.into_iter().map(|(name, repeats)| (name, summary::summarise(repeats)));
+        let arms = repeats.into_iter().map(|(name, repeats)| (name, frontdesk_scenario::summarise(repeats)));
         Ok((arms.collect(), timelines, extra))
     }
 

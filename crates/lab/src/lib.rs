@@ -21,7 +21,6 @@ mod net;
 mod plugin_cost;
 mod replay;
 mod reserve;
-mod summary;
 mod vm;
 mod web;
 mod workload;

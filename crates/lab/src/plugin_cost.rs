@@ -1,9 +1,9 @@
 //! What the TCG plugin costs the guest: the same work in two VMs, with and without it, in turn.
 
 use crate::lab::{LabConfig, LabError, interrupted};
-use crate::summary::Extra;
 use crate::{Kernel, Vm, VmConfig, cpu};
 use frontdesk_lab_guest::Work;
+use frontdesk_scenario::Extra;
 use frontdesk_scenario::Scenario;
 use std::path::Path;
 use std::time::Duration;

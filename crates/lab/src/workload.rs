@@ -12,12 +12,13 @@ pub(crate) fn steps(cost: Duration, steps_per_s: f64) -> u64 {
     steps
 }
 
+/// The guest's program for a workload; `None` for one that only the simulator has.
 pub(crate) fn guest_workload(
     kind: &WorkloadKind,
     steps: impl Fn(Duration) -> u64,
     host: &str,
-) -> guest::Workload {
-    match kind {
+) -> Option<guest::Workload> {
+    Some(match kind {
         WorkloadKind::Hog => guest::Workload::Hog,
         WorkloadKind::Echo { protocol, port, cost } => guest::Workload::Echo {
             protocol: match protocol {
@@ -39,6 +40,7 @@ pub(crate) fn guest_workload(
             let command = command.iter().map(|word| word.replace("{host}", host)).collect();
             guest::Workload::Program { command, repeat: *repeat, cold: *cold }
         }
+        WorkloadKind::RtApp { .. } => return None,
         WorkloadKind::Storm { of } => guest::Workload::Storm {
             of: match of {
                 Storm::Packets => guest::Storm::Packets,
@@ -46,7 +48,7 @@ pub(crate) fn guest_workload(
                 Storm::Switches => guest::Storm::Switches,
             },
         },
-    }
+    })
 }
 
 /// Whether a workload, as it is made, waits for I/O and then computes next to nothing.

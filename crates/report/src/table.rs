@@ -3,7 +3,7 @@
 use crate::arms::is_hog;
 use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread, throughput};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, presets};
-use frontdesk_scenario::{Check, NumberTable, Outcome};
+use frontdesk_scenario::{NumberTable, Outcome};
 
 /// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the lab
 /// measures): response times, throughput (without workloads called "hog"), times of operations, what else was measured of each arm,
@@ -105,19 +105,19 @@ fn checks(outcome: &Outcome, colour: bool) -> Table {
     let mut table = empty(&["check", "value", "spread", "bar", "result"], 1);
     for check in &outcome.checks {
         let texts = [check.name.clone(), optional(check.value), spread(check), bar(check.bar)];
-        table.add_row(texts.into_iter().map(Cell::new).chain([result(check, colour)]));
+        table.add_row(texts.into_iter().map(Cell::new).chain([verdict(check.pass, colour)]));
     }
     table
 }
 
-fn result(check: &Check, colour: bool) -> Cell {
-    let (text, shade) = if check.pass { ("pass", Color::Green) } else { ("FAIL", Color::Red) };
+pub(crate) fn verdict(pass: bool, colour: bool) -> Cell {
+    let (text, shade) = if pass { ("pass", Color::Green) } else { ("FAIL", Color::Red) };
     let cell = Cell::new(text);
     if colour { cell.fg(shade).add_attribute(Attribute::Bold) } else { cell }
 }
 
 /// A table with a header, the first `texts` columns of which hold text and the others numbers.
-fn empty(header: &[&str], texts: usize) -> Table {
+pub(crate) fn empty(header: &[&str], texts: usize) -> Table {
     let mut table = Table::new();
     let rule = LineStyle::none().fill('─').junction('─');
     table.load_style(presets::NOTHING.header_separator(rule)).set_header(header);

@@ -10,7 +10,9 @@ mod figure;
 mod load;
 mod outcome;
 mod scenario;
+mod sim;
 mod study;
+mod summary;
 mod timeline;
 mod validate;
 
@@ -22,6 +24,8 @@ pub use scenario::{
     Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser, Measure,
     Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
+pub use sim::{Credit, GuestCosts, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation};
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
+pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;

@@ -1,6 +1,6 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
-use crate::scenario::{Scenario, Subject};
+use crate::scenario::{Scenario, Subject, WorkloadKind};
 use crate::validate::{Violation, one_of};
 use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
@@ -143,11 +143,21 @@ impl Scenario {
 
     pub(crate) fn of(file: &File<'_>, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
         let mut scenario: Scenario = file.deserialise(&complete(&file.values))?;
+        scenario.find_files(file.path.parent().unwrap_or(Path::new("")));
         scenario.validate().map_err(|violation| file.violates(violation))?;
         if !overrides.arms.is_empty() {
             scenario.narrow(&overrides.arms).map_err(|unknown| file.lacks_arm(unknown))?;
         }
         Ok(scenario)
+    }
+
+    /// Files that workloads name are relative to the scenario's folder.
+    fn find_files(&mut self, folder: &Path) {
+        for workload in self.vms.iter_mut().flat_map(|vm| &mut vm.workloads) {
+            if let WorkloadKind::RtApp { file } = &mut workload.kind {
+                *file = folder.join(&*file);
+            }
+        }
     }
 
     /// Leaves only some arms, and the checks that need no other. The error is the unknown arm and a message.
@@ -296,19 +306,24 @@ impl<'a> File<'a> {
     }
 }
 
-/// The values as the types take them: the policy of an arm is the scenario's, with what the arm says instead. The scenario's comes
-/// first, so that an arm is not blamed for what it inherits.
+/// The values as the types take them: the policy and the modelled machine of an arm are the scenario's, with what the arm says
+/// instead. The scenario's come first, so that an arm is not blamed for what it inherits.
 fn complete(values: &Value) -> Value {
     let Value::Table(file) = values else { return values.clone() };
-    let policy = file.get("policy").cloned().unwrap_or_else(|| Value::Table(Table::new()));
     let mut table = Table::new();
-    table.insert("policy".to_owned(), policy.clone());
+    for key in ["policy", "sim"] {
+        let common = file.get(key).cloned().unwrap_or_else(|| Value::Table(Table::new()));
+        table.insert(key.to_owned(), common);
+    }
     table.extend(file.clone());
-    let arms = table.get_mut("arms").and_then(Value::as_table_mut);
-    for (_, arm) in arms.into_iter().flat_map(Table::iter_mut) {
-        if let Some(own) = arm.get_mut("policy") {
-            let changes = std::mem::replace(own, policy.clone());
-            merge(own, changes);
+    for key in ["policy", "sim"] {
+        let common = table[key].clone();
+        let arms = table.get_mut("arms").and_then(Value::as_table_mut);
+        for (_, arm) in arms.into_iter().flat_map(Table::iter_mut) {
+            if let Some(own) = arm.get_mut(key) {
+                let changes = std::mem::replace(own, common.clone());
+                merge(own, changes);
+            }
         }
     }
     Value::Table(table)

@@ -10,6 +10,7 @@ pub use bars::{Checks, Compare, Gain, Loser, Measure, Subject};
 pub use profile::{LoadKind, LoadProfile};
 pub use workload::{Storm, Workload, WorkloadKind};
 
+use crate::sim::Sim;
 use crate::study::PeriodSlice;
 use frontdesk_engine::Config;
 use indexmap::IndexMap;
@@ -53,6 +54,9 @@ pub struct Scenario {
     /// Parameters of the engine in arms that run the daemon.
     #[serde(default)]
     pub policy: Config,
+    /// The machine on which it is simulated.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sim: Sim,
     /// Bars to reach.
     #[serde(default)]
     pub checks: Checks,
@@ -89,6 +93,12 @@ impl Scenario {
     #[must_use]
     pub fn policy_of<'a>(&'a self, arm: &'a Arm) -> &'a Config {
         arm.policy.as_ref().unwrap_or(&self.policy)
+    }
+
+    /// The modelled machine in an arm.
+    #[must_use]
+    pub fn sim_of<'a>(&'a self, arm: &'a Arm) -> &'a Sim {
+        arm.sim.as_ref().unwrap_or(&self.sim)
     }
 
     /// Under which key the response times of a load on the VM called `vm_name` are: the VM's name, or VM/WORKLOAD if several loads
@@ -216,6 +226,10 @@ pub struct Disk {
     pub file_kib: u32,
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 fn one() -> u16 {
     1
 }
@@ -252,6 +266,9 @@ pub struct Arm {
     /// Parameters of the engine in this arm. In the file: those that differ from the scenario's `policy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Config>,
+    /// The modelled machine in this arm. In the file: what differs from the scenario's `sim`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sim: Option<Sim>,
 }
 
 impl Arm {

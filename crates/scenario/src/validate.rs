@@ -52,6 +52,8 @@ impl Scenario {
             self.validate_load(&format!("load.{index}"), load)?;
         }
         validate_policy("policy", &self.policy)?;
+        let entries: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
+        self.sim.validate("sim", &entries)?;
         self.validate_arms()?;
         self.validate_checks()
     }
@@ -70,6 +72,18 @@ impl Scenario {
         ] {
             let here = cpus.iter().all(|cpu| cpus_online.contains(cpu));
             require(here, key, format!("{cpus:?}"), format!("the CPUs of this machine, {cpus_online:?}"))?;
+        }
+        for vm in &self.vms {
+            for workload in &vm.workloads {
+                let real = !matches!(workload.kind, WorkloadKind::RtApp { .. });
+                let key = format!("vm.{}.workloads.{}.run", vm.name, workload.name);
+                require(
+                    real,
+                    key,
+                    quoted("rt-app"),
+                    "what the lab's guests have a program for; files of rt-app only the simulator runs",
+                )?;
+            }
         }
         let mut left = mem_available_mib;
         for vm in &self.vms {
@@ -181,6 +195,10 @@ impl Scenario {
                 require(arm.daemon == Daemon::Act, key.as_str(), of, allowed)?;
                 validate_reservation(&key, *of)?;
             }
+            if let Some(sim) = &arm.sim {
+                let entries: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
+                sim.validate(&format!("arms.{arm_name}.sim"), &entries)?;
+            }
             for (index, stop) in arm.stop.iter().enumerate() {
                 let known = self.vms.iter().flat_map(|vm| {
                     vm.workloads.iter().map(move |workload| format!("{}/{}", vm.name, workload.name))
@@ -277,6 +295,7 @@ fn validate_workloads(vm: &Vm) -> Result<(), Violation> {
             WorkloadKind::Hog
             | WorkloadKind::Sink { .. }
             | WorkloadKind::Churn
+            | WorkloadKind::RtApp { .. }
             | WorkloadKind::Storm { .. } => {}
         }
     }

@@ -1,5 +1,6 @@
 //! What `top` shows, and how keys change it.
 
+use super::panel::Panel;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use frontdesk_host::control::{ClientError, Status, VmStatus};
 
@@ -15,6 +16,8 @@ pub(crate) enum View {
     Tasks,
     /// Why the chosen one was or was not boosted.
     Why,
+    /// The reservations.
+    Reservations,
 }
 
 /// The state of the screen.
@@ -24,6 +27,8 @@ pub(crate) struct App {
     /// Why the latest look failed; what is shown is older.
     pub(crate) error: Option<String>,
     pub(crate) view: View,
+    /// The reservations.
+    pub(crate) panel: Panel,
     /// The chosen VM's name. What comes and goes around it does not change the choice.
     chosen: Option<String>,
     /// Lines scrolled down in the view of one VM.
@@ -52,6 +57,7 @@ impl App {
             before: None,
             error: None,
             view: View::Vms,
+            panel: Panel::default(),
             chosen,
             scroll: 0,
             stale: false,
@@ -71,7 +77,7 @@ impl App {
 
     /// The VM to ask for; all if none.
     pub(crate) fn vm(&self) -> Option<&str> {
-        self.chosen.as_deref().filter(|_| self.view != View::Vms)
+        self.chosen.as_deref().filter(|_| matches!(self.view, View::Tasks | View::Why))
     }
 
     /// Position of the chosen VM.
@@ -93,11 +99,11 @@ impl App {
                     self.before = Some(old);
                 }
                 self.error = None;
-                if self.view == View::Vms && self.position().is_none() {
+                if self.vm().is_none() && self.position().is_none() {
                     self.chosen = self.status.vms.first().map(|vm| vm.name.clone());
                 }
             }
-            Err(ClientError::Refused(refusal)) if self.view != View::Vms => {
+            Err(ClientError::Refused(refusal)) if self.vm().is_some() => {
                 // The VM has gone.
                 self.show(View::Vms);
                 self.error = Some(refusal.message);
@@ -130,6 +136,9 @@ impl App {
         match (self.view, key.code) {
             (_, KeyCode::Char('q')) => self.over = true,
             (_, KeyCode::Char('c')) if key.modifiers.contains(KeyModifiers::CONTROL) => self.over = true,
+            (_, KeyCode::Char('r')) => self.show(View::Reservations),
+            (View::Reservations, KeyCode::Esc | KeyCode::Backspace) => self.show(View::Vms),
+            (View::Reservations, key) => self.stale |= self.panel.key(key),
             (View::Vms, KeyCode::Up | KeyCode::Char('k')) => {
                 self.choose(|position| position.saturating_sub(1))
             }

@@ -23,6 +23,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
     match (app.view, app.chosen()) {
         (View::Tasks, Some(vm)) => tasks(frame, body, app, vm),
         (View::Why, Some(vm)) => reasons(frame, body, app, vm),
+        (View::Reservations, _) => app.panel.draw(frame, body),
         _ => vms(frame, body, app),
     }
     frame.render_widget(Paragraph::new(footer(app)), foot);
@@ -53,13 +54,17 @@ fn header(app: &App) -> Text<'static> {
 }
 
 fn footer(app: &App) -> Line<'static> {
-    if let Some(error) = &app.error {
+    let refused = app.panel.error.as_ref().filter(|_| app.view == View::Reservations);
+    if let Some(error) = app.error.as_ref().or(refused) {
         return Line::from(words::printable(error)).red();
     }
     Line::from(match app.view {
-        View::Vms => "↑↓ choose   Enter tasks and ports   w why   q quit",
+        View::Vms => "↑↓ choose   Enter tasks and ports   w why   r reservations   q quit",
         View::Tasks => "↑↓ scroll   w why   Esc back   q quit",
         View::Why => "↑↓ scroll   Enter tasks and ports   Esc back   q quit",
+        View::Reservations => {
+            "↑↓ choose   ←→ slice   [] period   h hard   p pause   x release   Esc back   q quit"
+        }
     })
     .dim()
 }
@@ -217,7 +222,7 @@ mod tests {
         let mut app = app();
         press(&mut app, &[KeyCode::Enter]);
         let message = "no VM is named \"alice\"".to_owned();
-        app.update(Err(ClientError::Refused(Refusal { kind: RefusalKind::UnknownVm, message })));
+        app.update(Err(ClientError::Refused(Refusal::new(RefusalKind::UnknownVm, message))));
         assert_eq!(app.view, View::Vms);
         assert!(screen(&app, 80, 8).contains("no VM is named"));
         let mut without = sample();
@@ -232,7 +237,7 @@ mod tests {
     fn any_size_of_terminal_will_do() {
         let mut app = app();
         for (width, height) in [(1, 1), (10, 3), (300, 100)] {
-            for key in [KeyCode::Enter, KeyCode::Char('w'), KeyCode::Esc] {
+            for key in [KeyCode::Enter, KeyCode::Char('w'), KeyCode::Char('r'), KeyCode::Esc] {
                 screen(&app, width, height);
                 press(&mut app, &[key]);
             }

@@ -106,6 +106,8 @@ pub struct Refusal {
 pub enum RefusalKind {
     /// The client's user may not ask for this.
     Forbidden,
+    /// Over the network: the password is wrong, or was not given yet.
+    Unauthenticated,
     /// The request is not one.
     Malformed,
     /// No VM has the name.

@@ -11,9 +11,11 @@ use rustix::event::{Timespec, epoll};
 /// ends the wait, so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
 pub(super) const TICK: u64 = 5_000_000;
 /// While next to nothing happens, at least this often.
-const IDLE_TICK: u64 = 40_000_000;
+const IDLE_TICK: u64 = 80_000_000;
 /// So many events in a tick are many.
 const MANY: usize = 32;
+/// And so many even while nobody is boosted, for the rings must not get full.
+const FLOOD: usize = 1024;
 /// Who was boosted within this is likely to be boosted again; if nobody was, the first one after it may wait for a pile.
 const LIVELY: u64 = 10_000_000_000;
 
@@ -54,7 +56,8 @@ impl Daemon {
                 self.turn()?;
             }
             let lively = self.last_boost.is_some_and(|boost| monotonic().since(boost) < LIVELY);
-            self.tick = if lively && self.handled >= MANY { TICK } else { (self.tick * 2).min(IDLE_TICK) };
+            let many = if lively { MANY } else { FLOOD };
+            self.tick = if self.handled >= many { TICK } else { (self.tick * 2).min(IDLE_TICK) };
             if news && self.take_news()? && until == Until::Settled {
                 return Ok(());
             }

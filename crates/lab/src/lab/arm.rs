@@ -10,7 +10,6 @@ use crate::edit::{EditClient, EditConfig};
 use crate::load::{Client, ClientConfig, ClientWork, Sample};
 use crate::replay::{self, Findings, Truth};
 use crate::reserve::{nanos, reserve_for};
-use crate::summary;
 use crate::workload::{guest_workload, steps};
 use frontdesk_engine::Time;
 use frontdesk_host::control::{Reserve, Target};
@@ -76,7 +75,7 @@ impl Lab<'_> {
         let (findings, speed) = examine(daemon, from.1, to.1, &truth)?;
         repeat.boosts = findings.boosts;
         repeat.boost_hits = findings.hits;
-        repeat.decision_us = summary::latency(&findings.decisions_us);
+        repeat.decision_us = frontdesk_scenario::latency(&findings.decisions_us);
         repeat.lost_events = findings.lost_events;
         repeat.follow = findings.follow;
         let timeline = Timeline { arm: name.to_owned(), repeat: number, ..findings.timeline };
@@ -105,7 +104,10 @@ impl Lab<'_> {
                         (false, false) => {
                             let steps = |cost| steps(self.scenario.scaled_cost(cost), self.steps_per_s);
                             let host = vm.link.host.to_string();
-                            vm.vm.start(&workload.name, guest_workload(&workload.kind, steps, &host))?;
+                            let Some(program) = guest_workload(&workload.kind, steps, &host) else {
+                                continue;
+                            };
+                            vm.vm.start(&workload.name, program)?;
                             vm.running.push(workload.name.clone());
                         }
                         (true, true) => {
@@ -236,13 +238,13 @@ impl Lab<'_> {
 
     fn book_cpu(&self, arm: &str, before: &[u64], after: &[u64], repeat: &mut Repeat) {
         let used: Vec<u64> = after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b)).collect();
-        let wanting = summary::wanting_vms(self.scenario, arm);
+        let wanting = frontdesk_scenario::wanting_vms(self.scenario, arm);
         let vms = self.vms.iter().zip(&used);
         let shares: Vec<(String, u64, u32, bool)> =
             vms.map(|((name, vm), ran)| (name.clone(), *ran, vm.weight, wanting.contains(name))).collect();
         let millis = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64() * 1000.0;
         repeat.cpu_ms = shares.iter().map(|(name, ran, ..)| (name.clone(), millis(*ran))).collect();
-        repeat.cpu_share = summary::cpu_shares(&shares);
+        repeat.cpu_share = frontdesk_scenario::cpu_shares(&shares);
         repeat.daemon_cpu =
             used.get(self.vms.len()).map(|ran| millis(*ran) / 1000.0 / repeat.seconds.max(f64::EPSILON));
     }

@@ -4,7 +4,7 @@ use super::keys::Keys;
 use super::protocol;
 use frontdesk_engine::Protocol;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A program inside a VM.
@@ -68,6 +68,11 @@ pub enum WorkloadKind {
         repeat: bool,
         /// Whether the guest's page cache is dropped before each run. Only with `repeat`.
         cold: bool,
+    },
+    /// The tasks of a workload file of rt-app, in the simulator only.
+    RtApp {
+        /// The file, relative to the folder of the scenario's.
+        file: PathBuf,
     },
     /// What a guest does that wants to harm the host or its neighbours.
     Storm {
@@ -137,6 +142,8 @@ struct WorkloadEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cold: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     of: Option<Storm>,
 }
 
@@ -153,6 +160,7 @@ enum Run {
     Messages,
     Churn,
     Program,
+    RtApp,
     Storm,
 }
 
@@ -168,6 +176,7 @@ impl Run {
             Run::Messages => ("messages", &["tasks", "rounds"], &[]),
             Run::Churn => ("churn", &[], &[]),
             Run::Program => ("program", &["command"], &["repeat", "cold"]),
+            Run::RtApp => ("rt-app", &["file"], &[]),
             Run::Storm => ("storm", &["of"], &[]),
         };
         Keys { entry: "workload", run, always: &["name", "run"], needed, optional }
@@ -188,6 +197,7 @@ impl TryFrom<WorkloadEntry> for Workload {
             ("command", entry.command.is_some()),
             ("repeat", entry.repeat.is_some()),
             ("cold", entry.cold.is_some()),
+            ("file", entry.file.is_some()),
             ("of", entry.of.is_some()),
         ];
         entry.run.keys().refuse_others(&set)?;
@@ -207,6 +217,7 @@ impl TryFrom<WorkloadEntry> for Workload {
                     repeat: entry.repeat.unwrap_or_default(),
                     cold: entry.cold.unwrap_or_default(),
                 },
+                Run::RtApp => WorkloadKind::RtApp { file: entry.file? },
                 Run::Storm => WorkloadKind::Storm { of: entry.of? },
             })
         };
@@ -244,6 +255,10 @@ impl From<Workload> for WorkloadEntry {
             WorkloadKind::Program { command, repeat, cold } => {
                 (entry.command, entry.repeat, entry.cold) = (Some(command), Some(repeat), Some(cold));
                 Run::Program
+            }
+            WorkloadKind::RtApp { file } => {
+                entry.file = Some(file);
+                Run::RtApp
             }
             WorkloadKind::Storm { of } => {
                 entry.of = Some(of);

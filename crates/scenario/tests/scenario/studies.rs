@@ -39,7 +39,7 @@ fn study(text: &str, overrides: &Overrides) -> Result<Study, String> {
 
 fn refused(of: &str, becomes: &str) -> String {
     assert!(STUDY.contains(of));
-    study(&STUDY.replace(of, becomes), &Overrides::default()).unwrap_err()
+    study(&STUDY.replace(of, becomes), &Overrides::default()).expect_err("a study that is wrong")
 }
 
 #[test]

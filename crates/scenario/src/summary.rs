@@ -1,9 +1,7 @@
 //! From the repeats of the arms to their medians and the scenario's checks.
 
-use frontdesk_scenario::{
-    ArmResult, Bar, Check, Checks, Compare, Daemon, Follow, Gain, Latency, Measure, Rate, Repeat, Scenario,
-    Subject, Summary, Vm, WorkloadKind,
-};
+use crate::outcome::{ArmResult, Bar, Check, Follow, Latency, Rate, Repeat, Summary};
+use crate::scenario::{Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, WorkloadKind};
 use indexmap::IndexMap;
 use std::time::Duration;
 
@@ -16,7 +14,8 @@ const LONG_COST: Duration = Duration::from_millis(100);
 /// that do.
 ///
 /// `vms`: name, CPU time, weight, and whether it wants all it can get.
-pub(crate) fn cpu_shares(vms: &[(String, u64, u32, bool)]) -> IndexMap<String, f64> {
+#[must_use]
+pub fn cpu_shares(vms: &[(String, u64, u32, bool)]) -> IndexMap<String, f64> {
     let sum = |wanting: bool| {
         let of = vms.iter().filter(|(_, _, _, wants)| *wants == wanting);
         of.fold((0.0, 0.0), |(cpu, weight), vm| (cpu + float(vm.1), weight + f64::from(vm.2)))
@@ -31,7 +30,8 @@ pub(crate) fn cpu_shares(vms: &[(String, u64, u32, bool)]) -> IndexMap<String, f
 }
 
 /// The medians over an arm's repeats.
-pub(crate) fn summarise(repeats: Vec<Repeat>) -> ArmResult {
+#[must_use]
+pub fn summarise(repeats: Vec<Repeat>) -> ArmResult {
     let vms = |pick: fn(&Repeat) -> Vec<String>| repeats.first().map(pick).unwrap_or_default();
     let responses = vms(|repeat| repeat.response_ms.keys().cloned().collect()).into_iter().map(|vm| {
         let all: Vec<Summary> = repeats.iter().filter_map(|r| r.response_ms.get(&vm).copied()).collect();
@@ -97,7 +97,8 @@ fn median_summary(all: &[Summary]) -> Summary {
 }
 
 /// Percentiles of latencies in microseconds; `None` if there are none.
-pub(crate) fn latency(samples: &[f64]) -> Option<Latency> {
+#[must_use]
+pub fn latency(samples: &[f64]) -> Option<Latency> {
     Summary::of(samples).map(|summary| Latency { p50: summary.p50, p99: summary.p99, max: summary.max })
 }
 
@@ -106,18 +107,19 @@ fn pbhr(repeat: &Repeat) -> Option<f64> {
 }
 
 /// Measurements that are not part of an arm.
-#[derive(Debug, Default)]
-pub(crate) struct Extra {
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
     /// Slowdown of CPU-bound guest work by the plugin, one per round.
-    pub(crate) plugin_cpu: Vec<f64>,
+    pub plugin_cpu: Vec<f64>,
     /// Slowdown of fork-heavy guest work by the plugin, one per round.
-    pub(crate) plugin_fork: Vec<f64>,
+    pub plugin_fork: Vec<f64>,
     /// Events per second of the engine, one per recording.
-    pub(crate) engine_speed: Vec<f64>,
+    pub engine_speed: Vec<f64>,
 }
 
 /// Every bar that the scenario sets.
-pub(crate) fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &Extra) -> Vec<Check> {
+#[must_use]
+pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &Extra) -> Vec<Check> {
     let Checks {
         compare,
         gain,
@@ -255,7 +257,8 @@ fn response_keys(scenario: &Scenario, of: &Subject) -> Vec<String> {
 
 /// Names of the VMs that want all the CPU they can get in an arm: those with a workload that never waits, or that computes
 /// so long at a time that its VM is hardly ever idle.
-pub(crate) fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
+#[must_use]
+pub fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
     let Some(arm) = scenario.arms.get(arm) else { return Vec::new() };
     let wants = scenario.vms.iter().filter(|vm| {
         let running = vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
@@ -266,7 +269,10 @@ pub(crate) fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
             | WorkloadKind::Storm { .. } => true,
             WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => *cost >= LONG_COST,
             WorkloadKind::Program { repeat, cold, .. } => *repeat && !cold,
-            WorkloadKind::Shift { .. } | WorkloadKind::ReadFiles | WorkloadKind::Sink { .. } => false,
+            WorkloadKind::Shift { .. }
+            | WorkloadKind::ReadFiles
+            | WorkloadKind::Sink { .. }
+            | WorkloadKind::RtApp { .. } => false,
         })
     });
     wants.flat_map(Vm::names).collect()

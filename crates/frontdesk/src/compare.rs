@@ -1,0 +1,136 @@
+//! `frontdesk compare`.
+
+use crate::FAILED;
+use crate::lab::measure;
+use crate::outputs::{create, finish};
+use anyhow::Context;
+use frontdesk_report::{Ratio, compare, comparison_table, svg_comparison};
+use frontdesk_scenario::{Outcome, Overrides, Scenario};
+use frontdesk_sim::{Calibration, calibrate, simulate};
+use serde::Serialize;
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Run an experiment on real VMs and on the modelled host, and put the results side by side.
+///
+/// The model is calibrated from one arm only, "io-only", in which the VM that answers does nothing else: from its fastest responses follow
+/// what a request costs on this host and how much requests differ. All other arms are predicted. The table has, for each arm and VM, the
+/// mean and the 95th percentile of the response times in both.
+///
+/// Exit status: 0 if the model is within 25 % in everything, 1 if not, 2 if the comparison could not be made, 130 after Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  frontdesk lab scenarios/echo-mixed.toml --json lab.json
+  frontdesk compare scenarios/echo-mixed.toml --lab lab.json --svg compare.svg
+  frontdesk compare scenarios/tavs/table1.toml --calibrate scenarios/echo-mixed.toml lab.json")]
+pub(crate) struct Args {
+    /// The scenario file.
+    scenario: PathBuf,
+    /// What `frontdesk lab` wrote with --json when it ran the scenario; without it the scenario is run on real VMs now.
+    #[arg(long, value_name = "RESULT")]
+    lab: Option<PathBuf>,
+    /// Calibrate the model from another scenario that was run on this host, for one without an arm "io-only": its file, and what
+    /// `frontdesk lab` wrote.
+    #[arg(long, num_args = 2, value_names = ["SCENARIO", "RESULT"])]
+    calibrate: Vec<PathBuf>,
+    /// Where the model's random numbers begin.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Repeats of each arm in the model, and in the lab if that is run.
+    #[arg(long, value_name = "N")]
+    repeats: Option<u32>,
+    /// Measured time of one repeat, such as 20s.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Override any key of the scenario, as in `frontdesk sim`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Write the comparison, with both results, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the plot of the response times of both as SVG.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// The arm from which the model is calibrated.
+const CALIBRATED_BY: &str = "io-only";
+
+/// As --json writes it.
+#[derive(Serialize)]
+struct Compared<'a> {
+    calibration: Calibration,
+    ratios: &'a [Ratio],
+    lab: &'a Outcome,
+    model: &'a Outcome,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let overrides =
+        Overrides { set: args.set.clone(), repeats: args.repeats, duration: args.duration, arms: Vec::new() };
+    let mut scenario = Scenario::load(&args.scenario, &overrides)?;
+    [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| create(path).map(drop))?;
+    let other = match args.calibrate.as_slice() {
+        [file, result] => Some((Scenario::load(file, &Overrides::default())?, read(result)?)),
+        _ => None,
+    };
+    let lab = match &args.lab {
+        Some(path) => read(path)?,
+        None => match measure(&args.scenario, &scenario)? {
+            Ok((outcome, _)) => outcome,
+            Err(status) => return Ok(status),
+        },
+    };
+    if lab.scenario != scenario.name {
+        anyhow::bail!("the lab's result is of the scenario {:?}, not of {:?}", lab.scenario, scenario.name);
+    }
+    let (reference, result) = other.as_ref().map_or((&scenario, &lab), |(scenario, lab)| (scenario, lab));
+    let Some(arm) = result.arms.get(CALIBRATED_BY) else {
+        anyhow::bail!(
+            "the lab's result of {:?} has no arm {CALIBRATED_BY:?}, from which the model is calibrated; name a scenario and a result that \
+             have one with --calibrate",
+            result.scenario
+        );
+    };
+    let calibration = calibrate(reference, CALIBRATED_BY, arm, args.seed)?;
+    calibration.apply(&mut scenario);
+    scenario.arms.retain(|name, _| lab.arms.contains_key(name));
+    let threads = std::thread::available_parallelism().map_or(1, Into::into);
+    let simulated = simulate(std::slice::from_ref(&scenario), args.seed, threads, &|_, _| {});
+    let simulated = simulated.map_err(|(_, error)| error)?;
+    let [model] = simulated.as_slice() else { anyhow::bail!("the model gave no result") };
+    let model = &model.outcome;
+    let ratios = compare(&scenario, &lab, model);
+    write(args, &Compared { calibration, ratios: &ratios, lab: &lab, model })?;
+    println!(
+        "Calibrated from the fastest responses of {CALIBRATED_BY}: costs x {:.2}, spread {:.3}; all else is predicted.\n\n{}",
+        calibration.cost_factor,
+        calibration.spread,
+        comparison_table(&ratios, std::io::stdout().is_terminal())
+    );
+    let within = ratios.iter().all(|ratio| ratio.within);
+    Ok(if within { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+fn read(path: &Path) -> anyhow::Result<Outcome> {
+    let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is not a result that `frontdesk lab --json` wrote", path.display()))
+}
+
+fn write(args: &Args, compared: &Compared<'_>) -> anyhow::Result<()> {
+    if let Some(path) = &args.json {
+        let mut file = create(path)?;
+        serde_json::to_writer_pretty(&mut file, compared)?;
+        finish(file, path)?;
+    }
+    if let Some(path) = &args.svg {
+        let mut file = create(path)?;
+        file.write_all(svg_comparison(compared.lab, compared.model)?.as_bytes())?;
+        finish(file, path)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! The page in a real browser (Debian's Chromium), served by `frontdesk serve`, with a daemon that is not a real one.
+//!
+//! FRONTDESK_PICTURES names a folder in which the browser leaves pictures of what it shows.
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+#[path = "../../remote/tests/server/fake_daemon.rs"]
+mod fake_daemon;
+mod served;
+
+use fantoccini::actions::{InputSource, MOUSE_BUTTON_LEFT, MouseActions, PointerAction};
+use fantoccini::elements::Element;
+use fantoccini::key::Key;
+use fantoccini::{Client, ClientBuilder, Locator};
+use frontdesk_host::control::{Query, Target};
+use hyper_util::client::legacy::connect::HttpConnector;
+use served::{PASSWORD, Served};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Generous: a browser on a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+const MS: u64 = 1_000_000;
+
+/// The program that drives the browser; ended with the value, and the browser with it.
+struct Driver {
+    process: Child,
+    address: String,
+}
+
+impl Driver {
+    /// None if it is not installed.
+    fn start() -> Option<Driver> {
+        let started = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
+        let mut process = started.ok()?;
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut ports = lines.map_while(Result::ok).filter_map(|line| {
+            let (_, port) = line.split_once("started successfully on port ")?;
+            Some(port.trim_end_matches('.').to_owned())
+        });
+        let port = ports.next().expect("chromedriver says where it listens");
+        Some(Driver { process, address: format!("http://127.0.0.1:{port}") })
+    }
+
+    async fn browser(&self, of_chrome: serde_json::Value) -> Browser {
+        let mut options = serde_json::json!({
+            "binary": "/usr/bin/chromium",
+            "args": ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1000,1000"],
+        });
+        options.as_object_mut().unwrap().extend(of_chrome.as_object().unwrap().clone());
+        // The certificate is nobody's but the server's own.
+        let wanted = serde_json::json!({ "acceptInsecureCerts": true, "goog:chromeOptions": options });
+        let builder = ClientBuilder::new(HttpConnector::new())
+            .capabilities(wanted.as_object().unwrap().clone())
+            .connect(&self.address)
+            .await;
+        Browser(builder.expect("chromedriver starts chromium"))
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // It ends its browsers, as it can't when it is killed.
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+/// A browser, and what a person does with it.
+struct Browser(Client);
+
+impl Browser {
+    async fn log_in(&self, served: &Served) {
+        self.0.goto(&format!("https://{}/", served.address)).await.unwrap();
+        self.shown("#login").await;
+        self.find("#password").await.send_keys("a wrong one").await.unwrap();
+        self.find("#login button").await.click().await.unwrap();
+        self.says("#notice", "the password is wrong").await;
+        let password = self.find("#password").await;
+        password.clear().await.unwrap();
+        // Enter does what the button does.
+        password.send_keys(&format!("{PASSWORD}{}", char::from(Key::Enter))).await.unwrap();
+        self.shown("#targets button").await;
+    }
+
+    async fn find(&self, selector: &str) -> Element {
+        self.0.find(Locator::Css(selector)).await.unwrap_or_else(|error| panic!("{selector}: {error}"))
+    }
+
+    async fn is_shown(&self, selector: &str) -> bool {
+        match self.0.find(Locator::Css(selector)).await {
+            Ok(element) => element.is_displayed().await.unwrap_or(false),
+            Err(_) => false,
+        }
+    }
+
+    async fn shown(&self, selector: &str) {
+        until(selector, async || self.is_shown(selector).await).await;
+    }
+
+    async fn gone(&self, selector: &str) {
+        until(&format!("no {selector}"), async || !self.is_shown(selector).await).await;
+    }
+
+    /// Waits until an element has a text.
+    async fn says(&self, selector: &str, text: &str) {
+        let what = format!("{selector} says {text}");
+        until(&what, async || match self.0.find(Locator::Css(selector)).await {
+            Ok(element) => element.text().await.is_ok_and(|said| said.contains(text)),
+            Err(_) => false,
+        })
+        .await;
+    }
+
+    /// Presses the button with a label; once more if it was drawn anew in between.
+    async fn press(&self, label: &str) {
+        let selector = format!("[aria-label=\"{label}\"]");
+        until(label, async || match self.0.find(Locator::Css(&selector)).await {
+            Ok(button) => button.click().await.is_ok(),
+            Err(_) => false,
+        })
+        .await;
+    }
+
+    async fn picture(&self, name: &str) {
+        if let Some(folder) = std::env::var_os("FRONTDESK_PICTURES") {
+            let picture = self.0.screenshot().await.unwrap();
+            std::fs::write(Path::new(&folder).join(name), picture).unwrap();
+        }
+    }
+}
+
+/// Waits for something, but not for ever.
+async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+    }
+}
+
+fn in_a_browser(test: impl AsyncFn(&Driver, &Served)) {
+    let Some(driver) = Driver::start() else {
+        eprintln!("skipped: chromedriver is not installed (tools/setup.sh vms)");
+        return;
+    };
+    let served = Served::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(test(&driver, &served));
+}
+
+fn alice() -> Target {
+    Target::Vm("alice".to_owned())
+}
+
+/// The slice and period that somebody has.
+fn terms(served: &Served, target: &Target) -> Option<(u64, u64)> {
+    served.daemon.reservation(target).map(|one| (one.slice_ns, one.period_ns))
+}
+
+#[test]
+fn reservations_are_steered_with_the_keyboard_alone() {
+    in_a_browser(async |driver, served| {
+        let browser = driver.browser(serde_json::json!({})).await;
+        browser.log_in(served).await;
+        browser.says("#targets", "<i>gone</i>").await;
+        let reserve = browser.find("[aria-label=\"Reserve for alice (vm:alice)\"]").await;
+        reserve.send_keys(&char::from(Key::Enter).to_string()).await.unwrap();
+        browser.says(".terms", "1 ms every 10 ms on cpu0").await;
+        assert_eq!(terms(served, &alice()), Some((MS, 10 * MS)));
+        // The focus is at the slice.
+        let keys = |key: Key, times: usize| String::from(char::from(key)).repeat(times);
+        let slice = browser.0.active_element().await.unwrap();
+        assert_eq!(slice.attr("class").await.unwrap().as_deref(), Some("slice"));
+        slice.send_keys(&keys(Key::Right, 50)).await.unwrap();
+        until("1.5 ms", async || terms(served, &alice()) == Some((MS * 3 / 2, 10 * MS))).await;
+        browser.says(".terms", "1.5 ms every 10 ms").await;
+        // The fraction stays when the period changes.
+        slice.send_keys(&format!("{}{}", keys(Key::Shift, 1), keys(Key::Tab, 1))).await.unwrap();
+        let period = browser.0.active_element().await.unwrap();
+        assert_eq!(period.attr("class").await.unwrap().as_deref(), Some("period"));
+        period.send_keys(&keys(Key::Left, 1)).await.unwrap();
+        until("of 9 ms", async || terms(served, &alice()) == Some((1_350_000, 9 * MS))).await;
+        let said = period.attr("aria-valuetext").await.unwrap().unwrap();
+        assert_eq!(said, "9 ms");
+        let pause = browser.find("[aria-label=\"Pause alice\"]").await;
+        pause.send_keys(&keys(Key::Enter, 1)).await.unwrap();
+        browser.says(".badge", "paused").await;
+        assert!(served.daemon.reservation(&alice()).unwrap().paused);
+        browser.press("Resume alice").await;
+        browser.gone(".badge").await;
+        browser.press("Release alice").await;
+        browser.gone(".card").await;
+        assert_eq!(terms(served, &alice()), None);
+        browser.0.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_is_impossible_is_said_before_it_is_asked_for() {
+    in_a_browser(async |driver, served| {
+        let browser = driver.browser(serde_json::json!({})).await;
+        browser.log_in(served).await;
+        for name in ["render (pid:4711)", "alice (vm:alice)", "desk (vm:desk)"] {
+            browser.press(&format!("Reserve for {name}")).await;
+        }
+        until("three cards", async || {
+            browser.0.find_all(Locator::Css(".card")).await.is_ok_and(|cards| cards.len() == 3)
+        })
+        .await;
+        let before = served.daemon.asked().len();
+        let slice = browser.0.find_all(Locator::Css(".slice")).await.unwrap().remove(0);
+        slice.send_keys(&char::from(Key::End).to_string()).await.unwrap();
+        browser.says(".card.wrong .verdict", "Impossible: at most").await;
+        assert_eq!(slice.attr("aria-invalid").await.unwrap().as_deref(), Some("true"));
+        browser.picture("impossible.png").await;
+        assert_eq!(served.daemon.asked().len(), before, "it was not asked for");
+        // Back, until it fits; and what fits is asked for.
+        slice.send_keys(&char::from(Key::Home).to_string()).await.unwrap();
+        browser.gone(".card.wrong").await;
+        until("the least slice", async || terms(served, &Target::Process(4711)) == Some((10_000, 10 * MS)))
+            .await;
+        browser.press("Reserve for <i>gone</i> (pid:99)").await;
+        browser.says("#notice", "There is no process 99.").await;
+        browser.0.close().await.unwrap();
+    });
+}
+
+#[test]
+fn changes_apply_while_dragging_and_the_latest_wins() {
+    in_a_browser(async |driver, served| {
+        let browser = driver.browser(serde_json::json!({})).await;
+        browser.log_in(served).await;
+        for name in ["alice (vm:alice)", "desk (vm:desk)", "render (pid:4711)"] {
+            browser.press(&format!("Reserve for {name}")).await;
+        }
+        browser.says(".card:nth-child(3)", "pid:4711").await;
+        // The pointer's coordinates are the window's.
+        browser.0.execute("scrollTo(0, 0)", vec![]).await.unwrap();
+        let slice = browser.find(".slice").await;
+        let (x, y, width, height) = slice.rectangle().await.unwrap();
+        let at = |part: f64| PointerAction::MoveTo {
+            duration: Some(Duration::from_millis(20)),
+            x: (x + 8.0 + (width - 16.0) * part).round(),
+            y: (y + height / 2.0).round(),
+        };
+        let mut drag = MouseActions::new("mouse".to_owned())
+            .then(at(0.1))
+            .then(PointerAction::Down { button: MOUSE_BUTTON_LEFT });
+        for step in 0..=30 {
+            drag = drag.then(at(0.1 + f64::from(step) * 0.01));
+        }
+        // The button is still down.
+        browser.0.perform_actions(drag).await.unwrap();
+        until("about 40 %", async || terms(served, &alice()).is_some_and(|(slice, _)| slice > 39 * MS / 10))
+            .await;
+        let position = slice.prop("value").await.unwrap().unwrap().parse::<u64>().unwrap();
+        until("the latest", async || terms(served, &alice()) == Some((position * 10_000, 10 * MS))).await;
+        browser.0.release_actions().await.unwrap();
+        let asked = served.daemon.asked();
+        let Some(Query::Reserve(last)) = asked.last() else { panic!("{asked:?}") };
+        assert_eq!(last.slice_ns, position * 10_000);
+        browser.picture("page.png").await;
+        browser
+            .0
+            .execute("document.documentElement.style.colorScheme = 'dark'; scrollTo(0, 0)", vec![])
+            .await
+            .unwrap();
+        browser.picture("dark.png").await;
+        browser.find("#logout").await.click().await.unwrap();
+        browser.shown("#login").await;
+        browser.picture("login.png").await;
+        browser.0.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_narrow_screen_shows_all_without_scrolling_sideways() {
+    in_a_browser(async |driver, served| {
+        let phone =
+            serde_json::json!({ "deviceMetrics": { "width": 360, "height": 800, "pixelRatio": 2.0 } });
+        let browser = driver.browser(serde_json::json!({ "mobileEmulation": phone })).await;
+        browser.log_in(served).await;
+        browser.press("Reserve for desk (vm:desk)").await;
+        browser.says(".terms", "1 ms every 10 ms on cpu0, cpu1").await;
+        let width = browser.0.execute("return document.documentElement.scrollWidth", vec![]).await.unwrap();
+        assert_eq!(width, 360);
+        browser.picture("narrow.png").await;
+        browser.0.close().await.unwrap();
+    });
+}

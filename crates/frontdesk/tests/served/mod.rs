@@ -1,0 +1,80 @@
+//! `frontdesk serve` as a process of its own, as somebody without rights.
+
+use super::fake_daemon::FakeDaemon;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+pub(crate) const PASSWORD: &str = "correct horse";
+const NOBODY: u32 = 65_534;
+
+/// A server with a fake daemon behind it; ended with the value.
+pub(crate) struct Served {
+    #[allow(dead_code)] // Not all that use this module look at it.
+    pub(crate) daemon: FakeDaemon,
+    /// Where it listens, as `HOST:PORT`.
+    pub(crate) address: String,
+    #[allow(dead_code)]
+    pub(crate) fingerprint: String,
+    process: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Served {
+    /// As nobody if we are root, for the server does not run as root; else as who we are.
+    pub(crate) fn start() -> Served {
+        let is_root = rustix::process::geteuid().is_root();
+        let daemon = FakeDaemon::start();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let (secrets, password) = (folder.path().join("serve"), folder.path().join("password"));
+        std::fs::create_dir(&secrets).unwrap();
+        std::fs::write(&password, PASSWORD).unwrap();
+        std::fs::set_permissions(&password, PermissionsExt::from_mode(0o600)).unwrap();
+        // What root makes there belongs to the folder's owner.
+        let program = || {
+            // The build folder may be closed to others.
+            let copy = folder.path().join("frontdesk");
+            if !copy.exists() {
+                std::fs::copy(env!("CARGO_BIN_EXE_frontdesk"), &copy).unwrap();
+            }
+            let mut command = Command::new(copy);
+            command.arg("serve").arg("--folder").arg(&secrets);
+            command
+        };
+        if is_root {
+            chown(&secrets, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let set_up =
+            program().args(["--setup", "--name", "localhost", "--password-file"]).arg(&password).output();
+        assert!(set_up.as_ref().unwrap().status.success(), "{set_up:?}");
+        let mut serve = program();
+        serve.args(["--listen", "127.0.0.1:0", "--socket"]).arg(daemon.socket()).stdout(Stdio::piped());
+        if is_root {
+            serve.uid(NOBODY).gid(NOBODY);
+        }
+        let mut process = serve.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        // "serving at https://ADDRESS, certificate FINGERPRINT"
+        let told = line
+            .trim_end()
+            .strip_prefix("serving at https://")
+            .and_then(|told| told.split_once(", certificate "));
+        let Some((address, fingerprint)) = told else {
+            process.kill().unwrap();
+            process.wait().unwrap();
+            panic!("the server does not start: {line:?}");
+        };
+        let (address, fingerprint) = (address.to_owned(), fingerprint.to_owned());
+        Served { daemon, address, fingerprint, process, _folder: folder }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}

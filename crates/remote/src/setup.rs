@@ -1,0 +1,281 @@
+//! What a server needs before it starts: a password, a key and a certificate, in a folder that only its user can read. There are no
+//! defaults.
+
+use crate::fingerprint::Fingerprint;
+use crate::password::Hashed;
+use rcgen::{CertificateParams, DnType, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// Where the credentials are unless told otherwise.
+pub const DEFAULT_FOLDER: &str = "/etc/frontdesk/serve";
+/// The user that the packaged server runs as.
+pub const DEFAULT_USER: &str = "frontdesk";
+/// The shortest password, in characters.
+pub const LEAST_PASSWORD: usize = 10;
+
+const PASSWORD: &str = "password";
+const KEY: &str = "key.pem";
+const CERTIFICATE: &str = "certificate.pem";
+const CLIENTS: &str = "clients.pem";
+/// No file of these is larger.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The server can't be set up, or is not.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// A file is missing.
+    #[error(
+        "the server is not set up: there is no {}. `frontdesk serve --setup` asks for a password and makes a certificate", .0.display()
+    )]
+    Missing(PathBuf),
+    /// A secret is readable by others.
+    #[error("others than its user can read {path}: `chmod 600 {path}`, and choose another password or key", path = .0.display())]
+    Open(PathBuf),
+    /// A file can't be read or written.
+    #[error("can't {what} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{} is no {what}; remove it and run `frontdesk serve --setup`", path.display())]
+    Nonsense {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+    },
+    /// The password is not good enough.
+    #[error("the password is too {0}: it has {LEAST_PASSWORD} to 1024 characters")]
+    Password(&'static str),
+    /// A name can't be in a certificate.
+    #[error("can't make a certificate for {}: {reason}", names.join(", "))]
+    Certificate {
+        /// The names.
+        names: Vec<String>,
+        /// What failed.
+        reason: String,
+    },
+    /// The system gives no randomness.
+    #[error("the system has no random numbers")]
+    Random,
+}
+
+/// The folder with the credentials of a server.
+#[derive(Clone, Debug)]
+pub struct Folder(PathBuf);
+
+/// What a set-up did.
+#[derive(Clone, Copy, Debug)]
+pub struct SetUp {
+    /// Of the certificate that clients will see.
+    pub fingerprint: Fingerprint,
+    /// Whether it was made now; one that is there stays.
+    pub new_certificate: bool,
+}
+
+/// What is in the folder of a server that is set up.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    pub(crate) password: Hashed,
+    pub(crate) key: PrivateKeyDer<'static>,
+    pub(crate) certificates: Vec<CertificateDer<'static>>,
+    /// Whoever has a certificate from one of these needs no password.
+    pub(crate) clients: Vec<CertificateDer<'static>>,
+}
+
+impl Folder {
+    /// A folder, which need not be there yet.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Folder {
+        Folder(path.into())
+    }
+
+    /// Sets the password, and makes a key and a certificate that holds for `names` if there is none. A missing folder is made; what root
+    /// makes belongs to the owner of the folder, which is the user [`DEFAULT_USER`] if root makes it.
+    ///
+    /// # Errors
+    /// The password is too short or too long, or a file can't be written.
+    pub fn set_up(&self, password: &str, names: &[String]) -> Result<SetUp, SetupError> {
+        if password.chars().count() < LEAST_PASSWORD {
+            return Err(SetupError::Password("short"));
+        }
+        if password.len() > crate::MAX_PASSWORD_BYTES {
+            return Err(SetupError::Password("long"));
+        }
+        self.make()?;
+        let hashed = Hashed::new(password).ok_or(SetupError::Random)?;
+        let new_certificate = !(self.has(CERTIFICATE)? && self.has(KEY)?);
+        if new_certificate {
+            let (certificate, key) = self_signed(names)?;
+            self.write(KEY, &key)?;
+            self.write(CERTIFICATE, &certificate)?;
+        }
+        // Last: a server starts only with all of it.
+        self.write(PASSWORD, &format!("{}\n", hashed.as_str()))?;
+        let credentials = self.load()?;
+        Ok(SetUp { fingerprint: Fingerprint::of(&credentials.certificates[0]), new_certificate })
+    }
+
+    /// Reads what [`Folder::set_up`] made, or an administrator put there instead.
+    pub(crate) fn load(&self) -> Result<Credentials, SetupError> {
+        let nonsense = |name, what| SetupError::Nonsense { path: self.0.join(name), what };
+        let password = self.read(PASSWORD, true)?;
+        let password = Hashed::parse(&password).ok_or_else(|| nonsense(PASSWORD, "password hash"))?;
+        let key = self.read(KEY, true)?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| nonsense(KEY, "private key"))?;
+        let certificates = self.certificates(CERTIFICATE)?;
+        let clients = if self.has(CLIENTS)? { self.certificates(CLIENTS)? } else { Vec::new() };
+        Ok(Credentials { password, key, certificates, clients })
+    }
+
+    fn certificates(&self, name: &str) -> Result<Vec<CertificateDer<'static>>, SetupError> {
+        let text = self.read(name, false)?;
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+        found
+            .ok()
+            .filter(|found| !found.is_empty())
+            .ok_or_else(|| SetupError::Nonsense { path: self.0.join(name), what: "certificate" })
+    }
+
+    /// Makes the folder.
+    fn make(&self) -> Result<(), SetupError> {
+        let path = &self.0;
+        let failed = |what| move |source| SetupError::File { what, path: path.clone(), source };
+        if path.is_dir() {
+            return Ok(());
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(failed("make the folder around"))?;
+        }
+        DirBuilder::new().mode(0o700).create(path).map_err(failed("make the folder"))?;
+        if nix::unistd::geteuid().is_root()
+            && let Ok(Some(user)) = nix::unistd::User::from_name(DEFAULT_USER)
+        {
+            chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw())).map_err(failed("give away"))?;
+        }
+        Ok(())
+    }
+
+    fn has(&self, name: &str) -> Result<bool, SetupError> {
+        let path = self.0.join(name);
+        path.try_exists().map_err(|source| SetupError::File { what: "look at", path, source })
+    }
+
+    fn read(&self, name: &str, secret: bool) -> Result<String, SetupError> {
+        let path = self.0.join(name);
+        let failed = |source: io::Error| match source.kind() {
+            ErrorKind::NotFound => SetupError::Missing(path.clone()),
+            _ => SetupError::File { what: "read", path: path.clone(), source },
+        };
+        let data = fs::metadata(&path).map_err(failed)?;
+        if secret && data.mode() & 0o077 != 0 {
+            return Err(SetupError::Open(path));
+        }
+        if data.len() > MAX_FILE_BYTES {
+            return Err(SetupError::Nonsense { path, what: "file of a server" });
+        }
+        fs::read_to_string(&path).map_err(failed)
+    }
+
+    /// Replaces a file in one step.
+    fn write(&self, name: &str, text: &str) -> Result<(), SetupError> {
+        let path = self.0.join(name);
+        write_secret(&path, text.as_bytes(), || {
+            let folder = fs::metadata(&self.0)?;
+            Ok(nix::unistd::geteuid().is_root().then(|| (folder.uid(), folder.gid())))
+        })
+        .map_err(|source| SetupError::File { what: "write", path, source })
+    }
+}
+
+/// Replaces a file in one step by one that only its owner can read; `owner` says whose, if not ours.
+pub(crate) fn write_secret(
+    path: &Path,
+    bytes: &[u8],
+    owner: impl FnOnce() -> io::Result<Option<(u32, u32)>>,
+) -> io::Result<()> {
+    let new = path.with_extension("new");
+    // What an interrupted run left.
+    let _ = fs::remove_file(&new);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    if let Some((uid, gid)) = owner()? {
+        std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+    }
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+/// A key, and a certificate for it that nobody else vouches for, as PEM.
+fn self_signed(names: &[String]) -> Result<(String, String), SetupError> {
+    let failed =
+        |error: rcgen::Error| SetupError::Certificate { names: names.to_vec(), reason: error.to_string() };
+    let key = KeyPair::generate().map_err(failed)?;
+    let mut params = CertificateParams::new(names.to_vec()).map_err(failed)?;
+    let name = names.first().map_or("frontdesk", String::as_str);
+    params.distinguished_name.push(DnType::CommonName, name);
+    // Clients know it by its fingerprint, so it does not age.
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2099, 12, 31);
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    Ok((certificate.pem(), key.serialize_pem()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const GOOD: &str = "correct horse";
+
+    #[test]
+    fn a_set_up_server_has_secrets_that_only_its_user_reads() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("serve");
+        let folder = Folder::new(&path);
+        let missing = folder.load().unwrap_err().to_string();
+        assert!(missing.contains("not set up") && missing.contains("--setup"), "{missing}");
+        let first = folder.set_up(GOOD, &["host.example".to_owned(), "192.0.2.1".to_owned()]).unwrap();
+        assert!(first.new_certificate);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        for name in [PASSWORD, KEY] {
+            assert_eq!(fs::metadata(path.join(name)).unwrap().mode() & 0o777, 0o600);
+        }
+        assert!(!fs::read_to_string(path.join(PASSWORD)).unwrap().contains(GOOD));
+        let again = folder.set_up("another password", &[]).unwrap();
+        assert!(!again.new_certificate && again.fingerprint == first.fingerprint);
+        assert!(folder.load().unwrap().password.is_of("another password"));
+        fs::set_permissions(path.join(KEY), PermissionsExt::from_mode(0o640)).unwrap();
+        assert!(matches!(folder.load(), Err(SetupError::Open(_))));
+    }
+
+    #[test]
+    fn what_is_no_password_or_certificate_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("serve");
+        let folder = Folder::new(&path);
+        assert!(matches!(folder.set_up("short", &[]), Err(SetupError::Password("short"))));
+        assert!(matches!(folder.set_up(&"x".repeat(1025), &[]), Err(SetupError::Password("long"))));
+        assert!(!path.exists(), "nothing is left of that");
+        folder.set_up(GOOD, &[]).unwrap();
+        for (name, what) in [(PASSWORD, "password hash"), (CERTIFICATE, "certificate"), (KEY, "private key")]
+        {
+            let before = fs::read(path.join(name)).unwrap();
+            fs::write(path.join(name), "nonsense").unwrap();
+            let error = folder.load().unwrap_err().to_string();
+            assert!(error.contains(&format!("is no {what}")), "{error}");
+            fs::write(path.join(name), before).unwrap();
+        }
+        folder.load().unwrap();
+    }
+}

@@ -1,0 +1,370 @@
+//! The machine on which a scenario is simulated: its types, and their ranges.
+
+use crate::validate::{Violation, one_of, period, quoted, range, require, seconds};
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The modelled machine: what the `[sim]` table of a scenario says. The lab ignores it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sim {
+    /// The hypervisor's scheduler.
+    pub scheduler: Scheduler,
+    /// Physical CPUs, 1 to 128; as many as `host.vm_cpus` if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcpus: Option<u16>,
+    /// CPUs of the host, `pcpus` among them: the slices of Linux's schedulers grow with their number. 1 to 1024; with `pcpus` as many, else
+    /// those that `host` names, if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_cpus: Option<u16>,
+    /// Parameters of `scheduler = "credit"`.
+    pub credit: Credit,
+    /// Reservations of the VMs of an entry, with `scheduler = "edf"`. Those without share what is left.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub reservations: IndexMap<String, SimReservation>,
+    /// Who does the I/O of the VMs.
+    pub io_path: IoPath,
+    /// Weight of the driver domain, with `io_path = "driver-domain"`. 1 to 262144.
+    pub driver_weight: u32,
+    /// From an event to the engine's decision applied. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub decision_latency: Duration,
+    /// CPU time of the host's work.
+    pub costs: HostCosts,
+    /// The guests' kernel.
+    pub guest: GuestCosts,
+    /// The network between VMs and clients.
+    pub network: Network,
+    /// The host's disk, which all VMs share.
+    pub disk: SimDisk,
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        Sim {
+            scheduler: Scheduler::default(),
+            pcpus: None,
+            host_cpus: None,
+            credit: Credit::default(),
+            reservations: IndexMap::new(),
+            io_path: IoPath::default(),
+            driver_weight: 1024,
+            decision_latency: Duration::ZERO,
+            costs: HostCosts::default(),
+            guest: GuestCosts::default(),
+            network: Network::default(),
+            disk: SimDisk::default(),
+        }
+    }
+}
+
+/// Who does the I/O of the VMs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IoPath {
+    /// A thread of each VM's emulator, as in QEMU, in the VM's own group.
+    #[default]
+    Emulator,
+    /// A domain of its own for all VMs, as in Xen (TAVS §2.1).
+    DriverDomain,
+}
+
+/// CPU time of the host's work. Each 0 s to 1 s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostCosts {
+    /// Until another vCPU or thread does something on a physical CPU.
+    #[serde(with = "humantime_serde")]
+    pub switch: Duration,
+    /// A packet towards a VM, in the I/O path.
+    #[serde(with = "humantime_serde")]
+    pub packet_in: Duration,
+    /// A packet from a VM.
+    #[serde(with = "humantime_serde")]
+    pub packet_out: Duration,
+    /// A request to the disk.
+    #[serde(with = "humantime_serde")]
+    pub block_request: Duration,
+    /// Its completion.
+    #[serde(with = "humantime_serde")]
+    pub block_done: Duration,
+    /// A frame of the framebuffer, or a period of sound.
+    #[serde(with = "humantime_serde")]
+    pub media: Duration,
+    /// From the last notification that the I/O path sends until it sleeps. With 0 s, "send event" and "block" are one step: the I/O path is
+    /// not preempted by the vCPU that it wakes. Otherwise they are two.
+    #[serde(with = "humantime_serde")]
+    pub block: Duration,
+    /// A timer of a guest, with `io_path = "emulator"`.
+    #[serde(with = "humantime_serde")]
+    pub timer: Duration,
+    /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of the logarithm. 0 to 2.
+    pub spread: f64,
+}
+
+impl Default for HostCosts {
+    fn default() -> Self {
+        HostCosts {
+            switch: Duration::from_micros(2),
+            packet_in: Duration::from_micros(20),
+            packet_out: Duration::from_micros(20),
+            block_request: Duration::from_micros(20),
+            block_done: Duration::from_micros(20),
+            media: Duration::from_micros(100),
+            block: Duration::from_micros(5),
+            timer: Duration::from_micros(20),
+            spread: 0.0,
+        }
+    }
+}
+
+/// CPU time of the guests' kernel and of what programs do that is not in the scenario. Each 0 s to 1 s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GuestCosts {
+    /// An interrupt that is no packet.
+    #[serde(with = "humantime_serde")]
+    pub interrupt: Duration,
+    /// A packet, up to the socket.
+    #[serde(with = "humantime_serde")]
+    pub receive: Duration,
+    /// A packet sent.
+    #[serde(with = "humantime_serde")]
+    pub send: Duration,
+    /// What a program does for a request beside its `cost`.
+    #[serde(with = "humantime_serde")]
+    pub request: Duration,
+    /// A system call that reads or writes blocks.
+    #[serde(with = "humantime_serde")]
+    pub block: Duration,
+    /// Copying a KiB.
+    #[serde(with = "humantime_serde")]
+    pub copy_kib: Duration,
+    /// A change of tasks.
+    #[serde(with = "humantime_serde")]
+    pub switch: Duration,
+    /// A message between tasks, on each side.
+    #[serde(with = "humantime_serde")]
+    pub message: Duration,
+    /// A frame drawn.
+    #[serde(with = "humantime_serde")]
+    pub frame: Duration,
+    /// A run of a program of the Debian system, of which nothing else is known.
+    #[serde(with = "humantime_serde")]
+    pub program: Duration,
+    /// Period of the clock tick of vCPUs that are not idle, with `io_path = "emulator"`: a thread of the emulator keeps that time, and each
+    /// tick makes it run. 0 s: none. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub tick: Duration,
+    /// The longest time slice of the guests' scheduler; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub slice: Duration,
+    /// Who wakes preempts who has run so much more.
+    #[serde(with = "humantime_serde")]
+    pub granularity: Duration,
+    /// Whether the guests hear of the time in which they do not run. Emulated ones do not, and take it for their tasks'.
+    pub sees_stolen_time: bool,
+}
+
+impl Default for GuestCosts {
+    fn default() -> Self {
+        GuestCosts {
+            interrupt: Duration::from_micros(3),
+            receive: Duration::from_micros(10),
+            send: Duration::from_micros(10),
+            request: Duration::from_micros(20),
+            block: Duration::from_micros(10),
+            copy_kib: Duration::from_nanos(200),
+            switch: Duration::from_micros(2),
+            message: Duration::from_micros(2),
+            frame: Duration::from_millis(1),
+            program: Duration::from_millis(100),
+            tick: Duration::ZERO,
+            slice: Duration::from_millis(3),
+            granularity: Duration::from_millis(1),
+            sees_stolen_time: true,
+        }
+    }
+}
+
+/// The network between VMs and clients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// From a client to the host, and back. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub latency: Duration,
+    /// Bandwidth of a bulk stream in Mbit/s. 0.1 to 100000.
+    pub mbit_per_s: f64,
+    /// Packets of a bulk stream that are not acknowledged yet. 1 to 4096.
+    pub window: u32,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Network { latency: Duration::from_micros(100), mbit_per_s: 100.0, window: 58 }
+    }
+}
+
+/// The host's disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SimDisk {
+    /// Longest seek; half of it is the mean. 0 s: no arm, as in flash. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub seek: Duration,
+    /// Time of a rotation, of which half is waited for after a seek. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub rotation: Duration,
+    /// Fixed time of a request. 0 s to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub access: Duration,
+    /// Transfer rate in MB/s. 0.1 to 100000.
+    pub mb_per_s: f64,
+    /// Requests served at the same time. 1 to 64; only 1 with an arm.
+    pub parallel: u32,
+}
+
+impl Default for SimDisk {
+    fn default() -> Self {
+        SimDisk {
+            seek: Duration::ZERO,
+            rotation: Duration::ZERO,
+            access: Duration::from_micros(80),
+            mb_per_s: 500.0,
+            parallel: 16,
+        }
+    }
+}
+
+/// A hypervisor's scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// Xen's credit scheduler (TAVS §2.2).
+    Credit,
+    /// That of Linux since 6.6, with control groups.
+    #[default]
+    Eevdf,
+    /// That of Linux before, with control groups (vAMP).
+    Cfs,
+    /// Reservations, earliest deadline first (VSched §3.3).
+    Edf,
+}
+
+/// A slice of CPU time in every period (VSched §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimReservation {
+    /// Length of a period.
+    #[serde(with = "humantime_serde")]
+    pub period: Duration,
+    /// CPU time in each period.
+    #[serde(with = "humantime_serde")]
+    pub slice: Duration,
+    /// Whether it is also the most that the VM gets.
+    #[serde(default)]
+    pub hard: bool,
+}
+
+/// Parameters of Xen's credit scheduler. The defaults are those of Xen 3.2, unmodified.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Credit {
+    /// Who runs at a tick pays 100 credits. 1 ms to 100 ms.
+    #[serde(with = "humantime_serde")]
+    pub tick: Duration,
+    /// Length of a time slice, in ticks. 1 to 100.
+    pub slice_ticks: u32,
+    /// Credits are handed out every so many ticks. 1 to 100.
+    pub accounting_ticks: u32,
+    /// Measured run time is charged instead of ticks (TAVS §4.2).
+    pub fine_accounting: bool,
+    /// A vCPU preempted by a boosted driver domain goes to the head of its priority's list (TAVS §4.4).
+    pub head_of_list: bool,
+    /// BOOST is split: that of multimedia events lies above that of others (MM §3.3).
+    pub multimedia_boost: bool,
+    /// Credits are handed out by a timer of its own, as in Xen 3.4, not by the first CPU's tick.
+    pub accounting_timer: bool,
+    /// How far a timer may be off. 0 s to 1 ms.
+    #[serde(with = "humantime_serde")]
+    pub timer_slop: Duration,
+    /// Whether timers fire late by up to that, as in Xen 3.4, rather than early.
+    pub timers_late: bool,
+}
+
+impl Default for Credit {
+    fn default() -> Self {
+        Credit {
+            tick: Duration::from_millis(10),
+            slice_ticks: 3,
+            accounting_ticks: 3,
+            fine_accounting: false,
+            head_of_list: false,
+            multimedia_boost: false,
+            accounting_timer: false,
+            timer_slop: Duration::from_micros(50),
+            timers_late: false,
+        }
+    }
+}
+
+impl Sim {
+    /// Checks every value against its documented range. `key`: where it is in the scenario; `vms`: the names of the VM entries.
+    pub(crate) fn validate(&self, key: &str, vms: &[&str]) -> Result<(), Violation> {
+        let at = |field: &str| format!("{key}.{field}");
+        let second = Duration::ZERO..=seconds(1);
+        range(at("pcpus"), self.pcpus.unwrap_or(1), 1..=128)?;
+        range(at("host_cpus"), self.host_cpus.unwrap_or(1), 1..=1024)?;
+        range(at("costs.spread"), self.costs.spread, 0.0..=2.0)?;
+        range(at("driver_weight"), self.driver_weight, 1..=262_144)?;
+        period(at("decision_latency"), self.decision_latency, second.clone())?;
+        let Credit { tick, slice_ticks, accounting_ticks, timer_slop, .. } = self.credit;
+        period(at("credit.tick"), tick, Duration::from_millis(1)..=Duration::from_millis(100))?;
+        range(at("credit.slice_ticks"), slice_ticks, 1..=100)?;
+        range(at("credit.accounting_ticks"), accounting_ticks, 1..=100)?;
+        period(at("credit.timer_slop"), timer_slop, Duration::ZERO..=Duration::from_millis(1))?;
+        for vm in self.reservations.keys() {
+            require(vms.contains(&vm.as_str()), at("reservations"), quoted(vm), one_of(vms))?;
+        }
+        let costs = &self.costs;
+        let guest = &self.guest;
+        for (field, cost) in [
+            ("costs.switch", costs.switch),
+            ("costs.packet_in", costs.packet_in),
+            ("costs.packet_out", costs.packet_out),
+            ("costs.block_request", costs.block_request),
+            ("costs.block_done", costs.block_done),
+            ("costs.media", costs.media),
+            ("costs.block", costs.block),
+            ("costs.timer", costs.timer),
+            ("guest.interrupt", guest.interrupt),
+            ("guest.receive", guest.receive),
+            ("guest.send", guest.send),
+            ("guest.request", guest.request),
+            ("guest.block", guest.block),
+            ("guest.copy_kib", guest.copy_kib),
+            ("guest.switch", guest.switch),
+            ("guest.message", guest.message),
+            ("guest.frame", guest.frame),
+            ("guest.program", guest.program),
+            ("guest.tick", guest.tick),
+            ("guest.granularity", guest.granularity),
+            ("network.latency", self.network.latency),
+            ("disk.seek", self.disk.seek),
+            ("disk.rotation", self.disk.rotation),
+            ("disk.access", self.disk.access),
+        ] {
+            period(at(field), cost, second.clone())?;
+        }
+        period(at("guest.slice"), guest.slice, Duration::from_micros(100)..=seconds(1))?;
+        range(at("network.mbit_per_s"), self.network.mbit_per_s, 0.1..=100_000.0)?;
+        range(at("network.window"), self.network.window, 1..=4096)?;
+        range(at("disk.mb_per_s"), self.disk.mb_per_s, 0.1..=100_000.0)?;
+        range(at("disk.parallel"), self.disk.parallel, 1..=64)?;
+        let arm = !self.disk.seek.is_zero() || !self.disk.rotation.is_zero();
+        let allowed = "1 with a seek or a rotation: there is one arm";
+        require(!arm || self.disk.parallel == 1, at("disk.parallel"), self.disk.parallel, allowed)
+    }
+}

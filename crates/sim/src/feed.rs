@@ -1,0 +1,194 @@
+//! The engine as it is: the world's events in, its actions out and applied, after a latency if there is one.
+
+use crate::machine::Machine;
+use crate::queue::{NEVER, Nanos, Timer};
+use crate::scheduler::{Entity, Group};
+use crate::trace::Tracer;
+use crate::world::{Measure, id};
+use frontdesk_engine::{Action, ActionKind, Boost, Engine, Event, EventKind, Time, VmId};
+use std::collections::VecDeque;
+
+/// What actions about a VM act on.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) group: Group,
+    pub(crate) vcpus: Vec<Entity>,
+    /// The emulator's thread, which is part of its I/O path.
+    pub(crate) emulator: Option<Entity>,
+    /// Whether the engine is told about it.
+    pub(crate) tracked: bool,
+    pub(crate) weight: u32,
+}
+
+/// Between the world and the engine.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    engine: Option<Engine>,
+    /// Whether what it decides is done.
+    acts: bool,
+    latency: Nanos,
+    targets: Vec<Target>,
+    decided: VecDeque<(Nanos, Action)>,
+    decision: Timer,
+    deadline: Timer,
+    armed: Nanos,
+    events: u64,
+}
+
+impl Feed {
+    pub(crate) fn new(
+        engine: Option<Engine>,
+        acts: bool,
+        latency: Nanos,
+        [decision, deadline]: [Timer; 2],
+    ) -> Feed {
+        Feed {
+            engine,
+            acts,
+            latency,
+            targets: Vec::new(),
+            decided: VecDeque::new(),
+            decision,
+            deadline,
+            armed: NEVER,
+            events: 0,
+        }
+    }
+
+    /// The VMs are there.
+    pub(crate) fn introduce(&mut self, targets: Vec<Target>) {
+        self.targets = targets;
+        let Some(engine) = &mut self.engine else { return };
+        for (vm, target) in self.targets.iter().enumerate().filter(|(_, target)| target.tracked) {
+            let vcpus = u16::try_from(target.vcpus.len()).unwrap_or(u16::MAX);
+            let kind = EventKind::VmAdded { vm: id(vm), vcpus, weight: target.weight };
+            engine.on_event(&Event { at: Time(0), kind });
+        }
+    }
+
+    /// Tells the engine what happened to a VM, and does what it decides.
+    pub(crate) fn tell(
+        &mut self,
+        machine: &mut Machine,
+        vm: usize,
+        kind: EventKind,
+        measure: &mut Measure,
+        trace: Option<&mut Tracer>,
+    ) {
+        let Some(engine) = &mut self.engine else { return };
+        if !self.targets[vm].tracked {
+            return;
+        }
+        self.events += 1;
+        engine.on_event(&Event { at: Time(machine.now()), kind });
+        let mut trace = trace;
+        if let (EventKind::Packet { protocol, port, .. }, Some(trace)) = (kind, trace.as_mut()) {
+            let decision = engine.decision(id(vm)).map(|decision| decision.verdict.to_string());
+            trace.packet(machine.now(), vm, protocol, port, decision.unwrap_or_default());
+        }
+        self.drain(machine, measure, trace);
+    }
+
+    /// The engine's deadline has come.
+    pub(crate) fn deadline(
+        &mut self,
+        machine: &mut Machine,
+        measure: &mut Measure,
+        trace: Option<&mut Tracer>,
+    ) {
+        self.armed = NEVER;
+        if let Some(engine) = &mut self.engine {
+            engine.on_deadline(Time(machine.now()));
+        }
+        self.drain(machine, measure, trace);
+    }
+
+    /// A decision has come through.
+    pub(crate) fn decided(
+        &mut self,
+        machine: &mut Machine,
+        measure: &mut Measure,
+        mut trace: Option<&mut Tracer>,
+    ) {
+        while let Some((at, action)) = self.decided.front().copied() {
+            if at > machine.now() {
+                return machine.arm(self.decision, at);
+            }
+            self.decided.pop_front();
+            self.apply(machine, action, measure, trace.as_deref_mut());
+        }
+    }
+
+    fn drain(&mut self, machine: &mut Machine, measure: &mut Measure, mut trace: Option<&mut Tracer>) {
+        let Some(engine) = &mut self.engine else { return };
+        let deadline = engine.next_deadline().map_or(NEVER, |time| time.0);
+        if deadline != self.armed {
+            self.armed = deadline;
+            machine.arm(self.deadline, deadline.max(machine.now()));
+        }
+        while let Some(action) = self.engine.as_mut().and_then(Engine::poll_action) {
+            if self.latency == 0 {
+                self.apply(machine, action, measure, trace.as_deref_mut());
+                continue;
+            }
+            let at = machine.now().saturating_add(self.latency);
+            if self.decided.is_empty() {
+                machine.arm(self.decision, at);
+            }
+            self.decided.push_back((at, action));
+        }
+    }
+
+    fn apply(
+        &mut self,
+        machine: &mut Machine,
+        action: Action,
+        measure: &mut Measure,
+        trace: Option<&mut Tracer>,
+    ) {
+        let now = machine.now();
+        match action.kind {
+            ActionKind::Boost { vm: VmId(vm), vcpu, level } => {
+                let vm = vm as usize;
+                let target = &self.targets[vm];
+                if self.acts {
+                    let vcpu = target.vcpus.get(usize::from(vcpu)).copied();
+                    // The emulator first: what it delivers is what the vCPU is boosted for.
+                    target.emulator.into_iter().chain(vcpu).for_each(|entity| machine.boost(entity, level));
+                }
+                if level > Boost::None {
+                    measure.boosted(vm, vcpu, now);
+                } else {
+                    let hits = self.engine.as_ref().and_then(|engine| engine.boost_hits(id(vm), vcpu));
+                    if let Some((since, hit)) = measure.boost_ended(vm, vcpu, hits.unwrap_or(0))
+                        && let Some(trace) = trace
+                    {
+                        trace.boost(vm, vcpu, since, now, hit);
+                    }
+                }
+            }
+            ActionKind::Share { vm: VmId(vm), permille } => {
+                if self.acts {
+                    machine.share(self.targets[vm as usize].group, permille);
+                }
+            }
+        }
+    }
+
+    /// What the engine decided last about a VM, in words.
+    pub(crate) fn decision(&self, vm: usize) -> String {
+        let decision = self.engine.as_ref().and_then(|engine| engine.decision(id(vm)));
+        decision.map(|decision| decision.verdict.to_string()).unwrap_or_default()
+    }
+
+    /// Notes the degrees of belief.
+    pub(crate) fn sample(&self, now: Nanos, trace: &mut Tracer) {
+        let Some(engine) = &self.engine else { return };
+        for vm in 0..self.targets.len() {
+            let Some(explain) = engine.explain(id(vm)) else { continue };
+            for task in explain.vcpus.iter().flat_map(|vcpu| &vcpu.tasks).filter(|task| task.belief != 0) {
+                trace.belief(now, vm, task.task, task.belief);
+            }
+        }
+    }
+}

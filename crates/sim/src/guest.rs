@@ -1,0 +1,378 @@
+//! A guest: its kernel's scheduler, its tasks, and the interrupts that are pending for it.
+//!
+//! Interrupts are delivered only while the vCPU runs. The kernel's work on one happens in the address space of the task that was
+//! interrupted: seen from outside it is that task's. What reaches beyond the guest comes out as [`Effect`]s.
+
+mod schedule;
+mod syscall;
+
+use crate::machine::Flow;
+use crate::program::{Affinity, Class, Packet, State, Step, Task, Waits};
+use crate::queue::{NEVER, Nanos};
+use frontdesk_engine::TaskId;
+use frontdesk_scenario::GuestCosts;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Interrupts that a vCPU's kernel has not handled yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Interrupt {
+    Packet(Packet),
+    /// What a task waited for is there: a block, a timer, room in the sound buffer, a frame.
+    Wake {
+        task: usize,
+        io: bool,
+    },
+    /// The clock tick.
+    Tick,
+    /// Another vCPU has put a task on this one's queue.
+    Reschedule,
+}
+
+/// What a guest does to the world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effect {
+    /// It switched to another address space.
+    Switch { vcpu: usize, space: TaskId },
+    /// It has nothing to run on a vCPU.
+    Halt { vcpu: usize },
+    /// It goes on after that.
+    Resume { vcpu: usize },
+    /// A vCPU sent another one an inter-processor interrupt.
+    Ipi { from: usize, to: usize },
+    /// A task is to be woken at a time.
+    Arm { task: usize, at: Nanos },
+    /// An I/O-bound task woke from its I/O.
+    Woke,
+    /// A task did an operation, of so many bytes.
+    Done { workload: usize, bytes: u32 },
+    /// A task answered.
+    Reply { vcpu: usize, packet: Packet },
+    /// A task took bytes that came over TCP.
+    Took { vcpu: usize, packet: Packet },
+    /// A task asks for blocks.
+    Disk { vcpu: usize, task: usize, bytes: u32, sequential: bool, write: bool },
+    /// A task showed a frame.
+    Frame { vcpu: usize, task: usize, gpu: Nanos },
+    /// A task gave the sound card something to play.
+    Sound { vcpu: usize, task: usize, period: Nanos },
+}
+
+/// A vCPU as its kernel sees it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cpu {
+    current: Option<usize>,
+    ready: Vec<usize>,
+    pub(crate) pending: VecDeque<Interrupt>,
+    /// What the kernel is working on, and the CPU time that is left of it.
+    working: Option<Interrupt>,
+    kernel: Nanos,
+    reschedule: bool,
+    slice: Nanos,
+    floor: Nanos,
+    halted: bool,
+    /// The address space that is loaded.
+    loaded: Option<TaskId>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Channel {
+    pub(crate) messages: u32,
+    pub(crate) waiting: VecDeque<(usize, u32)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Socket {
+    pub(crate) protocol: frontdesk_engine::Protocol,
+    pub(crate) port: u16,
+    backlog: VecDeque<Packet>,
+    waiting: VecDeque<usize>,
+}
+
+/// Packets that a socket holds; more are dropped.
+const BACKLOG: usize = 256;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    costs: Costs,
+    pub(crate) cpus: Vec<Cpu>,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) channels: Vec<Channel>,
+    pub(crate) sockets: Vec<Socket>,
+    /// When each timer of programs expired last, or was found to have.
+    pub(crate) timers: Vec<Option<Nanos>>,
+    /// Address spaces that were made.
+    spaces: u64,
+    pub(crate) now: Nanos,
+    pub(crate) effects: Vec<Effect>,
+    /// It has just left the guest to notify somebody, who may preempt it before it goes on.
+    exits: bool,
+}
+
+/// [`GuestCosts`] in nanoseconds.
+#[derive(Clone, Debug)]
+struct Costs {
+    interrupt: Nanos,
+    receive: Nanos,
+    send: Nanos,
+    block: Nanos,
+    copy_kib: Nanos,
+    switch: Nanos,
+    message: Nanos,
+    frame: Nanos,
+    slice: Nanos,
+    granularity: Nanos,
+    sees_stolen: bool,
+}
+
+impl Costs {
+    fn of(costs: &GuestCosts) -> Costs {
+        Costs {
+            interrupt: nanos(costs.interrupt),
+            receive: nanos(costs.receive),
+            send: nanos(costs.send),
+            block: nanos(costs.block),
+            copy_kib: nanos(costs.copy_kib),
+            switch: nanos(costs.switch),
+            message: nanos(costs.message),
+            frame: nanos(costs.frame),
+            slice: nanos(costs.slice).max(1),
+            granularity: nanos(costs.granularity),
+            sees_stolen: costs.sees_stolen_time,
+        }
+    }
+}
+
+pub(crate) fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
+
+impl Guest {
+    pub(crate) fn new(vcpus: u16, costs: &GuestCosts) -> Guest {
+        let cpu = || Cpu { halted: true, ..Cpu::default() };
+        Guest {
+            costs: Costs::of(costs),
+            cpus: (0..vcpus).map(|_| cpu()).collect(),
+            tasks: Vec::new(),
+            channels: Vec::new(),
+            sockets: Vec::new(),
+            timers: Vec::new(),
+            spaces: 0,
+            now: 0,
+            effects: Vec::new(),
+            exits: false,
+        }
+    }
+
+    /// Adds a task that starts at once, on the vCPU with the fewest. Returns its number.
+    pub(crate) fn add_task(&mut self, workload: usize, program: &[Step], io_bound: bool) -> usize {
+        let space = self.new_space();
+        self.start(Task { io_bound, ..Task::new(workload, program, space) })
+    }
+
+    /// Adds a task of a class that may use some vCPUs only.
+    pub(crate) fn add_task_of(
+        &mut self,
+        workload: usize,
+        program: &[Step],
+        class: Class,
+        affinity: Affinity,
+    ) {
+        let space = self.new_space();
+        self.start(Task { class, affinity, ..Task::new(workload, program, space) });
+    }
+
+    fn start(&mut self, task: Task) -> usize {
+        let number = self.tasks.len();
+        let allowed = (0..self.cpus.len()).filter(|cpu| task.affinity.contains(*cpu));
+        let least = allowed.min_by_key(|cpu| self.cpus[*cpu].ready.len()).unwrap_or(0);
+        self.tasks.push(Task { vcpu: least, ..task });
+        self.cpus[least].ready.push(number);
+        number
+    }
+
+    pub(crate) fn add_channel(&mut self) -> usize {
+        self.channels.push(Channel::default());
+        self.channels.len() - 1
+    }
+
+    pub(crate) fn add_socket(&mut self, protocol: frontdesk_engine::Protocol, port: u16) -> usize {
+        self.sockets.push(Socket { protocol, port, backlog: VecDeque::new(), waiting: VecDeque::new() });
+        self.sockets.len() - 1
+    }
+
+    /// As page-aligned addresses look.
+    fn new_space(&mut self) -> TaskId {
+        self.spaces += 1;
+        TaskId(self.spaces << 12)
+    }
+
+    /// Whether a vCPU has something to do.
+    pub(crate) fn wants(&self, vcpu: usize) -> bool {
+        let cpu = &self.cpus[vcpu];
+        cpu.current.is_some() || !cpu.ready.is_empty() || !cpu.pending.is_empty() || cpu.working.is_some()
+    }
+
+    /// Whether a vCPU has nothing to do until it is interrupted.
+    pub(crate) fn is_idle(&self, vcpu: usize) -> bool {
+        self.cpus[vcpu].halted
+    }
+
+    /// A vCPU has run for so long.
+    pub(crate) fn ran(&mut self, vcpu: usize, time: Nanos) {
+        let cpu = &mut self.cpus[vcpu];
+        let kernel = time.min(cpu.kernel);
+        cpu.kernel -= kernel;
+        let time = time - kernel;
+        if let Some(current) = cpu.current {
+            let task = &mut self.tasks[current];
+            task.left = task.left.saturating_sub(time);
+            self.charge(vcpu, time);
+        }
+    }
+
+    /// A vCPU got a physical CPU again after so long. A guest that does not hear of stolen time takes it for its own.
+    pub(crate) fn stolen(&mut self, vcpu: usize, time: Nanos) {
+        if !self.costs.sees_stolen {
+            self.charge(vcpu, time);
+        }
+    }
+
+    /// CPU time until something happens on a vCPU that runs.
+    pub(crate) fn next(&self, vcpu: usize) -> Nanos {
+        let cpu = &self.cpus[vcpu];
+        if cpu.kernel > 0 {
+            return cpu.kernel;
+        }
+        if cpu.working.is_some() || !cpu.pending.is_empty() || cpu.reschedule {
+            return 0;
+        }
+        let Some(current) = cpu.current else { return 0 };
+        let left = self.tasks[current].left;
+        if cpu.ready.is_empty() { left } else { left.min(cpu.slice) }
+    }
+
+    /// Does what happens on a vCPU now. The caller takes the [`effects`](Guest::effects) afterwards.
+    pub(crate) fn reached(&mut self, vcpu: usize, now: Nanos) -> Flow {
+        self.now = now;
+        self.exits = false;
+        loop {
+            let cpu = &mut self.cpus[vcpu];
+            if cpu.kernel > 0 || self.exits {
+                return Flow::Continue;
+            }
+            if let Some(interrupt) = cpu.working.take() {
+                self.handle(vcpu, interrupt);
+                continue;
+            }
+            if let Some(interrupt) = cpu.pending.pop_front() {
+                if std::mem::take(&mut cpu.halted) {
+                    self.effects.push(Effect::Resume { vcpu });
+                }
+                let cpu = &mut self.cpus[vcpu];
+                cpu.working = Some(interrupt);
+                cpu.kernel = match interrupt {
+                    Interrupt::Packet(packet) => packet.cost(self.costs.receive),
+                    Interrupt::Wake { .. } | Interrupt::Tick | Interrupt::Reschedule => self.costs.interrupt,
+                };
+                continue;
+            }
+            if cpu.slice == 0 && !cpu.ready.is_empty() {
+                cpu.reschedule = true;
+                self.push_surplus(vcpu);
+            }
+            let cpu = &self.cpus[vcpu];
+            if cpu.reschedule || cpu.current.is_none() {
+                if !self.schedule(vcpu) {
+                    self.cpus[vcpu].halted = true;
+                    self.effects.push(Effect::Halt { vcpu });
+                    return Flow::Block;
+                }
+                continue;
+            }
+            let Some(current) = cpu.current else { continue };
+            if self.tasks[current].left > 0 {
+                return Flow::Continue;
+            }
+            if !self.execute(vcpu, current) {
+                return Flow::Continue;
+            }
+        }
+    }
+
+    fn handle(&mut self, vcpu: usize, interrupt: Interrupt) {
+        match interrupt {
+            Interrupt::Packet(packet) => self.packet(vcpu, packet),
+            Interrupt::Wake { task, io } => {
+                // A timer may come late, when the task has long gone on.
+                match (self.tasks[task].state, io) {
+                    (State::Blocked(Waits::Disk | Waits::Sound | Waits::Gpu), true)
+                    | (State::Blocked(Waits::Time), false) => {}
+                    // The period without answers begins.
+                    (State::Blocked(Waits::Packet { socket }), false) => {
+                        self.sockets[socket].waiting.retain(|waiting| *waiting != task);
+                    }
+                    _ => return,
+                }
+                self.wake(vcpu, task, io);
+            }
+            Interrupt::Tick => {}
+            Interrupt::Reschedule => self.cpus[vcpu].reschedule = true,
+        }
+    }
+
+    fn packet(&mut self, vcpu: usize, packet: Packet) {
+        let to = |socket: &Socket| socket.port == packet.port && socket.protocol == packet.protocol;
+        let Some(number) = self.sockets.iter().position(to) else { return };
+        let socket = &mut self.sockets[number];
+        if let Some(task) = socket.waiting.pop_front() {
+            self.tasks[task].request = Some(packet);
+            self.tasks[task].advance();
+            self.wake(vcpu, task, true);
+        } else if socket.backlog.len() < BACKLOG {
+            socket.backlog.push_back(packet);
+        }
+    }
+
+    /// The tasks that will never go on, each with what it waits for: those that wait for messages which only such tasks could send.
+    pub(crate) fn deadlocked(&self) -> Vec<(usize, Waits)> {
+        let mut stuck: Vec<usize> = (0..self.tasks.len())
+            .filter(|task| matches!(self.tasks[*task].state, State::Blocked(Waits::Messages { .. })))
+            .collect();
+        loop {
+            let sends = |step: &Step, channel: usize| match step {
+                Step::Send { channel: own, .. } | Step::Signal { channel: own, .. } => *own == channel,
+                Step::WaitSignal { mutex, .. } => *mutex == Some(channel),
+                _ => false,
+            };
+            let feeds = |task: usize, channel: usize| {
+                let ended = self.tasks[task].state == State::Blocked(Waits::Nothing);
+                let program = self.tasks[task].program.iter();
+                !ended && program.into_iter().any(|step| sends(step, channel))
+            };
+            let before = stuck.len();
+            let kept: Vec<usize> = stuck
+                .iter()
+                .copied()
+                .filter(|task| {
+                    let State::Blocked(Waits::Messages { channel }) = self.tasks[*task].state else {
+                        return false;
+                    };
+                    (0..self.tasks.len()).all(|other| stuck.contains(&other) || !feeds(other, channel))
+                })
+                .collect();
+            stuck = kept;
+            if stuck.len() == before {
+                break;
+            }
+        }
+        let waits = |task: usize| match self.tasks[task].state {
+            State::Blocked(waits) => waits,
+            State::Ready | State::Running => Waits::Nothing,
+        };
+        stuck.into_iter().map(|task| (task, waits(task))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! The guest kernel's scheduler: a queue for each vCPU, fair by virtual run time; who wakes after a sleep preempts.
+
+use super::{Effect, Guest};
+use crate::program::{Class, State, Task};
+use crate::queue::{NEVER, Nanos};
+use crate::scheduler::nice_weight;
+use std::cmp::{Ordering, Reverse};
+
+/// Weight of a task that is not nice, by which virtual time is measured.
+const NORMAL: u64 = 1024;
+
+impl Task {
+    /// By how much its virtual run time grows while it runs for so long.
+    fn virtual_time(&self, time: Nanos) -> Nanos {
+        match self.class {
+            Class::Fair { nice } if nice != 0 => {
+                let weight = u128::from(nice_weight(nice).max(1));
+                u64::try_from(u128::from(time) * u128::from(NORMAL) * u128::from(NORMAL) / weight)
+                    .unwrap_or(NEVER)
+            }
+            _ => time,
+        }
+    }
+}
+
+impl Guest {
+    /// The current task of a vCPU used so much.
+    pub(super) fn charge(&mut self, vcpu: usize, time: Nanos) {
+        let cpu = &mut self.cpus[vcpu];
+        let Some(current) = cpu.current else { return };
+        cpu.slice = cpu.slice.saturating_sub(time);
+        let task = &mut self.tasks[current];
+        task.vruntime = task.vruntime.saturating_add(task.virtual_time(time));
+        let least = cpu.ready.iter().map(|ready| self.tasks[*ready].vruntime).min();
+        let current = self.tasks[current].vruntime;
+        cpu.floor = cpu.floor.max(least.map_or(current, |least| least.min(current)));
+    }
+
+    /// A task is runnable again. `here`: the vCPU on which that is found out.
+    pub(super) fn wake(&mut self, here: usize, task: usize, io: bool) {
+        let affinity = self.tasks[task].affinity;
+        let idle = |vcpu: &usize| {
+            let cpu = &self.cpus[*vcpu];
+            affinity.contains(*vcpu) && cpu.current.is_none() && cpu.ready.is_empty()
+        };
+        let last = self.tasks[task].vcpu;
+        // Where it was, if that is idle; else where nothing runs; else where it was.
+        let target = if idle(&last) { last } else { (0..self.cpus.len()).find(idle).unwrap_or(last) };
+        self.tasks[task].woken |= io;
+        self.enqueue(task, target);
+        let cpu = &mut self.cpus[target];
+        let preempts = cpu.current.is_none_or(|current| {
+            let (current, woken) = (&self.tasks[current], &self.tasks[task]);
+            match woken.class.rank().cmp(&current.class.rank()) {
+                Ordering::Equal if woken.class.rank() > 0 => false,
+                Ordering::Equal => current.vruntime > woken.vruntime.saturating_add(self.costs.granularity),
+                other => other == Ordering::Greater,
+            }
+        });
+        if target == here {
+            cpu.reschedule |= preempts;
+        } else if preempts {
+            self.effects.push(Effect::Ipi { from: here, to: target });
+        }
+    }
+
+    fn enqueue(&mut self, task: usize, vcpu: usize) {
+        let cpu = &mut self.cpus[vcpu];
+        let state = &mut self.tasks[task];
+        state.state = State::Ready;
+        state.vcpu = vcpu;
+        // A sleeper gains at most half a slice over those that did not sleep.
+        state.vruntime = state.vruntime.max(cpu.floor.saturating_sub(self.costs.slice / 2));
+        cpu.ready.push(task);
+    }
+
+    /// Decides what a vCPU runs; false if there is nothing.
+    pub(super) fn schedule(&mut self, vcpu: usize) -> bool {
+        let cpu = &mut self.cpus[vcpu];
+        cpu.reschedule = false;
+        let before = cpu.current.take();
+        if let Some(current) = before {
+            self.tasks[current].state = State::Ready;
+            cpu.ready.push(current);
+        }
+        if cpu.ready.is_empty() && !self.pull(vcpu) {
+            return false;
+        }
+        let cpu = &mut self.cpus[vcpu];
+        let order = |place: &usize| {
+            let number = cpu.ready[*place];
+            let task = &self.tasks[number];
+            match task.class {
+                // Of equals the one that has waited longest.
+                Class::Fair { .. } => (Reverse(0), task.vruntime, *place),
+                // Who was preempted goes on.
+                Class::Fifo { priority } if before == Some(number) => (Reverse(priority), 0, 0),
+                Class::Fifo { priority } | Class::RoundRobin { priority } => (Reverse(priority), 0, *place),
+            }
+        };
+        let Some(place) = (0..cpu.ready.len()).min_by_key(order) else { return false };
+        let next = cpu.ready.remove(place);
+        cpu.current = Some(next);
+        let sharing = u64::try_from(cpu.ready.len()).unwrap_or(u64::MAX).saturating_add(1);
+        // Everybody is to have a turn within three slices, but not for less than a quarter of one.
+        cpu.slice = (self.costs.slice.saturating_mul(3) / sharing)
+            .clamp(self.costs.slice / 4, self.costs.slice)
+            .max(1);
+        if matches!(self.tasks[next].class, Class::Fifo { .. }) {
+            cpu.slice = NEVER;
+        }
+        let resumes = std::mem::take(&mut cpu.halted);
+        let task = &mut self.tasks[next];
+        task.state = State::Running;
+        task.vcpu = vcpu;
+        if cpu.loaded != Some(task.space) {
+            cpu.loaded = Some(task.space);
+            cpu.kernel = self.costs.switch;
+            self.effects.push(Effect::Switch { vcpu, space: task.space });
+        } else if resumes {
+            self.effects.push(Effect::Resume { vcpu });
+        }
+        if std::mem::take(&mut task.woken) && task.io_bound {
+            self.effects.push(Effect::Woke);
+        }
+        true
+    }
+
+    /// An idle vCPU takes a task from the one with the longest queue.
+    fn pull(&mut self, vcpu: usize) -> bool {
+        let longest = (0..self.cpus.len()).filter(|other| *other != vcpu).max_by_key(|other| {
+            let cpu = &self.cpus[*other];
+            (if cpu.current.is_some() { cpu.ready.len() } else { 0 }, usize::MAX - other)
+        });
+        let Some(longest) = longest else { return false };
+        let cpu = &mut self.cpus[longest];
+        if cpu.current.is_none() || cpu.ready.is_empty() {
+            return false;
+        }
+        let movable = cpu.ready.iter().position(|task| self.tasks[*task].affinity.contains(vcpu));
+        let Some(place) = movable else { return false };
+        let task = cpu.ready.remove(place);
+        self.migrate(task, longest, vcpu);
+        true
+    }
+
+    /// A vCPU with at least two tasks more than another gives one away.
+    pub(super) fn push_surplus(&mut self, vcpu: usize) {
+        let load = |cpu: &super::Cpu| cpu.ready.len() + usize::from(cpu.current.is_some());
+        let Some(least) = (0..self.cpus.len()).min_by_key(|other| load(&self.cpus[*other])) else { return };
+        if load(&self.cpus[vcpu]) >= load(&self.cpus[least]) + 2 {
+            let ready = &self.cpus[vcpu].ready;
+            let movable = ready.iter().position(|task| self.tasks[*task].affinity.contains(least));
+            let Some(place) = movable else { return };
+            let task = self.cpus[vcpu].ready.remove(place);
+            let was_idle = self.cpus[least].current.is_none();
+            self.migrate(task, vcpu, least);
+            if was_idle {
+                self.effects.push(Effect::Ipi { from: vcpu, to: least });
+            }
+        }
+    }
+
+    /// Its virtual run time is taken along relative to those around it.
+    fn migrate(&mut self, task: usize, from: usize, to: usize) {
+        let ahead = self.tasks[task].vruntime.saturating_sub(self.cpus[from].floor);
+        self.tasks[task].vruntime = self.cpus[to].floor.saturating_add(ahead);
+        self.enqueue(task, to);
+    }
+}

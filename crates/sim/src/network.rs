@@ -1,0 +1,177 @@
+//! Clients outside: closed loops that ask and think, and streams.
+
+use crate::queue::{NEVER, Nanos, Timer};
+use crate::rng::Rng;
+use frontdesk_engine::Protocol;
+
+/// Payload of a packet of a stream.
+pub(crate) const SEGMENT: u32 = 1_448;
+/// What a packet of a stream takes on the wire.
+const FRAME_BITS: f64 = 1_538.0 * 8.0;
+
+/// What a client does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Sends a request, waits for the answer, thinks.
+    Ask { bytes: u32, think: [Nanos; 2] },
+    /// Sends without pause, as far as the window goes.
+    Bulk { window: u32, frame: Nanos },
+    /// Sends to one port after the other, whether anybody listens or not.
+    Scan { pause: Nanos },
+}
+
+#[derive(Debug)]
+enum State {
+    Thinking,
+    /// The request is on the wire.
+    Sent,
+    Waiting,
+    /// The answer is on the wire.
+    Answered,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) vm: usize,
+    pub(crate) protocol: Protocol,
+    pub(crate) port: u16,
+    pub(crate) kind: Kind,
+    pub(crate) timer: Timer,
+    latency: Nanos,
+    rng: Rng,
+    state: State,
+    sent: Nanos,
+    /// Packets of a stream that are not acknowledged.
+    outstanding: u32,
+    armed: bool,
+}
+
+/// What a client wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// A packet arrives at the host now.
+    pub(crate) arrives: bool,
+    /// When its timer is to fire.
+    pub(crate) timer: Nanos,
+    /// A response that took so long, to a request sent at.
+    pub(crate) response: Option<(Nanos, Nanos)>,
+}
+
+const NOTHING: Wish = Wish { arrives: false, timer: NEVER, response: None };
+
+impl Client {
+    pub(crate) fn new(
+        vm: usize,
+        (protocol, port): (Protocol, u16),
+        kind: Kind,
+        latency: Nanos,
+        timer: Timer,
+        rng: Rng,
+    ) -> Client {
+        Client {
+            vm,
+            protocol,
+            port,
+            kind,
+            timer,
+            latency,
+            rng,
+            state: State::Thinking,
+            sent: 0,
+            outstanding: 0,
+            armed: false,
+        }
+    }
+
+    /// Nanoseconds that a packet of a stream takes at so many Mbit/s.
+    pub(crate) fn frame(mbit_per_s: f64) -> Nanos {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Its range is checked.
+        let frame = (FRAME_BITS * 1_000.0 / mbit_per_s) as u64;
+        frame.max(1)
+    }
+
+    pub(crate) fn bytes(&self) -> u32 {
+        match self.kind {
+            Kind::Ask { bytes, .. } => bytes,
+            Kind::Bulk { .. } | Kind::Scan { .. } => SEGMENT,
+        }
+    }
+
+    /// What handling its next packet costs, in thousandths of the average: its logarithm is normally distributed.
+    pub(crate) fn effort(&mut self, spread: f64) -> u32 {
+        if spread == 0.0 {
+            return 1_000;
+        }
+        // The mean of what is distributed like this is 1.
+        let logarithm = spread * self.rng.normal() - spread * spread / 2.0;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Between e^-14 and e^10.
+        let effort = (1_000.0 * logarithm.exp()) as u32;
+        effort.max(1)
+    }
+
+    /// When it begins.
+    pub(crate) fn start(&mut self, now: Nanos) -> Nanos {
+        match self.kind {
+            Kind::Ask { think: [shortest, longest], .. } => {
+                now.saturating_add(self.rng.uniform(shortest, longest))
+            }
+            Kind::Bulk { frame, .. } => {
+                self.armed = true;
+                now.saturating_add(frame)
+            }
+            Kind::Scan { pause } => now.saturating_add(pause),
+        }
+    }
+
+    /// Its timer fired.
+    pub(crate) fn timer(&mut self, now: Nanos) -> Wish {
+        match (self.kind, &self.state) {
+            (Kind::Ask { .. }, State::Thinking) => {
+                self.sent = now;
+                self.state = State::Sent;
+                Wish { timer: now.saturating_add(self.latency), ..NOTHING }
+            }
+            (Kind::Ask { .. }, State::Sent) => {
+                self.state = State::Waiting;
+                Wish { arrives: true, ..NOTHING }
+            }
+            (Kind::Ask { think: [shortest, longest], .. }, State::Answered) => {
+                self.state = State::Thinking;
+                let think = self.rng.uniform(shortest, longest);
+                Wish {
+                    timer: now.saturating_add(think),
+                    response: Some((now - self.sent, self.sent)),
+                    ..NOTHING
+                }
+            }
+            (Kind::Ask { .. }, State::Waiting) => NOTHING,
+            (Kind::Bulk { window, frame }, _) => {
+                self.outstanding += 1;
+                self.armed = self.outstanding < window;
+                let timer = if self.armed { now.saturating_add(frame) } else { NEVER };
+                Wish { arrives: true, timer, ..NOTHING }
+            }
+            (Kind::Scan { pause }, _) => {
+                self.port = self.port.wrapping_add(1);
+                Wish { arrives: true, timer: now.saturating_add(pause), ..NOTHING }
+            }
+        }
+    }
+
+    /// The VM sent an answer or an acknowledgement: when the timer is to fire, if that changes.
+    pub(crate) fn answered(&mut self, now: Nanos) -> Option<Nanos> {
+        match self.kind {
+            Kind::Ask { .. } => {
+                self.state = State::Answered;
+                Some(now.saturating_add(self.latency))
+            }
+            Kind::Bulk { frame, .. } => {
+                self.outstanding = self.outstanding.saturating_sub(1);
+                let idle = !std::mem::replace(&mut self.armed, true);
+                idle.then(|| now.saturating_add(self.latency.max(frame)))
+            }
+            Kind::Scan { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Runs a scenario: every arm and repeat on a machine of its own.
+
+use crate::guest::nanos;
+use crate::machine::Fault;
+use crate::program::Waits;
+use crate::queue::Nanos;
+use crate::world::{BuildError, Measured, SimError, World, build, tracer};
+use frontdesk_scenario::{
+    Arm, Daemon, Extra, HostInfo, IoPath, Latency, Outcome, Rate, Repeat, Scenario, Summary, Timeline, Unit,
+    checks, cpu_shares, summarise, wanting_vms,
+};
+use indexmap::IndexMap;
+
+/// One run of one arm.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// What the scenario's result model has of it.
+    pub repeat: Repeat,
+    /// What happened, if it was asked for.
+    pub timeline: Option<Timeline>,
+    /// CPU time of a driver domain over the measured time.
+    pub driver_cpu: Option<f64>,
+    /// From each packet pending for a VM until it ran, in milliseconds, by VM (TAVS Figure 4(b)).
+    pub delivery_ms: IndexMap<String, Vec<f64>>,
+    /// Frames seen, by VM, of those that showed some.
+    pub frames: IndexMap<String, u64>,
+    /// Periods in which the sound card had nothing to play, by VM, of those in which that happened.
+    pub underruns: IndexMap<String, u64>,
+    /// Things that happened in the whole run.
+    pub happened: u64,
+}
+
+/// Runs one repeat of an arm. The same scenario, arm, repeat and seed give the same result, bit for bit.
+///
+/// # Errors
+/// The machine can not be made or gets nowhere, or tasks wait for each other.
+pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool) -> Result<Run, SimError> {
+    let arm = &scenario.arms[name];
+    // Every arm of a repeat gets the same load.
+    let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(repeat));
+    let (mut machine, mut world) =
+        build(scenario, arm, seed).map_err(|error| failed(scenario, arm, name, repeat, error))?;
+    let fault = |fault| failed(scenario, arm, name, repeat, BuildError::Fault(fault));
+    let from = nanos(scenario.warmup);
+    let to = from.saturating_add(nanos(scenario.duration));
+    machine.run_until(&mut world, from).map_err(fault)?;
+    world.begin(&mut machine, trace.then(|| tracer(scenario, arm, from)));
+    machine.run_until(&mut world, to).map_err(fault)?;
+    deadlock(scenario, &world, name, repeat, to)?;
+    let (measured, tracer) = world.finish(&machine);
+    let mut run = result(scenario, name, &measured);
+    run.timeline = tracer.map(|tracer| tracer.finish(to, name, repeat));
+    Ok(run)
+}
+
+/// The outcome of a scenario whose arms were run.
+#[must_use]
+pub fn outcome(scenario: &Scenario, runs: IndexMap<String, Vec<Repeat>>) -> Outcome {
+    let arms: IndexMap<_, _> = runs.into_iter().map(|(name, repeats)| (name, summarise(repeats))).collect();
+    let checks = checks(scenario, &arms, &Extra::default());
+    let sim = &scenario.sim;
+    let cpus = sim.pcpus.map_or(scenario.host.vm_cpus.len(), usize::from);
+    let scheduler = format!("{:?}", sim.scheduler).to_lowercase();
+    let path = match sim.io_path {
+        IoPath::Emulator => "emulator threads",
+        IoPath::DriverDomain => "driver domain",
+    };
+    let host = HostInfo {
+        kernel: format!("simulated, {scheduler}"),
+        cpu: "simulated".to_owned(),
+        cpus,
+        qemu: path.to_owned(),
+        guest_kernel: "simulated".to_owned(),
+        frontdesk: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let scenario = scenario.name.clone();
+    Outcome { scenario, host, arms, checks, tables: Vec::new(), figures: Vec::new() }
+}
+
+fn failed(scenario: &Scenario, arm: &Arm, name: &str, repeat: u32, error: BuildError) -> SimError {
+    match error {
+        BuildError::Policy(source) => SimError::Policy { arm: name.to_owned(), source },
+        BuildError::Reservation(vm, source) => SimError::Reservation { arm: name.to_owned(), vm, source },
+        BuildError::RtApp(workload, source) => SimError::RtApp { workload, source },
+        BuildError::Fault(fault) => {
+            let concerned = match fault {
+                Fault::NoProgress { entity, .. } => entity,
+                Fault::NowhereToRun { entity } => Some(entity),
+                Fault::NoWeight { .. } => None,
+            };
+            let concerned = concerned.and_then(|entity| crate::world::entity_name(scenario, arm, entity));
+            let concerned = concerned.unwrap_or_default();
+            SimError::Fault { arm: name.to_owned(), repeat, fault, concerned }
+        }
+    }
+}
+
+/// Tasks that will never go on are an error: the scenario does not do what it says.
+fn deadlock(scenario: &Scenario, world: &World, name: &str, repeat: u32, at: Nanos) -> Result<(), SimError> {
+    let stuck = world.deadlocked();
+    if stuck.is_empty() {
+        return Ok(());
+    }
+    let names = scenario.vm_names();
+    let workload = |vm: usize, workload: usize| {
+        let entries =
+            scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
+        let entry = entries.into_iter().nth(vm);
+        entry.and_then(|entry| entry.workloads.get(workload)).map_or("?", |workload| workload.name.as_str())
+    };
+    let tasks = stuck.iter().take(8).map(|(vm, number, waits)| {
+        let Waits::Messages { channel } = waits else { return String::new() };
+        format!("a task of {}/{} waits for messages in channel {channel}", names[*vm], workload(*vm, *number))
+    });
+    let mut tasks = tasks.collect::<Vec<_>>().join(", ");
+    if stuck.len() > 8 {
+        tasks = format!("{tasks} and {} more", stuck.len() - 8);
+    }
+    Err(SimError::Deadlock { arm: name.to_owned(), repeat, after_s: seconds(at), tasks })
+}
+
+fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {
+    let arm = &scenario.arms[name];
+    let vms = scenario.vm_names();
+    let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
+    let waiting = scenario.clients().zip(&measured.responses).filter(|((_, load), _)| load.kind.waits());
+    for ((vm, load), responses) in waiting.filter(|(_, responses)| !responses.is_empty()) {
+        let key = scenario.response_key(&vm, load);
+        samples.entry(key).or_default().extend(responses.iter().map(|response| millis(*response)));
+    }
+    let wanting = wanting_vms(scenario, name);
+    let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
+    let mut repeat = Repeat { seconds: seconds(measured.time), ..Repeat::default() };
+    let mut shares = Vec::new();
+    for ((vm, entry), (cpu, operations)) in
+        vms.iter().zip(entries).zip(measured.cpu.iter().zip(&measured.operations))
+    {
+        shares.push((vm.clone(), *cpu, entry.weight, wanting.contains(vm)));
+        repeat.cpu_ms.insert(vm.clone(), millis(*cpu));
+        for (workload, operations) in entry.workloads.iter().zip(operations) {
+            if operations.count == 0 {
+                continue;
+            }
+            let key = format!("{vm}/{}", workload.name);
+            let (unit, count) = match operations.bytes {
+                0 => (Unit::Operations, operations.count),
+                bytes => (Unit::Bytes, bytes),
+            };
+            let per_s = float(count) / seconds(measured.time);
+            repeat.rates.insert(key.clone(), Rate { per_s, unit });
+            if operations.timed {
+                repeat.times_ms.insert(key, operations.times.iter().map(|time| millis(*time)).collect());
+            }
+        }
+    }
+    repeat.cpu_share = cpu_shares(&shares);
+    repeat.response_ms =
+        samples.iter().filter_map(|(vm, samples)| Some((vm.clone(), Summary::of(samples)?))).collect();
+    repeat.samples_ms = samples;
+    (repeat.boosts, repeat.boost_hits) = (measured.boosts, measured.hits);
+    if arm.daemon != Daemon::Off && measured.boosts > 0 {
+        let latency = float(nanos(scenario.sim_of(arm).decision_latency)) / 1_000.0;
+        repeat.decision_us = Some(Latency { p50: latency, p99: latency, max: latency });
+    }
+    let delivery = vms.iter().zip(&measured.delivery).filter(|(_, samples)| !samples.is_empty());
+    let delivery =
+        delivery.map(|(vm, samples)| (vm.clone(), samples.iter().map(|sample| millis(*sample)).collect()));
+    let counted = |counts: &[u64]| {
+        let counts = vms.iter().zip(counts).filter(|(_, count)| **count > 0);
+        counts.map(|(vm, count)| (vm.clone(), *count)).collect()
+    };
+    Run {
+        repeat,
+        timeline: None,
+        driver_cpu: measured.driver_cpu.map(|cpu| seconds(cpu) / seconds(measured.time)),
+        delivery_ms: delivery.collect(),
+        frames: counted(&measured.frames),
+        underruns: counted(&measured.underruns),
+        happened: measured.happened,
+    }
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+fn millis(time: Nanos) -> f64 {
+    float(time) / 1e6
+}
+
+fn seconds(time: Nanos) -> f64 {
+    float(time) / 1e9
+}

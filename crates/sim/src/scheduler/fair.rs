@@ -1,0 +1,382 @@
+//! Linux group scheduling: groups share each physical CPU by weight, entities share what their group gets, and real-time
+//! entities run before all.
+//!
+//! What differs between versions of the kernel - the order in a run queue - is a [`Discipline`]. Real-time throttling is not modelled:
+//! what frontdesk boosts is bounded by its own ledger. Neither are bandwidth limits, NUMA and caches.
+
+mod balance;
+mod cfs;
+mod discipline;
+mod eevdf;
+mod hierarchy;
+mod load;
+mod queue;
+mod realtime;
+
+pub use cfs::{cfs, cfs_on};
+pub use eevdf::{eevdf, eevdf_on};
+
+use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
+use crate::{NEVER, Nanos, Timer};
+use discipline::{Discipline, Placement, TICK, Timing};
+use frontdesk_engine::Boost;
+pub(crate) use load::nice_weight;
+use load::{Average, GroupLoad, SCALE};
+use queue::{Node, NodeId, RunQueue, signed};
+use realtime::Waiting;
+
+/// An entity of the fair or of the real-time class.
+#[derive(Debug)]
+struct Task {
+    group: Group,
+    affinity: PcpuSet,
+    emulator: bool,
+    /// Where it runs, waits, or ran last.
+    home: Option<Pcpu>,
+    /// Its real-time priority; 0 in the fair class.
+    priority: u8,
+    /// The part of the time in which it was runnable.
+    load: Average,
+    /// Its place among the members of its home, while it is runnable in the fair class.
+    member: Option<usize>,
+    /// When it last was enqueued or picked.
+    touched: Nanos,
+}
+
+#[derive(Debug)]
+struct GroupState {
+    /// Its weight as it was given.
+    weight: u64,
+    /// Its weight now, in units of 1 / [`SCALE`].
+    share: u64,
+    /// Its load on all physical CPUs.
+    load: f64,
+}
+
+/// A group on one physical CPU.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    queue: RunQueue,
+    load: GroupLoad,
+    /// Among those whose load fades.
+    fades: bool,
+}
+
+#[derive(Debug)]
+struct PcpuState {
+    /// The groups that have entities here.
+    queue: RunQueue,
+    /// The fair entity that the queues take to be running.
+    running: Option<Entity>,
+    /// Runnable fair entities.
+    members: Vec<Entity>,
+    /// Real-time entities that wait.
+    realtime: Waiting,
+    tick: Timer,
+    /// Cells without entities whose load was not forgotten yet.
+    fading: Vec<usize>,
+    balance_at: Nanos,
+    /// Times in a row that balancing found nothing light enough to move.
+    failed: u32,
+}
+
+/// Group scheduling with one discipline for all run queues.
+#[derive(Debug)]
+struct GroupFair<D> {
+    discipline: D,
+    timing: Timing,
+    /// CPUs of the host, if it has more than the machine.
+    host_cpus: usize,
+    tasks: Vec<Task>,
+    groups: Vec<GroupState>,
+    /// Nodes of the entities, then those of the cells.
+    nodes: Vec<Node>,
+    /// Those of each group side by side.
+    cells: Vec<Cell>,
+    pcpus: Vec<PcpuState>,
+}
+
+impl<D: Discipline> GroupFair<D> {
+    fn with(discipline: D) -> GroupFair<D> {
+        GroupFair {
+            discipline,
+            timing: Timing::of(1),
+            host_cpus: 1,
+            tasks: Vec::new(),
+            groups: Vec::new(),
+            nodes: Vec::new(),
+            cells: Vec::new(),
+            pcpus: Vec::new(),
+        }
+    }
+
+    /// On a host with so many CPUs, of which the machine models some.
+    fn on(mut self, host_cpus: usize) -> GroupFair<D> {
+        self.host_cpus = host_cpus;
+        self
+    }
+
+    /// Whether nothing runs on a physical CPU, or is about to.
+    fn is_idle(&self, host: &Host, pcpu: Pcpu) -> bool {
+        let state = &self.pcpus[pcpu.index()];
+        host.current(pcpu).is_none() && state.members.is_empty() && state.realtime.is_empty()
+    }
+
+    /// Where an entity that wakes is to run: where it was, or where nothing runs.
+    fn select(&self, host: &Host, entity: Entity) -> Pcpu {
+        let task = &self.tasks[entity.index()];
+        let allowed = || host.pcpus().filter(|pcpu| task.affinity.contains(*pcpu));
+        let least = || {
+            let load = |pcpu: &Pcpu| {
+                let state = &self.pcpus[pcpu.index()];
+                state.members.len() + state.realtime.len() + usize::from(host.current(*pcpu).is_some())
+            };
+            allowed().min_by_key(load).unwrap_or(Pcpu(0))
+        };
+        let Some(home) = task.home.filter(|home| task.affinity.contains(*home)) else { return least() };
+        if self.is_idle(host, home) {
+            return home;
+        }
+        let idle = |pcpu: &Pcpu| self.is_idle(host, *pcpu);
+        let after = allowed().filter(|pcpu| *pcpu > home).find(idle);
+        after.or_else(|| allowed().find(idle)).unwrap_or(home)
+    }
+
+    /// Puts a runnable entity into the queues of its class at home, and lets it preempt.
+    fn admit(&mut self, host: &mut Host, entity: Entity, placement: Placement) {
+        let task = &self.tasks[entity.index()];
+        let Some(home) = task.home else { return };
+        if task.priority > 0 {
+            self.pcpus[home.index()].realtime.push_back(entity, task.priority);
+        } else {
+            self.enqueue(host, home, entity, placement);
+        }
+        self.preempt(host, home, entity);
+    }
+
+    /// Takes a runnable entity out of the queues of its class.
+    fn dismiss(&mut self, host: &mut Host, entity: Entity) {
+        let task = &self.tasks[entity.index()];
+        let Some(home) = task.home else { return };
+        if task.priority > 0 {
+            self.pcpus[home.index()].realtime.remove(entity);
+        } else {
+            self.dequeue(host, home, entity, false);
+        }
+    }
+
+    /// Lets an entity that was woken run at once, if its class, priority and queue say so.
+    fn preempt(&mut self, host: &mut Host, pcpu: Pcpu, woken: Entity) {
+        let Some(current) = host.current(pcpu) else { return host.reschedule(pcpu) };
+        let priority = |entity: Entity| self.tasks[entity.index()].priority;
+        let preempts = match (priority(woken), priority(current)) {
+            (0, 0) => self.preempts_fairly(host, pcpu, woken, current),
+            (woken, current) => woken > current,
+        };
+        if preempts {
+            host.reschedule(pcpu);
+        }
+    }
+
+    /// Gives an entity a home, and takes its load along.
+    fn settle(&mut self, host: &Host, entity: Entity, pcpu: Pcpu) {
+        let now = host.now();
+        let task = &mut self.tasks[entity.index()];
+        let from = task.home.replace(pcpu);
+        let runnable = self.nodes[entity.index()].queued;
+        task.load.update(now, f64::from(u8::from(runnable)));
+        if from == Some(pcpu) {
+            return;
+        }
+        #[allow(clippy::cast_precision_loss, reason = "a weight is below 2^28")]
+        let load = task.load.value() * (self.nodes[entity.index()].weight / SCALE) as f64;
+        let group = task.group;
+        if let Some(from) = from {
+            let cell = self.cell(group, from);
+            if !self.nodes[entity.index()].relative {
+                self.discipline.depart(&self.cells[cell].queue, &mut self.nodes[entity.index()]);
+            }
+            self.update_load(now, group, cell);
+            self.cells[cell].load.shift(now, -load, &mut self.groups[group.index()].load);
+        }
+        let cell = self.cell(group, pcpu);
+        self.update_load(now, group, cell);
+        self.cells[cell].load.shift(now, load, &mut self.groups[group.index()].load);
+    }
+
+    /// Makes the queues forget that an entity runs, before it joins others.
+    fn forget(&mut self, host: &Host, entity: Entity) {
+        if let Some(home) = self.tasks[entity.index()].home
+            && self.pcpus[home.index()].running == Some(entity)
+        {
+            self.switch(host.now(), home, None);
+        }
+    }
+
+    /// Sends away who runs on a physical CPU but may no longer.
+    fn evict(&mut self, host: &mut Host, pcpu: Pcpu) {
+        let Some(entity) = host.current(pcpu) else { return };
+        if !self.tasks[entity.index()].affinity.contains(pcpu)
+            && self.tasks[entity.index()].home == Some(pcpu)
+        {
+            let to = self.select(host, entity);
+            self.migrate(host, entity, to);
+        }
+    }
+
+    /// Moves a runnable entity to another physical CPU.
+    fn migrate(&mut self, host: &mut Host, entity: Entity, to: Pcpu) {
+        self.dismiss(host, entity);
+        self.forget(host, entity);
+        self.settle(host, entity, to);
+        self.admit(host, entity, Placement::Moved);
+    }
+
+    fn tick(&mut self, host: &mut Host, pcpu: Pcpu) {
+        let now = host.now();
+        host.arm(self.pcpus[pcpu.index()].tick, now + TICK);
+        if self.pcpus[pcpu.index()].running.is_some() && self.tick_fairly(now, pcpu) {
+            host.reschedule(pcpu);
+        }
+        self.offer(host, pcpu);
+        if now >= self.pcpus[pcpu.index()].balance_at {
+            self.balance(host, pcpu);
+        }
+    }
+}
+
+impl<D: Discipline> HostScheduler for GroupFair<D> {
+    fn name(&self) -> &'static str {
+        D::NAME
+    }
+
+    fn add_group(&mut self, _: Group, spec: GroupSpec) {
+        let weight = u64::from(spec.weight);
+        self.groups.push(GroupState { weight, share: weight * SCALE, load: 0.0 });
+    }
+
+    fn add_entity(&mut self, _: Entity, spec: EntitySpec) {
+        self.nodes.push(Node { weight: nice_weight(spec.nice), ..Node::default() });
+        self.tasks.push(Task {
+            group: spec.group,
+            affinity: spec.affinity,
+            emulator: spec.emulator,
+            home: None,
+            priority: 0,
+            load: Average::new(1.0),
+            member: None,
+            touched: 0,
+        });
+    }
+
+    fn start(&mut self, host: &mut Host) {
+        for pcpu in host.pcpus() {
+            self.pcpus.push(PcpuState {
+                queue: RunQueue::default(),
+                running: None,
+                members: Vec::new(),
+                realtime: Waiting::default(),
+                tick: host.add_timer(SchedulerTimer(u32::from(pcpu.0))),
+                fading: Vec::new(),
+                balance_at: 0,
+                failed: 0,
+            });
+        }
+        self.timing = Timing::of(self.pcpus.len().max(self.host_cpus));
+        self.discipline.start(self.timing);
+        self.cells = vec![Cell::default(); self.groups.len() * self.pcpus.len()];
+        self.nodes.resize(self.tasks.len() + self.cells.len(), Node::default());
+        for cell in 0..self.cells.len() {
+            let share = self.groups[cell / self.pcpus.len()].share;
+            let node = self.cell_node(cell);
+            self.nodes[node as usize].weight = share;
+        }
+    }
+
+    fn wake(&mut self, host: &mut Host, entity: Entity) {
+        let node = self.nodes[entity.index()];
+        if node.delayed {
+            if let Some(home) = self.tasks[entity.index()].home {
+                self.resume(host, home, entity);
+                self.preempt(host, home, entity);
+            }
+            return;
+        }
+        let home = self.tasks[entity.index()].home;
+        self.forget(host, entity);
+        let pcpu = self.select(host, entity);
+        self.settle(host, entity, pcpu);
+        self.admit(host, entity, if home.is_none() { Placement::New } else { Placement::Woken });
+        self.push(host, entity);
+    }
+
+    fn block(&mut self, host: &mut Host, entity: Entity, pcpu: Pcpu) {
+        if self.tasks[entity.index()].priority == 0 {
+            self.dequeue(host, pcpu, entity, true);
+        }
+    }
+
+    fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
+        self.evict(host, pcpu);
+        let next = self.pick_realtime(host, pcpu).or_else(|| self.pick_fairly(host, pcpu));
+        let fair = next.filter(|entity| self.tasks[entity.index()].priority == 0);
+        self.switch(host.now(), pcpu, fair);
+        let tick = self.pcpus[pcpu.index()].tick;
+        match next {
+            None => host.cancel(tick),
+            Some(_) if host.due(tick) == NEVER => host.arm(tick, (host.now() / TICK + 1) * TICK),
+            Some(_) => {}
+        }
+        next
+    }
+
+    fn timer(&mut self, host: &mut Host, timer: SchedulerTimer) {
+        if let Ok(pcpu) = u16::try_from(timer.0) {
+            self.tick(host, Pcpu(pcpu));
+        }
+    }
+
+    fn boost(&mut self, host: &mut Host, entity: Entity, level: Boost) {
+        self.set_priority(host, entity, level);
+    }
+
+    fn share(&mut self, host: &mut Host, group: Group, permille: u16) {
+        let state = &mut self.groups[group.index()];
+        state.share = (state.weight * SCALE * u64::from(permille) / 1000).max(2);
+        for pcpu in host.pcpus() {
+            self.charge_all(host, pcpu);
+            self.reweigh_group(host.now(), group, pcpu);
+        }
+    }
+
+    fn set_affinity(&mut self, host: &mut Host, entity: Entity, affinity: PcpuSet) {
+        self.tasks[entity.index()].affinity = affinity;
+        let Some(home) = self.tasks[entity.index()].home else { return };
+        if affinity.contains(home) {
+            return;
+        }
+        match host.running_on(entity) {
+            // Who decides there finds that it may not stay.
+            Some(pcpu) => host.reschedule(pcpu),
+            None if host.is_runnable(entity) => {
+                let to = self.select(host, entity);
+                self.migrate(host, entity, to);
+            }
+            None => {}
+        }
+    }
+
+    fn set_nice(&mut self, host: &mut Host, entity: Entity, nice: i8) {
+        let task = &self.tasks[entity.index()];
+        let (group, home) = (task.group, task.home);
+        if let Some(home) = home {
+            self.charge_all(host, home);
+        }
+        let cell = self.cell(group, home.unwrap_or(Pcpu(0)));
+        let queue = &mut self.cells[cell].queue;
+        self.discipline.reweigh(queue, &mut self.nodes, entity.0, nice_weight(nice));
+        if let Some(home) = home {
+            self.reweigh_group(host.now(), group, home);
+        }
+    }
+}

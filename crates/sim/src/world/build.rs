@@ -1,0 +1,353 @@
+//! From a scenario to a world on a machine.
+
+use super::io::{Gpu, Sound};
+use super::{Measure, Role, Source, Vm, World, id};
+use crate::credit::Credit;
+use crate::disk::Disk;
+use crate::feed::{Feed, Target};
+use crate::guest::{Guest, nanos};
+use crate::machine::{Fault, Machine};
+use crate::network::{Client, Kind};
+use crate::queue::{NEVER, Nanos};
+use crate::rng::Rng;
+use crate::rtapp::RtAppError;
+use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_on, edf, eevdf_on};
+use crate::trace::Tracer;
+use crate::workload;
+use frontdesk_engine::reservation::{Reservation, ReservationError};
+use frontdesk_engine::{ConfigError, Engine, Protocol};
+use frontdesk_scenario::{
+    Arm, Daemon, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Vm as Entry, WorkloadKind,
+};
+
+use std::collections::HashSet;
+
+/// Why a scenario can not be simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// The machine can not be made, or gets nowhere.
+    #[error("arm {arm:?}, repeat {repeat}: {fault}{}", if concerned.is_empty() { String::new() } else { format!(" ({concerned})") })]
+    Fault {
+        /// The arm.
+        arm: String,
+        /// The repeat, from 1.
+        repeat: u32,
+        /// What is wrong.
+        fault: Fault,
+        /// Whose entity it is.
+        concerned: String,
+    },
+    /// Tasks wait for each other.
+    #[error("arm {arm:?}, repeat {repeat}: after {after_s} s no task could go on any more: {tasks}")]
+    Deadlock {
+        /// The arm.
+        arm: String,
+        /// The repeat, from 1.
+        repeat: u32,
+        /// When it was found.
+        after_s: f64,
+        /// The tasks and what they wait for.
+        tasks: String,
+    },
+    /// A reservation makes no sense.
+    #[error("arm {arm:?}: sim.reservations.{vm}: {source}")]
+    Reservation {
+        /// The arm.
+        arm: String,
+        /// The VM entry.
+        vm: String,
+        /// What is wrong with it.
+        source: ReservationError,
+    },
+    /// The file of a workload can not be used.
+    #[error("workload {workload:?}: {source}")]
+    RtApp {
+        /// The workload.
+        workload: String,
+        /// What is wrong with its file.
+        source: RtAppError,
+    },
+    /// A parameter of the engine is out of its range.
+    #[error("arm {arm:?}: policy.{source}")]
+    Policy {
+        /// The arm.
+        arm: String,
+        /// Which.
+        source: ConfigError,
+    },
+}
+
+/// VMs are switched on within this, each at its own time: their phases are not to be alike.
+const BOOT: Nanos = 100_000_000;
+/// Streams of the generators.
+const STREAM_BOOT: u64 = 1 << 32;
+const STREAM_CLIENT: u64 = 2 << 32;
+const STREAM_DISK: u64 = 3 << 32;
+const STREAM_TICK: u64 = 4 << 32;
+/// Between two packets of a storm.
+const STORM_PAUSE: Nanos = 50_000;
+
+fn scheduler(scenario: &Scenario, sim: &Sim) -> Result<Box<dyn HostScheduler>, BuildError> {
+    Ok(match sim.scheduler {
+        Scheduler::Credit => Box::new(Credit::new(&sim.credit)),
+        Scheduler::Eevdf => eevdf_on(host_cpus(scenario, sim)),
+        Scheduler::Cfs => cfs_on(host_cpus(scenario, sim)),
+        Scheduler::Edf => edf(&reservations(scenario, sim)?),
+    })
+}
+
+/// CPUs of the host that is modelled.
+fn host_cpus(scenario: &Scenario, sim: &Sim) -> usize {
+    let host = &scenario.host;
+    let named: HashSet<u16> =
+        [&host.vm_cpus, &host.client_cpus, &host.busy_cpus].into_iter().flatten().copied().collect();
+    sim.host_cpus.or(sim.pcpus).map_or(named.len(), usize::from)
+}
+
+/// The reservations of the VMs' groups. A driver domain is the group before them.
+fn reservations(scenario: &Scenario, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
+    let first = u32::from(sim.io_path == IoPath::DriverDomain);
+    let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
+    let mut reservations = Vec::new();
+    for (group, entry) in (first..).map(Group).zip(entries) {
+        let Some(asked) = sim.reservations.get(&entry.name) else { continue };
+        let reservation = Reservation {
+            period_ns: nanos(asked.period),
+            slice_ns: nanos(asked.slice),
+            hard: asked.hard,
+            phase_ns: None,
+        };
+        reservation.validate().map_err(|error| BuildError::Reservation(entry.name.clone(), error))?;
+        reservations.push((group, reservation));
+    }
+    Ok(reservations)
+}
+
+/// The driver domain's name where one is needed.
+const DRIVER: &str = "driver domain";
+
+/// Makes the machine of an arm and what runs on it, at time 0.
+pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machine, World), BuildError> {
+    let sim = scenario.sim_of(arm);
+    let pcpus = sim.pcpus.unwrap_or_else(|| u16::try_from(scenario.host.vm_cpus.len()).unwrap_or(u16::MAX));
+    let mut machine = Machine::new(pcpus, scheduler(scenario, sim)?, nanos(sim.costs.switch));
+    let everywhere = PcpuSet::first(pcpus);
+    let mut sources = Vec::new();
+    let mut timer = |machine: &mut Machine, source: Source| {
+        sources.push(source);
+        machine.add_timer(u32::try_from(sources.len() - 1).unwrap_or(u32::MAX))
+    };
+    let policy = scenario.policy_of(arm);
+    let engine = match arm.daemon {
+        Daemon::Off => None,
+        Daemon::Observe | Daemon::Act => Some(Engine::new(policy.clone()).map_err(BuildError::Policy)?),
+    };
+    let decision = timer(&mut machine, Source::Decision);
+    let deadline = timer(&mut machine, Source::Engine);
+    let feed =
+        Feed::new(engine, arm.daemon == Daemon::Act, nanos(sim.decision_latency), [decision, deadline]);
+    let sample = timer(&mut machine, Source::Sample);
+    let gpu = Gpu::new(timer(&mut machine, Source::Gpu));
+    let slots =
+        (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, Source::Disk { slot })).collect();
+    let vm_count = scenario.vm_names().len();
+    let disk = Disk::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
+    let timed = scenario.vms.iter().flat_map(|entry| {
+        let timed: Vec<bool> =
+            entry.workloads.iter().map(|workload| workload::is_timed(&workload.kind)).collect();
+        std::iter::repeat_n(timed, usize::from(entry.count))
+    });
+    let mut world = World {
+        roles: Vec::new(),
+        sources: Vec::new(),
+        vms: Vec::new(),
+        threads: Vec::new(),
+        disk,
+        gpu,
+        clients: Vec::new(),
+        tick: nanos(sim.guest.tick),
+        spread: sim.costs.spread,
+        requests: 0,
+        emulators: sim.io_path == IoPath::Emulator,
+        feed,
+        measure: Measure::new(vm_count, timed.collect()),
+        trace: None,
+        effects: Vec::new(),
+        sample,
+    };
+    if sim.io_path == IoPath::DriverDomain {
+        let spec = GroupSpec { driver: true, ..GroupSpec::of_weight(sim.driver_weight) };
+        let group = machine.add_group(spec).map_err(BuildError::Fault)?;
+        let spec = EntitySpec { group, affinity: everywhere, nice: 0, emulator: true };
+        let entity = machine.add_entity(spec).map_err(BuildError::Fault)?;
+        world.add_thread(entity, None, &sim.costs);
+        world.measure.driver = Some(entity);
+    }
+    let mut targets = Vec::new();
+    for entry in &scenario.vms {
+        for _ in 0..entry.count {
+            let vm = world.vms.len();
+            let group = machine.add_group(GroupSpec::of_weight(entry.weight)).map_err(BuildError::Fault)?;
+            let spec = EntitySpec { group, affinity: everywhere, nice: 0, emulator: false };
+            let mut entities = Vec::new();
+            for vcpu in 0..usize::from(entry.vcpus) {
+                entities.push(machine.add_entity(spec).map_err(BuildError::Fault)?);
+                world.roles.push(Role::Vcpu { vm, vcpu });
+            }
+            let mut own = entities.clone();
+            let (io, emulator) = if world.emulators {
+                let spec = EntitySpec { emulator: true, ..spec };
+                let entity = machine.add_entity(spec).map_err(BuildError::Fault)?;
+                own.push(entity);
+                (world.add_thread(entity, Some(vm), &sim.costs), Some(entity))
+            } else {
+                (0, None)
+            };
+            world.measure.entities.push(own);
+            world.measure.knows_wakes.push(workload::knows_wakes(arm, entry));
+            targets.push(Target {
+                group,
+                vcpus: entities.clone(),
+                emulator,
+                tracked: entry.tracked,
+                weight: entry.weight,
+            });
+            let guest = guest(scenario, arm, sim, entry)?;
+            let timers = (0..guest.tasks.len()).map(|task| timer(&mut machine, Source::Task { vm, task }));
+            let timers = timers.collect();
+            let sound_timer = timer(&mut machine, Source::Sound { vm });
+            let vcpus = entities.len();
+            let ticks: Vec<_> =
+                (0..vcpus).map(|vcpu| timer(&mut machine, Source::Tick { vm, vcpu })).collect();
+            if world.emulators && world.tick > 0 {
+                // Each vCPU's clock has a phase of its own.
+                let mut rng = Rng::new(seed, STREAM_TICK + u64::from(id(vm).0));
+                for tick in &ticks {
+                    machine.arm(*tick, rng.uniform(1, world.tick));
+                }
+            }
+            world.vms.push(Vm {
+                guest,
+                entities,
+                io,
+                timers,
+                waiting: vec![NEVER; vcpus],
+                sound: Sound::default(),
+                sound_timer,
+                ticks,
+                ticking: vec![false; vcpus],
+            });
+            let boot = timer(&mut machine, Source::Boot { vm });
+            let stream = STREAM_BOOT + u64::from(id(vm).0);
+            machine.arm(boot, Rng::new(seed, stream).uniform(0, BOOT));
+        }
+    }
+    for (place, kind, vm) in clients(scenario, arm, sim) {
+        let number = world.clients.len();
+        let timer = timer(&mut machine, Source::Client(number));
+        let rng = Rng::new(seed, STREAM_CLIENT + u64::try_from(number).unwrap_or(0));
+        let mut client = Client::new(vm, place, kind, nanos(sim.network.latency), timer, rng);
+        machine.arm(timer, client.start(BOOT));
+        world.clients.push(client);
+    }
+    world.feed.introduce(targets);
+    world.sources = sources;
+    machine.start();
+    Ok((machine, world))
+}
+
+/// Why there is no world.
+#[derive(Debug)]
+pub(crate) enum BuildError {
+    Fault(Fault),
+    Reservation(String, ReservationError),
+    Policy(ConfigError),
+    RtApp(String, RtAppError),
+}
+
+fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Result<Guest, BuildError> {
+    let mut costs = sim.guest.clone();
+    costs.slice = scenario.guest.time_slice.unwrap_or(costs.slice);
+    let mut guest = Guest::new(entry.vcpus, &costs);
+    for (number, workload) in entry.workloads.iter().enumerate() {
+        if !arm.stops(entry, workload) {
+            workload::add(&mut guest, number, workload, scenario, sim)
+                .map_err(|error| BuildError::RtApp(workload.name.clone(), error))?;
+        }
+    }
+    Ok(guest)
+}
+
+/// Whom each client asks, what it does, and the number of its VM. The loads come first, in their order.
+fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), Kind, usize)> {
+    let names = scenario.vm_names();
+    let place = |name: &String| names.iter().position(|other| other == name).unwrap_or(0);
+    let loads = scenario.clients().map(|(name, load)| {
+        let (target, kind) = client(load, scenario, sim);
+        (target, kind, place(&name))
+    });
+    let storms = scenario.vms.iter().flat_map(|entry| {
+        let storms = entry.workloads.iter().filter(|workload| {
+            matches!(workload.kind, WorkloadKind::Storm { of: Storm::Packets }) && !arm.stops(entry, workload)
+        });
+        storms.flat_map(|_| entry.names())
+    });
+    let storms = storms.map(|name| ((Protocol::Udp, 1), Kind::Scan { pause: STORM_PAUSE }, place(&name)));
+    loads.chain(storms).collect()
+}
+
+fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16), Kind) {
+    let think = |think| scenario.scaled_think(think).map(nanos);
+    match load.kind {
+        LoadKind::Ask { protocol, port, bytes, think: between } => {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            ((protocol, port), Kind::Ask { bytes, think: think(between) })
+        }
+        LoadKind::Bulk { port } => {
+            let frame = Client::frame(sim.network.mbit_per_s);
+            ((Protocol::Tcp, port), Kind::Bulk { window: sim.network.window, frame })
+        }
+        LoadKind::Edit { think: between } => {
+            ((Protocol::Tcp, workload::SSH), Kind::Ask { bytes: 64, think: think(between) })
+        }
+    }
+}
+
+/// A tracer for what happens from now on.
+pub(crate) fn tracer(scenario: &Scenario, arm: &Arm, now: Nanos) -> Tracer {
+    let sim = scenario.sim_of(arm);
+    let mut names = Vec::new();
+    if sim.io_path == IoPath::DriverDomain {
+        names.push((None, DRIVER.to_owned()));
+    }
+    let mut vms = Vec::new();
+    for entry in &scenario.vms {
+        for name in entry.names() {
+            let vm = vms.len();
+            names.extend((0..entry.vcpus).map(|vcpu| (Some(vm), format!("vCPU {vcpu}"))));
+            if sim.io_path == IoPath::Emulator {
+                names.push((Some(vm), "emulator 0".to_owned()));
+            }
+            vms.push((name, usize::from(entry.vcpus)));
+        }
+    }
+    Tracer::new(now, &vms, names, scenario.policy_of(arm).tavs.belief_threshold)
+}
+
+/// What an entity is called: VM and thread.
+pub(crate) fn entity_name(scenario: &Scenario, arm: &Arm, entity: Entity) -> Option<String> {
+    let mut names = Vec::new();
+    let sim = scenario.sim_of(arm);
+    if sim.io_path == IoPath::DriverDomain {
+        names.push(DRIVER.to_owned());
+    }
+    for entry in &scenario.vms {
+        for name in entry.names() {
+            names.extend((0..entry.vcpus).map(|vcpu| format!("{name}, vCPU {vcpu}")));
+            if sim.io_path == IoPath::Emulator {
+                names.push(format!("{name}, emulator"));
+            }
+        }
+    }
+    names.into_iter().nth(entity.index())
+}

@@ -1,0 +1,296 @@
+//! The I/O path: a driver domain, or an emulator thread for each VM, which does the devices' work on a CPU.
+
+use super::{Role, World, id};
+use crate::disk::Request;
+use crate::guest::{Interrupt, nanos};
+use crate::machine::{Flow, Machine};
+use crate::program::Packet;
+use crate::queue::{NEVER, Nanos, Timer};
+use crate::scheduler::Entity;
+use frontdesk_engine::{EventKind, Thread};
+use frontdesk_scenario::HostCosts;
+use std::collections::VecDeque;
+
+/// What the I/O path has to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Job {
+    PacketIn {
+        vm: usize,
+        packet: Packet,
+    },
+    /// The answer to a packet.
+    PacketOut {
+        packet: Packet,
+    },
+    BlockIn {
+        request: Request,
+    },
+    BlockDone {
+        request: Request,
+    },
+    /// Tells a vCPU that its timer expired.
+    Tick {
+        vm: usize,
+        vcpu: usize,
+    },
+    /// Tells a VM that a period of sound was played.
+    Sound {
+        vm: usize,
+    },
+    /// Copies a frame to where it is seen.
+    Frame {
+        vm: usize,
+    },
+    /// Tells a VM that the GPU has drawn a frame.
+    Drawn {
+        vm: usize,
+        task: usize,
+    },
+}
+
+/// A thread of the I/O path.
+#[derive(Debug)]
+pub(super) struct IoThread {
+    entity: Entity,
+    /// Whose it is; a driver domain is nobody's.
+    pub(super) vm: Option<usize>,
+    costs: HostCosts,
+    jobs: VecDeque<Job>,
+    current: Option<Job>,
+    left: Nanos,
+    /// Nothing is left to do, and it is on its way to sleep.
+    closing: bool,
+}
+
+impl IoThread {
+    pub(super) fn new(entity: Entity, vm: Option<usize>, costs: HostCosts) -> IoThread {
+        IoThread { entity, vm, costs, jobs: VecDeque::new(), current: None, left: 0, closing: false }
+    }
+
+    pub(super) fn ran(&mut self, time: Nanos) {
+        self.left = self.left.saturating_sub(time);
+    }
+
+    pub(super) fn next(&self) -> Nanos {
+        // One on its way to sleep finishes that first: the guest's notification may find it awake.
+        self.left
+    }
+
+    fn cost(&self, job: &Job) -> Nanos {
+        nanos(match job {
+            Job::PacketIn { packet, .. } => return packet.cost(nanos(self.costs.packet_in)),
+            Job::PacketOut { packet } => return packet.cost(nanos(self.costs.packet_out)),
+            Job::BlockIn { .. } => self.costs.block_request,
+            Job::BlockDone { .. } => self.costs.block_done,
+            Job::Tick { .. } => self.costs.timer,
+            Job::Sound { .. } | Job::Frame { .. } | Job::Drawn { .. } => self.costs.media,
+        })
+    }
+}
+
+/// The sound card of a VM: a buffer that is played, and an interrupt for each period.
+#[derive(Debug, Default)]
+pub(super) struct Sound {
+    /// Periods in the buffer.
+    buffered: u32,
+    period: Nanos,
+    /// The task that waits for room.
+    waiting: Option<usize>,
+    /// Whether the clock of the card runs.
+    playing: bool,
+}
+
+/// Periods that a sound buffer holds.
+const SOUND_BUFFER: u32 = 4;
+
+/// The host's GPU, which draws one frame after the other.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    pub(super) timer: Timer,
+    queue: VecDeque<(usize, usize, Nanos)>,
+}
+
+impl Gpu {
+    pub(super) fn new(timer: Timer) -> Gpu {
+        Gpu { timer, queue: VecDeque::new() }
+    }
+}
+
+impl World {
+    /// A guest asks its I/O path for something.
+    pub(super) fn ask(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, job: Job) {
+        self.queue_job(machine, vm, Some(vcpu), job);
+    }
+
+    /// Gives the I/O path of a VM something to do. `by`: the vCPU that asks.
+    pub(super) fn queue_job(&mut self, machine: &mut Machine, vm: usize, by: Option<usize>, job: Job) {
+        let thread = &mut self.threads[self.vms[vm].io];
+        thread.jobs.push_back(job);
+        let (entity, owner) = (thread.entity, thread.vm);
+        if machine.wake(entity)
+            && let Some(owner) = owner
+        {
+            let by = by.map(super::number);
+            self.tell(machine, owner, EventKind::Wake { vm: id(owner), thread: Thread::Emulator(0), by });
+        }
+    }
+
+    /// Lets a thread of the I/O path do what it is at.
+    pub(super) fn work(&mut self, machine: &mut Machine, thread: usize) -> Flow {
+        loop {
+            let state = &mut self.threads[thread];
+            if state.left > 0 {
+                return Flow::Continue;
+            }
+            if let Some(job) = state.current.take() {
+                self.finish_job(machine, job);
+            } else if let Some(job) = state.jobs.pop_front() {
+                state.closing = false;
+                state.left = state.cost(&job);
+                state.current = Some(job);
+            } else if !state.closing && !state.costs.block.is_zero() {
+                state.closing = true;
+                state.left = nanos(state.costs.block);
+            } else {
+                state.closing = false;
+                return Flow::Block;
+            }
+        }
+    }
+
+    fn finish_job(&mut self, machine: &mut Machine, job: Job) {
+        match job {
+            Job::PacketIn { vm, packet } => {
+                if !self.emulators {
+                    self.pending_packet(machine, vm, packet);
+                }
+                self.measure.notified(vm, machine.now());
+                self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
+            }
+            Job::PacketOut { packet: Packet { client, .. } } => {
+                let now = machine.now();
+                let Some(state) = self.clients.get_mut(client as usize) else { return };
+                let timer = state.timer;
+                if let Some(at) = state.answered(now) {
+                    machine.arm(timer, at);
+                }
+            }
+            Job::BlockIn { request } => {
+                if !request.write {
+                    let read = EventKind::BlockRead { vm: id(request.vm), request: request.id };
+                    self.tell(machine, request.vm, read);
+                    if let Some(trace) = &mut self.trace {
+                        trace.read(machine.now(), request.vm, request.id);
+                    }
+                }
+                self.disk.submit(request);
+                self.serve_disk(machine);
+            }
+            Job::BlockDone { request } => {
+                if !request.write {
+                    let done = EventKind::BlockDone { vm: id(request.vm), request: request.id };
+                    self.tell(machine, request.vm, done);
+                    if let Some(trace) = &mut self.trace {
+                        trace.read_done(machine.now(), request.id, self.feed.decision(request.vm));
+                    }
+                }
+                if let Some(task) = request.task {
+                    self.interrupt(machine, request.vm, 0, Interrupt::Wake { task, io: true });
+                }
+            }
+            Job::Tick { vm, vcpu } => {
+                self.vms[vm].ticking[vcpu] = false;
+                self.interrupt(machine, vm, vcpu, Interrupt::Tick);
+            }
+            Job::Sound { vm } => {
+                if let Some(task) = self.vms[vm].sound.waiting.take() {
+                    self.interrupt(machine, vm, 0, Interrupt::Wake { task, io: true });
+                }
+            }
+            Job::Frame { vm } => self.measure.frame(vm),
+            Job::Drawn { vm, task } => {
+                self.measure.frame(vm);
+                self.interrupt(machine, vm, 0, Interrupt::Wake { task, io: true });
+            }
+        }
+    }
+
+    /// The timer of a vCPU's clock tick expired.
+    pub(super) fn tick(&mut self, machine: &mut Machine, vm: usize, vcpu: usize) {
+        let state = &mut self.vms[vm];
+        machine.arm(state.ticks[vcpu], machine.now().saturating_add(self.tick));
+        if !state.guest.is_idle(vcpu) && !std::mem::replace(&mut state.ticking[vcpu], true) {
+            self.queue_job(machine, vm, None, Job::Tick { vm, vcpu });
+        }
+    }
+
+    fn serve_disk(&mut self, machine: &mut Machine) {
+        while let Some((timer, time)) = self.disk.serve() {
+            machine.arm(timer, machine.now().saturating_add(time));
+        }
+    }
+
+    /// The disk has served a request.
+    pub(super) fn block_ended(&mut self, machine: &mut Machine, slot: usize) {
+        let Some(request) = self.disk.done(slot) else { return };
+        if self.emulators && !request.write {
+            self.tell(machine, request.vm, EventKind::BlockPending { vm: id(request.vm) });
+        }
+        self.queue_job(machine, request.vm, None, Job::BlockDone { request });
+        self.serve_disk(machine);
+    }
+
+    /// A task gave the sound card a period; it waits while the buffer is full.
+    pub(super) fn play(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, task: usize, period: Nanos) {
+        let sound = &mut self.vms[vm].sound;
+        sound.buffered = (sound.buffered + 1).min(SOUND_BUFFER);
+        sound.period = period.max(1);
+        let full = sound.buffered == SOUND_BUFFER;
+        sound.waiting = full.then_some(task);
+        if !std::mem::replace(&mut sound.playing, true) {
+            let (timer, at) = (self.vms[vm].sound_timer, machine.now().saturating_add(period));
+            machine.arm(timer, at);
+        }
+        if !full {
+            self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: true });
+        }
+    }
+
+    /// The sound card has played a period.
+    pub(super) fn sound_period(&mut self, machine: &mut Machine, vm: usize) {
+        let sound = &mut self.vms[vm].sound;
+        if sound.buffered == 0 {
+            sound.playing = false;
+            return self.measure.underrun(vm);
+        }
+        sound.buffered -= 1;
+        let (timer, at) = (self.vms[vm].sound_timer, machine.now().saturating_add(self.vms[vm].sound.period));
+        machine.arm(timer, at);
+        self.queue_job(machine, vm, None, Job::Sound { vm });
+    }
+
+    /// A task showed a frame.
+    pub(super) fn frame(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, task: usize, gpu: Nanos) {
+        if gpu == 0 {
+            return self.ask(machine, vm, vcpu, Job::Frame { vm });
+        }
+        self.gpu.queue.push_back((vm, task, gpu));
+        if self.gpu.queue.len() == 1 {
+            machine.arm(self.gpu.timer, machine.now().saturating_add(gpu));
+        }
+    }
+
+    /// The GPU has drawn a frame.
+    pub(super) fn gpu_done(&mut self, machine: &mut Machine) {
+        let Some((vm, task, _)) = self.gpu.queue.pop_front() else { return };
+        let next = self.gpu.queue.front().map_or(NEVER, |(_, _, time)| machine.now().saturating_add(*time));
+        machine.arm(self.gpu.timer, next);
+        self.queue_job(machine, vm, None, Job::Drawn { vm, task });
+    }
+
+    pub(super) fn add_thread(&mut self, entity: Entity, vm: Option<usize>, costs: &HostCosts) -> usize {
+        self.roles.push(Role::Io { thread: self.threads.len() });
+        self.threads.push(IoThread::new(entity, vm, costs.clone()));
+        self.threads.len() - 1
+    }
+}

@@ -1,0 +1,194 @@
+//! What is counted while a run is measured.
+
+use crate::machine::Machine;
+use crate::network::Client;
+use crate::queue::{NEVER, Nanos};
+use crate::scheduler::Entity;
+
+/// A boost that is going on.
+#[derive(Clone, Copy, Debug)]
+struct Boosted {
+    vm: usize,
+    vcpu: u16,
+    since: Nanos,
+}
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Measure {
+    /// The entities whose CPU time is each VM's, and that of a driver domain.
+    pub(super) entities: Vec<Vec<Entity>>,
+    pub(super) driver: Option<Entity>,
+    /// Whether the workloads of a VM know when they wake from I/O.
+    pub(super) knows_wakes: Vec<bool>,
+    begun: Nanos,
+    before: Vec<Nanos>,
+    driver_before: Nanos,
+    responses: Vec<Vec<Nanos>>,
+    operations: Vec<Vec<Operations>>,
+    /// Since when the last packet waits for its VM to run.
+    notified: Vec<Nanos>,
+    delivery: Vec<Vec<Nanos>>,
+    last_woken: Vec<Nanos>,
+    boosted: Vec<Boosted>,
+    engine_hits: Vec<((usize, u16), u64)>,
+    boosts: u64,
+    hits: u64,
+    frames: Vec<u64>,
+    underruns: Vec<u64>,
+}
+
+/// What a workload did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Operations {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+    /// How long each took, if the workload says so.
+    pub(crate) times: Vec<Nanos>,
+    pub(crate) timed: bool,
+    last: Nanos,
+}
+
+/// What was counted between the beginning and the end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    pub(crate) time: Nanos,
+    /// CPU time of each VM.
+    pub(crate) cpu: Vec<Nanos>,
+    /// CPU time of a driver domain.
+    pub(crate) driver_cpu: Option<Nanos>,
+    /// Response times by client.
+    pub(crate) responses: Vec<Vec<Nanos>>,
+    /// By VM and workload.
+    pub(crate) operations: Vec<Vec<Operations>>,
+    /// From a packet pending for a VM until the VM ran, by VM (TAVS Figure 4(b)).
+    pub(crate) delivery: Vec<Vec<Nanos>>,
+    pub(crate) boosts: u64,
+    pub(crate) hits: u64,
+    /// Frames seen, and periods in which the sound card had nothing to play, by VM.
+    pub(crate) frames: Vec<u64>,
+    pub(crate) underruns: Vec<u64>,
+    /// Things that happened on the machine since its start.
+    pub(crate) happened: u64,
+}
+
+impl Measure {
+    /// `timed`: by VM and workload, whether its operations take a measured time.
+    pub(super) fn new(vms: usize, timed: Vec<Vec<bool>>) -> Measure {
+        let operations = timed.into_iter().map(|workloads| {
+            workloads.into_iter().map(|timed| Operations { timed, ..Operations::default() }).collect()
+        });
+        Measure {
+            operations: operations.collect(),
+            notified: vec![NEVER; vms],
+            delivery: vec![Vec::new(); vms],
+            last_woken: vec![0; vms],
+            frames: vec![0; vms],
+            underruns: vec![0; vms],
+            ..Measure::default()
+        }
+    }
+
+    pub(super) fn begin(&mut self, machine: &Machine, clients: &[Client]) {
+        self.begun = machine.now();
+        self.before = self.cpu(machine);
+        self.driver_before = self.driver.map_or(0, |driver| machine.host().ran(driver));
+        self.responses = vec![Vec::new(); clients.len()];
+        self.delivery.iter_mut().for_each(Vec::clear);
+        for workload in self.operations.iter_mut().flatten() {
+            *workload = Operations { timed: workload.timed, last: workload.last, ..Operations::default() };
+        }
+        self.frames.fill(0);
+        self.underruns.fill(0);
+        (self.boosts, self.hits) = (0, 0);
+    }
+
+    fn cpu(&self, machine: &Machine) -> Vec<Nanos> {
+        let of = |entities: &Vec<Entity>| entities.iter().map(|entity| machine.host().ran(*entity)).sum();
+        self.entities.iter().map(of).collect()
+    }
+
+    pub(super) fn finish(self, machine: &Machine) -> Measured {
+        let cpu = self.cpu(machine);
+        Measured {
+            time: machine.now() - self.begun,
+            cpu: cpu.iter().zip(&self.before).map(|(now, before)| now - before).collect(),
+            driver_cpu: self.driver.map(|driver| machine.host().ran(driver) - self.driver_before),
+            responses: self.responses,
+            operations: self.operations,
+            delivery: self.delivery,
+            boosts: self.boosts,
+            hits: self.hits,
+            frames: self.frames,
+            underruns: self.underruns,
+            happened: machine.happened(),
+        }
+    }
+
+    pub(super) fn answered(&mut self, client: usize, response: Nanos, sent: Nanos) {
+        if sent >= self.begun
+            && let Some(responses) = self.responses.get_mut(client)
+        {
+            responses.push(response);
+        }
+    }
+
+    pub(super) fn done(&mut self, vm: usize, workload: usize, bytes: u32, now: Nanos) {
+        let operations = &mut self.operations[vm][workload];
+        operations.count += 1;
+        operations.bytes += u64::from(bytes);
+        if operations.timed {
+            let since = std::mem::replace(&mut operations.last, now);
+            operations.times.push(now - since);
+        }
+    }
+
+    pub(super) fn notified(&mut self, vm: usize, now: Nanos) {
+        if self.notified[vm] == NEVER {
+            self.notified[vm] = now;
+        }
+    }
+
+    pub(super) fn dispatched(&mut self, vm: usize, now: Nanos) {
+        let since = std::mem::replace(&mut self.notified[vm], NEVER);
+        if since != NEVER {
+            self.delivery[vm].push(now - since);
+        }
+    }
+
+    pub(super) fn woke(&mut self, vm: usize, now: Nanos) {
+        self.last_woken[vm] = now;
+    }
+
+    pub(crate) fn boosted(&mut self, vm: usize, vcpu: u16, now: Nanos) {
+        self.boosted.push(Boosted { vm, vcpu, since: now });
+    }
+
+    /// A boost has ended: since when it was, and whether an I/O-bound task woke in it. By what the workloads know, or else by what the
+    /// engine counts.
+    pub(crate) fn boost_ended(&mut self, vm: usize, vcpu: u16, engine_hits: u64) -> Option<(Nanos, bool)> {
+        let place = self.boosted.iter().position(|boosted| (boosted.vm, boosted.vcpu) == (vm, vcpu))?;
+        let since = self.boosted.swap_remove(place).since;
+        let before = match self.engine_hits.iter_mut().find(|(key, _)| *key == (vm, vcpu)) {
+            Some((_, hits)) => std::mem::replace(hits, engine_hits),
+            None => {
+                self.engine_hits.push(((vm, vcpu), engine_hits));
+                0
+            }
+        };
+        let hit = if self.knows_wakes[vm] { self.last_woken[vm] >= since } else { engine_hits > before };
+        if since >= self.begun {
+            self.boosts += 1;
+            self.hits += u64::from(hit);
+        }
+        Some((since, hit))
+    }
+
+    pub(super) fn frame(&mut self, vm: usize) {
+        self.frames[vm] += 1;
+    }
+
+    pub(super) fn underrun(&mut self, vm: usize) {
+        self.underruns[vm] += 1;
+    }
+}

@@ -1,0 +1,69 @@
+//! Scenarios in the simulator.
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+use frontdesk_scenario::{Overrides, Scenario};
+use frontdesk_sim::simulate;
+use std::path::Path;
+
+fn load(name: &str, set: &[&str]) -> Scenario {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name);
+    let set = set.iter().map(ToString::to_string).collect();
+    Scenario::load(&path, &Overrides { set, ..Overrides::default() }).unwrap()
+}
+
+fn json(scenario: &Scenario, seed: u64, threads: usize) -> String {
+    let simulated = simulate(std::slice::from_ref(scenario), seed, threads, &|_, _| {}).unwrap();
+    serde_json::to_string(&simulated[0].outcome).unwrap()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+    for name in ["tavs/table1.toml", "papers/tavs-table1.toml"] {
+        let scenario = load(name, &["duration=5s", "repeats=2"]);
+        let one = json(&scenario, 3, 1);
+        assert_eq!(one, json(&scenario, 3, 1));
+        assert_eq!(one, json(&scenario, 3, 2));
+        assert_ne!(one, json(&scenario, 4, 1));
+    }
+}
+
+#[test]
+fn every_scenario_of_the_lab_has_a_model() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let files = ["echo-mixed.toml", "tavs/churn.toml", "tavs/hackbench.toml", "tavs/hostile.toml"];
+    for file in
+        files.iter().chain(&["tavs/pbratio.toml", "tavs/ports.toml", "tavs/window.toml", "tavs/desk.toml"])
+    {
+        assert!(folder.join(file).exists());
+        let scenario = load(file, &["duration=2s", "warmup=1s", "repeats=1"]);
+        let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+        for (name, arm) in &simulated[0].outcome.arms {
+            assert!(arm.rates.values().any(|rate| rate.per_s > 0.0), "{file}, {name}: nothing happens");
+        }
+    }
+}
+
+#[test]
+fn frontdesk_answers_sooner_and_keeps_the_shares() {
+    let scenario = load("papers/tavs-figure4.toml", &["duration=60s", "repeats=1"]);
+    let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+    let arms = &simulated[0].outcome.arms;
+    let mean = |arm: &str| arms[arm].response_ms["mixed"].mean;
+    assert!(mean("normal") > 10.0 * mean("tavs"), "{} {}", mean("normal"), mean("tavs"));
+    assert!(
+        arms["tavs"].cpu_share.values().all(|share| (share - 1.0).abs() < 0.02),
+        "{:?}",
+        arms["tavs"].cpu_share
+    );
+}
+
+#[test]
+fn a_reservation_that_makes_no_sense_is_refused_with_its_name() {
+    let mut scenario = load("echo-mixed.toml", &["sim.scheduler=edf", "duration=1s"]);
+    let asked: frontdesk_scenario::SimReservation =
+        serde_json::from_str(r#"{ "period": "10ms", "slice": "20ms" }"#).unwrap();
+    scenario.sim.reservations.insert("mixed".to_owned(), asked);
+    let (_, error) = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("sim.reservations.mixed"), "{error}");
+}
