@@ -4,7 +4,7 @@ use crate::companion::{GUEST, PLUGIN, own_program};
 use crate::outputs::Outputs;
 use crate::{FAILED, IMPOSSIBLE};
 use frontdesk_lab::{LabConfig, LabError, Progress};
-use frontdesk_scenario::{Outcome, Overrides, Scenario, Timeline};
+use frontdesk_scenario::{Experiment, Outcome, Overrides, Scenario, Study, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,12 @@ use std::time::Duration;
 /// Exit status after Ctrl-C, as shells have it.
 const INTERRUPTED: u8 = 130;
 
-/// Run an experiment on real virtual machines, and compare its arms.
+/// Run an experiment on real virtual machines or processes, and compare its arms.
 ///
 /// Boots the VMs that the scenario names on this host, puts the load on them, and runs the arms (the kernel's own scheduler, frontdesk,
 /// and bounds) interleaved and repeated. Prints a table of the result and of every bar that the scenario sets. Needs root, QEMU
-/// and the packages that `frontdesk doctor` checks. Everything it starts is gone when it ends.
+/// and the packages that `frontdesk doctor` checks. Everything it starts is gone when it ends. A scenario with a table `study` is about
+/// reservations on processes, and needs no VMs.
 ///
 /// Exit status: 0 if all checks pass, 1 if one fails, 2 if the run could not be made, 130 after Ctrl-C.
 #[derive(clap::Args)]
@@ -54,9 +55,13 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         duration: args.duration,
         arms: args.arms.clone(),
     };
-    let scenario = Scenario::load(&args.scenario, &overrides)?;
+    let experiment = Experiment::load(&args.scenario, &overrides)?;
     args.outputs.check()?;
-    let (outcome, timelines) = match measure(&args.scenario, &scenario)? {
+    let measured = match &experiment {
+        Experiment::Vms(scenario) => measure(&args.scenario, scenario)?,
+        Experiment::Processes(study) => measure_study(&args.scenario, study)?,
+    };
+    let (outcome, timelines) = match measured {
         Ok(result) => result,
         Err(status) => return Ok(status),
     };
@@ -67,23 +72,41 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Runs a scenario on real VMs. The inner error is an exit status: what is to be said about it has been.
-pub(crate) fn measure(
-    path: &Path,
-    scenario: &Scenario,
-) -> anyhow::Result<Result<(Outcome, Vec<Timeline>), ExitCode>> {
+/// What came out; or an exit status, if what is to be said about it has been said.
+type Measured = Result<(Outcome, Vec<Timeline>), ExitCode>;
+
+/// Runs a scenario on real VMs.
+pub(crate) fn measure(path: &Path, scenario: &Scenario) -> anyhow::Result<Measured> {
     let missing = crate::doctor::missing();
     if !missing.is_empty() {
         eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
         return Ok(Err(ExitCode::from(IMPOSSIBLE)));
     }
+    let (guest, plugin, frontdesk) = (GUEST.find()?, PLUGIN.find()?, own_program()?);
+    interruptibly(path, |stop, progress| {
+        frontdesk_lab::run(scenario, &LabConfig { guest, plugin, frontdesk, stop }, progress)
+    })
+}
+
+/// Runs a study of reservations on processes.
+fn measure_study(path: &Path, study: &Study) -> anyhow::Result<Measured> {
+    let frontdesk = own_program()?;
+    interruptibly(path, |stop, progress| {
+        frontdesk_lab::study(study, &frontdesk, &stop, progress).map(|outcome| (outcome, Vec::new()))
+    })
+}
+
+/// Runs what can be stopped by a signal, and shows how far it is.
+fn interruptibly(
+    path: &Path,
+    run: impl FnOnce(Arc<AtomicBool>, &dyn Fn(&Progress)) -> Result<(Outcome, Vec<Timeline>), LabError>,
+) -> anyhow::Result<Measured> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let config = LabConfig { guest: GUEST.find()?, plugin: PLUGIN.find()?, frontdesk: own_program()?, stop };
     let bar = progress_bar();
-    let result = frontdesk_lab::run(scenario, &config, &|progress| show(&bar, progress));
+    let result = run(stop, &|progress| show(&bar, progress));
     bar.finish_and_clear();
     match result {
         Ok(result) => Ok(Ok(result)),

@@ -71,6 +71,11 @@ enum Command {
     /// Restores what frontdesk changed when its starter ends; started by frontdesk itself.
     #[command(hide = true, name = frontdesk_host::GUARDIAN_ARGUMENT)]
     Guardian,
+    /// A process that the lab schedules; started by the lab itself.
+    #[command(hide = true, name = frontdesk_lab::WORKER_ARGUMENT)]
+    Worker {
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -78,6 +83,9 @@ fn main() -> ExitCode {
     if matches!(cli.command, Command::Guardian) {
         // Before anything else is opened: it keeps nothing but its connection.
         return frontdesk_host::guardian::run();
+    }
+    if let Command::Worker { arguments } = &cli.command {
+        return frontdesk_lab::work(arguments);
     }
     let filter = tracing_subscriber::EnvFilter::try_from_env("FRONTDESK_LOG");
     tracing_subscriber::fmt()
@@ -110,7 +118,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::main(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Manual(args) => manual::manual(&args),
-        Command::Guardian => Ok(ExitCode::SUCCESS),
+        Command::Guardian | Command::Worker { .. } => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("frontdesk: {}", sentence(&error));

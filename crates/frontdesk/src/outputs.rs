@@ -19,7 +19,7 @@ pub(crate) struct Outputs {
     /// Write a trace of the first repeat of the last arm that ran the daemon; opens in ui.perfetto.dev.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write the plot of the response times as SVG.
+    /// Write the plot of the response times, or those of a study of reservations, as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write a plot that compares the arms (response, throughput, time of an operation, PBHR) as SVG.
@@ -61,7 +61,11 @@ impl Outputs {
         }
         if let Some(path) = &self.svg {
             let mut file = create(path)?;
-            file.write_all(frontdesk_report::svg_cdf(outcome)?.as_bytes())?;
+            let svg = match outcome.figures.is_empty() {
+                true => frontdesk_report::svg_cdf(outcome)?,
+                false => frontdesk_report::svg_figures(outcome)?,
+            };
+            file.write_all(svg.as_bytes())?;
             finish(file, path)?;
         }
         if let Some(path) = &self.svg_arms {

@@ -1,6 +1,7 @@
 //! The daemon as a process of its own, as an operator runs it.
 
 use frontdesk_engine::Config;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -8,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// Its control socket in the folder of the run.
+pub(crate) const SOCKET: &str = "control.sock";
 /// The daemon restores every VM within this when it is told to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -52,58 +55,79 @@ pub(crate) struct DaemonProcess {
 }
 
 impl DaemonProcess {
-    /// Starts the daemon for the VMs with these QMP sockets and waits until it follows them.
+    /// Starts the daemon for the VMs with these QMP sockets and waits until it follows them. `settings` are tables of its configuration.
     pub(crate) fn start(
         frontdesk: &Path,
         run_dir: &Path,
         sockets: &[&Path],
         policy: &Config,
+        settings: &str,
         cpus: &[u16],
         act: bool,
     ) -> Result<DaemonProcess, DaemonProcessError> {
-        let failed = |what: &str| {
-            let what = what.to_owned();
-            move |source| DaemonProcessError::Start { what, source }
-        };
-        let (config, log) = (run_dir.join("policy.toml"), run_dir.join("daemon.log"));
         let recording = run_dir.join("daemon.rec");
+        let mut arguments: Vec<OsString> = vec!["--record".into(), recording.as_os_str().into()];
+        arguments.extend(sockets.iter().flat_map(|socket| ["--qmp".into(), socket.as_os_str().into()]));
+        arguments.extend(cpus.iter().flat_map(|cpu| ["--cpu".into(), cpu.to_string().into()]));
+        arguments.extend((!act).then(|| "--observe".into()));
+        let mut daemon = DaemonProcess::spawn(frontdesk, run_dir, policy, settings, &arguments)?;
+        daemon.recording = recording;
+        daemon.hear(&format!("following {} VMs:", sockets.len()))?;
+        Ok(daemon)
+    }
+
+    /// Starts the daemon on a host without VMs. `settings` are tables of its configuration.
+    pub(crate) fn start_for_processes(
+        frontdesk: &Path,
+        run_dir: &Path,
+        policy: &Config,
+        settings: &str,
+    ) -> Result<DaemonProcess, DaemonProcessError> {
+        let mut daemon = DaemonProcess::spawn(frontdesk, run_dir, policy, settings, &[])?;
+        daemon.hear("following no VM")?;
+        Ok(daemon)
+    }
+
+    fn spawn(
+        frontdesk: &Path,
+        run_dir: &Path,
+        policy: &Config,
+        settings: &str,
+        arguments: &[OsString],
+    ) -> Result<DaemonProcess, DaemonProcessError> {
+        let (config, log) = (run_dir.join("policy.toml"), run_dir.join("daemon.log"));
         let policy = toml::to_string(policy)
             .map_err(|error| failed("write the policy")(std::io::Error::other(error)))?;
         // Whatever else runs on the host is no part of the experiment.
-        let text = format!("{policy}\n[vms]\nlibvirt = false\n");
+        let text = format!("{policy}\n[vms]\nlibvirt = false\n{settings}");
         std::fs::write(&config, text).map_err(failed("write the policy"))?;
         let stderr = File::create(&log).map_err(failed("write the daemon's log"))?;
         let mut command = Command::new(frontdesk);
-        command.arg("run").arg("--config").arg(&config).arg("--record").arg(&recording);
+        command.arg("run").arg("--config").arg(&config);
         // Its own, for the host may have a daemon that serves the usual one.
-        command.arg("--socket").arg(run_dir.join("control.sock"));
-        for socket in sockets {
-            command.arg("--qmp").arg(socket);
-        }
-        for cpu in cpus {
-            command.arg("--cpu").arg(cpu.to_string());
-        }
-        if !act {
-            command.arg("--observe");
-        }
+        command.arg("--socket").arg(run_dir.join(SOCKET)).args(arguments);
         // A group of its own: Ctrl-C is for the lab, which then ends the daemon.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).process_group(0);
         let child = command.spawn().map_err(failed("start the daemon"))?;
-        let mut daemon = DaemonProcess { child, recording, log };
+        Ok(DaemonProcess { child, recording: PathBuf::new(), log })
+    }
+
+    /// Waits for its first line, which is to begin with these words.
+    fn hear(&mut self, words: &str) -> Result<(), DaemonProcessError> {
         let mut line = String::new();
-        if let Some(stdout) = daemon.child.stdout.take() {
+        if let Some(stdout) = self.child.stdout.take() {
             // Its first line says that it follows the VMs; an end of file, that it failed.
             BufReader::new(stdout).read_line(&mut line).map_err(failed("hear from the daemon"))?;
         }
         if line.is_empty() {
-            let status = daemon.child.wait().map_err(failed("wait for the daemon"))?;
-            return Err(daemon.ended(status));
+            let status = self.child.wait().map_err(failed("wait for the daemon"))?;
+            return Err(self.ended(status));
         }
-        if !line.starts_with(&format!("following {} VMs:", sockets.len())) {
-            let said = format!("{}; {}", line.trim_end(), daemon.tail());
+        if !line.starts_with(words) {
+            let said = format!("{}; {}", line.trim_end(), self.tail());
             return Err(DaemonProcessError::Incomplete { said });
         }
-        Ok(daemon)
+        Ok(())
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -123,15 +147,13 @@ impl DaemonProcess {
     /// Ends it in order and gives the path of its recording.
     pub(crate) fn stop(mut self) -> Result<PathBuf, DaemonProcessError> {
         self.check()?;
-        let failed =
-            |source: std::io::Error| DaemonProcessError::Start { what: "end the daemon".to_owned(), source };
         if let Some(pid) = rustix::process::Pid::from_raw(self.pid()) {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-                .map_err(|errno| failed(errno.into()))?;
+                .map_err(|errno| failed("end the daemon")(errno.into()))?;
         }
         let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
-            match self.child.try_wait().map_err(failed)? {
+            match self.child.try_wait().map_err(failed("end the daemon"))? {
                 Some(status) if status.success() => break,
                 Some(status) => return Err(self.ended(status)),
                 None if Instant::now() > deadline => {
@@ -158,6 +180,11 @@ impl DaemonProcess {
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")
     }
+}
+
+fn failed(what: &str) -> impl FnOnce(std::io::Error) -> DaemonProcessError {
+    let what = what.to_owned();
+    move |source| DaemonProcessError::Start { what, source }
 }
 
 impl Drop for DaemonProcess {

@@ -121,7 +121,17 @@ pub fn run(
         }
         let checks = frontdesk_scenario::checks(scenario, &arms, &extra);
         let host = lab.host_info();
-        Ok((Outcome { scenario: scenario.name.clone(), host, arms, checks }, timelines))
+        Ok((
+            Outcome {
+                scenario: scenario.name.clone(),
+                host,
+                arms,
+                checks,
+                tables: Vec::new(),
+                figures: Vec::new(),
+            },
+            timelines,
+        ))
     });
     lab.tear_down()?;
     result
@@ -154,15 +164,7 @@ impl<'a> Lab<'a> {
     }
 
     fn host_info(&self) -> HostInfo {
-        let uname = rustix::system::uname();
-        HostInfo {
-            kernel: uname.release().to_string_lossy().into_owned(),
-            cpu: machine::cpu_model(),
-            cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            qemu: self.qemu.clone(),
-            guest_kernel: self.guest_kernel.clone(),
-            frontdesk: env!("CARGO_PKG_VERSION").to_owned(),
-        }
+        HostInfo { qemu: self.qemu.clone(), guest_kernel: self.guest_kernel.clone(), ..machine::host_info() }
     }
 
     /// Ends the VMs; the guardian removes what is left.
@@ -177,7 +179,7 @@ pub(crate) fn interrupted(stop: &AtomicBool) -> Result<(), LabError> {
     if stop.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
 }
 
-fn make_run_dir(guardian: &Guardian) -> Result<PathBuf, LabError> {
+pub(crate) fn make_run_dir(guardian: &Guardian) -> Result<PathBuf, LabError> {
     // Short, because the addresses of the sockets in it have at most 107 bytes.
     let failed = |source| LabError::Io { what: "making a folder for the run".to_owned(), source };
     let folder = tempfile::Builder::new().prefix("frontdesk-").tempdir().map_err(failed)?;

@@ -1,5 +1,6 @@
 //! The machine that the lab runs on.
 
+use frontdesk_scenario::HostInfo;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,8 +59,19 @@ pub(crate) fn mem_available_mib() -> io::Result<u64> {
     kib.map(|kib| kib / 1024).ok_or_else(|| io::Error::other("/proc/meminfo has no MemAvailable"))
 }
 
+/// The host, without its virtual machines.
+pub(crate) fn host_info() -> HostInfo {
+    HostInfo {
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        cpu: cpu_model(),
+        cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        frontdesk: env!("CARGO_PKG_VERSION").to_owned(),
+        ..HostInfo::default()
+    }
+}
+
 /// Model of the physical CPUs.
-pub(crate) fn cpu_model() -> String {
+fn cpu_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("model name"));
     line.and_then(|line| line.split(':').nth(1)).unwrap_or("unknown").trim().to_owned()

@@ -102,8 +102,14 @@ mod tests {
         };
         let arm = ArmResult { repeats: vec![repeat.clone(), repeat], ..ArmResult::default() };
         let arms = [("stock".to_owned(), arm)].into_iter().collect();
-        let outcome =
-            Outcome { scenario: "x".to_owned(), host: HostInfo::default(), arms, checks: Vec::new() };
+        let outcome = Outcome {
+            scenario: "x".to_owned(),
+            host: HostInfo::default(),
+            arms,
+            checks: Vec::new(),
+            tables: Vec::new(),
+            figures: Vec::new(),
+        };
         let points =
             [(vec![("vm.cpu.count", "1"), ("x", "a,b")], &outcome), (vec![("vm.cpu.count", "3")], &outcome)];
         let mut out = Vec::new();

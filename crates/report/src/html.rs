@@ -2,8 +2,8 @@
 
 use crate::arms::{Quantity, comparison};
 use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread, throughput};
-use crate::{ReportError, plot};
-use frontdesk_scenario::{ArmResult, Follow, Outcome, Rate, Summary, Timeline};
+use crate::{ReportError, figure, plot};
+use frontdesk_scenario::{ArmResult, Follow, NumberTable, Outcome, Rate, Summary, Timeline};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("style.css");
@@ -34,7 +34,12 @@ pub fn html(outcome: &Outcome, timelines: &[Timeline]) -> Result<String, ReportE
                 main {
                     (verdict(outcome))
                     (checks(outcome))
-                    (arms(outcome))
+                    @if !outcome.arms.is_empty() {
+                        (arms(outcome))
+                    }
+                    @for table in &outcome.tables {
+                        (numbers(table))
+                    }
                     (plots)
                 }
             }
@@ -54,7 +59,7 @@ fn host(outcome: &Outcome) -> Markup {
     ];
     html! {
         dl.facts {
-            @for (what, value) in facts {
+            @for (what, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {
                 div { dt { (what) } dd { (value) } }
             }
         }
@@ -269,26 +274,26 @@ fn plots(outcome: &Outcome, timelines: &[Timeline]) -> Result<Markup, ReportErro
             "{what} Each dot is the median over the repeats of an arm, and the line through it goes from the lowest to \
              the highest."
         );
-        figures.push(figure(title, &plot, &explanation, &html! {}));
+        figures.push(section(title, &plot, &explanation, &html! {}));
     }
     if sampled {
         let explanation = "How large a part of the requests was answered within a time: further left is faster, and \
             where a line reaches 100 % is the longest wait. All repeats and VMs under load together.";
-        figures.push(figure("Response times", &plot::cdf(outcome)?, explanation, &html! {}));
+        figures.push(section("Response times", &plot::cdf(outcome)?, explanation, &html! {}));
     }
     if shared {
         let explanation = "CPU time of each VM over its fair share; 1 is fair. A boost may change when a VM runs, not \
             how much, so the bars should stay near 1 for every VM that wants its share. A VM that needs less than its \
             share falls below 1, and the others may use what it leaves. Bars beyond 25 % are cut; the table has the \
             numbers.";
-        figures.push(figure("CPU shares", &plot::shares(outcome)?, explanation, &share_table(outcome)));
+        figures.push(section("CPU shares", &plot::shares(outcome)?, explanation, &share_table(outcome)));
     }
     if delayed {
         let explanation = "Each dot is a packet towards a VM: how long it took until the guest switched to another \
             task, which is how long the task that waits for the packet was kept waiting. Arms in which frontdesk at \
             least observed; all repeats together.";
         let plot = plot::delays(outcome, timelines)?;
-        figures.push(figure("From packet to guest task", &plot, explanation, &html! {}));
+        figures.push(section("From packet to guest task", &plot, explanation, &html! {}));
     }
     for arm in outcome.arms.keys() {
         let mut of_arm = timelines.iter().filter(|of| of.arm == *arm && !of.beliefs.is_empty());
@@ -297,7 +302,10 @@ fn plots(outcome: &Outcome, timelines: &[Timeline]) -> Result<Markup, ReportErro
         let explanation = "What frontdesk thinks of each guest task. A task that runs briefly after an event gains \
             belief, one that runs long loses it; above the threshold (dashed line) it counts as I/O-bound and may be \
             boosted. Grey: tasks that were believed in less.";
-        figures.push(figure(&title, &plot::beliefs(timeline)?, explanation, &html! {}));
+        figures.push(section(&title, &plot::beliefs(timeline)?, explanation, &html! {}));
+    }
+    for of in &outcome.figures {
+        figures.push(section(figure::title_of(of), &figure::figure(of)?, "", &html! {}));
     }
     Ok(html! {
         @for figure in figures {
@@ -306,8 +314,30 @@ fn plots(outcome: &Outcome, timelines: &[Timeline]) -> Result<Markup, ReportErro
     })
 }
 
+/// What a study measured.
+fn numbers(of: &NumberTable) -> Markup {
+    html! {
+        section {
+            h2 { (of.title) }
+            div.wide {
+                table {
+                    thead { tr { @for name in of.names.iter().chain(&of.columns) { th { (name) } } } }
+                    tbody {
+                        @for (names, numbers) in &of.rows {
+                            tr {
+                                @for name in names { td { (name) } }
+                                @for number in numbers { td { (optional(*number)) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// A section with a plot, and what follows it. The SVG comes from the plotting library, which escapes the text in it.
-fn figure(title: &str, svg: &str, explanation: &str, after: &Markup) -> Markup {
+fn section(title: &str, svg: &str, explanation: &str, after: &Markup) -> Markup {
     html! {
         section {
             h2 { (title) }

@@ -4,6 +4,7 @@
 
 mod arms;
 mod csv;
+mod figure;
 mod html;
 mod number;
 mod perfetto;
@@ -13,6 +14,7 @@ mod table;
 
 pub use self::csv::{Point, csv};
 pub use arms::{Quantity, svg_arms};
+pub use figure::svg_figures;
 pub use html::html;
 pub use perfetto::perfetto;
 pub use plot::svg_cdf;

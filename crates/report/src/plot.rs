@@ -21,7 +21,7 @@ pub(crate) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 /// Text, axes, and grid. The style sheet of the page knows these values.
 pub(crate) const INK: RGBColor = RGBColor(0x24, 0x29, 0x2F);
-const AXIS: RGBColor = RGBColor(0x8C, 0x95, 0x9F);
+pub(crate) const AXIS: RGBColor = RGBColor(0x8C, 0x95, 0x9F);
 const GRID: RGBColor = RGBColor(0xE4, 0xE8, 0xEC);
 
 /// Colours that people with any kind of colour vision tell apart (Okabe and Ito); the last three, which come with many arms only, are
@@ -267,7 +267,7 @@ pub(crate) fn draw(
     Ok(svg)
 }
 
-fn chart<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
+pub(crate) fn chart<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     let mut chart = ChartBuilder::on(area);
     chart
         .margin_left(MARGIN)
@@ -287,7 +287,11 @@ pub(crate) fn text_of(size: i32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 
-fn mesh<X, Y>(chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>, x: &str, y: &str) -> Drawn
+pub(crate) fn mesh<X, Y>(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>,
+    x: &str,
+    y: &str,
+) -> Drawn
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
     Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -330,7 +334,7 @@ pub(crate) fn mesh_of_names(
 }
 
 /// Draws coloured names in rows at the top; the result is what is left of the area.
-fn legend<'a, N: AsRef<str>>(
+pub(crate) fn legend<'a, N: AsRef<str>>(
     area: &Area<'a>,
     entries: impl IntoIterator<Item = (N, RGBColor)>,
 ) -> Result<Area<'a>, DrawingAreaErrorKind<std::io::Error>> {
@@ -351,7 +355,7 @@ fn legend<'a, N: AsRef<str>>(
 }
 
 /// A logarithmic axis around some values: its range, at least an octave wide, and ticks at 1, 2 and 5.
-fn log_axis(values: impl Iterator<Item = f64>) -> (RangeInclusive<f64>, Vec<f64>) {
+pub(crate) fn log_axis(values: impl Iterator<Item = f64>) -> (RangeInclusive<f64>, Vec<f64>) {
     let extent = extent_of(values).unwrap_or(1.0..=10.0);
     let decades = (-6..=9).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10_f64.powi(power)));
     let all: Vec<_> = decades.collect();

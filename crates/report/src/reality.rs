@@ -106,7 +106,14 @@ mod tests {
         let repeats = vec![Repeat { samples_ms, ..Repeat::default() }];
         let arm = ArmResult { repeats, ..ArmResult::default() };
         let arms = [("stock".to_owned(), arm)].into_iter().collect();
-        Outcome { scenario: "x".to_owned(), host: Default::default(), arms, checks: Vec::new() }
+        Outcome {
+            scenario: "x".to_owned(),
+            host: Default::default(),
+            arms,
+            checks: Vec::new(),
+            tables: Vec::new(),
+            figures: Vec::new(),
+        }
     }
 
     #[test]

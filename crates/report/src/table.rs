@@ -3,7 +3,7 @@
 use crate::arms::is_hog;
 use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread, throughput};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, presets};
-use frontdesk_scenario::Outcome;
+use frontdesk_scenario::{NumberTable, Outcome};
 
 /// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the lab
 /// measures): response times, throughput (without workloads called "hog"), times of operations, what else was measured of each arm,
@@ -16,9 +16,10 @@ pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
         ("Time of an operation in ms (median over the repeats)", times(outcome)),
         ("Arms", arms(outcome)),
         ("Belief: time until it follows a task that changes, in ms", follow(outcome)),
-        ("Checks", checks(outcome, colour)),
     ];
-    let filled = tables.into_iter().filter(|(_, table)| !table.is_empty());
+    let of_study = outcome.tables.iter().map(|of| (of.title.as_str(), numbers(of)));
+    let last = [("Checks", checks(outcome, colour))];
+    let filled = tables.into_iter().chain(of_study).chain(last).filter(|(_, table)| !table.is_empty());
     let texts = filled.map(|(title, mut table)| {
         table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
         if colour {
@@ -87,6 +88,15 @@ fn arms(outcome: &Outcome) -> Table {
             latency(arm.decision_us),
             arm.daemon_cpu.map_or_else(dash, percent),
         ]);
+    }
+    table
+}
+
+fn numbers(of: &NumberTable) -> Table {
+    let header: Vec<&str> = of.names.iter().chain(&of.columns).map(String::as_str).collect();
+    let mut table = empty(&header, of.names.len());
+    for (names, numbers) in &of.rows {
+        table.add_row(names.iter().cloned().chain(numbers.iter().map(|number| optional(*number))));
     }
     table
 }

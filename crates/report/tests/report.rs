@@ -5,7 +5,9 @@
 mod synthetic;
 
 use frontdesk_report::{Quantity, html, perfetto, svg_arms, svg_cdf, table};
-use frontdesk_scenario::{BeliefPoint, HostInfo, Outcome, Rate, RunSlice, Timeline, Unit};
+use frontdesk_scenario::{
+    BeliefPoint, Figure, HostInfo, Mark, NumberTable, Outcome, Rate, RunSlice, Series, Timeline, Unit,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -15,6 +17,8 @@ fn nothing() -> Outcome {
         host: HostInfo::default(),
         arms: [("stock".to_owned(), Default::default())].into_iter().collect(),
         checks: Vec::new(),
+        tables: Vec::new(),
+        figures: Vec::new(),
     }
 }
 
@@ -447,4 +451,48 @@ fn odd_measurements_do_no_harm() {
 #[test]
 fn an_empty_trace_is_valid() {
     assert_eq!(trace(&Timeline::default()).len(), 1);
+}
+
+#[test]
+fn a_study_is_told_as_a_table_and_drawn() {
+    let chart = |mark| Figure::Chart {
+        title: "a <chart>".to_owned(),
+        x: "x".to_owned(),
+        log_x: mark == Mark::Line,
+        y: "y".to_owned(),
+        mark,
+        series: vec![Series { name: "ours".to_owned(), points: vec![(1.0, 0.0), (2.0, 50.0), (4.0, 100.0)] }],
+    };
+    let map = Figure::Map {
+        title: "a map".to_owned(),
+        x: "period".to_owned(),
+        y: "slice".to_owned(),
+        columns: vec!["1ms".to_owned(), "10ms".to_owned()],
+        rows: vec!["0.5".to_owned()],
+        cells: vec![vec![Some(33.25), None]],
+    };
+    let empty = Figure::Chart {
+        title: "nothing".to_owned(),
+        x: "x".to_owned(),
+        log_x: true,
+        y: "y".to_owned(),
+        mark: Mark::Dot,
+        series: Vec::new(),
+    };
+    let numbers = NumberTable {
+        title: "Numbers".to_owned(),
+        names: vec!["arm".to_owned()],
+        columns: vec!["missed, %".to_owned(), "worst".to_owned()],
+        rows: vec![(vec!["ours".to_owned()], vec![Some(0.125), None])],
+    };
+    let figures = vec![chart(Mark::Line), chart(Mark::Dot), chart(Mark::Bar), map, empty];
+    let outcome = Outcome { tables: vec![numbers], figures, ..nothing() };
+    let text = frontdesk_report::table(&outcome, 80, false);
+    assert!(text.contains("missed, %") && text.contains("0.125") && text.contains('–'), "{text}");
+    let svg = frontdesk_report::svg_figures(&outcome).unwrap();
+    for told in ["a &lt;chart&gt;", "a map", "33.2", "10ms", "ours"] {
+        assert!(svg.contains(told), "{told}");
+    }
+    let page = frontdesk_report::html(&outcome, &[]).unwrap();
+    assert!(page.contains("a &lt;chart&gt;") && page.contains("0.125"));
 }

@@ -5,14 +5,19 @@
 #![forbid(unsafe_code)]
 
 mod checks;
+mod experiment;
+mod figure;
 mod load;
 mod outcome;
 mod scenario;
 mod sim;
+mod study;
 mod summary;
 mod timeline;
 mod validate;
 
+pub use experiment::Experiment;
+pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{Overrides, Place, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
@@ -20,6 +25,7 @@ pub use scenario::{
     Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
 pub use sim::{Credit, GuestCosts, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation};
+pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
 pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;

@@ -2,6 +2,8 @@
 
 use crate::scenario::{Scenario, Subject, WorkloadKind};
 use crate::validate::{Violation, one_of};
+use indexmap::IndexMap;
+use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -136,29 +138,15 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::load`], except that nothing is read.
     pub fn parse(text: &str, path: &Path, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
-        let mut file = File::parse(text, path)?;
-        for set in &overrides.set {
-            file.change(format!("--set {set}"), set)?;
-        }
-        if let Some(repeats) = overrides.repeats {
-            file.change(format!("--repeats {repeats}"), &format!("repeats={repeats}"))?;
-        }
-        if let Some(duration) = overrides.duration {
-            let duration = humantime::format_duration(duration);
-            file.change(format!("--duration {duration}"), &format!("duration={duration}"))?;
-        }
-        let mut scenario = file.deserialise()?;
-        scenario.find_files(path.parent().unwrap_or(Path::new("")));
-        scenario.validate().map_err(|violation| ScenarioError::Value {
-            place: file.place(&file.keys(&violation.key)),
-            violation: Box::new(violation),
-        })?;
+        Scenario::of(&File::read(text, path, overrides)?, overrides)
+    }
+
+    pub(crate) fn of(file: &File<'_>, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
+        let mut scenario: Scenario = file.deserialise(&complete(&file.values))?;
+        scenario.find_files(file.path.parent().unwrap_or(Path::new("")));
+        scenario.validate().map_err(|violation| file.violates(violation))?;
         if !overrides.arms.is_empty() {
-            scenario.narrow(&overrides.arms).map_err(|(arm, message)| ScenarioError::Override {
-                path: path.to_owned(),
-                change: format!("--arms {arm}"),
-                message,
-            })?;
+            scenario.narrow(&overrides.arms).map_err(|unknown| file.lacks_arm(unknown))?;
         }
         Ok(scenario)
     }
@@ -174,13 +162,7 @@ impl Scenario {
 
     /// Leaves only some arms, and the checks that need no other. The error is the unknown arm and a message.
     fn narrow(&mut self, arms: &[String]) -> Result<(), (String, String)> {
-        if let Some(unknown) = arms.iter().find(|arm| !self.arms.contains_key(*arm)) {
-            return Err((
-                unknown.clone(),
-                format!("there is no such arm; allowed is {}", one_of(self.arms.keys())),
-            ));
-        }
-        self.arms.retain(|name, _| arms.contains(name));
+        retain(&mut self.arms, arms)?;
         let kept = |subject: &Subject| self.arms.contains_key(&subject.arm);
         self.checks.compare.retain(|check| {
             [Some(&check.of), check.over.as_ref(), check.minus.as_ref()].into_iter().flatten().all(kept)
@@ -195,6 +177,15 @@ impl Scenario {
     }
 }
 
+/// Leaves only some arms. The error is the unknown one and a message.
+pub(crate) fn retain<A>(of: &mut IndexMap<String, A>, arms: &[String]) -> Result<(), (String, String)> {
+    if let Some(unknown) = arms.iter().find(|arm| !of.contains_key(*arm)) {
+        return Err((unknown.clone(), format!("there is no such arm; allowed is {}", one_of(of.keys()))));
+    }
+    of.retain(|name, _| arms.contains(name));
+    Ok(())
+}
+
 /// One step of the path to a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Key {
@@ -203,18 +194,34 @@ enum Key {
 }
 
 /// A scenario file while it is read.
-struct File<'a> {
+pub(crate) struct File<'a> {
     path: &'a Path,
     text: &'a str,
     /// What the file has, with the places of everything in it.
     spans: Spanned<DeTable<'a>>,
     /// The same values, with the overrides applied.
-    values: Value,
+    pub(crate) values: Value,
     /// The overrides applied, as a reader knows them, and where they went.
     changes: Vec<(String, Vec<Key>)>,
 }
 
 impl<'a> File<'a> {
+    /// Parses a file and applies the overrides of values.
+    pub(crate) fn read(text: &'a str, path: &'a Path, overrides: &Overrides) -> Result<Self, ScenarioError> {
+        let mut file = File::parse(text, path)?;
+        for set in &overrides.set {
+            file.change(format!("--set {set}"), set)?;
+        }
+        if let Some(repeats) = overrides.repeats {
+            file.change(format!("--repeats {repeats}"), &format!("repeats={repeats}"))?;
+        }
+        if let Some(duration) = overrides.duration {
+            let duration = humantime::format_duration(duration);
+            file.change(format!("--duration {duration}"), &format!("duration={duration}"))?;
+        }
+        Ok(file)
+    }
+
     fn parse(text: &'a str, path: &'a Path) -> Result<Self, ScenarioError> {
         let syntax = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
@@ -237,12 +244,23 @@ impl<'a> File<'a> {
         }
     }
 
-    fn deserialise(&self) -> Result<Scenario, ScenarioError> {
-        serde_path_to_error::deserialize(complete(&self.values)).map_err(|error| {
-            let keys: Vec<_> = error.path().iter().filter_map(key_of).collect();
-            let message = explain(error.inner().message(), get(&self.values, &keys));
-            ScenarioError::Key { place: self.place(&keys), key: dotted(&self.values, &keys), message }
-        })
+    pub(crate) fn deserialise<T: DeserializeOwned>(&self, values: &Value) -> Result<T, ScenarioError> {
+        serde_path_to_error::deserialize(values.clone()).map_err(
+            |error: serde_path_to_error::Error<toml::de::Error>| {
+                let keys: Vec<_> = error.path().iter().filter_map(key_of).collect();
+                let message = explain(error.inner().message(), get(&self.values, &keys));
+                ScenarioError::Key { place: self.place(&keys), key: dotted(&self.values, &keys), message }
+            },
+        )
+    }
+
+    pub(crate) fn violates(&self, violation: Violation) -> ScenarioError {
+        let place = self.place(&self.keys(&violation.key));
+        ScenarioError::Value { place, violation: Box::new(violation) }
+    }
+
+    pub(crate) fn lacks_arm(&self, (arm, message): (String, String)) -> ScenarioError {
+        ScenarioError::Override { path: self.path.to_owned(), change: format!("--arms {arm}"), message }
     }
 
     /// The path that a dotted key names, as far as it leads.

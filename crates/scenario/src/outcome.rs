@@ -1,5 +1,6 @@
 //! The result of a run: what `--json` writes and the report shows.
 
+use crate::figure::{Figure, NumberTable};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,12 @@ pub struct Outcome {
     pub arms: IndexMap<String, ArmResult>,
     /// Every bar of the scenario and whether it was reached.
     pub checks: Vec<Check>,
+    /// Of a study: what was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<NumberTable>,
+    /// Of a study: its plots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
 }
 
 /// The machine a scenario ran on.

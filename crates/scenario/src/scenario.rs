@@ -11,6 +11,7 @@ pub use profile::{LoadKind, LoadProfile};
 pub use workload::{Storm, Workload, WorkloadKind};
 
 use crate::sim::Sim;
+use crate::study::PeriodSlice;
 use frontdesk_engine::Config;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -259,6 +260,9 @@ pub struct Arm {
     /// Workloads that are stopped in this arm, as "VM/WORKLOAD" with the name of a VM entry.
     #[serde(default)]
     pub stop: Vec<String>,
+    /// Reservations of VMs in this arm, by the name of a VM entry, each as `["5ms", "1ms"]`. Only where the daemon acts.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub reserve: IndexMap<String, PeriodSlice>,
     /// Parameters of the engine in this arm. In the file: those that differ from the scenario's `policy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Config>,

@@ -1,6 +1,7 @@
 //! What a scenario must be beyond its types: ranges, names, references.
 
 use crate::scenario::{Daemon, Disk, LoadKind, LoadProfile, Scenario, Vm, WorkloadKind, protocol};
+use crate::study::validate_reservation;
 use frontdesk_engine::{Config, Protocol};
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -186,6 +187,14 @@ impl Scenario {
                 require(arm.daemon != Daemon::Off, key.as_str(), "given", allowed)?;
                 validate_policy(&key, policy)?;
             }
+            for (vm, of) in &arm.reserve {
+                let key = format!("arms.{arm_name}.reserve.{vm}");
+                let entries = self.vms.iter().map(|vm| vm.name.as_str());
+                require(self.entry(vm).is_some(), key.as_str(), quoted(vm), one_of(entries))?;
+                let allowed = "only in an arm with daemon = \"act\"";
+                require(arm.daemon == Daemon::Act, key.as_str(), of, allowed)?;
+                validate_reservation(&key, *of)?;
+            }
             if let Some(sim) = &arm.sim {
                 let entries: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
                 sim.validate(&format!("arms.{arm_name}.sim"), &entries)?;
@@ -315,7 +324,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-fn name(key: &str, name: &str) -> Result<(), Violation> {
+pub(crate) fn name(key: &str, name: &str) -> Result<(), Violation> {
     require(is_name(name), key, quoted(name), "letters, digits and `-`")
 }
 

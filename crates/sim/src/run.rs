@@ -78,7 +78,8 @@ pub fn outcome(scenario: &Scenario, runs: IndexMap<String, Vec<Repeat>>) -> Outc
         guest_kernel: "simulated".to_owned(),
         frontdesk: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    Outcome { scenario: scenario.name.clone(), host, arms, checks }
+    let scenario = scenario.name.clone();
+    Outcome { scenario, host, arms, checks, tables: Vec::new(), figures: Vec::new() }
 }
 
 fn failed(scenario: &Scenario, arm: &Arm, name: &str, repeat: u32, error: BuildError) -> SimError {

@@ -5,15 +5,17 @@ use crate::client::AnyClient;
 use crate::clock::HostClock;
 use crate::cpu;
 use crate::daemon::DaemonProcess;
+use crate::daemon::SOCKET;
 use crate::edit::{EditClient, EditConfig};
 use crate::load::{Client, ClientConfig, ClientWork, Sample};
 use crate::replay::{self, Findings, Truth};
-
+use crate::reserve::{nanos, reserve_for};
 use crate::workload::{guest_workload, steps};
 use frontdesk_engine::Time;
+use frontdesk_host::control::{Reserve, Target};
 use frontdesk_host::guardian::Undo;
 use frontdesk_host::sched::process_start_time;
-use frontdesk_scenario::{Daemon, LoadKind, LoadProfile, Repeat, Summary, Timeline};
+use frontdesk_scenario::{self as scenario, Daemon, LoadKind, LoadProfile, Repeat, Summary, Timeline};
 use indexmap::IndexMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -130,11 +132,24 @@ impl Lab<'_> {
         let sockets: Vec<&Path> = tracked.map(|vm| vm.vm.qmp()).collect();
         let policy = self.scenario.policy_of(&self.scenario.arms[arm]);
         let cpus = &self.scenario.host.client_cpus;
-        let daemon =
-            DaemonProcess::start(&self.config.frontdesk, &self.run_dir, &sockets, policy, cpus, act)?;
+        // Reserved VMs stay on the CPUs of all VMs.
+        let reserve = format!("[reserve]\ncpus = {:?}\n", self.scenario.host.vm_cpus);
+        let (program, dir) = (&self.config.frontdesk, &self.run_dir);
+        let daemon = DaemonProcess::start(program, dir, &sockets, policy, &reserve, cpus, act)?;
         // If the lab dies, its daemon must not stay.
         if let Some(started) = process_start_time(daemon.pid()) {
             self.guardian.record(Undo::Process { pid: daemon.pid(), started })?;
+        }
+        for (entry, of) in &self.scenario.arms[arm].reserve {
+            let entries = self.scenario.vms.iter().filter(|vm| vm.name == *entry);
+            for name in entries.flat_map(scenario::Vm::names) {
+                let target = Target::Vm(name);
+                let (period_ns, slice_ns) = (nanos(of.period), nanos(of.slice));
+                reserve_for(
+                    &self.run_dir.join(SOCKET),
+                    Reserve { target, period_ns, slice_ns, hard: false, phase_ns: None },
+                )?;
+            }
         }
         Ok(Some(daemon))
     }

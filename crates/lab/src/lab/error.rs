@@ -43,6 +43,12 @@ pub enum LabError {
     Config(#[from] frontdesk_engine::ConfigError),
     #[error(transparent)]
     Replay(#[from] frontdesk_replay::ReplayError),
+    #[error(transparent)]
+    Control(#[from] frontdesk_host::control::ClientError),
+    #[error(transparent)]
+    Sched(#[from] frontdesk_host::sched::SchedError),
+    #[error("the reservation for {of} is not kept: {trouble}")]
+    Reservation { of: String, trouble: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
     #[error("something could not be removed: {0}")]

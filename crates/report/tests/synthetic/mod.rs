@@ -52,7 +52,14 @@ pub(crate) fn outcome() -> Outcome {
         guest_kernel: "6.1.0-40-cloud-amd64".to_owned(),
         frontdesk: "0.1.0".to_owned(),
     };
-    Outcome { scenario: "echo-mixed".to_owned(), host, arms: arms.collect(), checks }
+    Outcome {
+        scenario: "echo-mixed".to_owned(),
+        host,
+        arms: arms.collect(),
+        checks,
+        tables: Vec::new(),
+        figures: Vec::new(),
+    }
 }
 
 fn arm(repeats: Vec<Repeat>) -> ArmResult {

@@ -20,8 +20,8 @@ fn errors_of_syntax_point_to_the_line() {
 fn errors_of_keys_name_what_exists() {
     insta::assert_snapshot!(edited("count = 5", "cuont = 5"), @"echo-mixed.toml:45: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads`");
     insta::assert_snapshot!(edited("repeats = 3\n", ""), @"echo-mixed.toml:1: missing field `repeats`");
-    insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @"echo-mixed.toml:38: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `name`, `run`, `protocol`, `port`, `cost`, `period`, `tasks`, `rounds`, `command`, `repeat`, `cold`, `of`");
-    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:39: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `churn`, `program`, `storm`");
+    insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @"echo-mixed.toml:38: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `name`, `run`, `protocol`, `port`, `cost`, `period`, `tasks`, `rounds`, `command`, `repeat`, `cold`, `file`, `of`");
+    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:39: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `churn`, `program`, `rt-app`, `storm`");
     insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hog\", port = 7 }"), @r#"echo-mixed.toml:39: vm.mixed.workloads.hog: a workload with run = "hog" has `name` and `run` only, not `port`"#);
     insta::assert_snapshot!(edited("protocol = \"tcp\", port", "port"), @r#"echo-mixed.toml:38: vm.mixed.workloads.echo: a workload with run = "echo" needs `protocol` and `port`"#);
     insta::assert_snapshot!(edited("protocol = \"tcp\"\n", "protocol = \"sctp\"\n"), @"echo-mixed.toml:51: load.0.protocol: unknown variant `sctp`, expected `tcp` or `udp`");
@@ -49,7 +49,7 @@ fn errors_of_types_say_what_is_expected() {
 fn assignments_that_lead_nowhere() {
     insta::assert_snapshot!(refused(&["repeats"]), @"echo-mixed.toml: --set repeats: not of the form KEY=VALUE, as in vm.cpu.count=8");
     insta::assert_snapshot!(refused(&["vm.cpu.cuont=5"]), @"echo-mixed.toml:43 with --set vm.cpu.cuont=5: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads`");
-    insta::assert_snapshot!(refused(&["polcy.tavs.pb_ratio=0.25"]), @"echo-mixed.toml:1 with --set polcy.tavs.pb_ratio=0.25: polcy: unknown field `polcy`, expected one of `name`, `description`, `repeats`, `duration`, `warmup`, `think_scale`, `cost_scale`, `guest`, `host`, `vm`, `load`, `arms`, `policy`, `checks`");
+    insta::assert_snapshot!(refused(&["polcy.tavs.pb_ratio=0.25"]), @"echo-mixed.toml:1 with --set polcy.tavs.pb_ratio=0.25: polcy: unknown field `polcy`, expected one of `name`, `description`, `repeats`, `duration`, `warmup`, `think_scale`, `cost_scale`, `guest`, `host`, `vm`, `load`, `arms`, `policy`, `sim`, `checks`");
     insta::assert_snapshot!(refused(&["vm.gpu.count=5"]), @r#"echo-mixed.toml: --set vm.gpu.count=5: there is no "gpu" in vm: allowed is one of mixed, cpu"#);
     insta::assert_snapshot!(refused(&["load.1.port=5"]), @r#"echo-mixed.toml: --set load.1.port=5: there is no "1" in load: allowed is one of 0"#);
     insta::assert_snapshot!(refused(&["arms.frontdsk.daemon=off"]), @r#"echo-mixed.toml: --set arms.frontdsk.daemon=off: there is no "frontdsk" in arms: allowed is one of stock, observe, frontdesk, io-only"#);

@@ -3,10 +3,11 @@
 mod checks;
 mod entries;
 mod errors;
+mod studies;
 
 use frontdesk_engine::Protocol;
 use frontdesk_scenario::{
-    Arm, Daemon, LoadKind, LoadProfile, Overrides, Scenario, ScenarioError, Storm, WorkloadKind,
+    Arm, Daemon, Experiment, LoadKind, LoadProfile, Overrides, Scenario, ScenarioError, Storm, WorkloadKind,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -264,7 +265,7 @@ fn every_scenario_that_comes_with_frontdesk_is_valid() {
             if path.is_dir() {
                 return load_all(&path);
             }
-            Scenario::load(&path, &Overrides::default()).expect("a valid scenario");
+            Experiment::load(&path, &Overrides::default()).expect("a valid scenario");
             1
         };
         entries.map(|entry| load(entry.path())).sum()

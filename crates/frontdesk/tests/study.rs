@@ -1,0 +1,96 @@
+//! `frontdesk lab` with a study of reservations: its result, and that nothing stays. Needs root. Times are never asserted.
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Shortened to what a test needs.
+fn lab(scenario: &str, folder: &Path, arguments: &[&str]) -> Output {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/vsched").join(scenario);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
+    command.arg("lab").arg(file).args(["--repeats", "1", "--duration", "300ms"]).args(arguments);
+    command.arg("--json").arg(folder.join("out.json")).arg("--svg").arg(folder.join("out.svg"));
+    command.arg("--html").arg(folder.join("out.html"));
+    command.output().unwrap()
+}
+
+fn result(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("out.json")).unwrap()).unwrap()
+}
+
+/// Processes whose command line has the word that makes a worker.
+fn workers_of(parent: u32) -> usize {
+    let of = |entry: fs::DirEntry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter_map(of).filter(|of| *of == parent).count()
+}
+
+#[test]
+fn each_arm_has_numbers_of_each_case_and_a_plot() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = r#"study.cases=[["10ms","2ms"],["20ms","4ms"]]"#;
+    let checks = r#"check=[{name="x",measure="miss-time",arm="user",at_most=1000.0}]"#;
+    let output = lab("precision.toml", folder.path(), &["--set", cases, "--set", checks]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let result = result(folder.path());
+    let table = &result["tables"][0];
+    let names: Vec<_> = table["rows"].as_array().unwrap().iter().map(|row| row[0].clone()).collect();
+    let arms = ["user", "user-hard", "sched-deadline"];
+    let expected =
+        arms.iter().flat_map(|arm| ["10ms/2ms", "20ms/4ms"].map(|case| serde_json::json!([arm, case])));
+    assert_eq!(names, expected.collect::<Vec<_>>());
+    let columns = table["columns"].as_array().unwrap();
+    let periods = columns.iter().position(|column| column == "periods").unwrap();
+    for row in table["rows"].as_array().unwrap() {
+        assert_eq!(row[1].as_array().unwrap().len(), columns.len());
+        assert!(row[1][periods].as_f64().unwrap() > 10.0, "{row}");
+    }
+    assert_eq!(result["checks"].as_array().unwrap().len(), 1);
+    assert!(fs::read_to_string(folder.path().join("out.svg")).unwrap().starts_with("<svg"));
+    assert!(fs::read_to_string(folder.path().join("out.html")).unwrap().contains("10ms/2ms"));
+    assert_eq!(workers_of(std::process::id()), 0);
+}
+
+#[test]
+fn a_parallel_program_makes_steps_with_and_without_reservations() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = lab(
+        "bsp.toml",
+        folder.path(),
+        &["--set", r#"study.cases=[["20ms","5ms"]]"#, "--set", "study.contention=[0.0,1.0]"],
+    );
+    let told = String::from_utf8_lossy(&output.stderr);
+    // Whether the bar is reached in so short a time is not the question.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{told}");
+    let result = result(folder.path());
+    let rows = result["tables"][0]["rows"].as_array().unwrap();
+    let rates = rows.iter().filter(|row| row[0][1] != "contention");
+    assert!(
+        rates.clone().count() == 5 && rates.into_iter().all(|row| row[1][0].as_f64().unwrap() > 0.0),
+        "{rows:?}"
+    );
+}
+
+#[test]
+fn a_study_that_can_not_be_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    for (set, says) in [
+        ("cpus=[999]", "cpus = [999]: allowed is the CPUs of this machine"),
+        (r#"study.cases=[["10ms","20ms"]]"#, "study.cases.0.1 = 20ms: allowed is 10us to 10ms"),
+        ("check.0.measure=reaction", r#"check.0.measure = "reaction": allowed is one of median-error"#),
+        (
+            "arms.sched-deadline.hard=true",
+            r#"arms.sched-deadline.hard = true: allowed is only with by = "frontdesk""#,
+        ),
+    ] {
+        let output = lab("precision.toml", folder.path(), &["--set", set]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && told.contains(says), "{told}");
+    }
+}

@@ -1,0 +1,98 @@
+//! How soon a changed reservation holds.
+
+use super::delivered::{Run, quantile};
+use super::enforce::{Enforcement, nanos};
+use super::study::{Lab, count, sample};
+use super::worker::Task;
+use crate::LabError;
+use frontdesk_host::monotonic;
+use frontdesk_scenario::{PeriodSlice, StudyMeasure};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::time::Instant;
+
+/// A run that is shorter than this part of the slice is not one of the slice.
+const PART: u64 = 10;
+
+/// A change that was asked for.
+struct Asked {
+    sent: u64,
+    answered: u64,
+    slice: u64,
+}
+
+/// Changes the reservation of a process to and fro beside processes that compute, each time when its slice is over.
+pub(super) fn run(
+    lab: &mut Lab<'_>,
+    arm: &str,
+    by: &mut Enforcement,
+    between: [PeriodSlice; 2],
+) -> Result<(), LabError> {
+    let hogs = lab.hogs()?;
+    let worker = lab.start(Task::Compute)?;
+    by.reserve(worker.pid(), between[0], lab.guardian)?;
+    lab.pass(between[0].period * 2)?;
+    let shortest = between[0].period.min(between[1].period);
+    // The same moments in every arm.
+    let mut random = SmallRng::seed_from_u64(1);
+    let end = Instant::now() + lab.study.duration;
+    let mut all = Vec::new();
+    by.change(worker.pid(), between[0])?;
+    for of in between.into_iter().rev().cycle() {
+        lab.pass(shortest.mul_f64(random.random_range(0.3..0.7)))?;
+        if Instant::now() > end {
+            break;
+        }
+        let sent = monotonic().0;
+        by.change(worker.pid(), of)?;
+        all.push(Asked { sent, answered: monotonic().0, slice: nanos(of.slice) });
+    }
+    lab.pass(shortest)?;
+    by.release(worker.pid())?;
+    let runs = worker.runs().map_err(super::study::of_worker)?;
+    drop(hogs);
+    by.clear()?;
+    let mut reactions = reactions(&all, &runs);
+    reactions.sort_by(f64::total_cmp);
+    let case = format!("{} and {}", between[0], between[1]);
+    if let (Some(median), Some(worst)) = (quantile(&reactions, 0.5), quantile(&reactions, 0.99)) {
+        lab.findings.add(arm, &case, "changes", count(reactions.len()));
+        lab.findings.add(arm, &case, "p50, ms", median);
+        lab.findings.measured(arm, &case, StudyMeasure::Reaction, worst);
+    }
+    sample(&mut lab.samples, "From the request to the first run under it", arm).extend(reactions);
+    let answers = all.iter().map(|asked| millis(asked.answered - asked.sent));
+    sample(&mut lab.samples, "From the request to the answer", arm).extend(answers);
+    Ok(())
+}
+
+/// Milliseconds from each request to the first run after it, interrupts aside. One without a run before the next request counts as long
+/// as it waited for one.
+fn reactions(all: &[Asked], runs: &[Run]) -> Vec<f64> {
+    let begins = |asked: &Asked| {
+        let after = runs.iter().filter(|run| run.to > asked.sent);
+        let first = after.into_iter().find(|run| run.to - run.from.max(asked.sent) >= asked.slice / PART);
+        first.map(|run| run.from.max(asked.sent))
+    };
+    all.iter().filter_map(|asked| Some(millis(begins(asked)? - asked.sent))).collect()
+}
+
+fn millis(nanos: u64) -> f64 {
+    super::delivered::float(nanos) / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_run_of_a_slice_counts() {
+        const MS: u64 = 1_000_000;
+        let run = |from, to| Run { from, to, stalled: 0 };
+        // A crumb right after the request is none of the slice of 2 ms.
+        let runs =
+            [run(0, 2 * MS), run(50 * MS, 50 * MS + 5_000), run(51 * MS, 53 * MS), run(151 * MS, 153 * MS)];
+        let asked = |sent| Asked { sent, answered: sent, slice: 2 * MS };
+        assert_eq!(reactions(&[asked(50 * MS), asked(100 * MS), asked(200 * MS)], &runs), [1.0, 51.0]);
+    }
+}

@@ -1,0 +1,350 @@
+//! A study from its beginning to its result.
+
+use super::bsp::Bsp;
+use super::change;
+use super::delivered::{Target, numbers, stalls};
+use super::enforce::{Enforcement, nanos};
+use super::findings::{Findings, distribution, histogram};
+use super::random;
+use super::worker::{Task, Worker};
+use crate::LabError;
+use crate::lab::{Progress, interrupted, make_run_dir};
+use crate::{cpu, machine};
+use frontdesk_host::guardian::{Guardian, Undo};
+use frontdesk_host::monotonic;
+use frontdesk_host::sched::{self, process_start_time};
+use frontdesk_scenario::{
+    Enforcer, Figure, Mark, Outcome, PeriodSlice, Series, Study, StudyKind, StudyMeasure, duration_text,
+};
+use indexmap::IndexMap;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// The first periods are a beginning.
+const SETTLE: Duration = Duration::from_millis(200);
+/// How often it is looked whether the study is to end.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// Reservations that are tried together.
+struct Case {
+    name: String,
+    set: Vec<PeriodSlice>,
+}
+
+/// Everything that a study makes.
+pub(super) struct Lab<'a> {
+    pub(super) study: &'a Study,
+    /// This program.
+    pub(super) program: &'a Path,
+    stop: &'a AtomicBool,
+    pub(super) guardian: &'a Guardian,
+    pub(super) online: Vec<u16>,
+    pub(super) findings: Findings,
+    /// Samples of each arm, by what they are of.
+    pub(super) samples: IndexMap<String, IndexMap<String, Vec<f64>>>,
+    misses: IndexMap<String, IndexMap<String, Vec<f64>>>,
+}
+
+/// Runs a study. `frontdesk` is this program, which has to call [`super::work`] with what follows [`super::WORKER_ARGUMENT`]. Ends early when
+/// `stop` is set.
+///
+/// # Errors
+/// The study could not be made; nothing that it started is left.
+pub fn study(
+    study: &Study,
+    frontdesk: &Path,
+    stop: &AtomicBool,
+    progress: &dyn Fn(&Progress),
+) -> Result<Outcome, LabError> {
+    let online = machine::online_cpus()
+        .map_err(|source| LabError::Io { what: "examining the machine".to_owned(), source })?;
+    study.fits(&online)?;
+    let guardian = Guardian::start(frontdesk, frontdesk_host::GUARDIAN_ARGUMENT)?;
+    let run_dir = make_run_dir(&guardian)?;
+    let mut lab = Lab {
+        study,
+        program: frontdesk,
+        stop,
+        guardian: &guardian,
+        online,
+        findings: Findings::default(),
+        samples: IndexMap::new(),
+        misses: IndexMap::new(),
+    };
+    let outcome = lab.run(&run_dir, progress);
+    let report = guardian.finish()?;
+    if report.failed.is_empty() { outcome } else { Err(LabError::Left(report.failed.join("; "))) }
+}
+
+impl Lab<'_> {
+    fn run(&mut self, run_dir: &Path, progress: &dyn Fn(&Progress)) -> Result<Outcome, LabError> {
+        let arms = u32::try_from(self.study.arms.len()).unwrap_or(u32::MAX);
+        let total = arms.saturating_mul(self.study.repeats);
+        let turns =
+            (1..=self.study.repeats).flat_map(|repeat| self.study.arms.iter().map(move |arm| (repeat, arm)));
+        for (done, (repeat, (name, arm))) in (0..).zip(turns) {
+            let doing = format!("repeat {repeat}/{}: {name}", self.study.repeats);
+            progress(&Progress { done, total, doing });
+            let mut enforcement =
+                Enforcement::start(*arm, &self.study.cpus, self.program, run_dir, self.guardian)?;
+            self.run_arm(name, &mut enforcement)?;
+            enforcement.finish()?;
+        }
+        Ok(self.outcome())
+    }
+
+    fn run_arm(&mut self, arm: &str, by: &mut Enforcement) -> Result<(), LabError> {
+        match &self.study.study {
+            StudyKind::Delivered { .. } | StudyKind::Sweep { .. } | StudyKind::Random { .. } => {
+                self.cases().iter().try_for_each(|case| self.run_case(arm, by, case))
+            }
+            StudyKind::Change { between } => change::run(self, arm, by, *between),
+            StudyKind::Load { targets, each } => self.run_load(arm, by, *targets, *each),
+            StudyKind::Bsp { workers, compute, bytes, cases, contention } => {
+                let bsp = Bsp {
+                    workers: usize::from(*workers),
+                    compute: compute.into_inner(),
+                    bytes: usize::try_from(*bytes).unwrap_or(usize::MAX),
+                    cases,
+                    contention,
+                };
+                bsp.run(self, arm, by)
+            }
+        }
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let one = |of: PeriodSlice| Case { name: of.to_string(), set: vec![of] };
+        match &self.study.study {
+            StudyKind::Delivered { cases } => cases.iter().copied().map(one).collect(),
+            StudyKind::Sweep { periods, utilisations } => {
+                let grid =
+                    periods.iter().flat_map(|period| utilisations.iter().map(|part| (**period, *part)));
+                grid.map(|(period, part)| one(cell(period, part))).collect()
+            }
+            StudyKind::Random { cases, targets, periods, utilisation, seed } => {
+                let periods = periods.map(|period| period.into_inner());
+                let sets = random::sets(*cases, *targets, periods, *utilisation, *seed);
+                let named = (1..).zip(sets).map(|(number, set)| Case { name: set_name(number, &set), set });
+                named.collect()
+            }
+            StudyKind::Change { .. } | StudyKind::Load { .. } | StudyKind::Bsp { .. } => Vec::new(),
+        }
+    }
+
+    /// What the processes of a case get in each period, beside a process that computes on every CPU.
+    fn run_case(&mut self, arm: &str, by: &mut Enforcement, case: &Case) -> Result<(), LabError> {
+        let total: f64 = case.set.iter().map(|of| utilisation(*of)).sum();
+        let hogs = self.hogs()?;
+        hogs.iter().try_for_each(|hog| by.leave(hog.pid(), 1.0 - total, self.guardian))?;
+        let mut workers = Vec::new();
+        for of in &case.set {
+            let worker = self.start(Task::Compute)?;
+            if self.study.arms.get(arm).is_some_and(|arm| arm.by == Enforcer::Weights) {
+                sched::set_affinity(worker.pid(), &self.study.cpus)?;
+            }
+            let (begin, _) = by.reserve(worker.pid(), *of, self.guardian)?;
+            workers.push((worker, *of, begin));
+        }
+        let settled = monotonic().0 + nanos(SETTLE);
+        self.pass(SETTLE + self.study.duration)?;
+        let end = monotonic().0;
+        workers.iter().try_for_each(|(worker, ..)| by.release(worker.pid()))?;
+        let mut targets = Vec::new();
+        for (worker, of, begin) in workers {
+            let (period, slice) = (nanos(of.period), nanos(of.slice));
+            let begin = begin + settled.saturating_sub(begin).div_ceil(period) * period;
+            targets.push(Target { runs: worker.runs().map_err(of_worker)?, begin, period, slice });
+        }
+        let mut stalled: Vec<_> = targets.iter().flat_map(|target| stalls(&target.runs)).collect();
+        for hog in hogs {
+            stalled.extend(stalls(&hog.runs().map_err(of_worker)?));
+        }
+        by.clear()?;
+        stalled.retain(|(from, _)| *from >= settled && *from < end);
+        let Some(found) = numbers(&targets, end, &stalled) else { return Ok(()) };
+        let name = &case.name;
+        for (measure, value) in [
+            (StudyMeasure::MedianError, found.median_error),
+            (StudyMeasure::Shortfall, found.shortfall),
+            (StudyMeasure::Overrun, found.overrun),
+            (StudyMeasure::MissRate, found.miss_rate),
+            (StudyMeasure::MissTime, found.miss_time),
+            (StudyMeasure::StallRate, found.stall_rate),
+        ] {
+            self.findings.measured(arm, name, measure, value);
+        }
+        self.findings.add(arm, name, "periods", count(found.periods));
+        self.findings.add(arm, name, "stalls", count(stalled.len()));
+        let longest = stalled.iter().map(|(from, to)| to - from).max().unwrap_or(0);
+        self.findings.add(arm, name, "longest, ms", Duration::from_nanos(longest).as_secs_f64() * 1e3);
+        sample(&mut self.samples, name, arm).extend(found.delivered);
+        sample(&mut self.misses, name, arm).extend(found.miss_ms);
+        Ok(())
+    }
+
+    /// What the daemon costs while it keeps many reservations.
+    fn run_load(
+        &mut self,
+        arm: &str,
+        by: &mut Enforcement,
+        targets: u16,
+        each: PeriodSlice,
+    ) -> Result<(), LabError> {
+        let workers = (0..targets).map(|_| self.start(Task::Compute)).collect::<Result<Vec<_>, _>>()?;
+        for worker in &workers {
+            by.reserve(worker.pid(), each, self.guardian)?;
+        }
+        self.pass(SETTLE)?;
+        let Some(daemon) = by.daemon_pid() else { return Ok(()) };
+        let used = || {
+            cpu::process_ns(daemon)
+                .map_err(|source| LabError::Io { what: format!("CPU time of process {daemon}"), source })
+        };
+        let (before, begun) = (used()?, Instant::now());
+        self.pass(self.study.duration)?;
+        let used = Duration::from_nanos(used()?.saturating_sub(before));
+        let part = used.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
+        self.findings.measured(arm, &format!("{targets} x {each}"), StudyMeasure::DaemonCpu, part);
+        workers.iter().try_for_each(|worker| by.release(worker.pid()))
+    }
+
+    /// A process that computes on every CPU.
+    pub(super) fn hogs(&self) -> Result<Vec<Worker>, LabError> {
+        self.online.iter().map(|cpu| self.start(Task::Hog { cpu: *cpu, part: 1.0 })).collect()
+    }
+
+    /// Starts a worker, which is gone at the end however that comes.
+    pub(super) fn start(&self, task: Task) -> Result<Worker, LabError> {
+        let worker = Worker::start(self.program, task).map_err(of_worker)?;
+        if let Some(started) = process_start_time(worker.pid()) {
+            self.guardian.record(Undo::Process { pid: worker.pid(), started })?;
+        }
+        Ok(worker)
+    }
+
+    pub(super) fn pass(&self, time: Duration) -> Result<(), LabError> {
+        let end = Instant::now() + time;
+        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            interrupted(self.stop)?;
+            std::thread::sleep(left.min(WATCH));
+        }
+        Ok(())
+    }
+
+    fn outcome(&self) -> Outcome {
+        let study = self.study;
+        Outcome {
+            scenario: study.name.clone(),
+            host: machine::host_info(),
+            arms: IndexMap::new(),
+            checks: self.findings.checks(study),
+            tables: vec![self.findings.table(&self.title())],
+            figures: self.figures(),
+        }
+    }
+
+    fn title(&self) -> String {
+        match self.study.study {
+            StudyKind::Delivered { .. } | StudyKind::Sweep { .. } | StudyKind::Random { .. } => format!(
+                "{}; error of the median, short and over in the worst 1 % of periods, and the worst miss in % of the slice",
+                self.study.description
+            ),
+            _ => self.study.description.clone(),
+        }
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        match &self.study.study {
+            StudyKind::Delivered { .. } => {
+                let of_case = |(case, arms): (&String, &IndexMap<String, Vec<f64>>)| {
+                    let title = format!("CPU time in a period, {case}");
+                    distribution(title, "CPU time in a period, % of the slice", false, arms)
+                };
+                let missed = self.misses.iter().filter_map(|(case, arms)| {
+                    histogram(format!("Missing at a missed deadline, {case}"), "missing, ms", arms)
+                });
+                self.samples.iter().map(of_case).chain(missed).collect()
+            }
+            StudyKind::Sweep { periods, utilisations } => {
+                let map = |arm: &String| Figure::Map {
+                    title: format!("Missed deadlines, %: {arm}"),
+                    x: "period".to_owned(),
+                    y: "slice, part of the period".to_owned(),
+                    columns: periods.iter().map(|period| duration_text(**period)).collect(),
+                    rows: utilisations.iter().map(ToString::to_string).collect(),
+                    cells: utilisations
+                        .iter()
+                        .map(|part| {
+                            let of = |period: Duration| {
+                                let case = cell(period, *part).to_string();
+                                let missed =
+                                    |measure: StudyMeasure| self.findings.median(arm, &case, measure.key());
+                                Some(missed(StudyMeasure::MissRate)? + missed(StudyMeasure::StallRate)?)
+                            };
+                            periods.iter().map(|period| of(**period)).collect()
+                        })
+                        .collect(),
+                };
+                self.study.arms.keys().map(map).collect()
+            }
+            StudyKind::Random { .. } => {
+                let cases = self.cases();
+                let of_arm = |arm: &String| {
+                    let points = cases.iter().filter_map(|case| {
+                        let total: f64 = case.set.iter().map(|of| utilisation(*of)).sum();
+                        Some((total, self.findings.median(arm, &case.name, StudyMeasure::MissRate.key())?))
+                    });
+                    Series { name: arm.clone(), points: points.collect() }
+                };
+                vec![Figure::Chart {
+                    title: "Missed deadlines of random sets".to_owned(),
+                    x: "total utilisation".to_owned(),
+                    log_x: false,
+                    y: "missed deadlines, %".to_owned(),
+                    mark: Mark::Dot,
+                    series: self.study.arms.keys().map(of_arm).collect(),
+                }]
+            }
+            StudyKind::Change { .. } => {
+                let all = self.samples.iter();
+                all.map(|(what, arms)| distribution(what.clone(), "ms", true, arms)).collect()
+            }
+            StudyKind::Load { .. } => Vec::new(),
+            StudyKind::Bsp { cases, contention, .. } => super::bsp::figures(self, cases, contention),
+        }
+    }
+}
+
+/// Adds to what was sampled of an arm.
+pub(super) fn sample<'a>(
+    samples: &'a mut IndexMap<String, IndexMap<String, Vec<f64>>>,
+    of: &str,
+    arm: &str,
+) -> &'a mut Vec<f64> {
+    samples.entry(of.to_owned()).or_default().entry(arm.to_owned()).or_default()
+}
+
+pub(super) fn of_worker(source: std::io::Error) -> LabError {
+    LabError::Io { what: "running a process to schedule".to_owned(), source }
+}
+
+pub(super) fn utilisation(of: PeriodSlice) -> f64 {
+    of.slice.as_secs_f64() / of.period.as_secs_f64()
+}
+
+fn cell(period: Duration, part: f64) -> PeriodSlice {
+    let slice = Duration::from_micros(u64::try_from(period.mul_f64(part).as_micros()).unwrap_or(u64::MAX));
+    PeriodSlice { period, slice }
+}
+
+fn set_name(number: u32, set: &[PeriodSlice]) -> String {
+    let total: f64 = set.iter().map(|of| utilisation(*of)).sum();
+    format!("{number}: {} at {total:.2}", set.len())
+}
+
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn count(count: usize) -> f64 {
+    count as f64
+}
