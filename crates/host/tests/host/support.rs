@@ -46,7 +46,7 @@ impl Drop for Idler {
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
     while !is_so() {
-        ensure!(start.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
+        ensure!(start.elapsed() < Duration::from_secs(120), "not within 120 s: {what}");
         thread::sleep(Duration::from_millis(2));
     }
     Ok(())
