@@ -6,9 +6,12 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
-/// Shortened to what a test needs.
+/// Shortened to what a test needs. One at a time: each starts a daemon, of which there is one.
 fn lab(scenario: &str, folder: &Path, arguments: &[&str]) -> Output {
+    static LAB: Mutex<()> = Mutex::new(());
+    let _alone = LAB.lock().unwrap_or_else(PoisonError::into_inner);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/vsched").join(scenario);
     let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
     command.arg("lab").arg(file).args(["--repeats", "1", "--duration", "300ms"]).args(arguments);
