@@ -62,7 +62,7 @@ fn scale(value: u32, by: u32, of: u32) -> u32 {
 /// gives the group its weight back at the end.
 ///
 /// Others may manage the group, too (libvirt, systemd, an operator). What they write is the group's weight from then on: it is noticed
-/// before each change and never overwritten but with a fraction of itself.
+/// before each change and never overwritten but with a fraction of itself. The same weight once more says nothing new.
 #[derive(Debug)]
 pub struct ShareControl {
     version: Version,
@@ -147,6 +147,11 @@ impl ShareControl {
         // What can't be read or understood shows when it is written.
         let Some(found) = self.found().ok().and_then(|text| text.trim().parse().ok()) else { return Ok(()) };
         if found == self.now {
+            return Ok(());
+        }
+        // Nothing new: systemd writes the weights of all its units again at each reload, of packages that are installed too.
+        if found == self.original {
+            self.now = found;
             return Ok(());
         }
         let undo = journal(&self.path, found, guardian)?;

@@ -102,6 +102,12 @@ fn share_gives_way_to_others() -> Result<()> {
     ensure!((share.base(), group.weight()?) == (4096, 1024), "a fraction of what others wrote");
     share.set_base(Some(8192), &guardian)?;
     ensure!((share.base(), group.weight()?) == (8192, 2048));
+    group.set_weight(4096)?;
+    share.refresh(&guardian)?;
+    ensure!(
+        (share.base(), group.weight()?) == (8192, 2048),
+        "what others had given it before is nothing new"
+    );
     group.set_weight(1024)?;
     share.refresh(&guardian)?;
     ensure!((share.base(), group.weight()?) == (1024, 256), "the last to write has it");

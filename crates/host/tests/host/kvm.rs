@@ -163,8 +163,21 @@ fn follows_from_task_to_task(method: Method) -> Result<()> {
     Ok(())
 }
 
+/// Without the halts that the kernel broke off and took up again before the guest ran: KVM wakes a vCPU's thread for work of
+/// its own, too. Only where each round is sure to begin with the first task.
+fn of_the_guest(heard: &[EventKind], method: Method) -> Vec<EventKind> {
+    let first = runs(method, STEPS[0]);
+    let mut halts = heard.split_inclusive(|kind| *kind == HALT).peekable();
+    let mut kept = Vec::new();
+    while let Some(until_halt) = halts.next() {
+        kept.extend(until_halt);
+        while halts.next_if(|next| next.ends_with(&[HALT]) && !next.contains(&first)).is_some() {}
+    }
+    kept
+}
+
 fn hears_halts(method: Method) -> Result<()> {
-    const ROUNDS: usize = 5;
+    const ROUNDS: u32 = 5;
     let mut source = KvmSource::with(method)?;
     let guest = Guest::new(Program::Steps(Between::Out), &STEPS, Halts::InKvm)?;
     source.follow(VM, &[(VCPU, guest.tid)])?;
@@ -172,24 +185,18 @@ fn hears_halts(method: Method) -> Result<()> {
     let mut heard = Vec::new();
     for round in 1..=ROUNDS {
         eventually("the guest halts", || {
+            let halts = guest.halts();
             heard.extend(drain(&mut source).unwrap_or_default());
-            heard.iter().filter(|kind| **kind == HALT).count() == round && heard.last() == Some(&HALT)
+            halts == round && heard.last() == Some(&HALT)
         })
         .with_context(|| format!("in round {round}, heard {heard:?}"))?;
         if round == ROUNDS {
             guest.command(0);
         }
         guest.wake()?;
-        if round < ROUNDS {
-            eventually("the guest goes on", || {
-                heard.extend(drain(&mut source).unwrap_or_default());
-                heard.iter().filter(|kind| **kind == RESUME).count() >= round
-            })?;
-        }
     }
     guest.wait()?;
     heard.extend(drain(&mut source)?);
-    let mut heard = changes(heard);
     if method == Method::Switch {
         // Of the tasks, it is sure to hear of the one before the sleep only.
         let mut current = None;
@@ -203,11 +210,13 @@ fn hears_halts(method: Method) -> Result<()> {
             }
         }
         heard.retain(|kind| !matches!(kind, EventKind::TaskSeen { .. }));
-        check(&heard, &[HALT, RESUME].repeat(ROUNDS))?;
+        let halts = heard.iter().filter(|kind| **kind == HALT).count();
+        // The kernel's own breaks of a halt can't be told from the guest's.
+        ensure!(halts >= usize::try_from(ROUNDS)?, "heard {heard:?}");
+        check(&heard, &[HALT, RESUME].repeat(halts))
     } else {
-        check(&heard, &rounds(method, ROUNDS))?;
+        check(&changes(of_the_guest(&heard, method)), &rounds(method, usize::try_from(ROUNDS)?))
     }
-    Ok(())
 }
 
 fn hears_nothing_of_others(method: Method) -> Result<()> {

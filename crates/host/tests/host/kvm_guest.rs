@@ -20,6 +20,7 @@ pub(crate) const TASKS: [u32; 3] = [0x1_0000, 0x2_0000, 0x3_0000];
 const CODE: u32 = 0x1000;
 const NMI_HANDLER: u32 = 0x2000;
 const COMMAND: u32 = 0x3000;
+const HALTS: u32 = 0x3004;
 const STEPS: u32 = 0x4000;
 const GDT: u32 = 0x5000;
 const IDT: u32 = 0x6000;
@@ -76,9 +77,10 @@ impl Program {
                     0x74, 0x07, // jz +7
                     0x0f, 0x22, 0xd8, // mov cr3, eax
                     first, second, 0xeb, 0xf4, // jmp -12
+                    0xff, 0x05, 0x04, 0x30, 0x00, 0x00, // inc dword [HALTS]
                     0xf4, // hlt
                     0x83, 0x3d, 0x00, 0x30, 0x00, 0x00, 0x00, // cmp dword [COMMAND], 0
-                    0x75, 0xe5, // jne -27
+                    0x75, 0xdf, // jne -33
                     0xe6, 0x43, // out END_PORT, al
                 ]
             }
@@ -188,6 +190,11 @@ impl Guest {
 
     pub(crate) fn command(&self, task: u32) {
         self.memory.word(COMMAND).store(task, SeqCst);
+    }
+
+    /// How often it has come to a halt, which it tells before it does.
+    pub(crate) fn halts(&self) -> u32 {
+        self.memory.word(HALTS).load(SeqCst)
     }
 
     /// Interrupts the guest's halt.

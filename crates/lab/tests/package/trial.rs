@@ -73,6 +73,11 @@ fn package() -> Result<()> {
     let alice = &status["vms"][0];
     ensure!(alice["name"] == "alice" && alice["trouble"].is_null(), "{status:#}");
 
+    step("reload of systemd");
+    // It writes the weight that the scope was started with.
+    systemctl(&["daemon-reload"])?;
+    weight_becomes(50)?;
+
     step("reload of a bad configuration");
     configure("weight = 0")?;
     ensure!(systemctl(&["reload", "frontdesk"]).is_err(), "it is accepted");
