@@ -31,6 +31,8 @@ const ELSE: Attributes = Attributes::fifo(99);
 const ALIGN: u64 = 1_000_000_000;
 /// A member on another CPU stops sooner than this when it is told to, in nanoseconds, if nothing is wrong.
 const LAG: u64 = 150_000;
+/// What is left of a slice is not worth two switches if it is less, in nanoseconds.
+const GRAIN: u64 = 5_000;
 /// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
 const PROMISE: u64 = 1_500_000_000;
 const BACK: u64 = 500_000_000;
@@ -283,7 +285,7 @@ impl Work {
                 // We run in its place: what it has used is known, and can't become more.
                 (true, Some(slot)) => {
                     let used = slots.read(slot, now).ran_ns;
-                    tolerance = self.early.ns;
+                    tolerance = self.early.ns + GRAIN;
                     self.early.adjust(self.learns, used > slots.ends(slot));
                 }
                 (true, None) => {
