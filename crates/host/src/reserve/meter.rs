@@ -162,20 +162,20 @@ impl Meter {
         silence_libbpf();
         let setup =
             |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
-        // Once per run of the daemon, some bytes that are not worth a self-referential struct.
-        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let open = ReserveSkelBuilder::default().open(storage);
-        let skel = open.and_then(|open| open.load()).map_err(setup("load the meter of reservations"))?;
+        let skel = load(true).or_else(|_| load(false)).map_err(setup("load the meter of reservations"))?;
         let attach = |program: &libbpf_rs::ProgramMut<'_>| {
             program.attach_trace().map_err(setup("attach the meter of reservations"))
         };
         let programs = &skel.progs;
-        let links = vec![
+        let mut links = vec![
             attach(&programs.on_switch)?,
             attach(&programs.on_wakeup)?,
             attach(&programs.on_birth)?,
             attach(&programs.on_exit)?,
         ];
+        if programs.on_switched.autoload() {
+            links.push(attach(&programs.on_switched)?);
+        }
         let keep = |map| MapHandle::try_from(map).map_err(setup("keep a map of the meter open"));
         let (members, kicks, births) =
             (keep(&skel.maps.members)?, keep(&skel.maps.kicks)?, keep(&skel.maps.births)?);
@@ -216,6 +216,15 @@ impl Meter {
         // It fails only for what is not there: one that ended is forgotten at once.
         let _ = self.members.delete(&tid.to_ne_bytes());
     }
+}
+
+/// Loads the programs, `after_switches` as well or without the one for that, which older kernels have no place for.
+fn load(after_switches: bool) -> Result<ReserveSkel<'static>, libbpf_rs::Error> {
+    // At most twice per run of the daemon, some bytes that are not worth a self-referential struct.
+    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = ReserveSkelBuilder::default().open(storage)?;
+    open.progs.on_switched.set_autoload(after_switches);
+    open.load()
 }
 
 fn ring(map: MapHandle, mut take: impl FnMut(&[u8]) + 'static) -> Result<Ring, libbpf_rs::Error> {
