@@ -60,7 +60,8 @@ impl Enforce for User {
     fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
         let Dispatch { member, kind, .. } = dispatch;
         let Some(held) = self.members.get_mut(&member) else { return Ok(()) };
-        if held.kind.replace(kind) != Some(kind) && kind != DispatchKind::Stop {
+        // One that is to stop is scheduled last before it is signalled: it gives way at once, and a signal takes longer.
+        if held.kind.replace(kind) != Some(kind) {
             let count = held.threads.all.len();
             held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
         }
