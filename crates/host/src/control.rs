@@ -11,6 +11,7 @@
 mod access;
 mod client;
 mod connection;
+mod haste;
 mod http;
 mod metrics;
 mod model;

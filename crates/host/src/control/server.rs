@@ -2,6 +2,7 @@
 
 use crate::control::access::{self, Access};
 use crate::control::connection::Connection;
+use crate::control::haste::{self, Pace};
 use crate::control::model::Status;
 use crate::control::protocol::{Answer, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
 use crate::control::{ControlConfig, ControlError, http, targets};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Clients at once, of the socket and of the address for metrics each.
 pub(crate) const MAX_CLIENTS: usize = 16;
@@ -134,13 +135,14 @@ impl Control {
         let access = Access::new(config.group.as_deref(), &config.operators)?;
         let listener = listen(&config.socket, &access)?;
         let asker = loop_of_daemon.clone();
-        let mut servers = vec![Server::start(listener, Some(config.socket.clone()), move |stream, free| {
-            serve(stream, free, &access, &asker);
-        })?];
+        let mut servers =
+            vec![Server::start(listener, true, Some(config.socket.clone()), move |stream, free| {
+                serve(stream, free, &access, &asker);
+            })?];
         if let Some(address) = config.metrics {
             let failed = |source| ControlError::Metrics { address, source };
             let listener = TcpListener::bind(address).map_err(failed)?;
-            servers.push(Server::start(listener, None, move |stream, free| {
+            servers.push(Server::start(listener, false, None, move |stream, free| {
                 http::serve(stream, free, &loop_of_daemon);
             })?);
         }
@@ -270,9 +272,11 @@ struct Server {
 }
 
 impl Server {
-    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away at once.
+    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away at once. If `hasty`, it is
+    /// called in a hasty thread.
     fn start<L: Listener>(
         listener: L,
+        hasty: bool,
         socket: Option<PathBuf>,
         serve: impl Fn(L::Stream, Option<Place>) + Send + Sync + 'static,
     ) -> Result<Server, ControlError> {
@@ -283,20 +287,28 @@ impl Server {
         let (told, serve) = (Arc::clone(&stop), Arc::new(serve));
         let accept = move || {
             let taken = Arc::new(AtomicUsize::new(0));
+            let mut pace = hasty.then(|| Pace::new(Instant::now()));
+            if hasty {
+                haste::enter();
+            }
             while wait(&listener, &told) {
                 let Ok(stream) = listener.next() else {
                     // The client has gone again, or descriptors have run out.
                     let _ = poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&PAUSE));
                     continue;
                 };
-                let Some(place) = Place::take(&taken) else {
+                if let Some(place) = Place::take(&taken) {
+                    let serve = Arc::clone(&serve);
+                    let client = std::thread::Builder::new().name("control client".into());
+                    // Without memory for a thread, the client is dropped.
+                    let _ = client.spawn(move || serve(stream, Some(place)));
+                } else {
                     serve(stream, None);
-                    continue;
-                };
-                let serve = Arc::clone(&serve);
-                let client = std::thread::Builder::new().name("control client".into());
-                // Without memory for a thread, the client is dropped.
-                let _ = client.spawn(move || serve(stream, Some(place)));
+                }
+                if let Some(rest) = pace.as_mut().and_then(|pace| pace.count(Instant::now())) {
+                    let rest = Timespec { tv_sec: 0, tv_nsec: rest.subsec_nanos().into() };
+                    let _ = poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&rest));
+                }
             }
         };
         let thread = std::thread::Builder::new().name("control".into()).spawn(accept);
@@ -355,7 +367,8 @@ fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
 
 /// Serves a client of the socket.
 fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Asker) {
-    let time = if place.is_some() { DEADLINE } else { Duration::from_millis(10) };
+    let own_thread = place.is_some();
+    let time = if own_thread { DEADLINE } else { Duration::from_millis(10) };
     let mut connection = Connection::new(stream, time);
     let busy =
         || Err(Refusal::new(RefusalKind::Busy, format!("{MAX_CLIENTS} clients are being served already")));
@@ -363,6 +376,10 @@ fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Aske
         Some(_) => hear(&mut connection, access),
         None => busy(),
     };
+    // Who is turned away is so by the thread that accepts.
+    if own_thread && !query.as_ref().is_ok_and(Query::changes) {
+        haste::leave();
+    }
     let answer = match query {
         Ok(Query::Record {}) => {
             let request = RecordRequest::new(connection.into_stream());
