@@ -102,8 +102,8 @@ impl Controller {
             threads: BTreeMap::new(),
             troubles: BTreeMap::new(),
             early: Early::here(),
-            early_elsewhere: Early::elsewhere(),
-            lag: Early { most: LAG, ..Early::here() },
+            soft: Elsewhere::soft(),
+            hard: Elsewhere::hard(),
             learns: false,
             ended: None,
         };
@@ -153,19 +153,19 @@ struct Work {
     enforcer: Box<dyn Enforce>,
     /// The slot of each member.
     of: BTreeMap<Member, usize>,
-    /// The CPU and period of each member.
-    periods: BTreeMap<Member, (u16, u64)>,
+    /// The CPU, period and hardness of each member.
+    periods: BTreeMap<Member, (u16, u64, bool)>,
     threads: BTreeMap<Member, Threads>,
     troubles: BTreeMap<Member, String>,
-    /// For decisions about the CPU that we are on, and about others.
+    /// For decisions about the CPU that we are on.
     early: Early,
-    early_elsewhere: Early,
-    /// How long a member on another CPU runs on when it is told to stop.
-    lag: Early,
+    /// For those about others, by the limit of whom they are about.
+    soft: Elsewhere,
+    hard: Elsewhere,
     /// Whether we slept until now.
     learns: bool,
     /// Which member was last told to stop there, and when in its CPU time its slice ended.
-    ended: Option<(usize, u64)>,
+    ended: Option<(usize, u64, bool)>,
     /// CPUs, with how many periods their members begin in an hour.
     cpus: BTreeMap<u16, u64>,
     /// Where we settled.
@@ -194,15 +194,15 @@ impl Work {
     }
 
     /// Counts periods of a member on a CPU, or no more.
-    fn count(&mut self, member: Member, on: Option<(u16, u64)>) {
+    fn count(&mut self, member: Member, on: Option<(u16, u64, bool)>) {
         const HOUR: u64 = 3_600_000_000_000;
-        if let Some((cpu, period)) = self.periods.remove(&member)
+        if let Some((cpu, period, _)) = self.periods.remove(&member)
             && let Some(rate) = self.cpus.get_mut(&cpu)
         {
             *rate = rate.saturating_sub(HOUR / period.max(1));
         }
-        if let Some((cpu, period)) = on {
-            self.periods.insert(member, (cpu, period));
+        if let Some((cpu, period, hard)) = on {
+            self.periods.insert(member, (cpu, period, hard));
             *self.cpus.entry(cpu).or_default() += HOUR / period.max(1);
         }
         self.settle();
@@ -210,8 +210,20 @@ impl Work {
 
     /// When the timer is to wake us for a decision.
     fn alarm(&self, due: Due) -> Time {
-        let early = if self.is_here(due.slice_of) { &self.early } else { &self.early_elsewhere };
+        let early = match (self.is_here(due.slice_of), self.is_hard(due.slice_of)) {
+            (true, _) => &self.early,
+            (false, true) => &self.hard.early,
+            (false, false) => &self.soft.early,
+        };
         Time(due.at.0.saturating_sub(early.ns))
+    }
+
+    fn is_hard(&self, member: Option<Member>) -> bool {
+        member.and_then(|member| self.periods.get(&member)).is_some_and(|(_, _, hard)| *hard)
+    }
+
+    fn elsewhere(&mut self, hard: bool) -> &mut Elsewhere {
+        if hard { &mut self.hard } else { &mut self.soft }
     }
 
     /// Whether the member, or if none any that may run, is on the CPU that we are on.
@@ -230,7 +242,7 @@ impl Work {
                 self.threads.insert(member, threads.clone());
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
-                self.count(member, Some((cpu, reservation.period_ns)));
+                self.count(member, Some((cpu, reservation.period_ns, reservation.hard)));
                 let gauge = Gauge { slots, of: &self.of, now };
                 self.dispatcher.set(now, member, cpu, reservation, &gauge);
             }
@@ -270,13 +282,13 @@ impl Work {
     fn decide(&mut self, slots: &Slots, due: Option<Due>) {
         let mut now = monotonic();
         let mut tolerance = 0;
-        if let Some((slot, ends)) = self.ended.take()
+        if let Some((slot, ends, hard)) = self.ended.take()
             && !slots.is_running(slot)
         {
             let used = slots.read(slot, now).ran_ns;
             // What is more, it got for other reasons.
             if used < ends.saturating_add(2 * LAG) {
-                self.lag.adjust(true, used > ends);
+                self.elsewhere(hard).lag.adjust(true, used > ends);
             }
         }
         if let Some(due) = due {
@@ -297,8 +309,10 @@ impl Work {
                     self.nudge(due.slice_of)
                 }
                 (false, _) => {
-                    self.early_elsewhere.adjust(self.learns, now > due.at);
-                    let lag = self.lag.ns;
+                    let (learns, hard) = (self.learns, self.is_hard(due.slice_of));
+                    let elsewhere = self.elsewhere(hard);
+                    elsewhere.early.adjust(learns, now > due.at);
+                    let lag = elsewhere.lag.ns;
                     let used_up = |now| {
                         slice_of.is_some_and(|slot| slots.read(slot, now).ran_ns + lag >= slots.ends(slot))
                     };
@@ -308,7 +322,7 @@ impl Work {
                     }
                     if let Some(slot) = slice_of {
                         tolerance = lag + 1000;
-                        self.ended = Some((slot, slots.ends(slot)));
+                        self.ended = Some((slot, slots.ends(slot), hard));
                     }
                 }
             }
@@ -368,7 +382,8 @@ impl Work {
             let left = slots.ends(slot).saturating_sub(slots.read(slot, now).ran_ns);
             // On our own CPU it stops when we come.
             let here = eligible.get(member).is_some_and(|eligible| usize::from(eligible.cpu) == own);
-            now.plus(if here { left } else { left.saturating_sub(self.lag.ns) })
+            let elsewhere = if self.is_hard(Some(*member)) { &self.hard } else { &self.soft };
+            now.plus(if here { left } else { left.saturating_sub(elsewhere.lag.ns) })
         };
         if let Some(member) = &due.slice_of
             && let Some(slot) = self.of.get(member)
@@ -407,17 +422,35 @@ impl Early {
         Early { ns: 15_000, up: Self::DOWN, most: 50_000 }
     }
 
-    /// Where waiting for the exact time costs only our own: four times out of five.
-    fn elsewhere() -> Early {
-        Early { ns: 20_000, up: 4 * Self::DOWN, most: 50_000 }
-    }
-
     fn adjust(&mut self, learns: bool, late: bool) {
         self.ns = match (learns, late) {
             (false, _) => self.ns,
             (true, true) => (self.ns + self.up).min(self.most),
             (true, false) => self.ns.saturating_sub(Self::DOWN),
         };
+    }
+}
+
+/// For a member on another CPU.
+#[derive(Debug)]
+struct Elsewhere {
+    early: Early,
+    /// How long it runs on when it is told to stop.
+    lag: Early,
+}
+
+impl Elsewhere {
+    /// What it gets too much is what nobody else wanted, or little: as often too early as too late.
+    fn soft() -> Elsewhere {
+        Elsewhere { early: Early::here(), lag: Early { most: LAG, ..Early::here() } }
+    }
+
+    /// It is to get no more: late once in fifty times, at the price of waiting for the exact time, and stopped late once in five.
+    fn hard() -> Elsewhere {
+        Elsewhere {
+            early: Early { ns: 40_000, up: 49 * Early::DOWN, most: 120_000 },
+            lag: Early { ns: 20_000, up: 4 * Early::DOWN, most: LAG },
+        }
     }
 }
 
