@@ -15,6 +15,7 @@ use super::target::{Found, Vm, is_ready};
 use super::{Order, ReserveSettings, deadline, told};
 use crate::cgroup::Hierarchy;
 use crate::control::{self, Answer, Query, Refusal, RefusalKind, Reserve, Target};
+use crate::daemon::monotonic;
 use crate::guardian::Guardian;
 use crate::realtime;
 use crate::watch::Mailbox;
@@ -30,6 +31,8 @@ use std::time::Duration;
 const PRIORITY: u32 = 51;
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The kernel forgives a group what it has used within two periods of its budget; in nanoseconds.
+const FORGIVEN_AFTER: u64 = 3_000_000_000;
 /// The controller answers within microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -56,6 +59,10 @@ pub(super) struct Keeper {
     running: Option<Running>,
     /// The group of all that has reservations, once it was made; it stays until the daemon ends.
     pen: Option<Option<Pen>>,
+    /// Whether it has its real time.
+    pen_open: bool,
+    /// When the last reservation went, in nanoseconds.
+    emptied: u64,
     /// Requests for reservations so far.
     asked: u64,
 }
@@ -90,6 +97,8 @@ impl Keeper {
             ended: VecDeque::new(),
             running: None,
             pen: None,
+            pen_open: false,
+            emptied: 0,
             asked: 0,
         })
     }
@@ -104,6 +113,7 @@ impl Keeper {
             let _ = rustix::io::read(wake, &mut [0; 8]);
             self.follow_births();
             self.look();
+            self.close_pen();
             loop {
                 match orders.try_recv() {
                     Ok(Order::Ask(request, vms)) => {
@@ -130,7 +140,7 @@ impl Keeper {
         let processes = self.targets.iter().flat_map(|held| &held.processes);
         fds.extend(processes.map(|process| PollFd::new(process.pidfd(), PollFlags::IN)));
         // An interruption is as good as a reason.
-        let _ = poll(&mut fds, (!self.targets.is_empty()).then_some(&LOOK));
+        let _ = poll(&mut fds, (self.pen_open || !self.targets.is_empty()).then_some(&LOOK));
     }
 
     fn answer(&mut self, query: &Query, vms: &[Vm]) -> Result<Answer, Refusal> {
@@ -283,10 +293,11 @@ impl Keeper {
             };
             self.pen = Some(pen);
         }
+        if !self.pen_open {
+            self.pen.iter().flatten().try_for_each(Pen::open).map_err(|error| failed(&error))?;
+            self.pen_open = true;
+        }
         if self.running.is_none() {
-            if let Some(pen) = self.pen.iter().flatten().next() {
-                pen.open().map_err(|error| failed(&error))?;
-            }
             let cpus = online_cpus().unwrap_or_default();
             self.running = Some(Running::start(self.mechanism, cpus, &self.guardian).map_err(|error| {
                 Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
@@ -365,9 +376,21 @@ impl Keeper {
         }
         if self.targets.is_empty() {
             self.running = None;
-            if let Some(Err(error)) = self.pen.iter().flatten().next().map(Pen::close) {
-                tracing::warn!("boosts have less real time than they could have: {error}");
+            self.emptied = monotonic().0;
+        }
+    }
+
+    /// Some time after the last reservation, leaves its real time to boosts. What a group has used is forgiven as it has a budget: without
+    /// that, the next reservation would begin with the debt of the last.
+    fn close_pen(&mut self) {
+        let over = monotonic().0.saturating_sub(self.emptied) >= FORGIVEN_AFTER;
+        if self.pen_open && self.targets.is_empty() && over {
+            match self.pen.iter().flatten().try_for_each(Pen::close) {
+                Ok(()) => self.pen_open = false,
+                Err(error) => tracing::warn!("boosts have less real time than they could have: {error}"),
             }
+            self.emptied = monotonic().0;
+            self.tell_reserved();
         }
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Sighting {
 pub(crate) enum News {
     /// A VM is there, or still there.
     Seen(Box<Sighting>),
-    /// These VMs, by name, have reservations, and no others; whether anything has; and after how many requests for reservations that is so.
+    /// These VMs, by name, have reservations, and no others; whether real time is kept for any; and after how many requests for reservations that is so.
     Reserved { vms: BTreeSet<String>, any: bool, asked: u64 },
     /// The reads of the VM with this main thread can be followed, or why not.
     Probed(ThreadId, Result<Probes, String>),

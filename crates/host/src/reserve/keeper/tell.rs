@@ -11,14 +11,14 @@ use frontdesk_engine::reservation::{MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, 
 use std::sync::mpsc::sync_channel;
 
 impl Keeper {
-    /// Tells the daemon's loop which VMs have reservations, for it does not boost them, and whether anything has, for boosts have less real
-    /// time then.
+    /// Tells the daemon's loop which VMs have reservations, for it does not boost them, and whether real time is kept for any, for boosts have
+    /// less then.
     pub(super) fn tell_reserved(&self) {
         let names = self.targets.iter().filter_map(|held| match &held.target {
             Target::Vm(name) => Some(name.clone()),
             _ => None,
         });
-        let (vms, any) = (names.collect(), !self.targets.is_empty());
+        let (vms, any) = (names.collect(), self.pen_open);
         self.mailbox.post(News::Reserved { vms, any, asked: self.asked });
     }
 
