@@ -31,8 +31,6 @@ use std::time::Duration;
 const PRIORITY: u32 = 51;
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// The kernel forgives a group what it has used within two periods of its budget; in nanoseconds.
-const FORGIVEN_AFTER: u64 = 3_000_000_000;
 /// The controller answers within microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -377,20 +375,6 @@ impl Keeper {
         if self.targets.is_empty() {
             self.running = None;
             self.emptied = monotonic().0;
-        }
-    }
-
-    /// Some time after the last reservation, leaves its real time to boosts. What a group has used is forgiven as it has a budget: without
-    /// that, the next reservation would begin with the debt of the last.
-    fn close_pen(&mut self) {
-        let over = monotonic().0.saturating_sub(self.emptied) >= FORGIVEN_AFTER;
-        if self.pen_open && self.targets.is_empty() && over {
-            match self.pen.iter().flatten().try_for_each(Pen::close) {
-                Ok(()) => self.pen_open = false,
-                Err(error) => tracing::warn!("boosts have less real time than they could have: {error}"),
-            }
-            self.emptied = monotonic().0;
-            self.tell_reserved();
         }
     }
 }

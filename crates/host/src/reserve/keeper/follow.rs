@@ -4,12 +4,15 @@ use super::Keeper;
 use crate::control::Target;
 use crate::daemon::monotonic;
 use crate::reserve::controller::Command;
+use crate::reserve::pen::Pen;
 use crate::reserve::reserved::Reserved;
 use crate::reserve::target::Vm;
 
 /// Reservations whose targets have ended are told this long, in nanoseconds, and so many of them.
 const ENDED_FOR: u64 = 60_000_000_000;
 const ENDED_MOST: usize = 16;
+/// The kernel forgives a group what it has used within two periods of its budget; in nanoseconds.
+const FORGIVEN_AFTER: u64 = 3_000_000_000;
 
 impl Keeper {
     /// Follows threads and processes that came into being as members.
@@ -70,6 +73,20 @@ impl Keeper {
         while self.ended.len() > ENDED_MOST || self.ended.front().is_some_and(|(at, _)| now - at > ENDED_FOR)
         {
             self.ended.pop_front();
+        }
+    }
+
+    /// Some time after the last reservation, leaves its real time to boosts. What a group has used is forgiven as it has a budget: without
+    /// that, the next reservation would begin with the debt of the last.
+    pub(super) fn close_pen(&mut self) {
+        let over = monotonic().0.saturating_sub(self.emptied) >= FORGIVEN_AFTER;
+        if self.pen_open && self.targets.is_empty() && over {
+            match self.pen.iter().flatten().try_for_each(Pen::close) {
+                Ok(()) => self.pen_open = false,
+                Err(error) => tracing::warn!("boosts have less real time than they could have: {error}"),
+            }
+            self.emptied = monotonic().0;
+            self.tell_reserved();
         }
     }
 
