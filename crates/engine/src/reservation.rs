@@ -24,6 +24,8 @@ pub const MIN_PERIOD_NS: u64 = 200_000;
 pub const MAX_PERIOD_NS: u64 = 30 * 24 * 3600 * 1_000_000_000;
 /// The shortest slice: 10 us. Switching to a target and back costs nearly as much.
 pub const MIN_SLICE_NS: u64 = 10_000;
+/// The longest that a target runs before everything without a reservation: 20 ms.
+const TURN_NS: u64 = 20_000_000;
 /// The whole of a CPU, in the unit in which utilisation is counted.
 pub const WHOLE_CPU: u64 = 1_000_000_000;
 
@@ -81,6 +83,16 @@ impl Reservation {
         check("period", self.period_ns, MIN_PERIOD_NS, MAX_PERIOD_NS)?;
         check("slice", self.slice_ns, MIN_SLICE_NS, self.period_ns)?;
         check("phase", self.phase_ns.unwrap_or(0), 0, self.period_ns)
+    }
+
+    /// How it is kept: a slice of more than 20 ms as several equal parts of it, in as many parts of the period. A batch VM at (10 min, 1 min)
+    /// would have the CPU for a minute otherwise, and nothing without a reservation would run there.
+    #[must_use]
+    pub fn in_turns(self) -> Reservation {
+        let turns = self.slice_ns.div_ceil(TURN_NS).max(1);
+        let period_ns = self.period_ns / turns;
+        let phase_ns = self.phase_ns.map(|phase| phase % period_ns.max(1));
+        Reservation { period_ns, slice_ns: self.slice_ns.div_ceil(turns), phase_ns, ..self }
     }
 
     /// The part of a CPU that it takes, of [`WHOLE_CPU`], rounded up.
@@ -150,6 +162,23 @@ mod tests {
         ] {
             assert_eq!(told(period, slice), Err(message.to_owned()));
         }
+    }
+
+    #[test]
+    fn long_slices_are_kept_in_turns() {
+        let in_turns = |period_ns, slice_ns, phase_ns| {
+            let kept = Reservation { period_ns, slice_ns, hard: true, phase_ns }.in_turns();
+            (kept.period_ns, kept.slice_ns, kept.phase_ns)
+        };
+        let (ms, min) = (1_000_000, 60_000_000_000);
+        assert_eq!(in_turns(10 * min, min, None), (200 * ms, 20 * ms, None));
+        assert_eq!(in_turns(1000 * ms, 900 * ms, Some(50 * ms)), (22_222_222, 20 * ms, Some(5_555_556)));
+        for (period, slice) in [(10 * min, 20 * ms), (20 * ms, 20 * ms), (200_000, 10_000)] {
+            assert_eq!(in_turns(period, slice, Some(1)), (period, slice, Some(1)), "as it is");
+        }
+        let longest =
+            Reservation { period_ns: MAX_PERIOD_NS, slice_ns: MAX_PERIOD_NS, hard: false, phase_ns: None };
+        assert_eq!(longest.in_turns().validate(), Ok(()));
     }
 
     #[test]

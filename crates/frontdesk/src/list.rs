@@ -4,7 +4,6 @@ use crate::connect::{Daemon, Where, refused};
 use crate::words;
 use anyhow::bail;
 use clap::Args;
-use comfy_table::{CellAlignment, LineStyle, Table, presets};
 use frontdesk_host::control::{
     Answer, Query, Refusal, Reservation, Reservations, Target, TargetStatus, Targets,
 };
@@ -60,7 +59,7 @@ fn text(all: &Reservations) -> String {
     } else {
         let header =
             ["target", "name", "slice", "period", "CPUs", "cost", "used", "periods", "misses", "worst"];
-        parts.insert(0, table(&header, 2, all.reservations.iter().map(row)));
+        parts.insert(0, words::table(&header, 2, None, all.reservations.iter().map(row)));
     }
     let troubles = all.reservations.iter().filter_map(|one| Some((one, one.trouble.as_ref()?)));
     parts.extend(troubles.map(|(one, trouble)| format!("{}: {trouble}.", one.target)));
@@ -131,7 +130,7 @@ pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&found)?);
     } else if !found.targets.is_empty() {
         let header = ["target", "name", "unit", "CPU", "threads", "pid", "uid", "reserved"];
-        println!("{}", words::printable(&table(&header, 3, found.targets.iter().map(process))));
+        println!("{}", words::printable(&words::table(&header, 3, None, found.targets.iter().map(process))));
         if found.left_off > 0 {
             println!("and {} that use less CPU", words::count(found.left_off as u64, "process", "processes"));
         }
@@ -155,26 +154,4 @@ fn process(found: &TargetStatus) -> [String; 8] {
         found.uid.to_string(),
         if found.reserved { "yes" } else { "-" }.to_owned(),
     ]
-}
-
-/// A table, the first `texts` columns of which hold text and the others numbers.
-fn table<const N: usize>(
-    header: &[&str; N],
-    texts: usize,
-    rows: impl Iterator<Item = [String; N]>,
-) -> String {
-    let mut table = Table::new();
-    let rule = LineStyle::none().fill('─').junction('─');
-    table.load_style(presets::NOTHING.header_separator(rule)).set_header(header);
-    rows.for_each(|row| {
-        table.add_row(row);
-    });
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 1));
-        if index >= texts {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.force_no_tty();
-    table.trim_fmt()
 }

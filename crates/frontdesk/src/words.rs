@@ -1,4 +1,6 @@
-//! Numbers and names as `status` and `top` write them.
+//! Numbers, names and tables as the commands write them.
+
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 
 /// A fraction in per cent.
 pub(crate) fn percent(ratio: f64) -> String {
@@ -71,6 +73,32 @@ pub(crate) fn name(name: &str) -> String {
 /// Text without control characters but the ends of lines.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() && letter != '\n' { '?' } else { letter }).collect()
+}
+
+/// A table, the first `texts` columns of which hold text and the others numbers; folded where it would be wider than `width`.
+pub(crate) fn table<const N: usize>(
+    header: &[&str; N],
+    texts: usize,
+    width: Option<u16>,
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    let rule = LineStyle::none().fill('─').junction('─');
+    table.load_style(presets::NOTHING.header_separator(rule)).set_header(header);
+    rows.for_each(|row| {
+        table.add_row(row);
+    });
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if index >= texts {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    if let Some(width) = width {
+        table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    table.force_no_tty();
+    table.trim_fmt()
 }
 
 #[cfg(test)]

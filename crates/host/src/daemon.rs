@@ -130,6 +130,8 @@ pub struct Daemon {
     reserves: Option<Reserves>,
     /// Whether real-time budgets leave room for reservations.
     reserves_room: bool,
+    /// Requests for reservations that the keeper was given.
+    reserves_asked: u64,
     guardian: Option<Arc<Guardian>>,
     recordings: Recordings,
     control: Control,
@@ -221,6 +223,7 @@ impl Daemon {
             budgets_stale: false,
             reserves,
             reserves_room: false,
+            reserves_asked: 0,
             guardian,
             recordings,
             control,

@@ -5,12 +5,15 @@
 //! `docs/reservations.md` says what is done to a target and why.
 
 mod controller;
+mod cpus;
 mod deadline;
 mod enforce;
 mod held;
 mod keeper;
 mod meter;
 mod pen;
+mod reserved;
+mod running;
 mod target;
 mod told;
 mod user;
@@ -96,10 +99,10 @@ impl Reserves {
         Ok(Reserves { orders: Some(orders), wake, thread: Some(thread) })
     }
 
-    /// Has a request answered. Never waits.
-    pub(crate) fn ask(&self, request: ReservationRequest, vms: Vec<Vm>) {
+    /// Has a request answered; whether the keeper was given it. Never waits.
+    pub(crate) fn ask(&self, request: ReservationRequest, vms: Vec<Vm>) -> bool {
         // A keeper that is this far behind does not answer in time; whoever asked is told so.
-        self.order(Order::Ask(request, vms));
+        self.order(Order::Ask(request, vms))
     }
 
     /// The VMs that are followed have changed. Never waits.
@@ -107,12 +110,12 @@ impl Reserves {
         self.order(Order::Vms(vms));
     }
 
-    fn order(&self, order: Order) {
-        if let Some(orders) = &self.orders
-            && orders.try_send(order).is_ok()
-        {
+    fn order(&self, order: Order) -> bool {
+        let given = self.orders.as_ref().is_some_and(|orders| orders.try_send(order).is_ok());
+        if given {
             ring(&self.wake);
         }
+        given
     }
 }
 

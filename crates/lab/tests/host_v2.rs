@@ -11,6 +11,8 @@ mod cgroup;
 #[path = "../../host/tests/host/guardian.rs"]
 mod guardian;
 mod inside;
+#[path = "../../host/tests/host/reserve.rs"]
+mod reserve;
 #[path = "../../host/tests/host/support.rs"]
 mod support;
 
@@ -31,6 +33,8 @@ fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
         Some("guardian") => return frontdesk_host::guardian::run(),
         Some("owner") => return guardian::owner(),
+        Some("reserving") => return reserve::main(),
+        Some("target") => return reserve::target(),
         Some(INSIDE) => return trials(),
         _ => {}
     }
@@ -45,7 +49,7 @@ fn main() -> ExitCode {
 }
 
 fn host_trials_pass_on(kernel: &str) -> Result<()> {
-    inside::trials_pass(kernel, 1, 384, &["boost_", "cgroup_", "cgroup_v2_", "guardian_"])
+    inside::trials_pass(kernel, 1, 384, &["boost_", "cgroup_", "cgroup_v2_", "guardian_", "reserve_"])
 }
 
 /// The trials themselves, in a VM.
@@ -59,6 +63,6 @@ fn trials() -> ExitCode {
     }
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
-    let trials = [boost::trials(), cgroup::trials(), guardian::trials()].into_iter().flatten().collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let trials = [boost::trials(), cgroup::trials(), guardian::trials(), reserve::trials()];
+    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }

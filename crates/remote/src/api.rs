@@ -228,11 +228,9 @@ async fn begin_session(
     Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match log_in(&shared, client.peer, &headers, body, Holder::Browser).await {
-        Ok(token) => (StatusCode::NO_CONTENT, cookie(&token, Holder::Browser.lifetime())).into_response(),
-        Err(response) => response,
-    }
+) -> Result<impl IntoResponse, Response> {
+    let token = log_in(&shared, client.peer, &headers, body, Holder::Browser).await?;
+    Ok((StatusCode::NO_CONTENT, cookie(&token, Holder::Browser.lifetime())))
 }
 
 /// `POST /token`: for the command.
@@ -241,11 +239,9 @@ async fn make_token(
     Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match log_in(&shared, client.peer, &headers, body, Holder::Command).await {
-        Ok(token) => Json(Token { token }).into_response(),
-        Err(response) => response,
-    }
+) -> Result<Json<Token>, Response> {
+    let token = log_in(&shared, client.peer, &headers, body, Holder::Command).await?;
+    Ok(Json(Token { token }))
 }
 
 /// `DELETE /session`, `DELETE /token`: ends the session of whoever asks.

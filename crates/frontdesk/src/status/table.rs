@@ -3,7 +3,6 @@
 use super::WIDTH;
 use super::why::protocol;
 use crate::words;
-use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use frontdesk_host::control::{Status, TaskStatus, VmStatus};
 
 /// Guest tasks that are listed; all are in the JSON.
@@ -39,7 +38,7 @@ pub(crate) fn vms(status: &Status) -> String {
             second,
         ]
     });
-    render(&header, 2, rows)
+    words::table(&header, 2, Some(WIDTH), rows)
 }
 
 /// A word for how a VM is.
@@ -75,7 +74,7 @@ pub(crate) fn vcpus(vm: &VmStatus) -> String {
             words::percent(vcpu.pb_used_ratio),
         ]
     });
-    render(&header, 2, rows)
+    words::table(&header, 2, Some(WIDTH), rows)
 }
 
 /// A line for each of the guest tasks that ran last; nothing if none is known.
@@ -86,7 +85,8 @@ pub(crate) fn tasks(status: &Status, vm: &VmStatus) -> Option<String> {
     }
     let header = ["task", "vCPU", "belief", "I/O-bound", "CPU", "runs", "last seen"];
     let all = rows.len();
-    let table = render(&header, 1, rows.into_iter().take(TASKS).map(|row| task(status, row)));
+    let table =
+        words::table(&header, 1, Some(WIDTH), rows.into_iter().take(TASKS).map(|row| task(status, row)));
     let rest = all.saturating_sub(TASKS);
     let more = if rest > 0 { format!("\nand {rest} more; --json has them") } else { String::new() };
     Some(table + &more)
@@ -134,26 +134,4 @@ pub(crate) fn ports(status: &Status, vm: &VmStatus) -> String {
         format!("{} {} ({} of {most}{boosts})", protocol(port.protocol), port.port, port.counter)
     });
     ports.collect::<Vec<_>>().join(", ")
-}
-
-/// A table, the first `texts` columns of which hold text and the others numbers.
-fn render<const N: usize>(
-    header: &[&str; N],
-    texts: usize,
-    rows: impl Iterator<Item = [String; N]>,
-) -> String {
-    let mut table = Table::new();
-    let rule = LineStyle::none().fill('─').junction('─');
-    table.load_style(presets::NOTHING.header_separator(rule)).set_header(header);
-    rows.for_each(|row| {
-        table.add_row(row);
-    });
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 1));
-        if index >= texts {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.set_width(WIDTH).set_content_arrangement(ContentArrangement::Dynamic).force_no_tty();
-    table.trim_fmt()
 }

@@ -4,15 +4,16 @@ use super::fake_daemon::FakeDaemon;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 pub(crate) const PASSWORD: &str = "correct horse";
 const NOBODY: u32 = 65_534;
 
-/// A server with a fake daemon behind it; ended with the value.
-pub(crate) struct Served {
+/// A server with a daemon behind it, a fake one unless told otherwise; ended with the value.
+pub(crate) struct Served<D = FakeDaemon> {
     #[allow(dead_code)] // Not all that use this module look at it.
-    pub(crate) daemon: FakeDaemon,
+    pub(crate) daemon: D,
     /// Where it listens, as `HOST:PORT`.
     pub(crate) address: String,
     #[allow(dead_code)]
@@ -22,10 +23,17 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// As nobody if we are root, for the server does not run as root; else as who we are.
     pub(crate) fn start() -> Served {
-        let is_root = rustix::process::geteuid().is_root();
         let daemon = FakeDaemon::start();
+        let socket = daemon.socket();
+        Served::before(daemon, &socket)
+    }
+}
+
+impl<D> Served<D> {
+    /// Before the daemon with this socket, as nobody if we are root, for the server does not run as root; else as who we are.
+    pub(crate) fn before(daemon: D, socket: &Path) -> Served<D> {
+        let is_root = rustix::process::geteuid().is_root();
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let (secrets, password) = (folder.path().join("serve"), folder.path().join("password"));
@@ -50,7 +58,7 @@ impl Served {
             program().args(["--setup", "--name", "localhost", "--password-file"]).arg(&password).output();
         assert!(set_up.as_ref().unwrap().status.success(), "{set_up:?}");
         let mut serve = program();
-        serve.args(["--listen", "127.0.0.1:0", "--socket"]).arg(daemon.socket()).stdout(Stdio::piped());
+        serve.args(["--listen", "127.0.0.1:0", "--socket"]).arg(socket).stdout(Stdio::piped());
         if is_root {
             serve.uid(NOBODY).gid(NOBODY);
         }
@@ -72,7 +80,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl<D> Drop for Served<D> {
     fn drop(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

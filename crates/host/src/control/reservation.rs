@@ -25,6 +25,35 @@ pub struct Reserve {
     pub phase_ns: Option<u64>,
 }
 
+impl Reserve {
+    /// What is told of it before its first period has ended.
+    #[must_use]
+    pub fn begin(self, name: String, cpus: Vec<u16>, mechanism: &str, host_ratio: f64) -> Reservation {
+        let Reserve { target, period_ns, slice_ns, hard, phase_ns } = self;
+        Reservation {
+            target,
+            name,
+            period_ns,
+            slice_ns,
+            hard,
+            phase_ns,
+            paused: false,
+            cpus,
+            mechanism: mechanism.to_owned(),
+            host_ratio,
+            efficiency_ratio: None,
+            periods: 0,
+            misses: 0,
+            stalls: 0,
+            worst_miss_ns: 0,
+            used_ns: 0,
+            reserved_ns: 0,
+            recent: Vec::new(),
+            trouble: None,
+        }
+    }
+}
+
 /// The reservations of a host at a moment, and what room there is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reservations {

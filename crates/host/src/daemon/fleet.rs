@@ -26,11 +26,7 @@ impl Daemon {
                 News::Withdrawn(source) => self.withdraw(&source)?,
                 News::Settings(settings) => self.reload(*settings)?,
                 News::Refused(reason) => self.refuse(&reason),
-                News::Reserved(names) => {
-                    for vm in &mut self.vms {
-                        vm.reserved = names.contains(&vm.name);
-                    }
-                }
+                News::Reserved { vms, any, asked } => self.reserved(&vms, any, asked),
                 News::Settled => settled = true,
             }
         }

@@ -4,6 +4,7 @@ use super::followed::Followed;
 use super::{Daemon, DaemonError};
 use crate::control::{Query, Refusal, RefusalKind, ReservationRequest, Target};
 use crate::reserve;
+use std::collections::BTreeSet;
 
 impl Daemon {
     /// Has the keeper of reservations answer a request.
@@ -14,19 +15,36 @@ impl Daemon {
             request.answer(unavailable(message.to_owned()));
             return Ok(());
         }
+        let reserve = matches!(request.query, Query::Reserve(_));
         if let Query::Reserve(reserve) = &request.query {
-            if let Err(message) = self.leave_room()? {
+            if let Err(message) = self.leave_room() {
                 request.answer(unavailable(message));
                 return Ok(());
             }
             if let Target::Vm(name) = &reserve.target {
                 self.stop_boosting(name)?;
             }
+            // One that is not boosted any more leaves its real time to the others.
+            self.grant()?;
         }
-        if let Some(reserves) = &self.reserves {
-            reserves.ask(request, self.reservable());
+        if let Some(reserves) = &self.reserves
+            && reserves.ask(request, self.reservable())
+            && reserve
+        {
+            self.reserves_asked += 1;
         }
         Ok(())
+    }
+
+    /// What the keeper tells of its reservations.
+    pub(super) fn reserved(&mut self, vms: &BTreeSet<String>, any: bool, asked: u64) {
+        for vm in &mut self.vms {
+            vm.reserved = vms.contains(&vm.name);
+        }
+        // A request that is on its way is told of, too.
+        if self.reserves_room && !any && asked == self.reserves_asked {
+            self.hold_back(0.0);
+        }
     }
 
     /// The VMs that can have reservations.
@@ -39,19 +57,20 @@ impl Daemon {
         self.vms.iter().map(vm).collect()
     }
 
-    /// Before the first reservation, makes boosts leave it its real-time budget. The inner error says why that can't be.
-    fn leave_room(&mut self) -> Result<Result<(), String>, DaemonError> {
-        let Some(guardian) = self.guardian.as_ref().filter(|_| !self.reserves_room) else {
-            return Ok(Ok(()));
-        };
-        if let Err(message) = reserve::make_room(self.budgets.hierarchy(), guardian) {
-            return Ok(Err(message));
+    /// Before the first reservation, makes boosts leave it its real-time budget, as soon as budgets are granted anew.
+    fn leave_room(&mut self) -> Result<(), String> {
+        if let Some(guardian) = self.guardian.as_ref().filter(|_| !self.reserves_room) {
+            reserve::make_room(self.budgets.hierarchy(), guardian)?;
+            self.hold_back(self.settings.reserve.real_time());
         }
-        self.reserves_room = true;
-        self.budgets.hold_back(self.settings.reserve.real_time());
+        Ok(())
+    }
+
+    /// Keeps this part of each CPU's real time for reservations.
+    fn hold_back(&mut self, part: f64) {
+        self.reserves_room = part > 0.0;
+        self.budgets.hold_back(part);
         self.budgets_stale = true;
-        self.grant()?;
-        Ok(Ok(()))
     }
 
     /// The threads of a VM are about to be scheduled by its reservation, and by nothing else. The keeper says if it comes to that.
@@ -60,7 +79,6 @@ impl Daemon {
         vm.reserved = true;
         let id = vm.id;
         self.let_go(id)?;
-        self.tell_policy(id)?;
-        self.grant()
+        self.tell_policy(id)
     }
 }

@@ -2,7 +2,9 @@
 //! tick, and every limit is hard.
 
 use super::enforce::Enforce;
+use super::target::Found;
 use super::user::{Role, Threads, signal};
+use crate::control::{Refusal, RefusalKind};
 use crate::sched::{self, Attributes, Policy, SchedError};
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};
 use std::collections::BTreeMap;
@@ -77,6 +79,22 @@ fn attributes(Reservation { period_ns, slice_ns, .. }: Reservation) -> Attribute
     let (period_ns, runtime_ns) = (period_ns / parts, slice_ns.div_ceil(parts));
     let policy = Policy::Deadline { runtime_ns, deadline_ns: period_ns, period_ns, flags: 0 };
     Attributes { policy, reset_on_fork: true }
+}
+
+/// The kernel reserves for single threads, in phases of its own.
+pub(super) fn suits(found: &Found, reservation: Reservation) -> Result<(), Refusal> {
+    let unsuitable = |message: &str| Err(Refusal::new(RefusalKind::Unsuitable, message));
+    if reservation.phase_ns.is_some() {
+        return unsuitable(
+            "SCHED_DEADLINE chooses the phase of periods itself; reserve.mechanism = \"user\" aligns them",
+        );
+    }
+    if found.vcpus.is_empty() && found.threads()?.len() > 1 {
+        return unsuitable(
+            "it has several threads, and SCHED_DEADLINE reserves for each alone; reserve.mechanism = \"user\" reserves for all together",
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::user::Role;
 use crate::cgroup::{CgroupError, Group, Hierarchy};
 use crate::guardian::{Guardian, GuardianError, Undo, UndoId};
 use crate::sched::{self, Attributes, SchedError, ThreadId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 
@@ -119,6 +120,11 @@ impl HeldProcess {
     /// Readable when it has ended.
     pub(super) fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
     }
 
     /// Moves it to another group.

@@ -1,30 +1,30 @@
 //! The thread that admits reservations and takes hold of their targets.
 
-use super::Order;
-use super::controller::{Command, Controller, Report};
-use super::deadline::Deadline;
-use super::enforce::{Enforce, ReserveMechanism};
-use super::held::{HeldProcess, HeldThread, HoldError, Original};
-use super::meter::{Birth, Meter, Ring, SLOTS, Tidings};
-use super::target::{Found, Vm, is_ready, threads_of};
-use super::user::{Role, Threads, User};
-use super::{ReserveSettings, pen, ring, told};
-use crate::cgroup::{Group, Hierarchy};
-use crate::control::{self, Answer, Query, Refusal, RefusalKind, Reserve, SCHEMA, Target};
+mod follow;
+mod tell;
+
+use super::controller::Command;
+use super::cpus::online_cpus;
+use super::enforce::ReserveMechanism;
+use super::held::{HeldProcess, HoldError};
+use super::meter::SLOTS;
+use super::pen::Pen;
+use super::reserved::Reserved;
+use super::running::Running;
+use super::target::{Found, Vm, is_ready};
+use super::{Order, ReserveSettings, deadline, told};
+use crate::cgroup::Hierarchy;
+use crate::control::{self, Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use crate::daemon::monotonic;
 use crate::guardian::Guardian;
 use crate::realtime;
-use crate::sched::{self, SchedError, ThreadId};
-use crate::watch::{Mailbox, News};
-use frontdesk_engine::reservation::{
-    Admission, MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, Member, Reservation, TargetId, WHOLE_CPU,
-};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use crate::watch::Mailbox;
+use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WHOLE_CPU};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
 /// Above the targets, that a request is answered while they run, and above the daemon's loop, that waits for nothing.
@@ -33,9 +33,6 @@ const PRIORITY: u32 = 51;
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The controller answers within microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Reservations whose targets have ended are told this long, in nanoseconds, and so many of them.
-const ENDED_FOR: u64 = 60_000_000_000;
-const ENDED_MOST: usize = 16;
 
 /// The keeper.
 pub(super) struct Keeper {
@@ -54,41 +51,18 @@ pub(super) struct Keeper {
     cpus: Vec<u16>,
     admission: Admission,
     next: u32,
-    targets: Vec<Held>,
+    targets: Vec<Reserved>,
     /// Targets that ended by themselves, and when.
     ended: VecDeque<(u64, control::Reservation)>,
     running: Option<Running>,
     /// The group of all that has reservations, once it was made; it stays until the daemon ends.
-    pen: Option<Option<Group>>,
-}
-
-/// A target with a reservation.
-struct Held {
-    id: TargetId,
-    target: Target,
-    found: Found,
-    reservation: Reservation,
-    /// Of each member.
-    cpus: Vec<u16>,
-    slots: Vec<usize>,
-    processes: Vec<HeldProcess>,
-    threads: Vec<HeldThread>,
-    /// Whether its threads are to be on the CPUs of their members.
-    pins: bool,
-    /// Whether its threads were put on the CPUs of their members.
-    pinned: bool,
-    paused: bool,
-    trouble: Option<String>,
-}
-
-/// What runs while there are reservations.
-struct Running {
-    meter: Meter,
-    births: Ring,
-    born: Receiver<Birth>,
-    commands: Sender<Command>,
-    wake: Arc<OwnedFd>,
-    controller: Option<JoinHandle<()>>,
+    pen: Option<Option<Pen>>,
+    /// Whether it has its real time.
+    pen_open: bool,
+    /// When the last reservation went, in nanoseconds.
+    emptied: u64,
+    /// Requests for reservations so far.
+    asked: u64,
 }
 
 impl Keeper {
@@ -121,6 +95,9 @@ impl Keeper {
             ended: VecDeque::new(),
             running: None,
             pen: None,
+            pen_open: false,
+            emptied: 0,
+            asked: 0,
         })
     }
 
@@ -134,13 +111,13 @@ impl Keeper {
             let _ = rustix::io::read(wake, &mut [0; 8]);
             self.follow_births();
             self.look();
+            self.close_pen();
             loop {
                 match orders.try_recv() {
                     Ok(Order::Ask(request, vms)) => {
                         let answer = self.answer(&request.query, &vms);
-                        if let Query::Reserve(Reserve { target: Target::Vm(_), .. })
-                        | Query::Release { target: Target::Vm(_) } = &request.query
-                        {
+                        self.asked += u64::from(matches!(request.query, Query::Reserve(_)));
+                        if let Query::Reserve(_) | Query::Release { .. } = &request.query {
                             self.tell_reserved();
                         }
                         request.answer(answer);
@@ -153,15 +130,6 @@ impl Keeper {
         }
     }
 
-    /// Tells the daemon's loop which VMs have reservations: it does not boost them.
-    fn tell_reserved(&self) {
-        let names = self.targets.iter().filter_map(|held| match &held.target {
-            Target::Vm(name) => Some(name.clone()),
-            _ => None,
-        });
-        self.mailbox.post(News::Reserved(names.collect()));
-    }
-
     fn wait(&self, wake: &OwnedFd) {
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         if let Some(running) = &self.running {
@@ -170,7 +138,7 @@ impl Keeper {
         let processes = self.targets.iter().flat_map(|held| &held.processes);
         fds.extend(processes.map(|process| PollFd::new(process.pidfd(), PollFlags::IN)));
         // An interruption is as good as a reason.
-        let _ = poll(&mut fds, (!self.targets.is_empty()).then_some(&LOOK));
+        let _ = poll(&mut fds, (self.pen_open || !self.targets.is_empty()).then_some(&LOOK));
     }
 
     fn answer(&mut self, query: &Query, vms: &[Vm]) -> Result<Answer, Refusal> {
@@ -216,7 +184,7 @@ impl Keeper {
         let cpus = admitted.map_err(|error| told::refusal(&error, self.capacity))?;
         held.reservation = reservation;
         if reservation.hard {
-            may_stop(held, &self.guardian).map_err(|error| failed(&error))?;
+            held.may_stop(&self.guardian).map_err(|error| failed(&error))?;
         }
         let moved = cpus != held.cpus;
         held.cpus = cpus;
@@ -240,7 +208,7 @@ impl Keeper {
             }
         }
         if self.mechanism == ReserveMechanism::Deadline {
-            suits_deadline(&found, reservation)?;
+            deadline::suits(&found, reservation)?;
         }
         let id = TargetId(self.next);
         self.next = self.next.wrapping_add(1);
@@ -248,7 +216,7 @@ impl Keeper {
         let cpus = admitted.map_err(|error| told::refusal(&error, self.capacity))?;
         let slots = self.free_slots(found.members());
         let (target, name) = (target.clone(), found.name.clone());
-        let mut held = Held {
+        let mut held = Reserved {
             id,
             target,
             found,
@@ -282,10 +250,10 @@ impl Keeper {
     }
 
     /// Records what the target's threads have, and takes them in.
-    fn take(&mut self, held: &mut Held) -> Result<(), Refusal> {
+    fn take(&mut self, held: &mut Reserved) -> Result<(), Refusal> {
         self.start()?;
         let Some(running) = &self.running else { return Ok(()) };
-        let pen = self.pen.clone().flatten();
+        let pen = self.pen.as_ref().and_then(Option::as_ref);
         for (member, slot) in held.slots.iter().enumerate() {
             let parts = held.found.threads()?;
             let ready = parts.iter().any(|part| part.member == member && is_ready(part.thread));
@@ -297,12 +265,14 @@ impl Keeper {
         }
         held.take_threads(&running.meter, &self.guardian).map_err(|error| failed(&error))?;
         for process in &mut held.processes {
-            if let Some(pen) = &pen {
-                process.move_to(pen, &self.hierarchy, &self.guardian).map_err(|error| failed(&error))?;
+            if let Some(pen) = pen {
+                process
+                    .move_to(pen.group(), &self.hierarchy, &self.guardian)
+                    .map_err(|error| failed(&error))?;
             }
         }
         if held.reservation.hard {
-            may_stop(held, &self.guardian).map_err(|error| failed(&error))?;
+            held.may_stop(&self.guardian).map_err(|error| failed(&error))?;
         }
         // The kernel refuses `SCHED_DEADLINE` to a thread that can't run everywhere.
         if self.mechanism != ReserveMechanism::Deadline {
@@ -316,10 +286,14 @@ impl Keeper {
         if self.pen.is_none() {
             let pen = match self.mechanism {
                 ReserveMechanism::Deadline => None,
-                _ => pen::make(&self.hierarchy, self.real_time, &self.guardian)
+                _ => Pen::make(&self.hierarchy, self.real_time, &self.guardian)
                     .map_err(|error| failed(&error))?,
             };
             self.pen = Some(pen);
+        }
+        if !self.pen_open {
+            self.pen.iter().flatten().try_for_each(Pen::open).map_err(|error| failed(&error))?;
+            self.pen_open = true;
         }
         if self.running.is_none() {
             let cpus = online_cpus().unwrap_or_default();
@@ -351,14 +325,15 @@ impl Keeper {
         for (index, (&cpu, &slot)) in (0..).zip(held.cpus.iter().zip(&held.slots)) {
             let member = Member { target: held.id, index };
             let threads = held.threads_of(usize::from(index));
-            running.send(Command::Set { member, cpu, slot, reservation: held.reservation, threads });
+            let reservation = held.reservation.in_turns();
+            running.send(Command::Set { member, cpu, slot, reservation, threads });
         }
     }
 
     fn pause(&mut self, target: &Target, paused: bool) -> Result<control::Reservation, Refusal> {
         let index = self.index_of(target)?;
         let held = &mut self.targets[index];
-        may_stop(held, &self.guardian).map_err(|error| failed(&error))?;
+        held.may_stop(&self.guardian).map_err(|error| failed(&error))?;
         held.paused = paused;
         if let Some(running) = &self.running {
             for member in held.members() {
@@ -399,338 +374,11 @@ impl Keeper {
         }
         if self.targets.is_empty() {
             self.running = None;
+            self.emptied = monotonic().0;
         }
     }
-
-    /// Follows threads and processes that came into being as members.
-    fn follow_births(&mut self) {
-        let Some(running) = &self.running else { return };
-        running.births.drain();
-        let mut changed = Vec::new();
-        while let Ok(birth) = running.born.try_recv() {
-            let Some(index) = self.targets.iter().position(|held| held.slots.contains(&birth.slot)) else {
-                continue;
-            };
-            let held = &mut self.targets[index];
-            if let Err(error) = held.welcome(birth, &running.meter, &self.guardian) {
-                held.trouble = Some(error.to_string());
-            }
-            changed.push(index);
-        }
-        changed.dedup();
-        changed.into_iter().for_each(|index| self.tell_threads(index));
-    }
-
-    fn tell_threads(&self, index: usize) {
-        let (Some(running), held) = (&self.running, &self.targets[index]) else { return };
-        for member in held.members() {
-            let threads = held.threads_of(usize::from(member.index));
-            running.send(Command::Threads { member, threads });
-        }
-    }
-
-    /// Looks whether targets have ended, or threads of theirs.
-    fn look(&mut self) {
-        let mut index = 0;
-        while index < self.targets.len() {
-            let held = &mut self.targets[index];
-            held.processes.retain(|process| !has_ended(process));
-            if held.processes.is_empty() {
-                let mut told = self.tell(&self.targets[index], &self.reports());
-                let vm = matches!(told.target, Target::Vm(_));
-                told.trouble = Some("it has ended, and its reservation with it".into());
-                tracing::info!(target = %told.target, "a target has ended, and its reservation with it");
-                self.ended.push_back((monotonic().0, told));
-                self.release(index);
-                if vm {
-                    self.tell_reserved();
-                }
-                continue;
-            }
-            let before = held.threads.len();
-            let (alive, gone) =
-                std::mem::take(&mut held.threads).into_iter().partition(|t| t.thread.is_alive());
-            held.threads = alive;
-            for thread in gone {
-                let _ = thread.forget(&self.guardian);
-            }
-            if held.threads.len() != before {
-                self.tell_threads(index);
-            }
-            index += 1;
-        }
-        let now = monotonic().0;
-        while self.ended.len() > ENDED_MOST || self.ended.front().is_some_and(|(at, _)| now - at > ENDED_FOR)
-        {
-            self.ended.pop_front();
-        }
-    }
-
-    /// The VMs have changed. One whose vCPUs have changed gets its reservation anew.
-    fn renew(&mut self, vms: &[Vm]) {
-        let changed = |held: &Held| match &held.target {
-            Target::Vm(name) => vms.iter().any(|vm| vm.name == *name && vm.vcpus != held.found.vcpus),
-            _ => false,
-        };
-        while let Some(index) = self.targets.iter().position(changed) {
-            let (target, reservation) = (self.targets[index].target.clone(), self.targets[index].reservation);
-            let mut told = self.tell(&self.targets[index], &self.reports());
-            self.release(index);
-            if let Err(refusal) = self.begin(&target, reservation, vms) {
-                tracing::warn!(%target, "the VM's vCPUs have changed, and its reservation has ended: {refusal}");
-                told.trouble =
-                    Some(format!("its vCPUs have changed, and its reservation has ended: {refusal}"));
-                self.ended.push_back((monotonic().0, told));
-            }
-        }
-    }
-
-    fn reports(&self) -> Vec<Report> {
-        let Some(running) = &self.running else { return Vec::new() };
-        let (reply, reports) = sync_channel(1);
-        running.send(Command::Report(reply));
-        reports.recv_timeout(PATIENCE).unwrap_or_default()
-    }
-
-    fn tell(&self, held: &Held, reports: &[Report]) -> control::Reservation {
-        let Reservation { period_ns, slice_ns, hard, phase_ns } = held.reservation;
-        let whole = told::ratio(self.capacity) * self.cpus.len().max(1) as f64;
-        let mut told = control::Reservation {
-            target: held.target.clone(),
-            name: held.found.name.clone(),
-            period_ns,
-            slice_ns,
-            hard,
-            phase_ns,
-            paused: held.paused,
-            cpus: held.cpus.clone(),
-            mechanism: self.mechanism.name().into(),
-            host_ratio: told::ratio(held.reservation.utilisation()) * held.cpus.len() as f64 / whole,
-            efficiency_ratio: None,
-            periods: 0,
-            misses: 0,
-            stalls: 0,
-            worst_miss_ns: 0,
-            used_ns: 0,
-            reserved_ns: 0,
-            recent: Vec::new(),
-            trouble: held.trouble.clone(),
-        };
-        let own: Vec<&Report> = reports.iter().filter(|report| report.member.target == held.id).collect();
-        told::account(&mut told, &own);
-        told
-    }
-
-    fn list(&self) -> control::Reservations {
-        let reports = self.reports();
-        let ended = self.ended.iter().map(|(_, told)| told.clone());
-        control::Reservations {
-            schema: SCHEMA,
-            at_ns: monotonic().0,
-            acting: true,
-            mechanism: self.mechanism.name().into(),
-            reserve_ratio: 1.0 - told::ratio(self.capacity),
-            min_period_ns: MIN_PERIOD_NS,
-            max_period_ns: MAX_PERIOD_NS,
-            min_slice_ns: MIN_SLICE_NS,
-            cpus: told::rooms(&self.admission.rooms(), self.capacity),
-            reservations: self.targets.iter().map(|held| self.tell(held, &reports)).chain(ended).collect(),
-        }
-    }
-}
-
-impl Held {
-    fn members(&self) -> impl Iterator<Item = Member> + use<> {
-        let target = self.id;
-        (0..).take(self.slots.len()).map(move |index| Member { target, index })
-    }
-
-    /// The threads of one of its members.
-    fn threads_of(&self, member: usize) -> Threads {
-        let own = self.threads.iter().filter(|held| held.member == member);
-        Threads { all: own.map(|held| (held.thread.pid, held.thread.tid, held.role)).collect() }
-    }
-
-    /// Takes the threads of its processes that it has not taken yet.
-    fn take_threads(&mut self, meter: &Meter, guardian: &Guardian) -> Result<(), HoldError> {
-        let pids: Vec<i32> = self.processes.iter().map(|process| process.pid).collect();
-        for thread in pids.into_iter().flat_map(threads_of) {
-            self.take_thread(thread, meter, guardian)?;
-        }
-        Ok(())
-    }
-
-    fn take_thread(&mut self, thread: ThreadId, meter: &Meter, guardian: &Guardian) -> Result<(), HoldError> {
-        if self.threads.iter().any(|held| held.thread == thread) {
-            return Ok(());
-        }
-        let sibling = self.threads.iter().find(|held| held.thread.pid == thread.pid).or(self.threads.first());
-        // One that came later has what its creator had from us, not what it would have without us.
-        let original = match sibling.filter(|_| self.pinned) {
-            Some(sibling) => Some(sibling.original().clone()),
-            None => Original::of(thread)?,
-        };
-        // It may have ended already.
-        let Some(original) = original else { return Ok(()) };
-        let part = self.found.part(thread);
-        self.threads.push(HeldThread::take(part, original, guardian)?);
-        // Of a VM under `SCHED_DEADLINE` the emulator is anywhere, and not counted: a slot counts one CPU.
-        if part.role == Role::Worker || self.pins {
-            meter.add(thread.tid, self.slots[part.member])?;
-        }
-        if self.pinned {
-            sched::set_affinity(thread.tid, &[self.cpus[part.member]]).or_else(if_alive)?;
-        }
-        Ok(())
-    }
-
-    /// Takes a thread that came into being as a member, with its process if that is new, too.
-    fn welcome(&mut self, birth: Birth, meter: &Meter, guardian: &Guardian) -> Result<(), HoldError> {
-        if !self.processes.iter().any(|process| process.pid == birth.pid) {
-            let Some(mut process) = HeldProcess::take(birth.pid) else { return Ok(()) };
-            if let Some(parent) = self.processes.first() {
-                process.came_with(parent, guardian)?;
-            }
-            if self.reservation.hard || self.paused {
-                process.may_stop(guardian)?;
-            }
-            self.processes.push(process);
-        }
-        match ThreadId::of(birth.pid, birth.tid) {
-            Some(thread) => self.take_thread(thread, meter, guardian),
-            None => Ok(()),
-        }
-    }
-
-    /// Has each thread on the CPU of its member.
-    fn pin(&mut self) {
-        self.pinned = true;
-        for held in &self.threads {
-            if let Err(error) =
-                sched::set_affinity(held.thread.tid, &[self.cpus[held.member]]).or_else(if_alive)
-            {
-                self.trouble = Some(error.to_string());
-            }
-        }
-    }
-}
-
-/// A thread that has ended needs nothing.
-fn if_alive(error: SchedError) -> Result<(), SchedError> {
-    match error {
-        SchedError::Vanished { .. } => Ok(()),
-        error => Err(error),
-    }
-}
-
-impl Running {
-    fn start(
-        mechanism: ReserveMechanism,
-        cpus: Vec<u16>,
-        guardian: &Guardian,
-    ) -> Result<Running, StartError> {
-        let enforcer: Box<dyn Enforce> = match mechanism {
-            ReserveMechanism::Deadline => Box::new(Deadline::default()),
-            _ => Box::new(User::default()),
-        };
-        let promise = guardian.promise()?;
-        let (meter, Tidings { kicks, births, born }) = Meter::open()?;
-        let (commands, receiver) = channel();
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let controller = Controller {
-            slots: meter.slots.clone(),
-            kicks,
-            commands: receiver,
-            wake: Arc::clone(&wake),
-            cpus,
-            enforcer,
-            promise,
-        };
-        let thread = std::thread::Builder::new().name("dispatch".into()).spawn(move || controller.run())?;
-        Ok(Running { meter, births, born, commands, wake, controller: Some(thread) })
-    }
-
-    fn send(&self, command: Command) {
-        // It fails only when the controller has ended, which it does after us.
-        let _ = self.commands.send(command);
-        ring(&self.wake);
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The last sender but one goes with `self`.
-        self.commands = channel().0;
-        ring(&self.wake);
-        if let Some(controller) = self.controller.take() {
-            let _ = controller.join();
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum StartError {
-    #[error(transparent)]
-    Meter(#[from] crate::bpf::BpfError),
-    #[error("can't start a thread: {0}")]
-    Thread(#[from] std::io::Error),
-    #[error("can't make an eventfd: {0}")]
-    Eventfd(#[from] rustix::io::Errno),
-}
-
-/// The kernel reserves for single threads, in phases of its own.
-fn suits_deadline(found: &Found, reservation: Reservation) -> Result<(), Refusal> {
-    let unsuitable = |message: &str| Err(Refusal::new(RefusalKind::Unsuitable, message));
-    if reservation.phase_ns.is_some() {
-        return unsuitable(
-            "SCHED_DEADLINE chooses the phase of periods itself; reserve.mechanism = \"user\" aligns them",
-        );
-    }
-    if found.vcpus.is_empty() && found.threads()?.len() > 1 {
-        return unsuitable(
-            "it has several threads, and SCHED_DEADLINE reserves for each alone; reserve.mechanism = \"user\" reserves for all together",
-        );
-    }
-    Ok(())
 }
 
 fn failed(error: &HoldError) -> Refusal {
     Refusal::new(RefusalKind::Unavailable, error.to_string())
-}
-
-/// Its processes may be stopped from now on.
-fn may_stop(held: &mut Held, guardian: &Guardian) -> Result<(), HoldError> {
-    held.processes.iter_mut().try_for_each(|process| process.may_stop(guardian))
-}
-
-fn has_ended(process: &HeldProcess) -> bool {
-    let mut fds = [PollFd::new(process.pidfd(), PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
-}
-
-/// The CPUs of the machine that are in use.
-fn online_cpus() -> std::io::Result<Vec<u16>> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
-    Ok(cpu_list(&text))
-}
-
-/// A list like `0-3,8`.
-fn cpu_list(text: &str) -> Vec<u16> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse().ok()?..=last.parse().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_cpus_are_understood() {
-        assert_eq!(cpu_list("0-1\n"), [0, 1]);
-        assert_eq!(cpu_list("0,2-4,1023"), [0, 2, 3, 4, 1023]);
-        assert_eq!(cpu_list(""), [0u16; 0]);
-    }
 }

@@ -8,12 +8,13 @@
 use super::held::HoldError;
 use crate::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, Version};
 use crate::guardian::{Guardian, Undo};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
 const NAME: &str = "frontdesk-reserved";
 const PERIOD_US: u64 = 1_000_000;
+const RUNTIME: &str = "cpu.rt_runtime_us";
 const THROTTLE: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 
 /// Lets the real-time budget of the group fit in beside those of others: the root's must hold all of them, and the throttle the root's. Each
@@ -22,36 +23,69 @@ pub(crate) fn make_room(hierarchy: &Hierarchy, guardian: &Guardian) -> Result<()
     if hierarchy.real_time() != RealTimeRule::Budget {
         return Ok(());
     }
-    [Path::new(THROTTLE), &hierarchy.mount().join("cpu.rt_runtime_us")]
+    [Path::new(THROTTLE), &hierarchy.mount().join(RUNTIME)]
         .into_iter()
         .try_for_each(|file| change(file, PERIOD_US.to_string(), guardian))
         .map_err(|error| error.to_string())
 }
 
-/// Makes the group; `None` where there is none to make. It may use this part of each CPU in real time.
-pub(super) fn make(
-    hierarchy: &Hierarchy,
-    real_time: f64,
-    guardian: &Guardian,
-) -> Result<Option<Group>, HoldError> {
-    if hierarchy.version() == Version::V2 {
-        return Ok(None);
-    }
-    let group = hierarchy.root_group().create(NAME, guardian)?;
-    change(&group.dir().join("cpu.idle"), "1".into(), guardian)?;
-    if hierarchy.real_time() == RealTimeRule::Budget {
-        let runtime = Duration::from_micros(PERIOD_US).mul_f64(real_time).as_micros();
-        change(&group.dir().join("cpu.rt_runtime_us"), runtime.to_string(), guardian)?;
-    }
-    Ok(Some(group))
+/// The group.
+pub(super) struct Pen {
+    group: Group,
+    /// What it may use of each CPU in real time while there are reservations, in microseconds; `None` where the kernel asks for no budget.
+    runtime_us: Option<u128>,
 }
 
+impl Pen {
+    /// Makes the group, without real time; `None` where there is none to make. It is to use this part of each CPU in real time.
+    pub(super) fn make(
+        hierarchy: &Hierarchy,
+        real_time: f64,
+        guardian: &Guardian,
+    ) -> Result<Option<Pen>, HoldError> {
+        if hierarchy.version() == Version::V2 {
+            return Ok(None);
+        }
+        let group = hierarchy.root_group().create(NAME, guardian)?;
+        change(&group.dir().join("cpu.idle"), "1".into(), guardian)?;
+        let runtime = Duration::from_micros(PERIOD_US).mul_f64(real_time).as_micros();
+        let has_budget = hierarchy.real_time() == RealTimeRule::Budget;
+        Ok(Some(Pen { group, runtime_us: has_budget.then_some(runtime) }))
+    }
+
+    pub(super) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Gives it its real time, before what is in it becomes real-time.
+    pub(super) fn open(&self) -> Result<(), HoldError> {
+        self.runtime_us.map_or(Ok(()), |runtime| self.set_runtime(runtime))
+    }
+
+    /// Leaves its real time to others: nothing in it is real-time any more.
+    pub(super) fn close(&self) -> Result<(), HoldError> {
+        self.runtime_us.map_or(Ok(()), |_| self.set_runtime(0))
+    }
+
+    /// The group goes at the end, and its budget with it: the guardian need not know.
+    fn set_runtime(&self, runtime_us: u128) -> Result<(), HoldError> {
+        let file = self.group.dir().join(RUNTIME);
+        let content = runtime_us.to_string();
+        Ok(fs::write(&file, &content).map_err(failed(&format!("write {content} to"), &file))?)
+    }
+}
+
+/// Writes something else to a file, unless it is there already; the guardian puts back what was there.
 fn change(file: &Path, content: String, guardian: &Guardian) -> Result<(), HoldError> {
-    let failed = |action: &str| {
-        let (action, path) = (action.to_owned(), PathBuf::from(file));
-        move |source| CgroupError::File { action, path, source, advice: "; reservations need it" }
-    };
-    let before = fs::read_to_string(file).map_err(failed("read"))?.trim().to_owned();
+    let before = fs::read_to_string(file).map_err(failed("read", file))?.trim().to_owned();
+    if before == content {
+        return Ok(());
+    }
     guardian.record(Undo::File { path: file.to_owned(), content: before })?;
-    Ok(fs::write(file, &content).map_err(failed(&format!("write {content} to")))?)
+    Ok(fs::write(file, &content).map_err(failed(&format!("write {content} to"), file))?)
+}
+
+fn failed(action: &str, file: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+    let (action, path) = (action.to_owned(), file.to_owned());
+    move |source| CgroupError::File { action, path, source, advice: "; reservations need it" }
 }

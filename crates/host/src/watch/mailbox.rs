@@ -56,8 +56,8 @@ pub(crate) struct Sighting {
 pub(crate) enum News {
     /// A VM is there, or still there.
     Seen(Box<Sighting>),
-    /// These VMs, by name, have reservations, and no others.
-    Reserved(BTreeSet<String>),
+    /// These VMs, by name, have reservations, and no others; whether real time is kept for any; and after how many requests for reservations that is so.
+    Reserved { vms: BTreeSet<String>, any: bool, asked: u64 },
     /// The reads of the VM with this main thread can be followed, or why not.
     Probed(ThreadId, Result<Probes, String>),
     /// Something happened to the VM with this main thread.

@@ -375,10 +375,10 @@ fn by_the_kernels_deadlines() -> Result<()> {
     let (daemon, target) = (Service::start("deadline")?, crate::support::Idler::start()?);
     let before = place(target.pid())?;
     let name = Target::Process(target.pid());
-    let told = daemon.reserve(name.clone(), 10 * MS, 3 * MS, true)?;
+    // The dispatcher itself has four fifths of a CPU, which may be the only one.
+    let told = daemon.reserve(name.clone(), 10 * MS, MS, true)?;
     ensure!(told.mechanism == "deadline", "{told:?}");
-    let expected =
-        Policy::Deadline { runtime_ns: 3 * MS, deadline_ns: 10 * MS, period_ns: 10 * MS, flags: 0 };
+    let expected = Policy::Deadline { runtime_ns: MS, deadline_ns: 10 * MS, period_ns: 10 * MS, flags: 0 };
     ensure!(
         sched::get(target.pid())?.policy == expected,
         "{:?}: {:?}",

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Where sshd listens.
 const SSH_PORT: u16 = 22;
+/// The part of each CPU that VMs with reservations leave to the others.
+const SPARE: f64 = 0.2;
 /// How often a running arm looks whether all is well.
 const WATCH: Duration = Duration::from_millis(50);
 
@@ -132,8 +134,8 @@ impl Lab<'_> {
         let sockets: Vec<&Path> = tracked.map(|vm| vm.vm.qmp()).collect();
         let policy = self.scenario.policy_of(&self.scenario.arms[arm]);
         let cpus = &self.scenario.host.client_cpus;
-        // Reserved VMs stay on the CPUs of all VMs.
-        let reserve = format!("[reserve]\ncpus = {:?}\n", self.scenario.host.vm_cpus);
+        // Reserved VMs stay on the CPUs of all VMs; the others are boosted in what is spared.
+        let reserve = format!("[reserve]\ncpus = {:?}\nspare = {SPARE}\n", self.scenario.host.vm_cpus);
         let (program, dir) = (&self.config.frontdesk, &self.run_dir);
         let daemon = DaemonProcess::start(program, dir, &sockets, policy, &reserve, cpus, act)?;
         // If the lab dies, its daemon must not stay.

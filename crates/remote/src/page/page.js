@@ -56,14 +56,13 @@ function notice(text) {
 
 let host = null; // The newest answer to {"reservations":{}}.
 
-// The largest fraction of a period that fits for so many CPUs at once; what the target has already counts as free.
+// The largest fraction of a period that fits on so many CPUs at once; what the target has already counts as free. As the daemon counts: in
+// billionths of a CPU.
 function most(parts, own) {
   const free = host.cpus.map(({ cpu, free_ratio }) =>
     free_ratio + (own ? own.cpus.filter((its) => its === cpu).length * (own.slice_ns / own.period_ns) : 0));
-  // One on each CPU; if there are more, several share one.
-  const shares = parts <= free.length ? [1] : Array.from({ length: parts }, (_, index) => index + 1);
-  const rooms = free.flatMap((room) => shares.map((share) => room / share)).sort((a, b) => b - a);
-  return Math.max(0, Math.min(1, rooms[parts - 1] ?? 0));
+  const room = free.sort((a, b) => b - a)[parts - 1] ?? 0;
+  return Math.max(0, Math.min(1, Math.round(room * 1e9) / 1e9));
 }
 
 let periods = [];
@@ -173,7 +172,7 @@ class Card {
     for (const input of [slice, period]) input.setAttribute("aria-invalid", String(impossible));
     let words = this.refusal ?? "";
     if (impossible) {
-      words = `Impossible: at most ${time(Math.floor(period_ns * room))} of ${time(period_ns)} can be had (${percent(room)}). It stays as it is.`;
+      words = `Impossible: at most ${time(Math.floor(period_ns * room + 1e-3))} of ${time(period_ns)} can be had (${percent(room)}). It stays as it is.`;
     }
     if (verdict.textContent !== words) verdict.textContent = words;
     return !impossible;

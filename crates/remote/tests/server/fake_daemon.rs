@@ -195,27 +195,9 @@ impl State {
             Target::Process(pid) => format!("process-{pid}"),
             _ => name.split_once(':').unwrap().1.to_owned(),
         };
-        let reservation = Reservation {
-            host_ratio: ratio(slice_ns, period_ns) * parts as f64 / 2.0,
-            target,
-            name,
-            period_ns,
-            slice_ns,
-            hard,
-            phase_ns,
-            paused: false,
-            cpus,
-            mechanism: "user".to_owned(),
-            efficiency_ratio: None,
-            periods: 0,
-            misses: 0,
-            stalls: 0,
-            worst_miss_ns: 0,
-            used_ns: 0,
-            reserved_ns: 0,
-            recent: Vec::new(),
-            trouble: None,
-        };
+        let host_ratio = ratio(slice_ns, period_ns) * parts as f64 / 2.0;
+        let asked = Reserve { target, period_ns, slice_ns, hard, phase_ns };
+        let reservation = asked.begin(name, cpus, "user", host_ratio);
         match self.find(&reservation.target) {
             Ok(index) => self.reservations[index] = reservation.clone(),
             Err(_) => self.reservations.push(reservation.clone()),

@@ -1,0 +1,123 @@
+//! A target with a reservation: its processes and threads, and who of them runs where.
+
+use super::held::{HeldProcess, HeldThread, HoldError, Original};
+use super::meter::{Birth, Meter};
+use super::target::{Found, threads_of};
+use super::user::{Role, Threads};
+use crate::control::Target;
+use crate::guardian::Guardian;
+use crate::sched::{self, SchedError, ThreadId};
+use frontdesk_engine::reservation::{Member, Reservation, TargetId};
+
+/// A target with a reservation.
+pub(super) struct Reserved {
+    pub(super) id: TargetId,
+    pub(super) target: Target,
+    pub(super) found: Found,
+    pub(super) reservation: Reservation,
+    /// Of each member.
+    pub(super) cpus: Vec<u16>,
+    pub(super) slots: Vec<usize>,
+    pub(super) processes: Vec<HeldProcess>,
+    pub(super) threads: Vec<HeldThread>,
+    /// Whether its threads are to be on the CPUs of their members.
+    pub(super) pins: bool,
+    /// Whether its threads were put on the CPUs of their members.
+    pub(super) pinned: bool,
+    pub(super) paused: bool,
+    pub(super) trouble: Option<String>,
+}
+
+impl Reserved {
+    pub(super) fn members(&self) -> impl Iterator<Item = Member> + use<> {
+        let target = self.id;
+        (0..).take(self.slots.len()).map(move |index| Member { target, index })
+    }
+
+    /// The threads of one of its members.
+    pub(super) fn threads_of(&self, member: usize) -> Threads {
+        let own = self.threads.iter().filter(|held| held.member == member);
+        Threads { all: own.map(|held| (held.thread.pid, held.thread.tid, held.role)).collect() }
+    }
+
+    /// Takes the threads of its processes that it has not taken yet.
+    pub(super) fn take_threads(&mut self, meter: &Meter, guardian: &Guardian) -> Result<(), HoldError> {
+        let pids: Vec<i32> = self.processes.iter().map(|process| process.pid).collect();
+        for thread in pids.into_iter().flat_map(threads_of) {
+            self.take_thread(thread, meter, guardian)?;
+        }
+        Ok(())
+    }
+
+    fn take_thread(&mut self, thread: ThreadId, meter: &Meter, guardian: &Guardian) -> Result<(), HoldError> {
+        if self.threads.iter().any(|held| held.thread == thread) {
+            return Ok(());
+        }
+        let sibling = self.threads.iter().find(|held| held.thread.pid == thread.pid).or(self.threads.first());
+        // One that came later has what its creator had from us, not what it would have without us.
+        let original = match sibling.filter(|_| self.pinned) {
+            Some(sibling) => Some(sibling.original().clone()),
+            None => Original::of(thread)?,
+        };
+        // It may have ended already.
+        let Some(original) = original else { return Ok(()) };
+        let part = self.found.part(thread);
+        self.threads.push(HeldThread::take(part, original, guardian)?);
+        // Of a VM under `SCHED_DEADLINE` the emulator is anywhere, and not counted: a slot counts one CPU.
+        if part.role == Role::Worker || self.pins {
+            meter.add(thread.tid, self.slots[part.member])?;
+        }
+        if self.pinned {
+            sched::set_affinity(thread.tid, &[self.cpus[part.member]]).or_else(if_alive)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a thread that came into being as a member, with its process if that is new, too.
+    pub(super) fn welcome(
+        &mut self,
+        birth: Birth,
+        meter: &Meter,
+        guardian: &Guardian,
+    ) -> Result<(), HoldError> {
+        if !self.processes.iter().any(|process| process.pid == birth.pid) {
+            let Some(mut process) = HeldProcess::take(birth.pid) else { return Ok(()) };
+            if let Some(parent) = self.processes.first() {
+                process.came_with(parent, guardian)?;
+            }
+            if self.reservation.hard || self.paused {
+                process.may_stop(guardian)?;
+            }
+            self.processes.push(process);
+        }
+        match ThreadId::of(birth.pid, birth.tid) {
+            Some(thread) => self.take_thread(thread, meter, guardian),
+            None => Ok(()),
+        }
+    }
+
+    /// Has each thread on the CPU of its member.
+    pub(super) fn pin(&mut self) {
+        self.pinned = true;
+        for held in &self.threads {
+            if let Err(error) =
+                sched::set_affinity(held.thread.tid, &[self.cpus[held.member]]).or_else(if_alive)
+            {
+                self.trouble = Some(error.to_string());
+            }
+        }
+    }
+
+    /// Its processes may be stopped from now on.
+    pub(super) fn may_stop(&mut self, guardian: &Guardian) -> Result<(), HoldError> {
+        self.processes.iter_mut().try_for_each(|process| process.may_stop(guardian))
+    }
+}
+
+/// A thread that has ended needs nothing.
+fn if_alive(error: SchedError) -> Result<(), SchedError> {
+    match error {
+        SchedError::Vanished { .. } => Ok(()),
+        error => Err(error),
+    }
+}
