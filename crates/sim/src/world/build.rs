@@ -1,7 +1,7 @@
 //! From a scenario to a world on a machine.
 
 use super::io::{Gpu, Sound};
-use super::{Measure, Role, Source, Vm, World, id};
+use super::{Measure, Role, Source, Vm, WATCH, World, id};
 use crate::credit::Credit;
 use crate::disk::Disk;
 use crate::feed::{Feed, Target};
@@ -38,14 +38,16 @@ pub enum SimError {
         concerned: String,
     },
     /// Tasks wait for each other.
-    #[error("arm {arm:?}, repeat {repeat}: after {after_s} s no task could go on any more: {tasks}")]
+    #[error(
+        "arm {arm:?}, repeat {repeat}: at {at_s} s tasks began to wait for each other, for ever: {tasks}"
+    )]
     Deadlock {
         /// The arm.
         arm: String,
         /// The repeat, from 1.
         repeat: u32,
-        /// When it was found.
-        after_s: f64,
+        /// When the last of them began to wait.
+        at_s: f64,
         /// The tasks and what they wait for.
         tasks: String,
     },
@@ -147,6 +149,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     let feed =
         Feed::new(engine, arm.daemon == Daemon::Act, nanos(sim.decision_latency), [decision, deadline]);
     let sample = timer(&mut machine, Source::Sample);
+    let watch = timer(&mut machine, Source::Watch);
     let gpu = Gpu::new(timer(&mut machine, Source::Gpu));
     let slots =
         (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, Source::Disk { slot })).collect();
@@ -174,6 +177,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         trace: None,
         effects: Vec::new(),
         sample,
+        watch,
     };
     if sim.io_path == IoPath::DriverDomain {
         let spec = GroupSpec { driver: true, ..GroupSpec::of_weight(sim.driver_weight) };
@@ -251,6 +255,9 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         world.clients.push(client);
     }
     world.feed.introduce(targets);
+    if world.vms.iter().any(|vm| vm.guest.can_deadlock()) {
+        machine.arm(watch, WATCH);
+    }
     world.sources = sources;
     machine.start();
     Ok((machine, world))
