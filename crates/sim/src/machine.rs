@@ -194,6 +194,12 @@ impl Machine {
         self.scheduler.boost(&mut self.host, entity, level);
     }
 
+    /// Whether boosted run time is charged like any other.
+    #[must_use]
+    pub fn charges_boosts(&self) -> bool {
+        self.scheduler.charges_boosts()
+    }
+
     /// Sets a group's share to a fraction of its weight, in permille.
     pub fn share(&mut self, group: Group, permille: u16) {
         self.scheduler.share(&mut self.host, group, permille);
