@@ -89,12 +89,15 @@ const STREAM_TICK: u64 = 4 << 32;
 /// Between two packets of a storm.
 const STORM_PAUSE: Nanos = 50_000;
 
-fn scheduler(scenario: &Scenario, sim: &Sim) -> Result<Box<dyn HostScheduler>, BuildError> {
+fn scheduler(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Box<dyn HostScheduler>, BuildError> {
+    if arm.daemon == Daemon::Act && !arm.reserve.is_empty() {
+        return Ok(edf(&reservations(scenario, arm, sim)?));
+    }
     Ok(match sim.scheduler {
         Scheduler::Credit => Box::new(Credit::new(&sim.credit)),
         Scheduler::Eevdf => eevdf_on(host_cpus(scenario, sim)),
         Scheduler::Cfs => cfs_on(host_cpus(scenario, sim)),
-        Scheduler::Edf => edf(&reservations(scenario, sim)?),
+        Scheduler::Edf => edf(&reservations(scenario, arm, sim)?),
     })
 }
 
@@ -106,19 +109,19 @@ fn host_cpus(scenario: &Scenario, sim: &Sim) -> usize {
     sim.host_cpus.or(sim.pcpus).map_or(named.len(), usize::from)
 }
 
-/// The reservations of the VMs' groups. A driver domain is the group before them.
-fn reservations(scenario: &Scenario, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
+/// The reservations of the VMs' groups: those of the arm, and else those of the machine. A driver domain is the group before them.
+fn reservations(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
     let first = u32::from(sim.io_path == IoPath::DriverDomain);
     let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
     let mut reservations = Vec::new();
     for (group, entry) in (first..).map(Group).zip(entries) {
-        let Some(asked) = sim.reservations.get(&entry.name) else { continue };
-        let reservation = Reservation {
-            period_ns: nanos(asked.period),
-            slice_ns: nanos(asked.slice),
-            hard: asked.hard,
-            phase_ns: None,
-        };
+        let of_arm = arm.reserve.get(&entry.name).filter(|_| arm.daemon == Daemon::Act);
+        let of_arm = of_arm.map(|asked| (asked.period, asked.slice, false));
+        let of_machine =
+            || sim.reservations.get(&entry.name).map(|asked| (asked.period, asked.slice, asked.hard));
+        let Some((period, slice, hard)) = of_arm.or_else(of_machine) else { continue };
+        let reservation =
+            Reservation { period_ns: nanos(period), slice_ns: nanos(slice), hard, phase_ns: None };
         reservation.validate().map_err(|error| BuildError::Reservation(entry.name.clone(), error))?;
         reservations.push((group, reservation));
     }
@@ -132,7 +135,7 @@ const DRIVER: &str = "driver domain";
 pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machine, World), BuildError> {
     let sim = scenario.sim_of(arm);
     let pcpus = sim.pcpus.unwrap_or_else(|| u16::try_from(scenario.host.vm_cpus.len()).unwrap_or(u16::MAX));
-    let mut machine = Machine::new(pcpus, scheduler(scenario, sim)?, nanos(sim.costs.switch));
+    let mut machine = Machine::new(pcpus, scheduler(scenario, arm, sim)?, nanos(sim.costs.switch));
     let everywhere = PcpuSet::first(pcpus);
     let mut sources = Vec::new();
     let mut timer = |machine: &mut Machine, source: Source| {
@@ -156,8 +159,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     let vm_count = scenario.vm_names().len();
     let disk = Disk::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
     let timed = scenario.vms.iter().flat_map(|entry| {
-        let timed: Vec<bool> =
-            entry.workloads.iter().map(|workload| workload::is_timed(&workload.kind)).collect();
+        let timed: Vec<bool> = entry.workloads.iter().map(|workload| workload.kind.is_timed()).collect();
         std::iter::repeat_n(timed, usize::from(entry.count))
     });
     let mut world = World {
