@@ -26,7 +26,7 @@ const RUNS: u32 = 3;
 const MEMORY: f32 = 1_000.0;
 /// How much longer the most VMs may take for each VM than those in the middle, of which there are half as many. Time that is linear gives 1, time
 /// that grows with the square 2; caches that the most VMs do not fit into give something between.
-const GROWTH: f64 = 1.75;
+const GROWTH: f64 = 2.0;
 
 /// Scenario, arm, what it is, colour.
 const CASES: [(&str, &str, &str, RGBColor); 2] = [

@@ -1,4 +1,5 @@
-//! How fast the simulator is: events per second on one core for `table1`, that of the lab and that of the paper's machine, by arm.
+//! How fast the simulator is: events per second on one core for Table 1 of TAVS on the paper's machine, by arm, which has a bar; and for the lab's
+//! `table1`, where the scheduler is Linux's and each VM has an emulator thread.
 //!
 //! An event is a timer that fired and was handled: an entity got somewhere, a timer of the scheduler, of a client, of the disk, of the engine.
 //! One that was moved or cancelled before is none, and neither is what follows at the same time: a decision of the scheduler, what the
@@ -19,7 +20,7 @@ const RUNS: u32 = 9;
 fn main() -> ExitCode {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut slow = false;
-    for file in ["papers/tavs-table1.toml", "tavs/table1.toml"] {
+    for (file, barred) in [("papers/tavs-table1.toml", true), ("tavs/table1.toml", false)] {
         let overrides = Overrides { set: vec!["duration=1h".to_owned()], ..Overrides::default() };
         let scenario = Scenario::load(&folder.join(file), &overrides).unwrap();
         for arm in scenario.arms.keys() {
@@ -28,13 +29,14 @@ fn main() -> ExitCode {
             speeds.sort_by(|a, b| a.0.total_cmp(&b.0));
             let (median, events) = speeds[speeds.len() / 2];
             println!(
-                "{file}, {arm}: {median:.1} million events per second (runs: {:.1} to {:.1}; {events} events; bar: {BAR})",
+                "{file}, {arm}: {median:.1} million events per second (runs: {:.1} to {:.1}; {events} events)",
                 speeds[0].0,
                 speeds[speeds.len() - 1].0
             );
-            slow |= median < BAR;
+            slow |= barred && median < BAR;
         }
     }
+    println!("bar for the first scenario: {BAR} million");
     if slow { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
