@@ -24,6 +24,8 @@ bench: setup-build setup-sim
 	cargo bench --locked -p frontdesk-engine --bench engine
 	cargo bench --locked -p frontdesk-engine --bench scale
 	cargo bench --locked -p frontdesk-replay --bench replay
+	cargo bench --locked -p frontdesk-sim --bench speed
+	cargo bench --locked -p frontdesk-sim --bench scale
 	cargo bench --locked -p frontdesk-sim --bench simso
 	cargo bench --locked -p frontdesk-sim --bench kernel
 

@@ -111,7 +111,10 @@ impl Engine {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let boost = self.boosts.first().map(|(until, _, _)| *until);
-        [boost, self.ledger.next()].into_iter().flatten().min()
+        match (boost, self.ledger.next()) {
+            (Some(boost), Some(ledger)) => Some(boost.min(ledger)),
+            (boost, ledger) => boost.or(ledger),
+        }
     }
 
     /// Tells the engine the time.

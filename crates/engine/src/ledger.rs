@@ -11,7 +11,7 @@ use crate::nanos;
 use crate::state::{StateError, check};
 use crate::vm::total;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// A set of physical CPUs; numbers above its size wrap, which can only make two pools one.
@@ -35,7 +35,8 @@ impl PcpuSet {
     }
 
     fn len(&self) -> u64 {
-        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+        let words = self.0.iter().filter(|word| **word != 0);
+        words.map(|word| u64::from(word.count_ones())).sum()
     }
 }
 
@@ -108,12 +109,9 @@ impl Ledger {
 
     fn restart(&mut self, claim: &Claim) {
         let Claim { vm, ran, boosted, .. } = *claim;
-        let (debt, since_open, last_boost, permille) = match self.accounts.get(&vm) {
-            Some(account) => (account.debt, account.since_open, account.last_boost, account.permille),
-            None => (None, 0, Time(0), FULL),
-        };
-        let account = Account { ran, boosted, debt, since_open, last_boost, permille };
-        self.accounts.insert(vm, account);
+        let new = Account { ran, boosted, debt: None, since_open: 0, last_boost: Time(0), permille: FULL };
+        let account = self.accounts.entry(vm).or_insert(new);
+        (account.ran, account.boosted) = (ran, boosted);
     }
 
     /// Run times are unreliable until the next settlement.
@@ -142,13 +140,14 @@ impl Ledger {
         let distrust = std::mem::take(&mut self.distrust) || window == 0;
         let mut changes = Vec::new();
         for pool in pools(claims) {
-            let deltas: Vec<Delta> = pool.iter().map(|claim| self.delta(claim, window)).collect();
+            let deltas: Vec<Delta> = pool.iter().map(|place| self.delta(&claims[*place], window)).collect();
             let capacity = total(deltas.iter().map(|delta| delta.ran));
             if distrust || capacity == 0 {
                 continue;
             }
             let fair = fair_shares(capacity, &deltas);
-            for ((claim, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
+            for ((place, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
+                let claim = &claims[*place];
                 let Some(account) = self.accounts.get_mut(&claim.vm) else { continue };
                 account.book(now, delta, fair, nanos(config.period), nanos(config.horizon));
                 let permille = account.target(delta, fair, window, config);
@@ -232,19 +231,19 @@ struct Delta {
     boosted: u64,
 }
 
-/// Groups VMs that shared a physical CPU, directly or through others: only they took time from each other.
-fn pools(claims: &[Claim]) -> Vec<Vec<Claim>> {
-    let mut pools: Vec<(PcpuSet, Vec<Claim>)> = Vec::new();
-    for claim in claims {
-        let mut joined = (claim.pcpus, vec![*claim]);
-        let (touching, apart): (Vec<_>, Vec<_>) =
-            pools.into_iter().partition(|(pcpus, _)| pcpus.overlaps(&claim.pcpus));
-        for (pcpus, members) in touching {
-            joined.0.join(&pcpus);
-            joined.1.extend(members);
+/// Groups VMs that shared a physical CPU, directly or through others: only they took time from each other. By their places in `claims`.
+fn pools(claims: &[Claim]) -> Vec<VecDeque<usize>> {
+    let mut pools: Vec<(PcpuSet, VecDeque<usize>)> = Vec::new();
+    for (place, claim) in claims.iter().enumerate() {
+        let mut touching = pools.extract_if(.., |(pcpus, _)| pcpus.overlaps(&claim.pcpus));
+        let (mut pcpus, mut members) = touching.next().unwrap_or_default();
+        for (others, more) in touching {
+            pcpus.join(&others);
+            members.extend(more);
         }
-        pools = apart;
-        pools.push(joined);
+        pcpus.join(&claim.pcpus);
+        members.push_front(place);
+        pools.push((pcpus, members));
     }
     pools.into_iter().map(|(_, members)| members).collect()
 }
@@ -254,7 +253,9 @@ fn pools(claims: &[Claim]) -> Vec<Vec<Claim>> {
 fn fair_shares(capacity: u64, claims: &[Delta]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
     // By wanted / weight, compared crosswise to stay in integers.
-    order.sort_by_key(|i| u128::from(claims[*i].wanted) * 1_000_000 / u128::from(claims[*i].weight.max(1)));
+    order.sort_by_cached_key(|i| {
+        u128::from(claims[*i].wanted) * 1_000_000 / u128::from(claims[*i].weight.max(1))
+    });
     let mut shares = vec![0; claims.len()];
     let mut left = u128::from(capacity);
     let mut weights: u128 = claims.iter().map(|claim| u128::from(claim.weight.max(1))).sum();
@@ -293,7 +294,7 @@ mod tests {
             Claim { vm: VmId(vm), weight: 1, threads: 1, ran: 0, unmet: 0, boosted: 0, pcpus }
         };
         let pools = pools(&[on(0, &[0]), on(1, &[1]), on(2, &[2, 3]), on(3, &[0, 1])]);
-        let mut sizes: Vec<usize> = pools.iter().map(Vec::len).collect();
+        let mut sizes: Vec<usize> = pools.iter().map(VecDeque::len).collect();
         sizes.sort_unstable();
         assert_eq!(sizes, [1, 3]);
     }

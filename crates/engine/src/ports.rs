@@ -117,13 +117,17 @@ impl Arrivals {
         self.overflow |= self.ports.try_push(port).is_err();
     }
 
-    /// Empties the record; the port if all packets went to one.
-    pub(crate) fn take_single(&mut self) -> Option<Port> {
+    /// The port if all packets went to one.
+    pub(crate) fn single(&self) -> Option<Port> {
         let first = self.ports.first().copied();
         let single = !self.overflow && self.ports.iter().all(|port| Some(*port) == first);
+        first.filter(|_| single)
+    }
+
+    /// An observation has begun: what comes now is for the next one.
+    pub(crate) fn clear(&mut self) {
         self.ports.clear();
         self.overflow = false;
-        first.filter(|_| single)
     }
 }
 
@@ -165,16 +169,16 @@ mod tests {
     #[test]
     fn only_a_single_port_is_judged() {
         let mut arrivals = Arrivals::default();
-        assert_eq!(arrivals.take_single(), None);
+        assert_eq!(arrivals.single(), None);
         arrivals.add(ECHO);
         arrivals.add(ECHO);
-        assert_eq!(arrivals.take_single(), Some(ECHO));
-        arrivals.add(ECHO);
+        assert_eq!(arrivals.single(), Some(ECHO));
         arrivals.add((Protocol::Udp, 7));
-        assert_eq!(arrivals.take_single(), None);
+        assert_eq!(arrivals.single(), None);
+        arrivals.clear();
         for _ in 0..=MAX_RECORDED {
             arrivals.add(ECHO);
         }
-        assert_eq!(arrivals.take_single(), None, "what was not recorded may have gone elsewhere");
+        assert_eq!(arrivals.single(), None, "what was not recorded may have gone elsewhere");
     }
 }

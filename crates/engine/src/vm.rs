@@ -164,6 +164,9 @@ impl Vm {
                 let Some(vcpu) = self.vcpu(index) else { return };
                 let verdict = vcpu.account(now, config);
                 let second = vcpu.run(pcpu, config);
+                if !self.undelivered {
+                    self.arrivals.clear();
+                }
                 self.learn(verdict);
                 self.learn(second);
             }
@@ -235,7 +238,11 @@ impl Vm {
 
     /// Packets were handed to the guest. Which vCPU takes the interrupt is not known, so each is watched.
     fn deliver(&mut self, now: Time, config: &Tavs) {
-        let single = self.arrivals.take_single();
+        let single = self.arrivals.single();
+        // Which packet woke whom can only be told of those that came before the guest runs, and they must all be for one port.
+        if self.vcpus.iter().any(|vcpu| vcpu.thread.is_running()) {
+            self.arrivals.clear();
+        }
         self.judgement = single.map(|port| Judgement { port, outstanding: self.vcpus.len(), clear: true });
         self.event_pending(single.is_some(), now, config);
     }

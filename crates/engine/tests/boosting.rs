@@ -299,3 +299,33 @@ fn an_explanation_can_be_bounded_and_counts_what_it_leaves_out() {
     assert_eq!(vcpu.tasks[0].task, TaskId(49), "the latest first");
     assert_eq!(world.engine.explain(VM).unwrap().vcpus[0].tasks.len(), 52);
 }
+
+/// TAVS §3.3.2: the map of ports is only updated if all packets before the time slice were for one port.
+#[test]
+fn packets_for_two_ports_before_the_guest_runs_teach_nothing_about_either() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    let counter = |world: &World, port| {
+        let ports = world.engine.explain(VM).unwrap().ports;
+        ports.iter().find(|of| of.port == port).map_or(0, |of| of.counter)
+    };
+    let before = counter(&world, 7);
+    let (vcpu, emulator) = (Thread::Vcpu(0), Thread::Emulator(0));
+    for _ in 0..4 {
+        world.feed(EventKind::Stop { vm: VM, thread: vcpu, runnable: true });
+        // One after the other, each handed to the guest at once; the guest has not run meanwhile.
+        for port in [7, 9] {
+            world.packet(port);
+            world.feed(EventKind::Run { vm: VM, thread: emulator, pcpu: 0 });
+            world.pass(50 * US);
+            world.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
+        }
+        world.feed(EventKind::Run { vm: VM, thread: vcpu, pcpu: 0 });
+        world.handle(ECHO, 200 * US);
+        world.pass(50 * MS);
+    }
+    assert_eq!((counter(&world, 7), counter(&world, 9)), (before, 0));
+    // One that comes alone counts again.
+    world.request(7, ECHO, 200 * US);
+    assert_eq!(counter(&world, 7), 3);
+}

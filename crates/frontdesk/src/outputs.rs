@@ -70,7 +70,7 @@ impl Outputs {
         }
         if let Some(path) = &self.svg_arms {
             let mut file = create(path)?;
-            file.write_all(frontdesk_report::svg_arms(outcome, &Quantity::ALL)?.as_bytes())?;
+            file.write_all(frontdesk_report::svg_arms(outcome, &Quantity::REPORT)?.as_bytes())?;
             finish(file, path)?;
         }
         if let Some(path) = &self.trace {

@@ -50,25 +50,3 @@ pub(crate) fn guest_workload(
         },
     })
 }
-
-/// Whether a workload, as it is made, waits for I/O and then computes next to nothing.
-pub(crate) fn is_io_bound(kind: &WorkloadKind) -> bool {
-    match kind {
-        WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => cost.is_zero(),
-        WorkloadKind::ReadFiles | WorkloadKind::Shift { .. } => true,
-        _ => false,
-    }
-}
-
-/// Whether a workload stamps each time it wakes from I/O, or does none.
-pub(crate) fn knows_its_wakes(kind: &WorkloadKind) -> bool {
-    matches!(
-        kind,
-        WorkloadKind::Hog
-            | WorkloadKind::Echo { .. }
-            | WorkloadKind::ReadBurn { .. }
-            | WorkloadKind::ReadFiles
-            | WorkloadKind::Shift { .. }
-            | WorkloadKind::Churn
-    )
-}

@@ -22,11 +22,13 @@ pub enum Quantity {
     OperationTime,
     /// Fraction of boosts in which an I/O-bound task really woke.
     Pbhr,
+    /// CPU share over the fair share, for each VM that wants it.
+    Share,
 }
 
 impl Quantity {
-    /// All of them, in the order in which they are read best.
-    pub const ALL: [Quantity; 4] =
+    /// Those of a report, which shows shares elsewhere, in the order in which they are read best.
+    pub const REPORT: [Quantity; 4] =
         [Quantity::Response, Quantity::Throughput, Quantity::OperationTime, Quantity::Pbhr];
 }
 
@@ -105,6 +107,15 @@ fn panels(outcome: &Outcome, quantity: Quantity) -> Vec<Panel> {
             #[allow(clippy::cast_precision_loss)]
             let of_repeat = |repeat: &Repeat| Some(repeat.boost_hits as f64 / repeat.boosts as f64);
             panel(outcome, title, |arm| arm.pbhr, of_repeat).into_iter().collect()
+        }
+        Quantity::Share => {
+            let keys = unique(arms().flat_map(|arm| arm.cpu_share.keys()));
+            let panels = keys.into_iter().filter_map(|key| {
+                let title = format!("CPU share of {key}, of its fair share");
+                let of_repeat = |repeat: &Repeat| repeat.cpu_share.get(key).copied();
+                panel(outcome, title, |arm| arm.cpu_share.get(key).copied(), of_repeat)
+            });
+            panels.collect()
         }
     }
 }

@@ -257,7 +257,7 @@ fn plots(outcome: &Outcome, timelines: &[Timeline]) -> Result<Markup, ReportErro
     let shared = outcome.arms.values().any(|arm| !arm.cpu_share.is_empty());
     let delayed = timelines.iter().flat_map(|of| &of.packets).any(|packet| packet.task_delay.is_some());
     let mut figures = Vec::new();
-    for quantity in Quantity::ALL {
+    for quantity in Quantity::REPORT {
         let Some(plot) = comparison(outcome, quantity)? else { continue };
         let (title, what) = match quantity {
             Quantity::Response => ("Mean response by arm", "How long the client waits; less is better."),
@@ -269,6 +269,7 @@ fn plots(outcome: &Outcome, timelines: &[Timeline]) -> Result<Markup, ReportErro
                 "PBHR by arm",
                 "The fraction of boosts in which an I/O-bound task really woke; more is better.",
             ),
+            Quantity::Share => ("CPU shares by arm", "CPU time of each VM over its fair share; 1 is fair."),
         };
         let explanation = format!(
             "{what} Each dot is the median over the repeats of an arm, and the line through it goes from the lowest to \

@@ -241,7 +241,7 @@ fn arms_side_by_side_have_names_and_numbers_that_do_not_overlap() {
         (&many, 1, 420.0),
     ];
     for (arms, vms, row) in cases {
-        let svg = svg_arms(&synthetic::arms(arms, vms), &Quantity::ALL).unwrap();
+        let svg = svg_arms(&synthetic::arms(arms, vms), &Quantity::REPORT).unwrap();
         let panels = vms + 4;
         assert_eq!(svg.matches("<circle").count(), panels * arms.len(), "{arms:?}");
         let [width, height] = size(&svg);
@@ -287,7 +287,7 @@ fn a_quantity_has_a_panel_for_each_of_its_subjects() {
     let names =
         labels(&svg).into_iter().map(|label| label.text).filter(|text| outcome.arms.contains_key(text));
     assert_eq!(names.collect::<Vec<_>>(), ["stock", "pb-1", "pb-0", "pb-1", "pb-0", "pb-1"]);
-    let none = svg_arms(&nothing(), &Quantity::ALL).unwrap();
+    let none = svg_arms(&nothing(), &Quantity::REPORT).unwrap();
     assert!(none.contains("No two arms have a number in common.") && !none.contains("<circle"));
 }
 

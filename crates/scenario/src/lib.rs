@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod checks;
+mod close;
 mod experiment;
 mod figure;
 mod load;

@@ -1,5 +1,6 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
+use crate::close::{did_you_mean, did_you_mean_field};
 use crate::scenario::{Scenario, Subject, WorkloadKind};
 use crate::validate::{Violation, one_of};
 use indexmap::IndexMap;
@@ -355,7 +356,7 @@ fn assign(root: &mut Value, assignment: &str) -> Result<Vec<Key>, String> {
     let mut keys = Vec::new();
     for part in key.split('.') {
         let parent = if keys.is_empty() { "the file".to_owned() } else { keys_text(&keys) };
-        let refusal = format!("there is no {part:?} in {parent}: {}", contents(here));
+        let refusal = format!("there is no {part:?} in {parent}: {}", contents(here, part));
         let in_arms = keys == [Key::Name("arms".to_owned())];
         let key = step(here, part).filter(|_| !in_arms || here.get(part).is_some());
         let key = key.ok_or_else(|| refusal.clone())?;
@@ -401,15 +402,19 @@ fn entry_name(value: &Value) -> Option<&str> {
     value.get("name").and_then(Value::as_str)
 }
 
-/// What a value holds, for a message.
-fn contents(value: &Value) -> String {
+/// What a value holds, for a message about a name that it does not hold.
+fn contents(value: &Value, unknown: &str) -> String {
     match value {
-        Value::Table(table) => format!("allowed is {}", one_of(table.keys())),
+        Value::Table(table) => {
+            let close = did_you_mean(unknown, table.keys().map(String::as_str));
+            format!("allowed is {}{close}", one_of(table.keys()))
+        }
         Value::Array(items) => {
             let numbers = items.iter().enumerate();
             let names =
                 numbers.map(|(i, item)| entry_name(item).map_or_else(|| i.to_string(), ToOwned::to_owned));
-            format!("allowed is {}", one_of(names))
+            let close = did_you_mean(unknown, items.iter().filter_map(entry_name));
+            format!("allowed is {}{close}", one_of(names))
         }
         _ => format!("a value of type {} has nothing inside", value.type_str()),
     }
@@ -468,7 +473,7 @@ fn explain(message: &str, value: Option<&Value>) -> String {
         let before = message.strip_suffix(rust)?.strip_suffix("expected ")?;
         Some(format!("{before}expected {plain}"))
     });
-    explained.unwrap_or_else(|| message.to_owned())
+    explained.unwrap_or_else(|| format!("{message}{}", did_you_mean_field(message)))
 }
 
 /// The line, from 1, of a byte in a text.

@@ -184,6 +184,15 @@ pub enum Bar {
 }
 
 impl Bar {
+    /// The bar that one of two limits is; `None` if there is none, or two.
+    pub(crate) fn of(at_most: Option<f64>, at_least: Option<f64>) -> Option<Bar> {
+        match (at_most, at_least) {
+            (Some(limit), None) => Some(Bar::AtMost(limit)),
+            (None, Some(limit)) => Some(Bar::AtLeast(limit)),
+            _ => None,
+        }
+    }
+
     /// Whether `value` reaches the bar. A value that is not a number does not.
     #[must_use]
     pub fn reached_by(self, value: f64) -> bool {

@@ -325,8 +325,12 @@ impl Sim {
         range(at("credit.slice_ticks"), slice_ticks, 1..=100)?;
         range(at("credit.accounting_ticks"), accounting_ticks, 1..=100)?;
         period(at("credit.timer_slop"), timer_slop, Duration::ZERO..=Duration::from_millis(1))?;
-        for vm in self.reservations.keys() {
+        for (vm, reservation) in &self.reservations {
             require(vms.contains(&vm.as_str()), at("reservations"), quoted(vm), one_of(vms))?;
+            let day = Duration::from_secs(24 * 3600);
+            let field = |field: &str| at(&format!("reservations.{vm}.{field}"));
+            period(field("period"), reservation.period, Duration::from_micros(100)..=day)?;
+            period(field("slice"), reservation.slice, Duration::from_micros(1)..=reservation.period)?;
         }
         let costs = &self.costs;
         let guest = &self.guest;

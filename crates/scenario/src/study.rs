@@ -190,11 +190,7 @@ impl StudyCheck {
     /// The bar; `None` if there is not exactly one.
     #[must_use]
     pub fn bar(&self) -> Option<Bar> {
-        match (self.at_most, self.at_least) {
-            (Some(limit), None) => Some(Bar::AtMost(limit)),
-            (None, Some(limit)) => Some(Bar::AtLeast(limit)),
-            _ => None,
-        }
+        Bar::of(self.at_most, self.at_least)
     }
 }
 

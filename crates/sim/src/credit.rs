@@ -358,6 +358,10 @@ impl HostScheduler for Credit {
         }
     }
 
+    fn charges_boosts(&self) -> bool {
+        true
+    }
+
     fn share(&mut self, _host: &mut Host, group: Group, permille: u16) {
         let domain = &mut self.domains[group.index()];
         domain.weight = (i64::from(domain.spec.weight) * i64::from(permille) / 1000).max(1);

@@ -146,16 +146,17 @@ impl Feed {
         measure: &mut Measure,
         trace: Option<&mut Tracer>,
     ) {
+        if !self.acts {
+            return;
+        }
         let now = machine.now();
         match action.kind {
             ActionKind::Boost { vm: VmId(vm), vcpu, level } => {
                 let vm = vm as usize;
                 let target = &self.targets[vm];
-                if self.acts {
-                    let vcpu = target.vcpus.get(usize::from(vcpu)).copied();
-                    // The emulator first: what it delivers is what the vCPU is boosted for.
-                    target.emulator.into_iter().chain(vcpu).for_each(|entity| machine.boost(entity, level));
-                }
+                let entity = target.vcpus.get(usize::from(vcpu)).copied();
+                // The emulator first: what it delivers is what the vCPU is boosted for.
+                target.emulator.into_iter().chain(entity).for_each(|entity| machine.boost(entity, level));
                 if level > Boost::None {
                     measure.boosted(vm, vcpu, now);
                 } else {
@@ -168,7 +169,7 @@ impl Feed {
                 }
             }
             ActionKind::Share { vm: VmId(vm), permille } => {
-                if self.acts {
+                if !machine.charges_boosts() {
                     machine.share(self.targets[vm as usize].group, permille);
                 }
             }

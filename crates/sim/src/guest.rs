@@ -3,8 +3,11 @@
 //! Interrupts are delivered only while the vCPU runs. The kernel's work on one happens in the address space of the task that was
 //! interrupted: seen from outside it is that task's. What reaches beyond the guest comes out as [`Effect`]s.
 
+mod deadlock;
 mod schedule;
 mod syscall;
+
+pub(crate) use deadlock::Stuck;
 
 use crate::machine::Flow;
 use crate::program::{Affinity, Class, Packet, State, Step, Task, Waits};
@@ -77,6 +80,8 @@ pub(crate) struct Cpu {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Channel {
+    /// What its file calls it.
+    pub(crate) name: Option<Box<str>>,
     pub(crate) messages: u32,
     pub(crate) waiting: VecDeque<(usize, u32)>,
 }
@@ -170,16 +175,18 @@ impl Guest {
         self.start(Task { io_bound, ..Task::new(workload, program, space) })
     }
 
-    /// Adds a task of a class that may use some vCPUs only.
+    /// Adds a task with a name, of a class, that may use some vCPUs only.
     pub(crate) fn add_task_of(
         &mut self,
         workload: usize,
+        name: &str,
         program: &[Step],
         class: Class,
         affinity: Affinity,
     ) {
         let space = self.new_space();
-        self.start(Task { class, affinity, ..Task::new(workload, program, space) });
+        let name = Some(name.into());
+        self.start(Task { name, class, affinity, ..Task::new(workload, program, space) });
     }
 
     fn start(&mut self, task: Task) -> usize {
@@ -332,45 +339,6 @@ impl Guest {
         } else if socket.backlog.len() < BACKLOG {
             socket.backlog.push_back(packet);
         }
-    }
-
-    /// The tasks that will never go on, each with what it waits for: those that wait for messages which only such tasks could send.
-    pub(crate) fn deadlocked(&self) -> Vec<(usize, Waits)> {
-        let mut stuck: Vec<usize> = (0..self.tasks.len())
-            .filter(|task| matches!(self.tasks[*task].state, State::Blocked(Waits::Messages { .. })))
-            .collect();
-        loop {
-            let sends = |step: &Step, channel: usize| match step {
-                Step::Send { channel: own, .. } | Step::Signal { channel: own, .. } => *own == channel,
-                Step::WaitSignal { mutex, .. } => *mutex == Some(channel),
-                _ => false,
-            };
-            let feeds = |task: usize, channel: usize| {
-                let ended = self.tasks[task].state == State::Blocked(Waits::Nothing);
-                let program = self.tasks[task].program.iter();
-                !ended && program.into_iter().any(|step| sends(step, channel))
-            };
-            let before = stuck.len();
-            let kept: Vec<usize> = stuck
-                .iter()
-                .copied()
-                .filter(|task| {
-                    let State::Blocked(Waits::Messages { channel }) = self.tasks[*task].state else {
-                        return false;
-                    };
-                    (0..self.tasks.len()).all(|other| stuck.contains(&other) || !feeds(other, channel))
-                })
-                .collect();
-            stuck = kept;
-            if stuck.len() == before {
-                break;
-            }
-        }
-        let waits = |task: usize| match self.tasks[task].state {
-            State::Blocked(waits) => waits,
-            State::Ready | State::Running => Waits::Nothing,
-        };
-        stuck.into_iter().map(|task| (task, waits(task))).collect()
     }
 }
 

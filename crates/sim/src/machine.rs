@@ -78,6 +78,7 @@ pub struct Machine {
     scheduler: Box<dyn HostScheduler>,
     switch_cost: Nanos,
     groups: u32,
+    halted: bool,
     /// Counts what happened at the present time, up to the value of `queue.fired` when it came.
     since: (Nanos, u64),
 }
@@ -87,7 +88,7 @@ impl Machine {
     /// CPU where another one ran; it counts as its own.
     #[must_use]
     pub fn new(pcpus: u16, scheduler: Box<dyn HostScheduler>, switch_cost: Nanos) -> Machine {
-        Machine { host: Host::new(pcpus), scheduler, switch_cost, groups: 0, since: (0, 0) }
+        Machine { host: Host::new(pcpus), scheduler, switch_cost, groups: 0, halted: false, since: (0, 0) }
     }
 
     /// Adds a group.
@@ -193,6 +194,12 @@ impl Machine {
         self.scheduler.boost(&mut self.host, entity, level);
     }
 
+    /// Whether boosted run time is charged like any other.
+    #[must_use]
+    pub fn charges_boosts(&self) -> bool {
+        self.scheduler.charges_boosts()
+    }
+
     /// Sets a group's share to a fraction of its weight, in permille.
     pub fn share(&mut self, group: Group, permille: u16) {
         self.scheduler.share(&mut self.host, group, permille);
@@ -215,13 +222,18 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs until a time, inclusively.
+    /// Ends the run with what happens now: the rest would be in vain.
+    pub fn halt(&mut self) {
+        self.halted = true;
+    }
+
+    /// Runs until a time, inclusively, or until it is [halted](Machine::halt).
     ///
     /// # Errors
     /// It gets nowhere.
     pub fn run_until<W: Work>(&mut self, work: &mut W, end: Nanos) -> Result<(), Fault> {
         self.settle(work);
-        while self.host.queue.next() <= end {
+        while !self.halted && self.host.queue.next() <= end {
             let Some((at, happening)) = self.host.queue.pop() else { break };
             self.host.now = at;
             match happening {
@@ -237,7 +249,7 @@ impl Machine {
                 return Err(Fault::NoProgress { at, entity });
             }
         }
-        if end != NEVER {
+        if end != NEVER && !self.halted {
             self.host.now = self.host.now.max(end);
         }
         for pcpu in self.host.pcpus() {

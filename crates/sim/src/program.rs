@@ -212,6 +212,8 @@ pub(crate) enum State {
 pub(crate) struct Task {
     /// Its workload, by its number in the guest.
     pub(crate) workload: usize,
+    /// What its file calls it.
+    pub(crate) name: Option<Box<str>>,
     pub(crate) program: Box<[Step]>,
     pub(crate) at: usize,
     /// Whether the CPU time of the present step is paid.
@@ -221,6 +223,8 @@ pub(crate) struct Task {
     /// How often each [`Step::Repeat`] was taken, in order of nesting.
     pub(crate) repeats: Vec<u32>,
     pub(crate) state: State,
+    /// Since when it waits, if it does.
+    pub(crate) since: Nanos,
     pub(crate) vruntime: Nanos,
     /// The vCPU that it was on last.
     pub(crate) vcpu: usize,
@@ -241,12 +245,14 @@ impl Task {
         let repeats = program.iter().filter(|step| matches!(step, Step::Repeat { .. })).count();
         Task {
             workload,
+            name: None,
             program: program.into(),
             at: 0,
             paid: false,
             left: 0,
             repeats: vec![0; repeats],
             state: State::Ready,
+            since: 0,
             vruntime: 0,
             vcpu: 0,
             class: Class::default(),

@@ -15,16 +15,30 @@ const ARITY: usize = 4;
 /// Place of a timer that is not armed.
 const IDLE: u32 = u32::MAX;
 
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    at: Nanos,
-    sequence: u64,
-    timer: u32,
-}
+/// When a timer fires and which: from the highest bits on the time, the sequence and the timer, so that the order of nodes is that of the
+/// numbers, and the children of a node fill a cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Node(u128);
+
+/// Bits of a sequence: enough for days at millions of events per second.
+const SEQUENCE_BITS: u32 = 40;
+/// Bits of a timer's number.
+const TIMER_BITS: u32 = 24;
 
 impl Node {
-    fn before(&self, other: &Node) -> bool {
-        (self.at, self.sequence) < (other.at, other.sequence)
+    fn new(at: Nanos, sequence: u64, timer: Timer) -> Node {
+        let sequence = sequence % (1 << SEQUENCE_BITS);
+        Node(u128::from(at) << 64 | u128::from(sequence << TIMER_BITS | u64::from(timer.0)))
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // What is cut off is cut off on purpose.
+    fn at(self) -> Nanos {
+        (self.0 >> 64) as u64
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn timer(self) -> usize {
+        self.0 as usize % (1 << TIMER_BITS)
     }
 }
 
@@ -39,13 +53,15 @@ pub struct Queue<T> {
     places: Vec<u32>,
     /// What each timer stands for.
     tokens: Vec<T>,
+    /// The node at the top has fired. It stays until another one takes its place, for most of what fires is armed again at once.
+    hole: bool,
     sequence: u64,
     fired: u64,
 }
 
 impl<T: Copy> Default for Queue<T> {
     fn default() -> Self {
-        Queue { heap: Vec::new(), places: Vec::new(), tokens: Vec::new(), sequence: 0, fired: 0 }
+        Queue { heap: Vec::new(), places: Vec::new(), tokens: Vec::new(), hole: false, sequence: 0, fired: 0 }
     }
 }
 
@@ -53,6 +69,7 @@ impl<T: Copy> Queue<T> {
     /// Makes a timer, which gives `token` when it fires.
     pub fn add(&mut self, token: T) -> Timer {
         let timer = u32::try_from(self.places.len()).unwrap_or(IDLE);
+        assert!(timer < 1 << TIMER_BITS, "more timers than a model ever has");
         self.places.push(IDLE);
         self.tokens.push(token);
         Timer(timer)
@@ -64,10 +81,11 @@ impl<T: Copy> Queue<T> {
             return self.cancel(timer);
         }
         self.sequence += 1;
-        let node = Node { at, sequence: self.sequence, timer: timer.0 };
+        let node = Node::new(at, self.sequence, timer);
         match self.place(timer) {
-            Some(place) if node.before(&self.heap[place]) => self.sift_up(place, node),
+            Some(place) if node < self.heap[place] => self.sift_up(place, node),
             Some(place) => self.sift_down(place, node),
+            None if std::mem::take(&mut self.hole) => self.sift_down(0, node),
             None => {
                 self.heap.push(node);
                 self.sift_up(self.heap.len() - 1, node);
@@ -78,6 +96,7 @@ impl<T: Copy> Queue<T> {
     /// Cancels a timer, if it is armed.
     pub fn cancel(&mut self, timer: Timer) {
         if let Some(place) = self.place(timer) {
+            self.places[timer.0 as usize] = IDLE;
             self.remove(place);
         }
     }
@@ -91,21 +110,27 @@ impl<T: Copy> Queue<T> {
     /// When a timer fires; [`NEVER`] if it is not armed.
     #[must_use]
     pub fn due(&self, timer: Timer) -> Nanos {
-        self.place(timer).map_or(NEVER, |place| self.heap[place].at)
+        self.place(timer).map_or(NEVER, |place| self.heap[place].at())
     }
 
     /// The time of the next timer; [`NEVER`] if none is armed.
     #[must_use]
     pub fn next(&self) -> Nanos {
-        self.heap.first().map_or(NEVER, |node| node.at)
+        let first =
+            if self.hole { self.least_child(0).map(|(node, _)| node) } else { self.heap.first().copied() };
+        first.map_or(NEVER, Node::at)
     }
 
     /// Fires the next timer: its time and its token.
     pub fn pop(&mut self) -> Option<(Nanos, T)> {
+        if std::mem::take(&mut self.hole) {
+            self.remove(0);
+        }
         let first = *self.heap.first()?;
-        self.remove(0);
+        self.places[first.timer()] = IDLE;
+        self.hole = true;
         self.fired += 1;
-        Some((first.at, self.tokens[first.timer as usize]))
+        Some((first.at(), self.tokens[first.timer()]))
     }
 
     /// Timers that fired so far.
@@ -119,13 +144,13 @@ impl<T: Copy> Queue<T> {
         (place != IDLE).then_some(place as usize)
     }
 
+    /// Takes a node out; its timer is not armed any more.
     fn remove(&mut self, place: usize) {
-        self.places[self.heap[place].timer as usize] = IDLE;
         let Some(last) = self.heap.pop() else { return };
         if place == self.heap.len() {
             return;
         }
-        if place > 0 && last.before(&self.heap[(place - 1) / ARITY]) {
+        if place > 0 && last < self.heap[(place - 1) / ARITY] {
             self.sift_up(place, last);
         } else {
             self.sift_down(place, last);
@@ -134,13 +159,13 @@ impl<T: Copy> Queue<T> {
 
     fn put(&mut self, place: usize, node: Node) {
         self.heap[place] = node;
-        self.places[node.timer as usize] = u32::try_from(place).unwrap_or(IDLE);
+        self.places[node.timer()] = u32::try_from(place).unwrap_or(IDLE);
     }
 
     fn sift_up(&mut self, mut place: usize, node: Node) {
         while place > 0 {
             let parent = (place - 1) / ARITY;
-            if !node.before(&self.heap[parent]) {
+            if node >= self.heap[parent] {
                 break;
             }
             self.put(place, self.heap[parent]);
@@ -150,20 +175,23 @@ impl<T: Copy> Queue<T> {
     }
 
     fn sift_down(&mut self, mut place: usize, node: Node) {
-        loop {
-            let first = place * ARITY + 1;
-            let children = first..(first + ARITY).min(self.heap.len());
-            let Some(least) = children.reduce(|a, b| if self.heap[b].before(&self.heap[a]) { b } else { a })
-            else {
-                break;
-            };
-            if !self.heap[least].before(&node) {
-                break;
-            }
-            self.put(place, self.heap[least]);
-            place = least;
+        while let Some((least, child)) = self.least_child(place).filter(|(least, _)| *least < node) {
+            self.put(place, least);
+            place = child;
         }
         self.put(place, node);
+    }
+
+    /// The first of the children of a node, and its place.
+    fn least_child(&self, place: usize) -> Option<(Node, usize)> {
+        let first = place * ARITY + 1;
+        let less = |a: (Node, usize), b: (Node, usize)| if b.0 < a.0 { b } else { a };
+        let children = self.heap.get(first..)?;
+        if let Some([a, b, c, d]) = children.first_chunk() {
+            let (ab, cd) = (less((*a, first), (*b, first + 1)), less((*c, first + 2), (*d, first + 3)));
+            return Some(less(ab, cd));
+        }
+        children.iter().copied().zip(first..).reduce(less)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::guest::nanos;
 use crate::machine::Fault;
-use crate::program::Waits;
 use crate::queue::Nanos;
 use crate::world::{BuildError, Measured, SimError, World, build, tracer};
 use frontdesk_scenario::{
@@ -10,6 +9,9 @@ use frontdesk_scenario::{
     checks, cpu_shares, summarise, wanting_vms,
 };
 use indexmap::IndexMap;
+
+/// Tasks of a deadlock that are named.
+const MOST_STUCK: usize = 8;
 
 /// One run of one arm.
 #[derive(Clone, Debug, Default)]
@@ -44,9 +46,10 @@ pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool)
     let from = nanos(scenario.warmup);
     let to = from.saturating_add(nanos(scenario.duration));
     machine.run_until(&mut world, from).map_err(fault)?;
+    deadlock(scenario, &world, name, repeat)?;
     world.begin(&mut machine, trace.then(|| tracer(scenario, arm, from)));
     machine.run_until(&mut world, to).map_err(fault)?;
-    deadlock(scenario, &world, name, repeat, to)?;
+    deadlock(scenario, &world, name, repeat)?;
     let (measured, tracer) = world.finish(&machine);
     let mut run = result(scenario, name, &measured);
     run.timeline = tracer.map(|tracer| tracer.finish(to, name, repeat));
@@ -101,27 +104,40 @@ fn failed(scenario: &Scenario, arm: &Arm, name: &str, repeat: u32, error: BuildE
 }
 
 /// Tasks that will never go on are an error: the scenario does not do what it says.
-fn deadlock(scenario: &Scenario, world: &World, name: &str, repeat: u32, at: Nanos) -> Result<(), SimError> {
-    let stuck = world.deadlocked();
-    if stuck.is_empty() {
-        return Ok(());
-    }
+fn deadlock(scenario: &Scenario, world: &World, name: &str, repeat: u32) -> Result<(), SimError> {
+    let stuck: Vec<_> = world.deadlocked().collect();
+    let Some(at) = stuck.iter().map(|(_, stuck)| stuck.since).max() else { return Ok(()) };
     let names = scenario.vm_names();
-    let workload = |vm: usize, workload: usize| {
-        let entries =
-            scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
-        let entry = entries.into_iter().nth(vm);
-        entry.and_then(|entry| entry.workloads.get(workload)).map_or("?", |workload| workload.name.as_str())
+    let entries: Vec<_> =
+        scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count))).collect();
+    let called = |vm: usize, task: usize| match &world.guest(vm).tasks[task].name {
+        Some(name) => name.to_string(),
+        None => format!("task {task}"),
     };
-    let tasks = stuck.iter().take(8).map(|(vm, number, waits)| {
-        let Waits::Messages { channel } = waits else { return String::new() };
-        format!("a task of {}/{} waits for messages in channel {channel}", names[*vm], workload(*vm, *number))
+    let tasks = stuck.iter().take(MOST_STUCK).map(|(vm, stuck)| {
+        let guest = world.guest(*vm);
+        let task = called(*vm, stuck.task);
+        let workload =
+            entries.get(*vm).and_then(|entry| entry.workloads.get(guest.tasks[stuck.task].workload));
+        let workload = workload.map_or("?", |workload| workload.name.as_str());
+        let channel = match &guest.channels[stuck.channel].name {
+            Some(name) => name.to_string(),
+            None => format!("messages in channel {}", stuck.channel),
+        };
+        let by: Vec<_> = stuck.by.iter().take(MOST_STUCK).map(|by| called(*vm, *by)).collect();
+        let by = if by.is_empty() {
+            "nobody gives".to_owned()
+        } else {
+            format!("only {} could give", by.join(" or "))
+        };
+        let (vm, since) = (&names[*vm], seconds(stuck.since));
+        format!("{task} of {vm}/{workload} waits for {channel} since {since} s, which {by}")
     });
-    let mut tasks = tasks.collect::<Vec<_>>().join(", ");
-    if stuck.len() > 8 {
-        tasks = format!("{tasks} and {} more", stuck.len() - 8);
+    let mut tasks = tasks.collect::<Vec<_>>().join("; ");
+    if stuck.len() > MOST_STUCK {
+        tasks = format!("{tasks}; and {} more", stuck.len() - MOST_STUCK);
     }
-    Err(SimError::Deadlock { arm: name.to_owned(), repeat, after_s: seconds(at), tasks })
+    Err(SimError::Deadlock { arm: name.to_owned(), repeat, at_s: seconds(at), tasks })
 }
 
 fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {

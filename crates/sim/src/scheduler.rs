@@ -346,6 +346,12 @@ pub trait HostScheduler: Send + std::fmt::Debug {
     /// Sets a group's share to this fraction of its weight, in permille (the engine's `Share`).
     fn share(&mut self, host: &mut Host, group: Group, permille: u16);
 
+    /// Whether boosted run time is charged like any other. Then the engine's ledger has nothing to take back, and its shares are not applied,
+    /// as the daemon does with a mechanism like that.
+    fn charges_boosts(&self) -> bool {
+        false
+    }
+
     /// Changes where an entity may run. A scheduler for which this never happens keeps what it was told at first.
     fn set_affinity(&mut self, _host: &mut Host, _entity: Entity, _affinity: PcpuSet) {}
 

@@ -24,35 +24,11 @@ const COLD_READS: u32 = 64;
 /// Senders and receivers in a group of `messages`.
 const HALF: u32 = 20;
 
-/// Whether the operations of a workload take a measured time.
-pub(crate) fn is_timed(kind: &WorkloadKind) -> bool {
-    matches!(kind, WorkloadKind::Messages { .. } | WorkloadKind::Program { repeat: true, .. })
-}
-
-/// Whether a workload waits for I/O and then computes next to nothing.
-fn is_io_bound(kind: &WorkloadKind) -> bool {
-    match kind {
-        WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => cost.is_zero(),
-        WorkloadKind::ReadFiles | WorkloadKind::Shift { .. } => true,
-        _ => false,
-    }
-}
-
 /// Whether the workloads of a VM tell each wake-up from I/O, as far as they do I/O, and some are I/O-bound.
 pub(crate) fn knows_wakes(arm: &Arm, vm: &Vm) -> bool {
     let running = || vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
-    let tells = |kind: &WorkloadKind| {
-        matches!(
-            kind,
-            WorkloadKind::Hog
-                | WorkloadKind::Echo { .. }
-                | WorkloadKind::ReadBurn { .. }
-                | WorkloadKind::ReadFiles
-                | WorkloadKind::Shift { .. }
-                | WorkloadKind::Churn
-        )
-    };
-    running().any(|workload| is_io_bound(&workload.kind)) && running().all(|workload| tells(&workload.kind))
+    running().any(|workload| workload.kind.is_io_bound())
+        && running().all(|workload| workload.kind.knows_its_wakes())
 }
 
 /// Adds the tasks of a workload to a guest.
@@ -68,7 +44,7 @@ pub(crate) fn add(
 ) -> Result<(), RtAppError> {
     let request = nanos(sim.guest.request);
     let cost = |cost| nanos(scenario.scaled_cost(cost));
-    let io_bound = is_io_bound(&workload.kind);
+    let io_bound = workload.kind.is_io_bound();
     let task = |guest: &mut Guest, program: &[Step]| guest.add_task(number, program, io_bound);
     match &workload.kind {
         WorkloadKind::Hog => {

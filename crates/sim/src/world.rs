@@ -17,10 +17,10 @@ pub(crate) use measure::{Measure, Measured};
 
 use crate::disk::Disk;
 use crate::feed::Feed;
-use crate::guest::{Effect, Guest, Interrupt};
+use crate::guest::{Effect, Guest, Interrupt, Stuck};
 use crate::machine::{Flow, Machine, Work};
 use crate::network::Client;
-use crate::program::{Packet, Waits};
+use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Pcpu};
 use crate::trace::Tracer;
@@ -64,6 +64,8 @@ enum Source {
     Decision,
     /// The degrees of belief are noted.
     Sample,
+    /// It is looked for tasks that wait for each other.
+    Watch,
 }
 
 #[derive(Debug)]
@@ -106,10 +108,13 @@ pub(crate) struct World {
     /// Taken out of guests to be gone through.
     effects: Vec<Effect>,
     sample: Timer,
+    watch: Timer,
 }
 
 /// Degrees of belief are noted this often.
 const SAMPLE: Nanos = 100_000_000;
+/// Tasks that wait for each other are looked for this often.
+const WATCH: Nanos = 1_000_000_000;
 
 impl World {
     /// Begins to measure: what was before does not count. `trace`: what happens is written down from now on.
@@ -126,13 +131,16 @@ impl World {
         (self.measure.finish(machine), self.trace)
     }
 
-    /// The tasks of all VMs that will never go on: VM, workload, and what they wait for.
-    pub(crate) fn deadlocked(&self) -> Vec<(usize, usize, Waits)> {
-        let stuck = self.vms.iter().enumerate().flat_map(|(vm, state)| {
-            let stuck = state.guest.deadlocked().into_iter();
-            stuck.map(move |(task, waits)| (vm, state.guest.tasks[task].workload, waits))
-        });
-        stuck.collect()
+    /// The tasks that will never go on, with their VM.
+    pub(crate) fn deadlocked(&self) -> impl Iterator<Item = (usize, Stuck)> {
+        let guests =
+            self.vms.iter().map(|vm| &vm.guest).enumerate().filter(|(_, guest)| guest.can_deadlock());
+        guests.flat_map(|(vm, guest)| guest.deadlocked().into_iter().map(move |stuck| (vm, stuck)))
+    }
+
+    /// The guest of a VM.
+    pub(crate) fn guest(&self, vm: usize) -> &Guest {
+        &self.vms[vm].guest
     }
 
     fn tell(&mut self, machine: &mut Machine, vm: usize, kind: EventKind) {
@@ -308,6 +316,12 @@ impl Work for World {
             Source::Gpu => self.gpu_done(machine),
             Source::Engine => self.feed.deadline(machine, &mut self.measure, self.trace.as_mut()),
             Source::Decision => self.feed.decided(machine, &mut self.measure, self.trace.as_mut()),
+            Source::Watch => {
+                if self.deadlocked().next().is_some() {
+                    return machine.halt();
+                }
+                machine.arm(self.watch, now.saturating_add(WATCH));
+            }
             Source::Sample => {
                 if let Some(trace) = &mut self.trace {
                     self.feed.sample(now, trace);

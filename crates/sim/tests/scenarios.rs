@@ -67,3 +67,23 @@ fn a_reservation_that_makes_no_sense_is_refused_with_its_name() {
     let (_, error) = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap_err();
     assert!(error.to_string().contains("sim.reservations.mixed"), "{error}");
 }
+
+#[test]
+fn a_reservation_of_an_arm_is_kept_by_the_engines_dispatcher() {
+    let scenario = load("vsched/beside.toml", &["duration=10s", "warmup=1s", "repeats=1"]);
+    let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+    let arms = &simulated[0].outcome.arms;
+    let p99 = |arm: &str| arms[arm].response_ms["interactive"].p99;
+    // 1 ms in every 5 ms: an answer waits for the next period at most, beside VMs that compute.
+    assert!(p99("reserved") < 11.0, "{}", p99("reserved"));
+    assert!(p99("reserved") < p99("stock"), "{} {}", p99("reserved"), p99("stock"));
+}
+
+#[test]
+fn an_arm_that_observes_counts_no_boosts() {
+    let scenario = load("echo-mixed.toml", &["duration=10s", "repeats=1"]);
+    let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+    let arms = &simulated[0].outcome.arms;
+    assert_eq!(arms["observe"].boosts, 0);
+    assert!(arms["frontdesk"].boosts > 0);
+}

@@ -3,7 +3,6 @@
 use super::{Lab, LabError};
 use crate::clock::HostClock;
 use crate::replay::{Shift, Truth};
-use crate::workload::{is_io_bound, knows_its_wakes};
 use frontdesk_engine::Time;
 use frontdesk_lab_guest as guest;
 use frontdesk_scenario::{Rate, Unit};
@@ -108,8 +107,8 @@ impl Lab<'_> {
         for entry in &self.scenario.vms {
             let run: Vec<_> = entry.workloads.iter().filter(|workload| !arm.stops(entry, workload)).collect();
             let io_bound: Vec<&str> =
-                run.iter().filter(|of| is_io_bound(&of.kind)).map(|of| of.name.as_str()).collect();
-            if io_bound.is_empty() || !run.iter().all(|workload| knows_its_wakes(&workload.kind)) {
+                run.iter().filter(|of| of.kind.is_io_bound()).map(|of| of.name.as_str()).collect();
+            if io_bound.is_empty() || !run.iter().all(|workload| workload.kind.knows_its_wakes()) {
                 continue;
             }
             for vm in entry.names() {

@@ -94,8 +94,33 @@ pub enum Storm {
 }
 
 impl WorkloadKind {
+    /// Whether it waits for I/O and then computes next to nothing.
+    #[must_use]
+    pub fn is_io_bound(&self) -> bool {
+        match self {
+            WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => cost.is_zero(),
+            WorkloadKind::ReadFiles | WorkloadKind::Shift { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it tells each time it wakes from I/O, or does none.
+    #[must_use]
+    pub fn knows_its_wakes(&self) -> bool {
+        matches!(
+            self,
+            WorkloadKind::Hog
+                | WorkloadKind::Echo { .. }
+                | WorkloadKind::ReadBurn { .. }
+                | WorkloadKind::ReadFiles
+                | WorkloadKind::Shift { .. }
+                | WorkloadKind::Churn
+        )
+    }
+
     /// Whether it has operations that take a measured time.
-    pub(crate) fn is_timed(&self) -> bool {
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
         matches!(self, WorkloadKind::Messages { .. } | WorkloadKind::Program { repeat: true, .. })
     }
 

@@ -96,9 +96,9 @@ fn checks_are_of_what_is_measured() {
     vm.net.tracked=false
         everything.toml:153: checks.compare.7.measure = "follow": allowed is only beside a workload with run = "shift" in a tracked VM
     checks.compare.8.of.arms=stock
-        checks.compare.wasted boosts.of.arms: unknown field `arms`, expected one of `arm`, `vm`, `workload`
+        checks.compare.wasted boosts.of.arms: unknown field `arms`, expected one of `arm`, `vm`, `workload` (did you mean `arm`?)
     checks.compare.8.measure=waste
-        checks.compare.wasted boosts.measure: unknown variant `waste`, expected one of `mean`, `p50`, `p95`, `p99`, `rate`, `time`, `pbhr`, `follow`, `wasted`
+        checks.compare.wasted boosts.measure: unknown variant `waste`, expected one of `mean`, `p50`, `p95`, `p99`, `rate`, `time`, `pbhr`, `follow`, `wasted` (did you mean `wasted` or `rate`?)
     checks.gain.0.of.arm=idle
         checks.gain.0.of.arm = "idle": allowed is one of stock, frontdesk, pb-1-4, watch
     checks.gain.0.of.vm=net

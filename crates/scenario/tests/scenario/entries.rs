@@ -48,7 +48,7 @@ fn entries_have_the_keys_of_their_kind() {
     vm.disk.workloads.burn.tasks=40
         vm.disk.workloads.burn: a workload with run = "read-burn" has `name`, `run` and `cost` only, not `tasks`
     vm.disk.workloads.chat.rounds2=1
-        vm.disk.workloads.chat.rounds2: unknown field `rounds2`, expected one of `name`, `run`, `protocol`, `port`, `cost`, `period`, `tasks`, `rounds`, `command`, `repeat`, `cold`, `file`, `of`
+        vm.disk.workloads.chat.rounds2: unknown field `rounds2`, expected one of `name`, `run`, `protocol`, `port`, `cost`, `period`, `tasks`, `rounds`, `command`, `repeat`, `cold`, `file`, `of` (did you mean `rounds` or `run`?)
     vm.disk.workloads.churn.rounds=1
         vm.disk.workloads.churn: a workload with run = "churn" has `name` and `run` only, not `rounds`
     vm.desk.workloads.build.protocol=tcp

@@ -18,10 +18,10 @@ fn errors_of_syntax_point_to_the_line() {
 
 #[test]
 fn errors_of_keys_name_what_exists() {
-    insta::assert_snapshot!(edited("count = 5", "cuont = 5"), @"echo-mixed.toml:45: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads`");
+    insta::assert_snapshot!(edited("count = 5", "cuont = 5"), @"echo-mixed.toml:45: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads` (did you mean `count`?)");
     insta::assert_snapshot!(edited("repeats = 3\n", ""), @"echo-mixed.toml:1: missing field `repeats`");
-    insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @"echo-mixed.toml:38: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `name`, `run`, `protocol`, `port`, `cost`, `period`, `tasks`, `rounds`, `command`, `repeat`, `cold`, `file`, `of`");
-    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:39: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `churn`, `program`, `rt-app`, `storm`");
+    insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @"echo-mixed.toml:38: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `name`, `run`, `protocol`, `port`, `cost`, `period`, `tasks`, `rounds`, `command`, `repeat`, `cold`, `file`, `of` (did you mean `port` or `protocol` or `period`?)");
+    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:39: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `churn`, `program`, `rt-app`, `storm` (did you mean `hog`?)");
     insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hog\", port = 7 }"), @r#"echo-mixed.toml:39: vm.mixed.workloads.hog: a workload with run = "hog" has `name` and `run` only, not `port`"#);
     insta::assert_snapshot!(edited("protocol = \"tcp\", port", "port"), @r#"echo-mixed.toml:38: vm.mixed.workloads.echo: a workload with run = "echo" needs `protocol` and `port`"#);
     insta::assert_snapshot!(edited("protocol = \"tcp\"\n", "protocol = \"sctp\"\n"), @"echo-mixed.toml:51: load.0.protocol: unknown variant `sctp`, expected `tcp` or `udp`");
@@ -48,11 +48,11 @@ fn errors_of_types_say_what_is_expected() {
 #[test]
 fn assignments_that_lead_nowhere() {
     insta::assert_snapshot!(refused(&["repeats"]), @"echo-mixed.toml: --set repeats: not of the form KEY=VALUE, as in vm.cpu.count=8");
-    insta::assert_snapshot!(refused(&["vm.cpu.cuont=5"]), @"echo-mixed.toml:43 with --set vm.cpu.cuont=5: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads`");
-    insta::assert_snapshot!(refused(&["polcy.tavs.pb_ratio=0.25"]), @"echo-mixed.toml:1 with --set polcy.tavs.pb_ratio=0.25: polcy: unknown field `polcy`, expected one of `name`, `description`, `repeats`, `duration`, `warmup`, `think_scale`, `cost_scale`, `guest`, `host`, `vm`, `load`, `arms`, `policy`, `sim`, `checks`");
-    insta::assert_snapshot!(refused(&["vm.gpu.count=5"]), @r#"echo-mixed.toml: --set vm.gpu.count=5: there is no "gpu" in vm: allowed is one of mixed, cpu"#);
+    insta::assert_snapshot!(refused(&["vm.cpu.cuont=5"]), @"echo-mixed.toml:43 with --set vm.cpu.cuont=5: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads` (did you mean `count`?)");
+    insta::assert_snapshot!(refused(&["polcy.tavs.pb_ratio=0.25"]), @"echo-mixed.toml:1 with --set polcy.tavs.pb_ratio=0.25: polcy: unknown field `polcy`, expected one of `name`, `description`, `repeats`, `duration`, `warmup`, `think_scale`, `cost_scale`, `guest`, `host`, `vm`, `load`, `arms`, `policy`, `sim`, `checks` (did you mean `policy`?)");
+    insta::assert_snapshot!(refused(&["vm.gpu.count=5"]), @r#"echo-mixed.toml: --set vm.gpu.count=5: there is no "gpu" in vm: allowed is one of mixed, cpu (did you mean `cpu`?)"#);
     insta::assert_snapshot!(refused(&["load.1.port=5"]), @r#"echo-mixed.toml: --set load.1.port=5: there is no "1" in load: allowed is one of 0"#);
-    insta::assert_snapshot!(refused(&["arms.frontdsk.daemon=off"]), @r#"echo-mixed.toml: --set arms.frontdsk.daemon=off: there is no "frontdsk" in arms: allowed is one of stock, observe, frontdesk, io-only"#);
+    insta::assert_snapshot!(refused(&["arms.frontdsk.daemon=off"]), @r#"echo-mixed.toml: --set arms.frontdsk.daemon=off: there is no "frontdsk" in arms: allowed is one of stock, observe, frontdesk, io-only (did you mean `frontdesk`?)"#);
     insta::assert_snapshot!(refused(&["repeats.of=5"]), @r#"echo-mixed.toml: --set repeats.of=5: there is no "of" in repeats: a value of type integer has nothing inside"#);
     insta::assert_snapshot!(refused(&["vm..count=5"]), @r#"echo-mixed.toml: --set vm..count=5: there is no "" in vm: allowed is one of mixed, cpu"#);
 }
@@ -77,7 +77,7 @@ fn errors_of_values_name_what_is_allowed() {
     insta::assert_snapshot!(edited("[arms.io-only]", "[arms.idle]"), @r#"echo-mixed.toml:78: checks.compare.0.over.arm = "io-only": allowed is one of stock, observe, frontdesk, idle"#);
     insta::assert_snapshot!(edited("at_most = 1.15", ""), @"echo-mixed.toml:74: checks.compare.0.at_most = nothing: allowed is a bar here or in at_least, not both");
     insta::assert_snapshot!(refused(&["checks.compare.1.of.vm=cpu"]), @r#"echo-mixed.toml:85 with --set checks.compare.1.of.vm=cpu: checks.compare.1.of.vm = "cpu": allowed is one of mixed"#);
-    insta::assert_snapshot!(refused(&["checks.compare.1.measure=median"]), @"echo-mixed.toml:84 with --set checks.compare.1.measure=median: checks.compare.mean response, stock / frontdesk.measure: unknown variant `median`, expected one of `mean`, `p50`, `p95`, `p99`, `rate`, `time`, `pbhr`, `follow`, `wasted`");
+    insta::assert_snapshot!(refused(&["checks.compare.1.measure=median"]), @"echo-mixed.toml:84 with --set checks.compare.1.measure=median: checks.compare.mean response, stock / frontdesk.measure: unknown variant `median`, expected one of `mean`, `p50`, `p95`, `p99`, `rate`, `time`, `pbhr`, `follow`, `wasted` (did you mean `mean`?)");
     insta::assert_snapshot!(edited("pbhr = 0.9", "pbhr = -1"), @"echo-mixed.toml:101: checks.pbhr = -1: allowed is a number, not below 0");
     insta::assert_snapshot!(edited("\"6.1-cloud\"", "\"latest\""), @r#"echo-mixed.toml:24: guest.kernel = "latest": allowed is a package series such as "6.1-cloud", or the path of a kernel image (with a `/`)"#);
     insta::assert_snapshot!(refused(&["guest.modules=/lib"]), @r#"echo-mixed.toml:22 with --set guest.modules=/lib: guest.modules = "/lib": allowed is the folder with the modules of a kernel given by path, and only beside one"#);
@@ -85,4 +85,23 @@ fn errors_of_values_name_what_is_allowed() {
     insta::assert_snapshot!(refused(&["policy.tavs.pb_ratio=2"]), @"echo-mixed.toml:1 with --set policy.tavs.pb_ratio=2: policy.tavs.pb_ratio = 2: allowed is 0 to 1");
     insta::assert_snapshot!(refused(&["load=[]"]), @"echo-mixed.toml:77: checks.compare.0.of.vm = all under load: allowed is none: there is none");
     insta::assert_snapshot!(refused(&["vm.mixed.workloads.echo.cost=11s"]), @"echo-mixed.toml:38 with --set vm.mixed.workloads.echo.cost=11s: vm.mixed.workloads.echo.cost = 11s: allowed is 0s to 10s");
+}
+
+#[test]
+fn a_modelled_machine_that_can_not_work_is_refused() {
+    let says = |set: &str, part: &str| {
+        let error = refused(&[set]);
+        assert!(error.contains(part), "{error} without {part}");
+    };
+    says("sim.pcpus=0", "sim.pcpus = 0: allowed is 1 to 128");
+    says("vm.mixed.weight=0", "vm.mixed.weight = 0: allowed is 2 to 262144");
+    says("sim.driver_weight=0", "sim.driver_weight = 0: allowed is 1 to 262144");
+    says("sim.costs.packet_in=9999999h", "sim.costs.packet_in = ");
+    says("load.0.think=[\"1h\", \"99999999h\"]", "load.0.think.1 = ");
+    says("duration=99999999h", "duration = ");
+    let reservation = "sim.reservations.mixed={ period = \"99999999h\", slice = \"1h\" }";
+    says(reservation, "sim.reservations.mixed.period = ");
+    let reservation = "sim.reservations.mixed={ period = \"1ms\", slice = \"2ms\" }";
+    says(reservation, "sim.reservations.mixed.slice = 2ms: allowed is 1us to 1ms");
+    says("sim.netwrk.latency=1ms", "did you mean `network`?");
 }

@@ -45,6 +45,7 @@ impl Guest {
             }
             if let Some(waits) = self.take(vcpu, task, step) {
                 self.tasks[task].state = State::Blocked(waits);
+                self.tasks[task].since = self.now;
                 self.cpus[vcpu].current = None;
                 return true;
             }

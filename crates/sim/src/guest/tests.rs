@@ -115,6 +115,12 @@ fn tasks_that_wait_for_each_other_are_found() {
     guest.add_task(0, &[wait(b), send(a)], false);
     guest.add_task(0, &[Step::Compute(NEVER)], false);
     run(&mut guest, 0, 0, MS);
-    let expected = [(0, Waits::Messages { channel: a }), (1, Waits::Messages { channel: b })];
-    assert_eq!(guest.deadlocked(), expected);
+    let stuck = |task, channel, by| Stuck { task, channel, since: 0, by: vec![by] };
+    let first = guest.deadlocked();
+    assert_eq!(
+        first.iter().map(|one| Stuck { since: 0, ..one.clone() }).collect::<Vec<_>>(),
+        [stuck(0, a, 1), stuck(1, b, 0)]
+    );
+    // The second one began to wait after the first one.
+    assert!(first[0].since < first[1].since && first[1].since < MS, "{first:?}");
 }

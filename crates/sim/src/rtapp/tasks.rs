@@ -11,8 +11,8 @@ use indexmap::IndexSet;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) tasks: Vec<Planned>,
-    /// Channels that the programs use, and the messages in each at first: a mutex has one while it is free.
-    pub(crate) channels: Vec<u32>,
+    /// Channels that the programs use: what each is called, and the messages in it at first: a mutex has one while it is free.
+    pub(crate) channels: Vec<(String, u32)>,
     /// Timers that they use.
     pub(crate) timers: usize,
 }
@@ -20,6 +20,8 @@ pub(crate) struct Plan {
 /// A task, with channels and timers by their number in the plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Planned {
+    /// Its name in the file, and which of its instances it is.
+    pub(crate) name: String,
     pub(crate) program: Vec<Step>,
     pub(crate) class: Class,
     pub(crate) affinity: Affinity,
@@ -114,12 +116,13 @@ impl Plan {
         let timer = guest.timers.len();
         guest.timers.resize(timer + self.timers, None);
         let channels: Vec<usize> = self.channels.iter().map(|_| guest.add_channel()).collect();
-        for (channel, messages) in channels.iter().zip(&self.channels) {
-            guest.channels[*channel].messages = *messages;
+        for (channel, (name, messages)) in channels.iter().zip(&self.channels) {
+            let channel = &mut guest.channels[*channel];
+            (channel.name, channel.messages) = (Some(name.as_str().into()), *messages);
         }
         for task in &self.tasks {
             let program: Vec<Step> = task.program.iter().map(|step| step.moved(&channels, timer)).collect();
-            guest.add_task_of(workload, &program, task.class, task.affinity);
+            guest.add_task_of(workload, &task.name, &program, task.class, task.affinity);
         }
     }
 }
@@ -203,7 +206,7 @@ impl Maker {
             let endless = if rounds == FOR_EVER { FOR_EVER } else { rounds - 1 };
             program.extend([Step::Repeat { from: first, times: endless }, Step::End]);
             self.steps += program.len();
-            self.plan.tasks.push(Planned { program, class, affinity });
+            self.plan.tasks.push(Planned { name: owner, program, class, affinity });
             if self.plan.tasks.len() > MOST_TASKS || self.steps > MOST_STEPS {
                 let most =
                     format!("the file has more than {MOST_TASKS} tasks or {MOST_STEPS} steps up to here");
@@ -337,7 +340,12 @@ impl Maker {
     fn channel(&mut self, kind: Use, name: &str) -> usize {
         let (channel, new) = self.names.insert_full((kind, name.to_owned()));
         if new {
-            self.plan.channels.push(u32::from(kind == Use::Mutex));
+            let what = match kind {
+                Use::Mutex => "mutex",
+                Use::Condition => "condition",
+                Use::Suspended => "resumption of",
+            };
+            self.plan.channels.push((format!("{what} {name}"), u32::from(kind == Use::Mutex)));
         }
         channel
     }

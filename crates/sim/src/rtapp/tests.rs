@@ -81,7 +81,7 @@ fn waiting_frees_the_mutex_and_takes_it_again() {
     } }"#;
     let plan = plan(text);
     // A mutex is free at first; a condition has nothing.
-    assert_eq!(plan.channels, [1, 0]);
+    assert_eq!(plan.channels, [("mutex m".to_owned(), 1), ("condition c".to_owned(), 0)]);
     let lock = Step::Wait { channel: 0, messages: 1 };
     let unlock = Step::Send { channel: 0, messages: 1 };
     let wait = Step::WaitSignal { channel: 1, mutex: Some(0) };
@@ -160,14 +160,18 @@ fn scenario(folder: &Path, vcpus: u16) -> Scenario {
     Scenario::parse(&text, &folder.join("x.toml"), &Overrides::default()).unwrap()
 }
 
-/// CPU time in milliseconds and rounds per second of a file's tasks in two seconds.
-fn measured(name: &str, vcpus: u16, file: &str) -> (f64, f64) {
+fn outcome(name: &str, vcpus: u16, file: &str) -> Result<crate::Run, crate::SimError> {
     let folder = std::env::temp_dir().join(format!("frontdesk-rtapp-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("x.json"), file).unwrap();
     let run = crate::run(&scenario(&folder, vcpus), "stock", 1, 1, false);
     std::fs::remove_dir_all(&folder).unwrap();
-    let repeat = run.unwrap().repeat;
+    run
+}
+
+/// CPU time in milliseconds and rounds per second of a file's tasks in two seconds.
+fn measured(name: &str, vcpus: u16, file: &str) -> (f64, f64) {
+    let repeat = outcome(name, vcpus, file).unwrap().repeat;
     (repeat.cpu_ms["a"], repeat.rates["a/tasks"].per_s)
 }
 
@@ -210,4 +214,29 @@ fn real_time_tasks_run_before_fair_ones() {
     let (_, alone) = measured("fifo", 1, file);
     // Only the first, which never waits, does any rounds.
     assert!((930.0..=1_000.0).contains(&alone), "{alone}");
+}
+
+#[test]
+fn a_cycle_of_waits_is_reported_when_it_closes_with_who_waits_for_what() {
+    // Both take one mutex and want the other's; a third task goes on for ever.
+    let file = r#"{ "tasks": {
+        "left": { "lock": "a", "sleep": 10000, "lock": "b", "unlock": "b", "unlock": "a" },
+        "right": { "lock": "b", "sleep": 10000, "lock": "a", "unlock": "a", "unlock": "b" },
+        "busy": { "run": 1000 }
+    } }"#;
+    let error = outcome("cycle", 1, file).unwrap_err();
+    let crate::SimError::Deadlock { at_s, ref tasks, .. } = error else { panic!("{error}") };
+    assert!(at_s < 0.2, "within 100 ms the VM is on, and then it takes 10 ms: {at_s}");
+    let says = |part: &str| assert!(tasks.contains(part), "{tasks} without {part}");
+    says("left/0 of a/tasks waits for mutex b since 0.");
+    says("right/0 of a/tasks waits for mutex a since 0.");
+    says("which only right/0 could give");
+}
+
+#[test]
+fn a_task_that_nobody_resumes_is_reported() {
+    let file = r#"{ "tasks": { "t": { "run": 100, "suspend": "t" } } }"#;
+    let error = outcome("forgotten", 1, file).unwrap_err().to_string();
+    assert!(error.contains("t/0 of a/tasks waits for resumption of t since 0."), "{error}");
+    assert!(error.contains("which nobody gives"), "{error}");
 }

@@ -70,8 +70,6 @@ struct PcpuState {
     running: Option<Entity>,
     /// Runnable fair entities.
     members: Vec<Entity>,
-    /// Real-time entities that wait.
-    realtime: Waiting,
     tick: Timer,
     /// Cells without entities whose load was not forgotten yet.
     fading: Vec<usize>,
@@ -94,6 +92,7 @@ struct GroupFair<D> {
     /// Those of each group side by side.
     cells: Vec<Cell>,
     pcpus: Vec<PcpuState>,
+    realtime: Waiting,
 }
 
 impl<D: Discipline> GroupFair<D> {
@@ -107,6 +106,7 @@ impl<D: Discipline> GroupFair<D> {
             nodes: Vec::new(),
             cells: Vec::new(),
             pcpus: Vec::new(),
+            realtime: Waiting::default(),
         }
     }
 
@@ -119,7 +119,7 @@ impl<D: Discipline> GroupFair<D> {
     /// Whether nothing runs on a physical CPU, or is about to.
     fn is_idle(&self, host: &Host, pcpu: Pcpu) -> bool {
         let state = &self.pcpus[pcpu.index()];
-        host.current(pcpu).is_none() && state.members.is_empty() && state.realtime.is_empty()
+        host.current(pcpu).is_none() && state.members.is_empty() && self.realtime.len(pcpu) == 0
     }
 
     /// Where an entity that wakes is to run: where it was, or where nothing runs.
@@ -129,7 +129,7 @@ impl<D: Discipline> GroupFair<D> {
         let least = || {
             let load = |pcpu: &Pcpu| {
                 let state = &self.pcpus[pcpu.index()];
-                state.members.len() + state.realtime.len() + usize::from(host.current(*pcpu).is_some())
+                state.members.len() + self.realtime.len(*pcpu) + usize::from(host.current(*pcpu).is_some())
             };
             allowed().min_by_key(load).unwrap_or(Pcpu(0))
         };
@@ -137,9 +137,9 @@ impl<D: Discipline> GroupFair<D> {
         if self.is_idle(host, home) {
             return home;
         }
-        let idle = |pcpu: &Pcpu| self.is_idle(host, *pcpu);
-        let after = allowed().filter(|pcpu| *pcpu > home).find(idle);
-        after.or_else(|| allowed().find(idle)).unwrap_or(home)
+        let idle = || host.idle().and(task.affinity).iter().filter(|pcpu| self.is_idle(host, *pcpu));
+        let after = idle().find(|pcpu| *pcpu > home);
+        after.or_else(|| idle().next()).unwrap_or(home)
     }
 
     /// Puts a runnable entity into the queues of its class at home, and lets it preempt.
@@ -147,7 +147,7 @@ impl<D: Discipline> GroupFair<D> {
         let task = &self.tasks[entity.index()];
         let Some(home) = task.home else { return };
         if task.priority > 0 {
-            self.pcpus[home.index()].realtime.push_back(entity, task.priority);
+            self.realtime.push_back(home, entity, task.priority);
         } else {
             self.enqueue(host, home, entity, placement);
         }
@@ -159,7 +159,7 @@ impl<D: Discipline> GroupFair<D> {
         let task = &self.tasks[entity.index()];
         let Some(home) = task.home else { return };
         if task.priority > 0 {
-            self.pcpus[home.index()].realtime.remove(entity);
+            self.realtime.remove(home, entity);
         } else {
             self.dequeue(host, home, entity, false);
         }
@@ -275,13 +275,13 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
                 queue: RunQueue::default(),
                 running: None,
                 members: Vec::new(),
-                realtime: Waiting::default(),
                 tick: host.add_timer(SchedulerTimer(u32::from(pcpu.0))),
                 fading: Vec::new(),
                 balance_at: 0,
                 failed: 0,
             });
         }
+        self.realtime = Waiting::on(self.pcpus.len());
         self.timing = Timing::of(self.pcpus.len().max(self.host_cpus));
         self.discipline.start(self.timing);
         self.cells = vec![Cell::default(); self.groups.len() * self.pcpus.len()];

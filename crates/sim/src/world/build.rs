@@ -1,7 +1,7 @@
 //! From a scenario to a world on a machine.
 
 use super::io::{Gpu, Sound};
-use super::{Measure, Role, Source, Vm, World, id};
+use super::{Measure, Role, Source, Vm, WATCH, World, id};
 use crate::credit::Credit;
 use crate::disk::Disk;
 use crate::feed::{Feed, Target};
@@ -38,14 +38,16 @@ pub enum SimError {
         concerned: String,
     },
     /// Tasks wait for each other.
-    #[error("arm {arm:?}, repeat {repeat}: after {after_s} s no task could go on any more: {tasks}")]
+    #[error(
+        "arm {arm:?}, repeat {repeat}: at {at_s} s tasks began to wait for each other, for ever: {tasks}"
+    )]
     Deadlock {
         /// The arm.
         arm: String,
         /// The repeat, from 1.
         repeat: u32,
-        /// When it was found.
-        after_s: f64,
+        /// When the last of them began to wait.
+        at_s: f64,
         /// The tasks and what they wait for.
         tasks: String,
     },
@@ -87,12 +89,15 @@ const STREAM_TICK: u64 = 4 << 32;
 /// Between two packets of a storm.
 const STORM_PAUSE: Nanos = 50_000;
 
-fn scheduler(scenario: &Scenario, sim: &Sim) -> Result<Box<dyn HostScheduler>, BuildError> {
+fn scheduler(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Box<dyn HostScheduler>, BuildError> {
+    if arm.daemon == Daemon::Act && !arm.reserve.is_empty() {
+        return Ok(edf(&reservations(scenario, arm, sim)?));
+    }
     Ok(match sim.scheduler {
         Scheduler::Credit => Box::new(Credit::new(&sim.credit)),
         Scheduler::Eevdf => eevdf_on(host_cpus(scenario, sim)),
         Scheduler::Cfs => cfs_on(host_cpus(scenario, sim)),
-        Scheduler::Edf => edf(&reservations(scenario, sim)?),
+        Scheduler::Edf => edf(&reservations(scenario, arm, sim)?),
     })
 }
 
@@ -104,19 +109,19 @@ fn host_cpus(scenario: &Scenario, sim: &Sim) -> usize {
     sim.host_cpus.or(sim.pcpus).map_or(named.len(), usize::from)
 }
 
-/// The reservations of the VMs' groups. A driver domain is the group before them.
-fn reservations(scenario: &Scenario, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
+/// The reservations of the VMs' groups: those of the arm, and else those of the machine. A driver domain is the group before them.
+fn reservations(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
     let first = u32::from(sim.io_path == IoPath::DriverDomain);
     let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
     let mut reservations = Vec::new();
     for (group, entry) in (first..).map(Group).zip(entries) {
-        let Some(asked) = sim.reservations.get(&entry.name) else { continue };
-        let reservation = Reservation {
-            period_ns: nanos(asked.period),
-            slice_ns: nanos(asked.slice),
-            hard: asked.hard,
-            phase_ns: None,
-        };
+        let of_arm = arm.reserve.get(&entry.name).filter(|_| arm.daemon == Daemon::Act);
+        let of_arm = of_arm.map(|asked| (asked.period, asked.slice, false));
+        let of_machine =
+            || sim.reservations.get(&entry.name).map(|asked| (asked.period, asked.slice, asked.hard));
+        let Some((period, slice, hard)) = of_arm.or_else(of_machine) else { continue };
+        let reservation =
+            Reservation { period_ns: nanos(period), slice_ns: nanos(slice), hard, phase_ns: None };
         reservation.validate().map_err(|error| BuildError::Reservation(entry.name.clone(), error))?;
         reservations.push((group, reservation));
     }
@@ -130,7 +135,7 @@ const DRIVER: &str = "driver domain";
 pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machine, World), BuildError> {
     let sim = scenario.sim_of(arm);
     let pcpus = sim.pcpus.unwrap_or_else(|| u16::try_from(scenario.host.vm_cpus.len()).unwrap_or(u16::MAX));
-    let mut machine = Machine::new(pcpus, scheduler(scenario, sim)?, nanos(sim.costs.switch));
+    let mut machine = Machine::new(pcpus, scheduler(scenario, arm, sim)?, nanos(sim.costs.switch));
     let everywhere = PcpuSet::first(pcpus);
     let mut sources = Vec::new();
     let mut timer = |machine: &mut Machine, source: Source| {
@@ -147,14 +152,14 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     let feed =
         Feed::new(engine, arm.daemon == Daemon::Act, nanos(sim.decision_latency), [decision, deadline]);
     let sample = timer(&mut machine, Source::Sample);
+    let watch = timer(&mut machine, Source::Watch);
     let gpu = Gpu::new(timer(&mut machine, Source::Gpu));
     let slots =
         (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, Source::Disk { slot })).collect();
     let vm_count = scenario.vm_names().len();
     let disk = Disk::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
     let timed = scenario.vms.iter().flat_map(|entry| {
-        let timed: Vec<bool> =
-            entry.workloads.iter().map(|workload| workload::is_timed(&workload.kind)).collect();
+        let timed: Vec<bool> = entry.workloads.iter().map(|workload| workload.kind.is_timed()).collect();
         std::iter::repeat_n(timed, usize::from(entry.count))
     });
     let mut world = World {
@@ -174,6 +179,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         trace: None,
         effects: Vec::new(),
         sample,
+        watch,
     };
     if sim.io_path == IoPath::DriverDomain {
         let spec = GroupSpec { driver: true, ..GroupSpec::of_weight(sim.driver_weight) };
@@ -251,6 +257,9 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         world.clients.push(client);
     }
     world.feed.introduce(targets);
+    if world.vms.iter().any(|vm| vm.guest.can_deadlock()) {
+        machine.arm(watch, WATCH);
+    }
     world.sources = sources;
     machine.start();
     Ok((machine, world))

@@ -53,7 +53,7 @@ impl<D: Discipline> GroupFair<D> {
         if self.waiting(host, pcpu) == 0 {
             return;
         }
-        let idle = host.pcpus().find(|other| {
+        let idle = host.idle().iter().find(|other| {
             self.is_idle(host, *other) && self.candidate(host, pcpu, *other, |_| true).is_some()
         });
         if let Some(idle) = idle {

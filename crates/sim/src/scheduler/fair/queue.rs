@@ -38,8 +38,14 @@ impl Node {
         if self.weight == ONE {
             return signed(time);
         }
-        let scaled = u128::from(time) * u128::from(ONE) / u128::from(self.weight.max(1));
-        i64::try_from(scaled).unwrap_or(i64::MAX)
+        let weight = self.weight.max(1);
+        match time.checked_mul(ONE) {
+            Some(product) => signed(product / weight),
+            None => {
+                let scaled = u128::from(time) * u128::from(ONE) / u128::from(weight);
+                i64::try_from(scaled).unwrap_or(i64::MAX)
+            }
+        }
     }
 
     /// A virtual time span for another weight.

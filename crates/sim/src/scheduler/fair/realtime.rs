@@ -4,33 +4,45 @@ use super::{Discipline, GroupFair, Placement};
 use crate::scheduler::{Entity, Host, Pcpu};
 use frontdesk_engine::Boost;
 
-/// Real-time entities that wait for a physical CPU: the highest priority first, and the first come of those.
+/// Real-time entities that wait, for each physical CPU: the highest priority first, and the first come of those.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Vec<(u8, Entity)>);
+pub(super) struct Waiting {
+    queues: Vec<Vec<(u8, Entity)>>,
+    /// How many wait anywhere.
+    count: usize,
+}
 
 impl Waiting {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(super) fn on(pcpus: usize) -> Waiting {
+        Waiting { queues: vec![Vec::new(); pcpus], count: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+    pub(super) fn len(&self, pcpu: Pcpu) -> usize {
+        self.queues[pcpu.index()].len()
     }
 
     /// Behind those of its priority.
-    pub(super) fn push_back(&mut self, entity: Entity, priority: u8) {
-        let place = self.0.partition_point(|(other, _)| *other >= priority);
-        self.0.insert(place, (priority, entity));
+    pub(super) fn push_back(&mut self, pcpu: Pcpu, entity: Entity, priority: u8) {
+        let queue = &mut self.queues[pcpu.index()];
+        let place = queue.partition_point(|(other, _)| *other >= priority);
+        queue.insert(place, (priority, entity));
+        self.count += 1;
     }
 
     /// Before those of its priority, as it was preempted.
-    fn push_front(&mut self, entity: Entity, priority: u8) {
-        let place = self.0.partition_point(|(other, _)| *other > priority);
-        self.0.insert(place, (priority, entity));
+    fn push_front(&mut self, pcpu: Pcpu, entity: Entity, priority: u8) {
+        let queue = &mut self.queues[pcpu.index()];
+        let place = queue.partition_point(|(other, _)| *other > priority);
+        queue.insert(place, (priority, entity));
+        self.count += 1;
     }
 
-    pub(super) fn remove(&mut self, entity: Entity) {
-        self.0.retain(|(_, other)| *other != entity);
+    pub(super) fn remove(&mut self, pcpu: Pcpu, entity: Entity) {
+        let queue = &mut self.queues[pcpu.index()];
+        if let Some(place) = queue.iter().position(|(_, other)| *other == entity) {
+            queue.remove(place);
+            self.count -= 1;
+        }
     }
 }
 
@@ -40,19 +52,18 @@ impl<D: Discipline> GroupFair<D> {
         let priority = |entity: Entity| self.tasks[entity.index()].priority;
         let here = |entity: &Entity| self.tasks[entity.index()].home == Some(pcpu);
         let current = host.current(pcpu).filter(|entity| priority(*entity) > 0 && here(entity));
-        let waiting = self.pcpus[pcpu.index()].realtime.0.first().copied();
+        let waiting = self.realtime.queues[pcpu.index()].first().copied();
         match (current, waiting) {
             (Some(current), Some((higher, first))) if higher > priority(current) => {
                 let own = priority(current);
-                let queue = &mut self.pcpus[pcpu.index()].realtime;
-                queue.remove(first);
-                queue.push_front(current, own);
+                self.realtime.remove(pcpu, first);
+                self.realtime.push_front(pcpu, current, own);
                 self.push(host, current);
                 Some(first)
             }
             (Some(current), _) => Some(current),
             (None, Some((_, first))) => {
-                self.pcpus[pcpu.index()].realtime.remove(first);
+                self.realtime.remove(pcpu, first);
                 Some(first)
             }
             (None, None) => self.pull_realtime(host, pcpu),
@@ -61,11 +72,15 @@ impl<D: Discipline> GroupFair<D> {
 
     /// Takes over a real-time entity that waits elsewhere.
     fn pull_realtime(&mut self, host: &Host, pcpu: Pcpu) -> Option<Entity> {
+        if self.realtime.count == 0 {
+            return None;
+        }
         let allowed = |(_, entity): &&(u8, Entity)| self.tasks[entity.index()].affinity.contains(pcpu);
-        let first = |from: &super::PcpuState| from.realtime.0.iter().find(allowed).copied();
-        let (_, entity) = self.pcpus.iter().filter_map(first).max_by_key(|(priority, _)| *priority)?;
+        let first = |queue: &Vec<(u8, Entity)>| queue.iter().find(allowed).copied();
+        let (_, entity) =
+            self.realtime.queues.iter().filter_map(first).max_by_key(|(priority, _)| *priority)?;
         if let Some(from) = self.tasks[entity.index()].home {
-            self.pcpus[from.index()].realtime.remove(entity);
+            self.realtime.remove(from, entity);
         }
         self.settle(host, entity, pcpu);
         Some(entity)
@@ -81,10 +96,10 @@ impl<D: Discipline> GroupFair<D> {
         }
         let free = |pcpu: &Pcpu| {
             task.affinity.contains(*pcpu)
-                && self.pcpus[pcpu.index()].realtime.is_empty()
+                && self.realtime.len(*pcpu) == 0
                 && host.current(*pcpu).is_none_or(|current| priority(current) == 0)
         };
-        let idle = host.pcpus().filter(free).find(|pcpu| self.is_idle(host, *pcpu));
+        let idle = host.idle().iter().filter(free).find(|pcpu| self.is_idle(host, *pcpu));
         if let Some(to) = idle.or_else(|| host.pcpus().find(free)) {
             self.migrate(host, entity, to);
         }
