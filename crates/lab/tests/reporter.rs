@@ -210,9 +210,10 @@ fn agrees_with_the_plugin(kernel: &str) {
             seen.len(),
             told.len()
         );
-        // On a quiet machine it is all but one or two. Where the guest gets little CPU, its reporter has less than it wants. Two orders of five
-        // tasks that have nothing to do with each other have some 60 % in common.
-        assert!(matched * 4 > seen.len() * 3, "{matched} of {}; {} told", seen.len(), told.len());
+        // On a quiet machine it is all but one or two of all. Where the guest gets little CPU, its reporter has less than it wants and tells of
+        // fewer, but what it tells is in order, and how many it tells is no matter of right and wrong.
+        assert!(matched * 10 > told.len() * 9, "{matched} of {} told; {} seen", told.len(), seen.len());
+        assert!(told.len() * 3 > seen.len(), "{} told; {} seen", told.len(), seen.len());
     }
     println!("{:?}, held back by {:?}", both.source().stats(), both.source().hold());
     assert_eq!(both.source().stats().refused, 0);
