@@ -296,7 +296,10 @@ fn a_unit_has_its_slices_and_so_has_what_it_starts() {
     let unit = group.path().to_str().unwrap().to_owned();
     let compute = "while :; do :; done";
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("read _; ({compute}) & read _; ({compute}) & {compute}")]).process_group(0);
+    // They end by themselves, too, after a minute of CPU time: nobody else ends them if this test is killed.
+    command
+        .args(["-c", &format!("ulimit -t 60; read _; ({compute}) & read _; ({compute}) & {compute}")])
+        .process_group(0);
     let mut shell = Family(Process(command.stdin(Stdio::piped()).spawn().unwrap()));
     let (pid, mut input) = (shell.0.0.id(), shell.0.0.stdin.take().unwrap());
     group.add(pid).unwrap();

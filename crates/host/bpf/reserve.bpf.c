@@ -107,8 +107,9 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 }
 
 /*
- * After a switch, in the thread that runs now. Kernels may not tell of switches away from threads that they hide from tracing, as those of
- * sandboxes do for the agent of whoever runs the host: a member that takes the CPU from one of these is seen here. Since Linux 6.17.
+ * After a switch, in the thread that runs now. On one kernel (6.18, of a sandbox) neither this program's sister above nor perf heard of
+ * switches away from threads of process 1; why is not known. A member that takes the CPU from such a thread is seen here. Not all kernels
+ * have this place.
  */
 SEC("tp_btf/sched_exit_tp")
 int BPF_PROG(on_switched)

@@ -126,7 +126,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Begins to serve. The threads are of the calling thread's priority, so call it before that is made real-time.
+    /// Begins to serve. Threads that are not hasty are of the calling thread's priority, so call it before that is made real-time.
     ///
     /// # Errors
     /// The socket can't be made, or another daemon answers there.
