@@ -1,9 +1,12 @@
-//! Events per second of the engine on one core, with task-aware boosting on.
+//! Events per second of the engine on one core, with task-aware boosting on, and decisions per second about reservations.
 //!
 //! The stream is what a host with mixed VMs gives: each request is a packet, the emulator thread's run, the vCPU's,
 //! and the guest's task switches, beside the time slices of CPU-bound VMs.
 
 use divan::counter::ItemsCount;
+use frontdesk_engine::reservation::{
+    DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, TargetId,
+};
 use frontdesk_engine::{Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 
 fn main() {
@@ -51,4 +54,62 @@ fn events(bencher: divan::Bencher<'_, '_>, vms: u32) {
         }
         boosts
     });
+}
+
+/// Members that want to run always; on each CPU that one does which has the highest level.
+struct Members {
+    cpus: u16,
+    now: u64,
+    ran: Vec<u64>,
+    levels: Vec<u8>,
+}
+
+impl Members {
+    fn run_until(&mut self, at: u64) {
+        let passed = at.saturating_sub(self.now);
+        self.now += passed;
+        for cpu in 0..usize::from(self.cpus) {
+            let on_cpu = (cpu..self.ran.len()).step_by(self.cpus.into());
+            if let Some(first) = on_cpu.max_by_key(|index| self.levels[*index]) {
+                self.ran[first] += passed;
+            }
+        }
+    }
+}
+
+impl Meter for Members {
+    fn read(&self, member: Member) -> Reading {
+        let ran_ns = self.ran[member.target.0 as usize];
+        Reading { ran_ns, ready: true, woken: Time(0) }
+    }
+}
+
+/// A second of the dispatcher of reservations with periods of 10 ms and slices that take four fifths of each CPU: at so many ends of
+/// slices, two actions each. With what its user asks after each decision.
+#[divan::bench(args = [(2, 20), (16, 160)])]
+fn decisions(bencher: divan::Bencher<'_, '_>, (cpus, count): (u16, u16)) {
+    let slice_ns = 8_000_000 / u64::from(count / cpus);
+    let decide = || {
+        let none = || vec![0; count.into()];
+        let mut members = Members { cpus, now: 0, ran: none(), levels: vec![0; count.into()] };
+        let mut dispatcher = Dispatcher::new(0);
+        for index in 0..count {
+            let member = Member { target: TargetId(index.into()), index: 0 };
+            let reservation = Reservation { period_ns: 10_000_000, slice_ns, hard: false, phase_ns: Some(0) };
+            dispatcher.set(Time(0), member, index % cpus, reservation, &members);
+        }
+        let mut decided = 0u64;
+        while members.now < 1_000_000_000 {
+            while let Some(action) = dispatcher.poll_action() {
+                let level = if let DispatchKind::Run { level } = action.kind { level } else { 0 };
+                members.levels[action.member.target.0 as usize] = level;
+            }
+            divan::black_box(dispatcher.eligible().map(|eligible| eligible.late.0).sum::<u64>());
+            members.run_until(dispatcher.next_due().map_or(u64::MAX, |due| due.at.0));
+            dispatcher.decide(Time(members.now), 0, &members);
+            decided += 1;
+        }
+        decided
+    };
+    bencher.counter(ItemsCount::new(decide())).bench(decide);
 }

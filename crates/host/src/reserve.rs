@@ -10,6 +10,7 @@ mod deadline;
 mod enforce;
 mod held;
 mod keeper;
+mod margin;
 mod meter;
 mod pen;
 mod reserved;

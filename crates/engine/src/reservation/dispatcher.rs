@@ -11,6 +11,7 @@ use super::levels;
 use super::{Account, Member, Reservation};
 use crate::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 
 /// A decision that comes later than this after it was due comes after a standstill of the machine, in nanoseconds.
 const STANDSTILL: u64 = 500_000;
@@ -59,7 +60,14 @@ pub enum DispatchKind {
 
 impl DispatchKind {
     fn is_run(self) -> bool {
-        matches!(self, DispatchKind::Run { .. })
+        self.level().is_some()
+    }
+
+    fn level(self) -> Option<u8> {
+        match self {
+            DispatchKind::Run { level } => Some(level),
+            DispatchKind::Leftover | DispatchKind::Stop => None,
+        }
     }
 }
 
@@ -94,7 +102,15 @@ pub struct Dispatcher {
     wall_offset_ns: u64,
     /// When the latest decision was made.
     decided: Time,
+    /// When the next one is due, as far as that one knew.
+    due: Option<Due>,
+    /// Room for what is worked out at each decision.
+    queue: Vec<Queued>,
+    first: Vec<Option<(Time, Member, u64)>>,
 }
+
+/// A member in the queue of its CPU, and the level that it has.
+type Queued = (u16, Time, Member, Option<u8>);
 
 #[derive(Debug)]
 struct State {
@@ -169,13 +185,16 @@ impl Dispatcher {
             (state.cpu, state.reservation) = (cpu, reservation);
             state.begin(now, end);
             self.rank();
+            self.plan();
         }
     }
 
     /// Forgets a member. Whoever carries the decisions out puts it back as it was.
     pub fn remove(&mut self, member: Member) -> Option<Account> {
         self.actions.retain(|action| action.member != member);
-        self.members.remove(&member).map(|state| state.account)
+        let removed = self.members.remove(&member);
+        self.plan();
+        removed.map(|state| state.account)
     }
 
     /// Stops a member altogether, or lets it go on. Its periods pass as before; while it is stopped nothing is missed.
@@ -185,6 +204,7 @@ impl Dispatcher {
             state.paused = paused;
         }
         self.rank();
+        self.plan();
     }
 
     /// What a member got so far. What it uses since the latest decision is not in it yet.
@@ -197,23 +217,7 @@ impl Dispatcher {
     /// begins to run whose slice ends sooner, or one wakes up.
     #[must_use]
     pub fn next_due(&self) -> Option<Due> {
-        let boundary = self.members.values().map(|state| state.end).min()?;
-        let mut next = Due { at: boundary, slice_of: None };
-        let mut running: BTreeMap<u16, (Time, Member, u64)> = BTreeMap::new();
-        for (member, state) in
-            self.members.iter().filter(|(_, state)| state.is_eligible() && state.reading.ready)
-        {
-            let candidate = (state.deadline, *member, state.left);
-            let first = running.entry(state.cpu).or_insert(candidate);
-            *first = candidate.min(*first);
-        }
-        for (_, member, left) in running.into_values() {
-            let at = self.decided.plus(left);
-            if at < next.at {
-                next = Due { at, slice_of: Some(member) };
-            }
-        }
-        Some(next)
+        self.due
     }
 
     /// The members that have something left of their slices.
@@ -230,7 +234,7 @@ impl Dispatcher {
     /// Decides. What is due within `tolerance_ns` is taken as due now; a slice of which no more is left is used up.
     pub fn decide(&mut self, now: Time, tolerance_ns: u64, meter: &impl Meter) {
         let now = now.max(self.decided);
-        let standstill = self.next_due().is_some_and(|due| now.since(due.at) > STANDSTILL);
+        let standstill = self.due.is_some_and(|due| now.since(due.at) > STANDSTILL);
         self.decided = now;
         let mut changed = false;
         for (member, state) in &mut self.members {
@@ -249,6 +253,7 @@ impl Dispatcher {
         if changed {
             self.rank();
         }
+        self.plan();
     }
 
     /// What is to be done next. Who is to give up a CPU comes before who is to get it.
@@ -256,38 +261,70 @@ impl Dispatcher {
         self.actions.pop_front()
     }
 
+    /// Works out when the next decision is due.
+    fn plan(&mut self) {
+        self.first.clear();
+        self.due =
+            self.members.values().map(|state| Due { at: state.end, slice_of: None }).min_by_key(|due| due.at);
+        for (member, state) in &self.members {
+            if !state.is_eligible() || !state.reading.ready {
+                continue;
+            }
+            let (cpu, candidate) = (usize::from(state.cpu), (state.deadline, *member, state.left));
+            if self.first.len() <= cpu {
+                self.first.resize(cpu + 1, None);
+            }
+            let first = &mut self.first[cpu];
+            *first = Some(first.map_or(candidate, |first| first.min(candidate)));
+        }
+        for (_, member, left) in self.first.iter().flatten() {
+            let at = self.decided.plus(*left);
+            if self.due.is_some_and(|due| at < due.at) {
+                self.due = Some(Due { at, slice_of: Some(*member) });
+            }
+        }
+    }
+
     /// Tells whoever is to be scheduled in another way than before.
     fn rank(&mut self) {
-        let mut queues: BTreeMap<u16, Vec<(Time, Member)>> = BTreeMap::new();
-        let mut given_up = Vec::new();
+        let fetched = self.actions.is_empty();
+        let mut queue = mem::take(&mut self.queue);
+        queue.clear();
         for (member, state) in &mut self.members {
             if state.is_eligible() {
-                queues.entry(state.cpu).or_default().push((state.deadline, *member));
+                queue.push((state.cpu, state.deadline, *member, state.told.and_then(DispatchKind::level)));
                 continue;
             }
             let stop = state.paused || state.reservation.hard;
             let kind = if stop { DispatchKind::Stop } else { DispatchKind::Leftover };
             if state.told.replace(kind) != Some(kind) {
-                given_up.push(Dispatch { member: *member, cpu: state.cpu, kind });
+                self.actions.push_back(Dispatch { member: *member, cpu: state.cpu, kind });
             }
         }
-        self.actions.extend(given_up);
-        for (cpu, mut queue) in queues {
-            queue.sort_unstable();
-            let held = |(_, member): &(Time, Member)| match self.members.get(member)?.told? {
-                DispatchKind::Run { level } => Some(level),
-                DispatchKind::Leftover | DispatchKind::Stop => None,
-            };
-            let current: Vec<Option<u8>> = queue.iter().map(held).collect();
-            for ((_, member), level) in queue.iter().zip(levels::assign(&current)) {
-                let kind = DispatchKind::Run { level };
-                let state = self.members.get_mut(member);
-                if state.is_some_and(|state| state.told.replace(kind) != Some(kind)) {
-                    self.actions.push_back(Dispatch { member: *member, cpu, kind });
-                }
+        queue.sort_unstable();
+        queue.chunk_by(|a, b| a.0 == b.0).for_each(|queue| self.assign(queue));
+        self.queue = queue;
+        if !fetched {
+            self.supersede();
+        }
+    }
+
+    /// Gives levels to the members on one CPU, who are in order.
+    fn assign(&mut self, queue: &[Queued]) {
+        let level = |queued: &Queued| queued.3;
+        if queue.iter().all(|queued| level(queued).is_some())
+            && queue.is_sorted_by(|a, b| level(a) > level(b))
+        {
+            return;
+        }
+        let current: Vec<Option<u8>> = queue.iter().map(level).collect();
+        for ((cpu, _, member, _), level) in queue.iter().zip(levels::assign(&current)) {
+            let kind = DispatchKind::Run { level };
+            let state = self.members.get_mut(member);
+            if state.is_some_and(|state| state.told.replace(kind) != Some(kind)) {
+                self.actions.push_back(Dispatch { member: *member, cpu: *cpu, kind });
             }
         }
-        self.supersede();
     }
 
     /// Of what was not fetched yet, only the latest about each member is worth doing.
@@ -319,8 +356,14 @@ impl State {
 
     /// How long what is left of its slice takes at its rate.
     fn needs(&self) -> u64 {
-        let product = u128::from(self.left) * u128::from(self.reservation.period_ns);
-        u64::try_from(product.div_ceil(u128::from(self.reservation.slice_ns.max(1)))).unwrap_or(u64::MAX)
+        let (period, slice) = (self.reservation.period_ns, self.reservation.slice_ns.max(1));
+        match self.left.checked_mul(period) {
+            Some(product) => product.div_ceil(slice),
+            None => {
+                let product = u128::from(self.left) * u128::from(period);
+                u64::try_from(product.div_ceil(u128::from(slice))).unwrap_or(u64::MAX)
+            }
+        }
     }
 
     /// A wake-up after this time postpones its deadline.

@@ -5,6 +5,7 @@
 //! how much is learnt from each time.
 
 use super::enforce::Enforce;
+use super::margin::{Early, Elsewhere, LAG};
 use super::meter::{Ring, Slots};
 use super::user::Threads;
 use crate::daemon::monotonic;
@@ -29,8 +30,6 @@ const OWN: Attributes = Attributes {
 const ELSE: Attributes = Attributes::fifo(99);
 /// How often the wall clock is looked at, in nanoseconds.
 const ALIGN: u64 = 1_000_000_000;
-/// A member on another CPU stops sooner than this when it is told to, in nanoseconds, if nothing is wrong.
-const LAG: u64 = 150_000;
 /// What is left of a slice is not worth two switches if it is less, in nanoseconds.
 const GRAIN: u64 = 5_000;
 /// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
@@ -74,16 +73,25 @@ pub(super) struct Controller {
     pub(super) promise: Promise,
 }
 
+/// A member that has a reservation.
+struct Held {
+    slot: usize,
+    cpu: u16,
+    period_ns: u64,
+    hard: bool,
+    threads: Threads,
+}
+
 /// How readings are taken.
 struct Gauge<'a> {
     slots: &'a Slots,
-    of: &'a BTreeMap<Member, usize>,
+    members: &'a BTreeMap<Member, Held>,
     now: Time,
 }
 
 impl Meter for Gauge<'_> {
     fn read(&self, member: Member) -> Reading {
-        self.of.get(&member).map_or_else(Reading::default, |slot| self.slots.read(*slot, self.now))
+        self.members.get(&member).map_or_else(Reading::default, |held| self.slots.read(held.slot, self.now))
     }
 }
 
@@ -97,9 +105,8 @@ impl Controller {
             dispatcher: Dispatcher::new(wall_offset()),
             aligned: monotonic(),
             enforcer,
-            of: BTreeMap::new(),
-            periods: BTreeMap::new(),
-            threads: BTreeMap::new(),
+            members: BTreeMap::new(),
+            contenders: Vec::new(),
             troubles: BTreeMap::new(),
             early: Early::here(),
             soft: Elsewhere::soft(),
@@ -109,12 +116,14 @@ impl Controller {
         };
         let mut promised = 0;
         work.settle();
-        while take_commands(&mut work, &commands, &wake, &slots) {
+        loop {
             let due = work.tell(&slots);
             let alarm = due.map(|due| work.alarm(due));
             let now = monotonic();
-            if work.of.is_empty() != (promised == 0) || (promised > 0 && promised < now.0 + PROMISE - BACK) {
-                promised = if work.of.is_empty() { 0 } else { now.0 + PROMISE };
+            if work.members.is_empty() != (promised == 0)
+                || (promised > 0 && promised < now.0 + PROMISE - BACK)
+            {
+                promised = if work.members.is_empty() { 0 } else { now.0 + PROMISE };
                 promise.until(promised);
             }
             let timeout = alarm.map(|alarm| until(alarm.min(now.plus(BACK))));
@@ -128,7 +137,11 @@ impl Controller {
             }
             // What is due while we are busy says nothing of how late a timer is.
             work.learns = alarm.is_some_and(|alarm| alarm > now);
+            let told = !fds[0].revents().is_empty();
             work.decide(&slots, due.filter(|_| by_timer));
+            if told && !take_commands(&mut work, &commands, &wake, &slots) {
+                break;
+            }
         }
         promise.until(0);
     }
@@ -151,11 +164,9 @@ struct Work {
     /// When the wall clock was last looked at.
     aligned: Time,
     enforcer: Box<dyn Enforce>,
-    /// The slot of each member.
-    of: BTreeMap<Member, usize>,
-    /// The CPU, period and hardness of each member.
-    periods: BTreeMap<Member, (u16, u64, bool)>,
-    threads: BTreeMap<Member, Threads>,
+    members: BTreeMap<Member, Held>,
+    /// How many on each CPU have something left of their slices.
+    contenders: Vec<u32>,
     troubles: BTreeMap<Member, String>,
     /// For decisions about the CPU that we are on.
     early: Early,
@@ -193,19 +204,21 @@ impl Work {
         }
     }
 
-    /// Counts periods of a member on a CPU, or no more.
-    fn count(&mut self, member: Member, on: Option<(u16, u64, bool)>) {
+    /// Keeps a member as it is now, or no more; what it was before.
+    fn keep(&mut self, member: Member, now: Option<Held>) -> Option<Held> {
         const HOUR: u64 = 3_600_000_000_000;
-        if let Some((cpu, period, _)) = self.periods.remove(&member)
-            && let Some(rate) = self.cpus.get_mut(&cpu)
+        let before = self.members.remove(&member);
+        if let Some(held) = &before
+            && let Some(rate) = self.cpus.get_mut(&held.cpu)
         {
-            *rate = rate.saturating_sub(HOUR / period.max(1));
+            *rate = rate.saturating_sub(HOUR / held.period_ns.max(1));
         }
-        if let Some((cpu, period, hard)) = on {
-            self.periods.insert(member, (cpu, period, hard));
-            *self.cpus.entry(cpu).or_default() += HOUR / period.max(1);
+        if let Some(held) = now {
+            *self.cpus.entry(held.cpu).or_default() += HOUR / held.period_ns.max(1);
+            self.members.insert(member, held);
         }
         self.settle();
+        before
     }
 
     /// When the timer is to wake us for a decision.
@@ -219,7 +232,7 @@ impl Work {
     }
 
     fn is_hard(&self, member: Option<Member>) -> bool {
-        member.and_then(|member| self.periods.get(&member)).is_some_and(|(_, _, hard)| *hard)
+        member.and_then(|member| self.members.get(&member)).is_some_and(|held| held.hard)
     }
 
     fn elsewhere(&mut self, hard: bool) -> &mut Elsewhere {
@@ -229,46 +242,46 @@ impl Work {
     /// Whether the member, or if none any that may run, is on the CPU that we are on.
     fn is_here(&self, member: Option<Member>) -> bool {
         let own = rustix::thread::sched_getcpu();
-        let mut eligible =
-            self.dispatcher.eligible().filter(|eligible| member.is_none_or(|m| m == eligible.member));
-        eligible.any(|eligible| usize::from(eligible.cpu) == own)
+        match member {
+            Some(member) => self.members.get(&member).is_some_and(|held| usize::from(held.cpu) == own),
+            None => self.contenders.get(own).is_some_and(|count| *count > 0),
+        }
     }
 
     fn obey(&mut self, command: Command, slots: &Slots) {
         let now = monotonic();
         match command {
             Command::Set { member, cpu, slot, reservation, threads } => {
-                self.of.insert(member, slot);
-                self.threads.insert(member, threads.clone());
+                let Reservation { period_ns, hard, .. } = reservation;
+                self.keep(member, Some(Held { slot, cpu, period_ns, hard, threads: threads.clone() }));
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
-                self.count(member, Some((cpu, reservation.period_ns, reservation.hard)));
-                let gauge = Gauge { slots, of: &self.of, now };
+                let gauge = Gauge { slots, members: &self.members, now };
                 self.dispatcher.set(now, member, cpu, reservation, &gauge);
             }
             Command::Threads { member, threads } => {
-                self.threads.insert(member, threads.clone());
+                if let Some(held) = self.members.get_mut(&member) {
+                    held.threads = threads.clone();
+                }
                 let result = self.enforcer.hold(member, None, threads);
                 self.note(member, result);
             }
             Command::Pause { member, paused } => {
-                let gauge = Gauge { slots, of: &self.of, now };
+                let gauge = Gauge { slots, members: &self.members, now };
                 self.dispatcher.pause(now, member, paused, &gauge);
             }
             Command::Remove { member, done } => {
                 self.dispatcher.remove(member);
                 self.enforcer.forget(member);
-                self.threads.remove(&member);
                 self.troubles.remove(&member);
-                self.count(member, None);
-                if let Some(slot) = self.of.remove(&member) {
-                    slots.tell(slot, 0, 0);
+                if let Some(held) = self.keep(member, None) {
+                    slots.tell(held.slot, 0, 0);
                 }
                 let _ = done.try_send(());
             }
             Command::Report(reply) => {
                 self.decide(slots, None);
-                let reports = self.of.keys().filter_map(|member| {
+                let reports = self.members.keys().filter_map(|member| {
                     let account = self.dispatcher.account(*member)?.clone();
                     Some(Report { member: *member, account, trouble: self.troubles.get(member).cloned() })
                 });
@@ -292,7 +305,7 @@ impl Work {
             }
         }
         if let Some(due) = due {
-            let slice_of = due.slice_of.and_then(|member| self.of.get(&member).copied());
+            let slice_of = due.slice_of.and_then(|member| Some(self.members.get(&member)?.slot));
             match (self.is_here(due.slice_of), slice_of) {
                 // We run in its place: what it has used is known, and can't become more.
                 (true, Some(slot)) => {
@@ -331,20 +344,19 @@ impl Work {
             self.aligned = now;
             self.dispatcher.align(wall_offset());
         }
-        self.dispatcher.decide(now, tolerance, &Gauge { slots, of: &self.of, now });
+        self.dispatcher.decide(now, tolerance, &Gauge { slots, members: &self.members, now });
         self.carry_out();
     }
 
     /// Has a member switched to again, by moving it to our CPU and back.
     fn nudge(&self, member: Option<Member>) {
         let here = u16::try_from(rustix::thread::sched_getcpu()).ok();
-        let place =
-            member.and_then(|member| Some((self.threads.get(&member)?, self.periods.get(&member)?.0)));
-        let (Some(here), Some((threads, cpu))) = (here, place) else { return };
-        for (_, tid, _) in &threads.all {
+        let held = member.and_then(|member| self.members.get(&member));
+        let (Some(here), Some(held)) = (here, held) else { return };
+        for (_, tid, _) in &held.threads.all {
             // One that has ended needs nothing; otherwise the second is refused only if the first was.
             let _ = sched::set_affinity(*tid, &[here]);
-            let _ = sched::set_affinity(*tid, &[cpu]);
+            let _ = sched::set_affinity(*tid, &[held.cpu]);
         }
     }
 
@@ -363,94 +375,56 @@ impl Work {
     }
 
     /// When the next decision is due. Tells the BPF programs what would make one due before.
-    fn tell(&self, slots: &Slots) -> Option<Due> {
+    fn tell(&mut self, slots: &Slots) -> Option<Due> {
         slots.arm(Time(0));
-        let eligible: BTreeMap<Member, Eligible> =
-            self.dispatcher.eligible().map(|eligible| (eligible.member, eligible)).collect();
-        for (member, slot) in &self.of {
-            let Some(Eligible { cpu, ends, late, .. }) = eligible.get(member) else {
-                slots.tell(*slot, 0, 0);
-                continue;
-            };
-            let contended = eligible.values().filter(|other| other.cpu == *cpu).count() > 1;
-            slots.tell(*slot, *ends, if contended { late.0.max(1) } else { 0 });
+        self.contenders.clear();
+        for cpu in self.dispatcher.eligible().map(|eligible| usize::from(eligible.cpu)) {
+            if self.contenders.len() <= cpu {
+                self.contenders.resize(cpu + 1, 0);
+            }
+            self.contenders[cpu] += 1;
+        }
+        let mut eligible = self.dispatcher.eligible().peekable();
+        for (member, held) in &self.members {
+            // Both are in the order of members.
+            match eligible.next_if(|eligible| eligible.member == *member) {
+                Some(Eligible { cpu, ends, late, .. }) => {
+                    let contended = self.contenders.get(usize::from(cpu)).is_some_and(|count| *count > 1);
+                    slots.tell(held.slot, ends, if contended { late.0.max(1) } else { 0 });
+                }
+                None => slots.tell(held.slot, 0, 0),
+            }
         }
         let mut due = self.dispatcher.next_due()?;
         let now = monotonic();
         let own = rustix::thread::sched_getcpu();
-        let end_of = |member: &Member, slot: usize| {
-            let left = slots.ends(slot).saturating_sub(slots.read(slot, now).ran_ns);
+        let end_of = |held: &Held| {
+            let left = slots.ends(held.slot).saturating_sub(slots.read(held.slot, now).ran_ns);
             // On our own CPU it stops when we come.
-            let here = eligible.get(member).is_some_and(|eligible| usize::from(eligible.cpu) == own);
-            let elsewhere = if self.is_hard(Some(*member)) { &self.hard } else { &self.soft };
-            now.plus(if here { left } else { left.saturating_sub(elsewhere.lag.ns) })
+            let lag = match (usize::from(held.cpu) == own, held.hard) {
+                (true, _) => 0,
+                (false, true) => self.hard.lag.ns,
+                (false, false) => self.soft.lag.ns,
+            };
+            now.plus(left.saturating_sub(lag))
         };
-        if let Some(member) = &due.slice_of
-            && let Some(slot) = self.of.get(member)
-        {
+        if let Some(held) = due.slice_of.and_then(|member| self.members.get(&member)) {
             // It began to run when that had been carried out, not when it was decided.
-            due.at = end_of(member, *slot);
+            due.at = end_of(held);
         }
         // From now on the programs see who begins to run. Who did so since the decision is looked at here.
         slots.arm(due.at);
-        for member in eligible.keys() {
-            let slot = self.of.get(member).filter(|slot| slots.is_running(**slot));
-            if let Some(at) = slot.map(|slot| end_of(member, *slot)).filter(|at| *at < due.at) {
+        for (member, held) in &self.members {
+            if slots.ends(held.slot) == 0 || !slots.is_running(held.slot) {
+                continue;
+            }
+            let at = end_of(held);
+            if at < due.at {
                 due = Due { at, slice_of: Some(*member) };
             }
         }
         slots.arm(due.at);
         Some(due)
-    }
-}
-
-/// How much before its time the timer is set.
-#[derive(Debug)]
-struct Early {
-    ns: u64,
-    /// By how much it grows when that was too late.
-    up: u64,
-    most: u64,
-}
-
-impl Early {
-    /// By how much it shrinks when it was too early.
-    const DOWN: u64 = 250;
-
-    /// Where we run in the place of the member, and waiting for the exact time would take from it: as often too early as too late.
-    fn here() -> Early {
-        Early { ns: 15_000, up: Self::DOWN, most: 50_000 }
-    }
-
-    fn adjust(&mut self, learns: bool, late: bool) {
-        self.ns = match (learns, late) {
-            (false, _) => self.ns,
-            (true, true) => (self.ns + self.up).min(self.most),
-            (true, false) => self.ns.saturating_sub(Self::DOWN),
-        };
-    }
-}
-
-/// For a member on another CPU.
-#[derive(Debug)]
-struct Elsewhere {
-    early: Early,
-    /// How long it runs on when it is told to stop.
-    lag: Early,
-}
-
-impl Elsewhere {
-    /// What it gets too much is what nobody else wanted, or little: as often too early as too late.
-    fn soft() -> Elsewhere {
-        Elsewhere { early: Early::here(), lag: Early { most: LAG, ..Early::here() } }
-    }
-
-    /// It is to get no more: late once in fifty times, at the price of waiting for the exact time, and stopped late once in five.
-    fn hard() -> Elsewhere {
-        Elsewhere {
-            early: Early { ns: 40_000, up: 49 * Early::DOWN, most: 120_000 },
-            lag: Early { ns: 20_000, up: 4 * Early::DOWN, most: LAG },
-        }
     }
 }
 

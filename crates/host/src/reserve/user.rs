@@ -65,7 +65,10 @@ impl Enforce for User {
             let count = held.threads.all.len();
             held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
         }
-        self.stop_or_continue(member);
+        // Those of a process are stopped together.
+        if held.stopped || kind == DispatchKind::Stop {
+            self.stop_or_continue(member);
+        }
         Ok(())
     }
 }
