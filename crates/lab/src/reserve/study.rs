@@ -12,7 +12,7 @@ use crate::lab::{Progress, interrupted, make_run_dir};
 use crate::{cpu, machine};
 use frontdesk_host::guardian::{Guardian, Undo};
 use frontdesk_host::monotonic;
-use frontdesk_host::sched::{self, process_start_time};
+use frontdesk_host::sched::{self, Attributes, Policy, process_start_time};
 use frontdesk_scenario::{
     Enforcer, Figure, Mark, Outcome, PeriodSlice, Series, Study, StudyKind, StudyMeasure, duration_text,
 };
@@ -206,8 +206,40 @@ impl Lab<'_> {
         self.pass(self.study.duration)?;
         let used = Duration::from_nanos(used()?.saturating_sub(before));
         let part = used.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
-        self.findings.measured(arm, &format!("{targets} x {each}"), StudyMeasure::DaemonCpu, part);
-        workers.iter().try_for_each(|worker| by.release(worker.pid()))
+        let case = format!("{targets} x {each}");
+        self.findings.measured(arm, &case, StudyMeasure::DaemonCpu, part);
+        workers.iter().try_for_each(|worker| by.release(worker.pid()))?;
+        // What no dispatcher that wakes up for each slice can do without.
+        let bare = self.wake_ups(each.period / u32::from(targets))?;
+        self.findings.add(arm, &case, "as many bare wake-ups, % of a CPU", bare);
+        Ok(())
+    }
+
+    /// CPU time of a real-time thread that only wakes up, beside what computes now: in % of a CPU.
+    fn wake_ups(&self, every: Duration) -> Result<f64, LabError> {
+        let refused = |error: sched::SchedError| LabError::Io {
+            what: "making a thread real-time".to_owned(),
+            source: std::io::Error::other(error),
+        };
+        let used = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            Duration::try_from(time).unwrap_or_default()
+        };
+        let ordinary = Attributes { policy: Policy::Other { nice: 0, slice_ns: 0 }, reset_on_fork: false };
+        sched::set(0, Attributes::fifo(98)).map_err(refused)?;
+        let (begun, before) = (Instant::now(), used());
+        let mut next = begun;
+        let passed = loop {
+            next += every;
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            let stopped = interrupted(self.stop);
+            if stopped.is_err() || begun.elapsed() >= self.study.duration {
+                break stopped;
+            }
+        };
+        let part = (used() - before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
+        sched::set(0, ordinary).map_err(refused)?;
+        passed.map(|()| part)
     }
 
     /// A process that computes on every CPU.
