@@ -44,10 +44,10 @@ impl Elsewhere {
         Elsewhere { early: Early::here(), lag: Early { most: LAG, ..Early::here() } }
     }
 
-    /// It is to get no more: late once in fifty times, at the price of waiting for the exact time, and stopped late once in five.
+    /// It is to get no more: late once in two hundred times, at the price of waiting for the exact time, and stopped late once in five.
     pub(super) fn hard() -> Elsewhere {
         Elsewhere {
-            early: Early { ns: 40_000, up: 49 * Early::DOWN, most: 120_000 },
+            early: Early { ns: 40_000, up: 199 * Early::DOWN, most: 150_000 },
             lag: Early { ns: 20_000, up: 4 * Early::DOWN, most: LAG },
         }
     }
