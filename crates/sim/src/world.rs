@@ -102,6 +102,9 @@ pub(crate) struct World {
     requests: u64,
     /// Whether the I/O path is a thread of each VM's own, which the engine knows.
     emulators: bool,
+    /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks at them when it takes the CPU
+    /// from the driver domain (TAVS §4.3.2).
+    forwarded: Vec<(usize, Packet)>,
     feed: Feed,
     measure: Measure,
     trace: Option<Tracer>,
@@ -259,6 +262,15 @@ impl World {
         let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };
         self.tell(machine, vm, kind);
     }
+
+    /// The driver domain has lost the CPU.
+    fn inspect_forwarded(&mut self, machine: &mut Machine) {
+        let mut forwarded = std::mem::take(&mut self.forwarded);
+        for (vm, packet) in forwarded.drain(..) {
+            self.pending_packet(machine, vm, packet);
+        }
+        self.forwarded = forwarded;
+    }
 }
 
 impl Work for World {
@@ -363,7 +375,7 @@ impl Work for World {
             }
             Role::Io { thread } => match self.threads[thread].vm {
                 Some(vm) => (vm, Thread::Emulator(0)),
-                None => return,
+                None => return self.inspect_forwarded(machine),
             },
         };
         self.tell(machine, vm, EventKind::Stop { vm: id(vm), thread, runnable });

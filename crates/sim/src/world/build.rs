@@ -174,6 +174,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         spread: sim.costs.spread,
         requests: 0,
         emulators: sim.io_path == IoPath::Emulator,
+        forwarded: Vec::new(),
         feed,
         measure: Measure::new(vm_count, timed.collect()),
         trace: None,

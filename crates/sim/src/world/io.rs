@@ -162,7 +162,7 @@ impl World {
         match job {
             Job::PacketIn { vm, packet } => {
                 if !self.emulators {
-                    self.pending_packet(machine, vm, packet);
+                    self.forwarded.push((vm, packet));
                 }
                 self.measure.notified(vm, machine.now());
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
