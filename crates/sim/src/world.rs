@@ -239,14 +239,14 @@ impl World {
     }
 
     /// A packet arrives at the host.
-    fn arrive(&mut self, machine: &mut Machine, client: usize) {
+    fn arrive(&mut self, machine: &mut Machine, client: usize, bytes: u32) {
         let client_state = &mut self.clients[client];
         let effort = client_state.effort(self.spread);
         let vm = client_state.vm;
         let packet = Packet {
             protocol: client_state.protocol,
             port: client_state.port,
-            bytes: client_state.bytes(),
+            bytes,
             client: u32::try_from(client).unwrap_or(u32::MAX),
             arrived: machine.now(),
             effort,
@@ -257,8 +257,11 @@ impl World {
         self.queue_job(machine, vm, None, Job::PacketIn { vm, packet });
     }
 
-    /// A packet is pending for a VM, as far as the engine is concerned.
+    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of those that no task waits for.
     fn pending_packet(&mut self, machine: &mut Machine, vm: usize, packet: Packet) {
+        if packet.bytes == 0 {
+            return;
+        }
         let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };
         self.tell(machine, vm, kind);
     }
@@ -318,8 +321,8 @@ impl Work for World {
                 if let Some((response, sent)) = wish.response {
                     self.measure.answered(client, response, sent);
                 }
-                if wish.arrives {
-                    self.arrive(machine, client);
+                if let Some(bytes) = wish.arrives {
+                    self.arrive(machine, client, bytes);
                 }
             }
             Source::Disk { slot } => self.block_ended(machine, slot),
