@@ -29,7 +29,9 @@ enum State {
     /// The answer is on the wire.
     Answered,
     /// The answer has come, and is acknowledged alone before the next request is sent, at a time.
-    Acknowledging { next: Nanos },
+    Acknowledging {
+        next: Nanos,
+    },
 }
 
 /// A client.

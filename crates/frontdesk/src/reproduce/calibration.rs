@@ -1,7 +1,8 @@
 //! How the two numbers are found that the paper does not give: what the driver domain does for a packet, and how long Table 1's experiment ran.
 //!
 //! Both come from Table 1's rows of the unmodified scheduler alone. *Cost*: the I/O-only VMs' response times are to be the paper's in their
-//! geometric mean. A packet costs the same in both directions; the steps are 5 us. *Length*: equal VMs differ by chance only, and the less
+//! geometric mean. A packet costs the same in both directions. Waits grow in proportion to the cost, so the line through what comes of all
+//! costs that are tried gives the one that is taken, in whole microseconds. *Length*: equal VMs differ by chance only, and the less
 //! the longer a run is; the VMs of a run are to differ as the paper's do. The steps are a minute. How long it ran matters, because the time in
 //! which nothing is inferred yet is part of the paper's measurements.
 //!
@@ -29,11 +30,11 @@ pub(super) const TAVS: [(&str, f64); 6] =
 /// Costs of a packet that are tried, in microseconds.
 const COSTS: [u32; 12] = [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60];
 /// Latencies of the network, each way, in microseconds. The first is the simulator's default, about what Ethernet with 100 Mbit/s has.
-const LATENCIES: [u32; 5] = [100, 500, 1000, 1500, 2000];
+const LATENCIES: [u32; 5] = [100, 400, 700, 1000, 1300];
 /// Lengths of a run that are tried, in seconds.
 const LENGTHS: [u32; 15] = [60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 660, 720, 780, 840, 900];
 /// Repeats of each, so that the tail, which makes the mean, is there in each.
-const REPEATS: u32 = 40;
+const REPEATS: u32 = 60;
 
 /// A variant of the scenario: one arm, with some keys set.
 fn variant((name, text): (&str, &str), arm: &str, set: Vec<String>) -> anyhow::Result<Scenario> {
@@ -65,7 +66,7 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
 /// Prints what comes of each cost and each length, which ones the rules take, and what that and other pairs predict for TAVS.
 pub(super) fn print(scenario: (&str, &str), seed: u64) -> anyhow::Result<ExitCode> {
     let pairs = fit_costs(scenario, seed)?;
-    let cost = pairs[0].1;
+    let (_, cost) = pairs[0];
     println!("The rule takes packet_in = packet_out = {cost} us.\n");
     let length = fit_length(scenario, cost, seed)?;
     println!("The rule takes a run of {length} s.\n");
@@ -73,29 +74,37 @@ pub(super) fn print(scenario: (&str, &str), seed: u64) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// For each latency the cost that the rule takes, and how near it comes.
-fn fit_costs(scenario: (&str, &str), seed: u64) -> anyhow::Result<Vec<(u32, u32, f64)>> {
+/// For each latency the cost that the rule takes.
+fn fit_costs(scenario: (&str, &str), seed: u64) -> anyhow::Result<Vec<(u32, u32)>> {
     let grid = LATENCIES.iter().flat_map(|latency| COSTS.iter().map(|cost| (*latency, *cost)));
     let grid: Vec<(u32, u32)> = grid.collect();
     let scenarios = grid.iter().map(|(latency, cost)| variant(scenario, "normal", costs(*latency, *cost)));
     let simulated = run(&scenarios.collect::<Result<Vec<_>, _>>()?, seed)?;
     let mut table = table(["packet, us", "I/O-only VMs, ms", "model / paper"]);
-    let mut best: Vec<(u32, u32, f64)> = Vec::new();
-    for ((latency, cost), simulated) in grid.into_iter().zip(&simulated) {
+    let ratios = grid.iter().zip(&simulated).map(|((latency, cost), simulated)| {
         let means = NORMAL[3..].iter().map(|(vm, paper)| (mean_response(simulated, "normal", vm), paper));
-        let off = (means.clone().map(|(model, paper)| (model / paper).ln()).sum::<f64>() / 3.0).exp();
-        if latency == LATENCIES[0] {
+        let ratio = mean(means.clone().map(|(model, paper)| (model / paper).ln())).exp();
+        if *latency == LATENCIES[0] {
             let means: Vec<_> = means.map(|(model, _)| format!("{model:.2}")).collect();
-            table.add_row([cost.to_string(), means.join(" "), format!("{off:.2}")]);
+            table.add_row([cost.to_string(), means.join(" "), format!("{ratio:.2}")]);
         }
-        match best.last_mut().filter(|(of, ..)| *of == latency) {
-            Some(best) if off.ln().abs() < best.2.ln().abs() => *best = (latency, cost, off),
-            Some(_) => {}
-            None => best.push((latency, cost, off)),
-        }
-    }
+        ratio
+    });
+    let ratios: Vec<f64> = ratios.collect();
     println!("{table}");
-    Ok(best)
+    let of_latency = LATENCIES.iter().zip(ratios.chunks(COSTS.len()));
+    Ok(of_latency.map(|(latency, ratios)| (*latency, cost_for(ratios))).collect())
+}
+
+/// Where the line through all costs and their ratios, by least squares, meets 1.
+fn cost_for(ratios: &[f64]) -> u32 {
+    let costs = COSTS.map(f64::from);
+    let (middle, level) = (mean(costs.iter().copied()), mean(ratios.iter().copied()));
+    let rise: f64 = costs.iter().zip(ratios).map(|(cost, ratio)| (cost - middle) * (ratio - level)).sum();
+    let slope = rise / costs.iter().map(|cost| (cost - middle).powi(2)).sum::<f64>();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Negative is 0.
+    let cost = (middle + (1.0 - level) / slope).round() as u32;
+    cost
 }
 
 /// The length of a run for which equal VMs differ as in the paper.
@@ -128,34 +137,27 @@ fn fit_length(scenario: (&str, &str), cost: u32, seed: u64) -> anyhow::Result<u3
 }
 
 /// What the pair and the length that the rules take, and others, predict for TAVS.
-fn predict(
-    scenario: (&str, &str),
-    pairs: &[(u32, u32, f64)],
-    length: u32,
-    seed: u64,
-) -> anyhow::Result<()> {
+fn predict(scenario: (&str, &str), pairs: &[(u32, u32)], length: u32, seed: u64) -> anyhow::Result<()> {
     let others = [length / 2, length * 2].map(|length| (pairs[0], length));
     let points: Vec<_> = pairs.iter().map(|pair| (*pair, length)).chain(others).collect();
-    let scenarios = points.iter().map(|((latency, cost, _), length)| {
+    let scenarios = points.iter().map(|((latency, cost), length)| {
         let mut set = costs(*latency, *cost);
         set.push(format!("duration={length}s"));
         variant(scenario, "tavs", set)
     });
     let simulated = run(&scenarios.collect::<Result<Vec<_>, _>>()?, seed)?;
-    let header =
-        ["latency, us", "packet, us", "run, s", "normal, model / paper", "TAVS: mixed, ms", "TAVS: I/O-only, ms"];
-    let mut table = table(header);
+    let mut table =
+        table(["latency, us", "packet, us", "run, s", "TAVS: mixed VMs, ms", "TAVS: I/O-only VMs, ms"]);
     let of = |vms: &[(&str, f64)], of: &dyn Fn(&str, f64) -> f64| {
         format!("{:.2}", mean(vms.iter().map(|(vm, paper)| of(vm, *paper))))
     };
     let [mixed, io] = [&TAVS[..3], &TAVS[3..]].map(|vms| of(vms, &|_, paper| paper));
-    table.add_row(["paper".to_owned(), String::new(), String::new(), String::new(), mixed, io]);
-    for (((latency, cost, off), length), simulated) in points.iter().zip(&simulated) {
+    table.add_row(["paper".to_owned(), String::new(), String::new(), mixed, io]);
+    for (((latency, cost), length), simulated) in points.iter().zip(&simulated) {
         let [mixed, io] =
             [&TAVS[..3], &TAVS[3..]].map(|vms| of(vms, &|vm, _| mean_response(simulated, "tavs", vm)));
-        let pair = [latency, cost, length].map(ToString::to_string);
-        let [latency, cost, length] = pair;
-        table.add_row([latency, cost, length, format!("{off:.2}"), mixed, io]);
+        let [latency, cost, length] = [latency, cost, length].map(ToString::to_string);
+        table.add_row([latency, cost, length, mixed, io]);
     }
     println!("{table}");
     Ok(())
