@@ -183,3 +183,30 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Queue;
+
+    /// What a client does when an answer has come at 300, and then.
+    fn answered(protocol: Protocol, think: Nanos) -> [Wish; 2] {
+        let (kind, timer) = (Kind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
+        let mut client = Client::new(0, (protocol, 7), kind, [100, 40], timer, Rng::new(1, 1));
+        assert_eq!(client.timer(0), Wish { timer: 100, ..NOTHING });
+        assert_eq!(client.timer(100), Wish { arrives: Some(40), ..NOTHING });
+        assert_eq!(client.answered(200), Some(300));
+        let first = client.timer(300);
+        [first, client.timer(first.timer)]
+    }
+
+    #[test]
+    fn an_answer_is_acknowledged_alone_unless_the_next_request_comes_first() {
+        let response = Some((300, 0));
+        let request = |at: Nanos| Wish { timer: at + 100, ..NOTHING };
+        let acknowledges = Wish { arrives: Some(0), timer: 800, ..NOTHING };
+        assert_eq!(answered(Protocol::Tcp, 500), [Wish { timer: 440, response, ..NOTHING }, acknowledges]);
+        assert_eq!(answered(Protocol::Tcp, 40), [Wish { timer: 340, response, ..NOTHING }, request(340)]);
+        assert_eq!(answered(Protocol::Udp, 500), [Wish { timer: 800, response, ..NOTHING }, request(800)]);
+    }
+}
