@@ -164,7 +164,9 @@ impl World {
                 if !self.emulators {
                     self.forwarded.push((vm, packet));
                 }
-                self.measure.notified(vm, machine.now());
+                if packet.bytes > 0 {
+                    self.measure.notified(vm, machine.now());
+                }
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
             }
             Job::PacketOut { packet: Packet { client, .. } } => {
