@@ -195,6 +195,10 @@ pub struct Network {
     /// From a client to the host, and back. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub latency: Duration,
+    /// How long a client that got an answer over TCP waits for its next request to acknowledge it with, before it sends an acknowledgement
+    /// alone. 0 s to 1 s; with 0 s none is sent.
+    #[serde(with = "humantime_serde")]
+    pub delayed_ack: Duration,
     /// Bandwidth of a bulk stream in Mbit/s. 0.1 to 100000.
     pub mbit_per_s: f64,
     /// Packets of a bulk stream that are not acknowledged yet. 1 to 4096.
@@ -203,7 +207,12 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Network { latency: Duration::from_micros(100), mbit_per_s: 100.0, window: 58 }
+        Network {
+            latency: Duration::from_micros(100),
+            delayed_ack: Duration::ZERO,
+            mbit_per_s: 100.0,
+            window: 58,
+        }
     }
 }
 
@@ -356,6 +365,7 @@ impl Sim {
             ("guest.tick", guest.tick),
             ("guest.granularity", guest.granularity),
             ("network.latency", self.network.latency),
+            ("network.delayed_ack", self.network.delayed_ack),
             ("disk.seek", self.disk.seek),
             ("disk.rotation", self.disk.rotation),
             ("disk.access", self.disk.access),

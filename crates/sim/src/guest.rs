@@ -329,6 +329,9 @@ impl Guest {
     }
 
     fn packet(&mut self, vcpu: usize, packet: Packet) {
+        if packet.bytes == 0 {
+            return;
+        }
         let to = |socket: &Socket| socket.port == packet.port && socket.protocol == packet.protocol;
         let Some(number) = self.sockets.iter().position(to) else { return };
         let socket = &mut self.sockets[number];

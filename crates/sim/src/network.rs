@@ -28,6 +28,10 @@ enum State {
     Waiting,
     /// The answer is on the wire.
     Answered,
+    /// The answer has come, and is acknowledged alone before the next request is sent, at a time.
+    Acknowledging {
+        next: Nanos,
+    },
 }
 
 /// A client.
@@ -39,6 +43,8 @@ pub(crate) struct Client {
     pub(crate) kind: Kind,
     pub(crate) timer: Timer,
     latency: Nanos,
+    /// How long an acknowledgement waits for a request to go along with; 0: none goes alone.
+    delayed_ack: Nanos,
     rng: Rng,
     state: State,
     sent: Nanos,
@@ -50,22 +56,22 @@ pub(crate) struct Client {
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
-    /// A packet arrives at the host now.
-    pub(crate) arrives: bool,
+    /// A packet with so many bytes arrives at the host now.
+    pub(crate) arrives: Option<u32>,
     /// When its timer is to fire.
     pub(crate) timer: Nanos,
     /// A response that took so long, to a request sent at.
     pub(crate) response: Option<(Nanos, Nanos)>,
 }
 
-const NOTHING: Wish = Wish { arrives: false, timer: NEVER, response: None };
+const NOTHING: Wish = Wish { arrives: None, timer: NEVER, response: None };
 
 impl Client {
     pub(crate) fn new(
         vm: usize,
         (protocol, port): (Protocol, u16),
         kind: Kind,
-        latency: Nanos,
+        [latency, delayed_ack]: [Nanos; 2],
         timer: Timer,
         rng: Rng,
     ) -> Client {
@@ -76,6 +82,7 @@ impl Client {
             kind,
             timer,
             latency,
+            delayed_ack: if protocol == Protocol::Tcp { delayed_ack } else { 0 },
             rng,
             state: State::Thinking,
             sent: 0,
@@ -89,13 +96,6 @@ impl Client {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Its range is checked.
         let frame = (FRAME_BITS * 1_000.0 / mbit_per_s) as u64;
         frame.max(1)
-    }
-
-    pub(crate) fn bytes(&self) -> u32 {
-        match self.kind {
-            Kind::Ask { bytes, .. } => bytes,
-            Kind::Bulk { .. } | Kind::Scan { .. } => SEGMENT,
-        }
     }
 
     /// What handling its next packet costs, in thousandths of the average: its logarithm is normally distributed.
@@ -132,29 +132,37 @@ impl Client {
                 self.state = State::Sent;
                 Wish { timer: now.saturating_add(self.latency), ..NOTHING }
             }
-            (Kind::Ask { .. }, State::Sent) => {
+            (Kind::Ask { bytes, .. }, State::Sent) => {
                 self.state = State::Waiting;
-                Wish { arrives: true, ..NOTHING }
+                Wish { arrives: Some(bytes), ..NOTHING }
             }
             (Kind::Ask { think: [shortest, longest], .. }, State::Answered) => {
-                self.state = State::Thinking;
                 let think = self.rng.uniform(shortest, longest);
-                Wish {
-                    timer: now.saturating_add(think),
-                    response: Some((now - self.sent, self.sent)),
-                    ..NOTHING
-                }
+                let next = now.saturating_add(think);
+                let (state, timer) = if (1..think).contains(&self.delayed_ack) {
+                    let arrives = now.saturating_add(self.delayed_ack).saturating_add(self.latency);
+                    (State::Acknowledging { next }, arrives)
+                } else {
+                    (State::Thinking, next)
+                };
+                self.state = state;
+                Wish { timer, response: Some((now - self.sent, self.sent)), ..NOTHING }
+            }
+            (Kind::Ask { .. }, State::Acknowledging { next }) => {
+                let timer = now.max(*next);
+                self.state = State::Thinking;
+                Wish { arrives: Some(0), timer, ..NOTHING }
             }
             (Kind::Ask { .. }, State::Waiting) => NOTHING,
             (Kind::Bulk { window, frame }, _) => {
                 self.outstanding += 1;
                 self.armed = self.outstanding < window;
                 let timer = if self.armed { now.saturating_add(frame) } else { NEVER };
-                Wish { arrives: true, timer, ..NOTHING }
+                Wish { arrives: Some(SEGMENT), timer, ..NOTHING }
             }
             (Kind::Scan { pause }, _) => {
                 self.port = self.port.wrapping_add(1);
-                Wish { arrives: true, timer: now.saturating_add(pause), ..NOTHING }
+                Wish { arrives: Some(SEGMENT), timer: now.saturating_add(pause), ..NOTHING }
             }
         }
     }
@@ -173,5 +181,32 @@ impl Client {
             }
             Kind::Scan { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Queue;
+
+    /// What a client does when an answer has come at 300, and then.
+    fn answered(protocol: Protocol, think: Nanos) -> [Wish; 2] {
+        let (kind, timer) = (Kind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
+        let mut client = Client::new(0, (protocol, 7), kind, [100, 40], timer, Rng::new(1, 1));
+        assert_eq!(client.timer(0), Wish { timer: 100, ..NOTHING });
+        assert_eq!(client.timer(100), Wish { arrives: Some(40), ..NOTHING });
+        assert_eq!(client.answered(200), Some(300));
+        let first = client.timer(300);
+        [first, client.timer(first.timer)]
+    }
+
+    #[test]
+    fn an_answer_is_acknowledged_alone_unless_the_next_request_comes_first() {
+        let response = Some((300, 0));
+        let request = |at: Nanos| Wish { timer: at + 100, ..NOTHING };
+        let acknowledges = Wish { arrives: Some(0), timer: 800, ..NOTHING };
+        assert_eq!(answered(Protocol::Tcp, 500), [Wish { timer: 440, response, ..NOTHING }, acknowledges]);
+        assert_eq!(answered(Protocol::Tcp, 40), [Wish { timer: 340, response, ..NOTHING }, request(340)]);
+        assert_eq!(answered(Protocol::Udp, 500), [Wish { timer: 800, response, ..NOTHING }, request(800)]);
     }
 }

@@ -106,7 +106,7 @@ pub struct Packet {
     pub protocol: Protocol,
     /// Destination port.
     pub port: u16,
-    /// Payload.
+    /// Payload; a packet without any is the kernel's alone.
     pub bytes: u32,
     /// The client that sent it, by its number.
     pub client: u32,

@@ -102,6 +102,9 @@ pub(crate) struct World {
     requests: u64,
     /// Whether the I/O path is a thread of each VM's own, which the engine knows.
     emulators: bool,
+    /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks at them when it takes the CPU
+    /// from the driver domain (TAVS §4.3.2).
+    forwarded: Vec<(usize, Packet)>,
     feed: Feed,
     measure: Measure,
     trace: Option<Tracer>,
@@ -236,14 +239,14 @@ impl World {
     }
 
     /// A packet arrives at the host.
-    fn arrive(&mut self, machine: &mut Machine, client: usize) {
+    fn arrive(&mut self, machine: &mut Machine, client: usize, bytes: u32) {
         let client_state = &mut self.clients[client];
         let effort = client_state.effort(self.spread);
         let vm = client_state.vm;
         let packet = Packet {
             protocol: client_state.protocol,
             port: client_state.port,
-            bytes: client_state.bytes(),
+            bytes,
             client: u32::try_from(client).unwrap_or(u32::MAX),
             arrived: machine.now(),
             effort,
@@ -254,10 +257,22 @@ impl World {
         self.queue_job(machine, vm, None, Job::PacketIn { vm, packet });
     }
 
-    /// A packet is pending for a VM, as far as the engine is concerned.
+    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of those that no task waits for.
     fn pending_packet(&mut self, machine: &mut Machine, vm: usize, packet: Packet) {
+        if packet.bytes == 0 {
+            return;
+        }
         let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };
         self.tell(machine, vm, kind);
+    }
+
+    /// The driver domain has lost the CPU.
+    fn inspect_forwarded(&mut self, machine: &mut Machine) {
+        let mut forwarded = std::mem::take(&mut self.forwarded);
+        for (vm, packet) in forwarded.drain(..) {
+            self.pending_packet(machine, vm, packet);
+        }
+        self.forwarded = forwarded;
     }
 }
 
@@ -306,8 +321,8 @@ impl Work for World {
                 if let Some((response, sent)) = wish.response {
                     self.measure.answered(client, response, sent);
                 }
-                if wish.arrives {
-                    self.arrive(machine, client);
+                if let Some(bytes) = wish.arrives {
+                    self.arrive(machine, client, bytes);
                 }
             }
             Source::Disk { slot } => self.block_ended(machine, slot),
@@ -363,7 +378,7 @@ impl Work for World {
             }
             Role::Io { thread } => match self.threads[thread].vm {
                 Some(vm) => (vm, Thread::Emulator(0)),
-                None => return,
+                None => return self.inspect_forwarded(machine),
             },
         };
         self.tell(machine, vm, EventKind::Stop { vm: id(vm), thread, runnable });

@@ -58,6 +58,18 @@ fn frontdesk_answers_sooner_and_keeps_the_shares() {
     );
 }
 
+/// TAVS Figure 5: "CPU fairness among guest domains is guaranteed for all cases".
+#[test]
+fn a_stream_that_is_boosted_without_limit_takes_nothing_from_anybody_and_loses_nothing() {
+    let scenario = load("papers/tavs-figure5-network.toml", &["duration=30s", "repeats=1"]);
+    let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+    let arms = &simulated[0].outcome.arms;
+    let shares = &arms["pb-1"].cpu_share;
+    assert!(shares.values().all(|share| (share - 1.0).abs() < 0.03), "{shares:?}");
+    let rate = |arm: &str| arms[arm].rates["mixed/io"].per_s;
+    assert!(rate("pb-1") > 1.5 * rate("pb-0"), "{} {}", rate("pb-1"), rate("pb-0"));
+}
+
 #[test]
 fn a_reservation_that_makes_no_sense_is_refused_with_its_name() {
     let mut scenario = load("echo-mixed.toml", &["sim.scheduler=edf", "duration=1s"]);

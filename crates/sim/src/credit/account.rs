@@ -21,8 +21,8 @@ impl Credit {
                 self.charge_measured(host, current);
             } else {
                 self.vcpu(current).credit -= PER_TICK;
-                self.activate(current);
             }
+            self.activate(current);
             let vcpu = self.vcpu(current);
             if vcpu.stored == Priority::Boost {
                 vcpu.stored = Priority::Under;
@@ -51,10 +51,10 @@ impl Credit {
         let credits = (host.ran(entity) - vcpu.charged) / unit.max(1);
         vcpu.charged += credits * unit;
         vcpu.credit = vcpu.credit.saturating_sub_unsigned(credits);
-        self.activate(entity);
     }
 
-    /// A vCPU that used CPU time earns credits.
+    /// A vCPU that runs at a tick earns credits from now on. Measured charging changes what is paid, and not this: TAVS §4.2 says so of no
+    /// more, and Xen, when it came to measure itself, left it to the ticks too.
     fn activate(&mut self, entity: Entity) {
         let vcpu = &mut self.vcpus[entity.index()];
         if std::mem::replace(&mut vcpu.active, true) {

@@ -339,6 +339,8 @@ fn fine_accounting_charges_what_ran() {
     bench.wake(1);
     bench.to(11 * MS);
     assert_eq!((bench.credits(0), bench.credits(1)), (-30, -70));
+    bench.to(31 * MS);
+    assert_eq!(bench.credits(0), -30, "it ran at no tick, so it earns nothing");
 }
 
 #[test]

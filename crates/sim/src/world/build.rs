@@ -174,6 +174,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         spread: sim.costs.spread,
         requests: 0,
         emulators: sim.io_path == IoPath::Emulator,
+        forwarded: Vec::new(),
         feed,
         measure: Measure::new(vm_count, timed.collect()),
         trace: None,
@@ -252,7 +253,8 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         let number = world.clients.len();
         let timer = timer(&mut machine, Source::Client(number));
         let rng = Rng::new(seed, STREAM_CLIENT + u64::try_from(number).unwrap_or(0));
-        let mut client = Client::new(vm, place, kind, nanos(sim.network.latency), timer, rng);
+        let delays = [sim.network.latency, sim.network.delayed_ack].map(nanos);
+        let mut client = Client::new(vm, place, kind, delays, timer, rng);
         machine.arm(timer, client.start(BOOT));
         world.clients.push(client);
     }

@@ -162,9 +162,11 @@ impl World {
         match job {
             Job::PacketIn { vm, packet } => {
                 if !self.emulators {
-                    self.pending_packet(machine, vm, packet);
+                    self.forwarded.push((vm, packet));
                 }
-                self.measure.notified(vm, machine.now());
+                if packet.bytes > 0 {
+                    self.measure.notified(vm, machine.now());
+                }
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
             }
             Job::PacketOut { packet: Packet { client, .. } } => {
