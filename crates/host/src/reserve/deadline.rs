@@ -1,7 +1,7 @@
 //! Reservations by the kernel's `SCHED_DEADLINE`. The dispatcher only keeps the account then; the kernel enforces, as precisely as its timer
 //! tick, and every limit is hard.
 
-use super::enforce::Enforce;
+use super::enforce::{AHEAD, Enforce};
 use super::target::Found;
 use super::user::{Role, Threads, signal};
 use crate::control::{Refusal, RefusalKind};
@@ -28,6 +28,14 @@ pub(super) struct Deadline {
 }
 
 impl Enforce for Deadline {
+    fn dispatcher(&self) -> [Attributes; 2] {
+        // It keeps the account and leaves the kernel's room for `SCHED_DEADLINE` to the members. Where real time is refused, a little of
+        // that does.
+        let policy =
+            Policy::Deadline { runtime_ns: 50_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 };
+        [AHEAD, Attributes { policy, reset_on_fork: true }]
+    }
+
     fn hold(
         &mut self,
         member: Member,
