@@ -1,7 +1,7 @@
 //! Reservations by the kernel's `SCHED_DEADLINE`. The dispatcher only keeps the account then; the kernel enforces, as precisely as its timer
 //! tick, and every limit is hard.
 
-use super::enforce::{AHEAD, Enforce};
+use super::enforce::Enforce;
 use super::target::Found;
 use super::user::{Role, Threads, signal};
 use crate::control::{Refusal, RefusalKind};
@@ -29,11 +29,11 @@ pub(super) struct Deadline {
 
 impl Enforce for Deadline {
     fn dispatcher(&self) -> [Attributes; 2] {
-        // It keeps the account and leaves the kernel's room for `SCHED_DEADLINE` to the members. Where real time is refused, a little of
-        // that does.
+        // It keeps the account and leaves the kernel's room for `SCHED_DEADLINE` to the members: above the daemon's other threads, and below the
+        // guardian. Where real time is refused, a little of that room does.
         let policy =
             Policy::Deadline { runtime_ns: 50_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 };
-        [AHEAD, Attributes { policy, reset_on_fork: true }]
+        [Attributes::fifo(55), Attributes { policy, reset_on_fork: true }]
     }
 
     fn hold(
