@@ -13,7 +13,7 @@ use rustix::{
 use std::{env, path::PathBuf, process::Command, time::Duration};
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(270);
+const PATIENCE: Duration = Duration::from_secs(420);
 
 /// What the trials run beside the test program itself.
 const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
