@@ -355,7 +355,7 @@ fn write(path: &Path, content: String, advice: &'static str) -> Result<(), Cgrou
     })
 }
 
-fn read_number(path: &Path) -> Result<i64, CgroupError> {
+pub(crate) fn read_number(path: &Path) -> Result<i64, CgroupError> {
     let text = fs::read_to_string(path).map_err(file_error("read", path, ""))?;
     text.trim().parse().map_err(|_| CgroupError::Content {
         path: path.into(),

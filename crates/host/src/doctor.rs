@@ -38,7 +38,12 @@ pub fn examine() -> Vec<Finding> {
     let mut findings = vec![kernel::privilege(), kernel::release(), kernel::btf()];
     findings.extend(kernel::bpf_programs());
     findings.extend([kernel::control_groups(), kernel::real_time_groups(), kernel::real_time_throttle()]);
-    findings.extend([kernel::reservations(), kernel::sched_ext(), kernel::autogroup()]);
+    findings.extend([
+        kernel::fair_server(),
+        kernel::reservations(),
+        kernel::sched_ext(),
+        kernel::autogroup(),
+    ]);
     findings.extend([
         machine::cpus(),
         machine::memory(),
@@ -97,7 +102,8 @@ mod tests {
             assert_eq!(helpful, finding.status != Status::Ok, "{finding:?}");
             assert!(!finding.found.is_empty(), "{finding:?}");
         }
-        for area in ["privilege", "QEMU", "control groups", "BPF on_switch", "tasks under KVM"] {
+        for area in ["privilege", "QEMU", "control groups", "BPF on_switch", "fair server", "tasks under KVM"]
+        {
             assert_eq!(findings.iter().filter(|f| f.area == area).count(), 1, "{area}");
         }
     }

@@ -8,6 +8,7 @@ mod controller;
 mod cpus;
 mod deadline;
 mod enforce;
+mod fair;
 mod held;
 mod keeper;
 mod margin;
@@ -20,6 +21,7 @@ mod told;
 mod user;
 
 pub use enforce::ReserveMechanism;
+pub(crate) use fair::FAIR_SERVERS;
 pub(crate) use pen::make_room;
 pub(crate) use target::Vm;
 
@@ -66,7 +68,7 @@ enum Order {
 
 impl ReserveSettings {
     /// The part of a CPU that reserved targets may use in real time: between what can be reserved and the whole, for who runs a little too
-    /// long is not to be throttled.
+    /// long is not to be throttled. The rest is what the kernel gives ordinary threads at least.
     pub(crate) fn real_time(&self) -> f64 {
         1.0 - self.spare / 2.0
     }

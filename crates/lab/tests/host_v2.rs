@@ -8,6 +8,8 @@
 mod boost;
 #[path = "../../host/tests/host/cgroup.rs"]
 mod cgroup;
+#[path = "../../host/tests/host/fair.rs"]
+mod fair;
 #[path = "../../host/tests/host/guardian.rs"]
 mod guardian;
 mod inside;
@@ -42,14 +44,15 @@ fn main() -> ExitCode {
     // One VM at a time is load enough.
     arguments.test_threads = Some(1);
     let trials = vec![
-        trial("host_trials_pass_on_linux_6_1", || host_trials_pass_on("6.1-cloud")),
-        trial("host_trials_pass_on_linux_6_12", || host_trials_pass_on("6.12-cloud")),
+        trial("host_trials_pass_on_linux_6_1", || host_trials_pass_on("6.1-cloud", "fair_server_is")),
+        trial("host_trials_pass_on_linux_6_12", || host_trials_pass_on("6.12-cloud", "fair_server_takes")),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn host_trials_pass_on(kernel: &str) -> Result<()> {
-    inside::trials_pass(kernel, 1, 384, &["boost_", "cgroup_", "cgroup_v2_", "guardian_", "reserve_"])
+/// `fair` is the prefix of a trial with fair servers, if the kernel has them.
+fn host_trials_pass_on(kernel: &str, fair: &str) -> Result<()> {
+    inside::trials_pass(kernel, 1, 384, &["boost_", "cgroup_", "cgroup_v2_", "guardian_", "reserve_", fair])
 }
 
 /// The trials themselves, in a VM.
@@ -63,6 +66,6 @@ fn trials() -> ExitCode {
     }
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
-    let trials = [boost::trials(), cgroup::trials(), guardian::trials(), reserve::trials()];
+    let trials = [boost::trials(), cgroup::trials(), guardian::trials(), reserve::trials(), fair::trials()];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }

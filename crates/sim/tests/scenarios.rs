@@ -89,6 +89,9 @@ fn a_reservation_of_an_arm_is_kept_by_the_engines_dispatcher() {
     // 1 ms in every 5 ms: an answer waits for the next period at most, beside VMs that compute.
     assert!(p99("reserved") < 11.0, "{}", p99("reserved"));
     assert!(p99("reserved") < p99("stock"), "{} {}", p99("reserved"), p99("stock"));
+    // The batch VM has its minute of every ten in turns: the others do not wait for it.
+    let share = &arms["reserved"].cpu_share;
+    assert!((1..5).all(|other| share[&format!("other-{other}")] > 1.0) && share["batch"] < 0.7, "{share:?}");
 }
 
 #[test]

@@ -60,11 +60,11 @@ pub struct Recent {
 pub struct Account {
     /// Periods that ended.
     pub periods: u64,
-    /// Of these, those at whose end the member still wanted to run and had not got its slice.
+    /// Of these, those at whose end the member still wanted to run and had not got its slice, as far as it wanted to run in time to get it.
     pub missed: u64,
     /// Of the missed, those in which the dispatcher itself came late: the machine stood still, and nobody got anything.
     pub stalled: u64,
-    /// What was lacking of the slice at a deadline that was missed.
+    /// What was lacking of the slice at a deadline that was missed, of what could be got by then.
     pub shortfall: Distribution,
     /// CPU time that was reserved, in nanoseconds.
     pub reserved_ns: u64,

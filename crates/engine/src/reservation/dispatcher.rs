@@ -197,11 +197,16 @@ impl Dispatcher {
         removed.map(|state| state.account)
     }
 
-    /// Stops a member altogether, or lets it go on. Its periods pass as before; while it is stopped nothing is missed.
+    /// Stops a member altogether, or lets it go on. Its periods pass as before; while it is stopped nothing is missed, and when it goes on
+    /// it is as one that wakes up.
     pub fn pause(&mut self, now: Time, member: Member, paused: bool, meter: &impl Meter) {
         self.decide(now, 0, meter);
-        if let Some(state) = self.members.get_mut(&member) {
-            state.paused = paused;
+        let now = self.decided;
+        if let Some(state) = self.members.get_mut(&member)
+            && std::mem::replace(&mut state.paused, paused)
+            && !paused
+        {
+            state.postpone(now);
         }
         self.rank();
         self.plan();
@@ -371,7 +376,7 @@ impl State {
         Time(self.deadline.0.saturating_sub(self.needs()))
     }
 
-    /// It woke up: what is left of its slice, at its rate, may take longer than its period.
+    /// It woke up, or goes on: what is left of its slice, at its rate, may take longer than its period.
     fn postpone(&mut self, woken: Time) -> bool {
         let deadline = woken.plus(self.needs());
         let later = deadline > self.deadline;
@@ -391,7 +396,9 @@ impl State {
     fn close(&mut self, now: Time, wall_offset: u64, tolerance: u64) {
         let period = self.reservation.period_ns;
         let wanted = self.reading.ready && !self.paused;
-        let shortfall = (wanted && self.left > tolerance).then_some(self.left);
+        // Who came late has until later: what it can still get until then is not missed yet.
+        let lacking = self.left.saturating_sub(self.deadline.since(self.end));
+        let shortfall = (wanted && lacking > tolerance).then_some(lacking);
         self.account.close(self.end, self.slice, self.used, shortfall, self.stalled);
         let skipped = now.since(self.end) / period.max(1);
         if skipped > 0 {

@@ -57,11 +57,13 @@ impl Daemon {
         self.vms.iter().map(vm).collect()
     }
 
-    /// Before the first reservation, makes boosts leave it its real-time budget, as soon as budgets are granted anew.
+    /// Before the first reservation, makes the throttle, and boosts as soon as budgets are granted anew, leave it its real-time budget.
     fn leave_room(&mut self) -> Result<(), String> {
         if let Some(guardian) = self.guardian.as_ref().filter(|_| !self.reserves_room) {
-            reserve::make_room(self.budgets.hierarchy(), guardian)?;
-            self.hold_back(self.settings.reserve.real_time());
+            let settings = &self.settings.reserve;
+            reserve::make_room(self.budgets.hierarchy(), settings, guardian)?;
+            let real_time = settings.real_time();
+            self.hold_back(real_time);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::{
     reserve::{self, ReserveMechanism},
     scx::{self, ScxError},
 };
-use std::path::Path;
+use std::{fs::OpenOptions, path::Path};
 
 /// Capabilities frontdesk uses, by bit of `CapEff`.
 const CAPABILITIES: [(u32, &str); 5] = [
@@ -43,7 +43,7 @@ pub(super) fn privilege() -> Finding {
 
 pub(super) fn release() -> Finding {
     const AREA: &str = "kernel";
-    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release_name();
     match version(&release) {
         Some(found) if found >= TESTED => Finding::ok(AREA, format!("Linux {release}")),
         Some(found) if found >= OLDEST => {
@@ -51,6 +51,10 @@ pub(super) fn release() -> Finding {
         }
         _ => Finding::missing(AREA, format!("Linux {release:?}"), "use Linux 6.1 or newer"),
     }
+}
+
+fn release_name() -> String {
+    read("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
 pub(super) fn btf() -> Finding {
@@ -138,6 +142,28 @@ pub(super) fn real_time_throttle() -> Finding {
         ),
         (Some(runtime), Some(period)) => Finding::ok(AREA, format!("{runtime} of {period} us")),
         _ => Finding::limited(AREA, "can not be read", "mount /proc with sys"),
+    }
+}
+
+pub(super) fn fair_server() -> Finding {
+    const AREA: &str = "fair server";
+    const FIRST: (u32, u32) = (6, 12);
+    let first = Path::new(reserve::FAIR_SERVERS).join("cpu0");
+    let milliseconds = |name| Some(read(first.join(name))?.parse::<u64>().ok()? / 1_000_000);
+    // Opening it changes nothing.
+    match (OpenOptions::new().write(true).open(first.join("runtime")), version(&release_name())) {
+        (Ok(_), _) => {
+            let (runtime, period) = (milliseconds("runtime"), milliseconds("period"));
+            let found = format!("{} of {} ms", runtime.unwrap_or_default(), period.unwrap_or_default());
+            Finding::ok(AREA, format!("{found} of each CPU for ordinary threads; lowered for reservations"))
+        }
+        (Err(_), Some(release)) if release < FIRST => Finding::ok(AREA, "none before Linux 6.12"),
+        (Err(error), _) => Finding::limited(
+            AREA,
+            format!("can't be lowered for reservations ({}: {error})", first.display()),
+            "above 0.95 of a CPU whole periods will be lost to the kernel's fair server; mount debugfs, as systemd does, and do without the \
+             kernel's lockdown",
+        ),
     }
 }
 

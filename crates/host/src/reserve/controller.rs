@@ -1,16 +1,16 @@
 //! The thread that dispatches: it sleeps until a decision is due, decides, and carries the decision out.
 //!
-//! It runs as `SCHED_DEADLINE`, ahead of everything and exempt from the real-time throttle, on the CPU where it disturbs the fewest
-//! periods: a member on its own CPU loses some ten microseconds each time. A timer wakes it about as late, so it is set as much earlier;
-//! how much is learnt from each time.
+//! It runs as `SCHED_DEADLINE`, ahead of everything and exempt from the real-time throttle (unless the kernel enforces the slices itself), on
+//! the CPU where it disturbs the fewest periods: a member on its own CPU loses some ten microseconds each time. A timer wakes it about as
+//! late, so it is set as much earlier; how much is learnt from each time.
 
-use super::enforce::Enforce;
+use super::enforce::{AHEAD, Enforce};
 use super::margin::{Early, Elsewhere, LAG};
 use super::meter::{Ring, Slots};
 use super::user::Threads;
 use crate::daemon::monotonic;
 use crate::guardian::Promise;
-use crate::sched::{self, Attributes, Policy};
+use crate::sched;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
     Account, Dispatcher, Due, Eligible, Member, Meter, Reading, Reservation,
@@ -21,13 +21,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
-/// Most of a CPU, if periods are very short; a millisecond at a time.
-const OWN: Attributes = Attributes {
-    policy: Policy::Deadline { runtime_ns: 800_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 },
-    reset_on_fork: true,
-};
-/// Where the kernel refuses that (a CPU set of its own): the highest priority of the others.
-const ELSE: Attributes = Attributes::fifo(99);
 /// How often the wall clock is looked at, in nanoseconds.
 const ALIGN: u64 = 1_000_000_000;
 /// What is left of a slice is not worth two switches if it is less, in nanoseconds.
@@ -195,11 +188,12 @@ impl Work {
         self.at = best;
         let all: Vec<u16> = self.cpus.keys().copied().collect();
         let moved = best.map_or(Ok(()), |cpu| {
-            sched::set(0, ELSE)?;
+            sched::set(0, AHEAD)?;
             sched::set_affinity(0, &[cpu])?;
             sched::set_affinity(0, &all)
         });
-        if moved.and_then(|()| sched::set(0, OWN)).or_else(|_| sched::set(0, ELSE)).is_err() {
+        let [first, second] = self.enforcer.dispatcher();
+        if moved.and_then(|()| sched::set(0, first)).or_else(|_| sched::set(0, second)).is_err() {
             tracing::warn!("reservations are kept badly: their dispatcher can't be made real-time");
         }
     }

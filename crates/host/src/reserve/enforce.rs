@@ -2,7 +2,7 @@
 
 use super::user::Threads;
 use crate::cgroup::{Hierarchy, RealTimeRule};
-use crate::sched::SchedError;
+use crate::sched::{Attributes, SchedError};
 use frontdesk_engine::reservation::{Dispatch, Member, Reservation};
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +43,14 @@ impl ReserveMechanism {
     }
 }
 
+/// Ahead of all but `SCHED_DEADLINE`.
+pub(super) const AHEAD: Attributes = Attributes::fifo(99);
+
 /// Schedules the threads of members.
 pub(super) trait Enforce: Send {
+    /// How the thread that dispatches is to be scheduled itself, and how where the kernel refuses that.
+    fn dispatcher(&self) -> [Attributes; 2];
+
     /// From now on these are the threads of a member, and this is its reservation.
     ///
     /// # Errors

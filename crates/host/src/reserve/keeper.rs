@@ -6,6 +6,7 @@ mod tell;
 use super::controller::Command;
 use super::cpus::online_cpus;
 use super::enforce::ReserveMechanism;
+use super::fair::{FairServerError, FairServers};
 use super::held::{HeldProcess, HoldError};
 use super::meter::SLOTS;
 use super::pen::Pen;
@@ -59,6 +60,8 @@ pub(super) struct Keeper {
     pen: Option<Option<Pen>>,
     /// Whether it has its real time.
     pen_open: bool,
+    /// Those of the kernel that are changed meanwhile.
+    fair_servers: FairServers,
     /// When the last reservation went, in nanoseconds.
     emptied: u64,
     /// Requests for reservations so far.
@@ -96,6 +99,7 @@ impl Keeper {
             running: None,
             pen: None,
             pen_open: false,
+            fair_servers: FairServers::default(),
             emptied: 0,
             asked: 0,
         })
@@ -124,7 +128,11 @@ impl Keeper {
                     }
                     Ok(Order::Vms(vms)) => self.renew(&vms),
                     Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Disconnected) => {
+                        // While the kernel lets us; otherwise the guardian does.
+                        let _ = self.fair_servers.restore(&self.guardian);
+                        return;
+                    }
                 }
             }
         }
@@ -174,7 +182,16 @@ impl Keeper {
             Ok(index) => self.change(index, reservation)?,
             Err(_) => self.begin(target, reservation, vms)?,
         };
-        Ok(self.tell(&self.targets[index], &self.reports()))
+        let reports = self.reports();
+        // The controller has answered: the members are scheduled, and it is itself.
+        if let Err(error) = self.lower_fair_servers() {
+            tracing::warn!("above what the kernel's fair server leaves, whole periods will be lost: {error}");
+        }
+        Ok(self.tell(&self.targets[index], &reports))
+    }
+
+    fn lower_fair_servers(&mut self) -> Result<(), FairServerError> {
+        self.fair_servers.lower(&self.cpus, 1.0 - self.real_time, &self.guardian)
     }
 
     /// Gives another reservation to a target that has one.
@@ -294,6 +311,8 @@ impl Keeper {
         if !self.pen_open {
             self.pen.iter().flatten().try_for_each(Pen::open).map_err(|error| failed(&error))?;
             self.pen_open = true;
+            // If that is refused, it is tried again.
+            let _ = self.lower_fair_servers();
         }
         if self.running.is_none() {
             let cpus = online_cpus().unwrap_or_default();
@@ -345,6 +364,10 @@ impl Keeper {
 
     /// Puts a target back as it was.
     fn release(&mut self, index: usize) {
+        if self.targets.len() == 1 {
+            // If that is refused, it is tried again.
+            let _ = self.fair_servers.restore(&self.guardian);
+        }
         let mut held = self.targets.remove(index);
         self.admission.release(held.id);
         if let Some(running) = &self.running {

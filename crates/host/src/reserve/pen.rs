@@ -5,8 +5,10 @@
 //! its slice what its group is worth. Below the root, `cpu.idle` is relative to all. On version 2 processes stay in their groups, which
 //! systemd knows them by.
 
+use super::fair::FAIR_SERVERS;
 use super::held::HoldError;
-use crate::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, Version};
+use super::{ReserveMechanism, ReserveSettings};
+use crate::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, Version, read_number};
 use crate::guardian::{Guardian, Undo};
 use std::path::Path;
 use std::time::Duration;
@@ -16,17 +18,40 @@ const NAME: &str = "frontdesk-reserved";
 const PERIOD_US: u64 = 1_000_000;
 const RUNTIME: &str = "cpu.rt_runtime_us";
 const THROTTLE: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+const THROTTLE_PERIOD: &str = "/proc/sys/kernel/sched_rt_period_us";
 
-/// Lets the real-time budget of the group fit in beside those of others: the root's must hold all of them, and the throttle the root's. Each
-/// group is still throttled by its own.
-pub(crate) fn make_room(hierarchy: &Hierarchy, guardian: &Guardian) -> Result<(), String> {
-    if hierarchy.real_time() != RealTimeRule::Budget {
-        return Ok(());
+/// Lets reserved targets use their part of each CPU in real time. With budgets of groups, the group's must fit in beside those of others: the
+/// root's must hold all of them, and the throttle the root's; each group is still throttled by its own. Without, the throttle is what limits
+/// all that is real-time before Linux 6.12, and what can be had by `SCHED_DEADLINE`.
+pub(crate) fn make_room(
+    hierarchy: &Hierarchy,
+    settings: &ReserveSettings,
+    guardian: &Guardian,
+) -> Result<(), String> {
+    if hierarchy.real_time() == RealTimeRule::Budget {
+        return [Path::new(THROTTLE), &hierarchy.mount().join(RUNTIME)]
+            .into_iter()
+            .try_for_each(|file| change(file, PERIOD_US.to_string(), guardian))
+            .map_err(|error| error.to_string());
     }
-    [Path::new(THROTTLE), &hierarchy.mount().join(RUNTIME)]
-        .into_iter()
-        .try_for_each(|file| change(file, PERIOD_US.to_string(), guardian))
-        .map_err(|error| error.to_string())
+    let by_deadline = settings.mechanism.on(hierarchy) == ReserveMechanism::Deadline;
+    // Where there are fair servers, there is no other use of it.
+    if (by_deadline || !Path::new(FAIR_SERVERS).exists())
+        && let Err(error) = raise_throttle(settings.real_time(), guardian)
+    {
+        tracing::warn!("above what the kernel's throttle leaves, whole periods may be lost: {error}");
+    }
+    Ok(())
+}
+
+/// One that allows as much already, or is off, stays as it is.
+fn raise_throttle(part: f64, guardian: &Guardian) -> Result<(), HoldError> {
+    let period = read_number(Path::new(THROTTLE_PERIOD))?;
+    let wanted = Duration::from_micros(period.unsigned_abs()).mul_f64(part).as_micros();
+    match u128::try_from(read_number(Path::new(THROTTLE))?) {
+        Ok(allowed) if allowed < wanted => change(Path::new(THROTTLE), wanted.to_string(), guardian),
+        _ => Ok(()),
+    }
 }
 
 /// The group.

@@ -1,6 +1,6 @@
 //! Reservations by real-time priority: who is to run gets a priority of its own, who has used up its slice none (VSched §3.2).
 
-use super::enforce::Enforce;
+use super::enforce::{AHEAD, Enforce};
 use crate::sched::{self, Attributes, Policy, SchedError};
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation};
 use std::collections::BTreeMap;
@@ -39,6 +39,14 @@ pub(super) struct User {
 }
 
 impl Enforce for User {
+    fn dispatcher(&self) -> [Attributes; 2] {
+        // It must come when a slice ends, whatever runs: most of a CPU, if periods are very short; a millisecond at a time. It is refused
+        // in a CPU set of its own.
+        let policy =
+            Policy::Deadline { runtime_ns: 800_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 };
+        [Attributes { policy, reset_on_fork: true }, AHEAD]
+    }
+
     /// New threads are scheduled at the next [`apply`](Self::apply), or at once if the member has been dispatched already.
     fn hold(&mut self, member: Member, _: Option<Reservation>, threads: Threads) -> Result<(), SchedError> {
         let fresh = Held { threads: Threads::default(), kind: None, stopped: false };

@@ -8,6 +8,7 @@ mod boost;
 mod bpf;
 mod cgroup;
 mod daemon;
+mod fair;
 mod fake_qemu;
 mod guardian;
 mod kvm;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         trials.extend(qemu::trials());
         trials.extend(daemon::trials());
         trials.extend(reserve::trials());
+        trials.extend(fair::trials());
         trials.extend(trials_with_kvm());
     } else {
         eprintln!("skipping the tests against the real kernel: they need root");

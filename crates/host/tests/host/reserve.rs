@@ -21,7 +21,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-const MS: u64 = 1_000_000;
+pub(crate) const MS: u64 = 1_000_000;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -36,7 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The daemon's process: `reserving FOLDER MECHANISM`, until its standard input ends.
+/// The daemon's process: `reserving FOLDER MECHANISM SPARE`, until its standard input ends.
 pub(crate) fn main() -> ExitCode {
     let serve = || -> Result<()> {
         let mut arguments = env::args().skip(2);
@@ -47,6 +47,7 @@ pub(crate) fn main() -> ExitCode {
         if arguments.next().as_deref() == Some("deadline") {
             settings.reserve.mechanism = ReserveMechanism::Deadline;
         }
+        settings.reserve.spare = arguments.next().context("no spare")?.parse()?;
         let (stop, stopped) = UnixStream::pair()?;
         let config = DaemonConfig {
             settings,
@@ -88,8 +89,8 @@ pub(crate) fn target() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-struct Process {
-    child: Child,
+pub(crate) struct Process {
+    pub(crate) child: Child,
     stdin: Option<ChildStdin>,
 }
 
@@ -102,7 +103,7 @@ impl Process {
         Ok(Process { child, stdin })
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
@@ -123,16 +124,20 @@ impl Drop for Process {
     }
 }
 
-struct Service {
-    process: Process,
+pub(crate) struct Service {
+    pub(crate) process: Process,
     home: TempDir,
 }
 
 impl Service {
     fn start(mechanism: &str) -> Result<Service> {
+        Service::with_spare(mechanism, 0.05)
+    }
+
+    pub(crate) fn with_spare(mechanism: &str, spare: f64) -> Result<Service> {
         let home = tempfile::tempdir()?;
         let folder = home.path().to_str().context("folder")?.to_owned();
-        let mut process = Process::start(&["reserving", &folder, mechanism])?;
+        let mut process = Process::start(&["reserving", &folder, mechanism, &spare.to_string()])?;
         let mut line = String::new();
         BufReader::new(process.child.stdout.take().context("stdout")?).read_line(&mut line)?;
         ensure!(line == "ready\n", "the daemon failed: see above");
@@ -150,7 +155,13 @@ impl Service {
         }
     }
 
-    fn reserve(&self, target: Target, period_ns: u64, slice_ns: u64, hard: bool) -> Result<Reservation> {
+    pub(crate) fn reserve(
+        &self,
+        target: Target,
+        period_ns: u64,
+        slice_ns: u64,
+        hard: bool,
+    ) -> Result<Reservation> {
         self.about(&Query::Reserve(Reserve { target, period_ns, slice_ns, hard, phase_ns: None }))
     }
 
@@ -162,19 +173,19 @@ impl Service {
         }
     }
 
-    fn list(&self) -> Result<Reservations> {
+    pub(crate) fn list(&self) -> Result<Reservations> {
         match self.ask(&Query::Reservations {})? {
             Answer::Reservations(all) => Ok(*all),
             other => bail!("{other:?}"),
         }
     }
 
-    fn release(&self, target: Target) -> Result<Reservation> {
+    pub(crate) fn release(&self, target: Target) -> Result<Reservation> {
         self.about(&Query::Release { target })
     }
 
     /// Ends it; everything was put back.
-    fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         drop(self.process.stdin.take());
         ensure!(self.process.child.wait()?.success(), "the daemon failed: see above");
         Ok(())
@@ -206,7 +217,7 @@ fn throttle() -> Result<String> {
 }
 
 /// A target that computes in a thread beside its main one.
-fn computing() -> Result<Process> {
+pub(crate) fn computing() -> Result<Process> {
     let process = Process::start(&["target"])?;
     eventually("it has its thread", || place(process.pid()).is_ok_and(|place| place.threads.len() == 2))?;
     Ok(process)
@@ -234,9 +245,10 @@ fn keeps_a_process_and_puts_it_back() -> Result<()> {
         "a change replaces: {told:?}"
     );
     let told = daemon.release(name.clone())?;
-    // What it used is its slices; on a busy machine some are missed, but it gets no more.
+    // What it used is its slices; on a busy machine some are missed, and some are longer in a VM that is busy elsewhere. Without a limit it
+    // would be more than three times as much.
     let ratio = told.used_ns as f64 / told.reserved_ns as f64;
-    ensure!(ratio > 0.3 && ratio < 1.2, "{told:?}");
+    ensure!(ratio > 0.3 && ratio < 2.0, "{told:?}");
     ensure!(place(target.pid())? == before, "{:?} instead of {before:?}", place(target.pid())?);
     ensure!(daemon.list()?.reservations.is_empty());
     ensure!(daemon.list()?.cpus.iter().all(|cpu| cpu.reserved_ratio == 0.0));
@@ -375,10 +387,11 @@ fn by_the_kernels_deadlines() -> Result<()> {
     let (daemon, target) = (Service::start("deadline")?, crate::support::Idler::start()?);
     let before = place(target.pid())?;
     let name = Target::Process(target.pid());
-    // The dispatcher itself has four fifths of a CPU, which may be the only one.
-    let told = daemon.reserve(name.clone(), 10 * MS, MS, true)?;
-    ensure!(told.mechanism == "deadline", "{told:?}");
-    let expected = Policy::Deadline { runtime_ns: MS, deadline_ns: 10 * MS, period_ns: 10 * MS, flags: 0 };
+    // All that can be reserved of a CPU, which may be the only one: the dispatcher takes nothing of it.
+    let told = daemon.reserve(name.clone(), 20 * MS, 19 * MS, true)?;
+    ensure!(told.mechanism == "deadline" && told.trouble.is_none(), "{told:?}");
+    let expected =
+        Policy::Deadline { runtime_ns: 19 * MS, deadline_ns: 20 * MS, period_ns: 20 * MS, flags: 0 };
     ensure!(
         sched::get(target.pid())?.policy == expected,
         "{:?}: {:?}",

@@ -13,7 +13,7 @@ use rustix::{
 use std::{env, path::PathBuf, process::Command, time::Duration};
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(270);
+const PATIENCE: Duration = Duration::from_secs(420);
 
 /// What the trials run beside the test program itself.
 const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
@@ -84,6 +84,9 @@ fn set_up_and_run_trials() -> Result<()> {
     mount_kernel_file_systems()?;
     mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MountFlags::empty(), None)
         .context("mount /sys/fs/cgroup")?;
+    // As systemd does.
+    mount("debugfs", "/sys/kernel/debug", "debugfs", MountFlags::empty(), None)
+        .context("mount /sys/kernel/debug")?;
     let trials = Command::new("/proc/self/exe").arg(INSIDE).env("PATH", "/bin").spawn().context("trials")?;
     // Orphans become children of process 1, and stay zombies until it waits for them.
     loop {

@@ -123,7 +123,8 @@ fn reservations(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Vec<(Group,
         let reservation =
             Reservation { period_ns: nanos(period), slice_ns: nanos(slice), hard, phase_ns: None };
         reservation.validate().map_err(|error| BuildError::Reservation(entry.name.clone(), error))?;
-        reservations.push((group, reservation));
+        // frontdesk gives long slices in turns; the machine's own scheduler does not.
+        reservations.push((group, if of_arm.is_some() { reservation.in_turns() } else { reservation }));
     }
     Ok(reservations)
 }

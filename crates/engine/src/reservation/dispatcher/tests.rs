@@ -204,6 +204,41 @@ fn a_standstill_is_told_from_a_miss() {
     assert_eq!(account.shortfall.buckets[12], 1, "3 ms are between 2.048 and 4.096");
 }
 
+/// Two on one CPU: the first always wants its 9 of 10 ms, the second wants 1 of 10 ms from 9.5 ms on.
+#[test]
+fn who_comes_late_has_missed_only_what_it_could_have_got() {
+    let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 9 * MS), (10 * MS, MS)]);
+    world.actors.get_mut(&member(2)).unwrap().asleep_until = Some(95 * MS / 10);
+    world.run_until(20 * MS, &mut dispatcher);
+    let account = dispatcher.account(member(2)).unwrap();
+    assert_eq!((account.periods, account.missed), (2, 0), "{account:?}");
+    assert_eq!(dispatcher.account(member(1)).unwrap().missed, 0);
+    // One that comes a little late and gets nothing has missed its slice, but for that little.
+    let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 2 * MS)]);
+    world.actors.get_mut(&member(1)).unwrap().asleep_until = Some(1000);
+    world.pass_until(1000);
+    dispatcher.decide(Time(1000), 0, &world);
+    world.pass_until(10 * MS);
+    dispatcher.decide(Time(10 * MS), 0, &world);
+    let account = dispatcher.account(member(1)).unwrap();
+    assert_eq!((account.missed, account.shortfall.max_ns), (1, 2 * MS - 1000), "{account:?}");
+}
+
+#[test]
+fn a_pause_in_the_middle_of_a_period_is_no_miss() {
+    let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 8 * MS), (10 * MS, 2 * MS)]);
+    for (at, paused) in [(3, true), (5, false), (24, true), (39, false)] {
+        world.run_until(at * MS, &mut dispatcher);
+        dispatcher.pause(Time(at * MS), member(1), paused, &world);
+    }
+    world.run_until(60 * MS, &mut dispatcher);
+    for target in [1, 2] {
+        let account = dispatcher.account(member(target)).unwrap();
+        assert_eq!((account.periods, account.missed), (6, 0), "{target}: {account:?}");
+    }
+    assert_eq!(world.actors[&member(2)].ran, 12 * MS, "who goes on takes nothing from others");
+}
+
 /// Slices that take this part of a CPU altogether, split as the weights say.
 fn reservations(periods: &[u64], weights: &[u64], percent: u64) -> Vec<(u64, u64)> {
     let all: u64 = weights.iter().sum();
@@ -256,8 +291,10 @@ proptest! {
             }
         }
         world.run_until(100 * MS, &mut dispatcher);
-        let account = dispatcher.account(member(1)).unwrap();
-        prop_assert_eq!(account.missed, 0, "{:?}: {:?}", set, account.shortfall);
+        for target in (1..).take(set.len()) {
+            let account = dispatcher.account(member(target)).unwrap();
+            prop_assert_eq!(account.missed, 0, "{} of {:?}: {:?}", target, set, account.shortfall);
+        }
     }
 
     /// Whatever is asked of it and whatever the clock does: no panic, bounded memory, the same again, and admission never overbooks.

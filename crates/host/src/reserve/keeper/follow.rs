@@ -85,6 +85,11 @@ impl Keeper {
                 Ok(()) => self.pen_open = false,
                 Err(error) => tracing::warn!("boosts have less real time than they could have: {error}"),
             }
+            if let Err(error) = self.fair_servers.restore(&self.guardian) {
+                tracing::warn!(
+                    "the kernel's fair server stays as it was for reservations until the end: {error}"
+                );
+            }
             self.emptied = monotonic().0;
             self.tell_reserved();
         }
