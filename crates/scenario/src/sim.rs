@@ -199,11 +199,13 @@ pub struct Network {
     pub mbit_per_s: f64,
     /// Packets of a bulk stream that are not acknowledged yet. 1 to 4096.
     pub window: u32,
+    /// Whether clients that ask over TCP acknowledge answers with packets of their own, which the I/O path and the guest have to handle.
+    pub acknowledge: bool,
 }
 
 impl Default for Network {
     fn default() -> Self {
-        Network { latency: Duration::from_micros(100), mbit_per_s: 100.0, window: 58 }
+        Network { latency: Duration::from_micros(100), mbit_per_s: 100.0, window: 58, acknowledge: false }
     }
 }
 

@@ -60,7 +60,7 @@ pub enum CalibrationError {
 }
 
 /// Quantiles that are matched, both among the requests that find the CPU free.
-const QUANTILES: [f64; 2] = [0.10, 0.02];
+const QUANTILES: [f64; 2] = [0.10, 0.50];
 const LEAST_SAMPLES: usize = 40;
 /// Factors and spreads that are tried.
 const LEAST: f64 = 0.01;
@@ -115,8 +115,8 @@ pub fn calibrate(
         bisect(LEAST.ln(), MOST.ln(), |factor| Ok(model(factor.exp(), spread)?[0] < lab_ms[0])).map(f64::exp)
     };
     let spread = bisect(0.0, WIDEST, |spread| {
-        let [middle, fast] = model(factor(spread)?, spread)?;
-        Ok(fast / middle > lab_ms[1] / lab_ms[0])
+        let [fast, middle] = model(factor(spread)?, spread)?;
+        Ok(middle / fast < lab_ms[1] / lab_ms[0])
     })?;
     let cost_factor = factor(spread)?;
     let model_ms = model(cost_factor, spread)?;
@@ -160,6 +160,7 @@ fn scale(sim: &mut Sim, factor: f64, spread: f64) {
         &mut host.packet_in,
         &mut host.packet_out,
         &mut host.block,
+        &mut host.timer,
         &mut guest.interrupt,
         &mut guest.receive,
         &mut guest.send,

@@ -117,6 +117,11 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Whether it is a mere acknowledgement, which nobody in the guest waits for.
+    pub(crate) fn acknowledges(&self) -> bool {
+        self.protocol == Protocol::Tcp && self.bytes == 0
+    }
+
     /// What handling this packet costs where one costs so much on average.
     pub(crate) fn cost(&self, average: Nanos) -> Nanos {
         average.saturating_mul(u64::from(self.effort)) / 1_000

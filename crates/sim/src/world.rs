@@ -24,7 +24,7 @@ use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Pcpu};
 use crate::trace::Tracer;
-use frontdesk_engine::{EventKind, Thread, VmId};
+use frontdesk_engine::{EventKind, Protocol, Thread, VmId};
 use io::{IoThread, Job, Sound};
 
 /// What an entity is.
@@ -99,6 +99,8 @@ pub(crate) struct World {
     tick: Nanos,
     /// How much packets differ in what they cost.
     spread: f64,
+    /// Whether answers over TCP are acknowledged.
+    acknowledge: bool,
     requests: u64,
     /// Whether the I/O path is a thread of each VM's own, which the engine knows.
     emulators: bool,
@@ -217,6 +219,7 @@ impl World {
             Effect::Reply { vcpu, packet } | Effect::Took { vcpu, packet } => {
                 self.ask(machine, vm, vcpu, Job::PacketOut { packet });
             }
+            Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
                 self.requests += 1;
                 let request = crate::disk::Request {
@@ -235,15 +238,15 @@ impl World {
         }
     }
 
-    /// A packet arrives at the host.
-    fn arrive(&mut self, machine: &mut Machine, client: usize) {
+    /// A packet of so many bytes arrives at the host.
+    fn arrive(&mut self, machine: &mut Machine, client: usize, bytes: u32) {
         let client_state = &mut self.clients[client];
         let effort = client_state.effort(self.spread);
         let vm = client_state.vm;
         let packet = Packet {
             protocol: client_state.protocol,
             port: client_state.port,
-            bytes: client_state.bytes(),
+            bytes,
             client: u32::try_from(client).unwrap_or(u32::MAX),
             arrived: machine.now(),
             effort,
@@ -256,6 +259,9 @@ impl World {
 
     /// A packet is pending for a VM, as far as the engine is concerned.
     fn pending_packet(&mut self, machine: &mut Machine, vm: usize, packet: Packet) {
+        if packet.acknowledges() {
+            return;
+        }
         let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };
         self.tell(machine, vm, kind);
     }
@@ -303,11 +309,16 @@ impl Work for World {
                 let wish = state.timer(now);
                 let timer = state.timer;
                 machine.arm(timer, wish.timer);
+                let bytes = state.bytes();
+                let acknowledges = self.acknowledge && state.protocol == Protocol::Tcp;
                 if let Some((response, sent)) = wish.response {
                     self.measure.answered(client, response, sent);
+                    if acknowledges {
+                        self.arrive(machine, client, 0);
+                    }
                 }
                 if wish.arrives {
-                    self.arrive(machine, client);
+                    self.arrive(machine, client, bytes);
                 }
             }
             Source::Disk { slot } => self.block_ended(machine, slot),

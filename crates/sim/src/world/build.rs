@@ -172,6 +172,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         clients: Vec::new(),
         tick: nanos(sim.guest.tick),
         spread: sim.costs.spread,
+        acknowledge: sim.network.acknowledge,
         requests: 0,
         emulators: sim.io_path == IoPath::Emulator,
         feed,
