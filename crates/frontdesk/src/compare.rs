@@ -6,8 +6,9 @@ use crate::outputs::{create, finish};
 use anyhow::Context;
 use frontdesk_report::{Ratio, compare, comparison_table, svg_comparison};
 use frontdesk_scenario::{Outcome, Overrides, Scenario};
-use frontdesk_sim::{Calibration, calibrate, simulate};
+use frontdesk_sim::{Calibration, Conditions, calibrate, simulate};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -16,9 +17,11 @@ use std::time::Duration;
 
 /// Run an experiment on real VMs and on the modelled host, and put the results side by side.
 ///
-/// The model is calibrated from one arm only, "io-only", in which the VM that answers does nothing else: from its fastest responses follow
-/// what a request costs on this host and how much requests differ. All other arms are predicted. The table has, for each arm and VM, the
-/// mean and the 95th percentile of the response times in both.
+/// The model is calibrated from one arm only, "io-only", in which the VM that answers does nothing else: from its response times follow
+/// what a request costs on this host and how much requests differ. All other arms are predicted. Taken as given, and told, is what the lab
+/// measured in each arm beside response times: CPU time for the same work in VMs that only compute, which says how fast the
+/// machine was, and how long frontdesk took to decide. The table has, for each arm and VM, the mean and the 95th percentile of the response
+/// times in both.
 ///
 /// Exit status: 0 if the model is within 25 % in everything, 1 if not, 2 if the comparison could not be made, 130 after Ctrl-C.
 #[derive(clap::Args)]
@@ -63,6 +66,7 @@ const CALIBRATED_BY: &str = "io-only";
 #[derive(Serialize)]
 struct Compared<'a> {
     calibration: Calibration,
+    conditions: &'a BTreeMap<String, Conditions>,
     ratios: &'a [Ratio],
     lab: &'a Outcome,
     model: &'a Outcome,
@@ -96,23 +100,39 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         );
     };
     let calibration = calibrate(reference, CALIBRATED_BY, arm, args.seed)?;
+    let conditions: BTreeMap<String, Conditions> = lab
+        .arms
+        .iter()
+        .map(|(name, result)| (name.clone(), Conditions::of((&scenario, result), (reference, arm))))
+        .collect();
     calibration.apply(&mut scenario);
     scenario.arms.retain(|name, _| lab.arms.contains_key(name));
+    conditions.iter().for_each(|(name, conditions)| conditions.apply(&mut scenario, name));
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
     let simulated = simulate(std::slice::from_ref(&scenario), args.seed, threads, &|_, _| {});
     let simulated = simulated.map_err(|(_, error)| error)?;
     let [model] = simulated.as_slice() else { anyhow::bail!("the model gave no result") };
     let model = &model.outcome;
     let ratios = compare(&scenario, &lab, model);
-    write(args, &Compared { calibration, ratios: &ratios, lab: &lab, model })?;
+    write(args, &Compared { calibration, conditions: &conditions, ratios: &ratios, lab: &lab, model })?;
     println!(
-        "Calibrated from the fastest responses of {CALIBRATED_BY}: costs x {:.2}, spread {:.3}; all else is predicted.\n\n{}",
+        "Calibrated from the response times of {CALIBRATED_BY}: costs x {:.2}, spread {:.3}; all others are predicted.\n{}\n\n{}",
         calibration.cost_factor,
         calibration.spread,
+        given(&conditions),
         comparison_table(&ratios, std::io::stdout().is_terminal())
     );
     let within = ratios.iter().all(|ratio| ratio.within);
     Ok(if within { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// What the model was told of the lab's arms, in words.
+fn given(conditions: &BTreeMap<String, Conditions>) -> String {
+    let arms = conditions.iter().map(|(name, conditions)| {
+        let decision = conditions.decision_us.map(|us| format!(", decisions {us:.0} us")).unwrap_or_default();
+        format!("{name} x {:.2}{decision}", conditions.slowness)
+    });
+    format!("Given: CPU time for the same work, {}.", arms.collect::<Vec<_>>().join("; "))
 }
 
 fn read(path: &Path) -> anyhow::Result<Outcome> {

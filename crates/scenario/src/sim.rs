@@ -96,7 +96,7 @@ pub struct HostCosts {
     /// not preempted by the vCPU that it wakes. Otherwise they are two.
     #[serde(with = "humantime_serde")]
     pub block: Duration,
-    /// A timer of a guest, with `io_path = "emulator"`.
+    /// A clock tick of a guest, with `io_path = "emulator"`.
     #[serde(with = "humantime_serde")]
     pub timer: Duration,
     /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of the logarithm. 0 to 2.
@@ -153,8 +153,9 @@ pub struct GuestCosts {
     /// A run of a program of the Debian system, of which nothing else is known.
     #[serde(with = "humantime_serde")]
     pub program: Duration,
-    /// Period of the clock tick of vCPUs that are not idle, with `io_path = "emulator"`: a thread of the emulator keeps that time, and each
-    /// tick makes it run. 0 s: none. 0 s to 1 s.
+    /// Period of the clock tick, with `io_path = "emulator"`: a thread of the emulator keeps that time, and each tick makes it run, also while
+    /// the guest idles. It interrupts vCPUs that do not idle, and they set their clock anew, which makes the thread run again; so does a vCPU
+    /// that stops idling. 0 s: none. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub tick: Duration,
     /// The longest time slice of the guests' scheduler; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.

@@ -1,9 +1,13 @@
 //! Calibration of the model against real VMs, from an arm in which the VM that answers does nothing else.
 //!
-//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once, and the response time is what the
-//! request costs on its way through the network, the emulator's thread and the guest. Those are the fastest ones, and two of their quantiles
-//! give two numbers: how much more everything costs on that host than the scenario says, and how much requests differ. The others
-//! waited for the scheduler, which stays for the model to predict.
+//! In such an arm about half of the requests find the CPU free to them: the woken VM preempts at once and keeps the CPU, and the response
+//! time is what the request costs on its way through the network, the emulator's thread and the guest. Two quantiles give two numbers: the
+//! 10th percentile how much more everything costs on that host than the scenario says, and the median how much requests differ. The
+//! slower half waited for the scheduler, which stays for the model to predict, as all other arms do.
+
+mod conditions;
+
+pub use conditions::Conditions;
 
 use crate::guest::nanos;
 use crate::run::run;
@@ -19,7 +23,7 @@ pub struct Calibration {
     pub cost_factor: f64,
     /// How much requests differ: `sim.costs.spread`.
     pub spread: f64,
-    /// The two quantiles of the response time that were matched, in the lab, in milliseconds.
+    /// The quantiles of the response time that were matched, 10th percentile and median, in the lab, in milliseconds.
     pub lab_ms: [f64; 2],
     /// The same in the calibrated model.
     pub model_ms: [f64; 2],
@@ -59,7 +63,8 @@ pub enum CalibrationError {
     Sim(#[from] SimError),
 }
 
-/// Quantiles that are matched, both among the requests that find the CPU free.
+/// Quantiles that are matched: what requests cost that find everything free and at hand, and what those in the middle do. The fastest
+/// ones are bunched at what a request costs at least, and their spread would tell little about that of the others.
 const QUANTILES: [f64; 2] = [0.10, 0.50];
 const LEAST_SAMPLES: usize = 40;
 /// Factors and spreads that are tried.
@@ -110,7 +115,7 @@ pub fn calibrate(
         }
         Ok(quantiles(samples))
     };
-    // With more spread the fastest get faster beside the others, and the factor follows.
+    // With more spread the fast get faster beside the others, and the factor follows.
     let factor = |spread: f64| {
         bisect(LEAST.ln(), MOST.ln(), |factor| Ok(model(factor.exp(), spread)?[0] < lab_ms[0])).map(f64::exp)
     };

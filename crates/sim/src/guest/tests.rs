@@ -72,6 +72,36 @@ fn an_interrupt_waits_until_the_vcpu_runs() {
 }
 
 #[test]
+fn an_acknowledgement_takes_time_and_wakes_nobody() {
+    let mut guest = mixed();
+    run(&mut guest, 0, 0, 20 * MS);
+    let Interrupt::Packet(packet) = packet(7) else { unreachable!() };
+    guest.cpus[0].pending.push_back(Interrupt::Packet(Packet { bytes: 0, ..packet }));
+    assert!(switches(&run(&mut guest, 0, 20 * MS, 20 * MS + 9 * US)).is_empty());
+    assert!(guest.cpus[0].working.is_some(), "the kernel is at it for 10 us");
+    assert!(switches(&run(&mut guest, 0, 20 * MS + 9 * US, 21 * MS)).is_empty());
+    assert!(guest.tasks[1].request.is_none());
+}
+
+#[test]
+fn the_clock_is_set_after_a_tick_and_after_idling() {
+    let sets = |costs: GuestCosts| {
+        let mut guest = Guest { costs: Costs::of(&costs), ..mixed() };
+        // The hog ends after 10 ms, and the vCPU idles.
+        let mut effects = run(&mut guest, 0, 0, 5 * MS);
+        guest.cpus[0].pending.push_back(Interrupt::Tick);
+        effects.extend(run(&mut guest, 0, 5 * MS, 20 * MS));
+        guest.cpus[0].pending.push_back(packet(7));
+        effects.extend(run(&mut guest, 0, 20 * MS, 21 * MS));
+        let sets = effects.into_iter().filter(|(_, effect)| matches!(effect, Effect::Clock { .. }));
+        sets.map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let ticking = GuestCosts { tick: Duration::from_millis(4), ..GuestCosts::default() };
+    assert_eq!(sets(ticking), [5 * MS + 3 * US, 20 * MS]);
+    assert!(sets(GuestCosts::default()).is_empty());
+}
+
+#[test]
 fn hogs_share_a_vcpu_by_time_slices() {
     let mut guest = Guest::new(1, &GuestCosts::default());
     (0..3).for_each(|number| {

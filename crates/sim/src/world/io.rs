@@ -28,7 +28,7 @@ pub(super) enum Job {
     BlockDone {
         request: Request,
     },
-    /// Tells a vCPU that its timer expired.
+    /// Takes note that the clock of a vCPU expired, and tells it if it does not idle.
     Tick {
         vm: usize,
         vcpu: usize,
