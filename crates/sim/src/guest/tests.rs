@@ -85,20 +85,27 @@ fn an_acknowledgement_takes_time_and_wakes_nobody() {
 
 #[test]
 fn the_clock_is_set_after_a_tick_and_after_idling() {
-    let sets = |costs: GuestCosts| {
-        let mut guest = Guest { costs: Costs::of(&costs), ..mixed() };
-        // The hog ends after 10 ms, and the vCPU idles.
-        let mut effects = run(&mut guest, 0, 0, 5 * MS);
-        guest.cpus[0].pending.push_back(Interrupt::Tick);
-        effects.extend(run(&mut guest, 0, 5 * MS, 20 * MS));
-        guest.cpus[0].pending.push_back(packet(7));
-        effects.extend(run(&mut guest, 0, 20 * MS, 21 * MS));
-        let sets = effects.into_iter().filter(|(_, effect)| matches!(effect, Effect::Clock { .. }));
-        sets.map(|(at, _)| at).collect::<Vec<_>>()
+    let sets = |mut guest: Guest, interrupt| {
+        run(&mut guest, 0, 0, 5 * MS);
+        guest.cpus[0].pending.push_back(interrupt);
+        let effects = run(&mut guest, 0, 5 * MS, 6 * MS).into_iter();
+        effects
+            .filter(|(_, effect)| matches!(effect, Effect::Clock { .. }))
+            .map(|(at, _)| at)
+            .collect::<Vec<_>>()
     };
     let ticking = GuestCosts { tick: Duration::from_millis(4), ..GuestCosts::default() };
-    assert_eq!(sets(ticking), [5 * MS + 3 * US, 20 * MS]);
-    assert!(sets(GuestCosts::default()).is_empty());
+    let busy = |costs| Guest { costs: Costs::of(costs), ..mixed() };
+    let idle = |costs| {
+        let mut guest = Guest::new(1, costs);
+        let socket = guest.add_socket(Protocol::Tcp, 7);
+        guest.add_task(0, &[Step::Receive { socket, shift: None }, Step::Reply], true);
+        guest
+    };
+    assert_eq!(sets(busy(&ticking), Interrupt::Tick), [5 * MS + 3 * US]);
+    assert_eq!(sets(idle(&ticking), packet(7)), [5 * MS]);
+    assert!(sets(busy(&ticking), packet(7)).is_empty());
+    assert!(sets(idle(&GuestCosts::default()), packet(7)).is_empty());
 }
 
 #[test]
