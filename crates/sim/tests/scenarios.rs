@@ -94,7 +94,7 @@ fn the_emulators_clock_runs_while_the_guest_idles() {
         let set = [
             "duration=10s",
             "repeats=1",
-            "load.0.think=[\"50s\",\"60s\"]",
+            "load.0.think=[\"200s\",\"300s\"]",
             &format!("sim.guest.tick={tick}"),
             &format!("sim.costs.timer={timer}"),
         ];
