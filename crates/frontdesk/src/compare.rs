@@ -6,8 +6,9 @@ use crate::outputs::{create, finish};
 use anyhow::Context;
 use frontdesk_report::{Ratio, compare, comparison_table, svg_comparison};
 use frontdesk_scenario::{Outcome, Overrides, Scenario};
-use frontdesk_sim::{Calibration, calibrate, simulate};
+use frontdesk_sim::{Calibration, Conditions, calibrate, predict};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -17,8 +18,10 @@ use std::time::Duration;
 /// Run an experiment on real VMs and on the modelled host, and put the results side by side.
 ///
 /// The model is calibrated from one arm only, "io-only", in which the VM that answers does nothing else: from its fastest responses follow
-/// what a request costs on this host and how much requests differ. All other arms are predicted. The table has, for each arm and VM, the
-/// mean and the 95th percentile of the response times in both.
+/// what a request costs on this host and how much requests differ. All other arms are predicted. Taken as given, and told, is what the lab
+/// measured in each arm beside response times: CPU time for the same work in VMs that only compute, which says how fast the
+/// machine was, and how long frontdesk took to decide. The table has, for each arm and VM, the mean and the 95th percentile of the response
+/// times in both.
 ///
 /// Exit status: 0 if the model is within 25 % in everything, 1 if not, 2 if the comparison could not be made, 130 after Ctrl-C.
 #[derive(clap::Args)]
@@ -39,7 +42,7 @@ pub(crate) struct Args {
     /// Where the model's random numbers begin.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Repeats of each arm in the model, and in the lab if that is run.
+    /// Repeats of each arm in the lab, if that is run; the model has those of the lab.
     #[arg(long, value_name = "N")]
     repeats: Option<u32>,
     /// Measured time of one repeat, such as 20s.
@@ -63,6 +66,7 @@ const CALIBRATED_BY: &str = "io-only";
 #[derive(Serialize)]
 struct Compared<'a> {
     calibration: Calibration,
+    conditions: &'a BTreeMap<String, Vec<Conditions>>,
     ratios: &'a [Ratio],
     lab: &'a Outcome,
     model: &'a Outcome,
@@ -71,7 +75,7 @@ struct Compared<'a> {
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let overrides =
         Overrides { set: args.set.clone(), repeats: args.repeats, duration: args.duration, arms: Vec::new() };
-    let mut scenario = Scenario::load(&args.scenario, &overrides)?;
+    let scenario = Scenario::load(&args.scenario, &overrides)?;
     [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| create(path).map(drop))?;
     let other = match args.calibrate.as_slice() {
         [file, result] => Some((Scenario::load(file, &Overrides::default())?, read(result)?)),
@@ -96,23 +100,44 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         );
     };
     let calibration = calibrate(reference, CALIBRATED_BY, arm, args.seed)?;
-    calibration.apply(&mut scenario);
-    scenario.arms.retain(|name, _| lab.arms.contains_key(name));
-    let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let simulated = simulate(std::slice::from_ref(&scenario), args.seed, threads, &|_, _| {});
-    let simulated = simulated.map_err(|(_, error)| error)?;
-    let [model] = simulated.as_slice() else { anyhow::bail!("the model gave no result") };
-    let model = &model.outcome;
+    let conditions: BTreeMap<String, Vec<Conditions>> = lab
+        .arms
+        .iter()
+        .map(|(name, result)| {
+            let of = |repeat| Conditions::of((&scenario, repeat), (reference, arm));
+            (name.clone(), result.repeats.iter().map(of).collect())
+        })
+        .collect();
+    let mut calibrated = scenario.clone();
+    calibration.apply(&mut calibrated);
+    let model = &predict(&calibrated, &lab.arms, (reference, arm), args.seed)?;
     let ratios = compare(&scenario, &lab, model);
-    write(args, &Compared { calibration, ratios: &ratios, lab: &lab, model })?;
+    write(args, &Compared { calibration, conditions: &conditions, ratios: &ratios, lab: &lab, model })?;
     println!(
-        "Calibrated from the fastest responses of {CALIBRATED_BY}: costs x {:.2}, spread {:.3}; all else is predicted.\n\n{}",
+        "Calibrated from the fastest responses of {CALIBRATED_BY}: costs x {:.2}, spread {:.3}; all others are predicted.\n{}\n\n{}",
         calibration.cost_factor,
         calibration.spread,
+        given(&conditions),
         comparison_table(&ratios, std::io::stdout().is_terminal())
     );
     let within = ratios.iter().all(|ratio| ratio.within);
     Ok(if within { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// What the model was told of the lab's arms, in words.
+fn given(conditions: &BTreeMap<String, Vec<Conditions>>) -> String {
+    let arms = conditions.iter().map(|(name, repeats)| {
+        let slowness: Vec<_> = repeats.iter().map(|repeat| format!("{:.2}", repeat.slowness)).collect();
+        let decisions: Vec<_> = repeats.iter().filter_map(|repeat| repeat.decision_us).collect();
+        let decisions: Vec<_> = decisions.into_iter().map(|us| format!("{us:.0}")).collect();
+        let told = if decisions.is_empty() {
+            String::new()
+        } else {
+            format!(", decisions {} us", decisions.join(", "))
+        };
+        format!("{name} {}{told}", slowness.join(", "))
+    });
+    format!("Given, for each repeat: CPU time for the same work, {}.", arms.collect::<Vec<_>>().join("; "))
 }
 
 fn read(path: &Path) -> anyhow::Result<Outcome> {

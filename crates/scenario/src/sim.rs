@@ -96,7 +96,7 @@ pub struct HostCosts {
     /// not preempted by the vCPU that it wakes. Otherwise they are two.
     #[serde(with = "humantime_serde")]
     pub block: Duration,
-    /// A timer of a guest, with `io_path = "emulator"`.
+    /// A clock tick of a guest, with `io_path = "emulator"`.
     #[serde(with = "humantime_serde")]
     pub timer: Duration,
     /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of the logarithm. 0 to 2.
@@ -153,8 +153,9 @@ pub struct GuestCosts {
     /// A run of a program of the Debian system, of which nothing else is known.
     #[serde(with = "humantime_serde")]
     pub program: Duration,
-    /// Period of the clock tick of vCPUs that are not idle, with `io_path = "emulator"`: a thread of the emulator keeps that time, and each
-    /// tick makes it run. 0 s: none. 0 s to 1 s.
+    /// Period of the clock tick, with `io_path = "emulator"`: a thread of the emulator keeps that time, and each tick makes it run, also while
+    /// the guest idles. It interrupts vCPUs that do not idle, and they set their clock anew, which makes the thread run again; so does a vCPU
+    /// that stops idling. 0 s: none. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub tick: Duration,
     /// The longest time slice of the guests' scheduler; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
@@ -196,9 +197,9 @@ pub struct Network {
     #[serde(with = "humantime_serde")]
     pub latency: Duration,
     /// How long a client that got an answer over TCP waits for its next request to acknowledge it with, before it sends an acknowledgement
-    /// alone. 0 s to 1 s; with 0 s none is sent.
-    #[serde(with = "humantime_serde")]
-    pub delayed_ack: Duration,
+    /// alone, which the I/O path and the guest have to handle: 0 s to 1 s. If absent, none is sent alone.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    pub delayed_ack: Option<Duration>,
     /// Bandwidth of a bulk stream in Mbit/s. 0.1 to 100000.
     pub mbit_per_s: f64,
     /// Packets of a bulk stream that are not acknowledged yet. 1 to 4096.
@@ -207,12 +208,7 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Network {
-            latency: Duration::from_micros(100),
-            delayed_ack: Duration::ZERO,
-            mbit_per_s: 100.0,
-            window: 58,
-        }
+        Network { latency: Duration::from_micros(100), delayed_ack: None, mbit_per_s: 100.0, window: 58 }
     }
 }
 
@@ -365,7 +361,7 @@ impl Sim {
             ("guest.tick", guest.tick),
             ("guest.granularity", guest.granularity),
             ("network.latency", self.network.latency),
-            ("network.delayed_ack", self.network.delayed_ack),
+            ("network.delayed_ack", self.network.delayed_ack.unwrap_or_default()),
             ("disk.seek", self.disk.seek),
             ("disk.rotation", self.disk.rotation),
             ("disk.access", self.disk.access),

@@ -1,14 +1,18 @@
 //! Calibration of the model against real VMs, from an arm in which the VM that answers does nothing else.
 //!
-//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once, and the response time is what the
-//! request costs on its way through the network, the emulator's thread and the guest. Those are the fastest ones, and two of their quantiles
-//! give two numbers: how much more everything costs on that host than the scenario says, and how much requests differ. The others
-//! waited for the scheduler, which stays for the model to predict.
+//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once and keeps the CPU, and the response time is
+//! what the request costs on its way through the network, the emulator's thread and the guest. Those are the fastest ones, and two of their
+//! quantiles give two numbers: how much more everything costs on that host than the scenario says, and how much requests differ. The
+//! others waited for the scheduler, which stays for the model to predict.
+
+mod conditions;
+
+use conditions::repeats;
+pub use conditions::{Conditions, predict};
 
 use crate::guest::nanos;
-use crate::run::run;
 use crate::world::SimError;
-use frontdesk_scenario::{ArmResult, Scenario, Sim};
+use frontdesk_scenario::{ArmResult, Repeat, Scenario, Sim};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -19,7 +23,7 @@ pub struct Calibration {
     pub cost_factor: f64,
     /// How much requests differ: `sim.costs.spread`.
     pub spread: f64,
-    /// The two quantiles of the response time that were matched, in the lab, in milliseconds.
+    /// The quantiles of the response time that were matched in the lab, in milliseconds.
     pub lab_ms: [f64; 2],
     /// The same in the calibrated model.
     pub model_ms: [f64; 2],
@@ -66,8 +70,7 @@ const LEAST_SAMPLES: usize = 40;
 const LEAST: f64 = 0.01;
 const MOST: f64 = 1_000.0;
 const WIDEST: f64 = 1.0;
-/// Repeats of the model for each trial.
-const REPEATS: u32 = 3;
+
 /// Halvings of the range of what is looked for.
 const STEPS: u32 = 16;
 
@@ -94,21 +97,15 @@ pub fn calibrate(
     if !scenario.arms.contains_key(arm) {
         return Err(CalibrationError::NoArm(arm.to_owned()));
     }
-    let samples: Vec<f64> =
-        lab.repeats.iter().flat_map(|repeat| repeat.samples_ms.values()).flatten().copied().collect();
-    if samples.len() < LEAST_SAMPLES {
-        return Err(CalibrationError::TooFew { arm: arm.to_owned(), samples: samples.len() });
+    let samples = lab.repeats.iter().flat_map(|repeat| repeat.samples_ms.values()).map(Vec::len).sum();
+    if samples < LEAST_SAMPLES {
+        return Err(CalibrationError::TooFew { arm: arm.to_owned(), samples });
     }
-    let lab_ms = quantiles(samples);
+    let lab_ms = quantiles(&lab.repeats);
     let model = |cost_factor: f64, spread: f64| -> Result<[f64; 2], SimError> {
-        let mut scenario = scenario.clone();
-        Calibration { cost_factor, spread, lab_ms, model_ms: lab_ms }.apply(&mut scenario);
-        let mut samples = Vec::new();
-        for repeat in 1..=REPEATS {
-            let run = run(&scenario, arm, repeat, seed, false)?;
-            samples.extend(run.repeat.samples_ms.into_values().flatten());
-        }
-        Ok(quantiles(samples))
+        let mut model = scenario.clone();
+        Calibration { cost_factor, spread, lab_ms, model_ms: lab_ms }.apply(&mut model);
+        Ok(quantiles(&repeats(&model, arm, lab, (scenario, lab), seed)?))
     };
     // With more spread the fastest get faster beside the others, and the factor follows.
     let factor = |spread: f64| {
@@ -144,7 +141,10 @@ fn bisect(
     Ok(f64::midpoint(low, high))
 }
 
-fn quantiles(mut samples: Vec<f64>) -> [f64; 2] {
+/// The quantiles of all response times.
+fn quantiles(repeats: &[Repeat]) -> [f64; 2] {
+    let mut samples: Vec<f64> =
+        repeats.iter().flat_map(|repeat| repeat.samples_ms.values()).flatten().copied().collect();
     samples.sort_by(f64::total_cmp);
     QUANTILES.map(|quantile| {
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -160,6 +160,7 @@ fn scale(sim: &mut Sim, factor: f64, spread: f64) {
         &mut host.packet_in,
         &mut host.packet_out,
         &mut host.block,
+        &mut host.timer,
         &mut guest.interrupt,
         &mut guest.receive,
         &mut guest.send,

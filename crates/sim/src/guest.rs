@@ -53,6 +53,8 @@ pub(crate) enum Effect {
     Reply { vcpu: usize, packet: Packet },
     /// A task took bytes that came over TCP.
     Took { vcpu: usize, packet: Packet },
+    /// It set its clock anew.
+    Clock { vcpu: usize },
     /// A task asks for blocks.
     Disk { vcpu: usize, task: usize, bytes: u32, sequential: bool, write: bool },
     /// A task showed a frame.
@@ -128,6 +130,8 @@ struct Costs {
     slice: Nanos,
     granularity: Nanos,
     sees_stolen: bool,
+    /// Whether it has a clock tick.
+    ticks: bool,
 }
 
 impl Costs {
@@ -144,6 +148,7 @@ impl Costs {
             slice: nanos(costs.slice).max(1),
             granularity: nanos(costs.granularity),
             sees_stolen: costs.sees_stolen_time,
+            ticks: !costs.tick.is_zero(),
         }
     }
 }
@@ -273,15 +278,16 @@ impl Guest {
                 continue;
             }
             if let Some(interrupt) = cpu.pending.pop_front() {
-                if std::mem::take(&mut cpu.halted) {
-                    self.effects.push(Effect::Resume { vcpu });
-                }
-                let cpu = &mut self.cpus[vcpu];
+                let resumes = std::mem::take(&mut cpu.halted);
                 cpu.working = Some(interrupt);
                 cpu.kernel = match interrupt {
                     Interrupt::Packet(packet) => packet.cost(self.costs.receive),
                     Interrupt::Wake { .. } | Interrupt::Tick | Interrupt::Reschedule => self.costs.interrupt,
                 };
+                if resumes {
+                    self.effects.push(Effect::Resume { vcpu });
+                    self.set_clock(vcpu);
+                }
                 continue;
             }
             if cpu.slice == 0 && !cpu.ready.is_empty() {
@@ -323,8 +329,16 @@ impl Guest {
                 }
                 self.wake(vcpu, task, io);
             }
-            Interrupt::Tick => {}
+            Interrupt::Tick => self.set_clock(vcpu),
             Interrupt::Reschedule => self.cpus[vcpu].reschedule = true,
+        }
+    }
+
+    /// The kernel programs its next clock tick, after one and when it stops idling: who emulates the clock hears of it.
+    fn set_clock(&mut self, vcpu: usize) {
+        if self.costs.ticks {
+            self.exits = true;
+            self.effects.push(Effect::Clock { vcpu });
         }
     }
 

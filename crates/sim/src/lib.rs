@@ -26,7 +26,7 @@ mod trace;
 mod workload;
 mod world;
 
-pub use calibrate::{Calibration, CalibrationError, calibrate};
+pub use calibrate::{Calibration, CalibrationError, Conditions, calibrate, predict};
 pub use credit::Credit;
 pub use disk::{Class, Request};
 pub use machine::{Fault, Flow, Machine, Work};

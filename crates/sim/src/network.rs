@@ -43,8 +43,8 @@ pub(crate) struct Client {
     pub(crate) kind: Kind,
     pub(crate) timer: Timer,
     latency: Nanos,
-    /// How long an acknowledgement waits for a request to go along with; 0: none goes alone.
-    delayed_ack: Nanos,
+    /// How long an acknowledgement waits for a request to go along with, before it goes alone.
+    delayed_ack: Option<Nanos>,
     rng: Rng,
     state: State,
     sent: Nanos,
@@ -71,7 +71,7 @@ impl Client {
         vm: usize,
         (protocol, port): (Protocol, u16),
         kind: Kind,
-        [latency, delayed_ack]: [Nanos; 2],
+        (latency, delayed_ack): (Nanos, Option<Nanos>),
         timer: Timer,
         rng: Rng,
     ) -> Client {
@@ -82,7 +82,7 @@ impl Client {
             kind,
             timer,
             latency,
-            delayed_ack: if protocol == Protocol::Tcp { delayed_ack } else { 0 },
+            delayed_ack: delayed_ack.filter(|_| protocol == Protocol::Tcp),
             rng,
             state: State::Thinking,
             sent: 0,
@@ -139,11 +139,12 @@ impl Client {
             (Kind::Ask { think: [shortest, longest], .. }, State::Answered) => {
                 let think = self.rng.uniform(shortest, longest);
                 let next = now.saturating_add(think);
-                let (state, timer) = if (1..think).contains(&self.delayed_ack) {
-                    let arrives = now.saturating_add(self.delayed_ack).saturating_add(self.latency);
-                    (State::Acknowledging { next }, arrives)
-                } else {
-                    (State::Thinking, next)
+                let (state, timer) = match self.delayed_ack.filter(|delay| *delay < think) {
+                    Some(delay) => {
+                        let arrives = now.saturating_add(delay).saturating_add(self.latency);
+                        (State::Acknowledging { next }, arrives)
+                    }
+                    None => (State::Thinking, next),
                 };
                 self.state = state;
                 Wish { timer, response: Some((now - self.sent, self.sent)), ..NOTHING }
@@ -192,7 +193,7 @@ mod tests {
     /// What a client does when an answer has come at 300, and then.
     fn answered(protocol: Protocol, think: Nanos) -> [Wish; 2] {
         let (kind, timer) = (Kind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
-        let mut client = Client::new(0, (protocol, 7), kind, [100, 40], timer, Rng::new(1, 1));
+        let mut client = Client::new(0, (protocol, 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
         assert_eq!(client.timer(0), Wish { timer: 100, ..NOTHING });
         assert_eq!(client.timer(100), Wish { arrives: Some(40), ..NOTHING });
         assert_eq!(client.answered(200), Some(300));

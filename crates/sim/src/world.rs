@@ -220,6 +220,7 @@ impl World {
             Effect::Reply { vcpu, packet } | Effect::Took { vcpu, packet } => {
                 self.ask(machine, vm, vcpu, Job::PacketOut { packet });
             }
+            Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
                 self.requests += 1;
                 let request = crate::disk::Request {
@@ -238,7 +239,7 @@ impl World {
         }
     }
 
-    /// A packet arrives at the host.
+    /// A packet of so many bytes arrives at the host.
     fn arrive(&mut self, machine: &mut Machine, client: usize, bytes: u32) {
         let client_state = &mut self.clients[client];
         let effort = client_state.effort(self.spread);

@@ -172,3 +172,20 @@ fn a_sleeper_preempts_but_one_beside_a_hog_of_its_own_waits() {
     let (alone, beside) = (used(vec![Spec::of(wants)]), used(vec![Spec::of(wants), Spec::of(HOG)]));
     assert!(beside * 4 < alone * 3, "alone {alone} ns, beside a hog {beside} ns");
 }
+
+#[test]
+fn a_group_that_keeps_waking_shortly_waits_less() {
+    // Traced in a VM that idles but for its emulator's clock: what the group is owed when it falls asleep it still is when it wakes, what it
+    // owes is forgiven, and so each short run leaves it better off. With that it keeps the CPU for longer when it needs it.
+    let request = Spec::of(Cycle { compute: 2 * MS, sleep: 20 * MS });
+    let clock = Spec::of(Cycle { compute: MS / 10, sleep: 4 * MS });
+    let used = |own: Vec<Spec>| {
+        let others = (0..5).map(|_| (1024, vec![Spec::of(HOG)]));
+        let groups: Vec<_> = std::iter::once((1024, own)).chain(others).collect();
+        let (mut machine, mut work) = Cycles::machine(1, eevdf(), &groups);
+        machine.run_until(&mut work, 60_000 * MS).unwrap();
+        ran(&machine, 0)
+    };
+    let (alone, beside) = (used(vec![request]), used(vec![request, clock]));
+    assert!(beside * 10 > alone * 11, "alone {alone} ns, beside a clock {beside} ns");
+}

@@ -102,3 +102,22 @@ fn an_arm_that_observes_counts_no_boosts() {
     assert_eq!(arms["observe"].boosts, 0);
     assert!(arms["frontdesk"].boosts > 0);
 }
+
+#[test]
+fn the_emulators_clock_runs_while_the_guest_idles() {
+    let cpu_ms = |tick: &str, timer: &str| {
+        let set = [
+            "duration=10s",
+            "repeats=1",
+            "load.0.think=[\"200s\",\"300s\"]",
+            &format!("sim.guest.tick={tick}"),
+            &format!("sim.costs.timer={timer}"),
+        ];
+        let simulated = simulate(&[load("echo-mixed.toml", &set)], 1, 1, &|_, _| {}).unwrap();
+        simulated[0].outcome.arms["io-only"].repeats[0].cpu_ms["mixed"]
+    };
+    assert!(cpu_ms("0s", "50us") < 0.1);
+    // 250 times a second, 50 us and 5 us on the way back to sleep; nothing of the guest's.
+    let clock = cpu_ms("4ms", "50us");
+    assert!((clock - 2_500.0 * 0.057).abs() < 0.057 * 25.0, "{clock} ms");
+}

@@ -1,5 +1,6 @@
 use super::*;
-use frontdesk_scenario::{Overrides, Repeat};
+use crate::run::run;
+use frontdesk_scenario::Overrides;
 
 const ARM: &str = "io-only";
 
@@ -78,4 +79,37 @@ fn what_can_not_be_calibrated_is_refused() {
     let fast = Repeat { samples_ms: [("mixed".to_owned(), vec![0.001; 40])].into(), ..Repeat::default() };
     let lab = ArmResult { repeats: vec![fast], ..ArmResult::default() };
     assert!(matches!(calibrate(&scenario(), ARM, &lab, 1), Err(CalibrationError::OutOfReach { .. })));
+}
+
+#[test]
+fn the_conditions_of_a_repeat_are_its_own() {
+    let rate = |per_s| frontdesk_scenario::Rate { per_s, ..Default::default() };
+    // Two of the three computing VMs were heard of; the one that answers does not count.
+    let lab = |cpu_ms: f64, decision| {
+        let repeat = Repeat {
+            seconds: 10.0,
+            cpu_ms: [("mixed", 5.0), ("cpu-1", cpu_ms), ("cpu-2", cpu_ms)]
+                .map(|(vm, ms)| (vm.to_owned(), ms))
+                .into(),
+            rates: [("mixed/hog", 9.0), ("cpu-1/hog", 30.0), ("cpu-2/hog", 10.0)]
+                .map(|(vm, per_s)| (vm.to_owned(), rate(per_s)))
+                .into(),
+            decision_us: decision,
+            ..Repeat::default()
+        };
+        ArmResult { repeats: vec![repeat], ..ArmResult::default() }
+    };
+    let mut scenario = scenario();
+    let latency = frontdesk_scenario::Latency { p50: 90.0, p99: 200.0, max: 300.0 };
+    let (slow, fast) = (lab(3_000.0, Some(latency)), lab(2_000.0, None));
+    let conditions = Conditions::of((&scenario, &slow.repeats[0]), (&scenario, &fast));
+    assert_eq!(conditions, Conditions { slowness: 1.5, decision_us: Some(90.0) });
+    conditions.apply(&mut scenario, "stock");
+    let sim = scenario.arms["stock"].sim.as_ref().unwrap();
+    assert_eq!(sim.costs.packet_in, Sim::default().costs.packet_in * 3 / 2);
+    assert_eq!(sim.decision_latency, Duration::from_micros(90));
+    assert!(scenario.arms[ARM].sim.is_none() && scenario.sim == Sim::default());
+    // Nothing to compare with: the machine is taken to be as fast.
+    let nothing = Conditions::of((&scenario, &Repeat::default()), (&scenario, &fast));
+    assert_eq!(nothing, Conditions { slowness: 1.0, decision_us: None });
 }

@@ -72,6 +72,43 @@ fn an_interrupt_waits_until_the_vcpu_runs() {
 }
 
 #[test]
+fn an_acknowledgement_takes_time_and_wakes_nobody() {
+    let mut guest = mixed();
+    run(&mut guest, 0, 0, 20 * MS);
+    let Interrupt::Packet(packet) = packet(7) else { unreachable!() };
+    guest.cpus[0].pending.push_back(Interrupt::Packet(Packet { bytes: 0, ..packet }));
+    assert!(switches(&run(&mut guest, 0, 20 * MS, 20 * MS + 9 * US)).is_empty());
+    assert!(guest.cpus[0].working.is_some(), "the kernel is at it for 10 us");
+    assert!(switches(&run(&mut guest, 0, 20 * MS + 9 * US, 21 * MS)).is_empty());
+    assert!(guest.tasks[1].request.is_none());
+}
+
+#[test]
+fn the_clock_is_set_after_a_tick_and_after_idling() {
+    let sets = |mut guest: Guest, interrupt| {
+        run(&mut guest, 0, 0, 5 * MS);
+        guest.cpus[0].pending.push_back(interrupt);
+        let effects = run(&mut guest, 0, 5 * MS, 6 * MS).into_iter();
+        effects
+            .filter(|(_, effect)| matches!(effect, Effect::Clock { .. }))
+            .map(|(at, _)| at)
+            .collect::<Vec<_>>()
+    };
+    let ticking = GuestCosts { tick: Duration::from_millis(4), ..GuestCosts::default() };
+    let busy = |costs| Guest { costs: Costs::of(costs), ..mixed() };
+    let idle = |costs| {
+        let mut guest = Guest::new(1, costs);
+        let socket = guest.add_socket(Protocol::Tcp, 7);
+        guest.add_task(0, &[Step::Receive { socket, shift: None }, Step::Reply], true);
+        guest
+    };
+    assert_eq!(sets(busy(&ticking), Interrupt::Tick), [5 * MS + 3 * US]);
+    assert_eq!(sets(idle(&ticking), packet(7)), [5 * MS]);
+    assert!(sets(busy(&ticking), packet(7)).is_empty());
+    assert!(sets(idle(&GuestCosts::default()), packet(7)).is_empty());
+}
+
+#[test]
 fn hogs_share_a_vcpu_by_time_slices() {
     let mut guest = Guest::new(1, &GuestCosts::default());
     (0..3).for_each(|number| {

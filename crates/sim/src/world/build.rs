@@ -254,7 +254,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         let number = world.clients.len();
         let timer = timer(&mut machine, Source::Client(number));
         let rng = Rng::new(seed, STREAM_CLIENT + u64::try_from(number).unwrap_or(0));
-        let delays = [sim.network.latency, sim.network.delayed_ack].map(nanos);
+        let delays = (nanos(sim.network.latency), sim.network.delayed_ack.map(nanos));
         let mut client = Client::new(vm, place, kind, delays, timer, rng);
         machine.arm(timer, client.start(BOOT));
         world.clients.push(client);

@@ -28,11 +28,13 @@ pub(super) enum Job {
     BlockDone {
         request: Request,
     },
-    /// Tells a vCPU that its timer expired.
+    /// Takes note that the clock of a vCPU expired, and tells it if it does not idle.
     Tick {
         vm: usize,
         vcpu: usize,
     },
+    /// Waits for another time from now on, as a vCPU has set its clock.
+    Clock,
     /// Tells a VM that a period of sound was played.
     Sound {
         vm: usize,
@@ -83,6 +85,7 @@ impl IoThread {
             Job::BlockIn { .. } => self.costs.block_request,
             Job::BlockDone { .. } => self.costs.block_done,
             Job::Tick { .. } => self.costs.timer,
+            Job::Clock => return 0,
             Job::Sound { .. } | Job::Frame { .. } | Job::Drawn { .. } => self.costs.media,
         })
     }
@@ -202,8 +205,11 @@ impl World {
             }
             Job::Tick { vm, vcpu } => {
                 self.vms[vm].ticking[vcpu] = false;
-                self.interrupt(machine, vm, vcpu, Interrupt::Tick);
+                if !self.vms[vm].guest.is_idle(vcpu) {
+                    self.interrupt(machine, vm, vcpu, Interrupt::Tick);
+                }
             }
+            Job::Clock => {}
             Job::Sound { vm } => {
                 if let Some(task) = self.vms[vm].sound.waiting.take() {
                     self.interrupt(machine, vm, 0, Interrupt::Wake { task, io: true });
@@ -221,7 +227,7 @@ impl World {
     pub(super) fn tick(&mut self, machine: &mut Machine, vm: usize, vcpu: usize) {
         let state = &mut self.vms[vm];
         machine.arm(state.ticks[vcpu], machine.now().saturating_add(self.tick));
-        if !state.guest.is_idle(vcpu) && !std::mem::replace(&mut state.ticking[vcpu], true) {
+        if !std::mem::replace(&mut state.ticking[vcpu], true) {
             self.queue_job(machine, vm, None, Job::Tick { vm, vcpu });
         }
     }
