@@ -203,7 +203,7 @@ impl Dispatcher {
         self.decide(now, 0, meter);
         let now = self.decided;
         if let Some(state) = self.members.get_mut(&member)
-            && std::mem::replace(&mut state.paused, paused)
+            && mem::replace(&mut state.paused, paused)
             && !paused
         {
             state.postpone(now);
@@ -361,14 +361,8 @@ impl State {
 
     /// How long what is left of its slice takes at its rate.
     fn needs(&self) -> u64 {
-        let (period, slice) = (self.reservation.period_ns, self.reservation.slice_ns.max(1));
-        match self.left.checked_mul(period) {
-            Some(product) => product.div_ceil(slice),
-            None => {
-                let product = u128::from(self.left) * u128::from(period);
-                u64::try_from(product.div_ceil(u128::from(slice))).unwrap_or(u64::MAX)
-            }
-        }
+        let product = u128::from(self.left) * u128::from(self.reservation.period_ns);
+        u64::try_from(product.div_ceil(u128::from(self.reservation.slice_ns.max(1)))).unwrap_or(u64::MAX)
     }
 
     /// A wake-up after this time postpones its deadline.

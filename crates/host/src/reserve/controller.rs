@@ -67,7 +67,7 @@ pub(super) struct Controller {
 }
 
 /// A member that has a reservation.
-struct Held {
+struct Kept {
     slot: usize,
     cpu: u16,
     period_ns: u64,
@@ -78,13 +78,13 @@ struct Held {
 /// How readings are taken.
 struct Gauge<'a> {
     slots: &'a Slots,
-    members: &'a BTreeMap<Member, Held>,
+    members: &'a BTreeMap<Member, Kept>,
     now: Time,
 }
 
 impl Meter for Gauge<'_> {
     fn read(&self, member: Member) -> Reading {
-        self.members.get(&member).map_or_else(Reading::default, |held| self.slots.read(held.slot, self.now))
+        self.members.get(&member).map_or_else(Reading::default, |kept| self.slots.read(kept.slot, self.now))
     }
 }
 
@@ -157,7 +157,7 @@ struct Work {
     /// When the wall clock was last looked at.
     aligned: Time,
     enforcer: Box<dyn Enforce>,
-    members: BTreeMap<Member, Held>,
+    members: BTreeMap<Member, Kept>,
     /// How many on each CPU have something left of their slices.
     contenders: Vec<u32>,
     troubles: BTreeMap<Member, String>,
@@ -199,17 +199,17 @@ impl Work {
     }
 
     /// Keeps a member as it is now, or no more; what it was before.
-    fn keep(&mut self, member: Member, now: Option<Held>) -> Option<Held> {
+    fn keep(&mut self, member: Member, now: Option<Kept>) -> Option<Kept> {
         const HOUR: u64 = 3_600_000_000_000;
         let before = self.members.remove(&member);
-        if let Some(held) = &before
-            && let Some(rate) = self.cpus.get_mut(&held.cpu)
+        if let Some(kept) = &before
+            && let Some(rate) = self.cpus.get_mut(&kept.cpu)
         {
-            *rate = rate.saturating_sub(HOUR / held.period_ns.max(1));
+            *rate = rate.saturating_sub(HOUR / kept.period_ns.max(1));
         }
-        if let Some(held) = now {
-            *self.cpus.entry(held.cpu).or_default() += HOUR / held.period_ns.max(1);
-            self.members.insert(member, held);
+        if let Some(kept) = now {
+            *self.cpus.entry(kept.cpu).or_default() += HOUR / kept.period_ns.max(1);
+            self.members.insert(member, kept);
         }
         self.settle();
         before
@@ -226,7 +226,7 @@ impl Work {
     }
 
     fn is_hard(&self, member: Option<Member>) -> bool {
-        member.and_then(|member| self.members.get(&member)).is_some_and(|held| held.hard)
+        member.and_then(|member| self.members.get(&member)).is_some_and(|kept| kept.hard)
     }
 
     fn elsewhere(&mut self, hard: bool) -> &mut Elsewhere {
@@ -237,7 +237,7 @@ impl Work {
     fn is_here(&self, member: Option<Member>) -> bool {
         let own = rustix::thread::sched_getcpu();
         match member {
-            Some(member) => self.members.get(&member).is_some_and(|held| usize::from(held.cpu) == own),
+            Some(member) => self.members.get(&member).is_some_and(|kept| usize::from(kept.cpu) == own),
             None => self.contenders.get(own).is_some_and(|count| *count > 0),
         }
     }
@@ -247,15 +247,15 @@ impl Work {
         match command {
             Command::Set { member, cpu, slot, reservation, threads } => {
                 let Reservation { period_ns, hard, .. } = reservation;
-                self.keep(member, Some(Held { slot, cpu, period_ns, hard, threads: threads.clone() }));
+                self.keep(member, Some(Kept { slot, cpu, period_ns, hard, threads: threads.clone() }));
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
                 let gauge = Gauge { slots, members: &self.members, now };
                 self.dispatcher.set(now, member, cpu, reservation, &gauge);
             }
             Command::Threads { member, threads } => {
-                if let Some(held) = self.members.get_mut(&member) {
-                    held.threads = threads.clone();
+                if let Some(kept) = self.members.get_mut(&member) {
+                    kept.threads = threads.clone();
                 }
                 let result = self.enforcer.hold(member, None, threads);
                 self.note(member, result);
@@ -268,8 +268,8 @@ impl Work {
                 self.dispatcher.remove(member);
                 self.enforcer.forget(member);
                 self.troubles.remove(&member);
-                if let Some(held) = self.keep(member, None) {
-                    slots.tell(held.slot, 0, 0);
+                if let Some(kept) = self.keep(member, None) {
+                    slots.tell(kept.slot, 0, 0);
                 }
                 let _ = done.try_send(());
             }
@@ -345,12 +345,12 @@ impl Work {
     /// Has a member switched to again, by moving it to our CPU and back.
     fn nudge(&self, member: Option<Member>) {
         let here = u16::try_from(rustix::thread::sched_getcpu()).ok();
-        let held = member.and_then(|member| self.members.get(&member));
-        let (Some(here), Some(held)) = (here, held) else { return };
-        for (_, tid, _) in &held.threads.all {
+        let kept = member.and_then(|member| self.members.get(&member));
+        let (Some(here), Some(kept)) = (here, kept) else { return };
+        for (_, tid, _) in &kept.threads.all {
             // One that has ended needs nothing; otherwise the second is refused only if the first was.
             let _ = sched::set_affinity(*tid, &[here]);
-            let _ = sched::set_affinity(*tid, &[held.cpu]);
+            let _ = sched::set_affinity(*tid, &[kept.cpu]);
         }
     }
 
@@ -379,40 +379,40 @@ impl Work {
             self.contenders[cpu] += 1;
         }
         let mut eligible = self.dispatcher.eligible().peekable();
-        for (member, held) in &self.members {
+        for (member, kept) in &self.members {
             // Both are in the order of members.
             match eligible.next_if(|eligible| eligible.member == *member) {
                 Some(Eligible { cpu, ends, late, .. }) => {
                     let contended = self.contenders.get(usize::from(cpu)).is_some_and(|count| *count > 1);
-                    slots.tell(held.slot, ends, if contended { late.0.max(1) } else { 0 });
+                    slots.tell(kept.slot, ends, if contended { late.0.max(1) } else { 0 });
                 }
-                None => slots.tell(held.slot, 0, 0),
+                None => slots.tell(kept.slot, 0, 0),
             }
         }
         let mut due = self.dispatcher.next_due()?;
         let now = monotonic();
         let own = rustix::thread::sched_getcpu();
-        let end_of = |held: &Held| {
-            let left = slots.ends(held.slot).saturating_sub(slots.read(held.slot, now).ran_ns);
+        let end_of = |kept: &Kept| {
+            let left = slots.ends(kept.slot).saturating_sub(slots.read(kept.slot, now).ran_ns);
             // On our own CPU it stops when we come.
-            let lag = match (usize::from(held.cpu) == own, held.hard) {
+            let lag = match (usize::from(kept.cpu) == own, kept.hard) {
                 (true, _) => 0,
                 (false, true) => self.hard.lag.ns,
                 (false, false) => self.soft.lag.ns,
             };
             now.plus(left.saturating_sub(lag))
         };
-        if let Some(held) = due.slice_of.and_then(|member| self.members.get(&member)) {
+        if let Some(kept) = due.slice_of.and_then(|member| self.members.get(&member)) {
             // It began to run when that had been carried out, not when it was decided.
-            due.at = end_of(held);
+            due.at = end_of(kept);
         }
         // From now on the programs see who begins to run. Who did so since the decision is looked at here.
         slots.arm(due.at);
-        for (member, held) in &self.members {
-            if slots.ends(held.slot) == 0 || !slots.is_running(held.slot) {
+        for (member, kept) in &self.members {
+            if slots.ends(kept.slot) == 0 || !slots.is_running(kept.slot) {
                 continue;
             }
-            let at = end_of(held);
+            let at = end_of(kept);
             if at < due.at {
                 due = Due { at, slice_of: Some(*member) };
             }
