@@ -93,6 +93,7 @@ impl Desk {
             }),
             disks: Vec::new(),
             time_slice: None,
+            counted_time: false,
             reporter: told == Told::Reporter,
             plugin: (told == Told::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
             cpus: vec![0],

@@ -36,6 +36,7 @@ pub(crate) fn measure(
             initrd: initrd.to_owned(),
             disks: Vec::new(),
             time_slice: None,
+            counted_time: false,
             tap: None,
             reporter: false,
             plugin,

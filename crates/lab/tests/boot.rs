@@ -46,6 +46,7 @@ fn config(run_dir: &TempDir, kernel: &str, vcpus: u16) -> VmConfig {
         tap: None,
         disks: Vec::new(),
         time_slice: None,
+        counted_time: false,
         reporter: false,
         plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
         cpus: Vec::new(),

@@ -51,6 +51,7 @@ fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> Vm {
         tap: None,
         disks: Vec::new(),
         time_slice: None,
+        counted_time: false,
         reporter: true,
         plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
         cpus: Vec::new(),

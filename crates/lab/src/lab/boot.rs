@@ -78,6 +78,7 @@ impl<'a> Lab<'a> {
                 initrd: boot.initrd.to_owned(),
                 disks: boot.disks(entry),
                 time_slice: scenario.guest.time_slice,
+                counted_time: false,
                 tap: Some(TapConfig {
                     ifname: link.ifname.clone(),
                     mac: link.mac.clone(),

@@ -29,6 +29,9 @@ pub struct VmConfig {
     pub plugin: Option<PathBuf>,
     /// Shortest time slice of the guest's scheduler, if not the kernel's.
     pub time_slice: Option<Duration>,
+    /// Whether its time is counted: 4 ns for each instruction that it executes, so that what it does in a millisecond is
+    /// the same on every machine. Its vCPUs then take turns on one thread.
+    pub counted_time: bool,
     /// Physical CPUs that all its threads are pinned to; empty for no pinning.
     pub cpus: Vec<u16>,
     /// Folder for its sockets and logs; must exist. Its path must be short, or the sockets' addresses are too

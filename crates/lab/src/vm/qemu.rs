@@ -70,7 +70,12 @@ pub(super) fn arguments(
         add("machine", "pc");
         add("cpu", "EPYC");
     }
-    add("accel", "tcg,thread=multi");
+    if config.counted_time {
+        add("accel", "tcg,thread=single");
+        add("icount", "shift=2");
+    } else {
+        add("accel", "tcg,thread=multi");
+    }
     add("smp", &config.vcpus.to_string());
     add("m", &format!("{}M", config.memory_mib));
     add("display", "none");
@@ -143,6 +148,7 @@ mod tests {
             tap: None,
             disks,
             time_slice: None,
+            counted_time: false,
             reporter: false,
             plugin: None,
             cpus: Vec::new(),

@@ -28,6 +28,7 @@ pub(crate) fn bare_vm(name: &str, kernel: Kernel, initrd: PathBuf, run_dir: &Pat
         tap: None,
         disks: Vec::new(),
         time_slice: None,
+        counted_time: false,
         reporter: false,
         plugin: None,
         cpus: Vec::new(),
