@@ -62,7 +62,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         .map_err(|(number, error)| anyhow::Error::new(error).context(TAVS[number].0))?;
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["experiment", "arm", "what", "paper", "model"]);
+    table.set_header(["experiment", "arm", "what", "paper", "model (nine of ten runs)"]);
     for row in simulated.iter().flat_map(rows) {
         table.add_row(row);
     }
@@ -109,9 +109,9 @@ fn rows(simulated: &Simulated) -> Vec<[String; 5]> {
         let mut row = |what: String, paper: &str, model: String| {
             rows.push([outcome.scenario.clone(), name.clone(), what, paper.to_owned(), model]);
         };
-        for (vm, response) in &arm.response_ms {
+        for vm in arm.response_ms.keys() {
             let what = format!("{vm}: mean response, ms");
-            row(what, &paper_response(&outcome.scenario, name, vm), format!("{:.2}", response.mean));
+            row(what, &paper_response(&outcome.scenario, name, vm), model_response(simulated, name, vm));
         }
         for (workload, rate) in arm.rates.iter().filter(|(workload, _)| workload.ends_with("/io")) {
             row(format!("{workload}: MB/s"), "-", format!("{:.2}", rate.per_s / 1e6));
@@ -143,9 +143,32 @@ fn paper_response(scenario: &str, arm: &str, vm: &str) -> String {
     rows.iter().find(|(name, _)| *name == vm).map_or("-".to_owned(), |(_, mean)| format!("{mean:.2}"))
 }
 
-/// Mean response of a VM in an arm, in ms.
+/// The model's mean response, and where nine of ten runs are, if there are enough to tell.
+fn model_response(simulated: &Simulated, arm: &str, vm: &str) -> String {
+    let mean = mean_response(simulated, arm, vm);
+    let mut runs = run_means(simulated, arm, vm);
+    if runs.len() < 20 {
+        return format!("{mean:.2}");
+    }
+    runs.sort_by(f64::total_cmp);
+    let [low, high] = [runs.len() / 20, runs.len() - 1 - runs.len() / 20].map(|place| runs[place]);
+    format!("{mean:.2} ({low:.2} - {high:.2})")
+}
+
+/// Mean response of a VM in an arm, over all requests of all runs, in ms. The tail makes the mean, and few runs have much of it: their median would be less.
 fn mean_response(simulated: &Simulated, arm: &str, vm: &str) -> f64 {
-    simulated.outcome.arms[arm].response_ms.get(vm).map_or(0.0, |response| response.mean)
+    let summaries = simulated.outcome.arms[arm].repeats.iter().filter_map(|run| run.response_ms.get(vm));
+    #[allow(clippy::cast_precision_loss)] // Far from 2^52.
+    let (count, sum) = summaries
+        .map(|run| (run.count as f64, run.count as f64 * run.mean))
+        .fold((0.0, 0.0), |(counts, sums), (count, sum)| (counts + count, sums + sum));
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
+/// Mean response of a VM in each run of an arm, in ms.
+fn run_means(simulated: &Simulated, arm: &str, vm: &str) -> Vec<f64> {
+    let runs = simulated.outcome.arms[arm].repeats.iter();
+    runs.filter_map(|run| run.response_ms.get(vm)).map(|response| response.mean).collect()
 }
 
 /// TAVS §5.1: the longest scheduling latency from the driver domain to the server.

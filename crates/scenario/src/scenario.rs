@@ -26,7 +26,7 @@ pub struct Scenario {
     pub name: String,
     /// What it shows, in a sentence.
     pub description: String,
-    /// Repeats of each arm, interleaved. 1 to 100.
+    /// Repeats of each arm, interleaved. 1 to 1000.
     pub repeats: u32,
     /// Measured time of one repeat. 1 s to 1 h.
     #[serde(with = "humantime_serde")]

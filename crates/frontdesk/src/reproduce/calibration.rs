@@ -8,7 +8,7 @@
 //!
 //! Latency of the network and cost of a packet can't be told apart by these rows, so what other pairs that meet them predict is printed too.
 
-use super::{mean_response, simulate_all};
+use super::{mean_response, run_means, simulate_all};
 use comfy_table::{Table, presets};
 use frontdesk_scenario::{Overrides, Scenario};
 use frontdesk_sim::Simulated;
@@ -34,7 +34,10 @@ const LATENCIES: [u32; 5] = [100, 400, 700, 1000, 1300];
 /// Lengths of a run that are tried, in seconds.
 const LENGTHS: [u32; 15] = [60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 660, 720, 780, 840, 900];
 /// Repeats of each, so that the tail, which makes the mean, is there in each.
-const REPEATS: u32 = 60;
+const REPEATS: u32 = 200;
+
+/// How far the model may be from the paper's rows with TAVS.
+const BAR: f64 = 0.25;
 
 /// A variant of the scenario: one arm, with some keys set.
 fn variant((name, text): (&str, &str), arm: &str, set: Vec<String>) -> anyhow::Result<Scenario> {
@@ -119,10 +122,8 @@ fn fit_length(scenario: (&str, &str), cost: u32, seed: u64) -> anyhow::Result<u3
     let mut best = (f64::MAX, LENGTHS[0]);
     for (length, simulated) in LENGTHS.iter().zip(&simulated) {
         let model = [&NORMAL[..3], &NORMAL[3..]].map(|vms| {
-            let repeats = &simulated.outcome.arms["normal"].repeats;
-            let of = |vm: &str, repeat: usize| repeats[repeat].response_ms.get(vm).map_or(0.0, |of| of.mean);
-            let each = (0..repeats.len()).map(|repeat| variance(vms.iter().map(|(vm, _)| of(vm, repeat))));
-            mean(each)
+            let runs = runs(simulated, "normal", vms);
+            mean(runs.iter().map(|run| variance(run.iter().copied())))
         });
         let paper = [&NORMAL[..3], &NORMAL[3..]].map(|vms| variance(vms.iter().map(|(_, mean)| *mean)));
         let ratio = f64::midpoint(paper[0] / model[0], paper[1] / model[1]);
@@ -160,7 +161,31 @@ fn predict(scenario: (&str, &str), pairs: &[(u32, u32)], length: u32, seed: u64)
         table.add_row([latency, cost, length, mixed, io]);
     }
     println!("{table}");
+    chance(&simulated[0]);
     Ok(())
+}
+
+/// Prints how far the model is from itself: what could be asked of it if the paper's experiment were one of its own runs.
+fn chance(simulated: &Simulated) {
+    let means = TAVS.map(|(vm, _)| mean_response(simulated, "tavs", vm));
+    let near = runs(simulated, "tavs", &TAVS).into_iter().map(|run| {
+        let rows = run.iter().zip(means).filter(|(row, mean)| (mean / *row - 1.0).abs() <= BAR);
+        rows.count()
+    });
+    let near: Vec<usize> = near.collect();
+    let of_all = |count: usize| 100.0 * mean(near.iter().map(|rows| f64::from(u8::from(*rows >= count))));
+    println!(
+        "\nThe model's means are within 25 % of all six rows of one of its own runs in {:.0} % of them,",
+        of_all(6)
+    );
+    println!("of five or more in {:.0} %, of four or more in {:.0} %.", of_all(5), of_all(4));
+}
+
+/// The mean responses of some VMs in each run of an arm, in ms.
+fn runs(simulated: &Simulated, arm: &str, vms: &[(&str, f64)]) -> Vec<Vec<f64>> {
+    let of_vms: Vec<Vec<f64>> = vms.iter().map(|(vm, _)| run_means(simulated, arm, vm)).collect();
+    let runs = of_vms.iter().map(Vec::len).min().unwrap_or(0);
+    (0..runs).map(|run| of_vms.iter().map(|means| means[run]).collect()).collect()
 }
 
 #[allow(clippy::cast_precision_loss)] // A few.
