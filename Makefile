@@ -35,9 +35,10 @@ fuzz: setup-build
 	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-engine -p frontdesk-host -p frontdesk-lab-guest \
 		-p frontdesk-remote -p frontdesk-ring --lib --bins --test properties fuzz_
 
+# In the profile of the tests, so that what compiles others is compiled once for both.
 lint: setup-build
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --release --workspace --all-targets --locked -- -D warnings
 
 # The program, the QEMU plugin, and the static binaries that run inside VMs: lab VMs, and those of users.
 build: setup-build
