@@ -2,7 +2,7 @@
 
 use crate::FAILED;
 use crate::lab::measure;
-use crate::outputs::{create, finish};
+use crate::outputs::{check, create, finish};
 use anyhow::Context;
 use frontdesk_report::{Ratio, compare, comparison_table, svg_comparison};
 use frontdesk_scenario::{Outcome, Overrides, Scenario};
@@ -10,7 +10,7 @@ use frontdesk_sim::{Calibration, Conditions, calibrate, predict};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,6 +22,8 @@ use std::time::Duration;
 /// measured in each arm beside response times: CPU time for the same work in VMs that only compute, which says how fast the
 /// machine was, and how long frontdesk took to decide. The table has, for each arm and VM, the mean and the 95th percentile of the response
 /// times in both.
+///
+/// A result whose FILE is - goes to standard output, and what is printed otherwise to standard error.
 ///
 /// Exit status: 0 if the model is within 25 % in everything, 1 if not, 2 if the comparison could not be made, 130 after Ctrl-C.
 #[derive(clap::Args)]
@@ -76,7 +78,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let overrides =
         Overrides { set: args.set.clone(), repeats: args.repeats, duration: args.duration, arms: Vec::new() };
     let scenario = Scenario::load(&args.scenario, &overrides)?;
-    [&args.json, &args.svg].into_iter().flatten().try_for_each(|path| create(path).map(drop))?;
+    let telling = check([&args.json, &args.svg].into_iter().flatten())?;
     let other = match args.calibrate.as_slice() {
         [file, result] => Some((Scenario::load(file, &Overrides::default())?, read(result)?)),
         _ => None,
@@ -113,13 +115,13 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let model = &predict(&calibrated, &lab.arms, (reference, arm), args.seed)?;
     let ratios = compare(&scenario, &lab, model);
     write(args, &Compared { calibration, conditions: &conditions, ratios: &ratios, lab: &lab, model })?;
-    println!(
+    telling.line(format_args!(
         "Calibrated from the fastest responses of {CALIBRATED_BY}: costs x {:.2}, spread {:.3}; all others are predicted.\n{}\n\n{}",
         calibration.cost_factor,
         calibration.spread,
         given(&conditions),
-        comparison_table(&ratios, std::io::stdout().is_terminal())
-    );
+        comparison_table(&ratios, telling.in_colour())
+    ));
     let within = ratios.iter().all(|ratio| ratio.within);
     Ok(if within { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }

@@ -1,13 +1,12 @@
 //! `frontdesk export`.
 
+use crate::outputs::{create, failed, finish};
 use crate::recording::{open, warn_if_cut};
 use anyhow::{Context, bail};
 use frontdesk_engine::{Event, Time};
 use frontdesk_host::Record;
 use frontdesk_replay::TimelineBuilder;
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -73,20 +72,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     warn_if_cut(&recording);
     let Some(builder) = builder else { bail!("{} has no events", args.file.display()) };
     let timeline = builder.finish().timeline;
-    let failed = || format!("can't write {}", args.output.display());
-    let mut output = create(&args.output).with_context(failed)?;
-    frontdesk_report::perfetto(&timeline, &mut output).with_context(failed)?;
-    output.flush().with_context(failed)?;
+    let mut output = create(&args.output)?;
+    frontdesk_report::perfetto(&timeline, &mut output).with_context(|| failed(&args.output))?;
+    finish(output, &args.output)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn create(path: &Path) -> std::io::Result<BufWriter<Box<dyn Write>>> {
-    let output: Box<dyn Write> = if path == Path::new("-") {
-        Box::new(std::io::stdout().lock())
-    } else {
-        Box::new(File::create(path)?)
-    };
-    Ok(BufWriter::new(output))
 }
 
 fn nanos(duration: Duration) -> u64 {

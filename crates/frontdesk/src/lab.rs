@@ -6,7 +6,6 @@ use crate::{FAILED, IMPOSSIBLE};
 use frontdesk_lab::{LabConfig, LabError, Progress};
 use frontdesk_scenario::{Experiment, Outcome, Overrides, Scenario, Study, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,6 +21,8 @@ const INTERRUPTED: u8 = 130;
 /// and bounds) interleaved and repeated. Prints a table of the result and of every bar that the scenario sets. Needs root, QEMU
 /// and the packages that `frontdesk doctor` checks. Everything it starts is gone when it ends. A scenario with a table `study` is about
 /// reservations on processes, and needs no VMs.
+///
+/// A result whose FILE is - goes to standard output, and what is printed otherwise to standard error.
 ///
 /// Exit status: 0 if all checks pass, 1 if one fails, 2 if the run could not be made, 130 after Ctrl-C.
 #[derive(clap::Args)]
@@ -56,7 +57,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         arms: args.arms.clone(),
     };
     let experiment = Experiment::load(&args.scenario, &overrides)?;
-    args.outputs.check()?;
+    let telling = args.outputs.check(None)?;
     let measured = match &experiment {
         Experiment::Vms(scenario) => measure(&args.scenario, scenario)?,
         Experiment::Processes(study) => measure_study(&args.scenario, study)?,
@@ -66,8 +67,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         Err(status) => return Ok(status),
     };
     args.outputs.write(&outcome, &timelines)?;
-    let colour = std::io::stdout().is_terminal();
-    println!("{}", frontdesk_report::table(&outcome, 80, colour));
+    telling.line(frontdesk_report::table(&outcome, 80, telling.in_colour()));
     let passed = outcome.checks.iter().all(|check| check.pass);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }

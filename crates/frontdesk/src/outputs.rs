@@ -1,10 +1,11 @@
 //! The files that an experiment's result can be written to.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use frontdesk_report::Quantity;
 use frontdesk_scenario::{Outcome, Timeline};
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 /// Where to write what came out.
@@ -42,9 +43,12 @@ impl Outputs {
         [&self.json, &self.html, &self.trace, &self.svg, &self.svg_arms].into_iter().flatten()
     }
 
-    /// Makes them, empty: that one can not be written is found out now rather than after minutes of measuring.
-    pub(crate) fn check(&self) -> anyhow::Result<()> {
-        self.files().try_for_each(|path| create(path).map(drop))
+    /// As [`check`], with others that the command writes.
+    pub(crate) fn check<'a>(
+        &'a self,
+        others: impl IntoIterator<Item = &'a PathBuf>,
+    ) -> anyhow::Result<Telling> {
+        check(self.files().chain(others))
     }
 
     /// Writes them.
@@ -85,11 +89,68 @@ impl Outputs {
     }
 }
 
-pub(crate) fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    let file = File::create(path).with_context(|| format!("can't write {}", path.display()))?;
-    Ok(BufWriter::new(file))
+/// Where the command says how it went: standard output, unless a result goes there.
+#[derive(Clone, Copy)]
+pub(crate) enum Telling {
+    Stdout,
+    Stderr,
 }
 
-pub(crate) fn finish(mut file: BufWriter<File>, path: &Path) -> anyhow::Result<()> {
-    file.flush().with_context(|| format!("can't write {}", path.display()))
+impl Telling {
+    pub(crate) fn in_colour(self) -> bool {
+        match self {
+            Telling::Stdout => stdout().is_terminal(),
+            Telling::Stderr => stderr().is_terminal(),
+        }
+    }
+
+    pub(crate) fn line(self, text: impl Display) {
+        match self {
+            Telling::Stdout => println!("{text}"),
+            Telling::Stderr => eprintln!("{text}"),
+        }
+    }
+}
+
+/// Makes the files, empty: that one can not be written is found out now rather than after minutes of measuring.
+pub(crate) fn check<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<Telling> {
+    let mut telling = Telling::Stdout;
+    for path in files {
+        if is_stdout(path) {
+            if matches!(telling, Telling::Stderr) {
+                bail!("only one result can be written to standard output (-); name files for the others");
+            }
+            telling = Telling::Stderr;
+        }
+        create(path)?;
+    }
+    Ok(telling)
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A file, or standard output.
+pub(crate) type Output = BufWriter<Box<dyn Write>>;
+
+/// Makes a file, empty; - is standard output.
+pub(crate) fn create(path: &Path) -> anyhow::Result<Output> {
+    let output: Box<dyn Write> = match is_stdout(path) {
+        true => Box::new(stdout().lock()),
+        false => Box::new(File::create(path).with_context(|| failed(path))?),
+    };
+    Ok(BufWriter::new(output))
+}
+
+pub(crate) fn finish(mut output: Output, path: &Path) -> anyhow::Result<()> {
+    output.flush().with_context(|| failed(path))
+}
+
+/// What to say if it can't be written.
+pub(crate) fn failed(path: &Path) -> String {
+    match is_stdout(path) {
+        true => "can't write to standard output".to_owned(),
+        false => format!("can't write {}", path.display()),
+    }
 }

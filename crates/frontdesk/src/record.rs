@@ -1,6 +1,7 @@
 //! `frontdesk record`.
 
 use crate::FAILED;
+use crate::recording::new_file;
 use anyhow::Context;
 use frontdesk_host::control::{DEFAULT_SOCKET, ask_recording};
 use frontdesk_host::{Ending, Record, RecordError, Recording};
@@ -29,6 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
   frontdesk record morning.fdsk --duration 10min")]
 pub(crate) struct Args {
     /// Where to write the recording; a new file.
+    #[arg(value_parser = new_file)]
     file: PathBuf,
     /// End after so long.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]

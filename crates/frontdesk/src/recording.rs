@@ -4,7 +4,7 @@ use anyhow::Context;
 use frontdesk_host::{Ending, Recording};
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A recording from a file or from standard input.
 pub(crate) type Source = Recording<Box<dyn Read>>;
@@ -19,6 +19,14 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Source> {
         Box::new(BufReader::new(file))
     };
     Ok(Recording::new(source, name)?)
+}
+
+/// What a recording can be written to: as it must be readable whatever ends the recorder, not standard output.
+pub(crate) fn new_file(name: &str) -> Result<PathBuf, &'static str> {
+    match name {
+        "-" => Err("a recording is written to a file, not to standard output"),
+        name => Ok(name.into()),
+    }
 }
 
 /// Tells people if a recording has no end.

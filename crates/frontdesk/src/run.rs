@@ -1,6 +1,7 @@
 //! `frontdesk run`.
 
 use crate::companion::own_program;
+use crate::recording::new_file;
 use anyhow::{Context, ensure};
 use frontdesk_host::config::{DEFAULT_PATH, Settings};
 use frontdesk_host::{Daemon, DaemonConfig, LOCK, Reloader};
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long)]
     observe: bool,
     /// Record every event and action for a later look.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = new_file)]
     record: Option<PathBuf>,
     /// Run the daemon on this CPU only; once for each if several. Without it, on those that the configuration names.
     #[arg(long, value_name = "CPU")]

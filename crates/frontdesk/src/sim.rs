@@ -2,13 +2,12 @@
 
 use crate::FAILED;
 use crate::lab::progress_bar;
-use crate::outputs::{Outputs, create, finish};
+use crate::outputs::{Outputs, create, failed, finish};
 use anyhow::Context;
 use comfy_table::{Table, presets};
 use frontdesk_scenario::{Outcome, Overrides, Scenario};
 use frontdesk_sim::simulate;
 use serde::Serialize;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,6 +19,8 @@ use std::time::Duration;
 /// result, bit for bit, on any number of threads.
 ///
 /// With --sweep the scenario is run for each value, and for each combination of values if there are several sweeps.
+///
+/// A result whose FILE is - goes to standard output, and what is printed otherwise to standard error.
 ///
 /// Exit status: 0 if all checks pass, 1 if one fails, 2 if the run could not be made.
 #[derive(clap::Args)]
@@ -80,8 +81,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if scenarios.len() > 1 && !args.outputs.only_json() {
         anyhow::bail!("with --sweep there is more than one result: only --json and --csv can be written");
     }
-    args.outputs.check()?;
-    args.csv.iter().try_for_each(|path| create(path).map(drop))?;
+    let telling = args.outputs.check(&args.csv)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     let bar = progress_bar();
     let show = |done: usize, total: usize| {
@@ -102,13 +102,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             let set = args.set.iter().chain(set).filter_map(|assignment| assignment.split_once('='));
             (set.collect(), &simulated.outcome)
         });
-        frontdesk_report::csv(&lines.collect::<Vec<_>>(), &mut file)
-            .with_context(|| format!("can't write {}", path.display()))?;
+        frontdesk_report::csv(&lines.collect::<Vec<_>>(), &mut file).with_context(|| failed(path))?;
         finish(file, path)?;
     }
     if let [only] = simulated.as_slice() {
         args.outputs.write(&only.outcome, &only.timelines)?;
-        println!("{}", frontdesk_report::table(&only.outcome, 80, std::io::stdout().is_terminal()));
+        telling.line(frontdesk_report::table(&only.outcome, 80, telling.in_colour()));
     } else {
         let outcomes: Vec<_> = simulated.iter().map(|simulated| &simulated.outcome).collect();
         if let Some(path) = args.outputs.json() {
@@ -117,7 +116,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             serde_json::to_writer_pretty(&mut file, &points.collect::<Vec<_>>())?;
             finish(file, path)?;
         }
-        println!("{}", overview(&points, &outcomes));
+        telling.line(overview(&points, &outcomes));
     }
     let passed = simulated.iter().flat_map(|simulated| &simulated.outcome.checks).all(|check| check.pass);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })

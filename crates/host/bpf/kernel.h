@@ -43,7 +43,8 @@ struct hlist_head {
 struct task_struct {
 	int pid;
 	int tgid;
-	int on_cpu;
+	/* A signed int before 7.3, a byte since: the size of a load is adapted only if it is unsigned here. */
+	u32 on_cpu;
 	struct hlist_head preempt_notifiers;
 } __core;
 

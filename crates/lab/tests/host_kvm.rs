@@ -17,17 +17,12 @@ mod support;
 use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_host::kvm::Method;
 use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
-use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
 use libtest_mimic::{Arguments, ColorSetting, Failed, Trial};
-use own_init::{bare_vm, console_of, libraries, mount_kernel_file_systems};
-use rustix::{
-    process::setsid,
-    system::{delete_module, finit_module},
-};
+use own_init::{bare_vm, console_of, libraries, load_module, modules, mount_kernel_file_systems};
+use rustix::{process::setsid, system::delete_module};
 use std::{
     env,
     ffi::CStr,
-    fs::{self, File},
     path::Path,
     process::{self, Command, ExitCode},
     time::Duration,
@@ -57,6 +52,7 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("kvm_trials_pass_on_linux_6_1", || kvm_trials_pass_on("6.1-cloud")),
         trial("kvm_trials_pass_on_linux_6_12", || kvm_trials_pass_on("6.12-cloud")),
+        trial("kvm_trials_pass_on_linux_7_3", || kvm_trials_pass_on("7.3-cloud")),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -114,14 +110,13 @@ fn init() -> ! {
 fn set_up_and_run_trials() -> Result<()> {
     setsid().context("setsid")?;
     mount_kernel_file_systems()?;
-    let order = fs::read_to_string(Path::new(MODULES).join(MODULES_ORDER)).context("the list of modules")?;
-    let modules: Vec<&str> = order.lines().collect();
+    let modules = modules()?;
     let Some((kvm_amd, others)) = modules.split_last() else { bail!("no modules") };
     for module in others {
-        load(module, c"")?;
+        load_module(module, c"")?;
     }
     for (setting, (parameter, ..)) in SETTINGS.into_iter().enumerate() {
-        load(kvm_amd, parameter)?;
+        load_module(kvm_amd, parameter)?;
         let mut trials = Command::new("/proc/self/exe");
         let status = trials.arg(argument(setting)).env("PATH", "/bin").status().context("the trials")?;
         println!("init: the trials with {parameter:?} ended with {status}");
@@ -129,11 +124,6 @@ fn set_up_and_run_trials() -> Result<()> {
         delete_module(c"kvm_amd", 0).context("unload kvm_amd")?;
     }
     Ok(())
-}
-
-fn load(module: &str, parameters: &CStr) -> Result<()> {
-    let file = File::open(Path::new(MODULES).join(module))?;
-    finit_module(file, parameters, 0).with_context(|| format!("load {module}"))
 }
 
 /// The trials themselves, in a VM.

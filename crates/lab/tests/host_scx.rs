@@ -43,13 +43,7 @@ fn main() -> ExitCode {
 
 /// The trials themselves, in a VM.
 fn trials() -> ExitCode {
-    // The console is shown if something fails, and then what the verifier says is wanted; to standard error, for trials print lines of
-    // their own.
-    tracing_subscriber::fmt()
-        .with_env_filter("libbpf=debug,warn")
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .init();
+    inside::log();
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
     libtest_mimic::run(&arguments, scx::trials()).exit_code()

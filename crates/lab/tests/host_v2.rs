@@ -6,6 +6,8 @@
 
 #[path = "../../host/tests/host/boost.rs"]
 mod boost;
+#[path = "../../host/tests/host/bpf.rs"]
+mod bpf;
 #[path = "../../host/tests/host/cgroup.rs"]
 mod cgroup;
 #[path = "../../host/tests/host/fair.rs"]
@@ -48,18 +50,20 @@ fn main() -> ExitCode {
         trial("host_trials_pass_on_linux_6_12", || {
             host_trials_pass_on("6.12-cloud", &["fair_server_is", "fair_server_takes"])
         }),
+        trial("host_trials_pass_on_linux_7_3", || host_trials_pass_on("7.3-cloud", &[])),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// All there are run; of those with `more` prefixes, too, at least one.
 fn host_trials_pass_on(kernel: &str, more: &[&str]) -> Result<()> {
-    let prefixes = ["boost_", "cgroup_", "cgroup_v2_", "guardian_", "reserve_"];
+    let prefixes = ["boost_", "bpf_", "cgroup_", "cgroup_v2_", "guardian_", "reserve_"];
     inside::trials_pass(kernel, 1, 384, &[&prefixes, more].concat())
 }
 
 /// The trials themselves, in a VM.
 fn trials() -> ExitCode {
+    inside::log();
     match Hierarchy::detect() {
         Ok(hierarchy) if hierarchy.version() == Version::V2 => {}
         other => {
@@ -69,6 +73,11 @@ fn trials() -> ExitCode {
     }
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
-    let trials = [boost::trials(), cgroup::trials(), guardian::trials(), reserve::trials(), fair::trials()];
+    // When a daemon that reserved 0.98 of a CPU by SCHED_DEADLINE was killed, Linux 7.3 sometimes does not let its fair server have its
+    // time back, and all trials after that meet another kernel than they think.
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let fair = if release.starts_with("7.") { Vec::new() } else { fair::trials() };
+    let trials =
+        [boost::trials(), bpf::trials(), cgroup::trials(), guardian::trials(), reserve::trials(), fair];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }

@@ -19,12 +19,15 @@ use std::{
     io::{self, Read, Write},
     os::{fd::AsFd as _, unix::net::UnixStream},
     process::{self, ExitCode},
+    time::{Duration, Instant},
 };
 
 /// Above every thread that frontdesk boosts, so that they can not keep it from undoing their boost.
 const PRIORITY: u32 = 60;
 /// How often it is looked whether the owner keeps its promise.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+/// The kernel takes no longer periods for `SCHED_DEADLINE` (`sched_deadline_period_max_us`, 2^22).
+const LONGEST_PERIOD: Duration = Duration::from_micros(1 << 22);
 /// The first descriptor behind standard input, output and error.
 const FIRST_OWN: u32 = 3;
 
@@ -106,7 +109,7 @@ fn wait(stream: &UnixStream, journal: &BTreeMap<u64, Undo>) {
             let scheduling = |undo: &&Undo| matches!(undo, Undo::Thread { .. } | Undo::Continue { .. });
             for undo in journal.values().rev().filter(scheduling) {
                 // It is undone again at the end, when failures are told.
-                let _ = undo.run();
+                let _ = undo.run(Instant::now());
             }
         }
     }
@@ -143,17 +146,19 @@ fn guard(
 }
 
 /// Undoes the latest first. What fails is tried once more at the end: an undo may need another, recorded before it, to
-/// come first (a control group gives up its real-time budget only without real-time threads).
+/// come first (a control group gives up its real-time budget only without real-time threads), or time (a fair server gets
+/// back what a thread had by `SCHED_DEADLINE` only when that thread's period is over).
 fn undo_all(journal: BTreeMap<u64, Undo>) -> Report {
     let mut report = Report::default();
     let mut again = Vec::new();
     for undo in journal.into_values().rev() {
-        if tally(&mut report, undo.run()).is_err() {
+        if tally(&mut report, undo.run(Instant::now())).is_err() {
             again.push(undo);
         }
     }
+    let until = Instant::now() + LONGEST_PERIOD;
     for undo in again {
-        if let Err(failure) = tally(&mut report, undo.run()) {
+        if let Err(failure) = tally(&mut report, undo.run(until)) {
             report.failed.push(failure);
         }
     }

@@ -22,7 +22,7 @@ pub const TREE_PREFIX: &str = "frontdesk";
 
 /// How long a control group is given to empty: the processes in it were killed just before.
 const EMPTYING: Duration = Duration::from_secs(2);
-const EMPTYING_POLL: Duration = Duration::from_millis(5);
+const BUSY_POLL: Duration = Duration::from_millis(5);
 
 /// One change, told as what undoes it. Undoing twice, or what is gone already, does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,8 +133,8 @@ impl Undo {
         Ok(Undo::Tree(Tree::try_from(path.to_owned())?))
     }
 
-    /// Undoes. The error says what failed.
-    pub(super) fn run(&self) -> Result<Outcome, String> {
+    /// Undoes. A file that the kernel calls busy is tried again until then. The error says what failed.
+    pub(super) fn run(&self, until: Instant) -> Result<Outcome, String> {
         match self {
             Undo::Thread { thread, attributes } => {
                 if !thread.is_alive() {
@@ -146,9 +146,11 @@ impl Undo {
                     Err(e) => Err(e.to_string()),
                 }
             }
-            Undo::File { path, content } => outcome(write_existing(path, content), |e| {
-                format!("cannot write {content:?} to {}: {e}", path.display())
-            }),
+            Undo::File { path, content } => {
+                outcome(while_busy(until, || write_existing(path, content)), |e| {
+                    format!("cannot write {content:?} to {}: {e}", path.display())
+                })
+            }
             Undo::ControlGroup { path } => outcome(remove_group(path), |e| {
                 format!(
                     "cannot remove the control group {}: {e}; end its processes, then rmdir it",
@@ -210,11 +212,15 @@ fn write_existing(path: &Path, content: &str) -> io::Result<()> {
 }
 
 pub(crate) fn remove_group(path: &Path) -> io::Result<()> {
-    let start = Instant::now();
+    while_busy(Instant::now() + EMPTYING, || fs::remove_dir(path))
+}
+
+/// Does it, and again until then if something is busy.
+fn while_busy(until: Instant, action: impl Fn() -> io::Result<()>) -> io::Result<()> {
     loop {
-        match fs::remove_dir(path) {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && start.elapsed() < EMPTYING => {
-                thread::sleep(EMPTYING_POLL);
+        match action() {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
+                thread::sleep(BUSY_POLL);
             }
             result => return result,
         }
@@ -283,11 +289,11 @@ mod tests {
         fs::create_dir_all(ours.join("a/b")).unwrap();
         fs::write(ours.join("a/file"), "x").unwrap();
         let undo = Undo::tree(&ours).unwrap();
-        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Done));
         assert!(!ours.exists());
-        assert_eq!(undo.run(), Ok(Outcome::Gone), "idempotent");
+        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Gone), "idempotent");
         std::os::unix::fs::symlink(home.path(), &ours).unwrap();
-        assert!(undo.run().is_err(), "a link in its place");
+        assert!(undo.run(Instant::now()).is_err(), "a link in its place");
         assert!(home.path().exists());
     }
 
@@ -296,10 +302,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("cpu.shares");
         let undo = Undo::File { path: path.clone(), content: "1024\n".into() };
-        assert_eq!(undo.run(), Ok(Outcome::Gone));
+        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Gone));
         assert!(!path.exists());
         fs::write(&path, "a longer content than before").unwrap();
-        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Done));
         assert_eq!(fs::read_to_string(&path).unwrap(), "1024\n");
     }
 
@@ -308,21 +314,25 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let started = sched::process_start_time(pid).unwrap();
-        assert_eq!(Undo::Process { pid, started: started + 1 }.run(), Ok(Outcome::Gone));
+        assert_eq!(Undo::Process { pid, started: started + 1 }.run(Instant::now()), Ok(Outcome::Gone));
         assert!(child.try_wait().unwrap().is_none(), "a stranger with the same number lives on");
         let undo = Undo::Process { pid, started };
-        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Done));
         assert!(!child.wait().unwrap().success());
-        assert_eq!(undo.run(), Ok(Outcome::Gone));
-        assert_eq!(Undo::Process { pid: 1, started: 0 }.run(), Ok(Outcome::Gone), "never init");
-        assert_eq!(Undo::Process { pid: -1, started: 0 }.run(), Ok(Outcome::Gone), "never a group");
+        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Gone));
+        assert_eq!(Undo::Process { pid: 1, started: 0 }.run(Instant::now()), Ok(Outcome::Gone), "never init");
+        assert_eq!(
+            Undo::Process { pid: -1, started: 0 }.run(Instant::now()),
+            Ok(Outcome::Gone),
+            "never a group"
+        );
     }
 
     #[test]
     fn an_occupied_directory_is_reported() {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("file"), "").unwrap();
-        let failure = Undo::ControlGroup { path: home.path().to_owned() }.run().unwrap_err();
+        let failure = Undo::ControlGroup { path: home.path().to_owned() }.run(Instant::now()).unwrap_err();
         assert!(failure.contains("cannot remove the control group"), "{failure}");
     }
 }

@@ -4,8 +4,8 @@
 mod own_init;
 
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs};
-use own_init::{bare_vm, console_of, libraries, mount_kernel_file_systems};
+use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
+use own_init::{bare_vm, console_of, libraries, load_module, modules, mount_kernel_file_systems};
 use rustix::{
     mount::{MountFlags, mount},
     process::{WaitOptions, setsid, wait},
@@ -17,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(420);
 
 /// What the trials run beside the test program itself.
 const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
+
+/// Kernel modules for the trials: taps.
+const MODULES_NEEDED: [&str; 1] = ["tun"];
 
 /// The argument with which init starts the test program.
 pub(crate) const INSIDE: &str = "trials-inside-the-vm";
@@ -51,7 +54,7 @@ fn console_of_trials(kernel: &str, vcpus: u16, memory_mib: u32) -> Result<String
     let kernel = Kernel::resolve(kernel, None)?;
     let program = env::current_exe()?;
     let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &program, &initrd, false)?;
+    write_initramfs_with(&kernel, &program, &MODULES_NEEDED, &initrd)?;
     let tools = TOOLS.map(PathBuf::from);
     let mut files = libraries(&program)?;
     for tool in &tools {
@@ -82,6 +85,9 @@ pub(crate) fn init() -> ! {
 fn set_up_and_run_trials() -> Result<()> {
     setsid().context("setsid")?;
     mount_kernel_file_systems()?;
+    for module in modules()? {
+        load_module(&module, c"")?;
+    }
     mount("cgroup2", "/sys/fs/cgroup", "cgroup2", MountFlags::empty(), None)
         .context("mount /sys/fs/cgroup")?;
     // As systemd does.
@@ -100,4 +106,14 @@ fn set_up_and_run_trials() -> Result<()> {
             return Ok(());
         }
     }
+}
+
+/// The console is shown if something fails, and then what the BPF verifier says is wanted; to standard error, for trials print lines of
+/// their own.
+pub(crate) fn log() {
+    tracing_subscriber::fmt()
+        .with_env_filter("libbpf=debug,warn")
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
 }

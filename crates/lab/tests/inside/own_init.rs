@@ -2,15 +2,18 @@
 
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_lab::{Kernel, Vm, VmConfig};
+use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
 use rustix::{
     io::Errno,
     mount::{MountFlags, mount},
-    system::{RebootCommand, reboot},
+    system::{RebootCommand, finit_module, reboot},
     termios::tcdrain,
 };
 use std::{
     collections::BTreeSet,
-    fs, io,
+    ffi::CStr,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::{self, Command},
     thread,
@@ -79,4 +82,16 @@ pub(crate) fn mount_kernel_file_systems() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The kernel modules that the initramfs has, in the order in which to load them.
+pub(crate) fn modules() -> Result<Vec<String>> {
+    let order = fs::read_to_string(Path::new(MODULES).join(MODULES_ORDER)).context("the list of modules")?;
+    Ok(order.lines().map(str::to_owned).collect())
+}
+
+/// Loads one of them.
+pub(crate) fn load_module(module: &str, parameters: &CStr) -> Result<()> {
+    let file = File::open(Path::new(MODULES).join(module))?;
+    finit_module(file, parameters, 0).with_context(|| format!("load {module}"))
 }

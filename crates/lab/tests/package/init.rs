@@ -2,18 +2,17 @@
 
 use crate::{
     INSIDE,
-    own_init::{self, mount_kernel_file_systems},
+    own_init::{self, load_module, modules, mount_kernel_file_systems},
     package,
 };
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_lab_guest::{DEBIAN, MODULES, MODULES_ORDER};
+use frontdesk_lab_guest::DEBIAN;
 use rustix::{
     mount::{MountFlags, mount, mount_move},
     process::{chdir, chroot},
-    system::finit_module,
 };
 use std::{
-    fs::{self, File},
+    fs,
     os::unix::{fs::symlink, process::CommandExt as _},
     path::Path,
     process::Command,
@@ -38,9 +37,8 @@ pub(crate) fn init() -> ! {
 
 fn boot() -> Result<()> {
     mount_kernel_file_systems()?;
-    for name in fs::read_to_string(Path::new(MODULES).join(MODULES_ORDER))?.lines() {
-        let file = File::open(Path::new(MODULES).join(name))?;
-        finit_module(file, c"", 0).with_context(|| format!("load {name}"))?;
+    for module in modules()? {
+        load_module(&module, c"")?;
     }
     let begin = Instant::now();
     while !Path::new("/dev/vda").exists() {
