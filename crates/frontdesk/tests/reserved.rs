@@ -80,6 +80,13 @@ fn state(pid: u32) -> (bool, u64) {
     (fields[0] == "T", ticks * 10 * MS)
 }
 
+/// Whether all threads are stopped: one that waits for a CPU is so a little later than the others.
+fn all_stopped(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats.all(|stat| stat.rsplit_once(')').unwrap().1.starts_with(" T"))
+}
+
 /// `SCHED_FIFO`, `SCHED_RR` and `SCHED_IDLE`, on one CPU.
 fn is_kept(thread: &Thread) -> bool {
     matches!(thread.policy, 1 | 2 | 5) && thread.cpus.parse::<u16>().is_ok()
@@ -214,19 +221,25 @@ fn a_vm_has_its_slices_until_it_is_released() {
     let cpus: Vec<u64> = told["cpus"].as_array().unwrap().iter().map(|cpu| cpu.as_u64().unwrap()).collect();
     assert!(cpus.len() == 2 && cpus[0] != cpus[1] && told["trouble"].is_null(), "{told}");
     assert_eq!(host.told(&["ps", "alice"])["targets"][0]["reserved"], true);
-    let first = host.periods("vm:alice", 10);
+    host.periods("vm:alice", 10);
+    // If the daemon gets no CPU for long, it gives them back for a moment.
+    eventually("all threads are kept", || threads(pid).iter().all(is_kept));
     let held = threads(pid);
-    assert!(held.iter().all(is_kept), "{held:?}");
     for (tid, cpu) in vcpus(&mut operator).iter().zip(&cpus) {
         let thread = held.iter().find(|thread| thread.tid == *tid).unwrap();
         assert_eq!(thread.cpus, cpu.to_string(), "a vCPU runs where its slices are: {held:?}");
     }
-    // Without a limit it would use more than two thirds of both CPUs even on a busy machine, which is three times as much.
-    let used = state(pid).1;
-    let last = host.periods("vm:alice", 60);
-    let used = state(pid).1 - used;
-    let reserved = number(&last, "reserved_ns") - number(&first, "reserved_ns");
-    assert!(used < reserved * 3 / 2 && used > reserved / 4, "{used} of {reserved}: {last}");
+    // Without a limit it would use more than two thirds of both CPUs even on a busy machine, which is three times as much. A time for which
+    // the machine stands still counts as used, but most of the time it does not.
+    let mut last = host.listed("vm:alice").unwrap();
+    let mut parts: Vec<f64> = Vec::new();
+    for _ in 0..7 {
+        let (used, reserved) = (state(pid).1, number(&last, "reserved_ns"));
+        last = host.periods("vm:alice", 20);
+        parts.push((state(pid).1 - used) as f64 / (number(&last, "reserved_ns") - reserved) as f64);
+    }
+    parts.sort_by(f64::total_cmp);
+    assert!(parts[3] < 1.5 && parts[3] > 0.25, "{parts:?}: {last}");
     assert_eq!(
         number(&last, "periods") * 8 * MS,
         number(&last, "reserved_ns"),
@@ -235,7 +248,7 @@ fn a_vm_has_its_slices_until_it_is_released() {
 
     let paused = host.run(&["pause", "alice"]);
     assert!(paused.status.success() && String::from_utf8_lossy(&paused.stdout).contains("vm:alice: paused"));
-    eventually("it is stopped", || state(pid).0);
+    eventually("all of it is stopped", || all_stopped(pid));
     let used = state(pid).1;
     host.periods("vm:alice", 20);
     assert_eq!(state(pid), (true, used), "who is paused uses nothing");
@@ -246,8 +259,9 @@ fn a_vm_has_its_slices_until_it_is_released() {
     // A reboot changes nothing.
     operator.execute("system_reset", &json!({}));
     let used = state(pid).1;
+    eventually("it goes on after a reboot", || state(pid).1 > used);
     let told = host.periods("vm:alice", 20);
-    assert!(told["trouble"].is_null() && state(pid).1 > used, "{told}");
+    assert!(told["trouble"].is_null(), "{told}");
 
     let refusal = host.refused(&["reserve", &pid.to_string(), "--period", "20ms", "--slice", "1ms"]);
     assert_eq!(refusal["kind"], "unsuitable", "{refusal}");
@@ -316,8 +330,9 @@ fn a_unit_has_its_slices_and_so_has_what_it_starts() {
     writeln!(input, "one that comes later").unwrap();
     let all_kept = || [pid].into_iter().chain(children()).flat_map(threads).all(|thread| is_kept(&thread));
     eventually("all of it has slices", || children().len() == 2 && all_kept());
+    eventually("it uses its slices", || number(&host.listed(&target).unwrap(), "used_ns") > 0);
     let told = host.periods(&target, 30);
-    assert!(number(&told, "used_ns") > 0 && told["trouble"].is_null(), "{told}");
+    assert!(told["trouble"].is_null(), "{told}");
     let part = format!("pid:{pid}");
     let refusal = host.refused(&["reserve", &part, "--period", "20ms", "--slice", "5ms"]);
     assert_eq!(refusal["kind"], "overlapping", "{refusal}");

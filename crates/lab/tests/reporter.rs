@@ -172,7 +172,10 @@ fn agrees_with_the_plugin(kernel: &str) {
     both.follow("a hello", |both| both.source().is_live());
     both.events.clear();
     both.switches.iter_mut().for_each(Vec::clear);
-    both.follow("task switches", |both| both.switches.iter().all(|switches| switches.len() >= SWITCHES));
+    let lost = both.source().stats().lost;
+    both.follow("task switches", |both| {
+        both.switches.iter().chain(&both.reported()).all(|switches| switches.len() >= SWITCHES)
+    });
     // What is still on its way.
     let end = both.switches.iter().map(|switches| switches.last().unwrap().0).max().unwrap();
     both.follow("the last of them", |both| {
@@ -206,6 +209,7 @@ fn agrees_with_the_plugin(kernel: &str) {
         .collect();
     let spaces: Vec<u64> = space_of.values().copied().collect();
     assert_eq!(BTreeSet::from_iter(&spaces).len(), HOGS, "one address space each: {votes:?}");
+    let mut of_all = (0, 0);
     for (vcpu, (seen, told)) in both.switches.iter().zip(&reported).enumerate() {
         let seen: Vec<u64> = order(seen, &spaces).iter().map(|(_, space)| *space).collect();
         let told: Vec<u64> = order(told, &tasks).iter().map(|(_, task)| space_of[task]).collect();
@@ -215,11 +219,15 @@ fn agrees_with_the_plugin(kernel: &str) {
             seen.len(),
             told.len()
         );
-        // On a quiet machine it is all but one or two of all. Where the guest gets little CPU, its reporter has less than it wants and tells of
-        // fewer, but what it tells is in order, and how many it tells is no matter of right and wrong.
+        // On a quiet machine it is all but one or two of all.
         assert!(matched * 10 > told.len() * 9, "{matched} of {} told; {} seen", told.len(), seen.len());
-        assert!(told.len() * 3 > seen.len(), "{} told; {} seen", told.len(), seen.len());
+        of_all = (of_all.0 + told.len(), of_all.1 + seen.len());
     }
+    // Where the guest gets little CPU, its reporter has less than it wants and tells of fewer; but then it says how many it lost. Where one
+    // is lost between two of the same task, these two are one.
+    let (told, seen, lost) = (of_all.0, of_all.1, both.source().stats().lost - lost);
+    let lost = usize::try_from(lost).unwrap();
+    assert!((told + 2 * lost) * 10 > seen * 9, "{told} told, {lost} lost; {seen} seen");
     println!("{:?}, held back by {:?}", both.source().stats(), both.source().hold());
     assert_eq!(both.source().stats().refused, 0);
 

@@ -248,8 +248,23 @@ mod tests {
     use super::*;
     use std::{os::unix::net::UnixListener, thread};
 
+    /// Longer than it takes on any machine.
+    const LONG: Duration = Duration::from_secs(120);
+    /// For what never comes.
+    const SHORT: Duration = Duration::from_millis(100);
+
     /// Talks to a listener that says `lines` at once and then holds the connection, or hangs up.
     fn converse(lines: &[u8], hang_up: bool) -> Result<Value, QmpError> {
+        converse_within(LONG, LONG, lines, hang_up)
+    }
+
+    /// The same, waiting so long for the greeting and then for the answer.
+    fn converse_within(
+        greeting: Duration,
+        answer: Duration,
+        lines: &[u8],
+        hang_up: bool,
+    ) -> Result<Value, QmpError> {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
@@ -262,8 +277,11 @@ mod tests {
                     let _ = wait.recv();
                 }
             });
-            let mut qmp = Qmp::connect(&path, Duration::from_millis(300)).unwrap();
-            let result = qmp.greet().and_then(|()| qmp.execute("query-name"));
+            let mut qmp = Qmp::connect(&path, greeting).unwrap();
+            let result = qmp.greet().and_then(|()| {
+                qmp.deadline = Instant::now() + answer;
+                qmp.execute("query-name")
+            });
             drop((qmp, done));
             result
         })
@@ -279,12 +297,12 @@ mod tests {
 
     #[test]
     fn tells_apart_what_can_go_wrong() {
-        assert!(matches!(converse(b"", false), Err(QmpError::Busy)));
+        assert!(matches!(converse_within(SHORT, LONG, b"", false), Err(QmpError::Busy)));
         assert!(matches!(converse(b"", true), Err(QmpError::Closed { command: GREETING })));
         assert!(matches!(converse(b"SSH-2.0\n", false), Err(QmpError::NotQmp { .. })));
         assert!(matches!(converse(b"{\"return\":{}}\n", false), Err(QmpError::NotQmp { .. })));
         assert!(matches!(
-            converse(HELLO.as_bytes(), false),
+            converse_within(LONG, SHORT, HELLO.as_bytes(), false),
             Err(QmpError::Stalled { command: "query-name" })
         ));
         let refusal = format!("{HELLO}{{\"error\":{{\"class\":\"GenericError\",\"desc\":\"no\"}}}}\n");
@@ -294,7 +312,8 @@ mod tests {
         let endless = [HELLO.as_bytes(), &vec![b'x'; MESSAGE_MAX + 1]].concat();
         assert!(matches!(converse(&endless, false), Err(QmpError::NotQmp { .. })));
         let chatter = format!("{HELLO}{}", "{\"event\":\"X\"}\n".repeat(1000));
-        assert!(matches!(converse(chatter.as_bytes(), false), Err(QmpError::Stalled { .. })));
+        let chattered = converse_within(LONG, SHORT, chatter.as_bytes(), false);
+        assert!(matches!(chattered, Err(QmpError::Stalled { .. })));
         let missing = Path::new("/nonexistent/socket");
         assert!(matches!(Qmp::connect(missing, Duration::from_secs(1)), Err(QmpError::Connect(_))));
     }

@@ -105,14 +105,13 @@ pub(crate) fn main() -> ExitCode {
             ["mute"] => now.mute = true,
             [event] => {
                 now.paused = event == "STOP" || now.paused && event != "RESUME";
-                // Between two turns of the client nobody would hear it.
-                while now.client.is_none() {
+                let told = format!("{}\n", json!({"event": event, "data": {}}));
+                let tell = |client: &mut UnixStream| client.write_all(told.as_bytes()).is_ok();
+                // Between two turns of the client nobody hears it.
+                while !now.client.as_mut().is_some_and(tell) {
                     drop(now);
                     thread::yield_now();
                     now = state.lock().unwrap_or_else(PoisonError::into_inner);
-                }
-                if let Some(client) = &mut now.client {
-                    let _ = writeln!(client, "{}", json!({"event": event, "data": {}}));
                 }
             }
             _ => return ExitCode::FAILURE,

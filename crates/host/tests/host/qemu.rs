@@ -24,7 +24,7 @@ use std::{
 };
 
 const QEMU: &str = "qemu-system-x86_64";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![trial("qemu_must_be_one", must_be_one)];

@@ -212,6 +212,16 @@ fn place(pid: i32) -> Result<Place> {
     Ok(Place { threads, group: Hierarchy::detect()?.group_of(pid)?, stopped })
 }
 
+/// CPU time of all its threads so far, in nanoseconds.
+fn ran(pid: i32) -> Result<u64> {
+    let mut ran = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let text = fs::read_to_string(task.path().join("schedstat"))?;
+        ran += text.split(' ').next().context("schedstat")?.parse::<u64>()?;
+    }
+    Ok(ran)
+}
+
 fn throttle() -> Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us")?)
 }
@@ -237,18 +247,27 @@ fn keeps_a_process_and_puts_it_back() -> Result<()> {
     let name = Target::Process(target.pid());
     let told = daemon.reserve(name.clone(), 10 * MS, 3 * MS, true)?;
     ensure!(told.cpus.len() == 1 && told.trouble.is_none() && told.mechanism == "user", "{told:?}");
-    eventually("periods pass", || daemon.list().is_ok_and(|all| all.reservations[0].periods > 50))?;
-    ensure!(is_reserved(&place(target.pid())?), "{:?}", place(target.pid())?);
+    // Without a limit it would use more than three times as much. On a busy machine some slices are missed, and a time for which the machine
+    // stands still counts as used; but most of the time it does not.
+    let now = || -> Result<_> { Ok((ran(target.pid())?, daemon.list()?.reservations.remove(0))) };
+    let mut parts = Vec::new();
+    for _ in 0..9 {
+        let (ran_before, told) = now()?;
+        let periods = told.periods + 10;
+        eventually("periods pass", || now().is_ok_and(|(_, told)| told.periods >= periods))?;
+        let (ran, later) = now()?;
+        parts.push((ran - ran_before) as f64 / (later.reserved_ns - told.reserved_ns) as f64);
+    }
+    parts.sort_by(f64::total_cmp);
+    ensure!(parts[4] > 0.3 && parts[4] < 2.0, "{parts:?} of {:?}", now()?);
+    // If the daemon got no CPU for long, it has given them back for a moment.
+    eventually("it is reserved for", || place(target.pid()).is_ok_and(|place| is_reserved(&place)))?;
     let told = daemon.reserve(name.clone(), 20 * MS, 4 * MS, false)?;
     ensure!(
         (told.period_ns, told.slice_ns, told.hard) == (20 * MS, 4 * MS, false),
         "a change replaces: {told:?}"
     );
-    let told = daemon.release(name.clone())?;
-    // What it used is its slices; on a busy machine some are missed, and some are longer in a VM that is busy elsewhere. Without a limit it
-    // would be more than three times as much.
-    let ratio = told.used_ns as f64 / told.reserved_ns as f64;
-    ensure!(ratio > 0.3 && ratio < 2.0, "{told:?}");
+    daemon.release(name.clone())?;
     ensure!(place(target.pid())? == before, "{:?} instead of {before:?}", place(target.pid())?);
     ensure!(daemon.list()?.reservations.is_empty());
     ensure!(daemon.list()?.cpus.iter().all(|cpu| cpu.reserved_ratio == 0.0));

@@ -92,6 +92,7 @@ fn who_guesses_is_locked_out() {
 #[test]
 fn tries_at_once_count_as_well() {
     let world = World::new();
+    let begin = std::time::Instant::now();
     let right = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..8)
             .map(|index| {
@@ -102,7 +103,9 @@ fn tries_at_once_count_as_well() {
         let reasons = tries.into_iter().map(|one| one.join().unwrap());
         reasons.filter(|reason| reason == "the password is wrong").count()
     });
-    assert!(right <= 4, "{right} passwords were looked at");
+    // Four, and one more after each lockout that was over by then: of 2 s, 4 s, and so on. Mostly none was.
+    let lockouts = (begin.elapsed().as_secs() / 2 + 1).ilog2() as usize;
+    assert!(right <= 4 + lockouts, "{right} passwords were looked at, {lockouts} lockouts were over");
 }
 
 #[test]
@@ -118,13 +121,16 @@ fn a_flood_is_held_back() {
     );
     let mut seen = std::collections::BTreeSet::new();
     let mut pending = Vec::new();
-    // As fast as it goes, until it is told to wait.
-    for _ in 0..100_000 {
-        client.write_all(request.as_bytes()).unwrap();
-        let (status, rest) = read_answer(&mut client, std::mem::take(&mut pending));
-        pending = rest;
-        seen.insert(status);
-        if status == 429 {
+    // More at a time than there may be at once, so that it does not matter how fast a client has its answers.
+    const AT_ONCE: usize = 400;
+    for _ in 0..100 {
+        client.write_all(request.repeat(AT_ONCE).as_bytes()).unwrap();
+        for _ in 0..AT_ONCE {
+            let (status, rest) = read_answer(&mut client, std::mem::take(&mut pending));
+            pending = rest;
+            seen.insert(status);
+        }
+        if seen.contains(&429) {
             break;
         }
     }
