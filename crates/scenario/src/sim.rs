@@ -99,9 +99,6 @@ pub struct HostCosts {
     /// A clock tick of a guest, with `io_path = "emulator"`.
     #[serde(with = "humantime_serde")]
     pub timer: Duration,
-    /// A thread of the emulator that finds the emulator's lock taken, until it sleeps; see `guest.unlock`.
-    #[serde(with = "humantime_serde")]
-    pub contend: Duration,
     /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of the logarithm. 0 to 2.
     pub spread: f64,
 }
@@ -117,7 +114,6 @@ impl Default for HostCosts {
             media: Duration::from_micros(100),
             block: Duration::from_micros(5),
             timer: Duration::from_micros(20),
-            contend: Duration::ZERO,
             spread: 0.0,
         }
     }
@@ -162,10 +158,6 @@ pub struct GuestCosts {
     /// that stops idling. 0 s: none. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub tick: Duration,
-    /// From a vCPU's notification of the emulator's thread until it releases the emulator's lock, with `io_path = "emulator"`: QEMU holds its
-    /// big lock while it emulates a device. A thread that preempts the vCPU meanwhile sleeps until then. 0 s: without a lock.
-    #[serde(with = "humantime_serde")]
-    pub unlock: Duration,
     /// The longest time slice of the guests' scheduler; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub slice: Duration,
@@ -190,7 +182,6 @@ impl Default for GuestCosts {
             frame: Duration::from_millis(1),
             program: Duration::from_millis(100),
             tick: Duration::ZERO,
-            unlock: Duration::ZERO,
             slice: Duration::from_millis(3),
             granularity: Duration::from_millis(1),
             sees_stolen_time: true,
@@ -357,7 +348,6 @@ impl Sim {
             ("costs.media", costs.media),
             ("costs.block", costs.block),
             ("costs.timer", costs.timer),
-            ("costs.contend", costs.contend),
             ("guest.interrupt", guest.interrupt),
             ("guest.receive", guest.receive),
             ("guest.send", guest.send),
@@ -369,7 +359,6 @@ impl Sim {
             ("guest.frame", guest.frame),
             ("guest.program", guest.program),
             ("guest.tick", guest.tick),
-            ("guest.unlock", guest.unlock),
             ("guest.granularity", guest.granularity),
             ("network.latency", self.network.latency),
             ("network.delayed_ack", self.network.delayed_ack.unwrap_or_default()),

@@ -161,7 +161,6 @@ fn scale(sim: &mut Sim, factor: f64, spread: f64) {
         &mut host.packet_out,
         &mut host.block,
         &mut host.timer,
-        &mut host.contend,
         &mut guest.interrupt,
         &mut guest.receive,
         &mut guest.send,
@@ -169,7 +168,6 @@ fn scale(sim: &mut Sim, factor: f64, spread: f64) {
         &mut guest.block,
         &mut guest.switch,
         &mut guest.message,
-        &mut guest.unlock,
     ] {
         *cost = Duration::from_nanos(nanos(cost.mul_f64(factor))).min(longest);
     }

@@ -55,10 +55,6 @@ pub(crate) enum Effect {
     Took { vcpu: usize, packet: Packet },
     /// It set its clock anew.
     Clock { vcpu: usize },
-    /// A vCPU took the emulator's lock to notify somebody.
-    Lock,
-    /// It released that.
-    Unlock { vcpu: usize },
     /// A task asks for blocks.
     Disk { vcpu: usize, task: usize, bytes: u32, sequential: bool, write: bool },
     /// A task showed a frame.
@@ -80,10 +76,6 @@ pub(crate) struct Cpu {
     slice: Nanos,
     floor: Nanos,
     halted: bool,
-    /// Its clock was not set since it idled.
-    unclocked: bool,
-    /// It holds the emulator's lock until its kernel's time is over.
-    locks: bool,
     /// The address space that is loaded.
     loaded: Option<TaskId>,
 }
@@ -137,7 +129,6 @@ struct Costs {
     frame: Nanos,
     slice: Nanos,
     granularity: Nanos,
-    unlock: Nanos,
     sees_stolen: bool,
     /// Whether it has a clock tick.
     ticks: bool,
@@ -156,7 +147,6 @@ impl Costs {
             frame: nanos(costs.frame),
             slice: nanos(costs.slice).max(1),
             granularity: nanos(costs.granularity),
-            unlock: nanos(costs.unlock),
             sees_stolen: costs.sees_stolen_time,
             ticks: !costs.tick.is_zero(),
         }
@@ -169,7 +159,7 @@ pub(crate) fn nanos(duration: Duration) -> Nanos {
 
 impl Guest {
     pub(crate) fn new(vcpus: u16, costs: &GuestCosts) -> Guest {
-        let cpu = || Cpu { halted: true, unclocked: true, ..Cpu::default() };
+        let cpu = || Cpu { halted: true, ..Cpu::default() };
         Guest {
             costs: Costs::of(costs),
             cpus: (0..vcpus).map(|_| cpu()).collect(),
@@ -266,7 +256,7 @@ impl Guest {
         if cpu.kernel > 0 {
             return cpu.kernel;
         }
-        if cpu.locks || cpu.working.is_some() || !cpu.pending.is_empty() || cpu.reschedule {
+        if cpu.working.is_some() || !cpu.pending.is_empty() || cpu.reschedule {
             return 0;
         }
         let Some(current) = cpu.current else { return 0 };
@@ -283,11 +273,6 @@ impl Guest {
             if cpu.kernel > 0 || self.exits {
                 return Flow::Continue;
             }
-            if std::mem::take(&mut cpu.locks) {
-                self.exits = true;
-                self.effects.push(Effect::Unlock { vcpu });
-                continue;
-            }
             if let Some(interrupt) = cpu.working.take() {
                 self.handle(vcpu, interrupt);
                 continue;
@@ -301,6 +286,7 @@ impl Guest {
                 };
                 if resumes {
                     self.effects.push(Effect::Resume { vcpu });
+                    self.set_clock(vcpu);
                 }
                 continue;
             }
@@ -310,14 +296,8 @@ impl Guest {
             }
             let cpu = &self.cpus[vcpu];
             if cpu.reschedule || cpu.current.is_none() {
-                if cpu.unclocked && !cpu.ready.is_empty() {
-                    self.cpus[vcpu].unclocked = false;
-                    self.set_clock(vcpu);
-                    continue;
-                }
                 if !self.schedule(vcpu) {
                     self.cpus[vcpu].halted = true;
-                    self.cpus[vcpu].unclocked = true;
                     self.effects.push(Effect::Halt { vcpu });
                     return Flow::Block;
                 }
@@ -354,22 +334,12 @@ impl Guest {
         }
     }
 
-    /// The kernel programs its next clock tick, after one and before it goes on when it has idled: who emulates the clock hears of it.
+    /// The kernel programs its next clock tick, after one and when it stops idling: who emulates the clock hears of it.
     fn set_clock(&mut self, vcpu: usize) {
         if self.costs.ticks {
-            self.notify(vcpu, Effect::Clock { vcpu });
+            self.exits = true;
+            self.effects.push(Effect::Clock { vcpu });
         }
-    }
-
-    /// A vCPU leaves the guest to notify somebody, and goes on. It holds the emulator's lock meanwhile, if there is one.
-    fn notify(&mut self, vcpu: usize, effect: Effect) {
-        self.exits = true;
-        if self.costs.unlock > 0 {
-            let cpu = &mut self.cpus[vcpu];
-            (cpu.locks, cpu.kernel) = (true, self.costs.unlock);
-            self.effects.push(Effect::Lock);
-        }
-        self.effects.push(effect);
     }
 
     fn packet(&mut self, vcpu: usize, packet: Packet) {

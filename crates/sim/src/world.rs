@@ -221,8 +221,6 @@ impl World {
                 self.ask(machine, vm, vcpu, Job::PacketOut { packet });
             }
             Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),
-            Effect::Lock => self.lock(vm),
-            Effect::Unlock { vcpu } => self.unlock(machine, vm, vcpu),
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
                 self.requests += 1;
                 let request = crate::disk::Request {

@@ -103,16 +103,19 @@ impl Guest {
             }
             Step::Reply => {
                 if let Some(packet) = state.request.take() {
-                    self.notify(vcpu, Effect::Reply { vcpu, packet });
+                    self.exits = true;
+                    self.effects.push(Effect::Reply { vcpu, packet });
                 }
                 None
             }
             Step::Read { bytes, sequential } => {
-                self.notify(vcpu, Effect::Disk { vcpu, task, bytes, sequential, write: false });
+                self.exits = true;
+                self.effects.push(Effect::Disk { vcpu, task, bytes, sequential, write: false });
                 Some(Waits::Disk)
             }
             Step::Write { bytes } => {
-                self.notify(vcpu, Effect::Disk { vcpu, task, bytes, sequential: true, write: true });
+                self.exits = true;
+                self.effects.push(Effect::Disk { vcpu, task, bytes, sequential: true, write: true });
                 None
             }
             Step::Send { channel, messages } => {
@@ -121,17 +124,20 @@ impl Guest {
                 None
             }
             Step::Display { gpu } => {
-                self.notify(vcpu, Effect::Frame { vcpu, task, gpu });
+                self.exits = true;
+                self.effects.push(Effect::Frame { vcpu, task, gpu });
                 (gpu > 0).then_some(Waits::Gpu)
             }
             Step::Play { period } => {
-                self.notify(vcpu, Effect::Sound { vcpu, task, period });
+                self.exits = true;
+                self.effects.push(Effect::Sound { vcpu, task, period });
                 Some(Waits::Sound)
             }
             Step::Done { bytes } => {
                 let workload = state.workload;
                 if let Some(packet) = state.request.take_if(|_| bytes > 0) {
-                    self.notify(vcpu, Effect::Took { vcpu, packet });
+                    self.exits = true;
+                    self.effects.push(Effect::Took { vcpu, packet });
                 }
                 self.effects.push(Effect::Done { workload, bytes });
                 None

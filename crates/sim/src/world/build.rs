@@ -21,7 +21,6 @@ use frontdesk_scenario::{
 };
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 /// Why a scenario can not be simulated.
 #[derive(Debug, thiserror::Error)]
@@ -281,9 +280,6 @@ pub(crate) enum BuildError {
 fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Result<Guest, BuildError> {
     let mut costs = sim.guest.clone();
     costs.slice = scenario.guest.time_slice.unwrap_or(costs.slice);
-    if sim.io_path == IoPath::DriverDomain {
-        costs.unlock = Duration::ZERO;
-    }
     let mut guest = Guest::new(entry.vcpus, &costs);
     for (number, workload) in entry.workloads.iter().enumerate() {
         if !arm.stops(entry, workload) {

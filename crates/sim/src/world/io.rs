@@ -62,25 +62,11 @@ pub(super) struct IoThread {
     left: Nanos,
     /// Nothing is left to do, and it is on its way to sleep.
     closing: bool,
-    /// vCPUs that hold the emulator's lock, without which it does nothing.
-    lockers: u32,
-    /// It found the lock taken: it sleeps until that is released, or is on its way to.
-    contends: bool,
 }
 
 impl IoThread {
     pub(super) fn new(entity: Entity, vm: Option<usize>, costs: HostCosts) -> IoThread {
-        IoThread {
-            entity,
-            vm,
-            costs,
-            jobs: VecDeque::new(),
-            current: None,
-            left: 0,
-            closing: false,
-            lockers: 0,
-            contends: false,
-        }
+        IoThread { entity, vm, costs, jobs: VecDeque::new(), current: None, left: 0, closing: false }
     }
 
     pub(super) fn ran(&mut self, time: Nanos) {
@@ -143,35 +129,12 @@ impl World {
     pub(super) fn queue_job(&mut self, machine: &mut Machine, vm: usize, by: Option<usize>, job: Job) {
         let thread = &mut self.threads[self.vms[vm].io];
         thread.jobs.push_back(job);
-        // One that sleeps for the lock hears of nothing else.
-        if !thread.contends {
-            self.wake_thread(machine, vm, by);
-        }
-    }
-
-    fn wake_thread(&mut self, machine: &mut Machine, vm: usize, by: Option<usize>) {
-        let thread = &self.threads[self.vms[vm].io];
         let (entity, owner) = (thread.entity, thread.vm);
         if machine.wake(entity)
             && let Some(owner) = owner
         {
             let by = by.map(super::number);
             self.tell(machine, owner, EventKind::Wake { vm: id(owner), thread: Thread::Emulator(0), by });
-        }
-    }
-
-    /// A vCPU takes the emulator's lock: QEMU's big lock, which it holds while it emulates a device for the guest, and its main thread while it
-    /// does anything but wait. That vCPUs wait for it, for each other or the thread, is not modelled: traced, they hardly ever do.
-    pub(super) fn lock(&mut self, vm: usize) {
-        self.threads[self.vms[vm].io].lockers += 1;
-    }
-
-    /// It releases that, and wakes the thread if that sleeps for it.
-    pub(super) fn unlock(&mut self, machine: &mut Machine, vm: usize, vcpu: usize) {
-        let thread = &mut self.threads[self.vms[vm].io];
-        thread.lockers -= 1;
-        if thread.lockers == 0 && std::mem::take(&mut thread.contends) {
-            self.wake_thread(machine, vm, Some(vcpu));
         }
     }
 
@@ -184,12 +147,6 @@ impl World {
             }
             if let Some(job) = state.current.take() {
                 self.finish_job(machine, job);
-            } else if state.lockers > 0 && !state.jobs.is_empty() {
-                if std::mem::replace(&mut state.contends, true) {
-                    return Flow::Block;
-                }
-                state.closing = false;
-                state.left = nanos(state.costs.contend);
             } else if let Some(job) = state.jobs.pop_front() {
                 state.closing = false;
                 state.left = state.cost(&job);
