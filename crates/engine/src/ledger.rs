@@ -150,7 +150,7 @@ impl Ledger {
                 let claim = &claims[*place];
                 let Some(account) = self.accounts.get_mut(&claim.vm) else { continue };
                 account.book(now, delta, fair, nanos(config.period), nanos(config.horizon));
-                let permille = account.target(delta, fair, window, config);
+                let permille = account.target(delta, fair.share, window, config);
                 if permille.abs_diff(account.permille) >= STEP || permille == FULL && account.permille != FULL
                 {
                     account.permille = permille;
@@ -181,16 +181,18 @@ impl Ledger {
 }
 
 impl Account {
-    fn book(&mut self, now: Time, delta: &Delta, fair: u64, period: u64, horizon: u64) {
+    fn book(&mut self, now: Time, delta: &Delta, fair: Fair, period: u64, horizon: u64) {
         if delta.boosted > 0 {
             self.last_boost = now;
             self.since_open = self.since_open.saturating_add(delta.boosted);
             self.debt.get_or_insert(0);
         }
         let Some(debt) = self.debt.as_mut() else { return };
-        let error = signed(delta.ran).saturating_sub(signed(fair));
+        let error = signed(delta.ran).saturating_sub(signed(fair.share));
         // Credit is bounded: a VM can't save it up to be favoured later.
         *debt = debt.saturating_add(error).clamp(-signed(period / 2), signed(self.since_open));
+        // A VM that wants less than it may have repays with that: it would not get less, and so never repay, by a lower share.
+        *debt -= (*debt).clamp(0, signed(fair.unwanted));
         if *debt <= 0 && now.since(self.last_boost) > horizon.saturating_mul(4) {
             self.debt = None;
             self.since_open = 0;
@@ -231,6 +233,14 @@ struct Delta {
     boosted: u64,
 }
 
+/// What would have been fair in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fair {
+    share: u64,
+    /// What it could have had beyond that but did not want.
+    unwanted: u64,
+}
+
 /// Groups VMs that shared a physical CPU, directly or through others: only they took time from each other. By their places in `claims`.
 fn pools(claims: &[Claim]) -> Vec<VecDeque<usize>> {
     let mut pools: Vec<(PcpuSet, VecDeque<usize>)> = Vec::new();
@@ -250,20 +260,21 @@ fn pools(claims: &[Claim]) -> Vec<VecDeque<usize>> {
 
 /// Weighted max-min fair shares of `capacity`: nobody gets more than it wanted, and what it leaves goes to the others
 /// by weight. In the order of `claims`.
-fn fair_shares(capacity: u64, claims: &[Delta]) -> Vec<u64> {
+fn fair_shares(capacity: u64, claims: &[Delta]) -> Vec<Fair> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
     // By wanted / weight, compared crosswise to stay in integers.
     order.sort_by_cached_key(|i| {
         u128::from(claims[*i].wanted) * 1_000_000 / u128::from(claims[*i].weight.max(1))
     });
-    let mut shares = vec![0; claims.len()];
+    let mut shares = vec![Fair { share: 0, unwanted: 0 }; claims.len()];
     let mut left = u128::from(capacity);
     let mut weights: u128 = claims.iter().map(|claim| u128::from(claim.weight.max(1))).sum();
     for i in order {
         let weight = u128::from(claims[i].weight.max(1));
-        let share = (left * weight / weights).min(u128::from(claims[i].wanted));
-        shares[i] = u64::try_from(share).unwrap_or(u64::MAX);
-        left -= share;
+        let most = u64::try_from(left * weight / weights).unwrap_or(u64::MAX);
+        let share = most.min(claims[i].wanted);
+        shares[i] = Fair { share, unwanted: most - share };
+        left -= u128::from(share);
         weights -= weight;
     }
     shares
@@ -280,10 +291,12 @@ mod tests {
 
     #[test]
     fn fair_shares_follow_weights_and_demand() {
-        assert_eq!(fair_shares(600, &[delta(1, 0, 600); 6]), [100; 6]);
-        assert_eq!(fair_shares(600, &[delta(2, 0, 600), delta(1, 0, 600)]), [400, 200]);
-        assert_eq!(fair_shares(600, &[delta(1, 0, 60), delta(1, 0, 600), delta(1, 0, 600)]), [60, 270, 270]);
-        assert_eq!(fair_shares(0, &[delta(1, 0, 60)]), [0]);
+        let fair = |share, unwanted| Fair { share, unwanted };
+        assert_eq!(fair_shares(600, &[delta(1, 0, 600); 6]), [fair(100, 0); 6]);
+        assert_eq!(fair_shares(600, &[delta(2, 0, 600), delta(1, 0, 600)]), [fair(400, 0), fair(200, 0)]);
+        let modest = [delta(1, 0, 60), delta(1, 0, 600), delta(1, 0, 600)];
+        assert_eq!(fair_shares(600, &modest), [fair(60, 140), fair(270, 0), fair(270, 0)]);
+        assert_eq!(fair_shares(0, &[delta(1, 0, 60)]), [fair(0, 0)]);
     }
 
     #[test]
@@ -361,6 +374,27 @@ mod tests {
             let shares = shares_after(&weights, &boosted);
             proptest::prop_assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.02), "{:?}", shares);
         }
+    }
+
+    /// A VM that needs little of its share had more than that in one window, boosted. It gets all it wants ever after.
+    #[test]
+    fn who_wants_less_than_its_share_repays_with_the_rest() {
+        const MS: u64 = 1_000_000;
+        let config = Config::default();
+        let mut ledger = Ledger::default();
+        let mut pcpus = PcpuSet::default();
+        pcpus.insert(0);
+        let claim = |vm, ran, boosted| {
+            let unmet = if vm == 0 { 0 } else { 50 * MS };
+            Claim { vm: VmId(vm), weight: 1, threads: 1, ran, unmet, boosted, pcpus }
+        };
+        ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
+        ledger.settle(Time(50 * MS), &[claim(0, 35 * MS, 35 * MS), claim(1, 15 * MS, 0)], &config);
+        assert_eq!(ledger.debt(VmId(0)), signed(10 * MS));
+        ledger.settle(Time(100 * MS), &[claim(0, 54 * MS, 40 * MS), claim(1, 46 * MS, 0)], &config);
+        assert_eq!(ledger.debt(VmId(0)), signed(4 * MS), "6 of 25 ms were left to the other");
+        ledger.settle(Time(150 * MS), &[claim(0, 55 * MS, 41 * MS), claim(1, 95 * MS, 0)], &config);
+        assert_eq!(ledger.debt(VmId(0)), 0, "and no credit is saved up");
     }
 
     #[test]
