@@ -75,6 +75,10 @@ impl Pen {
         change(&group.dir().join("cpu.idle"), "1".into(), guardian)?;
         let runtime = Duration::from_micros(PERIOD_US).mul_f64(real_time).as_micros();
         let has_budget = hierarchy.real_time() == RealTimeRule::Budget;
+        if has_budget {
+            // On a busy machine the kernel counts the budget of a group for a while after it was removed, and the next daemon's would not fit in.
+            guardian.record(Undo::File { path: group.dir().join(RUNTIME), content: "0".into() })?;
+        }
         Ok(Some(Pen { group, runtime_us: has_budget.then_some(runtime) }))
     }
 
@@ -92,7 +96,7 @@ impl Pen {
         self.runtime_us.map_or(Ok(()), |_| self.set_runtime(0))
     }
 
-    /// The group goes at the end, and its budget with it: the guardian need not know.
+    /// At the end, the guardian takes it before the group goes.
     fn set_runtime(&self, runtime_us: u128) -> Result<(), HoldError> {
         let file = self.group.dir().join(RUNTIME);
         let content = runtime_us.to_string();
