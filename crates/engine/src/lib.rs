@@ -32,8 +32,8 @@ mod event;
 mod explain;
 mod history;
 mod ledger;
+mod policy;
 mod ports;
-pub mod reservation;
 mod state;
 mod tasks;
 mod thread;
@@ -47,6 +47,7 @@ pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 pub use explain::{
     Cause, Decision, Outcomes, PortExplain, PortOutcomes, Reason, Recent, TaskExplain, VcpuExplain, VmExplain,
 };
+pub use policy::reservation;
 
 /// A duration in nanoseconds, saturating.
 fn nanos(duration: std::time::Duration) -> u64 {

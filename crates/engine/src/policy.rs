@@ -1,0 +1,3 @@
+//! What is decided, one policy a file.
+
+pub mod reservation;
