@@ -251,8 +251,10 @@ impl Engine {
                     self.task_runs(vm, index, io_bound);
                 }
             }
-            EventKind::Ipi { vm, vcpu, .. } => {
-                // Only counted as activity of a known vCPU; no inference of this engine uses it yet.
+            EventKind::Ipi { vm, vcpu, .. }
+            | EventKind::Interrupt { vm, vcpu, .. }
+            | EventKind::IpiTaken { vm, vcpu } => {
+                // No inference of this engine uses them yet.
                 self.vms.get_mut(&vm)?.vcpu(vcpu)?;
             }
             EventKind::Packet { vm, protocol, port } => {

@@ -129,8 +129,8 @@ pub enum EventKind {
         vm: VmId,
         /// Index of the sending vCPU.
         vcpu: u16,
-        /// Destination field of the interrupt command.
-        dest: u32,
+        /// The vCPUs that it goes to: a bit for each index below 64. Whether the sender is among them is as the guest asked for.
+        to: u64,
         /// Interrupt vector.
         vector: u8,
     },
@@ -217,5 +217,21 @@ pub enum EventKind {
         vcpu: u16,
         /// The task that runs.
         task: TaskId,
+    },
+    /// A vCPU took the interrupt of a device: it entered the handler.
+    Interrupt {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
+        /// Interrupt vector: the guest has given each device, or queue of one, its own on this vCPU.
+        vector: u8,
+    },
+    /// A vCPU took an inter-processor interrupt that was sent to it.
+    IpiTaken {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
     },
 }

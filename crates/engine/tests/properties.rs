@@ -32,8 +32,8 @@ fn kind() -> impl Strategy<Value = EventKind> {
             .prop_map(|(vm, vcpu, task)| EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) }),
         4 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::Halt { vm, vcpu }),
         4 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::Resume { vm, vcpu }),
-        1 => (vm(), vcpu(), any::<u32>(), any::<u8>())
-            .prop_map(|(vm, vcpu, dest, vector)| EventKind::Ipi { vm, vcpu, dest, vector }),
+        1 => (vm(), vcpu(), any::<u64>(), any::<u8>())
+            .prop_map(|(vm, vcpu, to, vector)| EventKind::Ipi { vm, vcpu, to, vector }),
         16 => (vm(), protocol, 0..4u16)
             .prop_map(|(vm, protocol, port)| EventKind::Packet { vm, protocol, port }),
         4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockRead { vm, request }),
@@ -47,6 +47,8 @@ fn kind() -> impl Strategy<Value = EventKind> {
         1 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::VcpuRemoved { vm, vcpu }),
         1 => (vm(), any::<u32>()).prop_map(|(vm, weight)| EventKind::Weight { vm, weight }),
         8 => (vm(), vcpu(), 0..6u64).prop_map(|(vm, vcpu, task)| EventKind::TaskSeen { vm, vcpu, task: TaskId(task) }),
+        1 => (vm(), vcpu(), any::<u8>()).prop_map(|(vm, vcpu, vector)| EventKind::Interrupt { vm, vcpu, vector }),
+        1 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::IpiTaken { vm, vcpu }),
     ]
 }
 

@@ -2,7 +2,7 @@
 //! shared-memory ring.
 
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use frontdesk_ring::{AttachError, Consumer, Entry, Kind};
+use frontdesk_ring::{AttachError, Consumer, Entry, Interest, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::io;
@@ -83,7 +83,7 @@ impl TcgSource {
         Ok(Some(TcgSource { ring, wake, reported: 0 }))
     }
 
-    /// Becomes readable when an [armed](Self::arm) vCPU switches or halts.
+    /// Becomes readable when something of interest happens on an [armed](Self::arm) vCPU.
     #[must_use]
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
@@ -99,10 +99,10 @@ impl TcgSource {
         }
     }
 
-    /// Asks for one wake-up at the next switch or halt of `vcpu`. Drain afterwards: what happened just before
+    /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what happened just before
     /// does not wake.
-    pub fn arm(&self, vcpu: u16) {
-        self.ring.arm(vcpu);
+    pub fn arm(&self, vcpu: u16, interest: Interest) {
+        self.ring.arm(vcpu, interest);
     }
 
     /// Withdraws [`arm`](Self::arm). A wake-up may already be under way.
@@ -125,7 +125,9 @@ impl TcgSource {
                     Kind::Switch { task } => EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) },
                     Kind::Halt => EventKind::Halt { vm, vcpu },
                     Kind::Resume => EventKind::Resume { vm, vcpu },
-                    Kind::Ipi { dest, vector } => EventKind::Ipi { vm, vcpu, dest, vector },
+                    Kind::Ipi { to, vector } => EventKind::Ipi { vm, vcpu, to, vector },
+                    Kind::Interrupt { vector } => EventKind::Interrupt { vm, vcpu, vector },
+                    Kind::IpiTaken => EventKind::IpiTaken { vm, vcpu },
                 };
                 out.push(Event { at: Time(at_ns), kind });
             });
@@ -164,10 +166,12 @@ mod tests {
         let mut source = TcgSource::find(pid).unwrap().unwrap();
         let vm = VmId(3);
         assert_eq!(source.current_task(1), None);
-        source.arm(1);
+        source.arm(1, Interest { tasks: true, interrupts: false });
         push(0, 10, Kind::Resume);
-        push(0, 11, Kind::Ipi { dest: 2, vector: 0xfd });
-        assert!(!wake_is_pending(&source), "the armed vCPU did nothing");
+        push(0, 11, Kind::Ipi { to: 2, vector: 0xfd });
+        push(1, 12, Kind::IpiTaken);
+        push(1, 12, Kind::Interrupt { vector: 0x23 });
+        assert!(!wake_is_pending(&source), "the armed vCPU did nothing of interest");
         push(1, 12, Kind::Switch { task: 0x5000 });
         push(1, 13, Kind::Halt);
         assert!(wake_is_pending(&source));
@@ -183,7 +187,9 @@ mod tests {
             events,
             [
                 event(10, EventKind::Resume { vm, vcpu: 0 }),
-                event(11, EventKind::Ipi { vm, vcpu: 0, dest: 2, vector: 0xfd }),
+                event(11, EventKind::Ipi { vm, vcpu: 0, to: 2, vector: 0xfd }),
+                event(12, EventKind::IpiTaken { vm, vcpu: 1 }),
+                event(12, EventKind::Interrupt { vm, vcpu: 1, vector: 0x23 }),
                 event(12, EventKind::TaskSwitch { vm, vcpu: 1, task: TaskId(0x5000) }),
                 event(13, EventKind::Halt { vm, vcpu: 1 }),
             ]

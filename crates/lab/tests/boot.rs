@@ -8,7 +8,7 @@
 
 use frontdesk_lab::{Kernel, Vm, VmConfig, VmError, write_initramfs};
 use frontdesk_lab_guest::{Protocol, Work, Workload};
-use frontdesk_ring::{Consumer, Entry, Kind};
+use frontdesk_ring::{Consumer, Entry, Interest, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::collections::HashSet;
@@ -93,7 +93,7 @@ fn sees_the_tasks_of(kernel: &str) {
     let (mut vm, mut ring) = boot(&config(&run_dir, kernel, 1));
     drain_until(&mut ring, "a halt while idle", |_, entry| entry.kind == Kind::Halt);
 
-    ring.arm(0);
+    ring.arm(0, Interest { tasks: true, interrupts: false });
     vm.start("first", Workload::Hog).unwrap();
     let eventfd = eventfd(&vm, &ring);
     assert!(woken(&eventfd, PATIENCE), "an armed vCPU wakes the consumer when it switches");
@@ -144,11 +144,12 @@ fn sees_interrupts_between_vcpus() {
     drain_until(&mut ring, "switches on both vCPUs and an IPI", |vcpu, entry| {
         match entry.kind {
             Kind::Switch { .. } => drop(switched.insert(vcpu)),
-            Kind::Ipi { vector, .. } => {
+            Kind::Ipi { to, vector } => {
+                assert!(to != 0 && to < 4, "there are two vCPUs: {to:#b}");
                 assert!(vector >= 0x20, "vectors below are exceptions: {vector:#x}");
                 ipis += 1;
             }
-            Kind::Halt | Kind::Resume => {}
+            Kind::Halt | Kind::Resume | Kind::Interrupt { .. } | Kind::IpiTaken => {}
         }
         switched.len() == 2 && ipis > 0
     });

@@ -2,8 +2,8 @@
 //!
 //! The model is that of KVM where loads of CR3 do not leave the guest (Intel with EPT, AMD with nested paging): the address space is seen
 //! where the vCPU leaves the guest anyway. Of the exits a recording shows those where the vCPU's thread loses its physical CPU, where the
-//! guest halts, sends an inter-processor interrupt, or wakes the emulator thread with a request. Exits that it does not show - timer
-//! interrupts, interrupts of devices - would let a sampler see more, so what is found here is a lower bound.
+//! guest halts, sends or takes an inter-processor interrupt, takes one of a device, or wakes the emulator thread with a request. Exits that it
+//! does not show - timer interrupts - would let a sampler see more, so what is found here is a lower bound.
 
 use crate::compare::{Arm, Names, subject};
 use crate::verify::{Span, seconds};
@@ -136,6 +136,8 @@ impl Sampler {
             EventKind::Stop { vm, thread: Thread::Vcpu(vcpu), .. }
             | EventKind::Halt { vm, vcpu }
             | EventKind::Ipi { vm, vcpu, .. }
+            | EventKind::Interrupt { vm, vcpu, .. }
+            | EventKind::IpiTaken { vm, vcpu }
             | EventKind::Wake { vm, by: Some(vcpu), .. } => Some((vm, vcpu)),
             EventKind::VmAdded { vm, .. } | EventKind::VmRemoved { vm } | EventKind::VmReset { vm } => {
                 self.loaded.retain(|(of, _), _| *of != vm);

@@ -1,7 +1,7 @@
 //! The daemon's side.
 
 use crate::MAX_VCPUS;
-use crate::entry::Entry;
+use crate::entry::{Entry, Interest};
 use crate::layout::{Geometry, MAGIC, MAX_CAPACITY, Mapping, NAME, VERSION, header};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use std::fs::{File, OpenOptions};
@@ -156,11 +156,11 @@ impl Consumer {
         Some(lane.current.load(Relaxed)).filter(|task| *task != 0)
     }
 
-    /// Asks for one wake-up at the next switch or halt of `vcpu`. Drain after arming, or what happened just
-    /// before is missed.
-    pub fn arm(&self, vcpu: u16) {
+    /// Asks for one wake-up at the next entry of `vcpu` that is of interest, in place of what was asked for before. Drain after
+    /// arming, or what happened just before is missed.
+    pub fn arm(&self, vcpu: u16, interest: Interest) {
         if let Some(lane) = self.mapping.lane(self.geometry, vcpu) {
-            lane.armed.store(1, Relaxed);
+            lane.armed.store(interest.bits(), Relaxed);
             // Pairs with the fence in `Producer::push`.
             fence(SeqCst);
         }

@@ -23,17 +23,56 @@ pub enum Kind {
     Resume,
     /// The guest sent an inter-processor interrupt.
     Ipi {
-        /// Destination field of the interrupt command; `u32::MAX` for a broadcast.
-        dest: u32,
+        /// The vCPUs that it goes to: a bit for each index.
+        to: u64,
         /// Interrupt vector.
         vector: u8,
     },
+    /// The vCPU entered the handler of a device's interrupt.
+    Interrupt {
+        /// Interrupt vector.
+        vector: u8,
+    },
+    /// The vCPU took an inter-processor interrupt that was sent to it.
+    IpiTaken,
 }
 
 const SWITCH: u64 = 1;
 const HALT: u64 = 2;
 const RESUME: u64 = 3;
 const IPI: u64 = 4;
+const INTERRUPT: u64 = 5;
+const IPI_TAKEN: u64 = 6;
+
+/// For which entries a wake-up is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// [`Kind::Switch`] and [`Kind::Halt`].
+    pub tasks: bool,
+    /// [`Kind::Interrupt`], [`Kind::Ipi`] and [`Kind::IpiTaken`].
+    pub interrupts: bool,
+}
+
+const TASKS: u64 = 1;
+const INTERRUPTS: u64 = 2;
+
+impl Interest {
+    /// As a set of bits in memory.
+    pub(crate) fn bits(self) -> u64 {
+        (if self.tasks { TASKS } else { 0 }) | (if self.interrupts { INTERRUPTS } else { 0 })
+    }
+}
+
+impl Kind {
+    /// The bit of the interest that it is of; 0 if of none.
+    pub(crate) fn interest(self) -> u64 {
+        match self {
+            Kind::Switch { .. } | Kind::Halt => TASKS,
+            Kind::Interrupt { .. } | Kind::Ipi { .. } | Kind::IpiTaken => INTERRUPTS,
+            Kind::Resume => 0,
+        }
+    }
+}
 
 /// Words of an entry in memory: time, kind and two arguments.
 pub(crate) const WORDS: usize = 4;
@@ -44,7 +83,9 @@ impl Entry {
             Kind::Switch { task } => (SWITCH, task, 0),
             Kind::Halt => (HALT, 0, 0),
             Kind::Resume => (RESUME, 0, 0),
-            Kind::Ipi { dest, vector } => (IPI, u64::from(dest), u64::from(vector)),
+            Kind::Ipi { to, vector } => (IPI, to, u64::from(vector)),
+            Kind::Interrupt { vector } => (INTERRUPT, u64::from(vector), 0),
+            Kind::IpiTaken => (IPI_TAKEN, 0, 0),
         };
         [self.at_ns, kind, a, b]
     }
@@ -55,7 +96,9 @@ impl Entry {
             SWITCH if a != 0 => Kind::Switch { task: a },
             HALT => Kind::Halt,
             RESUME => Kind::Resume,
-            IPI => Kind::Ipi { dest: a.try_into().ok()?, vector: b.try_into().ok()? },
+            IPI => Kind::Ipi { to: a, vector: b.try_into().ok()? },
+            INTERRUPT => Kind::Interrupt { vector: a.try_into().ok()? },
+            IPI_TAKEN => Kind::IpiTaken,
             _ => return None,
         };
         Some(Entry { at_ns, kind })

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 pub(crate) const NAME: &str = "frontdesk-ring";
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fdskring");
 /// Counts up with every change of what follows.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 /// Upper bound of the capacity that a consumer accepts.
 pub(crate) const MAX_CAPACITY: u32 = 1 << 16;
 
@@ -113,7 +113,7 @@ impl Drop for Mapping {
 pub(crate) struct Lane<'a> {
     /// The task that runs, or ran last; 0 before the first. Written by the producer.
     pub(crate) current: &'a AtomicU64,
-    /// Not 0 if the consumer wants to be woken. Set by the consumer, cleared by the producer.
+    /// For which entries the consumer wants to be woken: bits of an `Interest`. Set by the consumer, cleared by the producer.
     pub(crate) armed: &'a AtomicU64,
     /// Entries ever written. Written by the producer.
     pub(crate) tail: &'a AtomicU64,

@@ -3,21 +3,22 @@
 //! The producer keeps the ring in a memfd, so nothing lies in the file system and it goes when QEMU goes. The
 //! memfd is sealed against resizing, so that a consumer can not be killed by reading beyond its end. Each
 //! vCPU has a lane of its own: the task that it runs, a ring of entries with one writer and one reader, and
-//! an *armed* flag that asks for one wake-up. The consumer finds the memfd with [`find`] and trusts nothing
+//! an *armed* flag that asks for one wake-up, at entries of some kinds. The consumer finds the memfd with [`find`] and trusts nothing
 //! in it: whoever can write to QEMU's memory can make events up, but not make the consumer panic, read out of
 //! bounds or work without end.
 //!
 //! # Waiting for an event
-//! Call [`Consumer::arm`], then [`Consumer::drain`], then wait for the producer's eventfd. In this order no
-//! [`Kind::Switch`] or [`Kind::Halt`] is missed: it is either drained or wakes.
+//! Call [`Consumer::arm`], then [`Consumer::drain`], then wait for the producer's eventfd. In this order no entry of
+//! [`Interest`] is missed: it is either drained or wakes.
 
+pub mod apic;
 mod consumer;
 mod entry;
 mod layout;
 mod producer;
 
 pub use consumer::{AttachError, Consumer, find};
-pub use entry::{Entry, Kind};
+pub use entry::{Entry, Interest, Kind};
 pub use producer::{CreateError, Producer};
 
 /// The most vCPUs that a ring can have.

@@ -45,6 +45,12 @@ impl Producer {
         Self::with_capacity(vcpus, CAPACITY)
     }
 
+    /// Number of vCPUs that the ring is for.
+    #[must_use]
+    pub fn vcpus(&self) -> u16 {
+        self.geometry.vcpus
+    }
+
     pub(crate) fn with_capacity(vcpus: u16, capacity: u32) -> Result<Producer, CreateError> {
         if !(1..=MAX_VCPUS).contains(&vcpus) {
             return Err(CreateError::Vcpus(vcpus));
@@ -73,7 +79,7 @@ impl Producer {
 
     /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full; ignores a vCPU
     /// that the ring does not have. A [`Kind::Switch`] also becomes the vCPU's current task, dropped or not.
-    /// Wakes the consumer if it armed the vCPU and this is a `Switch` or [`Kind::Halt`].
+    /// Wakes the consumer if it armed the vCPU for such entries.
     pub fn push(&self, vcpu: u16, entry: Entry) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
         if let Kind::Switch { task } = entry.kind {
@@ -89,10 +95,12 @@ impl Producer {
         } else {
             lane.dropped.store(lane.dropped.load(Relaxed).wrapping_add(1), Relaxed);
         }
-        if matches!(entry.kind, Kind::Switch { .. } | Kind::Halt) {
+        let interest = entry.kind.interest();
+        if interest != 0 {
             // Pairs with the fence in `Consumer::arm`: either we see the flag or the consumer sees the entry.
             fence(SeqCst);
-            if lane.armed.load(Relaxed) != 0 && lane.armed.swap(0, Relaxed) != 0 {
+            // What is taken may have been asked for since, for other entries: it is answered as well.
+            if lane.armed.load(Relaxed) & interest != 0 && lane.armed.swap(0, Relaxed) != 0 {
                 // It can only fail if the counter is full, and then the consumer is awake.
                 let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
             }

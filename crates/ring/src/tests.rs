@@ -1,5 +1,5 @@
 use crate::layout::{Geometry, MAGIC, Mapping, VERSION, header};
-use crate::{AttachError, Consumer, Entry, Kind, Producer, find};
+use crate::{AttachError, Consumer, Entry, Interest, Kind, Producer, find};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::collections::VecDeque;
@@ -28,7 +28,9 @@ fn kind() -> impl Strategy<Value = Kind> {
         (1..=u64::MAX).prop_map(|task| Kind::Switch { task }),
         Just(Kind::Halt),
         Just(Kind::Resume),
-        any::<(u32, u8)>().prop_map(|(dest, vector)| Kind::Ipi { dest, vector }),
+        any::<(u64, u8)>().prop_map(|(to, vector)| Kind::Ipi { to, vector }),
+        any::<u8>().prop_map(|vector| Kind::Interrupt { vector }),
+        Just(Kind::IpiTaken),
     ]
 }
 
@@ -36,7 +38,7 @@ fn kind() -> impl Strategy<Value = Kind> {
 enum Step {
     Push(u16, Entry),
     Drain(u16),
-    Arm(u16),
+    Arm(u16, Interest),
     Disarm(u16),
 }
 
@@ -45,7 +47,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..3u16, entry).prop_map(|(vcpu, entry)| Step::Push(vcpu, entry)),
         1 => (0..3u16).prop_map(Step::Drain),
-        1 => (0..3u16).prop_map(Step::Arm),
+        1 => (0..3u16, any::<(bool, bool)>())
+            .prop_map(|(vcpu, (tasks, interrupts))| Step::Arm(vcpu, Interest { tasks, interrupts })),
         1 => (0..3u16).prop_map(Step::Disarm),
     ]
 }
@@ -55,7 +58,7 @@ struct ModelLane {
     entries: VecDeque<Entry>,
     current: Option<u64>,
     dropped: u64,
-    armed: bool,
+    armed: Interest,
 }
 
 proptest! {
@@ -73,8 +76,13 @@ proptest! {
                     let Some(lane) = model.get_mut(usize::from(vcpu)) else { continue };
                     if lane.entries.len() < 8 { lane.entries.push_back(entry) } else { lane.dropped += 1 }
                     if let Kind::Switch { task } = entry.kind { lane.current = Some(task) }
-                    if matches!(entry.kind, Kind::Switch { .. } | Kind::Halt) && lane.armed {
-                        lane.armed = false;
+                    let wakes = match entry.kind {
+                        Kind::Switch { .. } | Kind::Halt => lane.armed.tasks,
+                        Kind::Ipi { .. } | Kind::Interrupt { .. } | Kind::IpiTaken => lane.armed.interrupts,
+                        Kind::Resume => false,
+                    };
+                    if wakes {
+                        lane.armed = Interest::default();
                         woken += 1;
                     }
                 }
@@ -83,13 +91,13 @@ proptest! {
                     let expected: Vec<_> = lane.map(|lane| lane.entries.drain(..).collect()).unwrap_or(vec![]);
                     prop_assert_eq!(drained(&mut consumer, vcpu), expected);
                 }
-                Step::Arm(vcpu) => {
-                    consumer.arm(vcpu);
-                    if let Some(lane) = model.get_mut(usize::from(vcpu)) { lane.armed = true }
+                Step::Arm(vcpu, interest) => {
+                    consumer.arm(vcpu, interest);
+                    if let Some(lane) = model.get_mut(usize::from(vcpu)) { lane.armed = interest }
                 }
                 Step::Disarm(vcpu) => {
                     consumer.disarm(vcpu);
-                    if let Some(lane) = model.get_mut(usize::from(vcpu)) { lane.armed = false }
+                    if let Some(lane) = model.get_mut(usize::from(vcpu)) { lane.armed = Interest::default() }
                 }
             }
             prop_assert_eq!(wakes(consumer.eventfd()), woken);

@@ -17,6 +17,16 @@ use frontdesk_scenario::GuestCosts;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Interrupt vectors: those of devices as Linux numbers them, one after the other.
+pub(crate) mod vectors {
+    pub(crate) const NETWORK: u8 = 0x21;
+    pub(crate) const DISK: u8 = 0x22;
+    pub(crate) const SOUND: u8 = 0x23;
+    pub(crate) const GPU: u8 = 0x24;
+    /// Linux's for "reschedule".
+    pub(crate) const RESCHEDULE: u8 = 0xfd;
+}
+
 /// Interrupts that a vCPU's kernel has not handled yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Interrupt {
@@ -25,6 +35,8 @@ pub(crate) enum Interrupt {
     Wake {
         task: usize,
         io: bool,
+        /// The vector, if a device interrupts.
+        vector: Option<u8>,
     },
     /// The clock tick.
     Tick,
@@ -43,6 +55,10 @@ pub(crate) enum Effect {
     Resume { vcpu: usize },
     /// A vCPU sent another one an inter-processor interrupt.
     Ipi { from: usize, to: usize },
+    /// A vCPU entered the handler of a device's interrupt.
+    Interrupt { vcpu: usize, vector: u8 },
+    /// A vCPU took an inter-processor interrupt.
+    IpiTaken { vcpu: usize },
     /// A task is to be woken at a time.
     Arm { task: usize, at: Nanos },
     /// An I/O-bound task woke from its I/O.
@@ -286,6 +302,19 @@ impl Guest {
                 };
                 if resumes {
                     self.effects.push(Effect::Resume { vcpu });
+                }
+                match interrupt {
+                    Interrupt::Packet(_) => {
+                        self.effects.push(Effect::Interrupt { vcpu, vector: vectors::NETWORK })
+                    }
+                    Interrupt::Wake { vector: Some(vector), .. } => {
+                        self.effects.push(Effect::Interrupt { vcpu, vector })
+                    }
+                    Interrupt::Reschedule => self.effects.push(Effect::IpiTaken { vcpu }),
+                    // Not of a device.
+                    Interrupt::Wake { vector: None, .. } | Interrupt::Tick => {}
+                }
+                if resumes {
                     self.set_clock(vcpu);
                 }
                 continue;
@@ -316,7 +345,7 @@ impl Guest {
     fn handle(&mut self, vcpu: usize, interrupt: Interrupt) {
         match interrupt {
             Interrupt::Packet(packet) => self.packet(vcpu, packet),
-            Interrupt::Wake { task, io } => {
+            Interrupt::Wake { task, io, .. } => {
                 // A timer may come late, when the task has long gone on.
                 match (self.tasks[task].state, io) {
                     (State::Blocked(Waits::Disk | Waits::Sound | Waits::Gpu), true)

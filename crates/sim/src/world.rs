@@ -17,7 +17,7 @@ pub(crate) use measure::{Measure, Measured};
 
 use crate::disk::Disk;
 use crate::feed::Feed;
-use crate::guest::{Effect, Guest, Interrupt, Stuck};
+use crate::guest::{Effect, Guest, Interrupt, Stuck, vectors};
 use crate::machine::{Flow, Machine, Work};
 use crate::network::Client;
 use crate::program::Packet;
@@ -204,15 +204,21 @@ impl World {
                 self.tell(machine, vm, EventKind::Resume { vm: id(vm), vcpu: number(vcpu) });
             }
             Effect::Ipi { from, to } => {
-                // Linux's vector for "reschedule".
+                let target = 1u64.checked_shl(number(to).into()).unwrap_or(0);
                 let ipi = EventKind::Ipi {
                     vm: id(vm),
                     vcpu: number(from),
-                    dest: u32::from(number(to)),
-                    vector: 0xfd,
+                    to: target,
+                    vector: vectors::RESCHEDULE,
                 };
                 self.tell(machine, vm, ipi);
                 self.interrupt(machine, vm, to, Interrupt::Reschedule);
+            }
+            Effect::Interrupt { vcpu, vector } => {
+                self.tell(machine, vm, EventKind::Interrupt { vm: id(vm), vcpu: number(vcpu), vector });
+            }
+            Effect::IpiTaken { vcpu } => {
+                self.tell(machine, vm, EventKind::IpiTaken { vm: id(vm), vcpu: number(vcpu) });
             }
             Effect::Arm { task, at } => machine.arm(self.vms[vm].timers[task], at),
             Effect::Woke => self.measure.woke(vm, now),
@@ -312,7 +318,7 @@ impl Work for World {
             }
             Source::Task { vm, task } => {
                 let vcpu = self.vms[vm].guest.tasks[task].vcpu;
-                self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: false });
+                self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: false, vector: None });
             }
             Source::Client(client) => {
                 let state = &mut self.clients[client];

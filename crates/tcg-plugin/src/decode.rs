@@ -41,20 +41,6 @@ pub(crate) fn task(cr3: u64) -> u64 {
     cr3 & 0x000f_ffff_ffff_e000
 }
 
-/// Destination and vector of the interrupt that a write of `high:low` to the interrupt command register
-/// sends; `None` for what is not an ordinary interrupt (NMI, INIT, start-up).
-pub(crate) fn ipi(high: u32, low: u32) -> Option<(u32, u8)> {
-    let (delivery, shorthand) = (low >> 8 & 7, low >> 18 & 3);
-    let [vector, ..] = low.to_le_bytes();
-    match (delivery, shorthand) {
-        (0 | 1, 0) => Some((high, vector)),
-        // To all, with or without the sender: a broadcast. (1 is the sender itself: no other vCPU is
-        // concerned.)
-        (0 | 1, 2 | 3) => Some((u32::MAX, vector)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,17 +81,5 @@ mod tests {
     fn a_task_is_the_page_table_alone() {
         // PCID 5, no-flush bit, and the user half of an isolated page table.
         assert_eq!(task(0x8000_0001_2345_6000 | 5 | 1 << 12), 0x1_2345_6000);
-    }
-
-    #[test]
-    fn only_ordinary_interrupts_are_ipis() {
-        assert_eq!(ipi(2, 0xfb), Some((2, 0xfb)), "fixed, physical");
-        assert_eq!(ipi(2, 0x8fd), Some((2, 0xfd)), "fixed, logical");
-        assert_eq!(ipi(0, 0xc00fc), Some((u32::MAX, 0xfc)), "all but the sender");
-        assert_eq!(ipi(1, 0x400), None, "NMI");
-        assert_eq!(ipi(1, 0x4500), None, "INIT");
-        assert_eq!(ipi(1, 0x4608), None, "start-up");
-        assert_eq!(ipi(0, 0x40fb), Some((0, 0xfb)), "level bit");
-        assert_eq!(ipi(0, 0x440fb), None, "to itself");
     }
 }

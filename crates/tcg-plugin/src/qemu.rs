@@ -3,7 +3,8 @@
 //!
 //! Nothing here may panic: a panic would take the VM down.
 
-use crate::decode::{Watched, decode, ipi, task};
+use crate::decode::{Watched, decode, task};
+use frontdesk_ring::apic::Command;
 use frontdesk_ring::{Entry, Kind, MAX_VCPUS, Producer};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -257,12 +258,12 @@ extern "C" fn on_load_cr3(index: c_uint, register: *mut c_void) {
 
 /// Before a write of a model-specific register.
 extern "C" fn on_write_msr(index: c_uint, _data: *mut c_void) {
-    let Some((_, _, vcpu)) = vcpu(index) else { return };
+    let Some((plugin, sender, vcpu)) = vcpu(index) else { return };
     if vcpu.register32(RCX) != Some(MSR_X2APIC_ICR) {
         return;
     }
     let (Some(high), Some(low)) = (vcpu.register32(RDX), vcpu.register32(RAX)) else { return };
-    if let Some((dest, vector)) = ipi(high, low) {
-        push(index, Kind::Ipi { dest, vector });
-    }
+    let Some(command) = Command::x2apic(high, low) else { return };
+    let ids = (0..plugin.ring.vcpus()).map(|vcpu| (vcpu, u32::from(vcpu)));
+    push(index, Kind::Ipi { to: command.targets(sender, ids), vector: command.vector });
 }

@@ -3,8 +3,11 @@
 use super::{Identities, KVM, REPORTERS};
 use crate::reporter::HostTime;
 use frontdesk_engine::VmId;
+use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 use std::io;
+
+const TASKS: Interest = Interest { tasks: true, interrupts: false };
 
 /// A vCPU whose next task switch is waited for.
 pub(super) struct Watched {
@@ -74,7 +77,7 @@ impl Identities {
         let mut any = false;
         for watched in self.watched.iter_mut().filter(|watched| !watched.armed) {
             match (self.plugins.get(&watched.vm), &self.kvm) {
-                (Some(plugin), _) => plugin.arm(watched.vcpu),
+                (Some(plugin), _) => plugin.arm(watched.vcpu, TASKS),
                 (None, Some(kvm)) => kvm.arm(watched.vm, watched.vcpu),
                 (None, None) => {}
             }

@@ -2,7 +2,7 @@
 
 use super::{Role, World, id};
 use crate::disk::Request;
-use crate::guest::{Interrupt, nanos};
+use crate::guest::{Interrupt, nanos, vectors};
 use crate::machine::{Flow, Machine};
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
@@ -200,7 +200,12 @@ impl World {
                     }
                 }
                 if let Some(task) = request.task {
-                    self.interrupt(machine, request.vm, 0, Interrupt::Wake { task, io: true });
+                    self.interrupt(
+                        machine,
+                        request.vm,
+                        0,
+                        Interrupt::Wake { task, io: true, vector: Some(vectors::DISK) },
+                    );
                 }
             }
             Job::Tick { vm, vcpu } => {
@@ -212,13 +217,23 @@ impl World {
             Job::Clock => {}
             Job::Sound { vm } => {
                 if let Some(task) = self.vms[vm].sound.waiting.take() {
-                    self.interrupt(machine, vm, 0, Interrupt::Wake { task, io: true });
+                    self.interrupt(
+                        machine,
+                        vm,
+                        0,
+                        Interrupt::Wake { task, io: true, vector: Some(vectors::SOUND) },
+                    );
                 }
             }
             Job::Frame { vm } => self.measure.frame(vm),
             Job::Drawn { vm, task } => {
                 self.measure.frame(vm);
-                self.interrupt(machine, vm, 0, Interrupt::Wake { task, io: true });
+                self.interrupt(
+                    machine,
+                    vm,
+                    0,
+                    Interrupt::Wake { task, io: true, vector: Some(vectors::GPU) },
+                );
             }
         }
     }
@@ -260,7 +275,7 @@ impl World {
             machine.arm(timer, at);
         }
         if !full {
-            self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: true });
+            self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: true, vector: None });
         }
     }
 
