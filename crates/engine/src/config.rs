@@ -40,7 +40,11 @@ pub struct Tavs {
     /// How often the counts behind `pb_ratio` start afresh (§3.2 says "periodically": 1 s). 10 ms to 1 h.
     #[serde(with = "humantime_serde")]
     pub pb_period: Duration,
-    /// Longest boost (§3.2: a tick, 10 ms); one in which no I/O-bound task runs ends after `io_threshold`. 100 us to 1 s.
+    /// How long a boosted vCPU may run for an event before an I/O-bound task runs: a guest may finish its tick first (the paper's guests
+    /// preempt at once). Used until it is learnt for each VM, between `io_threshold` and `max_boost`. 1 us to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub patience: Duration,
+    /// Longest boost (§3.2: a tick, 10 ms). 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub max_boost: Duration,
     /// Boost only for events that the correlation says an I/O-bound task waits for (§3.3). Without it any
@@ -70,6 +74,7 @@ impl Default for Tavs {
             pb_ratio: 0.125,
             boost_limit: 1.0,
             pb_period: Duration::from_secs(1),
+            patience: Duration::from_millis(6),
             max_boost: Duration::from_millis(10),
             correlation: true,
             inspection_window: 3,
@@ -157,6 +162,7 @@ impl Config {
             number("tavs.pb_ratio", t.pb_ratio, 0.0, 1.0, "0 to 1"),
             number("tavs.boost_limit", t.boost_limit, 0.001, 1.0, "0.001 to 1"),
             duration("tavs.pb_period", t.pb_period, 10_000_000, 3_600_000_000_000, "10ms to 1h"),
+            duration("tavs.patience", t.patience, 1_000, 1_000_000_000, "1us to 1s"),
             duration("tavs.max_boost", t.max_boost, 100_000, 1_000_000_000, "100us to 1s"),
             number("tavs.inspection_window", t.inspection_window, 1, 16, "1 to 16"),
             number("tavs.counter_bits", t.counter_bits, 1, 8, "1 to 8"),

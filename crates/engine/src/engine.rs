@@ -4,7 +4,7 @@ mod boosting;
 
 use crate::action::{Action, ActionKind};
 use crate::config::{Config, ConfigError, VmPolicy};
-use crate::event::{Event, EventKind, TaskId, Time, VmId};
+use crate::event::{Event, EventKind, TaskId, Thread, Time, VmId};
 use crate::explain::{Cause, Decision, Recent, VmExplain};
 use crate::ledger::Ledger;
 use crate::state::Saved;
@@ -204,11 +204,19 @@ impl Engine {
                 self.vms.insert(vm, Vm::new(vcpus, weight.max(1), &self.config.tavs));
             }
             EventKind::VmRemoved { vm } => self.remove(vm)?,
-            EventKind::Run { vm, thread, pcpu } => self.vms.get_mut(&vm)?.run(thread, pcpu, now, config),
+            EventKind::Run { vm, thread, pcpu } => {
+                self.vms.get_mut(&vm)?.run(thread, pcpu, now, config);
+                self.await_answer(vm);
+            }
             EventKind::Stop { vm, thread, runnable } => {
                 self.vms.get_mut(&vm)?.stop(thread, runnable, now, config);
             }
-            EventKind::Wake { vm, thread, by } => self.vms.get_mut(&vm)?.wake(thread, by, now, config),
+            EventKind::Wake { vm, thread, by } => {
+                self.vms.get_mut(&vm)?.wake(thread, by, now, config);
+                if let (Thread::Emulator(_), Some(index)) = (thread, by) {
+                    self.doorbell(vm, index);
+                }
+            }
             EventKind::TaskSwitch { vm, vcpu: index, task } => {
                 let state = self.vms.get_mut(&vm)?;
                 let vcpu = state.vcpu(index)?;
@@ -238,7 +246,12 @@ impl Engine {
                 let verdict = vcpu.halt(config);
                 state.learn(ended);
                 state.learn(verdict);
-                self.end_boost(vm, index);
+                // One that halts before it is told of the event is woken for it.
+                let awaits_delivery = state.awaits_delivery();
+                let served = state.vcpu(index)?.boosted.as_ref().is_some_and(|boosted| boosted.served);
+                if served || !awaits_delivery {
+                    self.end_boost(vm, index);
+                }
             }
             EventKind::Resume { vm, vcpu: index } => {
                 let state = self.vms.get_mut(&vm)?;
@@ -263,6 +276,7 @@ impl Engine {
                 self.consider_boost(vm, Cause::Packet { protocol, port }, correlated);
                 let state = self.vms.get_mut(&vm)?;
                 state.packet((protocol, port), now, &self.config.tavs);
+                self.await_answer(vm);
             }
             EventKind::BlockRead { vm, request } => self.vms.get_mut(&vm)?.read(request, config),
             EventKind::BlockPending { vm } => {
@@ -276,6 +290,7 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 let io_bound = state.read_done(request, now, config);
                 let correlated = io_bound || !config.correlation;
+                self.await_answer(vm);
                 self.consider_boost(vm, Cause::Read, correlated);
             }
             EventKind::Lost { vm, count } => {

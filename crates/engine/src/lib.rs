@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod answers;
 mod blocks;
 mod budget;
 mod config;

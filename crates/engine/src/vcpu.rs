@@ -40,6 +40,8 @@ struct Observation {
     /// frequent events would cut the run of a CPU-bound task into many short ones.
     first_ran: u64,
     ran: u64,
+    /// Whether an I/O-bound task was dispatched in it.
+    served: bool,
     /// Whether the packet that began it is still to be judged.
     unjudged: bool,
 }
@@ -54,8 +56,12 @@ pub(crate) struct Boosted {
     pub(crate) ran_before: u64,
     /// Whether an I/O-bound task has run in it.
     pub(crate) hit: bool,
-    /// Whether one has run since its last event.
+    /// Whether nothing is awaited within the VM's patience: an I/O-bound task has run since its last event.
     pub(crate) answered: bool,
+    /// Whether an I/O-bound task has run since the last event was delivered.
+    pub(crate) served: bool,
+    /// Whether the guest has rung a doorbell here since then.
+    pub(crate) rang: bool,
 }
 
 /// Counts since the VM was added.
@@ -100,6 +106,8 @@ pub(crate) struct Vcpu {
     /// Tasks dispatched, latest last.
     recent: ArrayVec<TaskId, MAX_WINDOW>,
     observation: Option<Observation>,
+    /// Run time from the last event to the I/O-bound task that was dispatched for it, until it is taken.
+    delay: Option<u64>,
 }
 
 impl Vcpu {
@@ -121,6 +129,7 @@ impl Vcpu {
             falling_asleep: false,
             recent: ArrayVec::new(),
             observation: None,
+            delay: None,
         }
     }
 
@@ -198,8 +207,14 @@ impl Vcpu {
         self.pending = None;
         self.begin_run(0);
         let unjudged = self.observation.take().is_some_and(|observation| observation.unjudged);
-        self.observation =
-            Some(Observation { phase: Phase::Consecutive, first: None, first_ran: 0, ran: 0, unjudged });
+        self.observation = Some(Observation {
+            phase: Phase::Consecutive,
+            first: None,
+            first_ran: 0,
+            ran: 0,
+            served: true,
+            unjudged,
+        });
     }
 
     /// The vCPU was scheduled.
@@ -212,7 +227,7 @@ impl Vcpu {
         let unjudged = self.pending.take()?;
         let verdict = self.end_observation(config);
         let (phase, first) = (Phase::First, self.current());
-        self.observation = Some(Observation { phase, first, first_ran: 0, ran: 0, unjudged });
+        self.observation = Some(Observation { phase, first, first_ran: 0, ran: 0, served: false, unjudged });
         verdict
     }
 
@@ -288,8 +303,25 @@ impl Vcpu {
         if io_bound {
             self.last_io = Some(now);
             self.falling_asleep = false;
+            // One that ran already was not dispatched for the event.
+            if let Some(observation) = self.observation.as_mut()
+                && observation.first != Some(task)
+                && !std::mem::replace(&mut observation.served, true)
+            {
+                self.delay = Some(observation.ran);
+            }
         }
         (io_bound, verdict)
+    }
+
+    /// Takes the delay to learn from, if there is one.
+    pub(crate) fn take_delay(&mut self) -> Option<u64> {
+        self.delay.take()
+    }
+
+    /// Whether its source only looks now and then.
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.seen_ran.is_some()
     }
 
     /// The guest halted: its idle task preempts nobody and is woken by nobody.

@@ -1,5 +1,6 @@
 //! One VM: its vCPUs and emulator threads, and the events on their way to it.
 
+use crate::answers::Answers;
 use crate::blocks::{Asker, Read, Reads};
 use crate::budget::Allowance;
 use crate::config::{Config, Tavs, VmPolicy};
@@ -32,12 +33,15 @@ pub(crate) struct Vm {
     allowance: Allowance,
     pub(crate) ports: PortMap,
     pub(crate) reads: Reads,
+    pub(crate) answers: Answers,
     pub(crate) history: History,
     /// Events of this VM alone that sources reported as lost.
     pub(crate) lost: u64,
     arrivals: Arrivals,
     /// A packet is queued, but the emulator thread, which hands it to the guest, has not run yet.
     undelivered: bool,
+    /// An event was delivered, and boosts have not been told.
+    delivered: bool,
     /// A read is about to end, but the emulator thread, which tells the guest, has not done so yet.
     pub(crate) read_pending: bool,
     /// The request for which the guest woke the emulator thread, until that sleeps again.
@@ -67,10 +71,12 @@ impl Vm {
             allowance: Allowance::default(),
             ports: PortMap::new(config.counter_bits),
             reads: Reads::new(),
+            answers: Answers::default(),
             history: History::default(),
             lost: 0,
             arrivals: Arrivals::default(),
             undelivered: false,
+            delivered: false,
             read_pending: false,
             kick: None,
             judgement: None,
@@ -100,6 +106,7 @@ impl Vm {
         self.forget();
         self.vcpus.iter_mut().for_each(|vcpu| vcpu.reset(config));
         self.reads = Reads::new();
+        self.answers = Answers::default();
     }
 
     /// A vCPU that was there before starts afresh.
@@ -225,6 +232,11 @@ impl Vm {
         self.undelivered || self.read_pending
     }
 
+    /// Whether an event was delivered since this was asked last.
+    pub(crate) fn take_delivered(&mut self) -> bool {
+        std::mem::take(&mut self.delivered)
+    }
+
     /// A packet was queued towards the VM.
     pub(crate) fn packet(&mut self, port: Port, now: Time, config: &Tavs) {
         self.arrivals.add(port);
@@ -243,6 +255,7 @@ impl Vm {
         if self.vcpus.iter().any(|vcpu| vcpu.thread.is_running()) {
             self.arrivals.clear();
         }
+        self.delivered = true;
         self.judgement = single.map(|port| Judgement { port, outstanding: self.vcpus.len(), clear: true });
         self.event_pending(single.is_some(), now, config);
     }
@@ -261,6 +274,7 @@ impl Vm {
     pub(crate) fn read_done(&mut self, request: u64, now: Time, config: &Tavs) -> bool {
         let read = self.reads.complete(request);
         self.read_pending = false;
+        self.delivered = true;
         for (index, vcpu) in (0u16..).zip(&mut self.vcpus) {
             let _ = vcpu.account(now, config);
             let here = |asker: Asker| asker.vcpu == index && asker.switches == vcpu.switches;
@@ -313,6 +327,7 @@ impl Vm {
         self.emulators.iter_mut().for_each(ThreadTimes::forget);
         self.arrivals = Arrivals::default();
         self.undelivered = false;
+        self.delivered = false;
         self.read_pending = false;
         self.kick = None;
         self.judgement = None;

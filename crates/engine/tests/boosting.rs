@@ -80,7 +80,7 @@ fn a_boost_outlasts_switches_until_the_event_is_delivered() {
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: other });
     assert_eq!(world.actions(), [boost(Boost::Io)]);
     world.deliver();
-    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.handle(ECHO, 100 * US);
     assert_eq!(world.actions(), [boost(Boost::None)]);
     // A read: told by the emulator thread, too.
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
@@ -89,7 +89,7 @@ fn a_boost_outlasts_switches_until_the_event_is_delivered() {
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
     assert_eq!(world.actions(), [boost(Boost::Io)]);
     world.feed(EventKind::BlockDone { vm: VM, request: 1 });
-    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: other });
+    world.handle(ECHO, 100 * US);
     assert_eq!(world.actions(), [boost(Boost::None)]);
 }
 
@@ -115,6 +115,9 @@ fn a_read_that_ends_at_once_is_a_sleep_and_a_wake_up() {
     assert!(world.engine.belief(VM, ECHO).is_some_and(|belief| belief > 20));
     world.pass(300 * US);
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.pass(6 * MS);
+    world.engine.on_deadline(Time(world.now));
+    world.pass(3000 * MS);
     world.actions();
     // Now it does go to sleep, but is woken at once.
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
@@ -127,19 +130,148 @@ fn a_read_that_ends_at_once_is_a_sleep_and_a_wake_up() {
 }
 
 #[test]
-fn a_boost_in_which_nobody_preempts_ends_when_the_vcpu_ran_for_the_threshold() {
+fn a_boost_in_which_nobody_preempts_ends_when_the_vcpu_ran_for_the_patience() {
     let mut world = World::new(Config::default());
     world.learn_echo();
     world.actions();
     world.packet(7);
+    world.deliver();
     // Another boosted VM has the CPU.
     world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: true });
     world.pass(MS);
     world.engine.on_deadline(Time(world.now));
     assert_eq!(world.actions(), [boost(Boost::Io)], "waiting does not count");
     world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
-    world.pass(500 * US);
+    world.pass(5900 * US);
     world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.actions(), []);
+    world.pass(100 * US);
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+}
+
+/// The guest's scheduler lets the hog finish its tick before the woken task runs, as Linux has done since 6.6.
+#[test]
+fn a_boost_outlasts_the_tick_that_the_guest_finishes_first() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.actions();
+    for _ in 0..40 {
+        world.packet(7);
+        world.deliver();
+        world.pass(3900 * US);
+        world.engine.on_deadline(Time(world.now));
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+        assert_eq!(world.actions(), [boost(Boost::Io)]);
+        world.pass(200 * US);
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+        assert_eq!(world.actions(), [boost(Boost::None)]);
+        world.pass(95 * MS);
+    }
+    // Learnt from that guest: half as much again as its largest delay.
+    world.packet(7);
+    world.deliver();
+    world.pass(5800 * US);
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+    world.pass(100 * US);
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+}
+
+/// The guest rings a doorbell for the answer: until then its task may have been seen too early, or was itself preempted.
+#[test]
+fn a_boost_lasts_until_the_doorbell_of_a_guest_that_rings() {
+    let doorbell = EventKind::Wake { vm: VM, thread: Thread::Emulator(0), by: Some(0) };
+    let sleeps = EventKind::Stop { vm: VM, thread: Thread::Emulator(0), runnable: false };
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    for _ in 0..3 {
+        world.packet(7);
+        world.deliver();
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+        world.feed(doorbell);
+        world.feed(sleeps);
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+        world.pass(50 * MS);
+    }
+    world.actions();
+    world.packet(7);
+    world.deliver();
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.pass(100 * US);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    assert_eq!(world.actions(), [boost(Boost::Io)], "it has not answered");
+    world.pass(100 * US);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(doorbell);
+    assert_eq!(world.actions(), [], "it may have more to do");
+    world.feed(sleeps);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+    // The answer is seen after the other task: the boost ends with it.
+    world.pass(50 * MS);
+    world.packet(7);
+    world.deliver();
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.feed(doorbell);
+    assert_eq!(world.actions(), [boost(Boost::Io), boost(Boost::None)]);
+}
+
+#[test]
+fn a_guest_that_rings_no_more_is_waited_for_in_vain_only_twice() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    for round in 0..6 {
+        world.packet(7);
+        world.deliver();
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+        if round < 3 {
+            world.feed(EventKind::Wake { vm: VM, thread: Thread::Emulator(0), by: Some(0) });
+            world.feed(EventKind::Stop { vm: VM, thread: Thread::Emulator(0), runnable: false });
+        }
+        world.actions();
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+        let ended = world.actions() == [boost(Boost::None)];
+        assert_eq!(ended, !(3..5).contains(&round), "round {round}");
+        world.pass(6 * MS);
+        world.engine.on_deadline(Time(world.now));
+        world.pass(200 * MS);
+        world.actions();
+    }
+}
+
+#[test]
+fn an_event_that_comes_while_a_boost_is_on_is_answered_in_it_too() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.actions();
+    world.packet(7);
+    world.deliver();
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.pass(100 * US);
+    world.packet(7);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.deliver();
+    world.pass(2 * MS);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: TaskId(0x3000_0000) });
+    assert_eq!(world.actions(), [boost(Boost::Io)], "the second has not been answered");
+    world.handle(ECHO, 100 * US);
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+}
+
+#[test]
+fn a_vcpu_that_halts_before_it_is_told_of_the_event_stays_boosted() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.actions();
+    world.packet(7);
+    world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+    world.deliver();
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
     assert_eq!(world.actions(), [boost(Boost::None)]);
 }
 

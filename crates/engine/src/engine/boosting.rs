@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::event::{Time, VmId};
 use crate::explain::{Cause, Reason};
 use crate::nanos;
-use crate::vcpu::{Boosted, Vcpu};
+use crate::vcpu::Boosted;
 use crate::vm::Vm;
 
 impl Engine {
@@ -56,57 +56,116 @@ impl Engine {
         if self.ledger.next().is_none() {
             self.open_ledger();
         }
-        let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        let patience = state.answers.patience(&self.config.tavs);
+        let Some(vcpu) = state.vcpu(index) else { return };
         let hit = vcpu.runs_io_bound(&self.config.tavs) && !vcpu.falling_asleep;
         let since = self.now;
-        // The task that the event is for preempts at once or not at all (TAVS §3.1).
-        let config = &self.config.tavs;
-        let length = if hit { config.max_boost } else { config.io_threshold.min(config.max_boost) };
-        let until = since.plus(nanos(length));
-        vcpu.boosted = Some(Boosted { since, until, hit, answered: hit, ran_before: vcpu.boosted_ran });
+        let length = if hit { nanos(self.config.tavs.max_boost) } else { patience };
+        let until = since.plus(length);
+        vcpu.boosted = Some(Boosted {
+            since,
+            until,
+            ran_before: vcpu.boosted_ran,
+            hit,
+            answered: hit,
+            served: hit,
+            rang: false,
+        });
         vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
         self.boosts.insert((until, vm, index));
         self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::Io });
     }
 
-    /// A task was dispatched on a vCPU: a boost is for I/O-bound ones only.
-    pub(super) fn task_runs(&mut self, vm: VmId, index: u16, io_bound: bool) {
+    /// An event was delivered: what boosts wait for begins anew.
+    pub(super) fn await_answer(&mut self, vm: VmId) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
-        let concerned = |vcpu: &mut Vcpu| vcpu.boosted.is_some() || vcpu.falling_asleep;
-        if !state.vcpu(index).is_some_and(concerned) {
+        if !state.take_delivered() {
             return;
         }
-        if !io_bound {
-            // While the guest has not been told of the event, it has not preempted anybody for it.
-            let awaits_delivery = state.awaits_delivery();
-            let Some(vcpu) = state.vcpu(index) else { return };
-            if vcpu.falling_asleep {
-                self.await_preemption(vm, index);
-            } else if !awaits_delivery {
-                self.end_boost(vm, index);
-            }
-            return;
-        }
-        let Some(boosted) = state.vcpu(index).and_then(|vcpu| vcpu.boosted.as_mut()) else { return };
-        boosted.hit = true;
-        if !std::mem::replace(&mut boosted.answered, true) {
-            let until = boosted.since.plus(nanos(self.config.tavs.max_boost));
-            self.move_end(vm, index, until);
+        for index in (0..).take(state.vcpus.len()) {
+            let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
+            let served = vcpu.runs_io_bound(&self.config.tavs) && !vcpu.falling_asleep;
+            let Some(boosted) = vcpu.boosted.as_mut() else { continue };
+            (boosted.served, boosted.rang) = (served, false);
+            self.wait(vm, index, served);
         }
     }
 
-    /// The I/O-bound task went to sleep just when its read ended: it preempts the task that runs now at once, or not at all.
-    fn await_preemption(&mut self, vm: VmId, index: u16) {
-        let now = self.now;
+    /// A boost goes on: to the longest it may last if it is `answered`, else until the vCPU has run for the VM's patience from now on.
+    fn wait(&mut self, vm: VmId, index: u16, answered: bool) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
-        state.account(now, &self.config.tavs);
+        state.account(self.now, &self.config.tavs);
+        let patience = state.answers.patience(&self.config.tavs);
         let Some(vcpu) = state.vcpu(index) else { return };
-        vcpu.falling_asleep = false;
+        let ran_before = vcpu.boosted_ran;
         let Some(boosted) = vcpu.boosted.as_mut() else { return };
-        boosted.answered = false;
-        boosted.ran_before = vcpu.boosted_ran;
-        let until = boosted.until.min(now.plus(nanos(self.config.tavs.io_threshold)));
+        (boosted.answered, boosted.ran_before) = (answered, ran_before);
+        let most = boosted.since.plus(nanos(self.config.tavs.max_boost));
+        let until = if answered { most } else { most.min(self.now.plus(patience)) };
         self.move_end(vm, index, until);
+    }
+
+    /// The guest has rung a doorbell: what was delivered before is answered.
+    pub(super) fn doorbell(&mut self, vm: VmId, index: u16) {
+        let Some(state) = self.vms.get_mut(&vm).filter(|state| !state.awaits_delivery()) else { return };
+        let Some(vcpu) = state.vcpu(index) else { return };
+        let runs_io_bound = vcpu.runs_io_bound(&self.config.tavs);
+        let Some(boosted) = vcpu.boosted.as_mut().filter(|boosted| boosted.served) else { return };
+        boosted.rang = true;
+        if !runs_io_bound {
+            state.answers.handled(true);
+            self.end_boost(vm, index);
+        }
+    }
+
+    /// A task was dispatched on a vCPU: a boost is for I/O-bound ones only, but lasts until its event is answered. That another task
+    /// runs is no answer: a guest may finish its tick before it lets the woken task run, and one that is only seen now and then may have
+    /// been seen too early.
+    pub(super) fn task_runs(&mut self, vm: VmId, index: u16, io_bound: bool) {
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        let awaits_delivery = state.awaits_delivery();
+        let Some(vcpu) = state.vcpu(index) else { return };
+        let delay = vcpu.take_delay();
+        let sampled = vcpu.is_sampled();
+        let falling_asleep = vcpu.falling_asleep;
+        if let Some(ran) = delay {
+            state.answers.dispatched(ran);
+        }
+        let expects_doorbell = state.answers.expects_doorbell(sampled);
+        let Some(boosted) = state.vcpu(index).and_then(|vcpu| vcpu.boosted.as_mut()) else {
+            if !io_bound && let Some(vcpu) = state.vcpu(index) {
+                vcpu.falling_asleep = false;
+            }
+            return;
+        };
+        if io_bound {
+            boosted.hit = true;
+            boosted.served = true;
+            if !boosted.answered {
+                self.wait(vm, index, true);
+            }
+        } else if falling_asleep {
+            self.await_preemption(vm, index);
+        } else if !awaits_delivery && boosted.served {
+            if boosted.rang || !expects_doorbell {
+                let rang = boosted.rang;
+                state.answers.handled(rang);
+                self.end_boost(vm, index);
+            } else if boosted.answered {
+                self.wait(vm, index, false);
+            }
+        }
+    }
+
+    /// The I/O-bound task went to sleep just when its read ended: it preempts the task that runs now soon, or not at all.
+    fn await_preemption(&mut self, vm: VmId, index: u16) {
+        let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
+        vcpu.falling_asleep = false;
+        if let Some(boosted) = vcpu.boosted.as_mut() {
+            boosted.served = false;
+        }
+        self.wait(vm, index, false);
     }
 
     pub(super) fn end_boost(&mut self, vm: VmId, index: u16) {
@@ -144,8 +203,18 @@ impl Engine {
             if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) {
                 vcpu.counts.expired = vcpu.counts.expired.saturating_add(1);
             }
+            self.unanswered(vm, index);
             self.end_boost(vm, index);
             self.boosts.remove(&(until, vm, index));
+        }
+    }
+
+    /// The time of a boost is over: no doorbell followed if one was awaited.
+    fn unanswered(&mut self, vm: VmId, index: u16) {
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        let boosted = state.vcpu(index).and_then(|vcpu| vcpu.boosted.as_ref());
+        if boosted.is_some_and(|boosted| boosted.served && !boosted.answered) {
+            state.answers.handled(false);
         }
     }
 
@@ -155,11 +224,11 @@ impl Engine {
         let (now, config) = (self.now, &self.config.tavs);
         let state = self.vms.get_mut(&vm)?;
         state.account(now, config);
+        let patience = state.answers.patience(config);
         let vcpu = state.vcpu(index)?;
         let boosted = vcpu.boosted.as_ref()?;
         let ran = vcpu.boosted_ran.saturating_sub(boosted.ran_before);
-        let left =
-            nanos(config.io_threshold).checked_sub(ran).filter(|left| *left > 0 && !boosted.answered)?;
+        let left = patience.checked_sub(ran).filter(|left| *left > 0 && !boosted.answered)?;
         let until = now.plus(left).min(boosted.since.plus(nanos(config.max_boost)));
         (until > now).then_some(until)
     }
