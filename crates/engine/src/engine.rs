@@ -355,7 +355,7 @@ impl Engine {
         }
         let claims: Vec<_> = self.vms.iter().map(|(vm, state)| state.claim(*vm)).collect();
         for (vm, permille) in self.ledger.settle(self.now, &claims, &self.config.ledger) {
-            self.act(ActionKind::Share { vm, permille });
+            self.act(ActionKind::Share { vm, permille: permille.into() });
         }
         self.vms.values_mut().for_each(Vm::restart_window);
     }

@@ -18,7 +18,7 @@ pub struct VmExplain {
     /// Nanoseconds of CPU the VM got beyond its fair share and has not repaid (negative: it is owed).
     pub debt_ns: i64,
     /// The fraction of its weight it has at the moment, in permille.
-    pub share_permille: u16,
+    pub share_permille: u32,
     /// The fraction of its CPU time that each of its vCPUs may use boosted; 0 if it is not to be boosted.
     pub pb_ratio: f64,
     /// Whether it is paused.

@@ -33,6 +33,7 @@ mod event;
 mod explain;
 mod history;
 mod ledger;
+mod nice;
 mod policy;
 mod ports;
 mod state;
@@ -41,13 +42,14 @@ mod thread;
 mod vcpu;
 mod vm;
 
-pub use action::{Action, ActionKind, Boost};
+pub use action::{Action, ActionKind, Boost, BoostTarget};
 pub use config::{Config, ConfigError, Ledger, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};
 pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 pub use explain::{
     Cause, Decision, Outcomes, PortExplain, PortOutcomes, Reason, Recent, TaskExplain, VcpuExplain, VmExplain,
 };
+pub use nice::{nice_for, nice_weight};
 pub use policy::reservation;
 
 /// A duration in nanoseconds, saturating.

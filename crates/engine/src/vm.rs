@@ -399,7 +399,7 @@ impl Vm {
             vcpus,
             ports: ports.collect(),
             debt_ns: ledger.debt(vm),
-            share_permille: ledger.permille(vm),
+            share_permille: ledger.permille(vm).into(),
             pb_ratio: if self.policy.off {
                 0.0
             } else {

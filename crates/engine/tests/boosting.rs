@@ -4,7 +4,9 @@
 
 mod world;
 
-use frontdesk_engine::{Boost, Config, Engine, EventKind, Outcomes, Reason, TaskId, Thread, Time, VmId};
+use frontdesk_engine::{
+    ActionKind, Boost, BoostTarget, Config, Engine, EventKind, Outcomes, Reason, TaskId, Thread, Time, VmId,
+};
 use std::time::Duration;
 use world::{ECHO, HOG, MS, US, VM, World, boost};
 
@@ -24,6 +26,19 @@ fn a_boost_begins_with_the_packet_and_ends_with_the_next_other_task() {
     let vcpu = &world.engine.explain(VM).unwrap().vcpus[0];
     assert_eq!(vcpu.boosts, vcpu.hits);
     assert_eq!(vcpu.boosted_ns, 250 * US * vcpu.boosts);
+}
+
+#[test]
+fn the_emulator_threads_are_boosted_before_the_vcpu_and_until_after_it() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    let emulators = |level| ActionKind::Boost { vm: VM, target: BoostTarget::Emulators, level };
+    let watch = |on| ActionKind::Watch { vm: VM, vcpu: 0, on };
+    world.packet(7);
+    assert_eq!(world.all_actions(), [emulators(Boost::Io), boost(Boost::Io), watch(true)]);
+    world.deliver();
+    world.handle(ECHO, 200 * US);
+    assert_eq!(world.all_actions(), [watch(false), boost(Boost::None), emulators(Boost::None)]);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 use frontdesk_engine::{
-    Action, ActionKind, Boost, Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
+    Action, ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time,
+    VmId,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,19 +147,31 @@ proptest! {
         }
         actions.extend(std::iter::from_fn(|| engine.poll_action()));
         let mut since = BTreeMap::new();
+        let mut watched = BTreeSet::new();
         for Action { at, kind } in actions {
             match kind {
-                ActionKind::Boost { vm, vcpu, level: Boost::Io } => {
-                    prop_assert_eq!(since.insert((vm, vcpu), at), None, "boosted twice");
+                ActionKind::Boost { vm, target, level: Boost::Io } => {
+                    prop_assert_eq!(since.insert((vm, target), at), None, "boosted twice");
+                    prop_assert!(since.contains_key(&(vm, BoostTarget::Emulators)), "a vCPU ahead of its emulator threads");
                 }
-                ActionKind::Boost { vm, vcpu, level: Boost::None } => {
-                    let begun = since.remove(&(vm, vcpu));
+                ActionKind::Boost { vm, target, level: Boost::None } => {
+                    let begun = since.remove(&(vm, target));
                     prop_assert!(begun.is_some_and(|begun| at.since(begun) <= 10_000_000), "begun {begun:?}, ended {at:?}");
+                    let emulators = since.contains_key(&(vm, BoostTarget::Emulators));
+                    prop_assert!(emulators || since.keys().all(|(of, _)| *of != vm), "a vCPU ahead of its emulator threads");
                 }
                 ActionKind::Share { permille, .. } => prop_assert!((1..=1000).contains(&permille)),
+                ActionKind::Watch { vm, vcpu, on } => {
+                    let changed = if on { watched.insert((vm, vcpu)) } else { watched.remove(&(vm, vcpu)) };
+                    prop_assert!(changed, "watched twice, or not");
+                }
+                ActionKind::Boost { level: Boost::Multimedia, .. } | ActionKind::Weight { .. } => {
+                    prop_assert!(false, "nobody decides {:?} yet", kind);
+                }
             }
         }
         prop_assert_eq!(since, BTreeMap::new());
+        prop_assert_eq!(watched, BTreeSet::new());
     }
 
     #[test]

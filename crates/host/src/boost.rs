@@ -4,12 +4,15 @@ use crate::{
     guardian::{Guardian, GuardianError, Undo, UndoId},
     sched::{self, Attributes, Policy, SchedError, ThreadId},
 };
-use frontdesk_engine::{Boost, VmId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use frontdesk_engine::{Boost, BoostTarget, VmId};
+use std::collections::{BTreeMap, HashMap};
 
 /// Real-time priority of a boosted vCPU: the lowest there is. Any real-time priority comes before all ordinary threads,
 /// and the host's own real-time threads (interrupt threads at 50, the daemon) must come before a guest.
 pub const VCPU_PRIORITY: u32 = 1;
+
+/// What a multimedia boost adds to a priority: it comes before all I/O boosts, those of emulator threads too (MM §5.3).
+pub const MULTIMEDIA: u32 = 2;
 
 /// Real-time priority of the emulator threads of a VM with a boosted vCPU. They deliver the input the vCPU waits for,
 /// while the vCPU may be spinning: they must come before it. At the same priority, or left ordinary, a boosted
@@ -58,8 +61,8 @@ pub struct Booster {
 struct Adopted {
     vcpus: BTreeMap<u16, Held>,
     emulators: Vec<Held>,
-    /// Boosted vCPUs.
-    boosted: BTreeSet<u16>,
+    /// What is boosted.
+    boosted: BTreeMap<BoostTarget, Boost>,
 }
 
 #[derive(Debug)]
@@ -97,7 +100,7 @@ impl Booster {
                 .filter_map(|(index, thread)| hold(thread).map(|held| Ok((*index, held?))))
                 .collect::<Result<_, BoostError>>()?,
             emulators: emulators.iter().filter_map(hold).collect::<Result<_, BoostError>>()?,
-            boosted: BTreeSet::new(),
+            boosted: BTreeMap::new(),
         };
         self.vms.insert(vm, adopted);
         Ok(())
@@ -141,35 +144,33 @@ impl Booster {
             guardian.forget(held.undo)?;
         }
         let Adopted { vcpus, boosted, .. } = adopted;
-        boosted.retain(|index| vcpus.contains_key(index));
+        boosted.retain(|target, _| match target {
+            BoostTarget::Vcpu(index) => vcpus.contains_key(index),
+            BoostTarget::Emulators => true,
+        });
         Ok(())
     }
 
-    /// Sets the dispatch preference of a vCPU. The emulator threads are boosted before the first vCPU of their VM and
-    /// until after the last. Repeating a preference costs nothing; a VM, vCPU or thread that is not there (any
-    /// more) needs none.
+    /// Sets the dispatch preference of a vCPU, or of the emulator threads of a VM. Repeating a preference costs nothing; a VM, vCPU or
+    /// thread that is not there (any more) needs none.
     ///
     /// # Errors
-    /// If the kernel refuses. A boost that fails is taken back as a whole: a half-boosted VM is worse off than before.
-    pub fn apply(&mut self, vm: VmId, vcpu: u16, level: Boost) -> Result<(), BoostError> {
+    /// If the kernel refuses. A boost that fails is taken back.
+    pub fn apply(&mut self, vm: VmId, target: BoostTarget, level: Boost) -> Result<(), BoostError> {
         let Some(adopted) = self.vms.get_mut(&vm) else { return Ok(()) };
-        match level {
-            Boost::None => adopted.end(vm, vcpu),
-            Boost::Io => {
-                let result = adopted.begin(vm, vcpu);
-                if result.is_err() {
-                    // What failed is told; that taking it back fails as well adds nothing.
-                    let _ = adopted.end(vm, vcpu);
-                }
-                result
-            }
+        let result = adopted.set(vm, target, level);
+        if result.is_err() && level > Boost::None {
+            // What failed is told; that taking it back fails as well adds nothing.
+            let _ = adopted.set(vm, target, Boost::None);
         }
+        result
     }
 
     /// Whether any vCPU of the VM is boosted.
     #[must_use]
     pub fn is_boosted(&self, vm: VmId) -> bool {
-        self.vms.get(&vm).is_some_and(|adopted| !adopted.boosted.is_empty())
+        let vcpu = |target: &BoostTarget| matches!(target, BoostTarget::Vcpu(_));
+        self.vms.get(&vm).is_some_and(|adopted| adopted.boosted.keys().any(vcpu))
     }
 
     /// Ends all boosts of a VM, gives its threads what they had when adopted, and forgets it. A VM that is not adopted
@@ -180,8 +181,9 @@ impl Booster {
     pub fn release(&mut self, vm: VmId, guardian: &Guardian) -> Result<(), BoostError> {
         let Some(mut adopted) = self.vms.remove(&vm) else { return Ok(()) };
         let mut result = Ok(());
-        while let Some(&vcpu) = adopted.boosted.first() {
-            result = result.and(adopted.end(vm, vcpu));
+        // The vCPUs first: a boosted one must never meet ordinary emulator threads.
+        while let Some((&target, _)) = adopted.boosted.first_key_value() {
+            result = result.and(adopted.set(vm, target, Boost::None));
         }
         result?;
         for held in adopted.vcpus.values().chain(&adopted.emulators) {
@@ -202,32 +204,27 @@ fn hold(vm: VmId, thread: ThreadId, guardian: &Guardian) -> Result<Option<Held>,
 }
 
 impl Adopted {
-    /// Emulator threads first: a boosted vCPU must never meet ordinary ones.
-    fn begin(&mut self, vm: VmId, vcpu: u16) -> Result<(), BoostError> {
-        let Some(thread) = self.vcpus.get(&vcpu) else { return Ok(()) };
-        if self.boosted.contains(&vcpu) {
+    /// Goes on where it can, and tells the first failure.
+    fn set(&mut self, vm: VmId, target: BoostTarget, level: Boost) -> Result<(), BoostError> {
+        let before = if level == Boost::None {
+            self.boosted.remove(&target)
+        } else {
+            self.boosted.insert(target, level)
+        };
+        if before.unwrap_or(Boost::None) == level {
             return Ok(());
         }
-        let first = self.boosted.is_empty();
-        self.boosted.insert(vcpu);
-        if first {
-            for emulator in &self.emulators {
-                emulator.boost(vm, EMULATOR_PRIORITY)?;
-            }
-        }
-        thread.boost(vm, VCPU_PRIORITY)
-    }
-
-    /// The vCPU first, for the same reason. Goes on where it can, and tells the first failure.
-    fn end(&mut self, vm: VmId, vcpu: u16) -> Result<(), BoostError> {
-        if !self.boosted.remove(&vcpu) {
-            return Ok(());
-        }
-        let mut result = self.vcpus.get(&vcpu).map_or(Ok(()), |thread| thread.restore(vm));
-        if self.boosted.is_empty() {
-            for emulator in &self.emulators {
-                result = result.and(emulator.restore(vm));
-            }
+        let (threads, priority) = match target {
+            BoostTarget::Vcpu(index) => (self.vcpus.get(&index).into_iter().collect(), VCPU_PRIORITY),
+            BoostTarget::Emulators => (self.emulators.iter().collect::<Vec<_>>(), EMULATOR_PRIORITY),
+        };
+        let mut result = Ok(());
+        for thread in threads {
+            result = result.and(match level {
+                Boost::None => thread.restore(vm),
+                Boost::Io => thread.boost(vm, priority),
+                Boost::Multimedia => thread.boost(vm, priority + MULTIMEDIA),
+            });
         }
         result
     }

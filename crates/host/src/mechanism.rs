@@ -7,7 +7,7 @@ use crate::{
     sched::ThreadId,
     scx::{Scx, ScxError, Usage},
 };
-use frontdesk_engine::{Boost, VmId};
+use frontdesk_engine::{Boost, BoostTarget, VmId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -138,15 +138,14 @@ impl Mechanism {
         Ok(())
     }
 
-    /// Sets the dispatch preference of a vCPU, and with it that of its VM's emulator threads. A VM or vCPU that is not there (any more)
-    /// is no error.
+    /// Sets the dispatch preference of a vCPU, or of the emulator threads of a VM. A VM or vCPU that is not there (any more) is no error.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn apply(&mut self, vm: VmId, vcpu: u16, level: Boost) -> Result<(), MechanismError> {
+    pub fn apply(&mut self, vm: VmId, target: BoostTarget, level: Boost) -> Result<(), MechanismError> {
         match self {
-            Mechanism::RealTime(booster) => booster.apply(vm, vcpu, level)?,
-            Mechanism::SchedExt(SchedExt { scx, .. }) => scx.apply(vm, vcpu, level)?,
+            Mechanism::RealTime(booster) => booster.apply(vm, target, level)?,
+            Mechanism::SchedExt(SchedExt { scx, .. }) => scx.apply(vm, target, level)?,
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::{
     sched::{self, Attributes, Policy, SchedError, ThreadId},
 };
 use abi::{EMULATOR, MAX_VMS};
-use frontdesk_engine::{Boost, VmId};
+use frontdesk_engine::{Boost, BoostTarget, VmId};
 use libbpf_rs::{
     Link, MapCore, MapFlags, OpenObject, ProgramInput,
     skel::{OpenSkel as _, SkelBuilder as _},
@@ -212,7 +212,7 @@ impl Scx {
             |index: &u16| adopted.vcpus.get(index).is_some_and(|thread| vcpus.contains(&(*index, *thread)));
         let ended: Vec<u16> = adopted.boosted.iter().copied().filter(|index| !stays(index)).collect();
         for index in ended {
-            self.apply(vm, index, Boost::None)?;
+            self.apply(vm, BoostTarget::Vcpu(index), Boost::None)?;
         }
         self.give_back(vm, gone, guardian)?;
         let Some(adopted) = self.vms.get_mut(&vm) else { return Ok(()) };
@@ -257,12 +257,13 @@ impl Scx {
         }
     }
 
-    /// Sets the dispatch preference of a vCPU, and with it that of its VM's emulator threads: one system call, whatever the number of
-    /// threads. Repeating a preference costs nothing; a VM or vCPU that is not there (any more) needs none.
+    /// Sets the dispatch preference of a vCPU: one system call. The scheduler puts the emulator threads of a VM first while any of its vCPUs
+    /// is boosted. Repeating a preference costs nothing; a VM or vCPU that is not there (any more) needs none.
     ///
     /// # Errors
     /// If the scheduler's program can not be called.
-    pub fn apply(&mut self, vm: VmId, vcpu: u16, level: Boost) -> Result<(), ScxError> {
+    pub fn apply(&mut self, vm: VmId, target: BoostTarget, level: Boost) -> Result<(), ScxError> {
+        let BoostTarget::Vcpu(vcpu) = target else { return Ok(()) };
         let Some(adopted) = self.vms.get_mut(&vm) else { return Ok(()) };
         let Some(thread) = adopted.vcpus.get(&vcpu) else { return Ok(()) };
         let on = level != Boost::None;

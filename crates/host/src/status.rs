@@ -4,7 +4,7 @@ use crate::control::{
     DaemonStatus, Latency, Refusal, RefusalKind, SCHEMA, SourceStatus, Status, StatusRequest, VmFacts,
     VmStatus,
 };
-use frontdesk_engine::{Action, ActionKind, Boost, Engine, Time, VmId};
+use frontdesk_engine::{Action, ActionKind, Boost, BoostTarget, Engine, Time, VmId};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -42,7 +42,8 @@ impl Tally {
     /// An action was applied, so long after the event that led to it.
     pub(crate) fn applied(&mut self, action: &Action, latency_ns: u64) {
         self.actions += 1;
-        if matches!(action.kind, ActionKind::Boost { level: Boost::Io, .. }) {
+        let ActionKind::Boost { target: BoostTarget::Vcpu(_), level, .. } = action.kind else { return };
+        if level > Boost::None {
             self.roll(action.at);
             self.latencies[0].saturating_record(latency_ns);
         }
@@ -166,7 +167,10 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn boost(at: u64) -> Action {
-        Action { at: Time(at), kind: ActionKind::Boost { vm: VmId(0), vcpu: 0, level: Boost::Io } }
+        Action {
+            at: Time(at),
+            kind: ActionKind::Boost { vm: VmId(0), target: BoostTarget::Vcpu(0), level: Boost::Io },
+        }
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use crate::totals::{Accounts, Totals};
 use crate::verify::Span;
 use crate::{ReplayError, Rerun};
-use frontdesk_engine::{Action, ActionKind, Boost, Config, Event, EventKind, Reason, Time, VmId};
+use frontdesk_engine::{
+    Action, ActionKind, Boost, BoostTarget, Config, Event, EventKind, Reason, Time, VmId,
+};
 use frontdesk_host::{Record, Recording};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -167,7 +169,7 @@ impl Arm {
 
     /// Whether the latest event began a boost of the VM.
     pub(crate) fn begun(&self, of: VmId) -> bool {
-        let begins = |kind| matches!(kind, ActionKind::Boost { vm, level: Boost::Io, .. } if vm == of);
+        let begins = |kind| matches!(kind, ActionKind::Boost { vm, target: BoostTarget::Vcpu(_), level } if vm == of && level > Boost::None);
         self.actions.iter().any(|action| begins(action.kind))
     }
 

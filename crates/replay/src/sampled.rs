@@ -8,7 +8,9 @@
 use crate::compare::{Arm, Names, subject};
 use crate::verify::{Span, seconds};
 use crate::{ReplayError, Rerun};
-use frontdesk_engine::{ActionKind, Boost, Event, EventKind, Reason, TaskId, Thread, Time, VmId};
+use frontdesk_engine::{
+    ActionKind, Boost, BoostTarget, Event, EventKind, Reason, TaskId, Thread, Time, VmId,
+};
 use frontdesk_host::{Record, Recording};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -199,18 +201,18 @@ fn watch(vcpus: &mut BTreeMap<(VmId, u16), VcpuTimes>, event: &Event) {
 /// Follows the boosts that the sampled engine begins and ends; `begin`: those that begin are false.
 fn note(vcpus: &mut BTreeMap<(VmId, u16), VcpuTimes>, sampled: &Arm, begin: bool) {
     for action in &sampled.actions {
-        let ActionKind::Boost { vm, vcpu, level } = action.kind else { continue };
+        let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind else { continue };
         let times = vcpus.entry((vm, vcpu)).or_default();
         match level {
             Boost::None => {
                 times.account(action.at);
                 times.in_boost = None;
             }
-            Boost::Io if begin => {
+            Boost::Io | Boost::Multimedia if begin => {
                 times.account(action.at);
                 times.in_boost = Some(!times.halted);
             }
-            Boost::Io => {}
+            Boost::Io | Boost::Multimedia => {}
         }
     }
 }

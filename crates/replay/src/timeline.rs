@@ -1,7 +1,9 @@
 //! What ran where and when, from a recording.
 
 use crate::{ReplayError, Rerun};
-use frontdesk_engine::{ActionKind, Boost, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
+use frontdesk_engine::{
+    ActionKind, Boost, BoostTarget, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
+};
 use frontdesk_host::Record;
 use frontdesk_scenario::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 use std::collections::{BTreeMap, HashMap};
@@ -224,11 +226,11 @@ impl TimelineBuilder {
     }
 
     fn applied(&mut self, at: Time, kind: ActionKind, latency_ns: u64) {
-        let ActionKind::Boost { vm: id, vcpu, level } = kind else { return };
+        let ActionKind::Boost { vm: id, target: BoostTarget::Vcpu(vcpu), level } = kind else { return };
         let Some(vm) = self.index.get(&id).copied() else { return };
         match level {
-            Boost::Io => {
-                self.boosted.insert((vm, vcpu), at);
+            Boost::Io | Boost::Multimedia => {
+                self.boosted.entry((vm, vcpu)).or_insert(at);
                 if self.within(at) {
                     #[allow(clippy::cast_precision_loss)]
                     self.examined.decisions_us.push(latency_ns as f64 / 1000.0);

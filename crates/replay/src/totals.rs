@@ -48,7 +48,7 @@ struct Account {
     base: Counts,
     /// What it counted and forgot again, with a VM or a vCPU.
     banked: Counts,
-    permille: u16,
+    permille: u32,
     since: Time,
     /// Permille times nanoseconds.
     weighted: u128,

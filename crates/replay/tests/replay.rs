@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 use frontdesk_engine::{
-    Action, ActionKind, Boost, Config, Engine, Event, EventKind, Reason, TaskId, Thread, Time,
+    Action, ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Reason, TaskId, Thread, Time,
 };
 use frontdesk_host::{Ending, Record, Recorder, Recording};
 use frontdesk_replay::{Rerun, Side, TimelineBuilder, compare, sample, verify};
@@ -208,7 +208,8 @@ fn a_recording_without_a_beginning_is_refused() {
     let event = Event { at: Time(1), kind: EventKind::VmRemoved { vm: frontdesk_engine::VmId(0) } };
     let error = verify(&mut recording(&written(&[Record::Event(event)]))).unwrap_err();
     assert!(error.to_string().contains("does not begin"), "{error}");
-    let kind = ActionKind::Boost { vm: frontdesk_engine::VmId(0), vcpu: 0, level: Boost::Io };
+    let kind =
+        ActionKind::Boost { vm: frontdesk_engine::VmId(0), target: BoostTarget::Vcpu(0), level: Boost::Io };
     let action = Action { at: Time(1), kind };
     let mismatch = verify(&mut recording(&written(&[Record::Discarded(action)]))).unwrap().mismatch.unwrap();
     assert_eq!((mismatch.record, mismatch.recorded), (1, Some(action)));

@@ -5,7 +5,9 @@ use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Group};
 use crate::trace::Tracer;
 use crate::world::{Measure, id};
-use frontdesk_engine::{Action, ActionKind, Boost, Engine, Event, EventKind, Time, VmId};
+use frontdesk_engine::{
+    Action, ActionKind, Boost, BoostTarget, Engine, Event, EventKind, Time, VmId, nice_for,
+};
 use std::collections::VecDeque;
 
 /// What actions about a VM act on.
@@ -151,12 +153,16 @@ impl Feed {
         }
         let now = machine.now();
         match action.kind {
-            ActionKind::Boost { vm: VmId(vm), vcpu, level } => {
+            ActionKind::Boost { vm: VmId(vm), target: BoostTarget::Emulators, level } => {
+                if let Some(emulator) = self.targets[vm as usize].emulator {
+                    machine.boost(emulator, level);
+                }
+            }
+            ActionKind::Boost { vm: VmId(vm), target: BoostTarget::Vcpu(vcpu), level } => {
                 let vm = vm as usize;
-                let target = &self.targets[vm];
-                let entity = target.vcpus.get(usize::from(vcpu)).copied();
-                // The emulator first: what it delivers is what the vCPU is boosted for.
-                target.emulator.into_iter().chain(entity).for_each(|entity| machine.boost(entity, level));
+                if let Some(entity) = self.targets[vm].vcpus.get(usize::from(vcpu)) {
+                    machine.boost(*entity, level);
+                }
                 if level > Boost::None {
                     measure.boosted(vm, vcpu, now);
                 } else {
@@ -173,6 +179,13 @@ impl Feed {
                     machine.share(self.targets[vm as usize].group, permille);
                 }
             }
+            ActionKind::Weight { vm: VmId(vm), vcpu, permille } => {
+                if let Some(entity) = self.targets[vm as usize].vcpus.get(usize::from(vcpu)) {
+                    machine.set_nice(*entity, nice_for(0, permille));
+                }
+            }
+            // The world tells everything at once.
+            ActionKind::Watch { .. } => {}
         }
     }
 

@@ -201,7 +201,7 @@ impl Machine {
     }
 
     /// Sets a group's share to a fraction of its weight, in permille.
-    pub fn share(&mut self, group: Group, permille: u16) {
+    pub fn share(&mut self, group: Group, permille: u32) {
         self.scheduler.share(&mut self.host, group, permille);
     }
 

@@ -344,7 +344,7 @@ pub trait HostScheduler: Send + std::fmt::Debug {
     fn boost(&mut self, host: &mut Host, entity: Entity, level: Boost);
 
     /// Sets a group's share to this fraction of its weight, in permille (the engine's `Share`).
-    fn share(&mut self, host: &mut Host, group: Group, permille: u16);
+    fn share(&mut self, host: &mut Host, group: Group, permille: u32);
 
     /// Whether boosted run time is charged like any other. Then the engine's ledger has nothing to take back, and its shares are not applied,
     /// as the daemon does with a mechanism like that.

@@ -44,7 +44,7 @@ impl HostScheduler for RoundRobin {
         host.reschedule(Pcpu(u16::try_from(timer.0).unwrap()));
     }
     fn boost(&mut self, _: &mut Host, _: Entity, _: Boost) {}
-    fn share(&mut self, _: &mut Host, _: Group, _: u16) {}
+    fn share(&mut self, _: &mut Host, _: Group, _: u32) {}
 }
 
 /// Entities that compute for a time and sleep for another, again and again.

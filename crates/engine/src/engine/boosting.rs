@@ -1,7 +1,7 @@
 //! When a boost begins, how long it goes on and when it ends (TAVS §3.2).
 
 use super::Engine;
-use crate::action::{ActionKind, Boost};
+use crate::action::{ActionKind, Boost, BoostTarget};
 use crate::config::Config;
 use crate::event::{Time, VmId};
 use crate::explain::{Cause, Reason};
@@ -58,6 +58,7 @@ impl Engine {
         }
         let Some(state) = self.vms.get_mut(&vm) else { return };
         let patience = state.answers.patience(&self.config.tavs);
+        let first = !state.is_boosted();
         let Some(vcpu) = state.vcpu(index) else { return };
         let hit = vcpu.runs_io_bound(&self.config.tavs) && !vcpu.falling_asleep;
         let since = self.now;
@@ -74,7 +75,12 @@ impl Engine {
         });
         vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
         self.boosts.insert((until, vm, index));
-        self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::Io });
+        // They deliver what the vCPU waits for: they must never be behind it.
+        if first {
+            self.act(ActionKind::Boost { vm, target: BoostTarget::Emulators, level: Boost::Io });
+        }
+        self.act(ActionKind::Boost { vm, target: BoostTarget::Vcpu(index), level: Boost::Io });
+        self.act(ActionKind::Watch { vm, vcpu: index, on: true });
     }
 
     /// An event was delivered: what boosts wait for begins anew.
@@ -181,8 +187,13 @@ impl Engine {
         vcpu.falling_asleep = false;
         vcpu.counts.hits = vcpu.counts.hits.saturating_add(u64::from(boosted.hit));
         state.history.boost_ended(now, boosted.hit);
+        let last = !state.is_boosted();
         self.boosts.remove(&(boosted.until, vm, index));
-        self.act(ActionKind::Boost { vm, vcpu: index, level: Boost::None });
+        self.act(ActionKind::Watch { vm, vcpu: index, on: false });
+        self.act(ActionKind::Boost { vm, target: BoostTarget::Vcpu(index), level: Boost::None });
+        if last {
+            self.act(ActionKind::Boost { vm, target: BoostTarget::Emulators, level: Boost::None });
+        }
     }
 
     pub(super) fn end_boosts(&mut self, vm: VmId) -> Option<()> {

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // A test that panics fails; not every test needs all of it.
 
 use frontdesk_engine::{
-    Action, ActionKind, Boost, Config, Engine, Event, EventKind, Protocol, Reason, TaskId, Thread, Time, VmId,
+    Action, ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Protocol, Reason, TaskId,
+    Thread, Time, VmId,
 };
 
 pub const VM: VmId = VmId(1);
@@ -36,7 +37,18 @@ impl World {
         self.now += nanos;
     }
 
+    /// What was decided, but for what goes with the boost of a vCPU.
     pub fn actions(&mut self) -> Vec<ActionKind> {
+        let along = |kind: &ActionKind| {
+            matches!(
+                kind,
+                ActionKind::Watch { .. } | ActionKind::Boost { target: BoostTarget::Emulators, .. }
+            )
+        };
+        self.all_actions().into_iter().filter(|kind| !along(kind)).collect()
+    }
+
+    pub fn all_actions(&mut self) -> Vec<ActionKind> {
         std::iter::from_fn(|| self.engine.poll_action()).map(|action: Action| action.kind).collect()
     }
 
@@ -83,5 +95,5 @@ impl World {
 
 /// The action that boosts or no longer boosts the vCPU.
 pub fn boost(level: Boost) -> ActionKind {
-    ActionKind::Boost { vm: VM, vcpu: 0, level }
+    ActionKind::Boost { vm: VM, target: BoostTarget::Vcpu(0), level }
 }

@@ -97,7 +97,7 @@ pub struct VmStatus {
     /// have no effect: there is nothing to take back.
     pub charged: Option<Usage>,
     /// The fraction of its weight that it has at the moment, lowered while it repays, in permille.
-    pub share_permille: u16,
+    pub share_permille: u32,
     /// CPU time it got beyond its fair share and has not repaid; negative if it is owed.
     pub debt_ns: i64,
     /// Whether it is paused.

@@ -89,7 +89,6 @@ impl Daemon {
     pub(super) fn let_go(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
-        self.identities.unwatch_all(id);
         let released = self.mechanism.release(id, guardian).map_err(Failure::from);
         let control = vm.control.take();
         self.budgets_stale |= control.is_some();
@@ -180,7 +179,6 @@ impl Daemon {
             let ejection = format!("the kernel has ejected frontdesk's scheduler ({reason}): {then}");
             tracing::warn!("{ejection}");
             self.ejection = Some(ejection);
-            self.vms.iter().for_each(|vm| self.identities.unwatch_all(vm.id));
             self.budgets_stale = true;
         }
         Ok(())

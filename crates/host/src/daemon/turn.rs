@@ -4,7 +4,7 @@ use super::followed::Failure;
 use super::token::Token;
 use super::{Daemon, DaemonError, monotonic};
 use crate::record::Record;
-use frontdesk_engine::{ActionKind, Boost, Event, EventKind};
+use frontdesk_engine::{ActionKind, Event, EventKind};
 use rustix::event::{Timespec, epoll};
 
 /// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled before the packet that
@@ -108,20 +108,26 @@ impl Daemon {
 
     pub(super) fn apply(&mut self) -> Result<(), DaemonError> {
         while let Some(action) = self.engine.poll_action() {
-            let (ActionKind::Boost { vm, .. } | ActionKind::Share { vm, .. }) = action.kind;
+            let vm = action.kind.vm();
             let state = self.vms.iter_mut().find(|state| state.id == vm);
             let (Some(guardian), Some(state)) = (&self.guardian, state) else {
                 self.recordings.push(|| Record::Discarded(action));
                 continue;
             };
             let result = match action.kind {
-                ActionKind::Boost { vcpu, level, .. } => {
-                    match level {
-                        Boost::None => self.identities.unwatch(vm, vcpu),
-                        Boost::Io => self.identities.watch(vm, vcpu),
-                    }
-                    self.mechanism.apply(vm, vcpu, level).map_err(Failure::from)
+                ActionKind::Boost { target, level, .. } => {
+                    self.mechanism.apply(vm, target, level).map_err(Failure::from)
                 }
+                ActionKind::Watch { vcpu, on, .. } => {
+                    if on {
+                        self.identities.watch(vm, vcpu);
+                    } else {
+                        self.identities.unwatch(vm, vcpu);
+                    }
+                    Ok(())
+                }
+                // Nobody decides it yet.
+                ActionKind::Weight { .. } => Ok(()),
                 // There is nothing to take back.
                 ActionKind::Share { .. } if !self.mechanism.is_real_time() => Ok(()),
                 ActionKind::Share { permille, .. } => state

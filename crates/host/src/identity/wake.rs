@@ -42,7 +42,7 @@ impl Identities {
         Ok(())
     }
 
-    /// Watches a vCPU for task switches and halts, as long as it is boosted.
+    /// Watches a vCPU for task switches and halts.
     pub fn watch(&mut self, vm: VmId, vcpu: u16) {
         self.unwatch(vm, vcpu);
         if self.of(vm).is_some() {
@@ -61,14 +61,6 @@ impl Identities {
             (Some(plugin), _) => plugin.disarm(vcpu),
             (None, Some(kvm)) => kvm.disarm(vm, vcpu),
             (None, None) => {}
-        }
-    }
-
-    /// Ends [`watch`](Self::watch) for all vCPUs of a VM.
-    pub fn unwatch_all(&mut self, vm: VmId) {
-        while let Some(watched) = self.watched.iter().find(|watched| watched.vm == vm) {
-            let vcpu = watched.vcpu;
-            self.unwatch(vm, vcpu);
         }
     }
 

@@ -2,16 +2,16 @@
 
 use crate::support::{Idler, start_guardian, trial};
 use anyhow::{Result, ensure};
-use frontdesk_engine::{Boost, VmId};
+use frontdesk_engine::{Boost, BoostTarget, VmId};
 use frontdesk_host::{
-    boost::{BoostError, Booster, EMULATOR_PRIORITY, VCPU_PRIORITY},
+    boost::{BoostError, Booster, EMULATOR_PRIORITY, MULTIMEDIA, VCPU_PRIORITY},
     sched::{self, Attributes, Policy},
 };
 use libtest_mimic::Trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("boost_covers_emulator_until_the_last_vcpu", covers_emulator_until_the_last_vcpu),
+        trial("boost_does_what_it_is_told", does_what_it_is_told),
         trial("boost_leaves_real_time_and_vanished_threads", leaves_real_time_and_vanished_threads),
         trial("boost_is_undone_by_the_guardian", is_undone_by_the_guardian),
     ]
@@ -21,7 +21,7 @@ const VM: VmId = VmId(4);
 const NICE: Attributes =
     Attributes { policy: Policy::Other { nice: 5, slice_ns: 3_000_000 }, reset_on_fork: false };
 
-fn covers_emulator_until_the_last_vcpu() -> Result<()> {
+fn does_what_it_is_told() -> Result<()> {
     let (a, b, emulator) = (Idler::start()?, Idler::start()?, Idler::start()?);
     sched::set(a.pid(), NICE)?;
     let original = [&a, &b, &emulator].map(|p| sched::get(p.pid()));
@@ -41,23 +41,30 @@ fn covers_emulator_until_the_last_vcpu() -> Result<()> {
     };
     let (v, e) = (Some(VCPU_PRIORITY), Some(EMULATOR_PRIORITY));
     check([None, None, None])?;
-    for (vcpu, level, expected) in [
-        (0, Boost::Io, [v, None, e]),
-        (0, Boost::Io, [v, None, e]),
-        (3, Boost::Io, [v, v, e]),
-        (0, Boost::None, [None, v, e]),
-        (0, Boost::None, [None, v, e]),
-        (9, Boost::Io, [None, v, e]),
-        (3, Boost::None, [None, None, None]),
-        (3, Boost::Io, [None, v, e]),
+    let (all, first, second) = (BoostTarget::Emulators, BoostTarget::Vcpu(0), BoostTarget::Vcpu(3));
+    for (target, level, expected) in [
+        (all, Boost::Io, [None, None, e]),
+        (first, Boost::Io, [v, None, e]),
+        (first, Boost::Io, [v, None, e]),
+        (second, Boost::Multimedia, [v, Some(VCPU_PRIORITY + MULTIMEDIA), e]),
+        (all, Boost::Multimedia, [v, Some(VCPU_PRIORITY + MULTIMEDIA), Some(EMULATOR_PRIORITY + MULTIMEDIA)]),
+        (second, Boost::Io, [v, v, Some(EMULATOR_PRIORITY + MULTIMEDIA)]),
+        (all, Boost::Io, [v, v, e]),
+        (first, Boost::None, [None, v, e]),
+        (first, Boost::None, [None, v, e]),
+        (BoostTarget::Vcpu(9), Boost::Io, [None, v, e]),
+        (second, Boost::None, [None, None, e]),
+        (all, Boost::None, [None, None, None]),
+        (all, Boost::Io, [None, None, e]),
+        (second, Boost::Io, [None, v, e]),
     ] {
-        booster.apply(VM, vcpu, level)?;
+        booster.apply(VM, target, level)?;
         check(expected)?;
     }
     ensure!(booster.is_boosted(VM));
     booster.release(VM, &guardian)?;
     check([None, None, None])?;
-    booster.apply(VM, 0, Boost::Io)?;
+    booster.apply(VM, BoostTarget::Vcpu(0), Boost::Io)?;
     check([None, None, None])?;
     let report = guardian.finish()?;
     ensure!((report.undone, report.failed.len()) == (0, 0), "released threads are forgotten: {report:?}");
@@ -72,11 +79,12 @@ fn leaves_real_time_and_vanished_threads() -> Result<()> {
     let emulators = [real_time.thread()?, vanishing.thread()?];
     booster.adopt(VM, &[(0, vcpu.thread()?)], &emulators, &guardian)?;
     drop(vanishing);
-    booster.apply(VM, 0, Boost::Io)?;
+    booster.apply(VM, BoostTarget::Emulators, Boost::Io)?;
+    booster.apply(VM, BoostTarget::Vcpu(0), Boost::Io)?;
     ensure!(sched::get(real_time.pid())? == Attributes::fifo(10), "it was ahead already");
     ensure!(sched::get(vcpu.pid())? == Attributes::fifo(VCPU_PRIORITY));
     drop(vcpu);
-    booster.apply(VM, 0, Boost::None)?;
+    booster.apply(VM, BoostTarget::Vcpu(0), Boost::None)?;
     booster.release(VM, &guardian)?;
     booster.adopt(VM, &[], &emulators, &guardian)?;
     booster.release(VM, &guardian)?;
@@ -89,7 +97,7 @@ fn is_undone_by_the_guardian() -> Result<()> {
     let guardian = start_guardian()?;
     let mut booster = Booster::new();
     booster.adopt(VM, &[(0, vcpu.thread()?)], &[], &guardian)?;
-    booster.apply(VM, 0, Boost::Io)?;
+    booster.apply(VM, BoostTarget::Vcpu(0), Boost::Io)?;
     ensure!(sched::get(vcpu.pid())? != before);
     let report = guardian.finish()?;
     ensure!(report.undone == 1 && sched::get(vcpu.pid())? == before, "{report:?}");

@@ -2,7 +2,7 @@
 
 use crate::support::{Idler, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_engine::{Boost, VmId};
+use frontdesk_engine::{Boost, BoostTarget, VmId};
 use frontdesk_host::{
     boost::{Booster, VCPU_PRIORITY},
     cgroup::{CgroupError, DEFAULT_WEIGHT, Group, Hierarchy, RealTimeBudgets, RealTimeRule, Version},
@@ -81,7 +81,9 @@ fn share_is_given_back() -> Result<()> {
     share.set_permille(0, &guardian)?;
     ensure!((1..=10).contains(&group.weight()?), "the least there is: {}", group.weight()?);
     share.set_permille(2000, &guardian)?;
-    ensure!(group.weight()? == 2048, "never more than the base");
+    ensure!(group.weight()? == 4096, "more than the whole: {}", group.weight()?);
+    share.set_permille(u32::MAX, &guardian)?;
+    ensure!([262_144, 102_400].contains(&group.weight()?), "the most there is: {}", group.weight()?);
     share.set_permille(500, &guardian)?;
     let report = guardian.finish()?;
     ensure!(report.failed.is_empty() && group.weight()? == 2048, "{report:?}");
@@ -262,9 +264,9 @@ fn threads_in_subgroups_are_boosted() -> Result<()> {
         let vcpu_thread = ThreadId::of(own, vcpu).context("the thread has ended")?;
         RealTimeBudgets::new(Hierarchy::detect()?).grant(std::slice::from_ref(&vm), &guardian)?;
         booster.adopt(VmId(0), &[(0, vcpu_thread)], &[], &guardian)?;
-        booster.apply(VmId(0), 0, Boost::Io)?;
+        booster.apply(VmId(0), BoostTarget::Vcpu(0), Boost::Io)?;
         ensure!(sched::get(vcpu)? == Attributes::fifo(VCPU_PRIORITY));
-        booster.apply(VmId(0), 0, Boost::None)?;
+        booster.apply(VmId(0), BoostTarget::Vcpu(0), Boost::None)?;
         ensure!(sched::get(vcpu)? == before);
         Ok(())
     });

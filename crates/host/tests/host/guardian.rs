@@ -2,7 +2,7 @@
 
 use crate::support::{Idler, eventually, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_engine::{Boost, VmId};
+use frontdesk_engine::{Boost, BoostTarget, VmId};
 use frontdesk_host::{
     boost::Booster,
     cgroup::Hierarchy,
@@ -64,7 +64,7 @@ fn own() -> Result<()> {
     let guardian = Guardian::start(&env::current_exe()?, "guardian")?;
     let mut booster = Booster::new();
     booster.adopt(VmId(0), &[(0, target)], &[], &guardian)?;
-    booster.apply(VmId(0), 0, Boost::Io)?;
+    booster.apply(VmId(0), BoostTarget::Vcpu(0), Boost::Io)?;
     let (mut group, mut inside) = (None, None);
     if let Ok(hierarchy) = Hierarchy::detect() {
         let made =

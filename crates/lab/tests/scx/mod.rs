@@ -4,7 +4,7 @@ pub(crate) mod work;
 
 use crate::support::{eventually, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_engine::{Boost, VmId};
+use frontdesk_engine::{Boost, BoostTarget, VmId};
 use frontdesk_host::{
     Mechanism, MechanismChoice,
     cgroup::RealTimeRule,
@@ -134,7 +134,7 @@ fn boost_goes_first_and_is_charged() -> Result<()> {
     let answering = work[0].workers[1];
     let mut wait_before = u64::MAX;
     for level in [Boost::None, Boost::Io] {
-        scx.apply(VMS[0], 1, level)?;
+        scx.apply(VMS[0], BoostTarget::Vcpu(1), level)?;
         let before = Schedstat::of(&answering)?;
         let (mut runs, mut wait) = (0, 0);
         let found = used(&scx, &VMS, Duration::from_secs(3), |used| {
@@ -162,7 +162,7 @@ fn boost_without_end_gains_nothing() -> Result<()> {
     let guardian = start_guardian()?;
     let (_work, mut scx) = three([1024; 3], 0, &guardian)?;
     for vcpu in [0, 1] {
-        scx.apply(VMS[0], vcpu, Boost::Io)?;
+        scx.apply(VMS[0], BoostTarget::Vcpu(vcpu), Boost::Io)?;
     }
     ensure!(scx.is_boosted(VMS[0]) && !scx.is_boosted(VMS[1]));
     let found = used(&scx, &VMS, Duration::from_secs(3), |used| near(used, &EQUAL))?;
@@ -183,7 +183,7 @@ fn ejected_goes_on_by_real_time() -> Result<()> {
     let mut mechanism = Mechanism::start(MechanismChoice::SchedExt, RealTimeRule::Free);
     ensure!(!mechanism.is_real_time(), "sched_ext can be had");
     mechanism.adopt(VMS[0], 1024, &work.vcpus(), &[work.main], &guardian)?;
-    mechanism.apply(VMS[0], 1, Boost::Io)?;
+    mechanism.apply(VMS[0], BoostTarget::Vcpu(1), Boost::Io)?;
     ensure!(mechanism.fall_back(&guardian)?.is_none() && mechanism.is_boosted(VMS[0]));
     // What an administrator does to be rid of a scheduler.
     fs::write("/proc/sysrq-trigger", "S")?;
@@ -195,7 +195,7 @@ fn ejected_goes_on_by_real_time() -> Result<()> {
     println!("measured: ejected by sysrq-S: {reason:?}");
     ensure!(mechanism.is_real_time() && !mechanism.is_boosted(VMS[0]));
     ensure!(work.attributes()? == original, "the threads are what they were");
-    mechanism.apply(VMS[0], 1, Boost::Io)?;
+    mechanism.apply(VMS[0], BoostTarget::Vcpu(1), Boost::Io)?;
     let boosted = sched::get(work.workers[1].tid)?;
     ensure!(matches!(boosted.policy, Policy::Fifo { .. }), "boosts go on: {boosted:?}");
     mechanism.release(VMS[0], &guardian)?;

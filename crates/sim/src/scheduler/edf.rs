@@ -230,5 +230,5 @@ impl HostScheduler for Edf {
         }
     }
 
-    fn share(&mut self, _: &mut Host, _: Group, _: u16) {}
+    fn share(&mut self, _: &mut Host, _: Group, _: u32) {}
 }

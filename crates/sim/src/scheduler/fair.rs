@@ -340,7 +340,7 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
         self.set_priority(host, entity, level);
     }
 
-    fn share(&mut self, host: &mut Host, group: Group, permille: u16) {
+    fn share(&mut self, host: &mut Host, group: Group, permille: u32) {
         let state = &mut self.groups[group.index()];
         state.share = (state.weight * SCALE * u64::from(permille) / 1000).max(2);
         for pcpu in host.pcpus() {

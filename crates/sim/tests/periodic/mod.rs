@@ -216,5 +216,5 @@ impl HostScheduler for FixedPriority {
     }
     fn timer(&mut self, _: &mut Host, _: SchedulerTimer) {}
     fn boost(&mut self, _: &mut Host, _: Entity, _: Boost) {}
-    fn share(&mut self, _: &mut Host, _: Group, _: u16) {}
+    fn share(&mut self, _: &mut Host, _: Group, _: u32) {}
 }

@@ -42,7 +42,7 @@ impl HostScheduler for Shared {
     fn boost(&mut self, host: &mut Host, entity: Entity, level: Boost) {
         self.get().boost(host, entity, level);
     }
-    fn share(&mut self, host: &mut Host, group: Group, permille: u16) {
+    fn share(&mut self, host: &mut Host, group: Group, permille: u32) {
         self.get().share(host, group, permille);
     }
 }

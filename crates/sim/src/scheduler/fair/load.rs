@@ -95,17 +95,9 @@ impl GroupLoad {
     }
 }
 
-/// Weight of each nice value from -20 on, in units of 1: each step is about 10 % of a CPU.
-const NICE_WEIGHTS: [u64; 40] = [
-    88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904, 3906, 3121,
-    2501, 1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29,
-    23, 18, 15,
-];
-
 /// Weight of a nice value, in units of 1 / [`SCALE`].
 pub(crate) fn nice_weight(nice: i8) -> u64 {
-    let index = usize::try_from(i16::from(nice.clamp(-20, 19)) + 20).unwrap_or(0);
-    NICE_WEIGHTS[index] * SCALE
+    u64::from(frontdesk_engine::nice_weight(nice)) * SCALE
 }
 
 #[cfg(test)]

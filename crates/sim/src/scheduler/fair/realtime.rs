@@ -105,11 +105,15 @@ impl<D: Discipline> GroupFair<D> {
         }
     }
 
-    /// Moves an entity to the real-time class, or back. Emulator threads are above vCPUs: a vCPU must not starve the thread that delivers
-    /// its input.
+    /// Moves an entity to the real-time class, or back. Emulator threads are above vCPUs, with the daemon's priorities: a vCPU must not
+    /// starve the thread that delivers its input.
     pub(super) fn set_priority(&mut self, host: &mut Host, entity: Entity, level: Boost) {
         let task = &self.tasks[entity.index()];
-        let priority = if level == Boost::None { 0 } else { 1 + u8::from(task.emulator) };
+        let priority = match level {
+            Boost::None => 0,
+            Boost::Io => 1 + u8::from(task.emulator),
+            Boost::Multimedia => 3 + u8::from(task.emulator),
+        };
         if priority == task.priority {
             return;
         }
