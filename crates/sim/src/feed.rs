@@ -35,6 +35,8 @@ pub(crate) struct Feed {
     deadline: Timer,
     armed: Nanos,
     events: u64,
+    /// All that was decided, if somebody wants to know.
+    recorded: Option<Vec<Action>>,
 }
 
 impl Feed {
@@ -54,7 +56,17 @@ impl Feed {
             deadline,
             armed: NEVER,
             events: 0,
+            recorded: None,
         }
+    }
+
+    /// Keeps what the engine decides from now on, for [`recorded`](Feed::recorded).
+    pub(crate) fn record(&mut self) {
+        self.recorded = Some(Vec::new());
+    }
+
+    pub(crate) fn recorded(self) -> Vec<Action> {
+        self.recorded.unwrap_or_default()
     }
 
     /// The VMs are there.
@@ -129,6 +141,9 @@ impl Feed {
             machine.arm(self.deadline, deadline.max(machine.now()));
         }
         while let Some(action) = self.engine.as_mut().and_then(Engine::poll_action) {
+            if let Some(recorded) = &mut self.recorded {
+                recorded.push(action);
+            }
             if self.latency == 0 {
                 self.apply(machine, action, measure, trace.as_deref_mut());
                 continue;

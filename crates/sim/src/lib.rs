@@ -34,7 +34,7 @@ pub use program::{Packet, Step, Waits};
 pub use queue::{NEVER, Nanos, Queue, Timer};
 pub use rng::Rng;
 pub use rtapp::RtAppError;
-pub use run::{Run, outcome, run};
+pub use run::{Run, decisions, outcome, run};
 pub use scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, cfs_on,
     edf, eevdf, eevdf_on,

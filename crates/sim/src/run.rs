@@ -1,9 +1,10 @@
 //! Runs a scenario: every arm and repeat on a machine of its own.
 
 use crate::guest::nanos;
-use crate::machine::Fault;
+use crate::machine::{Fault, Machine};
 use crate::queue::Nanos;
 use crate::world::{BuildError, Measured, SimError, World, build, tracer};
+use frontdesk_engine::Action;
 use frontdesk_scenario::{
     Arm, Daemon, Extra, HostInfo, IoPath, Latency, Outcome, Rate, Repeat, Scenario, Summary, Timeline, Unit,
     checks, cpu_shares, summarise, wanting_vms,
@@ -38,10 +39,7 @@ pub struct Run {
 /// The machine can not be made or gets nowhere, or tasks wait for each other.
 pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool) -> Result<Run, SimError> {
     let arm = &scenario.arms[name];
-    // Every arm of a repeat gets the same load.
-    let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(repeat));
-    let (mut machine, mut world) =
-        build(scenario, arm, seed).map_err(|error| failed(scenario, arm, name, repeat, error))?;
+    let (mut machine, mut world) = start(scenario, name, repeat, seed)?;
     let fault = |fault| failed(scenario, arm, name, repeat, BuildError::Fault(fault));
     let from = nanos(scenario.warmup);
     let to = from.saturating_add(nanos(scenario.duration));
@@ -54,6 +52,26 @@ pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool)
     let mut run = result(scenario, name, &measured);
     run.timeline = tracer.map(|tracer| tracer.finish(to, name, repeat));
     Ok(run)
+}
+
+/// What the engine decides in one repeat of an arm, warm-up included, whether it is done or not.
+///
+/// # Errors
+/// As [`run`], but for tasks that wait for each other.
+pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<Action>, SimError> {
+    let (mut machine, mut world) = start(scenario, name, repeat, seed)?;
+    world.feed.record();
+    let end = nanos(scenario.warmup).saturating_add(nanos(scenario.duration));
+    let fault = |fault| failed(scenario, &scenario.arms[name], name, repeat, BuildError::Fault(fault));
+    machine.run_until(&mut world, end).map_err(fault)?;
+    Ok(world.feed.recorded())
+}
+
+fn start(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<(Machine, World), SimError> {
+    let arm = &scenario.arms[name];
+    // Every arm of a repeat gets the same load.
+    let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(repeat));
+    build(scenario, arm, seed).map_err(|error| failed(scenario, arm, name, repeat, error))
 }
 
 /// The outcome of a scenario whose arms were run.

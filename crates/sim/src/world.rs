@@ -105,7 +105,7 @@ pub(crate) struct World {
     /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks at them when it takes the CPU
     /// from the driver domain (TAVS §4.3.2).
     forwarded: Vec<(usize, Packet)>,
-    feed: Feed,
+    pub(crate) feed: Feed,
     measure: Measure,
     trace: Option<Tracer>,
     /// Taken out of guests to be gone through.

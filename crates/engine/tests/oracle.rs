@@ -1,0 +1,132 @@
+//! What the engine decides about events that were written down, action by action as it was frozen.
+//!
+//! The fixtures in `tests/oracle` are compressed text (`zstd -dc FILE` shows it). `echo-mixed.events.zst` is a recording of the
+//! daemon in words; the events of `seeds` come from [`seeds`]. Boosts and shares are frozen, nothing else. A change that is to decide otherwise
+//! freezes them again, and its commit says why each kind of difference is right:
+//!
+//! ```text
+//! ORACLE=freeze cargo test --release -p frontdesk-engine -p frontdesk-sim --test oracle -- --nocapture
+//! ```
+
+#![allow(clippy::unwrap_used, unreachable_pub)] // A test that panics fails; parts of it serve the simulator's oracle.
+
+#[path = "oracle/frozen.rs"]
+mod frozen;
+#[path = "oracle/seeds.rs"]
+mod seeds;
+#[path = "oracle/text.rs"]
+mod text;
+
+use frontdesk_engine::{Engine, Time};
+use frozen::{Section, check};
+use text::Told;
+
+const RANDOM: std::ops::Range<u64> = 0..64;
+const RANDOM_EVENTS: usize = 1200;
+const HOSTS: std::ops::Range<u64> = 100..115;
+const HOST_EVENTS: usize = 4000;
+/// Deadlines between two events, at most.
+const MOST_DEADLINES: usize = 100_000;
+/// Lines shown up to the one after which the actions differ.
+const CONTEXT: usize = 6;
+
+/// Tells an engine what the lines say, the first of which has its parameters; returns what it decides, each with the number of the line that
+/// it follows. `wakes`: it is also told the time when it wants to be; else the lines do that.
+fn decide(lines: &[String], wakes: bool) -> Vec<(usize, String)> {
+    let mut engine: Option<Engine> = None;
+    let mut actions = Vec::new();
+    for (number, line) in (1..).zip(lines) {
+        let told = text::parse(line).unwrap_or_else(|error| panic!("line {number}, `{line}`: {error}"));
+        if let (Told::Config(config), None) = (&told, &engine) {
+            engine = Some(Engine::new(config.clone()).unwrap());
+            continue;
+        }
+        let engine = engine.as_mut().expect("parameters come first");
+        if let (Told::Event(event), true) = (&told, wakes) {
+            pass(engine, event.at);
+        }
+        match told {
+            Told::Config(config) => engine.configure(config).unwrap(),
+            Told::Policy(vm, policy) => engine.configure_vm(vm, policy).unwrap(),
+            Told::Event(event) => engine.on_event(&event),
+            Told::Deadline(at) => engine.on_deadline(at),
+        }
+        let decided = std::iter::from_fn(|| engine.poll_action());
+        actions.extend(decided.filter_map(|action| Some((number, text::action(&action)?))));
+    }
+    actions
+}
+
+fn pass(engine: &mut Engine, to: Time) {
+    for _ in 0..MOST_DEADLINES {
+        let Some(deadline) = engine.next_deadline().filter(|deadline| *deadline <= to) else { return };
+        engine.on_deadline(deadline);
+    }
+    panic!("the engine wants to be told the time again and again before {to:?}");
+}
+
+/// The lines up to a number, the last of them.
+fn context(lines: &[String], number: usize) -> String {
+    let first = number.saturating_sub(CONTEXT);
+    let shown = (first + 1..).zip(&lines[first..number.min(lines.len())]);
+    shown.map(|(number, line)| format!("line {number}: {line}\n")).collect()
+}
+
+#[test]
+fn the_recording_is_decided_as_it_was() {
+    let text = frozen::read(&frozen::fixture("echo-mixed.events.zst"));
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let title = format!("echo-mixed, {}", frozen::digest(&lines));
+    let section = Section { title, actions: decide(&lines, false) };
+    check("echo-mixed", &[section], |_, number| context(&lines, number));
+}
+
+/// The lines of all seeds, with their names.
+fn seeds() -> Vec<(String, Vec<String>)> {
+    let random = RANDOM.map(|seed| ("random", seed, seeds::random(seed, RANDOM_EVENTS)));
+    let hosts = HOSTS.map(|seed| ("host", seed, seeds::host(seed, HOST_EVENTS)));
+    let with_config = random.chain(hosts).map(|(kind, seed, events)| {
+        let (config, line) = seeds::config(seed, kind == "random");
+        (format!("{kind} {seed}, {config}"), std::iter::once(line).chain(events).collect())
+    });
+    with_config.collect()
+}
+
+#[test]
+fn the_seeds_are_decided_as_they_were() {
+    let seeds = seeds();
+    let sections: Vec<Section> = seeds
+        .iter()
+        .map(|(name, lines)| Section {
+            title: format!("{name}, {}", frozen::digest(lines)),
+            actions: decide(lines, true),
+        })
+        .collect();
+    check("seeds", &sections, |section, number| {
+        let (_, lines) = seeds.iter().find(|(name, _)| section.title.starts_with(name)).unwrap();
+        context(lines, number)
+    });
+}
+
+#[test]
+fn a_line_says_all_of_an_event() {
+    let lines: Vec<String> = seeds().into_iter().flat_map(|(_, lines)| lines).collect();
+    for line in &lines {
+        let again = match text::parse(line).unwrap() {
+            Told::Config(config) => text::config(&config),
+            Told::Policy(vm, policy) => text::policy(vm, &policy),
+            Told::Event(event) => text::event(&event),
+            Told::Deadline(Time(at)) => format!("{at} deadline"),
+        };
+        assert_eq!(again, *line);
+    }
+    for (line, said) in [
+        ("5 teleport vm=1", "`teleport` is no kind of event that is known"),
+        ("5 halt vm=1", "`vcpu` is missing"),
+        ("5 halt vm=1 vcpu=0 why=no", "`why` is no field that is known here"),
+        ("5 halt vm=1 vcpu=0 vcpu=1", "`vcpu` comes twice"),
+        ("soon vm=1 vcpu=0", "`soon` is neither a time nor `config` nor `policy`"),
+    ] {
+        assert_eq!(text::parse(line).unwrap_err(), said);
+    }
+}
