@@ -17,8 +17,9 @@ demo: setup-vms build
 	if [ $$status -le 1 ]; then echo "Report: target/demo/report.html    Trace for ui.perfetto.dev: target/demo/trace.json"; fi; \
 	exit $$status
 
+# One failure does not hide what comes after it.
 test: setup-vms setup-sim deb
-	cargo test --release --workspace --locked
+	cargo test --release --workspace --locked --no-fail-fast
 
 bench: setup-build setup-sim
 	cargo bench --locked -p frontdesk-engine --bench engine

@@ -40,14 +40,14 @@ impl<D> Served<D> {
         std::fs::create_dir(&secrets).unwrap();
         std::fs::write(&password, PASSWORD).unwrap();
         std::fs::set_permissions(&password, PermissionsExt::from_mode(0o600)).unwrap();
+        // The build folder may be closed to others. Another process copies: were the copy open for writing here, a process
+        // that another thread starts at that moment would hold it open, too, and what is written to can't be run.
+        let copy = folder.path().join("frontdesk");
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_frontdesk")).arg(&copy).status().unwrap();
+        assert!(copied.success(), "{copied}");
         // What root makes there belongs to the folder's owner.
         let program = || {
-            // The build folder may be closed to others.
-            let copy = folder.path().join("frontdesk");
-            if !copy.exists() {
-                std::fs::copy(env!("CARGO_BIN_EXE_frontdesk"), &copy).unwrap();
-            }
-            let mut command = Command::new(copy);
+            let mut command = Command::new(&copy);
             command.arg("serve").arg("--folder").arg(&secrets);
             command
         };
