@@ -34,7 +34,7 @@ pub struct Tavs {
     /// CPU time a vCPU may use while boosted, as a fraction of all it uses (§3.2, §5.2: 0.125). 0 to 1;
     /// 0 turns boosting off.
     pub pb_ratio: f64,
-    /// CPU time that all threads of a VM together may use boosted, in CPUs. The daemon lowers it to what the host lets a VM run in real
+    /// CPU time that all threads of a VM together may use boosted, in CPUs. It is lowered to what the world lets a VM run in real
     /// time. 0.001 to 1.
     pub boost_limit: f64,
     /// How often the counts behind `pb_ratio` start afresh (§3.2 says "periodically": 1 s). 10 ms to 1 h.
@@ -44,7 +44,7 @@ pub struct Tavs {
     /// preempt at once). Used until it is learnt for each VM, between `io_threshold` and `max_boost`. 1 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub patience: Duration,
-    /// Longest boost (§3.2: a tick, 10 ms). 100 us to 1 s.
+    /// Longest boost, as run time of the vCPU (§3.2: a tick, 10 ms); with what it waits for a CPU four times that at most. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub max_boost: Duration,
     /// Boost only for events that the correlation says an I/O-bound task waits for (§3.3). Without it any

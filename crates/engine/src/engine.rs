@@ -1,14 +1,18 @@
 //! The engine: events in, actions out.
 
-mod boosting;
+mod vm;
+
+pub(crate) use vm::Vm;
 
 use crate::action::{Action, ActionKind};
+use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, ConfigError, VmPolicy};
 use crate::event::{Event, EventKind, TaskId, Thread, Time, VmId};
 use crate::explain::{Cause, Decision, Recent, VmExplain};
-use crate::ledger::Ledger;
+use crate::infer::Device;
+use crate::knob::{Account, Ledger};
+use crate::policy::{Ask, Claim, Fact, Owner, Target};
 use crate::state::Saved;
-use crate::vm::Vm;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -38,15 +42,19 @@ pub struct Troubles {
 #[serde(try_from = "Saved")]
 pub struct Engine {
     pub(crate) config: Config,
+    pub(crate) world: Capabilities,
     pub(crate) now: Time,
     pub(crate) vms: BTreeMap<VmId, Vm>,
-    /// When each boost ends by itself; the same times as in the vCPUs.
+    /// When each claim ends by itself; the same times as in the claims.
     #[serde(skip)]
-    pub(crate) boosts: BTreeSet<(Time, VmId, u16)>,
+    pub(crate) ends: BTreeSet<End>,
     pub(crate) ledger: Ledger,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) troubles: Troubles,
 }
+
+/// When a claim ends by itself, and which.
+pub(crate) type End = (Time, VmId, Owner, Target);
 
 impl Engine {
     /// An engine that knows no VM yet.
@@ -57,9 +65,10 @@ impl Engine {
         config.validate()?;
         Ok(Engine {
             config,
+            world: Capabilities::default(),
             now: Time::default(),
             vms: BTreeMap::new(),
-            boosts: BTreeSet::new(),
+            ends: BTreeSet::new(),
             ledger: Ledger::default(),
             actions: VecDeque::new(),
             troubles: Troubles::default(),
@@ -73,8 +82,8 @@ impl Engine {
     /// A parameter out of its range; the former ones then stay.
     pub fn configure(&mut self, config: Config) -> Result<(), ConfigError> {
         config.validate()?;
-        for vcpu in self.vms.values_mut().flat_map(|vm| &mut vm.vcpus) {
-            vcpu.tasks.reconsider(&config.tavs);
+        for vm in self.vms.values_mut() {
+            vm.guest.tasks.reconsider(&config.tavs);
         }
         self.config = config;
         Ok(())
@@ -88,9 +97,9 @@ impl Engine {
     pub fn configure_vm(&mut self, vm: VmId, policy: VmPolicy) -> Result<(), ConfigError> {
         policy.validate()?;
         let Some(state) = self.vms.get_mut(&vm) else { return Ok(()) };
-        state.policy = policy;
+        state.own = policy;
         if policy.off {
-            self.end_boosts(vm);
+            self.tell(vm, Fact::Over);
         }
         Ok(())
     }
@@ -101,7 +110,7 @@ impl Engine {
             self.troubles.late = self.troubles.late.saturating_add(1);
         }
         self.now = self.now.max(event.at);
-        self.expire_boosts();
+        self.expire();
         if self.handle(event.kind).is_none() {
             self.troubles.unknown = self.troubles.unknown.saturating_add(1);
         }
@@ -110,17 +119,14 @@ impl Engine {
     /// When the engine wants to be called next, if nothing happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        let boost = self.boosts.first().map(|(until, _, _)| *until);
-        match (boost, self.ledger.next()) {
-            (Some(boost), Some(ledger)) => Some(boost.min(ledger)),
-            (boost, ledger) => boost.or(ledger),
-        }
+        let claim = self.ends.first().map(|(until, ..)| *until);
+        [claim, self.ledger.next()].into_iter().flatten().min()
     }
 
     /// Tells the engine the time.
     pub fn on_deadline(&mut self, now: Time) {
         self.now = self.now.max(now);
-        self.expire_boosts();
+        self.expire();
         if self.ledger.next().is_some_and(|next| next <= self.now) {
             self.settle();
         }
@@ -135,6 +141,12 @@ impl Engine {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What the world can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.world
     }
 
     /// The state behind the decisions about a VM; `None` if it is not followed.
@@ -152,7 +164,7 @@ impl Engine {
     /// The decisions about a VM in the seconds before `now`; `None` if it is not followed.
     #[must_use]
     pub fn recent(&self, vm: VmId, now: Time) -> Option<Recent> {
-        self.vms.get(&vm).map(|state| state.history.recent(now.max(self.now), &state.ports))
+        self.vms.get(&vm).map(|state| state.log.recent(now.max(self.now), &state.guest.ports))
     }
 
     /// Bytes held for a VM, from the capacities of its tables; `None` if it is not followed.
@@ -161,23 +173,22 @@ impl Engine {
         self.vms.get(&vm).map(Vm::bytes)
     }
 
-    /// The degree of belief that a task of a VM is I/O-bound, on the vCPU where it is highest; `None` if the task or VM is not
-    /// known. Unlike [`explain`](Engine::explain) it costs next to nothing.
+    /// The degree of belief that a task of a VM is I/O-bound; `None` if the task or VM is not known. Unlike [`explain`](Engine::explain) it costs next to nothing.
     #[must_use]
     pub fn belief(&self, vm: VmId, task: TaskId) -> Option<i32> {
-        self.vms.get(&vm)?.vcpus.iter().filter_map(|vcpu| vcpu.tasks.belief(task)).max()
+        self.vms.get(&vm)?.guest.tasks.belief(task)
     }
 
     /// The last decision about a VM; `None` if there was none.
     #[must_use]
     pub fn decision(&self, vm: VmId) -> Option<Decision> {
-        self.vms.get(&vm)?.history.last()
+        self.vms.get(&vm)?.log.last()
     }
 
     /// Boosts of a vCPU that have ended and in which an I/O-bound task ran; `None` if it is not followed.
     #[must_use]
     pub fn boost_hits(&self, vm: VmId, vcpu: u16) -> Option<u64> {
-        Some(self.vms.get(&vm)?.vcpus.get(usize::from(vcpu))?.counts.hits)
+        Some(self.vms.get(&vm)?.partial_boost.vcpus.get(usize::from(vcpu))?.counts.hits)
     }
 
     /// The VMs that are followed.
@@ -206,92 +217,85 @@ impl Engine {
             EventKind::VmRemoved { vm } => self.remove(vm)?,
             EventKind::Run { vm, thread, pcpu } => {
                 self.vms.get_mut(&vm)?.run(thread, pcpu, now, config);
-                self.await_answer(vm);
+                self.tell_of_delivery(vm);
             }
             EventKind::Stop { vm, thread, runnable } => {
-                self.vms.get_mut(&vm)?.stop(thread, runnable, now, config);
+                let state = self.vms.get_mut(&vm)?;
+                state.account(thread, now, config);
+                state.guest.stop(thread, runnable);
+                if !runnable && matches!(thread, Thread::Emulator(_)) {
+                    self.tell(vm, Fact::EmulatorSlept);
+                }
             }
             EventKind::Wake { vm, thread, by } => {
-                self.vms.get_mut(&vm)?.wake(thread, by, now, config);
-                if let (Thread::Emulator(_), Some(index)) = (thread, by) {
-                    self.doorbell(vm, index);
+                let state = self.vms.get_mut(&vm)?;
+                state.account(thread, now, config);
+                state.guest.wake(thread, by, config);
+                if let (Thread::Emulator(_), Some(vcpu)) = (thread, by)
+                    && state.guest.doorbell(vcpu)
+                {
+                    self.tell(vm, Fact::Answered { vcpu });
                 }
             }
-            EventKind::TaskSwitch { vm, vcpu: index, task } => {
+            EventKind::TaskSwitch { vm, vcpu, task } => self.switch(vm, vcpu, task, true)?,
+            EventKind::TaskSeen { vm, vcpu, task } => self.switch(vm, vcpu, task, false)?,
+            EventKind::Halt { vm, vcpu } => {
                 let state = self.vms.get_mut(&vm)?;
-                let vcpu = state.vcpu(index)?;
-                let ended = vcpu.account(now, config);
-                let (io_bound, verdict) = vcpu.switch(task, now, config);
-                state.learn(ended);
-                state.learn(verdict);
-                self.task_runs(vm, index, io_bound);
+                state.account(Thread::Vcpu(vcpu), now, config);
+                state.guest.vcpu(vcpu)?;
+                state.guest.halt(vcpu, config);
+                self.tell(vm, Fact::Halted { vcpu });
             }
-            EventKind::TaskSeen { vm, vcpu: index, task } => {
+            EventKind::Resume { vm, vcpu } => {
                 let state = self.vms.get_mut(&vm)?;
-                let vcpu = state.vcpu(index)?;
-                let ended = vcpu.account(now, config);
-                let again = vcpu.current() == Some(task);
-                let (io_bound, verdict) = vcpu.see(task, now, config);
-                state.learn(ended);
-                state.learn(verdict);
-                // One that goes on has not taken the CPU from the task that the event is for.
-                if io_bound || !again {
-                    self.task_runs(vm, index, io_bound);
+                state.account(Thread::Vcpu(vcpu), now, config);
+                state.guest.vcpu(vcpu)?;
+                if let Some(dispatch) = state.guest.resume(vcpu, now, config) {
+                    self.tell(vm, Fact::Dispatched { vcpu, dispatch });
                 }
             }
-            EventKind::Halt { vm, vcpu: index } => {
+            EventKind::Ipi { vm, vcpu, to, .. } => {
                 let state = self.vms.get_mut(&vm)?;
-                let vcpu = state.vcpu(index)?;
-                let ended = vcpu.account(now, config);
-                let verdict = vcpu.halt(config);
-                state.learn(ended);
-                state.learn(verdict);
-                // One that halts before it is told of the event is woken for it.
-                let awaits_delivery = state.awaits_delivery();
-                let served = state.vcpu(index)?.boosted.as_ref().is_some_and(|boosted| boosted.served);
-                if served || !awaits_delivery {
-                    self.end_boost(vm, index);
+                state.guest.vcpu(vcpu)?;
+                state.account_all(now, config);
+                if state.guest.ipi(vcpu, to, config) {
+                    self.tell(vm, Fact::HandedOn { from: vcpu, to });
                 }
             }
-            EventKind::Resume { vm, vcpu: index } => {
-                let state = self.vms.get_mut(&vm)?;
-                let vcpu = state.vcpu(index)?;
-                let ended = vcpu.account(now, config);
-                let resumed = vcpu.resume(now, config);
-                state.learn(ended);
-                if let Some((io_bound, verdict)) = resumed {
-                    state.learn(verdict);
-                    self.task_runs(vm, index, io_bound);
-                }
+            EventKind::Interrupt { vm, vcpu, vector } => {
+                let guest = &mut self.vms.get_mut(&vm)?.guest;
+                guest.vcpu(vcpu)?;
+                guest.interrupt(vcpu, vector);
             }
-            EventKind::Ipi { vm, vcpu, .. }
-            | EventKind::Interrupt { vm, vcpu, .. }
-            | EventKind::IpiTaken { vm, vcpu } => {
-                // No inference of this engine uses them yet.
-                self.vms.get_mut(&vm)?.vcpu(vcpu)?;
+            EventKind::IpiTaken { vm, vcpu } => {
+                let guest = &mut self.vms.get_mut(&vm)?.guest;
+                guest.vcpu(vcpu)?;
+                guest.ipi_taken(vcpu);
             }
             EventKind::Packet { vm, protocol, port } => {
                 let state = self.vms.get_mut(&vm)?;
-                let correlated = !config.correlation || state.ports.predicts_io_bound((protocol, port));
-                self.consider_boost(vm, Cause::Packet { protocol, port }, correlated);
+                let correlated = !config.correlation || state.guest.ports.predicts_io_bound((protocol, port));
+                let cause = Cause::Packet { protocol, port };
+                self.tell(vm, Fact::Event { cause, device: Device::Network, correlated });
                 let state = self.vms.get_mut(&vm)?;
-                state.packet((protocol, port), now, &self.config.tavs);
-                self.await_answer(vm);
+                state.account_all(now, &self.config.tavs);
+                state.guest.packet((protocol, port), &self.config.tavs);
+                self.tell_of_delivery(vm);
             }
-            EventKind::BlockRead { vm, request } => self.vms.get_mut(&vm)?.read(request, config),
+            EventKind::BlockRead { vm, request } => self.vms.get_mut(&vm)?.guest.read(request, config),
             EventKind::BlockPending { vm } => {
-                let state = self.vms.get_mut(&vm)?;
+                let guest = &mut self.vms.get_mut(&vm)?.guest;
                 let correlated =
-                    if config.correlation { state.reads.any_io_bound() } else { state.reads.any() };
-                state.read_pending = correlated;
-                self.consider_boost(vm, Cause::PendingRead, correlated);
+                    if config.correlation { guest.reads.any_io_bound() } else { guest.reads.any() };
+                guest.read_pending = correlated;
+                self.tell(vm, Fact::Event { cause: Cause::PendingRead, device: Device::Disk, correlated });
             }
             EventKind::BlockDone { vm, request } => {
                 let state = self.vms.get_mut(&vm)?;
-                let io_bound = state.read_done(request, now, config);
-                let correlated = io_bound || !config.correlation;
-                self.await_answer(vm);
-                self.consider_boost(vm, Cause::Read, correlated);
+                state.account_all(now, config);
+                let correlated = state.guest.read_done(request, config) || !config.correlation;
+                self.tell_of_delivery(vm);
+                self.tell(vm, Fact::Event { cause: Cause::Read, device: Device::Disk, correlated });
             }
             EventKind::Lost { vm, count } => {
                 self.troubles.lost = self.troubles.lost.saturating_add(count);
@@ -300,61 +304,193 @@ impl Engine {
                     Some(vm) => {
                         let state = self.vms.get_mut(&vm)?;
                         state.lost = state.lost.saturating_add(count);
-                        state.forget();
+                        state.guest.forget();
                     }
-                    None => self.vms.values_mut().for_each(Vm::forget),
+                    None => self.vms.values_mut().for_each(|vm| vm.guest.forget()),
                 }
             }
             EventKind::VmReset { vm } => {
-                self.end_boosts(vm)?;
-                self.vms.get_mut(&vm)?.reset(&self.config.tavs);
+                self.tell(vm, Fact::Over)?;
+                self.vms.get_mut(&vm)?.guest.reset(&self.config.tavs);
             }
             EventKind::VmPaused { vm } => {
-                self.end_boosts(vm)?;
+                self.tell(vm, Fact::Over)?;
                 self.vms.get_mut(&vm)?.paused = true;
             }
             EventKind::VmResumed { vm } => self.vms.get_mut(&vm)?.paused = false,
             EventKind::VcpuAdded { vm, vcpu } => {
-                self.end_boost(vm, vcpu);
+                self.tell(vm, Fact::VcpuOver { vcpu })?;
                 self.ledger.distrust();
-                self.vms.get_mut(&vm)?.plug(vcpu, &self.config.tavs);
+                self.vms.get_mut(&vm)?.plug(vcpu);
             }
             EventKind::VcpuRemoved { vm, vcpu } => {
-                self.vms.get_mut(&vm)?.vcpu(vcpu)?;
-                self.end_boost(vm, vcpu);
+                self.vms.get_mut(&vm)?.guest.vcpu(vcpu)?;
+                self.tell(vm, Fact::VcpuOver { vcpu });
                 self.ledger.distrust();
-                self.vms.get_mut(&vm)?.unplug(vcpu, &self.config.tavs);
+                self.vms.get_mut(&vm)?.unplug(vcpu);
             }
             EventKind::Weight { vm, weight } => self.vms.get_mut(&vm)?.weight = weight.max(1),
+            EventKind::World(world) => self.enter_world(world),
+            EventKind::Standing { vm, standing } => self.set_standing(vm, standing)?,
         }
         Some(())
     }
 
-    fn remove(&mut self, vm: VmId) -> Option<()> {
-        self.end_boosts(vm)?;
-        if self.ledger.permille(vm) != 1000 {
-            self.act(ActionKind::Share { vm, permille: 1000 });
+    fn switch(&mut self, vm: VmId, vcpu: u16, task: TaskId, exactly: bool) -> Option<()> {
+        let state = self.vms.get_mut(&vm)?;
+        state.account(Thread::Vcpu(vcpu), self.now, &self.config.tavs);
+        let dispatch = state.guest.switch(vcpu, task, exactly, self.now, &self.config.tavs)?;
+        // One that is seen to go on has not taken the CPU from the task that the event is for.
+        if exactly || dispatch.io_bound || !dispatch.again {
+            self.tell(vm, Fact::Dispatched { vcpu, dispatch });
         }
-        self.ledger.remove(vm);
+        Some(())
+    }
+
+    fn tell_of_delivery(&mut self, vm: VmId) {
+        if self.vms.get_mut(&vm).is_some_and(|state| state.guest.take_delivered()) {
+            self.tell(vm, Fact::Delivered);
+        }
+    }
+
+    /// Tells the policies what happened to a VM, and does what they ask; `None` if it is not followed.
+    fn tell(&mut self, vm: VmId, fact: Fact) -> Option<()> {
+        let state = self.vms.get_mut(&vm)?;
+        if state.partial_boost.is_concerned(&fact) {
+            let asks = state.decide(fact, self.now, &self.config, self.world, self.ledger.debt(vm) > 0);
+            self.apply(vm, asks);
+        }
+        Some(())
+    }
+
+    fn apply(&mut self, vm: VmId, asks: Vec<Ask>) {
+        for ask in asks {
+            match ask {
+                Ask::Claim(claim) => self.claim(vm, claim),
+                Ask::End(owner, target) => self.end_claim(vm, owner, target),
+            }
+        }
+    }
+
+    fn claim(&mut self, vm: VmId, claim: Claim) {
+        let boosts = matches!(claim.target, Target::Boost(_));
+        if boosts && !self.world.charges_boosts && self.ledger.next().is_none() {
+            self.open_ledger();
+        }
+        self.change(vm, claim.target, |state, ends| {
+            if let Some(until) = state.claims.set(claim) {
+                ends.remove(&(until, vm, claim.owner, claim.target));
+            }
+            ends.insert((claim.until, vm, claim.owner, claim.target));
+        });
+    }
+
+    fn end_claim(&mut self, vm: VmId, owner: Owner, target: Target) {
+        self.change(vm, target, |state, ends| {
+            if let Some(until) = state.claims.end(owner, target) {
+                ends.remove(&(until, vm, owner, target));
+            }
+        });
+    }
+
+    /// Changes claims on a knob. The winner is told where it is another one now.
+    fn change(&mut self, vm: VmId, target: Target, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
+        let Some(state) = self.vms.get_mut(&vm) else { return };
+        let before = state.claims.value(target);
+        // What ran up to now ran as it was.
+        state.account_all(self.now, &self.config.tavs);
+        change(state, &mut self.ends);
+        if state.claims.value(target) == before {
+            return;
+        }
+        let kind = match target {
+            Target::Boost(target) => ActionKind::Boost { vm, target, level: state.claims.level(target) },
+            Target::Watch(vcpu) => ActionKind::Watch { vm, vcpu, on: before == 0 },
+        };
+        self.act(kind);
+    }
+
+    /// Ends the claims whose time is over, but those that their owners want to go on.
+    fn expire(&mut self) {
+        while let Some((until, vm, owner, target)) =
+            self.ends.first().copied().filter(|(until, ..)| *until <= self.now)
+        {
+            let Some(state) = self.vms.get_mut(&vm) else {
+                self.ends.remove(&(until, vm, owner, target));
+                continue;
+            };
+            let in_debt = self.ledger.debt(vm) > 0;
+            let (later, asks) = state.expire(target, self.now, &self.config, self.world, in_debt);
+            match later.filter(|later| *later > self.now) {
+                Some(until) => {
+                    let value = state.claims.value(target);
+                    self.claim(vm, Claim { owner, target, value, until });
+                }
+                None => self.end_claim(vm, owner, target),
+            }
+            self.apply(vm, asks);
+        }
+    }
+
+    fn remove(&mut self, vm: VmId) -> Option<()> {
+        self.let_go(vm)?;
         self.vms.remove(&vm);
         Some(())
     }
 
+    /// Asks for nothing about a VM any more.
+    fn let_go(&mut self, vm: VmId) -> Option<()> {
+        self.tell(vm, Fact::Over)?;
+        if self.ledger.permille(vm) != 1000 {
+            self.act(ActionKind::Share { vm, permille: 1000 });
+        }
+        self.ledger.remove(vm);
+        Some(())
+    }
+
+    fn enter_world(&mut self, world: Capabilities) {
+        let before = std::mem::replace(&mut self.world, world);
+        if (before.acts, before.charges_boosts) == (world.acts, world.charges_boosts) {
+            return;
+        }
+        // What there is was decided for another world.
+        let vms: Vec<VmId> = self.vms.keys().copied().collect();
+        for vm in vms {
+            let _ = self.let_go(vm);
+        }
+        self.ledger = Ledger::default();
+    }
+
+    fn set_standing(&mut self, vm: VmId, standing: Standing) -> Option<()> {
+        let before = std::mem::replace(&mut self.vms.get_mut(&vm)?.standing, standing);
+        if before != standing {
+            self.let_go(vm)?;
+            self.ledger.distrust();
+        }
+        Some(())
+    }
+
+    /// What the VMs got and wanted of what the ordinary scheduler has to give; what has a reservation gets nothing of that.
+    fn accounts(&mut self) -> Vec<Account> {
+        for state in self.vms.values_mut() {
+            state.account_all(self.now, &self.config.tavs);
+        }
+        let vms = self.vms.iter().filter(|(_, state)| state.standing != Standing::Reserved);
+        vms.map(|(vm, state)| state.so_far(*vm)).collect()
+    }
+
     fn open_ledger(&mut self) {
         for state in self.vms.values_mut() {
-            state.account(self.now, &self.config.tavs);
+            state.account_all(self.now, &self.config.tavs);
             state.restart_window();
         }
-        let claims = self.vms.iter().map(|(vm, state)| state.claim(*vm));
-        self.ledger.open(self.now, claims, &self.config.ledger);
+        let accounts = self.accounts();
+        self.ledger.open(self.now, accounts.into_iter(), &self.config.ledger);
     }
 
     fn settle(&mut self) {
-        for state in self.vms.values_mut() {
-            state.account(self.now, &self.config.tavs);
-        }
-        let claims: Vec<_> = self.vms.iter().map(|(vm, state)| state.claim(*vm)).collect();
-        for (vm, permille) in self.ledger.settle(self.now, &claims, &self.config.ledger) {
+        let accounts = self.accounts();
+        for (vm, permille) in self.ledger.settle(self.now, &accounts, &self.config.ledger) {
             self.act(ActionKind::Share { vm, permille: permille.into() });
         }
         self.vms.values_mut().for_each(Vm::restart_window);

@@ -1,5 +1,6 @@
 //! What the engine is told: events from the sources, each with a monotonic timestamp.
 
+use crate::capabilities::{Capabilities, Standing};
 use serde::{Deserialize, Serialize};
 
 /// A point on the host's monotonic clock, in nanoseconds.
@@ -233,5 +234,14 @@ pub enum EventKind {
         vm: VmId,
         /// Index of the vCPU.
         vcpu: u16,
+    },
+    /// What the world can do from now on. Until it says so, the default.
+    World(Capabilities),
+    /// How a VM stands from now on. One that is added anew stands as [acting](Standing::Acting).
+    Standing {
+        /// The VM.
+        vm: VmId,
+        /// How it stands.
+        standing: Standing,
     },
 }

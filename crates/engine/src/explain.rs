@@ -1,6 +1,11 @@
 //! The state behind the engine's decisions, for people.
 
+mod log;
+
+pub(crate) use log::Log;
+
 use crate::action::Boost;
+use crate::capabilities::Standing;
 use crate::event::{Protocol, TaskId, Time, VmId};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +18,14 @@ pub struct VmExplain {
     pub weight: u32,
     /// Its vCPUs, by index.
     pub vcpus: Vec<VcpuExplain>,
+    /// Guest tasks remembered.
+    pub task_count: usize,
+    /// Of these, I/O-bound ones.
+    pub io_bound_count: usize,
+    /// Guest tasks, most recently seen first.
+    pub tasks: Vec<TaskExplain>,
+    /// Nanoseconds of run time that a boosted vCPU is given for an answer to an event, as learnt so far.
+    pub patience_ns: u64,
     /// Ports whose correlation counter is not zero, by number.
     pub ports: Vec<PortExplain>,
     /// Nanoseconds of CPU the VM got beyond its fair share and has not repaid (negative: it is owed).
@@ -23,6 +36,8 @@ pub struct VmExplain {
     pub pb_ratio: f64,
     /// Whether it is paused.
     pub paused: bool,
+    /// How it stands.
+    pub standing: Standing,
     /// Nanoseconds its emulator threads ran.
     pub emulator_ran_ns: u64,
     /// Events of this VM alone that sources reported as lost.
@@ -52,12 +67,6 @@ pub struct VcpuExplain {
     pub expired: u64,
     /// Boosted CPU time over all CPU time in the last periods; to compare with `pb_ratio`.
     pub pb_used: f64,
-    /// Guest tasks remembered.
-    pub task_count: usize,
-    /// Of these, I/O-bound ones.
-    pub io_bound_count: usize,
-    /// Guest tasks, most recently seen first.
-    pub tasks: Vec<TaskExplain>,
 }
 
 /// What the engine knows about a guest task.
@@ -105,6 +114,8 @@ pub enum Cause {
     PendingRead,
     /// A read of the VM ended.
     Read,
+    /// A boost ended before its event was answered, and an I/O-bound task was seen after that.
+    Unanswered,
 }
 
 /// A decision about an event, and why.
@@ -130,6 +141,8 @@ impl std::fmt::Display for Reason {
             Reason::LimitReached => "boost_limit is used up",
             Reason::Off => "boosting is off",
             Reason::Paused => "the VM is paused",
+            Reason::Observed => "only observed",
+            Reason::Reserved => "the VM has a reservation",
         })
     }
 }
@@ -154,6 +167,10 @@ pub enum Reason {
     Off,
     /// The VM is paused.
     Paused,
+    /// It would have boosted, but the world or the VM is only observed.
+    Observed,
+    /// It would have boosted, but the VM is scheduled by its reservation.
+    Reserved,
 }
 
 /// The decisions about a VM in the last seconds.
@@ -169,6 +186,8 @@ pub struct Recent {
     pub pending_reads: Outcomes,
     /// About reads that ended.
     pub reads: Outcomes,
+    /// About I/O-bound tasks seen after a boost that ended before its event was answered.
+    pub unanswered: Outcomes,
     /// Boosts that ended.
     pub boosts_ended: u32,
     /// Of these, those in which an I/O-bound task ran.
@@ -202,6 +221,8 @@ pub struct Outcomes {
     pub limit_reached: u32,
     pub off: u32,
     pub paused: u32,
+    pub observed: u32,
+    pub reserved: u32,
 }
 
 impl Outcomes {
@@ -240,13 +261,15 @@ impl Outcomes {
             Reason::LimitReached => &mut self.limit_reached,
             Reason::Off => &mut self.off,
             Reason::Paused => &mut self.paused,
+            Reason::Observed => &mut self.observed,
+            Reason::Reserved => &mut self.reserved,
         }
     }
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Reason; 8] = [
+    pub const ALL: [Reason; 10] = [
         Reason::Boosted,
         Reason::AlreadyBoosted,
         Reason::NotCorrelated,
@@ -255,5 +278,7 @@ impl Reason {
         Reason::LimitReached,
         Reason::Off,
         Reason::Paused,
+        Reason::Observed,
+        Reason::Reserved,
     ];
 }

@@ -24,25 +24,20 @@
 #![forbid(unsafe_code)]
 
 mod action;
-mod answers;
-mod blocks;
-mod budget;
+mod capabilities;
 mod config;
 mod engine;
 mod event;
 mod explain;
-mod history;
-mod ledger;
+mod infer;
+mod knob;
 mod nice;
+mod observe;
 mod policy;
-mod ports;
 mod state;
-mod tasks;
-mod thread;
-mod vcpu;
-mod vm;
 
 pub use action::{Action, ActionKind, Boost, BoostTarget};
+pub use capabilities::{Capabilities, Standing};
 pub use config::{Config, ConfigError, Ledger, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};
 pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};

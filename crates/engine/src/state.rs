@@ -1,11 +1,12 @@
 //! The engine's state as it is loaded: checked, for it may come from a damaged or forged file.
 
 use crate::action::Action;
+use crate::capabilities::Capabilities;
 use crate::config::{Config, ConfigError};
-use crate::engine::{Engine, MAX_VMS, Troubles};
+use crate::engine::{End, Engine, MAX_VMS, Troubles, Vm};
 use crate::event::{Time, VmId};
-use crate::ledger::Ledger;
-use crate::vm::Vm;
+use crate::knob::Ledger;
+use crate::policy::Claim;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,6 +23,7 @@ pub(crate) enum StateError {
 #[derive(Deserialize)]
 pub(crate) struct Saved {
     config: Config,
+    world: Capabilities,
     now: Time,
     vms: BTreeMap<VmId, Vm>,
     ledger: Ledger,
@@ -33,22 +35,19 @@ impl TryFrom<Saved> for Engine {
     type Error = StateError;
 
     fn try_from(saved: Saved) -> Result<Engine, StateError> {
-        let Saved { config, now, mut vms, ledger, actions, troubles } = saved;
+        let Saved { config, world, now, mut vms, ledger, actions, troubles } = saved;
         config.validate()?;
         check(vms.len() <= MAX_VMS, "more VMs than any host runs")?;
         for vm in vms.values_mut() {
             vm.restore(now, &config.tavs)?;
         }
         ledger.check(now, |vm| vms.contains_key(&vm))?;
-        let boosts: BTreeSet<_> = vms
-            .iter()
-            .flat_map(|(vm, state)| {
-                let vcpus = (0u16..).zip(&state.vcpus);
-                vcpus.filter_map(|(index, vcpu)| Some((vcpu.boosted.as_ref()?.until, *vm, index)))
-            })
-            .collect();
-        check(boosts.is_empty() || ledger.next().is_some(), "a boost without a ledger")?;
-        Ok(Engine { config, now, vms, boosts, ledger, actions, troubles })
+        let end = |vm, claim: &Claim| (claim.until, vm, claim.owner, claim.target);
+        let ends: BTreeSet<End> =
+            vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
+        let needless = ends.is_empty() || world.charges_boosts;
+        check(needless || ledger.next().is_some(), "a boost without a ledger")?;
+        Ok(Engine { config, world, now, vms, ends, ledger, actions, troubles })
     }
 }
 

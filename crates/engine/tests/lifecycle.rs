@@ -17,7 +17,7 @@ fn a_reset_guest_has_to_be_learnt_again_but_its_ports_are_known() {
     world.feed(EventKind::VmReset { vm: VM });
     assert_eq!(world.actions(), [boost(Boost::None)], "whom it was for is gone");
     let after = world.engine.explain(VM).unwrap();
-    assert_eq!(after.vcpus[0].tasks.len(), 0);
+    assert_eq!(after.tasks.len(), 0);
     assert_eq!((after.ports, after.vcpus[0].ran_ns), (before.ports, before.vcpus[0].ran_ns));
     world.packet(7);
     assert_eq!(world.reason(), Some(Reason::NoIoBoundTask));
@@ -47,20 +47,21 @@ fn vcpus_come_and_go_and_the_others_keep_what_is_known() {
     world.learn_echo();
     world.feed(EventKind::VcpuAdded { vm: VM, vcpu: 2 });
     let known = |world: &World| {
-        let vcpus = world.engine.explain(VM).unwrap().vcpus;
-        vcpus.iter().map(|vcpu| vcpu.tasks.len()).collect::<Vec<_>>()
+        let explain = world.engine.explain(VM).unwrap();
+        let current: Vec<_> = explain.vcpus.iter().map(|vcpu| vcpu.current).collect();
+        (explain.task_count, current)
     };
-    assert_eq!(known(&world), [2, 0, 0]);
+    assert_eq!(known(&world), (2, vec![Some(HOG), None, None]));
     world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(2), pcpu: 1 });
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 2, task: TaskId(9) });
-    assert_eq!(known(&world), [2, 0, 1]);
+    assert_eq!(known(&world), (3, vec![Some(HOG), None, Some(TaskId(9))]));
     world.feed(EventKind::VcpuRemoved { vm: VM, vcpu: 2 });
-    assert_eq!(known(&world), [2, 0]);
+    assert_eq!(known(&world), (3, vec![Some(HOG), None]), "tasks belong to the VM, wherever they ran");
     world.packet(7);
     assert_eq!(world.actions(), [boost(Boost::Io)]);
     world.feed(EventKind::VcpuRemoved { vm: VM, vcpu: 0 });
     assert_eq!(world.actions(), [boost(Boost::None)]);
-    assert_eq!(known(&world), [0, 0], "one in the middle keeps its place");
+    assert_eq!(known(&world), (3, vec![None, None]), "one in the middle keeps its place");
     let unknown = world.engine.troubles().unknown;
     world.feed(EventKind::VcpuRemoved { vm: VM, vcpu: 7 });
     assert_eq!(world.engine.troubles().unknown, unknown + 1);

@@ -1,8 +1,8 @@
-//! What was decided about a VM in the last seconds: counts that say why it was boosted, or was not.
+//! The decision log: what was decided about a VM in the last seconds: counts that say why it was boosted, or was not.
 
 use crate::event::Time;
 use crate::explain::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
-use crate::ports::{Port, PortMap};
+use crate::infer::{Port, PortMap};
 use crate::state::{StateError, check};
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Decisions about a VM: one by one, and counted by the second.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct History {
+pub(crate) struct Log {
     /// The bucket of second `n` is the one at `n % WINDOW`; empty until there is something to count.
     seconds: Vec<Second>,
     /// Latest last.
@@ -35,11 +35,12 @@ struct Second {
     other_packets: Outcomes,
     pending_reads: Outcomes,
     reads: Outcomes,
+    unanswered: Outcomes,
     boosts_ended: u32,
     hits: u32,
 }
 
-impl History {
+impl Log {
     /// Checks a history that was loaded.
     pub(crate) fn check(&self) -> Result<(), StateError> {
         let seconds = self.seconds.is_empty() || self.seconds.len() == BUCKETS;
@@ -102,6 +103,7 @@ impl History {
             recent.other_packets.add(&second.other_packets);
             recent.pending_reads.add(&second.pending_reads);
             recent.reads.add(&second.reads);
+            recent.unanswered.add(&second.unanswered);
             recent.boosts_ended = recent.boosts_ended.saturating_add(second.boosts_ended);
             recent.hits = recent.hits.saturating_add(second.hits);
         }
@@ -123,6 +125,7 @@ impl Second {
         match cause {
             Cause::PendingRead => &mut self.pending_reads,
             Cause::Read => &mut self.reads,
+            Cause::Unanswered => &mut self.unanswered,
             Cause::Packet { protocol, port } => {
                 let port = (protocol, port);
                 match self.ports.iter().position(|(known, _)| *known == port) {
@@ -150,34 +153,34 @@ mod tests {
 
     #[test]
     fn a_window_of_ten_seconds_is_summed_up() {
-        let mut history = History::default();
+        let mut log = Log::default();
         let counters = PortMap::new(2);
         for second in 0..25 {
-            history.decided(Time(second * SECOND), packet(22), Reason::Boosted);
-            history.decided(Time(second * SECOND + 1), packet(80), Reason::NotCorrelated);
-            history.decided(Time(second * SECOND + 2), packet(80), Reason::AlreadyBoosted);
-            history.decided(Time(second * SECOND + 3), Cause::Read, Reason::BudgetSpent);
-            history.boost_ended(Time(second * SECOND + 4), second % 2 == 0);
+            log.decided(Time(second * SECOND), packet(22), Reason::Boosted);
+            log.decided(Time(second * SECOND + 1), packet(80), Reason::NotCorrelated);
+            log.decided(Time(second * SECOND + 2), packet(80), Reason::AlreadyBoosted);
+            log.decided(Time(second * SECOND + 3), Cause::Read, Reason::BudgetSpent);
+            log.boost_ended(Time(second * SECOND + 4), second % 2 == 0);
         }
-        let recent = history.recent(Time(24 * SECOND + 5), &counters);
+        let recent = log.recent(Time(24 * SECOND + 5), &counters);
         let ports: Vec<_> = recent.packets.iter().map(|port| (port.port, port.outcomes.total())).collect();
         assert_eq!(ports, [(80, 20), (22, 10)]);
         assert_eq!((recent.reads.budget_spent, recent.reads.total()), (10, 10));
         assert_eq!((recent.boosts_ended, recent.hits), (10, 5));
         assert_eq!(recent.decisions.len(), DECISIONS);
-        assert_eq!(history.last().map(|decision| decision.cause), Some(Cause::Read));
+        assert_eq!(log.last().map(|decision| decision.cause), Some(Cause::Read));
         // Five seconds of silence later half of it is left, and after ten nothing.
-        assert_eq!(history.recent(Time(29 * SECOND), &counters).reads.total(), 5);
-        assert_eq!(history.recent(Time(34 * SECOND), &counters).reads.total(), 0);
+        assert_eq!(log.recent(Time(29 * SECOND), &counters).reads.total(), 5);
+        assert_eq!(log.recent(Time(34 * SECOND), &counters).reads.total(), 0);
     }
 
     #[test]
     fn packets_to_many_ports_are_counted_together() {
-        let mut history = History::default();
+        let mut log = Log::default();
         for port in 0..1000 {
-            history.decided(Time(7), packet(port), Reason::NoIoBoundTask);
+            log.decided(Time(7), packet(port), Reason::NoIoBoundTask);
         }
-        let recent = history.recent(Time(8), &PortMap::new(2));
+        let recent = log.recent(Time(8), &PortMap::new(2));
         assert_eq!((recent.packets.len(), recent.other_packets.no_io_bound_task), (PORTS, 992));
     }
 }

@@ -7,9 +7,9 @@
 
 use crate::config::Ledger as Config;
 use crate::event::{Time, VmId};
+use crate::infer::total;
 use crate::nanos;
 use crate::state::{StateError, check};
-use crate::vm::total;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl PcpuSet {
 
 /// What a VM got so far, and what it wanted since the last settlement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claim {
+pub(crate) struct Account {
     pub(crate) vm: VmId,
     pub(crate) weight: u32,
     pub(crate) threads: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Claim {
 
 /// A VM's account.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Account {
+struct Book {
     ran: u64,
     boosted: u64,
     /// What the VM got beyond its fair share, in nanoseconds; `None` while it has not been boosted.
@@ -71,7 +71,7 @@ struct Account {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Ledger {
-    accounts: BTreeMap<VmId, Account>,
+    books: BTreeMap<VmId, Book>,
     settled: Time,
     next: Option<Time>,
     distrust: bool,
@@ -86,8 +86,8 @@ const STEP: u16 = 20;
 impl Ledger {
     /// Checks a ledger that was loaded.
     pub(crate) fn check(&self, now: Time, followed: impl Fn(VmId) -> bool) -> Result<(), StateError> {
-        check(self.accounts.keys().all(|vm| followed(*vm)), "an account of no VM")?;
-        let shares = self.accounts.values().all(|account| (1..=FULL).contains(&account.permille));
+        check(self.books.keys().all(|vm| followed(*vm)), "an account of no VM")?;
+        let shares = self.books.values().all(|account| (1..=FULL).contains(&account.permille));
         check(shares, "a share that there is not")?;
         let soon = self.next.is_none_or(|next| next <= now.plus(nanos(MAX_PERIOD)));
         check(soon, "accounts that are never settled")
@@ -99,7 +99,7 @@ impl Ledger {
     }
 
     /// A VM is being boosted: from now on accounts are settled.
-    pub(crate) fn open(&mut self, now: Time, claims: impl Iterator<Item = Claim>, config: &Config) {
+    pub(crate) fn open(&mut self, now: Time, claims: impl Iterator<Item = Account>, config: &Config) {
         for claim in claims {
             self.restart(&claim);
         }
@@ -107,10 +107,10 @@ impl Ledger {
         self.next = Some(now.plus(nanos(config.period)));
     }
 
-    fn restart(&mut self, claim: &Claim) {
-        let Claim { vm, ran, boosted, .. } = *claim;
-        let new = Account { ran, boosted, debt: None, since_open: 0, last_boost: Time(0), permille: FULL };
-        let account = self.accounts.entry(vm).or_insert(new);
+    fn restart(&mut self, claim: &Account) {
+        let Account { vm, ran, boosted, .. } = *claim;
+        let new = Book { ran, boosted, debt: None, since_open: 0, last_boost: Time(0), permille: FULL };
+        let account = self.books.entry(vm).or_insert(new);
         (account.ran, account.boosted) = (ran, boosted);
     }
 
@@ -120,21 +120,21 @@ impl Ledger {
     }
 
     pub(crate) fn remove(&mut self, vm: VmId) {
-        self.accounts.remove(&vm);
+        self.books.remove(&vm);
     }
 
     /// What the VM got beyond its fair share and has not repaid, in nanoseconds.
     pub(crate) fn debt(&self, vm: VmId) -> i64 {
-        self.accounts.get(&vm).and_then(|account| account.debt).unwrap_or(0)
+        self.books.get(&vm).and_then(|account| account.debt).unwrap_or(0)
     }
 
     /// The fraction of its weight that the VM has now, in permille.
     pub(crate) fn permille(&self, vm: VmId) -> u16 {
-        self.accounts.get(&vm).map_or(FULL, |account| account.permille)
+        self.books.get(&vm).map_or(FULL, |account| account.permille)
     }
 
     /// Settles all accounts; returns the VMs whose share changes, and to what.
-    pub(crate) fn settle(&mut self, now: Time, claims: &[Claim], config: &Config) -> Vec<(VmId, u16)> {
+    pub(crate) fn settle(&mut self, now: Time, claims: &[Account], config: &Config) -> Vec<(VmId, u16)> {
         let window = now.since(self.settled);
         self.settled = now;
         let distrust = std::mem::take(&mut self.distrust) || window == 0;
@@ -148,7 +148,7 @@ impl Ledger {
             let fair = fair_shares(capacity, &deltas);
             for ((place, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
                 let claim = &claims[*place];
-                let Some(account) = self.accounts.get_mut(&claim.vm) else { continue };
+                let Some(account) = self.books.get_mut(&claim.vm) else { continue };
                 account.book(now, delta, fair, nanos(config.period), nanos(config.horizon));
                 let permille = account.target(delta, fair.share, window, config);
                 if permille.abs_diff(account.permille) >= STEP || permille == FULL && account.permille != FULL
@@ -161,13 +161,13 @@ impl Ledger {
         for claim in claims {
             self.restart(claim);
         }
-        let open = self.accounts.values().any(|account| account.debt.is_some());
+        let open = self.books.values().any(|account| account.debt.is_some());
         self.next = open.then(|| now.plus(nanos(config.period)));
         changes
     }
 
-    fn delta(&self, claim: &Claim, window: u64) -> Delta {
-        let before = self.accounts.get(&claim.vm);
+    fn delta(&self, claim: &Account, window: u64) -> Delta {
+        let before = self.books.get(&claim.vm);
         let ran = claim.ran.saturating_sub(before.map_or(claim.ran, |account| account.ran));
         let boosted = claim.boosted.saturating_sub(before.map_or(claim.boosted, |account| account.boosted));
         let most = window.saturating_mul(claim.threads.min(claim.pcpus.len().max(1)));
@@ -180,7 +180,7 @@ impl Ledger {
     }
 }
 
-impl Account {
+impl Book {
     fn book(&mut self, now: Time, delta: &Delta, fair: Fair, period: u64, horizon: u64) {
         if delta.boosted > 0 {
             self.last_boost = now;
@@ -242,7 +242,7 @@ struct Fair {
 }
 
 /// Groups VMs that shared a physical CPU, directly or through others: only they took time from each other. By their places in `claims`.
-fn pools(claims: &[Claim]) -> Vec<VecDeque<usize>> {
+fn pools(claims: &[Account]) -> Vec<VecDeque<usize>> {
     let mut pools: Vec<(PcpuSet, VecDeque<usize>)> = Vec::new();
     for (place, claim) in claims.iter().enumerate() {
         let mut touching = pools.extract_if(.., |(pcpus, _)| pcpus.overlaps(&claim.pcpus));
@@ -283,7 +283,7 @@ fn fair_shares(capacity: u64, claims: &[Delta]) -> Vec<Fair> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::nanos_f64;
+    use crate::policy::nanos_f64;
 
     fn delta(weight: u32, ran: u64, wanted: u64) -> Delta {
         Delta { weight, ran, wanted, boosted: 0 }
@@ -304,7 +304,7 @@ mod tests {
         let on = |vm, cpus: &[u16]| {
             let mut pcpus = PcpuSet::default();
             cpus.iter().for_each(|cpu| pcpus.insert(*cpu));
-            Claim { vm: VmId(vm), weight: 1, threads: 1, ran: 0, unmet: 0, boosted: 0, pcpus }
+            Account { vm: VmId(vm), weight: 1, threads: 1, ran: 0, unmet: 0, boosted: 0, pcpus }
         };
         let pools = pools(&[on(0, &[0]), on(1, &[1]), on(2, &[2, 3]), on(3, &[0, 1])]);
         let mut sizes: Vec<usize> = pools.iter().map(VecDeque::len).collect();
@@ -322,15 +322,15 @@ mod tests {
         pcpus.insert(0);
         let claim = |(vm, weight): (u32, &u32)| {
             let vm = VmId(vm);
-            Claim { vm, weight: *weight, threads: 2, ran: 0, unmet: 0, boosted: 0, pcpus }
+            Account { vm, weight: *weight, threads: 2, ran: 0, unmet: 0, boosted: 0, pcpus }
         };
-        let mut claims: Vec<Claim> = (0..).zip(weights).map(claim).collect();
+        let mut claims: Vec<Account> = (0..).zip(weights).map(claim).collect();
         let mut now = Time(0);
         ledger.open(now, claims.iter().copied(), &config);
         let window = nanos(config.period);
         let rest = window - boosted.iter().sum::<u64>();
         for _ in 0..1200 {
-            let effective = |claim: &Claim| u64::from(claim.weight) * u64::from(ledger.permille(claim.vm));
+            let effective = |claim: &Account| u64::from(claim.weight) * u64::from(ledger.permille(claim.vm));
             let all: u64 = claims.iter().map(effective).sum();
             let ran: Vec<u64> = claims.iter().map(|claim| rest * effective(claim) / all).collect();
             for (i, claim) in claims.iter_mut().enumerate() {
@@ -344,7 +344,7 @@ mod tests {
         }
         let total: u64 = claims.iter().map(|claim| claim.ran).sum();
         let weights: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
-        let share = |claim: &Claim| {
+        let share = |claim: &Account| {
             nanos_f64(claim.ran) / nanos_f64(total) * nanos_f64(weights) / f64::from(claim.weight)
         };
         claims.iter().map(share).collect()
@@ -386,7 +386,7 @@ mod tests {
         pcpus.insert(0);
         let claim = |vm, ran, boosted| {
             let unmet = if vm == 0 { 0 } else { 50 * MS };
-            Claim { vm: VmId(vm), weight: 1, threads: 1, ran, unmet, boosted, pcpus }
+            Account { vm: VmId(vm), weight: 1, threads: 1, ran, unmet, boosted, pcpus }
         };
         ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
         ledger.settle(Time(50 * MS), &[claim(0, 35 * MS, 35 * MS), claim(1, 15 * MS, 0)], &config);
@@ -405,7 +405,7 @@ mod tests {
         pcpus.insert(0);
         let claim = |vm, ran, boosted| {
             let vm = VmId(vm);
-            Claim { vm, weight: 1, threads: 1, ran, unmet: 50_000_000, boosted, pcpus }
+            Account { vm, weight: 1, threads: 1, ran, unmet: 50_000_000, boosted, pcpus }
         };
         ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
         let changes = ledger.settle(

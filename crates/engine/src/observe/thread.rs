@@ -85,6 +85,11 @@ impl ThreadTimes {
         self.slept = self.state == State::Sleeping;
     }
 
+    /// Whether it runs or wants to.
+    pub(crate) fn is_awake(&self) -> bool {
+        matches!(self.state, State::Running | State::Runnable)
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.state == State::Running
     }

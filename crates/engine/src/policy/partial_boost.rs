@@ -1,255 +1,435 @@
-//! When a boost begins, how long it goes on and when it ends (TAVS §3.2).
+//! Task-aware boosting: a vCPU runs ahead of the others while an I/O-bound task handles its event (TAVS §3.2).
+//!
+//! A boost belongs to an event and lasts until that is *answered*. That another task runs is no answer: a guest may finish its tick before
+//! it lets the woken task run, and one that is only seen now and then may have been seen too early. Which vCPUs are boosted is a matter
+//! of where the event is handled: on the one that takes the device's interrupt, on those that this hands it on to, and where an I/O-bound
+//! task ran last.
 
-use super::Engine;
-use crate::action::{ActionKind, Boost, BoostTarget};
-use crate::config::Config;
-use crate::event::{Time, VmId};
+use super::budget::{Allowance, Budget};
+use super::claim::value;
+use super::{Ask, Claim, Fact, Owner, Policy, Target, View};
+use crate::action::{Boost, BoostTarget};
+use crate::capabilities::Standing;
+use crate::config::Tavs;
+use crate::event::{Thread, Time};
 use crate::explain::{Cause, Reason};
+use crate::infer::{Device, GuestVcpu, bit};
 use crate::nanos;
-use crate::vcpu::Boosted;
-use crate::vm::Vm;
+use crate::state::{StateError, check};
+use arrayvec::ArrayVec;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
-impl Engine {
-    /// Decides about an event that is pending for a VM (TAVS §3.2).
-    pub(super) fn consider_boost(&mut self, vm: VmId, cause: Cause, correlated: bool) {
-        let now = self.now;
-        let Some(state) = self.vms.get_mut(&vm) else { return };
-        let verdict = Self::weigh(state, &self.config, self.ledger.debt(vm) > 0, correlated, now);
-        let reason = verdict.err().unwrap_or(Reason::Boosted);
-        state.history.decided(now, cause, reason);
-        if let Ok(index) = verdict {
-            self.begin_boost(vm, index);
+/// Longest boost that can be configured.
+const MAX_BOOST: Duration = Duration::from_secs(1);
+/// vCPUs boosted for one event.
+const MAX_TARGETS: usize = 8;
+/// An emulator thread that has the answer in its hands when the boost of the vCPU ends keeps its own for so long at most.
+const EMULATOR_GRACE: u64 = 2_000_000;
+/// With what it waits for a CPU, a boost lasts so many times `max_boost` at most.
+const STRETCH: u64 = 4;
+/// An event that nobody answered is forgotten after this.
+const UNANSWERED: u64 = 1_000_000_000;
+
+/// A boost that is going on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Serving {
+    since: Time,
+    /// When it ends by itself.
+    until: Time,
+    /// Boosted run time of the vCPU before it,
+    ran_at_begin: u64,
+    /// and before what is waited for.
+    ran_before: u64,
+    /// Whether an I/O-bound task has run in it.
+    hit: bool,
+    /// Whether it waits for an I/O-bound task to run, or to answer; if not, such a task runs.
+    waits: bool,
+}
+
+/// Counts since the VM was added.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    pub(crate) boosts: u64,
+    pub(crate) hits: u64,
+    pub(crate) expired: u64,
+}
+
+/// What the policy knows of a vCPU.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct BoostedVcpu {
+    budget: Budget,
+    serving: Option<Serving>,
+    /// Nanoseconds that it ran boosted.
+    pub(crate) ran: u64,
+    pub(crate) counts: Counts,
+}
+
+impl BoostedVcpu {
+    /// Boosted CPU time over all CPU time in the last periods.
+    pub(crate) fn pb_used(&self) -> f64 {
+        self.budget.used()
+    }
+}
+
+/// The policy's state for a VM.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PartialBoost {
+    pub(crate) vcpus: Vec<BoostedVcpu>,
+    allowance: Allowance,
+    /// Nanoseconds that emulator threads ran boosted.
+    emulator_ran: u64,
+    /// When a boost ended before its event was answered.
+    unanswered: Option<Time>,
+    /// What came of the boosts that ended since this was asked last: whether an I/O-bound task ran.
+    #[serde(skip)]
+    pub(crate) ended: ArrayVec<bool, 16>,
+}
+
+impl PartialBoost {
+    pub(crate) fn new(vcpus: usize) -> PartialBoost {
+        PartialBoost { vcpus: vec![BoostedVcpu::default(); vcpus], ..PartialBoost::default() }
+    }
+
+    /// Checks a state that was loaded.
+    pub(crate) fn check(&self, now: Time, vcpus: usize) -> Result<(), StateError> {
+        check(self.vcpus.len() == vcpus, "boosts of vCPUs that are not there")?;
+        for vcpu in &self.vcpus {
+            if let Some(serving) = &vcpu.serving {
+                let most = nanos(MAX_BOOST) * STRETCH;
+                let bounded = serving.since <= now && serving.until <= serving.since.plus(most);
+                check(bounded, "a boost longer than any")?;
+            }
+            check(vcpu.counts.hits <= vcpu.counts.boosts, "more hits than boosts")?;
+        }
+        self.allowance.check()
+    }
+
+    /// A vCPU came, or went, and starts afresh.
+    pub(crate) fn resize(&mut self, vcpus: usize, afresh: u16) {
+        self.vcpus.resize_with(vcpus, BoostedVcpu::default);
+        if let Some(vcpu) = self.vcpus.get_mut(usize::from(afresh)) {
+            *vcpu = BoostedVcpu::default();
         }
     }
 
+    /// A thread of the VM ran for so long; whether boosted.
+    pub(crate) fn ran(&mut self, thread: Thread, ran: u64, boosted: bool, now: Time, config: &Tavs) {
+        match thread {
+            Thread::Vcpu(index) => {
+                let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
+                vcpu.budget.charge(now, nanos(config.pb_period), ran, boosted);
+                if boosted {
+                    vcpu.ran = vcpu.ran.saturating_add(ran);
+                }
+            }
+            Thread::Emulator(_) if boosted => self.emulator_ran = self.emulator_ran.saturating_add(ran),
+            Thread::Emulator(_) => {}
+        }
+    }
+
+    /// Nanoseconds that its threads ran boosted.
+    pub(crate) fn boosted_ran(&self) -> u64 {
+        self.vcpus.iter().fold(self.emulator_ran, |sum, vcpu| sum.saturating_add(vcpu.ran))
+    }
+
+    /// Whether a fact may change anything. Most that happens does not: nobody is boosted.
+    pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
+        matches!(fact, Fact::Event { .. } | Fact::Over | Fact::EmulatorSlept)
+            || self.unanswered.is_some()
+            || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some())
+    }
+
+    /// Bytes held beyond its own size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.vcpus.capacity() * size_of::<BoostedVcpu>()
+    }
+
+    fn serving(&mut self, index: u16) -> Option<&mut Serving> {
+        self.vcpus.get_mut(usize::from(index))?.serving.as_mut()
+    }
+
+    fn is_boosted(&self, index: u16) -> bool {
+        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.serving.is_some())
+    }
+
+    /// The vCPUs to boost for an event: the one where an I/O-bound task ran last, which gets it first, and those that take the device's
+    /// interrupts; if those are not known, any that halts may.
+    fn candidates(view: &View<'_>, device: Device) -> ArrayVec<u16, MAX_TARGETS> {
+        let Some(last) = view.guest.last_io_bound() else { return ArrayVec::new() };
+        let takers = view.guest.takers(device);
+        let vcpus = (0u16..).zip(&view.guest.vcpus);
+        let takes = |(index, vcpu): &(u16, &GuestVcpu)| {
+            *index != last && takers.map_or(vcpu.seen.is_halted(), |takers| takers & bit(*index) != 0)
+        };
+        std::iter::once(last).chain(vcpus.filter(takes).map(|(index, _)| index)).take(MAX_TARGETS).collect()
+    }
+
+    /// Decides about an event (TAVS §3.2). Returns the vCPUs to boost.
     fn weigh(
-        state: &mut Vm,
-        config: &Config,
-        in_debt: bool,
+        &mut self,
+        view: &View<'_>,
+        candidates: &[u16],
         correlated: bool,
-        now: Time,
-    ) -> Result<u16, Reason> {
-        let pb_ratio = state.policy.pb_ratio.unwrap_or(config.tavs.pb_ratio);
-        if pb_ratio <= 0.0 || state.policy.off {
+    ) -> Result<ArrayVec<u16, MAX_TARGETS>, Reason> {
+        let tavs = &view.config.tavs;
+        let pb_ratio = view.own.pb_ratio.unwrap_or(tavs.pb_ratio);
+        if pb_ratio <= 0.0 || view.own.off {
             return Err(Reason::Off);
         }
-        if state.paused {
+        if view.paused {
             return Err(Reason::Paused);
         }
-        let index = state.boost_candidate().ok_or(Reason::NoIoBoundTask)?;
+        if candidates.is_empty() {
+            return Err(Reason::NoIoBoundTask);
+        }
         if !correlated {
             return Err(Reason::NotCorrelated);
         }
-        if state.is_boosted() {
+        if candidates.iter().all(|index| self.is_boosted(*index)) {
             return Err(Reason::AlreadyBoosted);
         }
-        state.account(now, &config.tavs);
-        if !state.within_limit(now, &config.tavs) {
+        let used = self.boosted_ran();
+        if !self.allowance.allows(view.now, view.world.boost_limit(tavs.boost_limit), used) {
             return Err(Reason::LimitReached);
         }
-        let vcpu = state.vcpu(index).ok_or(Reason::NoIoBoundTask)?;
-        let allowed = vcpu.may_boost(now, in_debt, pb_ratio, &config.tavs);
-        if allowed { Ok(index) } else { Err(Reason::BudgetSpent) }
-    }
-
-    fn begin_boost(&mut self, vm: VmId, index: u16) {
-        if self.ledger.next().is_none() {
-            self.open_ledger();
-        }
-        let Some(state) = self.vms.get_mut(&vm) else { return };
-        let patience = state.answers.patience(&self.config.tavs);
-        let first = !state.is_boosted();
-        let Some(vcpu) = state.vcpu(index) else { return };
-        let hit = vcpu.runs_io_bound(&self.config.tavs) && !vcpu.falling_asleep;
-        let since = self.now;
-        let length = if hit { nanos(self.config.tavs.max_boost) } else { patience };
-        let until = since.plus(length);
-        vcpu.boosted = Some(Boosted {
-            since,
-            until,
-            ran_before: vcpu.boosted_ran,
-            hit,
-            answered: hit,
-            served: hit,
-            rang: false,
-        });
-        vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
-        self.boosts.insert((until, vm, index));
-        // They deliver what the vCPU waits for: they must never be behind it.
-        if first {
-            self.act(ActionKind::Boost { vm, target: BoostTarget::Emulators, level: Boost::Io });
-        }
-        self.act(ActionKind::Boost { vm, target: BoostTarget::Vcpu(index), level: Boost::Io });
-        self.act(ActionKind::Watch { vm, vcpu: index, on: true });
-    }
-
-    /// An event was delivered: what boosts wait for begins anew.
-    pub(super) fn await_answer(&mut self, vm: VmId) {
-        let Some(state) = self.vms.get_mut(&vm) else { return };
-        if !state.take_delivered() {
-            return;
-        }
-        for index in (0..).take(state.vcpus.len()) {
-            let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
-            let served = vcpu.runs_io_bound(&self.config.tavs) && !vcpu.falling_asleep;
-            let Some(boosted) = vcpu.boosted.as_mut() else { continue };
-            (boosted.served, boosted.rang) = (served, false);
-            self.wait(vm, index, served);
+        let targets: ArrayVec<u16, MAX_TARGETS> =
+            candidates.iter().copied().filter(|index| self.may_boost(*index, view, pb_ratio)).collect();
+        match view.standing {
+            _ if targets.is_empty() => Err(Reason::BudgetSpent),
+            Standing::Reserved => Err(Reason::Reserved),
+            Standing::Observed => Err(Reason::Observed),
+            Standing::Acting if !view.world.acts => Err(Reason::Observed),
+            Standing::Acting => Ok(targets),
         }
     }
 
-    /// A boost goes on: to the longest it may last if it is `answered`, else until the vCPU has run for the VM's patience from now on.
-    fn wait(&mut self, vm: VmId, index: u16, answered: bool) {
-        let Some(state) = self.vms.get_mut(&vm) else { return };
-        state.account(self.now, &self.config.tavs);
-        let patience = state.answers.patience(&self.config.tavs);
-        let Some(vcpu) = state.vcpu(index) else { return };
-        let ran_before = vcpu.boosted_ran;
-        let Some(boosted) = vcpu.boosted.as_mut() else { return };
-        (boosted.answered, boosted.ran_before) = (answered, ran_before);
-        let most = boosted.since.plus(nanos(self.config.tavs.max_boost));
-        let until = if answered { most } else { most.min(self.now.plus(patience)) };
-        self.move_end(vm, index, until);
-    }
-
-    /// The guest has rung a doorbell: what was delivered before is answered.
-    pub(super) fn doorbell(&mut self, vm: VmId, index: u16) {
-        let Some(state) = self.vms.get_mut(&vm).filter(|state| !state.awaits_delivery()) else { return };
-        let Some(vcpu) = state.vcpu(index) else { return };
-        let runs_io_bound = vcpu.runs_io_bound(&self.config.tavs);
-        let Some(boosted) = vcpu.boosted.as_mut().filter(|boosted| boosted.served) else { return };
-        boosted.rang = true;
-        if !runs_io_bound {
-            state.answers.handled(true);
-            self.end_boost(vm, index);
-        }
-    }
-
-    /// A task was dispatched on a vCPU: a boost is for I/O-bound ones only, but lasts until its event is answered. That another task
-    /// runs is no answer: a guest may finish its tick before it lets the woken task run, and one that is only seen now and then may have
-    /// been seen too early.
-    pub(super) fn task_runs(&mut self, vm: VmId, index: u16, io_bound: bool) {
-        let Some(state) = self.vms.get_mut(&vm) else { return };
-        let awaits_delivery = state.awaits_delivery();
-        let Some(vcpu) = state.vcpu(index) else { return };
-        let delay = vcpu.take_delay();
-        let sampled = vcpu.is_sampled();
-        let falling_asleep = vcpu.falling_asleep;
-        if let Some(ran) = delay {
-            state.answers.dispatched(ran);
-        }
-        let expects_doorbell = state.answers.expects_doorbell(sampled);
-        let Some(boosted) = state.vcpu(index).and_then(|vcpu| vcpu.boosted.as_mut()) else {
-            if !io_bound && let Some(vcpu) = state.vcpu(index) {
-                vcpu.falling_asleep = false;
-            }
-            return;
+    /// Whether a boost is within the vCPU's budget. A vCPU that is idle takes nothing from its own VM's background
+    /// work by waking, so within its VM's share it needs no budget, as the credit scheduler boosts each vCPU that wakes with
+    /// credit left (TAVS §2.2).
+    fn may_boost(&mut self, index: u16, view: &View<'_>, pb_ratio: f64) -> bool {
+        let place = usize::from(index);
+        let (Some(vcpu), Some(seen)) = (self.vcpus.get_mut(place), view.guest.vcpus.get(place)) else {
+            return false;
         };
-        if io_bound {
-            boosted.hit = true;
-            boosted.served = true;
-            if !boosted.answered {
-                self.wait(vm, index, true);
-            }
-        } else if falling_asleep {
-            self.await_preemption(vm, index);
-        } else if !awaits_delivery && boosted.served {
-            if boosted.rang || !expects_doorbell {
-                let rang = boosted.rang;
-                state.answers.handled(rang);
-                self.end_boost(vm, index);
-            } else if boosted.answered {
-                self.wait(vm, index, false);
-            }
-        }
+        let idle = seen.seen.is_halted() && !view.in_debt;
+        idle || vcpu.budget.allows(view.now, nanos(view.config.tavs.pb_period), pb_ratio)
     }
 
-    /// The I/O-bound task went to sleep just when its read ended: it preempts the task that runs now soon, or not at all.
-    fn await_preemption(&mut self, vm: VmId, index: u16) {
-        let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
-        vcpu.falling_asleep = false;
-        if let Some(boosted) = vcpu.boosted.as_mut() {
-            boosted.served = false;
-        }
-        self.wait(vm, index, false);
-    }
-
-    pub(super) fn end_boost(&mut self, vm: VmId, index: u16) {
-        let now = self.now;
-        let Some(state) = self.vms.get_mut(&vm) else { return };
-        if state.vcpu(index).is_none_or(|vcpu| vcpu.boosted.is_none()) {
+    /// Boosts a vCPU, if it is not boosted.
+    fn begin(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let known = view.guest.vcpus.get(usize::from(index));
+        let (Some(vcpu), Some(known)) = (self.vcpus.get_mut(usize::from(index)), known) else { return };
+        if vcpu.serving.is_some() {
             return;
         }
-        // The emulator's time up to now was boosted too.
-        state.account(now, &self.config.tavs);
-        let Some(vcpu) = state.vcpu(index) else { return };
-        let Some(boosted) = vcpu.boosted.take() else { return };
-        vcpu.falling_asleep = false;
-        vcpu.counts.hits = vcpu.counts.hits.saturating_add(u64::from(boosted.hit));
-        state.history.boost_ended(now, boosted.hit);
-        let last = !state.is_boosted();
-        self.boosts.remove(&(boosted.until, vm, index));
-        self.act(ActionKind::Watch { vm, vcpu: index, on: false });
-        self.act(ActionKind::Boost { vm, target: BoostTarget::Vcpu(index), level: Boost::None });
-        if last {
-            self.act(ActionKind::Boost { vm, target: BoostTarget::Emulators, level: Boost::None });
+        let tavs = &view.config.tavs;
+        let hit = view.guest.runs_io_bound(index) && !known.falling_asleep;
+        let length = if hit { nanos(tavs.max_boost) } else { view.guest.answers.patience(tavs) };
+        let until = view.now.plus(length);
+        let (since, ran_before) = (view.now, vcpu.ran);
+        vcpu.serving = Some(Serving { since, until, ran_at_begin: vcpu.ran, ran_before, hit, waits: !hit });
+        vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
+        // They deliver what the vCPU waits for: they must never be behind it.
+        asks.push(boost(BoostTarget::Emulators, longest(since, tavs).plus(EMULATOR_GRACE)));
+        asks.push(boost(BoostTarget::Vcpu(index), until));
+        asks.push(watch(index, until));
+    }
+
+    /// The guest was told of events: what boosts wait for begins anew.
+    fn await_answer(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        for (index, known) in (0u16..).zip(&view.guest.vcpus) {
+            self.wait(index, !known.served, view, asks);
         }
     }
 
-    pub(super) fn end_boosts(&mut self, vm: VmId) -> Option<()> {
-        for index in (0..).take(self.vms.get(&vm)?.vcpus.len()) {
-            self.end_boost(vm, index);
-        }
-        Some(())
+    /// A boost goes on: until the vCPU has run for the VM's patience from now on if it `waits`, else to the longest it may last.
+    fn wait(&mut self, index: u16, waits: bool, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
+        let ran = vcpu.ran;
+        let Some(serving) = vcpu.serving.as_mut() else { return };
+        (serving.waits, serving.ran_before) = (waits, ran);
+        serving.until = serving.end(ran, view);
+        asks.push(boost(BoostTarget::Vcpu(index), serving.until));
+        asks.push(watch(index, serving.until));
     }
 
-    pub(super) fn expire_boosts(&mut self) {
-        while let Some((until, vm, index)) =
-            self.boosts.first().copied().filter(|(until, _, _)| *until <= self.now)
-        {
-            if let Some(later) = self.extension(vm, index) {
-                self.move_end(vm, index, later);
-                continue;
+    fn dispatched(
+        &mut self,
+        index: u16,
+        io_bound: bool,
+        fell_asleep: bool,
+        view: &View<'_>,
+        asks: &mut Vec<Ask>,
+    ) {
+        let Some(serving) = self.serving(index) else { return };
+        let waits = serving.waits;
+        if io_bound {
+            serving.hit = true;
+            if waits {
+                self.wait(index, false, view, asks);
             }
-            if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) {
-                vcpu.counts.expired = vcpu.counts.expired.saturating_add(1);
+        } else if fell_asleep {
+            // It went to sleep just when its read ended: it preempts the task that runs now soon, or not at all.
+            self.wait(index, true, view, asks);
+        } else if view.guest.is_answered(index) {
+            self.end(index, view, asks);
+        } else if !waits && !view.guest.awaits_delivery() {
+            self.wait(index, true, view, asks);
+        }
+    }
+
+    fn end(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
+        let Some(serving) = vcpu.serving.take() else { return };
+        vcpu.counts.hits = vcpu.counts.hits.saturating_add(u64::from(serving.hit));
+        let _ = self.ended.try_push(serving.hit);
+        asks.push(Ask::End(Owner::PartialBoost, Target::Watch(index)));
+        asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Vcpu(index))));
+        if self.vcpus.iter().all(|vcpu| vcpu.serving.is_none()) {
+            self.end_emulators(view, asks);
+        }
+    }
+
+    /// No vCPU is boosted any more. An emulator thread that is awake may have the answer in its hands.
+    fn end_emulators(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        if view.guest.emulator_is_awake() {
+            asks.push(boost(BoostTarget::Emulators, view.now.plus(EMULATOR_GRACE)));
+        } else {
+            asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+        }
+    }
+
+    fn over(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        for index in (0..).take(self.vcpus.len()) {
+            self.end(index, view, asks);
+        }
+        self.unanswered = None;
+        self.unwatch(asks);
+        asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+    }
+
+    /// Until when a boost whose time is over goes on: it may have waited for a CPU, and what counts is what it ran.
+    fn extension(&mut self, index: u16, view: &View<'_>) -> Option<Time> {
+        let vcpu = self.vcpus.get_mut(usize::from(index))?;
+        let ran = vcpu.ran;
+        let serving = vcpu.serving.as_mut()?;
+        serving.until = serving.end(ran, view);
+        (serving.until > view.now).then_some(serving.until)
+    }
+
+    /// The time of a boost is over, and its event is not answered: whose it is may be seen yet.
+    fn give_up(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let waits = self.serving(index).is_some_and(|serving| serving.waits);
+        self.end(index, view, asks);
+        if waits {
+            self.unanswered = Some(view.now);
+            asks.push(watch(index, view.now.plus(UNANSWERED)));
+        }
+    }
+
+    /// An I/O-bound task is seen whose event may be the one that was not answered: it is boosted once more.
+    fn take_up(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)> {
+        let since = self.unanswered.take()?;
+        self.unwatch(asks);
+        if view.now.since(since) > UNANSWERED {
+            return None;
+        }
+        let verdict = self.weigh(view, &[index], true);
+        if verdict.is_ok() {
+            self.begin(index, view, asks);
+        }
+        Some((Cause::Unanswered, verdict.err().unwrap_or(Reason::Boosted)))
+    }
+
+    /// Nobody is waited for any more on vCPUs that are not boosted.
+    fn unwatch(&self, asks: &mut Vec<Ask>) {
+        let idle = (0u16..).zip(&self.vcpus).filter(|(_, vcpu)| vcpu.serving.is_none());
+        asks.extend(idle.map(|(index, _)| Ask::End(Owner::PartialBoost, Target::Watch(index))));
+    }
+}
+
+impl Serving {
+    /// When it ends by itself, if the vCPU, which ran boosted for `ran` in all, goes on running.
+    fn end(&self, ran: u64, view: &View<'_>) -> Time {
+        let tavs = &view.config.tavs;
+        let left = nanos(tavs.max_boost).saturating_sub(ran.saturating_sub(self.ran_at_begin));
+        let patience = view.guest.answers.patience(tavs).saturating_sub(ran.saturating_sub(self.ran_before));
+        let left = if self.waits { left.min(patience) } else { left };
+        view.now.plus(left).min(longest(self.since, tavs))
+    }
+}
+
+/// When a boost that began then is over in any case.
+fn longest(since: Time, config: &Tavs) -> Time {
+    since.plus(nanos(config.max_boost).saturating_mul(STRETCH))
+}
+
+impl Policy for PartialBoost {
+    fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)> {
+        match fact {
+            Fact::Event { cause, device, correlated } => {
+                let candidates = Self::candidates(view, device);
+                let verdict = self.weigh(view, &candidates, correlated);
+                let reason = verdict.as_ref().err().copied().unwrap_or(Reason::Boosted);
+                verdict.into_iter().flatten().for_each(|index| self.begin(index, view, asks));
+                return Some((cause, reason));
             }
-            self.unanswered(vm, index);
-            self.end_boost(vm, index);
-            self.boosts.remove(&(until, vm, index));
+            Fact::Delivered => self.await_answer(view, asks),
+            Fact::Dispatched { vcpu, dispatch } => {
+                if dispatch.io_bound && self.unanswered.is_some() && !self.is_boosted(vcpu) {
+                    return self.take_up(vcpu, view, asks);
+                }
+                self.dispatched(vcpu, dispatch.io_bound, dispatch.fell_asleep, view, asks);
+            }
+            // One that halts before it is told of the event is woken for it.
+            Fact::Halted { vcpu } => {
+                let hit = self.serving(vcpu).is_some_and(|serving| serving.hit);
+                if hit || !view.guest.awaits_delivery() {
+                    self.end(vcpu, view, asks);
+                }
+                let idle = view.guest.vcpus.iter().all(|vcpu| vcpu.seen.is_halted());
+                if idle && self.unanswered.take().is_some() {
+                    self.unwatch(asks);
+                }
+            }
+            Fact::Answered { vcpu } => {
+                if !view.guest.runs_io_bound(vcpu) {
+                    self.end(vcpu, view, asks);
+                }
+            }
+            Fact::HandedOn { .. } => {}
+            Fact::EmulatorSlept => {
+                let idle = self.vcpus.iter().all(|vcpu| vcpu.serving.is_none());
+                if idle && !view.guest.emulator_is_awake() {
+                    asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+                }
+            }
+            Fact::Over => self.over(view, asks),
+            Fact::VcpuOver { vcpu } => self.end(vcpu, view, asks),
         }
+        None
     }
 
-    /// The time of a boost is over: no doorbell followed if one was awaited.
-    fn unanswered(&mut self, vm: VmId, index: u16) {
-        let Some(state) = self.vms.get_mut(&vm) else { return };
-        let boosted = state.vcpu(index).and_then(|vcpu| vcpu.boosted.as_ref());
-        if boosted.is_some_and(|boosted| boosted.served && !boosted.answered) {
-            state.answers.handled(false);
+    fn on_expiry(&mut self, target: Target, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
+        let Target::Boost(BoostTarget::Vcpu(index)) = target else { return None };
+        if let Some(until) = self.extension(index, view) {
+            asks.push(watch(index, until));
+            return Some(until);
         }
+        if let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) {
+            vcpu.counts.expired = vcpu.counts.expired.saturating_add(1);
+        }
+        self.give_up(index, view, asks);
+        None
     }
+}
 
-    /// Until when a boost whose time is over goes on: one in which no I/O-bound task has run may be waiting for a CPU, and what
-    /// counts is what it ran.
-    fn extension(&mut self, vm: VmId, index: u16) -> Option<Time> {
-        let (now, config) = (self.now, &self.config.tavs);
-        let state = self.vms.get_mut(&vm)?;
-        state.account(now, config);
-        let patience = state.answers.patience(config);
-        let vcpu = state.vcpu(index)?;
-        let boosted = vcpu.boosted.as_ref()?;
-        let ran = vcpu.boosted_ran.saturating_sub(boosted.ran_before);
-        let left = patience.checked_sub(ran).filter(|left| *left > 0 && !boosted.answered)?;
-        let until = now.plus(left).min(boosted.since.plus(nanos(config.max_boost)));
-        (until > now).then_some(until)
-    }
+fn boost(target: BoostTarget, until: Time) -> Ask {
+    let (owner, target) = (Owner::PartialBoost, Target::Boost(target));
+    Ask::Claim(Claim { owner, target, value: value(Boost::Io), until })
+}
 
-    /// Changes when a boost ends by itself.
-    fn move_end(&mut self, vm: VmId, index: u16, until: Time) {
-        let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpu(index)) else { return };
-        let Some(boosted) = vcpu.boosted.as_mut() else { return };
-        self.boosts.remove(&(boosted.until, vm, index));
-        boosted.until = until;
-        self.boosts.insert((until, vm, index));
-    }
+fn watch(index: u16, until: Time) -> Ask {
+    Ask::Claim(Claim { owner: Owner::PartialBoost, target: Target::Watch(index), value: 1, until })
 }

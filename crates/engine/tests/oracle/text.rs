@@ -5,8 +5,8 @@
 //! hand, both ways: a kind that is renamed or gets a field keeps its old words for the fixtures that have them.
 
 use frontdesk_engine::{
-    Action, ActionKind, Boost, BoostTarget, Config, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
-    VmPolicy,
+    Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Event, EventKind, Protocol, Standing,
+    TaskId, Thread, Time, VmId, VmPolicy,
 };
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
@@ -92,6 +92,11 @@ pub fn event(event: &Event) -> String {
             format!("interrupt vm={vm} vcpu={vcpu} vector={vector}")
         }
         EventKind::IpiTaken { vm: VmId(vm), vcpu } => format!("ipi-taken vm={vm} vcpu={vcpu}"),
+        EventKind::World(world) => format!(
+            "world acts={} charges-boosts={} realtime={} slice={}",
+            world.acts, world.charges_boosts, world.realtime_permille, world.slice_ns
+        ),
+        EventKind::Standing { vm: VmId(vm), standing } => format!("standing vm={vm} as={standing:?}"),
     };
     format!("{} {told}", event.at.0)
 }
@@ -158,6 +163,21 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
             vector: fields.take("vector")?,
         },
         "ipi-taken" => EventKind::IpiTaken { vm: vm(fields)?, vcpu: fields.take("vcpu")? },
+        "world" => EventKind::World(Capabilities {
+            acts: fields.take("acts")?,
+            charges_boosts: fields.take("charges-boosts")?,
+            realtime_permille: fields.take("realtime")?,
+            slice_ns: fields.take("slice")?,
+        }),
+        "standing" => EventKind::Standing {
+            vm: vm(fields)?,
+            standing: match fields.take::<String>("as")?.as_str() {
+                "Acting" => Standing::Acting,
+                "Observed" => Standing::Observed,
+                "Reserved" => Standing::Reserved,
+                other => return Err(format!("no standing: {other}")),
+            },
+        },
         other => return Err(format!("`{other}` is no kind of event that is known")),
     })
 }

@@ -1,0 +1,12 @@
+//! Inference: what the facts say about a guest, one question a file.
+
+mod answers;
+mod guest;
+mod io_bound;
+mod ports;
+mod reads;
+mod routing;
+
+pub(crate) use guest::{Dispatch, Guest, GuestVcpu, bit, total};
+pub(crate) use ports::{Port, PortMap};
+pub(crate) use routing::Device;
