@@ -6,7 +6,7 @@ pub(crate) use vm::Vm;
 
 use crate::action::{Action, ActionKind};
 use crate::capabilities::{Capabilities, Standing};
-use crate::config::{Config, ConfigError, VmPolicy};
+use crate::config::{self, Config, ConfigError, VmPolicy};
 use crate::event::{Event, EventKind, TaskId, Thread, Time, VmId};
 use crate::explain::{Cause, Decision, Recent, VmExplain};
 use crate::infer::Device;
@@ -15,9 +15,15 @@ use crate::policy::{Ask, Claim, Fact, Owner, Target};
 use crate::state::Saved;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// More VMs than any host runs: a bound on memory if a source goes wrong.
 pub(crate) const MAX_VMS: usize = 4096;
+
+/// Rounds of the world's scheduler, each a slice for every VM, in a settlement of the ledger at least.
+const ROUNDS: u64 = 4;
+/// Longest time between settlements.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Counts of what went wrong outside the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -330,6 +336,16 @@ impl Engine {
                 self.vms.get_mut(&vm)?.unplug(vcpu);
             }
             EventKind::Weight { vm, weight } => self.vms.get_mut(&vm)?.weight = weight.max(1),
+            EventKind::VcpuWeight { vm, vcpu, permille } => {
+                let seen = &mut self.vms.get_mut(&vm)?.guest.vcpu(vcpu)?.seen;
+                seen.weight = Some(permille).filter(|permille| *permille != 1000);
+                if self.vms.get(&vm)?.is_uneven()
+                    && !self.world.charges_boosts
+                    && self.ledger.next().is_none()
+                {
+                    self.open_ledger();
+                }
+            }
             EventKind::World(world) => self.enter_world(world),
             EventKind::Standing { vm, standing } => self.set_standing(vm, standing)?,
         }
@@ -485,15 +501,32 @@ impl Engine {
             state.restart_window();
         }
         let accounts = self.accounts();
-        self.ledger.open(self.now, accounts.into_iter(), &self.config.ledger);
+        let config = self.ledger_config();
+        self.ledger.open(self.now, accounts.into_iter(), &config);
     }
 
     fn settle(&mut self) {
         let accounts = self.accounts();
-        for (vm, permille) in self.ledger.settle(self.now, &accounts, &self.config.ledger) {
-            self.act(ActionKind::Share { vm, permille: permille.into() });
+        let config = self.ledger_config();
+        for (vm, permille) in self.ledger.settle(self.now, &accounts, &config) {
+            self.act(ActionKind::Share { vm, permille });
         }
         self.vms.values_mut().for_each(Vm::restart_window);
+    }
+
+    /// The ledger's parameters, its times long enough for the world: in a window each VM must have had some turns, or what it got by
+    /// chance is taken for an error.
+    fn ledger_config(&self) -> config::Ledger {
+        let mut config = self.config.ledger.clone();
+        let vms = u64::try_from(self.vms.len()).unwrap_or(u64::MAX);
+        let rounds = self.world.slice_ns.saturating_mul(vms).saturating_mul(ROUNDS);
+        let least = Duration::from_nanos(rounds).min(LONGEST);
+        if config.period < least {
+            let horizons = config.horizon.as_secs_f64() / config.period.as_secs_f64();
+            config.period = least;
+            config.horizon = least.mul_f64(horizons).min(LONGEST * 6);
+        }
+        config
     }
 
     fn act(&mut self, kind: ActionKind) {

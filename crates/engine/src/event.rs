@@ -235,6 +235,15 @@ pub enum EventKind {
         /// Index of the vCPU.
         vcpu: u16,
     },
+    /// Somebody gave a vCPU's thread another weight inside its VM, as a nice value does.
+    VcpuWeight {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
+        /// Its weight in permille of an ordinary thread's; 1000 until said.
+        permille: u32,
+    },
     /// What the world can do from now on. Until it says so, the default.
     World(Capabilities),
     /// How a VM stands from now on. One that is added anew stands as [acting](Standing::Acting).

@@ -99,6 +99,12 @@ impl TcgSource {
         }
     }
 
+    /// How many vCPUs the guest can have.
+    #[must_use]
+    pub fn vcpus(&self) -> u16 {
+        self.ring.vcpus()
+    }
+
     /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what happened just before
     /// does not wake.
     pub fn arm(&self, vcpu: u16, interest: Interest) {

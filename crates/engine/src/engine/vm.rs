@@ -154,6 +154,13 @@ impl Vm {
         (partial_boost, view)
     }
 
+    /// Whether its vCPUs have unequal weights.
+    pub(crate) fn is_uneven(&self) -> bool {
+        let mut weights = self.guest.vcpus.iter().map(|vcpu| vcpu.seen.weight);
+        let first = weights.next().flatten();
+        weights.any(|weight| weight != first)
+    }
+
     /// What the VM got and wanted so far.
     pub(crate) fn so_far(&self, vm: VmId) -> Account {
         Account {
@@ -163,6 +170,8 @@ impl Vm {
             ran: total(self.guest.threads().map(|thread| thread.ran)),
             unmet: total(self.guest.threads().map(ThreadTimes::unmet)),
             boosted: self.partial_boost.boosted_ran(),
+            uneven: self.is_uneven(),
+            waits: self.partial_boost.is_waiting(),
             pcpus: self.pcpus,
         }
     }
@@ -213,7 +222,7 @@ impl Vm {
                 .collect(),
             patience_ns: self.guest.answers.patience(&config.tavs),
             debt_ns: ledger.debt(vm),
-            share_permille: ledger.permille(vm).into(),
+            share_permille: ledger.permille(vm),
             pb_ratio: if self.own.off { 0.0 } else { self.own.pb_ratio.unwrap_or(config.tavs.pb_ratio) },
             paused: self.paused,
             standing: self.standing,

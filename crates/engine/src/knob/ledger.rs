@@ -1,8 +1,9 @@
 //! The ledger: a boost changes when a VM gets the CPU, not how much.
 //!
 //! The kernel does not charge real-time run time to the fair class, so a VM that is boosted gets its fair share and
-//! the boosted time on top. The ledger compares what each VM got with what weighted fair sharing would have given it,
-//! and lowers the share of a boosted VM until the difference is gone. It counts the error itself, so it needs no
+//! the boosted time on top; and a VM whose vCPUs have unequal weights gets less than its share, for the kernel divides a group's weight
+//! among CPUs by what runs there. The ledger compares what each such VM got with what weighted fair sharing would have given it, and lowers
+//! or raises its share until the difference is gone. It counts the error itself, so it needs no
 //! model of the kernel's scheduler and what is left of the error does not grow with time.
 
 use crate::config::Ledger as Config;
@@ -52,6 +53,10 @@ pub(crate) struct Account {
     pub(crate) unmet: u64,
     /// Nanoseconds its threads ran boosted.
     pub(crate) boosted: u64,
+    /// Whether its vCPUs have unequal weights.
+    pub(crate) uneven: bool,
+    /// Whether an event waits for its answer in vain.
+    pub(crate) waits: bool,
     /// The physical CPUs its threads ran on or waited for since the last settlement.
     pub(crate) pcpus: PcpuSet,
 }
@@ -61,12 +66,14 @@ pub(crate) struct Account {
 struct Book {
     ran: u64,
     boosted: u64,
-    /// What the VM got beyond its fair share, in nanoseconds; `None` while it has not been boosted.
+    /// What the VM got beyond its fair share, in nanoseconds, negative if it got less; `None` while nothing was done to it that
+    /// changes that.
     debt: Option<i64>,
     /// Boosted time since the account was opened: no more than this is taken back.
     since_open: u64,
-    last_boost: Time,
-    permille: u16,
+    /// When it was boosted last, or its vCPUs were of unequal weight.
+    last_cause: Time,
+    permille: u32,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -77,17 +84,21 @@ pub(crate) struct Ledger {
     distrust: bool,
 }
 
-const FULL: u16 = 1000;
+const FULL: u32 = 1000;
+/// A VM's share is never raised above so many times its weight.
+const MOST: u32 = 16 * FULL;
+/// What the share of a VM with unequal vCPUs changes by in a settlement, at most: by a quarter.
+const GAIN: i128 = 4;
 /// Longest time between settlements that can be configured.
 const MAX_PERIOD: Duration = Duration::from_secs(10);
 /// A change of share smaller than this is not worth a system call.
-const STEP: u16 = 20;
+const STEP: u32 = 20;
 
 impl Ledger {
     /// Checks a ledger that was loaded.
     pub(crate) fn check(&self, now: Time, followed: impl Fn(VmId) -> bool) -> Result<(), StateError> {
         check(self.books.keys().all(|vm| followed(*vm)), "an account of no VM")?;
-        let shares = self.books.values().all(|account| (1..=FULL).contains(&account.permille));
+        let shares = self.books.values().all(|account| (1..=MOST).contains(&account.permille));
         check(shares, "a share that there is not")?;
         let soon = self.next.is_none_or(|next| next <= now.plus(nanos(MAX_PERIOD)));
         check(soon, "accounts that are never settled")
@@ -109,7 +120,7 @@ impl Ledger {
 
     fn restart(&mut self, claim: &Account) {
         let Account { vm, ran, boosted, .. } = *claim;
-        let new = Book { ran, boosted, debt: None, since_open: 0, last_boost: Time(0), permille: FULL };
+        let new = Book { ran, boosted, debt: None, since_open: 0, last_cause: Time(0), permille: FULL };
         let account = self.books.entry(vm).or_insert(new);
         (account.ran, account.boosted) = (ran, boosted);
     }
@@ -129,12 +140,12 @@ impl Ledger {
     }
 
     /// The fraction of its weight that the VM has now, in permille.
-    pub(crate) fn permille(&self, vm: VmId) -> u16 {
+    pub(crate) fn permille(&self, vm: VmId) -> u32 {
         self.books.get(&vm).map_or(FULL, |account| account.permille)
     }
 
     /// Settles all accounts; returns the VMs whose share changes, and to what.
-    pub(crate) fn settle(&mut self, now: Time, claims: &[Account], config: &Config) -> Vec<(VmId, u16)> {
+    pub(crate) fn settle(&mut self, now: Time, claims: &[Account], config: &Config) -> Vec<(VmId, u32)> {
         let window = now.since(self.settled);
         self.settled = now;
         let distrust = std::mem::take(&mut self.distrust) || window == 0;
@@ -149,7 +160,7 @@ impl Ledger {
             for ((place, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
                 let claim = &claims[*place];
                 let Some(account) = self.books.get_mut(&claim.vm) else { continue };
-                account.book(now, delta, fair, nanos(config.period), nanos(config.horizon));
+                account.book(now, delta, fair, config);
                 let permille = account.target(delta, fair.share, window, config);
                 if permille.abs_diff(account.permille) >= STEP || permille == FULL && account.permille != FULL
                 {
@@ -176,47 +187,64 @@ impl Ledger {
             ran,
             wanted: ran.saturating_add(claim.unmet).min(most).max(ran),
             boosted,
+            uneven: claim.uneven,
+            waits: claim.waits,
         }
     }
 }
 
 impl Book {
-    fn book(&mut self, now: Time, delta: &Delta, fair: Fair, period: u64, horizon: u64) {
-        if delta.boosted > 0 {
-            self.last_boost = now;
+    fn book(&mut self, now: Time, delta: &Delta, fair: Fair, config: &Config) {
+        if delta.boosted > 0 || delta.uneven {
+            self.last_cause = now;
             self.since_open = self.since_open.saturating_add(delta.boosted);
             self.debt.get_or_insert(0);
         }
         let Some(debt) = self.debt.as_mut() else { return };
         let error = signed(delta.ran).saturating_sub(signed(fair.share));
-        // Credit is bounded: a VM can't save it up to be favoured later.
-        *debt = debt.saturating_add(error).clamp(-signed(period / 2), signed(self.since_open));
+        // Both are bounded. A VM can't save credit up to be favoured later, and owes no more than boosts gave it, or its raised share.
+        let horizon = nanos(config.horizon);
+        let (credit, owed) = if delta.uneven {
+            (horizon, horizon.max(self.since_open))
+        } else {
+            (nanos(config.period) / 2, self.since_open)
+        };
+        *debt = debt.saturating_add(error).clamp(-signed(credit), signed(owed));
         // A VM that wants less than it may have repays with that: it would not get less, and so never repay, by a lower share.
         *debt -= (*debt).clamp(0, signed(fair.unwanted));
-        if *debt <= 0 && now.since(self.last_boost) > horizon.saturating_mul(4) {
+        if *debt <= 0 && now.since(self.last_cause) > horizon.saturating_mul(4) {
             self.debt = None;
             self.since_open = 0;
         }
     }
 
-    /// The share that lets the VM have its fair share in the next window and repays its debt within the horizon.
+    /// The share that lets the VM have its fair share in the next window and settles what it owes, or is owed, within the horizon.
     ///
     /// Of its fair share it gets a part as boosts, probably as much as in the last window, and owes a part; what is left must
     /// come from the fair class. All VMs together leave just what the fair class has, so weights in proportion to what each is
-    /// to get from it are right for all.
-    fn target(&self, delta: &Delta, fair: u64, window: u64, config: &Config) -> u16 {
+    /// to get from it are right for all. With unequal vCPUs the fair class gives less than in proportion, how much less depends on who
+    /// runs where: there the share goes on from what it was, by what the VM got for it.
+    fn target(&self, delta: &Delta, fair: u64, window: u64, config: &Config) -> u32 {
         let Some(debt) = self.debt else { return FULL };
         if delta.wanted <= fair && debt <= 0 {
             // It wants no more than its share: its boosts take nothing from others.
             return FULL;
         }
-        let repaid = i128::from(debt) * i128::from(window) / i128::from(nanos(config.horizon).max(1));
-        let left = i128::from(fair) - i128::from(delta.boosted) - repaid;
-        let permille = left * i128::from(FULL) / i128::from(fair.max(1));
+        let settled = i128::from(debt) * i128::from(window) / i128::from(nanos(config.horizon).max(1));
+        let left = i128::from(fair) - i128::from(delta.boosted) - settled;
+        let permille = if delta.uneven {
+            let got = i128::from(delta.ran.saturating_sub(delta.boosted)).max(1);
+            let before = i128::from(self.permille);
+            (before * left / got).clamp(before - before / GAIN, before + before / GAIN + 1)
+        } else {
+            left * i128::from(FULL) / i128::from(fair.max(1))
+        };
         // Between 0 and 1000.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let least = (config.min_share * f64::from(FULL)) as u16;
-        u16::try_from(permille.clamp(i128::from(least.max(1)), i128::from(FULL))).unwrap_or(FULL)
+        let least = ((config.min_share * f64::from(FULL)) as u32).max(1);
+        // Who waits for an answer repays later, as long as that is little.
+        let least = if delta.waits && debt <= signed(nanos(config.period)) { FULL } else { least };
+        u32::try_from(permille.clamp(i128::from(least), i128::from(MOST))).unwrap_or(FULL)
     }
 }
 
@@ -231,6 +259,8 @@ struct Delta {
     ran: u64,
     wanted: u64,
     boosted: u64,
+    uneven: bool,
+    waits: bool,
 }
 
 /// What would have been fair in a window.
@@ -286,7 +316,7 @@ mod tests {
     use crate::policy::nanos_f64;
 
     fn delta(weight: u32, ran: u64, wanted: u64) -> Delta {
-        Delta { weight, ran, wanted, boosted: 0 }
+        Delta { weight, ran, wanted, boosted: 0, uneven: false, waits: false }
     }
 
     #[test]
@@ -304,7 +334,17 @@ mod tests {
         let on = |vm, cpus: &[u16]| {
             let mut pcpus = PcpuSet::default();
             cpus.iter().for_each(|cpu| pcpus.insert(*cpu));
-            Account { vm: VmId(vm), weight: 1, threads: 1, ran: 0, unmet: 0, boosted: 0, pcpus }
+            Account {
+                vm: VmId(vm),
+                weight: 1,
+                threads: 1,
+                ran: 0,
+                unmet: 0,
+                boosted: 0,
+                uneven: false,
+                waits: false,
+                pcpus,
+            }
         };
         let pools = pools(&[on(0, &[0]), on(1, &[1]), on(2, &[2, 3]), on(3, &[0, 1])]);
         let mut sizes: Vec<usize> = pools.iter().map(VecDeque::len).collect();
@@ -322,7 +362,17 @@ mod tests {
         pcpus.insert(0);
         let claim = |(vm, weight): (u32, &u32)| {
             let vm = VmId(vm);
-            Account { vm, weight: *weight, threads: 2, ran: 0, unmet: 0, boosted: 0, pcpus }
+            Account {
+                vm,
+                weight: *weight,
+                threads: 2,
+                ran: 0,
+                unmet: 0,
+                boosted: 0,
+                uneven: false,
+                waits: false,
+                pcpus,
+            }
         };
         let mut claims: Vec<Account> = (0..).zip(weights).map(claim).collect();
         let mut now = Time(0);
@@ -386,7 +436,17 @@ mod tests {
         pcpus.insert(0);
         let claim = |vm, ran, boosted| {
             let unmet = if vm == 0 { 0 } else { 50 * MS };
-            Account { vm: VmId(vm), weight: 1, threads: 1, ran, unmet, boosted, pcpus }
+            Account {
+                vm: VmId(vm),
+                weight: 1,
+                threads: 1,
+                ran,
+                unmet,
+                boosted,
+                uneven: false,
+                waits: false,
+                pcpus,
+            }
         };
         ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
         ledger.settle(Time(50 * MS), &[claim(0, 35 * MS, 35 * MS), claim(1, 15 * MS, 0)], &config);
@@ -405,7 +465,17 @@ mod tests {
         pcpus.insert(0);
         let claim = |vm, ran, boosted| {
             let vm = VmId(vm);
-            Account { vm, weight: 1, threads: 1, ran, unmet: 50_000_000, boosted, pcpus }
+            Account {
+                vm,
+                weight: 1,
+                threads: 1,
+                ran,
+                unmet: 50_000_000,
+                boosted,
+                uneven: false,
+                waits: false,
+                pcpus,
+            }
         };
         ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
         let changes = ledger.settle(
@@ -413,7 +483,97 @@ mod tests {
             &[claim(0, 45_000_000, 0), claim(1, 5_000_000, 1_000_000)],
             &config,
         );
-        assert_eq!(changes, []);
+        assert_eq!(changes, [(VmId(1), 1120)], "who was boosted and got less is owed it, a little at a time");
         assert_eq!(ledger.debt(VmId(0)), 0);
+    }
+
+    /// A VM with one of two vCPUs at a low weight, beside an even one, on two CPUs. The kernel divides a group's weight among CPUs by
+    /// the weights of what runs there, which is modelled as an ideal fluid. The share of CPU that the uneven VM has at the end.
+    fn uneven_share(fast: u64, slow: u64, corrected: bool) -> f64 {
+        const WINDOW: u64 = 50_000_000;
+        let config = Config::default();
+        let mut ledger = Ledger::default();
+        let mut pcpus = PcpuSet::default();
+        (0..2).for_each(|cpu| pcpus.insert(cpu));
+        let account = |vm, uneven| Account {
+            vm: VmId(vm),
+            weight: 1024,
+            threads: 2,
+            ran: 0,
+            unmet: 0,
+            boosted: 0,
+            uneven,
+            waits: false,
+            pcpus,
+        };
+        let mut accounts = [account(0, corrected), account(1, false)];
+        ledger.open(Time(0), accounts.iter().copied(), &config);
+        for round in 1..=600 {
+            let weight = 1024 * u64::from(ledger.permille(VmId(0)));
+            let on = |part: u64| {
+                let mine = u128::from(weight) * u128::from(part) / u128::from(fast + slow);
+                u64::try_from(u128::from(WINDOW) * mine / (mine + 512_000)).unwrap()
+            };
+            let got = on(fast) + on(slow);
+            if round == 400 {
+                accounts[0].ran = 0;
+                accounts[1].ran = 0;
+                ledger.open(Time((round - 1) * WINDOW), accounts.iter().copied(), &config);
+            }
+            for (account, ran) in accounts.iter_mut().zip([got, 2 * WINDOW - got]) {
+                account.ran += ran;
+                account.unmet = 2 * WINDOW - ran;
+            }
+            ledger.settle(Time(round * WINDOW), &accounts, &config);
+        }
+        nanos_f64(accounts[0].ran) / nanos_f64(accounts[0].ran + accounts[1].ran)
+    }
+
+    #[test]
+    fn a_vm_with_unequal_vcpus_keeps_its_share() {
+        for (slow, alone) in [(335, 0.46), (110, 0.40), (56, 0.37)] {
+            let kernel = uneven_share(1024, slow, false);
+            assert!(kernel < alone + 0.02, "the kernel alone: {kernel}");
+            let share = uneven_share(1024, slow, true);
+            assert!((share - 0.5).abs() < 0.005, "{slow} of 1024: {share}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_an_answer_repays_later_but_not_never() {
+        const MS: u64 = 1_000_000;
+        let config = Config::default();
+        let mut pcpus = PcpuSet::default();
+        pcpus.insert(0);
+        let settled = |waits, boosted| {
+            let account = |vm, ran, boosted, waits| Account {
+                vm: VmId(vm),
+                weight: 1,
+                threads: 1,
+                ran,
+                unmet: 50 * MS,
+                boosted,
+                uneven: false,
+                waits,
+                pcpus,
+            };
+            let mut ledger = Ledger::default();
+            ledger.open(Time(0), [account(0, 0, 0, false), account(1, 0, 0, false)].into_iter(), &config);
+            let now =
+                [account(0, 25 * MS + boosted, boosted, waits), account(1, 25 * MS - boosted, 0, false)];
+            let mut time = Time(0);
+            let mut accounts = now;
+            for _ in 0..8 {
+                time = time.plus(50 * MS);
+                ledger.settle(time, &accounts, &config);
+                for (account, step) in accounts.iter_mut().zip(now) {
+                    (account.ran, account.boosted) = (account.ran + step.ran, account.boosted + step.boosted);
+                }
+            }
+            ledger.permille(VmId(0))
+        };
+        assert!(settled(false, 5 * MS) < FULL);
+        assert!(settled(true, 5 * MS) >= FULL);
+        assert!(settled(true, 20 * MS) < FULL, "who waits for ever repays all the same");
     }
 }

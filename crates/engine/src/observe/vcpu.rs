@@ -26,13 +26,15 @@ pub(crate) struct Vcpu {
     recent: ArrayVec<TaskId, MAX_WINDOW>,
     /// An interrupt of another vCPU was sent here and has not been taken.
     pub(crate) ipi_pending: bool,
+    /// Weight of its thread inside the VM in permille of an ordinary one's, if somebody gave it another.
+    pub(crate) weight: Option<u32>,
 }
 
 impl Vcpu {
     /// Forgets the guest: what runs and what ran. What the vCPU has used stays.
     pub(crate) fn reset(&mut self) {
         let thread = std::mem::take(&mut self.thread);
-        *self = Vcpu { thread, switches: self.switches, ..Vcpu::default() };
+        *self = Vcpu { thread, switches: self.switches, weight: self.weight, ..Vcpu::default() };
     }
 
     /// Events were lost: what was going on is not known.

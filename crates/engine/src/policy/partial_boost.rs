@@ -140,6 +140,11 @@ impl PartialBoost {
             || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some())
     }
 
+    /// Whether an event waits for its answer although its boost is over.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.unanswered.is_some()
+    }
+
     /// Bytes held beyond its own size.
     pub(crate) fn bytes(&self) -> usize {
         self.vcpus.capacity() * size_of::<BoostedVcpu>()
@@ -269,6 +274,9 @@ impl PartialBoost {
             if waits {
                 self.wait(index, false, view, asks);
             }
+            if !view.guest.awaits_delivery() {
+                self.end_waiting(index, view, asks);
+            }
         } else if fell_asleep {
             // It went to sleep just when its read ended: it preempts the task that runs now soon, or not at all.
             self.wait(index, true, view, asks);
@@ -276,6 +284,33 @@ impl PartialBoost {
             self.end(index, view, asks);
         } else if !waits && !view.guest.awaits_delivery() {
             self.wait(index, true, view, asks);
+        }
+    }
+
+    /// The vCPU that took the interrupt has woken somebody on others: those are boosted in its place.
+    fn hand_on(&mut self, from: u16, to: u64, view: &View<'_>, asks: &mut Vec<Ask>) {
+        if !self.serving(from).is_some_and(|serving| serving.waits && !serving.hit) {
+            return;
+        }
+        let pb_ratio = view.own.pb_ratio.unwrap_or(view.config.tavs.pb_ratio);
+        let others = (0u16..).take(self.vcpus.len()).filter(|index| *index != from && to & bit(*index) != 0);
+        let targets: ArrayVec<u16, MAX_TARGETS> = others.take(MAX_TARGETS).collect();
+        for index in &targets {
+            if self.may_boost(*index, view, pb_ratio) {
+                self.begin(*index, view, asks);
+            }
+        }
+        if targets.iter().any(|index| self.is_boosted(*index)) {
+            self.end(from, view, asks);
+        }
+    }
+
+    /// An I/O-bound task runs on a vCPU: the others on which it might have woken have nothing to do with it.
+    fn end_waiting(&mut self, but: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        for index in (0..).take(self.vcpus.len()).filter(|index| *index != but) {
+            if self.serving(index).is_some_and(|serving| serving.waits && !serving.hit) {
+                self.end(index, view, asks);
+            }
         }
     }
 
@@ -398,7 +433,7 @@ impl Policy for PartialBoost {
                     self.end(vcpu, view, asks);
                 }
             }
-            Fact::HandedOn { .. } => {}
+            Fact::HandedOn { from, to } => self.hand_on(from, to, view, asks),
             Fact::EmulatorSlept => {
                 let idle = self.vcpus.iter().all(|vcpu| vcpu.serving.is_none());
                 if idle && !view.guest.emulator_is_awake() {

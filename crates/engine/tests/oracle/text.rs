@@ -92,6 +92,9 @@ pub fn event(event: &Event) -> String {
             format!("interrupt vm={vm} vcpu={vcpu} vector={vector}")
         }
         EventKind::IpiTaken { vm: VmId(vm), vcpu } => format!("ipi-taken vm={vm} vcpu={vcpu}"),
+        EventKind::VcpuWeight { vm: VmId(vm), vcpu, permille } => {
+            format!("vcpu-weight vm={vm} vcpu={vcpu} permille={permille}")
+        }
         EventKind::World(world) => format!(
             "world acts={} charges-boosts={} realtime={} slice={}",
             world.acts, world.charges_boosts, world.realtime_permille, world.slice_ns
@@ -163,6 +166,11 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
             vector: fields.take("vector")?,
         },
         "ipi-taken" => EventKind::IpiTaken { vm: vm(fields)?, vcpu: fields.take("vcpu")? },
+        "vcpu-weight" => EventKind::VcpuWeight {
+            vm: vm(fields)?,
+            vcpu: fields.take("vcpu")?,
+            permille: fields.take("permille")?,
+        },
         "world" => EventKind::World(Capabilities {
             acts: fields.take("acts")?,
             charges_boosts: fields.take("charges-boosts")?,

@@ -2,12 +2,11 @@
 
 use super::{Identities, KVM, REPORTERS};
 use crate::reporter::HostTime;
+use crate::tcg::TcgSource;
 use frontdesk_engine::VmId;
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 use std::io;
-
-const TASKS: Interest = Interest { tasks: true, interrupts: false };
 
 /// A vCPU whose next task switch is waited for.
 pub(super) struct Watched {
@@ -69,7 +68,7 @@ impl Identities {
         let mut any = false;
         for watched in self.watched.iter_mut().filter(|watched| !watched.armed) {
             match (self.plugins.get(&watched.vm), &self.kvm) {
-                (Some(plugin), _) => plugin.arm(watched.vcpu, TASKS),
+                (Some(plugin), _) => plugin.arm(watched.vcpu, interest(plugin)),
                 (None, Some(kvm)) => kvm.arm(watched.vm, watched.vcpu),
                 (None, None) => {}
             }
@@ -78,4 +77,9 @@ impl Identities {
         }
         any
     }
+}
+
+/// With several vCPUs, whom an interrupt wakes may run on another one, and the sender says so.
+fn interest(plugin: &TcgSource) -> Interest {
+    Interest { tasks: true, interrupts: plugin.vcpus() > 1 }
 }
