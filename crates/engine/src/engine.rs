@@ -291,8 +291,9 @@ impl Engine {
             EventKind::BlockRead { vm, request } => self.vms.get_mut(&vm)?.guest.read(request, config),
             EventKind::BlockPending { vm } => {
                 let guest = &mut self.vms.get_mut(&vm)?.guest;
+                // Which read it is for is not said.
                 let correlated =
-                    if config.correlation { guest.reads.any_io_bound() } else { guest.reads.any() };
+                    if config.correlation { guest.reads.all_io_bound() } else { guest.reads.any() };
                 guest.read_pending = correlated;
                 self.tell(vm, Fact::Event { cause: Cause::PendingRead, device: Device::Disk, correlated });
             }

@@ -381,6 +381,25 @@ fn reads_requested_by_an_io_bound_task_boost_and_others_do_not() {
     assert_eq!(world.reason(), Some(Reason::NotCorrelated), "a read never heard of boosts nothing");
 }
 
+/// Two reads are in flight, and what woke the thread says not which has ended: with the window of §3.3.1 wide or narrow, only one is the
+/// I/O-bound task's.
+#[test]
+fn a_read_about_to_end_boosts_only_if_all_in_flight_are_an_io_bound_tasks() {
+    let mut config = Config::default();
+    config.tavs.inspection_window = 1;
+    let mut world = World::new(config);
+    world.learn_echo();
+    world.feed(EventKind::BlockRead { vm: VM, request: 200 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::BlockRead { vm: VM, request: 100 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.feed(EventKind::BlockPending { vm: VM });
+    assert_eq!((world.actions(), world.reason()), (vec![], Some(Reason::NotCorrelated)));
+    world.feed(EventKind::BlockDone { vm: VM, request: 200 });
+    world.feed(EventKind::BlockPending { vm: VM });
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+}
+
 /// The thread of the I/O path that is to complete the read waits for the CPU, too.
 #[test]
 fn a_read_about_to_end_boosts_if_an_io_bound_task_asked_for_it() {

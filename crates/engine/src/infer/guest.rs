@@ -295,7 +295,8 @@ impl Guest {
             return Dispatch { io_bound, fell_asleep: false, again: true };
         }
         vcpu.end_run(&mut self.tasks, config);
-        let verdict = vcpu.observer.next(Some(task), &self.tasks, config);
+        let patience = self.answers.patience(config);
+        let verdict = vcpu.observer.next(Some(task), patience, &self.tasks);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
         vcpu.handles = false;
         let io_bound = self.tasks.dispatch(task, now);
@@ -316,7 +317,7 @@ impl Guest {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         vcpu.seen.seen_until_now();
         vcpu.end_run(&mut self.tasks, config);
-        let verdict = vcpu.observer.next(None, &self.tasks, config);
+        let verdict = vcpu.observer.next(None, self.answers.patience(config), &self.tasks);
         vcpu.seen.halt();
         vcpu.handles = false;
         self.learn(verdict);

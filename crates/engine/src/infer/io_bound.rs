@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Where in the order of tasks after an event we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
-    /// The task that was there when the vCPU was scheduled with the event pending. Whatever it does is ambiguous:
+    /// The task that was there when the vCPU was scheduled with the event pending. If it runs shortly, that is ambiguous:
     /// it was preempted by the task that the event woke, or is it itself.
     First,
     /// So far every task after the first ran shortly.
@@ -122,6 +122,10 @@ impl Observer {
         let evidence = match observation.phase {
             Phase::First => {
                 observation.first_ran = ran;
+                // Whether it was preempted for the event or is for it itself: for so long no I/O-bound task would run.
+                if observation.ran > nanos(config.io_threshold) {
+                    tasks.observe(task, Evidence::Negative, config);
+                }
                 return;
             }
             Phase::Consecutive if short => Evidence::Positive,
@@ -134,13 +138,14 @@ impl Observer {
         tasks.observe(task, evidence, config);
     }
 
-    /// Moves on to `next`, the task that follows the current one (`None`: idle).
-    pub(crate) fn next(&mut self, next: Option<TaskId>, tasks: &Registry, config: &Tavs) -> Option<Verdict> {
+    /// Moves on to `next`, the task that follows the current one (`None`: idle). It was dispatched at once if the guest, which may finish
+    /// its tick first, ran no longer than `patience`.
+    pub(crate) fn next(&mut self, next: Option<TaskId>, patience: u64, tasks: &Registry) -> Option<Verdict> {
         let observation = self.observation.as_mut()?;
         if observation.phase != Phase::First {
             return None;
         }
-        let immediate = observation.ran <= nanos(config.io_threshold);
+        let immediate = observation.ran <= patience;
         observation.phase = if immediate { Phase::Consecutive } else { Phase::AfterLong };
         let first = observation.first;
         std::mem::take(&mut observation.unjudged).then(|| judge(first, next, tasks))

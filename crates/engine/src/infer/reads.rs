@@ -73,9 +73,9 @@ impl Reads {
         !self.in_flight.is_empty()
     }
 
-    /// Whether a read of an I/O-bound task is in flight.
-    pub(crate) fn any_io_bound(&self) -> bool {
-        self.io_bound > 0
+    /// Whether whichever read in flight ends next is one of an I/O-bound task: all are.
+    pub(crate) fn all_io_bound(&self) -> bool {
+        self.any() && self.io_bound == self.in_flight.len()
     }
 
     /// Bytes held beyond its own size.
@@ -100,10 +100,12 @@ mod tests {
         let (other, io_bound) = (Read::default(), Read { io_bound: true, asker: None });
         reads.request(1, io_bound);
         reads.request(2, other);
-        assert!(reads.any_io_bound());
-        assert_eq!((reads.complete(2), reads.complete(1)), (other, io_bound));
+        assert!(!reads.all_io_bound(), "the other may end first");
+        assert_eq!(reads.complete(2), other);
+        assert!(reads.all_io_bound());
+        assert_eq!(reads.complete(1), io_bound);
         assert_eq!(reads.complete(1), other, "ended already");
-        assert!(!reads.any_io_bound() && !reads.any());
+        assert!(!reads.all_io_bound() && !reads.any());
         // A guest that never lets its reads end, and one whose request is used again.
         for request in 0..5000 {
             reads.request(request, io_bound);

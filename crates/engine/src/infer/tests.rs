@@ -178,3 +178,32 @@ fn a_task_that_wakes_from_idle_gives_positive_evidence() {
     vcpu.0.halt(0, &config);
     assert_eq!(belief(&vcpu, 2), 5);
 }
+
+/// An I/O-bound task that begins to compute, and whose VM runs nothing else: no other task ever follows it.
+#[test]
+fn an_only_runner_that_computes_is_not_believed_for_ever() {
+    let config = Tavs::default();
+    let mut vcpu = One::new(&config);
+    for round in 1..=5 {
+        after_event(&mut vcpu, &config, round * 100 * MS, &[(1, 100), (2, 300)]);
+    }
+    assert!(vcpu.is_io_bound(2));
+    vcpu.dispatch(2, 600 * MS, &config);
+    for round in 6..=7 {
+        vcpu.account(round * 100 * MS, &config);
+        vcpu.event_pending(false, &config);
+        vcpu.account(round * 100 * MS + 40 * MS, &config);
+    }
+    assert!(!vcpu.is_io_bound(2), "{}", belief(&vcpu, 2));
+}
+
+/// Since Linux 6.6 a guest may let the task before finish its tick.
+#[test]
+fn who_is_dispatched_at_the_next_tick_is_dispatched_at_once() {
+    let config = Tavs::default();
+    let mut vcpu = One::new(&config);
+    after_event(&mut vcpu, &config, MS, &[(1, 3900), (2, 300)]);
+    assert_eq!((belief(&vcpu, 1), belief(&vcpu, 2)), (-20, 5));
+    after_event(&mut vcpu, &config, 100 * MS, &[(1, 6100), (3, 300)]);
+    assert_eq!(belief(&vcpu, 3), 0, "too late to be for the event");
+}
