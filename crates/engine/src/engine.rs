@@ -12,7 +12,7 @@ use crate::explain::{Cause, Decision, Recent, VmExplain};
 use crate::infer::Device;
 use crate::knob::{Account, Ledger};
 use crate::policy::{Ask, Claim, Fact, Owner, Target};
-use crate::state::Saved;
+use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -532,5 +532,37 @@ impl Engine {
 
     fn act(&mut self, kind: ActionKind) {
         self.actions.push_back(Action { at: self.now, kind });
+    }
+}
+
+/// A state whose parts were read, but not checked; field by field as `Engine` is serialised.
+#[derive(Deserialize)]
+struct Saved {
+    config: Config,
+    world: Capabilities,
+    now: Time,
+    vms: BTreeMap<VmId, Vm>,
+    ledger: Ledger,
+    actions: VecDeque<Action>,
+    troubles: Troubles,
+}
+
+impl TryFrom<Saved> for Engine {
+    type Error = StateError;
+
+    fn try_from(saved: Saved) -> Result<Engine, StateError> {
+        let Saved { config, world, now, mut vms, ledger, actions, troubles } = saved;
+        config.validate()?;
+        check(vms.len() <= MAX_VMS, "more VMs than any host runs")?;
+        for vm in vms.values_mut() {
+            vm.restore(now, &config.tavs)?;
+        }
+        ledger.check(now, |vm| vms.contains_key(&vm))?;
+        let end = |vm, claim: &Claim| (claim.until, vm, claim.owner, claim.target);
+        let ends: BTreeSet<End> =
+            vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
+        let needless = ends.is_empty() || world.charges_boosts;
+        check(needless || ledger.next().is_some(), "a boost without a ledger")?;
+        Ok(Engine { config, world, now, vms, ends, ledger, actions, troubles })
     }
 }

@@ -7,6 +7,6 @@ mod ports;
 mod reads;
 mod routing;
 
-pub(crate) use guest::{Dispatch, Guest, GuestVcpu, bit, total};
+pub(crate) use guest::{Dispatch, Guest, GuestVcpu, bit};
 pub(crate) use ports::{Port, PortMap};
 pub(crate) use routing::Device;

@@ -31,6 +31,8 @@ mod event;
 mod explain;
 mod infer;
 mod knob;
+mod lru;
+mod nanos;
 mod nice;
 mod observe;
 mod policy;
@@ -46,16 +48,3 @@ pub use explain::{
 };
 pub use nice::{nice_for, nice_weight};
 pub use policy::reservation;
-
-/// A duration in nanoseconds, saturating.
-fn nanos(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Bytes that an `LruCache` holds: an index with room for `capacity` entries, a power of two of slots of which an eighth stays free,
-/// and a list node for each entry.
-fn lru_bytes<K, V>(capacity: usize, entries: usize) -> usize {
-    const SLOT: usize = 2 * size_of::<usize>() + 1;
-    let slots = if capacity == 0 { 0 } else { (capacity * 8).div_ceil(7).next_power_of_two() };
-    slots * SLOT + entries * (size_of::<(K, V)>() + 2 * size_of::<usize>())
-}

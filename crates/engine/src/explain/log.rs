@@ -1,7 +1,7 @@
 //! The decision log: what was decided about a VM in the last seconds: counts that say why it was boosted, or was not.
 
+use super::decision::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
 use crate::event::Time;
-use crate::explain::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
 use crate::infer::{Port, PortMap};
 use crate::state::{StateError, check};
 use arrayvec::ArrayVec;

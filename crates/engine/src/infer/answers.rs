@@ -1,7 +1,7 @@
 //! How a guest answers: how long it runs from an event to the task that the event wakes, and whether that rings a doorbell.
 
 use crate::config::Tavs;
-use crate::nanos;
+use crate::nanos::nanos;
 use serde::{Deserialize, Serialize};
 
 /// Delays to learn from before the patience may be shorter than [`Tavs::patience`]: a guest that mostly preempts at once may seldom

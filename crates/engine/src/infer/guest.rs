@@ -7,6 +7,7 @@ use super::reads::{Asker, Read, Reads};
 use super::routing::{Device, Routing};
 use crate::config::Tavs;
 use crate::event::{TaskId, Thread, Time};
+use crate::nanos::total;
 use crate::observe::{Registry, ThreadTimes, Vcpu};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
@@ -578,11 +579,6 @@ fn taking(set: Option<u64>, vcpus: &mut [GuestVcpu]) -> impl Iterator<Item = &mu
 /// Whether an I/O-bound task is among the last tasks dispatched (TAVS §3.3.1).
 fn inspect(vcpu: &Vcpu, tasks: &Registry, config: &Tavs) -> bool {
     vcpu.recent().take(config.inspection_window).any(|task| tasks.is_io_bound(task))
-}
-
-/// A sum that saturates, as all numbers of the engine do.
-pub(crate) fn total(nanos: impl Iterator<Item = u64>) -> u64 {
-    nanos.fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

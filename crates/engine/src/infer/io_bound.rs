@@ -2,7 +2,7 @@
 
 use crate::config::Tavs;
 use crate::event::TaskId;
-use crate::nanos;
+use crate::nanos::nanos;
 use crate::observe::{Evidence, Registry, Vcpu};
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,5 @@
 //! The block correlation: which reads an I/O-bound task is likely to wait for (TAVS §3.3.1).
 
-use crate::lru_bytes;
 use crate::state::{StateError, check};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
@@ -28,7 +27,7 @@ pub(crate) struct Asker {
 /// Reads in flight.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Reads {
-    #[serde(with = "crate::state::lru")]
+    #[serde(with = "crate::lru")]
     in_flight: LruCache<u64, Read>,
     #[serde(skip)]
     io_bound: usize,
@@ -80,7 +79,7 @@ impl Reads {
 
     /// Bytes held beyond its own size.
     pub(crate) fn bytes(&self) -> usize {
-        lru_bytes::<u64, Read>(self.most, self.in_flight.len())
+        crate::lru::bytes::<u64, Read>(self.most, self.in_flight.len())
     }
 
     fn forget(&mut self, read: Option<Read>) {

@@ -8,8 +8,8 @@
 
 use crate::config::Ledger as Config;
 use crate::event::{Time, VmId};
-use crate::infer::total;
-use crate::nanos;
+use crate::nanos::nanos;
+use crate::nanos::total;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -313,7 +313,7 @@ fn fair_shares(capacity: u64, claims: &[Delta]) -> Vec<Fair> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::nanos_f64;
+    use crate::nanos::nanos_f64;
 
     fn delta(weight: u32, ran: u64, wanted: u64) -> Delta {
         Delta { weight, ran, wanted, boosted: 0, uneven: false, waits: false }

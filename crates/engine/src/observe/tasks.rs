@@ -2,8 +2,8 @@
 
 use crate::config::Tavs;
 use crate::event::{TaskId, Time};
-use crate::lru_bytes;
-use crate::state::{StateError, check, lru as lru_list};
+
+use crate::state::{StateError, check};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +29,9 @@ pub(crate) struct Task {
 pub(crate) struct Registry {
     per_vcpu: usize,
     capacity: usize,
-    #[serde(with = "lru_list")]
+    #[serde(with = "crate::lru")]
     io_bound: LruCache<TaskId, Task>,
-    #[serde(with = "lru_list")]
+    #[serde(with = "crate::lru")]
     others: LruCache<TaskId, Task>,
 }
 
@@ -156,7 +156,7 @@ impl Registry {
 
     /// Bytes held beyond its own size.
     pub(crate) fn bytes(&self) -> usize {
-        let bytes = |len| lru_bytes::<TaskId, Task>(len, len);
+        let bytes = |len| crate::lru::bytes::<TaskId, Task>(len, len);
         bytes(self.io_bound.len()) + bytes(self.others.len())
     }
 

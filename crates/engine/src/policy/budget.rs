@@ -1,6 +1,7 @@
 //! `PBratio`: how much of its CPU time a vCPU may use while boosted (TAVS §3.2).
 
 use crate::event::Time;
+use crate::nanos::nanos_f64;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 
@@ -78,12 +79,6 @@ impl Allowance {
         (self.filled, self.used) = (Some(now), used);
         self.left > 0.0
     }
-}
-
-/// Nanoseconds as a float; exact below 104 days.
-#[allow(clippy::cast_precision_loss)]
-pub(crate) fn nanos_f64(nanos: u64) -> f64 {
-    nanos as f64
 }
 
 #[cfg(test)]

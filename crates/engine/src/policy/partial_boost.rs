@@ -6,15 +6,15 @@
 //! task ran last.
 
 use super::budget::{Allowance, Budget};
-use super::claim::value;
-use super::{Ask, Claim, Fact, Owner, Policy, Target, View};
+use super::claim::{Ask, Claim, Owner, Target, value};
+use super::view::{Fact, Policy, View};
 use crate::action::{Boost, BoostTarget};
 use crate::capabilities::Standing;
 use crate::config::Tavs;
 use crate::event::{Thread, Time};
 use crate::explain::{Cause, Reason};
 use crate::infer::{Device, GuestVcpu, bit};
-use crate::nanos;
+use crate::nanos::nanos;
 use crate::state::{StateError, check};
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,188 @@
+//! Decisions and their reasons, of any policy.
+
+use crate::event::{Protocol, Time};
+use serde::{Deserialize, Serialize};
+
+/// What a decision was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A packet was queued towards the VM.
+    Packet {
+        /// Transport protocol.
+        protocol: Protocol,
+        /// Destination port.
+        port: u16,
+    },
+    /// A thread of the I/O path woke up, probably to end a read of the VM.
+    PendingRead,
+    /// A read of the VM ended.
+    Read,
+    /// A boost ended before its event was answered, and an I/O-bound task was seen after that.
+    Unanswered,
+}
+
+/// A decision about an event, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// When.
+    #[serde(rename = "at_ns")]
+    pub at: Time,
+    /// What it was about.
+    pub cause: Cause,
+    /// The outcome.
+    pub verdict: Reason,
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Reason::Boosted => "boosted",
+            Reason::AlreadyBoosted => "boosted already",
+            Reason::NotCorrelated => "not correlated with an I/O-bound task",
+            Reason::NoIoBoundTask => "no I/O-bound task",
+            Reason::BudgetSpent => "pb_ratio is used up",
+            Reason::LimitReached => "boost_limit is used up",
+            Reason::Off => "boosting is off",
+            Reason::Paused => "the VM is paused",
+            Reason::Observed => "only observed",
+            Reason::Reserved => "the VM has a reservation",
+        })
+    }
+}
+
+/// Why an event boosted a vCPU, or did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// It boosted.
+    Boosted,
+    /// A vCPU of the VM was boosted already.
+    AlreadyBoosted,
+    /// The correlation does not say that an I/O-bound task waits for such an event.
+    NotCorrelated,
+    /// No guest task of the VM is I/O-bound.
+    NoIoBoundTask,
+    /// The vCPU has used up `pb_ratio`.
+    BudgetSpent,
+    /// The VM has used up `boost_limit`.
+    LimitReached,
+    /// Boosting is turned off, for all (`pb_ratio` is 0) or for this VM.
+    Off,
+    /// The VM is paused.
+    Paused,
+    /// It would have boosted, but the world or the VM is only observed.
+    Observed,
+    /// It would have boosted, but the VM is scheduled by its reservation.
+    Reserved,
+}
+
+/// The decisions about a VM in the last seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recent {
+    /// The window, of which the last second is not over yet.
+    pub window_seconds: u64,
+    /// About packets, by port; the most frequent first.
+    pub packets: Vec<PortOutcomes>,
+    /// About packets to further ports.
+    pub other_packets: Outcomes,
+    /// About signs that a read is about to end.
+    pub pending_reads: Outcomes,
+    /// About reads that ended.
+    pub reads: Outcomes,
+    /// About I/O-bound tasks seen after a boost that ended before its event was answered.
+    pub unanswered: Outcomes,
+    /// Boosts that ended.
+    pub boosts_ended: u32,
+    /// Of these, those in which an I/O-bound task ran.
+    pub hits: u32,
+    /// The latest decisions one by one, oldest first; they may be older than the window.
+    pub decisions: Vec<Decision>,
+}
+
+/// The decisions about packets to one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortOutcomes {
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Destination port.
+    pub port: u16,
+    /// The port's saturating counter now.
+    pub counter: u64,
+    /// How they were decided.
+    pub outcomes: Outcomes,
+}
+
+/// How many decisions came out how; a count for each [`Reason`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // Each is a reason, described there.
+pub struct Outcomes {
+    pub boosted: u32,
+    pub already_boosted: u32,
+    pub not_correlated: u32,
+    pub no_io_bound_task: u32,
+    pub budget_spent: u32,
+    pub limit_reached: u32,
+    pub off: u32,
+    pub paused: u32,
+    pub observed: u32,
+    pub reserved: u32,
+}
+
+impl Outcomes {
+    /// How many came out for this reason.
+    #[must_use]
+    pub fn of(mut self, reason: Reason) -> u32 {
+        *self.slot(reason)
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn total(self) -> u32 {
+        Reason::ALL.into_iter().fold(0, |sum, reason| sum.saturating_add(self.of(reason)))
+    }
+
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: &Outcomes) {
+        for reason in Reason::ALL {
+            let slot = self.slot(reason);
+            *slot = slot.saturating_add(other.of(reason));
+        }
+    }
+
+    pub(crate) fn count(&mut self, reason: Reason) {
+        let slot = self.slot(reason);
+        *slot = slot.saturating_add(1);
+    }
+
+    fn slot(&mut self, reason: Reason) -> &mut u32 {
+        match reason {
+            Reason::Boosted => &mut self.boosted,
+            Reason::AlreadyBoosted => &mut self.already_boosted,
+            Reason::NotCorrelated => &mut self.not_correlated,
+            Reason::NoIoBoundTask => &mut self.no_io_bound_task,
+            Reason::BudgetSpent => &mut self.budget_spent,
+            Reason::LimitReached => &mut self.limit_reached,
+            Reason::Off => &mut self.off,
+            Reason::Paused => &mut self.paused,
+            Reason::Observed => &mut self.observed,
+            Reason::Reserved => &mut self.reserved,
+        }
+    }
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Reason; 10] = [
+        Reason::Boosted,
+        Reason::AlreadyBoosted,
+        Reason::NotCorrelated,
+        Reason::NoIoBoundTask,
+        Reason::BudgetSpent,
+        Reason::LimitReached,
+        Reason::Off,
+        Reason::Paused,
+        Reason::Observed,
+        Reason::Reserved,
+    ];
+}

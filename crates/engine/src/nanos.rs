@@ -1,0 +1,19 @@
+//! Nanoseconds, which saturate as all numbers of the engine do.
+
+use std::time::Duration;
+
+/// A duration in nanoseconds.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Nanoseconds as a float; exact below 104 days.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn nanos_f64(nanos: u64) -> f64 {
+    nanos as f64
+}
+
+/// A sum.
+pub(crate) fn total(nanos: impl Iterator<Item = u64>) -> u64 {
+    nanos.fold(0, u64::saturating_add)
+}

@@ -1,0 +1,54 @@
+//! What policies are told, what they decide by, and what they are.
+
+use super::claim::{Ask, Target};
+use crate::capabilities::{Capabilities, Standing};
+use crate::config::{Config, VmPolicy};
+use crate::event::Time;
+use crate::explain::{Cause, Reason};
+use crate::infer::{Device, Dispatch, Guest};
+
+/// What a policy decides by.
+pub(crate) struct View<'a> {
+    pub(crate) now: Time,
+    pub(crate) config: &'a Config,
+    pub(crate) world: Capabilities,
+    pub(crate) guest: &'a Guest,
+    pub(crate) standing: Standing,
+    /// What the operator set for this VM.
+    pub(crate) own: VmPolicy,
+    pub(crate) paused: bool,
+    /// Whether it got more than its share and has not repaid it.
+    pub(crate) in_debt: bool,
+}
+
+/// What happened to a VM, as far as policies are concerned. Times are up to date.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fact {
+    /// An event is on its way to the guest. `correlated`: an I/O-bound task probably waits for it.
+    Event { cause: Cause, device: Device, correlated: bool },
+    /// The guest was told of events.
+    Delivered,
+    /// A task was dispatched on a vCPU.
+    Dispatched { vcpu: u16, dispatch: Dispatch },
+    /// A vCPU was halted.
+    Halted { vcpu: u16 },
+    /// The guest rang a doorbell on a vCPU, which answers what it was told of.
+    Answered { vcpu: u16 },
+    /// A vCPU handed the event that it handled on to others, given as bits.
+    HandedOn { from: u16, to: u64 },
+    /// An emulator thread sleeps.
+    EmulatorSlept,
+    /// All is over for now: the VM is paused, reset, let go.
+    Over,
+    /// The same for one vCPU.
+    VcpuOver { vcpu: u16 },
+}
+
+/// A policy, for one VM.
+pub(crate) trait Policy {
+    /// Something happened. What the policy claims or no longer claims is added to `asks`; what it decided about an event is returned.
+    fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)>;
+
+    /// The time of one of its claims is over. Returns until when it goes on, if it does.
+    fn on_expiry(&mut self, target: Target, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time>;
+}
