@@ -54,6 +54,9 @@ pub struct Engine {
     /// When each claim ends by itself; the same times as in the claims.
     #[serde(skip)]
     pub(crate) ends: BTreeSet<End>,
+    /// Empty; kept for its memory.
+    #[serde(skip)]
+    asks: Vec<Ask>,
     pub(crate) ledger: Ledger,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) troubles: Troubles,
@@ -75,6 +78,7 @@ impl Engine {
             now: Time::default(),
             vms: BTreeMap::new(),
             ends: BTreeSet::new(),
+            asks: Vec::new(),
             ledger: Ledger::default(),
             actions: VecDeque::new(),
             troubles: Troubles::default(),
@@ -374,19 +378,23 @@ impl Engine {
     fn tell(&mut self, vm: VmId, fact: Fact) -> Option<()> {
         let state = self.vms.get_mut(&vm)?;
         if state.partial_boost.is_concerned(&fact) {
-            let asks = state.decide(fact, self.now, &self.config, self.world, self.ledger.debt(vm) > 0);
+            let mut asks = std::mem::take(&mut self.asks);
+            let in_debt = self.ledger.debt(vm) > 0;
+            state.decide(fact, self.now, &self.config, self.world, in_debt, &mut asks);
             self.apply(vm, asks);
         }
         Some(())
     }
 
-    fn apply(&mut self, vm: VmId, asks: Vec<Ask>) {
-        for ask in asks {
+    /// Does what policies ask, and keeps the emptied list for the next time.
+    fn apply(&mut self, vm: VmId, mut asks: Vec<Ask>) {
+        for ask in asks.drain(..) {
             match ask {
                 Ask::Claim(claim) => self.claim(vm, claim),
                 Ask::End(owner, target) => self.end_claim(vm, owner, target),
             }
         }
+        self.asks = asks;
     }
 
     fn claim(&mut self, vm: VmId, claim: Claim) {
@@ -410,12 +418,10 @@ impl Engine {
         });
     }
 
-    /// Changes claims on a knob. The winner is told where it is another one now.
+    /// Changes claims on a knob of a VM whose times are up to date. The winner is told where it is another one now.
     fn change(&mut self, vm: VmId, target: Target, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
         let before = state.claims.value(target);
-        // What ran up to now ran as it was.
-        state.account_all(self.now, &self.config.tavs);
         change(state, &mut self.ends);
         if state.claims.value(target) == before {
             return;
@@ -437,7 +443,8 @@ impl Engine {
                 continue;
             };
             let in_debt = self.ledger.debt(vm) > 0;
-            let (later, asks) = state.expire(target, self.now, &self.config, self.world, in_debt);
+            let mut asks = std::mem::take(&mut self.asks);
+            let later = state.expire(target, self.now, &self.config, self.world, in_debt, &mut asks);
             match later.filter(|later| *later > self.now) {
                 Some(until) => {
                     let value = state.claims.value(target);
@@ -563,6 +570,6 @@ impl TryFrom<Saved> for Engine {
             vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
         let needless = ends.is_empty() || world.charges_boosts;
         check(needless || ledger.next().is_some(), "a boost without a ledger")?;
-        Ok(Engine { config, world, now, vms, ends, ledger, actions, troubles })
+        Ok(Engine { config, world, now, vms, ends, asks: Vec::new(), ledger, actions, troubles })
     }
 }

@@ -167,6 +167,27 @@ fn a_boost_in_which_nobody_preempts_ends_when_the_vcpu_ran_for_the_patience() {
     assert_eq!(world.actions(), [boost(Boost::None)]);
 }
 
+#[test]
+fn a_boost_that_waits_for_a_cpu_with_next_to_nothing_left_is_looked_at_now_and_then() {
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    world.packet(7);
+    world.deliver();
+    world.pass(6 * MS - 1);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: true });
+    let mut looks = 0;
+    while let Some(deadline) = world.engine.next_deadline().filter(|_| boosted(&world)) {
+        world.engine.on_deadline(deadline);
+        looks += 1;
+        assert!(looks < 1000);
+    }
+    assert!(looks > 10, "{looks}");
+}
+
+fn boosted(world: &World) -> bool {
+    world.engine.explain(VM).unwrap().vcpus[0].boost > Boost::None
+}
+
 /// The guest's scheduler lets the hog finish its tick before the woken task runs, as Linux has done since 6.6.
 #[test]
 fn a_boost_outlasts_the_tick_that_the_guest_finishes_first() {

@@ -99,7 +99,7 @@ impl Vm {
         self.guest.run(thread, pcpu, config);
     }
 
-    /// What the policies ask for after a fact.
+    /// Adds what the policies ask for after a fact.
     pub(crate) fn decide(
         &mut self,
         fact: Fact,
@@ -107,19 +107,18 @@ impl Vm {
         config: &Config,
         world: Capabilities,
         in_debt: bool,
-    ) -> Vec<Ask> {
+        asks: &mut Vec<Ask>,
+    ) {
         self.account_all(now, &config.tavs);
-        let mut asks = Vec::new();
         let (policy, view) = self.view(now, config, world, in_debt);
-        let decided = policy.on_fact(fact, &view, &mut asks);
+        let decided = policy.on_fact(fact, &view, asks);
         if let Some((cause, reason)) = decided {
             self.log.decided(now, cause, reason);
         }
         self.log_ended(now);
-        asks
     }
 
-    /// The time of a claim is over: until when it goes on, if it does, and what the policies ask for then.
+    /// The time of a claim is over: until when it goes on, if it does; adds what the policies ask for then.
     pub(crate) fn expire(
         &mut self,
         target: Target,
@@ -127,13 +126,13 @@ impl Vm {
         config: &Config,
         world: Capabilities,
         in_debt: bool,
-    ) -> (Option<Time>, Vec<Ask>) {
+        asks: &mut Vec<Ask>,
+    ) -> Option<Time> {
         self.account_all(now, &config.tavs);
-        let mut asks = Vec::new();
         let (policy, view) = self.view(now, config, world, in_debt);
-        let later = policy.on_expiry(target, &view, &mut asks);
+        let later = policy.on_expiry(target, &view, asks);
         self.log_ended(now);
-        (later, asks)
+        later
     }
 
     fn log_ended(&mut self, now: Time) {

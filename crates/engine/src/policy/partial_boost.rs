@@ -28,6 +28,8 @@ const MAX_TARGETS: usize = 8;
 const EMULATOR_GRACE: u64 = 2_000_000;
 /// With what it waits for a CPU, a boost lasts so many times `max_boost` at most.
 const STRETCH: u64 = 4;
+/// A boosted vCPU that waits for a CPU is looked at so often at most.
+const LOOK: u64 = 200_000;
 /// An event that nobody answered is forgotten after this.
 const UNANSWERED: u64 = 1_000_000_000;
 
@@ -79,6 +81,8 @@ pub(crate) struct PartialBoost {
     allowance: Allowance,
     /// Nanoseconds that emulator threads ran boosted.
     emulator_ran: u64,
+    /// Whether emulator threads are boosted although no vCPU is.
+    lingers: bool,
     /// When a boost ended before its event was answered.
     unanswered: Option<Time>,
     /// What came of the boosts that ended since this was asked last: whether an I/O-bound task ran.
@@ -135,9 +139,11 @@ impl PartialBoost {
 
     /// Whether a fact may change anything. Most that happens does not: nobody is boosted.
     pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
-        matches!(fact, Fact::Event { .. } | Fact::Over | Fact::EmulatorSlept)
-            || self.unanswered.is_some()
-            || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some())
+        match fact {
+            Fact::Event { .. } | Fact::Over => true,
+            Fact::EmulatorSlept => self.lingers,
+            _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
+        }
     }
 
     /// Whether an event waits for its answer although its boost is over.
@@ -235,6 +241,7 @@ impl PartialBoost {
         let (since, ran_before) = (view.now, vcpu.ran);
         vcpu.serving = Some(Serving { since, until, ran_at_begin: vcpu.ran, ran_before, hit, waits: !hit });
         vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
+        self.lingers = false;
         // They deliver what the vCPU waits for: they must never be behind it.
         asks.push(boost(BoostTarget::Emulators, longest(since, tavs).plus(EMULATOR_GRACE)));
         asks.push(boost(BoostTarget::Vcpu(index), until));
@@ -328,7 +335,8 @@ impl PartialBoost {
 
     /// No vCPU is boosted any more. An emulator thread that is awake may have the answer in its hands.
     fn end_emulators(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
-        if view.guest.emulator_is_awake() {
+        self.lingers = view.guest.emulator_is_awake();
+        if self.lingers {
             asks.push(boost(BoostTarget::Emulators, view.now.plus(EMULATOR_GRACE)));
         } else {
             asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
@@ -349,7 +357,15 @@ impl PartialBoost {
         let vcpu = self.vcpus.get_mut(usize::from(index))?;
         let ran = vcpu.ran;
         let serving = vcpu.serving.as_mut()?;
-        serving.until = serving.end(ran, view);
+        let until = serving.end(ran, view);
+        if until <= view.now {
+            return None;
+        }
+        // Next to nothing may be left to run, and the vCPU may wait for long: then it is looked at now and then.
+        let running =
+            view.guest.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.seen.thread.is_running());
+        let look = if running { until } else { view.now.plus(LOOK) };
+        serving.until = until.max(look).min(longest(serving.since, &view.config.tavs));
         (serving.until > view.now).then_some(serving.until)
     }
 
@@ -435,8 +451,8 @@ impl Policy for PartialBoost {
             }
             Fact::HandedOn { from, to } => self.hand_on(from, to, view, asks),
             Fact::EmulatorSlept => {
-                let idle = self.vcpus.iter().all(|vcpu| vcpu.serving.is_none());
-                if idle && !view.guest.emulator_is_awake() {
+                if self.lingers && !view.guest.emulator_is_awake() {
+                    self.lingers = false;
                     asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
                 }
             }
