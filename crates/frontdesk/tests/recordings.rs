@@ -79,11 +79,13 @@ fn a_recording_that_was_cut_is_replayed_up_to_there() {
 #[test]
 fn broken_recordings_are_refused_in_words() {
     let mut newer = BYTES.to_vec();
-    newer[8] = 2;
+    newer[8] += 1;
+    let (reads, found) = (BYTES[8], newer[8]);
+    let versions = [format!("format version {found}"), format!("reads version {reads}")];
     let mut damaged = BYTES.to_vec();
     damaged[frames()[1] + 50] ^= 4;
     for (bytes, words) in [
-        (&newer, &["format version 2", "reads version 1", "use the release that recorded it"][..]),
+        (&newer, &[&versions[0], &versions[1], "use the release that recorded it"][..]),
         (&damaged, &["is damaged at byte", "records", "checksum"]),
         (&b"#!/bin/sh\nexit 0\n".to_vec(), &["is not a recording", "frontdesk record"]),
         (&Vec::new(), &["is not a recording"]),

@@ -92,7 +92,12 @@ pub fn sample<R: Read>(recording: &mut Recording<R>) -> Result<Agreement, Replay
         watch(&mut vcpus, event);
         let Some(vm) = subject(event) else { continue };
         let count = vms.entry(vm).or_default();
-        let wants = |arm: &Arm| matches!(arm.verdict(vm), Some(Reason::Boosted | Reason::AlreadyBoosted));
+        let wants = |arm: &Arm| {
+            matches!(
+                arm.verdict(vm),
+                Some(Reason::Boosted | Reason::AlreadyBoosted | Reason::Observed | Reason::Reserved)
+            )
+        };
         match (wants(&exact), wants(&sampled)) {
             (true, true) => count.agreed += 1,
             (true, false) => count.missed += 1,

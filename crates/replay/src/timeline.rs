@@ -264,7 +264,7 @@ impl TimelineBuilder {
         let Some(engine) = self.rerun.engine() else { return };
         for (id, vm) in &self.index {
             let Some(explain) = engine.explain(*id) else { continue };
-            for task in explain.vcpus.iter().flat_map(|vcpu| &vcpu.tasks) {
+            for task in &explain.tasks {
                 if task.belief != 0 {
                     let point = BeliefPoint {
                         vm: *vm,

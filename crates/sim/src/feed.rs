@@ -215,7 +215,7 @@ impl Feed {
         let Some(engine) = &self.engine else { return };
         for vm in 0..self.targets.len() {
             let Some(explain) = engine.explain(id(vm)) else { continue };
-            for task in explain.vcpus.iter().flat_map(|vcpu| &vcpu.tasks).filter(|task| task.belief != 0) {
+            for task in explain.tasks.iter().filter(|task| task.belief != 0) {
                 trace.belief(now, vm, task.task, task.belief);
             }
         }

@@ -3,10 +3,13 @@
 use super::WIDTH;
 use super::why::protocol;
 use crate::words;
+use frontdesk_engine::Standing;
 use frontdesk_host::control::{Status, TaskStatus, VmStatus};
 
 /// Guest tasks that are listed; all are in the JSON.
 const TASKS: usize = 20;
+/// What is told of a guest task.
+pub(crate) const TASK_HEADER: [&str; 6] = ["task", "belief", "I/O-bound", "CPU", "runs", "last seen"];
 
 /// A line for each VM. Where sched_ext charges boosts, there is no debt.
 pub(crate) fn vms(status: &Status) -> String {
@@ -24,11 +27,7 @@ pub(crate) fn vms(status: &Status) -> String {
         [
             words::name(&vm.name),
             state(vm).to_owned(),
-            format!(
-                "{}/{}",
-                vm.sum(|vcpu| vcpu.io_bound_count as u64),
-                vm.sum(|vcpu| vcpu.task_count as u64)
-            ),
+            format!("{}/{}", vm.io_bound_count, vm.task_count),
             words::duration(vm.ran_ns()),
             words::duration(vm.sum(|vcpu| vcpu.stolen_ns)),
             vm.boosts().to_string(),
@@ -46,6 +45,7 @@ pub(crate) fn state(vm: &VmStatus) -> &'static str {
     match &vm.identity {
         _ if vm.trouble.is_some() => "TROUBLE",
         _ if vm.paused => "paused",
+        _ if vm.standing == Standing::Reserved => "reserved",
         _ if vm.pb_allowed_ratio <= 0.0 => "off",
         None => "blind",
         Some(identity) if identity.exact => "exact",
@@ -79,32 +79,20 @@ pub(crate) fn vcpus(vm: &VmStatus) -> String {
 
 /// A line for each of the guest tasks that ran last; nothing if none is known.
 pub(crate) fn tasks(status: &Status, vm: &VmStatus) -> Option<String> {
-    let rows = recent_tasks(vm);
-    if rows.is_empty() {
+    if vm.tasks.is_empty() {
         return None;
     }
-    let header = ["task", "vCPU", "belief", "I/O-bound", "CPU", "runs", "last seen"];
-    let all = rows.len();
-    let table =
-        words::table(&header, 1, Some(WIDTH), rows.into_iter().take(TASKS).map(|row| task(status, row)));
-    let rest = all.saturating_sub(TASKS);
+    let rows = vm.tasks.iter().take(TASKS).map(|of| task(status, of));
+    let table = words::table(&TASK_HEADER, 1, Some(WIDTH), rows);
+    let rest = vm.tasks.len().saturating_sub(TASKS);
     let more = if rest > 0 { format!("\nand {rest} more; --json has them") } else { String::new() };
     Some(table + &more)
 }
 
-/// The guest tasks told of a VM, with their vCPUs, the latest first.
-pub(crate) fn recent_tasks(vm: &VmStatus) -> Vec<(u16, &TaskStatus)> {
-    let mut tasks: Vec<_> =
-        vm.vcpus.iter().flat_map(|vcpu| vcpu.tasks.iter().map(|task| (vcpu.index, task))).collect();
-    tasks.sort_by_key(|(vcpu, task)| (std::cmp::Reverse(task.last_seen_ns), *vcpu));
-    tasks
-}
-
 /// The cells of a guest task.
-pub(crate) fn task(status: &Status, (vcpu, task): (u16, &TaskStatus)) -> [String; 7] {
+pub(crate) fn task(status: &Status, task: &TaskStatus) -> [String; 6] {
     [
         task_name(task),
-        vcpu.to_string(),
         task.belief.to_string(),
         if task.io_bound { "yes" } else { "no" }.to_owned(),
         words::duration(task.ran_ns),

@@ -4,6 +4,7 @@ use super::table::task_name;
 use crate::words::{self, count, percent};
 use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason};
 use frontdesk_host::control::{Status, VmStatus};
+use std::time::Duration;
 
 /// Tasks and ports that are named one by one.
 const NAMED: usize = 5;
@@ -12,7 +13,9 @@ const NAMED: usize = 5;
 pub(crate) fn words(status: &Status, vm: &VmStatus) -> Vec<String> {
     let mut paragraphs = vec![events(vm)];
     paragraphs.extend(Reason::ALL.into_iter().filter_map(|reason| decisions(status, vm, reason)));
+    paragraphs.extend(unanswered(vm));
     paragraphs.push(tasks(status, vm));
+    paragraphs.extend(patience(status, vm));
     paragraphs.extend(account(vm));
     paragraphs.extend(vm.trouble.as_ref().map(|trouble| format!("Trouble: {trouble}.")));
     paragraphs.extend(advice(status, vm).map(|advice| format!("Advice: {advice}")));
@@ -126,6 +129,13 @@ fn decisions(status: &Status, vm: &VmStatus, reason: Reason) -> Option<String> {
         }
         Reason::Off => format!("{number} did not boost, because boosting is off for {name}."),
         Reason::Paused => format!("{number} did not boost, because {name} is paused."),
+        Reason::Observed if !status.daemon.acting => {
+            format!("{number} would have boosted, but the daemon only observes.")
+        }
+        Reason::Observed => format!("{number} would have boosted, but {name} is only observed."),
+        Reason::Reserved => {
+            format!("{number} would have boosted, but {name} has a reservation, which schedules it.")
+        }
     })
 }
 
@@ -147,6 +157,39 @@ fn uncorrelated(status: &Status, vm: &VmStatus) -> String {
     list(&parts)
 }
 
+/// What became of the events whose boosts ended too early.
+fn unanswered(vm: &VmStatus) -> Option<String> {
+    let outcomes = vm.recent.unanswered;
+    let events = count(outcomes.total(), "event was", "events were");
+    let others = Reason::ALL.into_iter().filter(|reason| *reason != Reason::Boosted && outcomes.of(*reason) > 0);
+    let others = others.map(|reason| format!("{} did not: {reason}", outcomes.of(reason)));
+    let boosted = (outcomes.boosted > 0).then(|| format!("{} boosted once more", outcomes.boosted));
+    let taken_up: Vec<String> = boosted.into_iter().chain(others).collect();
+    (outcomes.total() > 0).then(|| {
+        format!(
+            "{events} not answered when the boost ended, and an I/O-bound task was seen after that: {}.",
+            list(&taken_up)
+        )
+    })
+}
+
+/// How long an answer may take, if that is longer than an I/O-bound task runs: guests may let what runs finish its tick before they
+/// switch to the task that an event woke.
+fn patience(status: &Status, vm: &VmStatus) -> Option<String> {
+    let tavs = &status.policy.tavs;
+    let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    if vm.identity.is_none() || vm.patience_ns <= ns(tavs.io_threshold) {
+        return None;
+    }
+    let unlearnt = vm.patience_ns == ns(tavs.patience.max(tavs.io_threshold).min(tavs.max_boost));
+    let why = if unlearnt {
+        "a guest may finish a tick before it runs the task, and how long this one takes is not known yet"
+    } else {
+        "its guest has been seen to finish a tick before it runs the task"
+    };
+    Some(format!("A boosted vCPU is given {} of CPU time to answer: {why}.", words::duration(vm.patience_ns)))
+}
+
 /// What is known of the guest's tasks.
 fn tasks(status: &Status, vm: &VmStatus) -> String {
     let threshold = status.policy.tavs.belief_threshold;
@@ -160,19 +203,18 @@ fn tasks(status: &Status, vm: &VmStatus) -> String {
             identity.source
         ),
     };
-    let mut known: Vec<_> = vm.vcpus.iter().flat_map(|vcpu| &vcpu.tasks).collect();
+    let mut known: Vec<_> = vm.tasks.iter().collect();
     known.sort_by_key(|task| std::cmp::Reverse((task.belief, task.last_seen_ns)));
     let io_bound = known.iter().filter(|task| task.io_bound);
     let named: Vec<String> =
         io_bound.take(NAMED).map(|task| format!("{} ({})", task_name(task), task.belief)).collect();
-    let total = vm.sum(|vcpu| vcpu.io_bound_count as u64);
     let belief = if named.is_empty() {
         let highest = known.first().map_or_else(String::new, |task| {
             format!("; the highest belief is {}, of {}", task.belief, task_name(task))
         });
         format!("None is believed to be I/O-bound (belief above {threshold}){highest}.")
     } else {
-        let more = total.saturating_sub(named.len() as u64);
+        let more = vm.io_bound_count.saturating_sub(named.len());
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };
         format!("Believed to be I/O-bound (belief above {threshold}): {}{more}.", list(&named))
     };
@@ -232,7 +274,7 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
         Reason::NotCorrelated => "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an I/O-bound \
              task."
             .to_owned(),
-        Reason::NoIoBoundTask if vm.sum(|vcpu| vcpu.io_bound_count as u64) > 0 => return None,
+        Reason::NoIoBoundTask if vm.io_bound_count > 0 => return None,
         Reason::NoIoBoundTask => format!(
             "nothing is wrong if it only computes. A task is believed to be I/O-bound after some {} runs of at most {} right after an \
              event; one longer run undoes several.",
@@ -240,7 +282,10 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
             words::duration(u64::try_from(policy.io_threshold.as_nanos()).unwrap_or(u64::MAX))
         ),
         Reason::Off => "set pb_ratio above 0 and off = false for this VM, and reload the daemon, to boost it.".to_owned(),
-        Reason::Paused | Reason::Boosted | Reason::AlreadyBoosted => return None,
+        Reason::Reserved => {
+            "nothing is wrong. `frontdesk release` ends the reservation, and it is boosted again.".to_owned()
+        }
+        Reason::Paused | Reason::Observed | Reason::Boosted | Reason::AlreadyBoosted => return None,
     })
 }
 
@@ -248,6 +293,7 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
 mod tests {
     use super::*;
     use crate::status::tests::sample;
+    use frontdesk_engine::Standing;
     use frontdesk_host::control::Usage;
 
     fn told(change: impl FnOnce(&mut Status)) -> String {
@@ -300,8 +346,8 @@ mod tests {
         insta::assert_snapshot!(told(|status| {
             let vm = &mut status.vms[0];
             vm.recent.packets[0].outcomes = Outcomes { no_io_bound_task: 12, ..Outcomes::default() };
-            vm.vcpus[0].io_bound_count = 0;
-            vm.vcpus[0].tasks.iter_mut().for_each(|task| (task.belief, task.io_bound) = (-100, false));
+            vm.io_bound_count = 0;
+            vm.tasks.iter_mut().for_each(|task| (task.belief, task.io_bound) = (-100, false));
             vm.identity.as_mut().unwrap().exact = false;
         }));
     }
@@ -312,6 +358,45 @@ mod tests {
             status.daemon.acting = false;
             status.vms[0].recent.packets[0].outcomes = Outcomes { off: 12, ..Outcomes::default() };
         }));
+    }
+
+    #[test]
+    fn a_vm_that_is_only_observed_and_one_with_a_reservation() {
+        let text = told(|status| {
+            status.vms[0].standing = Standing::Observed;
+            status.vms[0].trouble = Some("it shares its group".to_owned());
+            status.vms[0].recent.packets[0].outcomes = Outcomes { observed: 12, ..Outcomes::default() };
+        });
+        assert!(text.contains("12 would have boosted, but alice is only observed."), "{text}");
+        assert!(text.contains("Trouble: it shares its group."), "{text}");
+        let text = told(|status| {
+            status.vms[0].standing = Standing::Reserved;
+            status.vms[0].recent.packets[0].outcomes = Outcomes { reserved: 12, ..Outcomes::default() };
+        });
+        assert!(text.contains("12 would have boosted, but alice has a reservation"), "{text}");
+        assert!(text.contains("Advice: nothing is wrong."), "{text}");
+    }
+
+    #[test]
+    fn a_guest_that_finishes_its_tick_first() {
+        let given = |patience_ns| {
+            let text = told(|status| status.vms[0].patience_ns = patience_ns);
+            text.lines().find(|line| line.contains("to answer")).map(str::to_owned)
+        };
+        let learnt = "A boosted vCPU is given 4.5 ms of CPU time to answer: its guest has been seen to finish a tick before it runs the task.";
+        assert_eq!(given(4_500_000).unwrap(), learnt);
+        assert!(given(6_000_000).unwrap().contains("how long this one takes is not known yet"));
+        assert_eq!(given(500_000), None, "it switches at once");
+    }
+
+    #[test]
+    fn events_that_stayed_unanswered() {
+        let text = told(|status| {
+            status.vms[0].recent.unanswered = Outcomes { boosted: 2, budget_spent: 1, ..Outcomes::default() };
+        });
+        let words = "3 events were not answered when the boost ended, and an I/O-bound task was seen after that: 2 boosted once more and 1 did not: pb_ratio is used up.";
+        assert!(text.contains(words), "{text}");
+        assert!(text.contains("\n5 of these boosted."), "they are no new events: {text}");
     }
 
     #[test]

@@ -126,13 +126,11 @@ fn tasks(frame: &mut Frame<'_>, area: Rect, app: &App, vm: &VmStatus) {
     let [ports_area, tasks_area] = Layout::vertical([Constraint::Length(3), Constraint::Fill(1)]).areas(area);
     let block = Block::bordered().title(format!(" ports of {} ", words::name(&vm.name)));
     frame.render_widget(Paragraph::new(table::ports(&app.status, vm)).block(block), ports_area);
-    let header = ["task", "vCPU", "belief", "I/O-bound", "CPU", "runs", "last seen"];
-    let tasks = table::recent_tasks(vm);
     let room = usize::from(tasks_area.height.saturating_sub(1));
-    let from = usize::from(app.scroll).min(tasks.len().saturating_sub(room));
-    let rows = tasks.into_iter().skip(from).map(|row| Row::new(table::task(&app.status, row)));
-    let widths = [24, 4, 6, 9, 8, 10, 12].map(Constraint::Length);
-    let header = Row::new(header).style(Style::new().add_modifier(Modifier::UNDERLINED));
+    let from = usize::from(app.scroll).min(vm.tasks.len().saturating_sub(room));
+    let rows = vm.tasks.iter().skip(from).map(|task| Row::new(table::task(&app.status, task)));
+    let widths = [24, 6, 9, 8, 10, 12].map(Constraint::Length);
+    let header = Row::new(table::TASK_HEADER).style(Style::new().add_modifier(Modifier::UNDERLINED));
     frame.render_widget(Table::new(rows, widths).header(header), tasks_area);
 }
 

@@ -139,7 +139,7 @@ mod tests {
         let say = |answer: &str| understand(answer.as_bytes(), socket).unwrap_err().to_string();
         assert!(say(r#"{"status":{"schema":9,"new":true}}"#).contains("schema 9"));
         assert!(say(r#"{"targets":{"schema":9,"targets":[],"left_off":0}}"#).contains("schema 9"));
-        assert!(say(r#"{"status":{"schema":1}}"#).contains("not a frontdesk daemon"));
+        assert!(say(r#"{"status":{"schema":2}}"#).contains("not a frontdesk daemon"));
         assert!(say("HTTP/1.1 400 Bad Request").contains("not a frontdesk daemon"));
         let refused = r#"{"refused":{"kind":"busy","message":"later"}}"#;
         assert_eq!(say(refused), "the daemon refuses: later");

@@ -111,6 +111,17 @@ impl Metrics {
             each(|vm| vm.pb_allowed_ratio),
         );
         self.gauge(
+            "vm_patience_seconds",
+            "CPU time that a boosted vCPU of the VM is given to answer an event, as learnt so far",
+            each(|vm| seconds(vm.patience_ns)),
+        );
+        self.gauge("vm_tasks", "Guest tasks remembered", each(|vm| vm.task_count as f64));
+        self.gauge(
+            "vm_io_bound_tasks",
+            "Guest tasks that are believed to be I/O-bound",
+            each(|vm| vm.io_bound_count as f64),
+        );
+        self.gauge(
             "vm_memory_bytes",
             "Memory the engine holds for the VM",
             each(|vm| vm.memory_bytes as f64),
@@ -161,12 +172,6 @@ impl Metrics {
             "vcpu_pb_used_ratio",
             "Fraction of its CPU time that the vCPU used boosted lately",
             each(|vcpu| vcpu.pb_used_ratio),
-        );
-        self.gauge("vcpu_tasks", "Guest tasks remembered on the vCPU", each(|vcpu| vcpu.task_count as f64));
-        self.gauge(
-            "vcpu_io_bound_tasks",
-            "Guest tasks on the vCPU that are believed to be I/O-bound",
-            each(|vcpu| vcpu.io_bound_count as f64),
         );
     }
 }

@@ -4,11 +4,13 @@
 //! (`_ratio`). Fields may be added; whatever else changes, changes [`SCHEMA`].
 
 use crate::scx::Usage;
-use frontdesk_engine::{Boost, Config, PortExplain, Recent, TaskExplain, TaskId, VcpuExplain, VmExplain};
+use frontdesk_engine::{
+    Boost, Config, PortExplain, Recent, Standing, TaskExplain, TaskId, VcpuExplain, VmExplain,
+};
 use serde::{Deserialize, Serialize};
 
 /// The version of this schema.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A daemon and its VMs at a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,12 +104,16 @@ pub struct VmStatus {
     pub debt_ns: i64,
     /// Whether it is paused.
     pub paused: bool,
+    /// Whether it is acted on, only observed, or scheduled by its reservation.
+    pub standing: Standing,
     /// What is wrong with it, for people.
     pub trouble: Option<String>,
     /// How its guest tasks are told apart; absent if they are not, and then nothing is boosted.
     pub identity: Option<Identity>,
     /// The fraction of its CPU time that each vCPU may use boosted (`PBratio`); 0 if it is not to be boosted.
     pub pb_allowed_ratio: f64,
+    /// CPU time that a boosted vCPU is given to answer an event, as learnt so far.
+    pub patience_ns: u64,
     /// CPU time its emulator threads used.
     pub emulator_ran_ns: u64,
     /// Events of this VM alone that were lost.
@@ -116,6 +122,12 @@ pub struct VmStatus {
     pub memory_bytes: usize,
     /// Its vCPUs, by index.
     pub vcpus: Vec<VcpuStatus>,
+    /// Guest tasks remembered.
+    pub task_count: usize,
+    /// Of these, I/O-bound ones.
+    pub io_bound_count: usize,
+    /// Guest tasks, most recently seen first: ten, or all if the VM was asked for by name.
+    pub tasks: Vec<TaskStatus>,
     /// Ports whose packets woke an I/O-bound task, by number: the first few, or all that are worth a look if the VM was asked for by
     /// name.
     pub ports: Vec<PortExplain>,
@@ -155,15 +167,9 @@ pub struct VcpuStatus {
     pub expired: u64,
     /// Boosted CPU time over all CPU time, lately; to compare with `pb_allowed_ratio`.
     pub pb_used_ratio: f64,
-    /// Guest tasks remembered.
-    pub task_count: usize,
-    /// Of these, I/O-bound ones.
-    pub io_bound_count: usize,
-    /// Guest tasks, most recently seen first: ten, or all if the VM was asked for by name.
-    pub tasks: Vec<TaskStatus>,
 }
 
-/// A guest task on a vCPU.
+/// A guest task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStatus {
     /// Its identity: an address space, or whatever the source tells.
@@ -176,9 +182,9 @@ pub struct TaskStatus {
     pub belief: i32,
     /// Whether that is above the threshold.
     pub io_bound: bool,
-    /// CPU time it used here.
+    /// CPU time it used.
     pub ran_ns: u64,
-    /// Times it was dispatched here.
+    /// Times it was dispatched.
     pub dispatches: u64,
     /// When it was dispatched last.
     pub last_seen_ns: u64,
@@ -208,13 +214,18 @@ impl VmStatus {
             share_permille: explain.share_permille,
             debt_ns: explain.debt_ns,
             paused: explain.paused,
+            standing: explain.standing,
             trouble: facts.trouble,
             identity: facts.identity,
             pb_allowed_ratio: explain.pb_ratio,
+            patience_ns: explain.patience_ns,
             emulator_ran_ns: explain.emulator_ran_ns,
             lost_events: explain.lost,
             memory_bytes,
             vcpus: (0..).zip(explain.vcpus).map(|(index, vcpu)| VcpuStatus::new(index, vcpu)).collect(),
+            task_count: explain.task_count,
+            io_bound_count: explain.io_bound_count,
+            tasks: explain.tasks.into_iter().map(TaskStatus::new).collect(),
             ports: explain.ports,
             recent,
         }
@@ -266,9 +277,6 @@ impl VcpuStatus {
             hits: explain.hits,
             expired: explain.expired,
             pb_used_ratio: explain.pb_used,
-            task_count: explain.task_count,
-            io_bound_count: explain.io_bound_count,
-            tasks: explain.tasks.into_iter().map(TaskStatus::new).collect(),
         }
     }
 }

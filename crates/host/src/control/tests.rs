@@ -206,7 +206,7 @@ fn nonsense_is_refused_and_never_reaches_the_loop() {
     let nested = format!("{}\n", "[".repeat(4000));
     assert_eq!(refusal(&socket, nested.as_bytes()), RefusalKind::Malformed);
     assert_eq!(world.asked(), 0);
-    assert!(say(&socket, b"{\"status\":{}}\nand more\n").starts_with("{\"status\":{\"schema\":1,"));
+    assert!(say(&socket, b"{\"status\":{}}\nand more\n").starts_with("{\"status\":{\"schema\":2,"));
     assert_eq!(world.asked(), 1);
 }
 
