@@ -108,7 +108,9 @@ impl Registry {
         if is_io_bound(task, config) != was {
             let task = tasks.pop(&id);
             let others = if was { &mut self.others } else { &mut self.io_bound };
-            task.into_iter().for_each(|task| drop(others.put(id, task)));
+            if let Some(task) = task {
+                others.put(id, task);
+            }
         }
     }
 
