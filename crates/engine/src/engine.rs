@@ -379,8 +379,8 @@ impl Engine {
         let state = self.vms.get_mut(&vm)?;
         if state.partial_boost.is_concerned(&fact) {
             let mut asks = std::mem::take(&mut self.asks);
-            let in_debt = self.ledger.debt(vm) > 0;
-            state.decide(fact, self.now, &self.config, self.world, in_debt, &mut asks);
+            let debt = self.ledger.debt(vm);
+            state.decide(fact, self.now, &self.config, self.world, debt, &mut asks);
             self.apply(vm, asks);
         }
         Some(())
@@ -442,9 +442,9 @@ impl Engine {
                 self.ends.remove(&(until, vm, owner, target));
                 continue;
             };
-            let in_debt = self.ledger.debt(vm) > 0;
+            let debt = self.ledger.debt(vm);
             let mut asks = std::mem::take(&mut self.asks);
-            let later = state.expire(target, self.now, &self.config, self.world, in_debt, &mut asks);
+            let later = state.expire(target, self.now, &self.config, self.world, debt, &mut asks);
             match later.filter(|later| *later > self.now) {
                 Some(until) => {
                     let value = state.claims.value(target);

@@ -106,11 +106,11 @@ impl Vm {
         now: Time,
         config: &Config,
         world: Capabilities,
-        in_debt: bool,
+        debt: i64,
         asks: &mut Vec<Ask>,
     ) {
         self.account_all(now, &config.tavs);
-        let (policy, view) = self.view(now, config, world, in_debt);
+        let (policy, view) = self.view(now, config, world, debt);
         let decided = policy.on_fact(fact, &view, asks);
         if let Some((cause, reason)) = decided {
             self.log.decided(now, cause, reason);
@@ -125,11 +125,11 @@ impl Vm {
         now: Time,
         config: &Config,
         world: Capabilities,
-        in_debt: bool,
+        debt: i64,
         asks: &mut Vec<Ask>,
     ) -> Option<Time> {
         self.account_all(now, &config.tavs);
-        let (policy, view) = self.view(now, config, world, in_debt);
+        let (policy, view) = self.view(now, config, world, debt);
         let later = policy.on_expiry(target, &view, asks);
         self.log_ended(now);
         later
@@ -146,11 +146,10 @@ impl Vm {
         now: Time,
         config: &'a Config,
         world: Capabilities,
-        in_debt: bool,
+        debt: i64,
     ) -> (&'a mut PartialBoost, View<'a>) {
         let Vm { guest, partial_boost, standing, own, paused, .. } = self;
-        let view =
-            View { now, config, world, guest, standing: *standing, own: *own, paused: *paused, in_debt };
+        let view = View { now, config, world, guest, standing: *standing, own: *own, paused: *paused, debt };
         (partial_boost, view)
     }
 

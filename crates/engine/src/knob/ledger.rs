@@ -69,6 +69,8 @@ struct Book {
     /// What the VM got beyond its fair share, in nanoseconds, negative if it got less; `None` while nothing was done to it that
     /// changes that.
     debt: Option<i64>,
+    /// What a VM without a debt got beyond its fair share, bounded by the horizon: the world's scheduler is not always fair.
+    drift: i64,
     /// Boosted time since the account was opened: no more than this is taken back.
     since_open: u64,
     /// When it was boosted last, or its vCPUs were of unequal weight.
@@ -120,7 +122,8 @@ impl Ledger {
 
     fn restart(&mut self, claim: &Account) {
         let Account { vm, ran, boosted, .. } = *claim;
-        let new = Book { ran, boosted, debt: None, since_open: 0, last_cause: Time(0), permille: FULL };
+        let new =
+            Book { ran, boosted, debt: None, drift: 0, since_open: 0, last_cause: Time(0), permille: FULL };
         let account = self.books.entry(vm).or_insert(new);
         (account.ran, account.boosted) = (ran, boosted);
     }
@@ -195,27 +198,40 @@ impl Ledger {
 
 impl Book {
     fn book(&mut self, now: Time, delta: &Delta, fair: Fair, config: &Config) {
+        let horizon = nanos(config.horizon);
+        let error = signed(delta.ran).saturating_sub(signed(fair.share));
         if delta.boosted > 0 || delta.uneven {
             self.last_cause = now;
             self.since_open = self.since_open.saturating_add(delta.boosted);
             self.debt.get_or_insert(0);
         }
-        let Some(debt) = self.debt.as_mut() else { return };
-        let error = signed(delta.ran).saturating_sub(signed(fair.share));
-        // Both are bounded. A VM can't save credit up to be favoured later, and owes no more than boosts gave it, or its raised share.
-        let horizon = nanos(config.horizon);
-        let (credit, owed) = if delta.uneven {
-            (horizon, horizon.max(self.since_open))
-        } else {
-            (nanos(config.period) / 2, self.since_open)
+        let Some(debt) = self.debt.as_mut() else {
+            self.drift = self.drift.saturating_add(error).clamp(-signed(horizon), signed(horizon));
+            if self.is_treated_unfairly(config) {
+                self.debt = Some(std::mem::take(&mut self.drift));
+                self.last_cause = now;
+            }
+            return;
         };
-        *debt = debt.saturating_add(error).clamp(-signed(credit), signed(owed));
+        // Both are bounded. Who wants no more than it may have can't save credit up to be favoured later, and nobody owes more than boosts
+        // gave it, or an unfair scheduler.
+        let credit = if delta.wanted > fair.share { horizon } else { nanos(config.period) / 2 };
+        let owed = if delta.uneven || *debt >= signed(horizon / 2) { horizon } else { 0 };
+        *debt = debt.saturating_add(error).clamp(-signed(credit), signed(owed.max(self.since_open)));
         // A VM that wants less than it may have repays with that: it would not get less, and so never repay, by a lower share.
         *debt -= (*debt).clamp(0, signed(fair.unwanted));
-        if *debt <= 0 && now.since(self.last_cause) > horizon.saturating_mul(4) {
+        let settled = *debt <= 0 && -*debt < signed(horizon / 8);
+        if self.is_treated_unfairly(config) {
+            self.last_cause = now;
+        } else if settled && now.since(self.last_cause) > horizon.saturating_mul(4) {
             self.debt = None;
             self.since_open = 0;
         }
+    }
+
+    /// Whether it got so much more or less than its fair share that no scheduler that is fair within some slices can be the reason.
+    fn is_treated_unfairly(&self, config: &Config) -> bool {
+        self.debt.unwrap_or(self.drift).unsigned_abs() >= nanos(config.horizon) / 2
     }
 
     /// The share that lets the VM have its fair share in the next window and settles what it owes, or is owed, within the horizon.
@@ -223,16 +239,16 @@ impl Book {
     /// Of its fair share it gets a part as boosts, probably as much as in the last window, and owes a part; what is left must
     /// come from the fair class. All VMs together leave just what the fair class has, so weights in proportion to what each is
     /// to get from it are right for all. With unequal vCPUs the fair class gives less than in proportion, how much less depends on who
-    /// runs where: there the share goes on from what it was, by what the VM got for it.
+    /// runs where, and a scheduler that is not fair gives anything: there the share goes on from what it was, by what the VM got for it.
     fn target(&self, delta: &Delta, fair: u64, window: u64, config: &Config) -> u32 {
         let Some(debt) = self.debt else { return FULL };
-        if delta.wanted <= fair && debt <= 0 {
+        if delta.wanted <= fair && debt <= 0 && !delta.uneven {
             // It wants no more than its share: its boosts take nothing from others.
             return FULL;
         }
         let settled = i128::from(debt) * i128::from(window) / i128::from(nanos(config.horizon).max(1));
         let left = i128::from(fair) - i128::from(delta.boosted) - settled;
-        let permille = if delta.uneven {
+        let permille = if delta.uneven || self.is_treated_unfairly(config) {
             let got = i128::from(delta.ran.saturating_sub(delta.boosted)).max(1);
             let before = i128::from(self.permille);
             (before * left / got).clamp(before - before / GAIN, before + before / GAIN + 1)
@@ -524,7 +540,9 @@ mod tests {
                 account.ran += ran;
                 account.unmet = 2 * WINDOW - ran;
             }
-            ledger.settle(Time(round * WINDOW), &accounts, &config);
+            if corrected {
+                ledger.settle(Time(round * WINDOW), &accounts, &config);
+            }
         }
         nanos_f64(accounts[0].ran) / nanos_f64(accounts[0].ran + accounts[1].ran)
     }

@@ -217,14 +217,16 @@ impl PartialBoost {
 
     /// Whether a boost is within the vCPU's budget. A vCPU that is idle takes nothing from its own VM's background
     /// work by waking, so within its VM's share it needs no budget, as the credit scheduler boosts each vCPU that wakes with
-    /// credit left (TAVS §2.2).
+    /// credit left (TAVS §2.2). And one whose VM is owed CPU by far more than a slice is kept from running at all: nearly all that it runs is
+    /// boosted, whatever it does.
     fn may_boost(&mut self, index: u16, view: &View<'_>, pb_ratio: f64) -> bool {
         let place = usize::from(index);
         let (Some(vcpu), Some(seen)) = (self.vcpus.get_mut(place), view.guest.vcpus.get(place)) else {
             return false;
         };
-        let idle = seen.seen.is_halted() && !view.in_debt;
-        idle || vcpu.budget.allows(view.now, nanos(view.config.tavs.pb_period), pb_ratio)
+        let idle = seen.seen.is_halted() && view.debt <= 0;
+        let starved = view.debt < 0 && view.debt.unsigned_abs() >= nanos(view.config.ledger.horizon) / 8;
+        idle || starved || vcpu.budget.allows(view.now, nanos(view.config.tavs.pb_period), pb_ratio)
     }
 
     /// Boosts a vCPU, if it is not boosted.

@@ -17,8 +17,8 @@ pub(crate) struct View<'a> {
     /// What the operator set for this VM.
     pub(crate) own: VmPolicy,
     pub(crate) paused: bool,
-    /// Whether it got more than its share and has not repaid it.
-    pub(crate) in_debt: bool,
+    /// What it got beyond its share and has not repaid, in nanoseconds; negative if it is owed.
+    pub(crate) debt: i64,
 }
 
 /// What happened to a VM, as far as policies are concerned. Times are up to date.

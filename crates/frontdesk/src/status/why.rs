@@ -161,7 +161,8 @@ fn uncorrelated(status: &Status, vm: &VmStatus) -> String {
 fn unanswered(vm: &VmStatus) -> Option<String> {
     let outcomes = vm.recent.unanswered;
     let events = count(outcomes.total(), "event was", "events were");
-    let others = Reason::ALL.into_iter().filter(|reason| *reason != Reason::Boosted && outcomes.of(*reason) > 0);
+    let others =
+        Reason::ALL.into_iter().filter(|reason| *reason != Reason::Boosted && outcomes.of(*reason) > 0);
     let others = others.map(|reason| format!("{} did not: {reason}", outcomes.of(reason)));
     let boosted = (outcomes.boosted > 0).then(|| format!("{} boosted once more", outcomes.boosted));
     let taken_up: Vec<String> = boosted.into_iter().chain(others).collect();
