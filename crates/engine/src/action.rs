@@ -4,9 +4,10 @@ use crate::event::{Time, VmId};
 use serde::{Deserialize, Serialize};
 
 /// Dispatch preference of a vCPU, or of the emulator threads of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Boost {
     /// Ordinary scheduling.
+    #[default]
     None,
     /// Ahead of everything that is not boosted: a partial boost (TAVS §3.2).
     Io,

@@ -5,8 +5,8 @@
 //! `[control]` about those who look in.
 
 use crate::control::ControlConfig;
-use crate::mechanism::MechanismChoice;
 use crate::reserve::ReserveSettings;
+use crate::threads::MechanismChoice;
 use frontdesk_engine::{Config, Ledger, Tavs, VmPolicy};
 use glob::Pattern;
 use indexmap::IndexMap;

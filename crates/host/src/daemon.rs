@@ -19,11 +19,11 @@ use crate::config::Settings;
 use crate::control::{Control, ControlError};
 use crate::guardian::{Guardian, GuardianError};
 use crate::identity::Identities;
-use crate::mechanism::Mechanism;
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder, Recordings};
 use crate::reserve::Reserves;
 use crate::status::Tally;
+use crate::threads::Threads;
 use crate::watch::{Kit, Mailbox, News, Watcher};
 use followed::Followed;
 use frontdesk_engine::{Config, ConfigError, Engine, Event, Time};
@@ -118,7 +118,7 @@ pub struct Daemon {
     identities: Identities,
     vms: Vec<Followed>,
     next_id: u32,
-    mechanism: Mechanism,
+    threads: Threads,
     /// That the kernel has ejected frontdesk's scheduler, why, and how it goes on.
     ejection: Option<String>,
     budgets: RealTimeBudgets,
@@ -177,12 +177,12 @@ impl Daemon {
         let bpf = BpfSource::open()?;
         let identities = Identities::new()?;
         let hierarchy = Hierarchy::detect()?;
-        let mechanism = match config.act {
-            true => Mechanism::start(config.settings.daemon.mechanism, hierarchy.real_time()),
-            false => Mechanism::default(),
+        let threads = match config.act {
+            true => Threads::start(config.settings.daemon.mechanism, hierarchy.real_time()),
+            false => Threads::by_real_time(),
         };
         let guardian = match config.act {
-            true if mechanism.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
+            true if threads.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
                 return Err(CgroupError::RealTimeRefused.into());
             }
             true => Some(Arc::new(Guardian::start(&config.guardian.0, &config.guardian.1)?)),
@@ -216,7 +216,7 @@ impl Daemon {
             identities,
             vms: Vec::new(),
             next_id: 0,
-            mechanism,
+            threads,
             ejection: None,
             budgets: RealTimeBudgets::new(hierarchy),
             budget: None,

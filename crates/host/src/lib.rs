@@ -3,7 +3,6 @@
 //!
 //! Everything here needs Linux, and nearly everything root; [`doctor`] says what a host lacks.
 
-pub mod boost;
 pub mod bpf;
 pub mod cgroup;
 pub mod config;
@@ -13,7 +12,6 @@ pub mod doctor;
 pub mod guardian;
 mod identity;
 pub mod kvm;
-mod mechanism;
 pub mod qemu;
 mod realtime;
 mod record;
@@ -23,13 +21,13 @@ pub mod sched;
 pub mod scx;
 mod status;
 mod tcg;
+pub mod threads;
 mod watch;
 
 pub use daemon::{
     Daemon, DaemonConfig, DaemonError, LOCK, LockError, NOT_ACTING, Reloader, monotonic, stop_signal,
 };
 pub use identity::{Identities, Identity, IdentityError};
-pub use mechanism::{Mechanism, MechanismChoice, MechanismError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use record::{Ending, Record, RecordError, Recorder, Recording, read_recording};
 pub use reserve::{ReserveMechanism, ReserveSettings};

@@ -64,6 +64,25 @@ pub enum Policy {
     },
 }
 
+impl Policy {
+    /// The nice value and the slice of a policy that has such.
+    pub(crate) const fn fair_mut(&mut self) -> Option<(&mut i32, &mut u64)> {
+        match self {
+            Policy::Other { nice, slice_ns }
+            | Policy::Batch { nice, slice_ns }
+            | Policy::Idle { nice, slice_ns }
+            | Policy::Ext { nice, slice_ns } => Some((nice, slice_ns)),
+            Policy::Fifo { .. } | Policy::RoundRobin { .. } | Policy::Deadline { .. } => None,
+        }
+    }
+
+    /// The nice value of a policy that has one; the others are ahead of all that have.
+    #[must_use]
+    pub fn nice(mut self) -> Option<i32> {
+        self.fair_mut().map(|(nice, _)| *nice)
+    }
+}
+
 /// How a thread is scheduled. Utilisation clamps and affinity are not part of it and never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
@@ -159,6 +178,16 @@ impl Attributes {
     #[must_use]
     pub const fn fifo(priority: u32) -> Attributes {
         Attributes { policy: Policy::Fifo { priority }, reset_on_fork: true }
+    }
+
+    /// Whether a thread that was set to these has them if `found` is what it has: for a slice of 0 the kernel reports its default.
+    #[must_use]
+    pub fn agrees_with(self, found: Attributes) -> bool {
+        let (mut wanted, mut found) = (self, found);
+        if let (Some((_, &mut 0)), Some((_, slice))) = (wanted.policy.fair_mut(), found.policy.fair_mut()) {
+            *slice = 0;
+        }
+        wanted == found
     }
 
     fn to_raw(self) -> RawAttributes {
@@ -348,6 +377,16 @@ mod tests {
                 assert_eq!(Attributes::from_raw(&attributes.to_raw()), Some(attributes));
             }
         }
+        let [asked, other] = [0, 100_000].map(|slice_ns| Policy::Ext { nice: 0, slice_ns });
+        let agree = |wanted, found| {
+            let attributes = |policy| Attributes { policy, reset_on_fork: true };
+            attributes(wanted).agrees_with(attributes(found))
+        };
+        assert!(
+            agree(asked, other)
+                && !agree(other, asked)
+                && !agree(asked, Policy::Ext { nice: 1, slice_ns: 0 })
+        );
         assert_eq!(Attributes::from_raw(&RawAttributes { policy: 4, ..RawAttributes::default() }), None);
     }
 

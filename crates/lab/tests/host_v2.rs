@@ -4,8 +4,6 @@
 //! the trials of `frontdesk-host` in there: it is built from the same sources, for another crate's test program can
 //! not be found from here. They include this program being the guardian and the owner of its changes.
 
-#[path = "../../host/tests/host/boost.rs"]
-mod boost;
 #[path = "../../host/tests/host/bpf.rs"]
 mod bpf;
 #[path = "../../host/tests/host/cgroup.rs"]
@@ -19,6 +17,8 @@ mod inside;
 mod reserve;
 #[path = "../../host/tests/host/support.rs"]
 mod support;
+#[path = "../../host/tests/host/threads.rs"]
+mod threads;
 
 use anyhow::Result;
 use frontdesk_host::cgroup::{Hierarchy, Version};
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 
 /// All there are run; of those with `more` prefixes, too, at least one.
 fn host_trials_pass_on(kernel: &str, more: &[&str]) -> Result<()> {
-    let prefixes = ["boost_", "bpf_", "cgroup_", "cgroup_v2_", "guardian_", "reserve_"];
+    let prefixes = ["threads_", "bpf_", "cgroup_", "cgroup_v2_", "guardian_", "reserve_"];
     inside::trials_pass(kernel, 1, 384, &[&prefixes, more].concat())
 }
 
@@ -78,6 +78,6 @@ fn trials() -> ExitCode {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let fair = if release.starts_with("7.") { Vec::new() } else { fair::trials() };
     let trials =
-        [boost::trials(), bpf::trials(), cgroup::trials(), guardian::trials(), reserve::trials(), fair];
+        [threads::trials(), bpf::trials(), cgroup::trials(), guardian::trials(), reserve::trials(), fair];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }

@@ -50,12 +50,12 @@ impl Daemon {
             self.let_go(id).map_err(Failure::Daemon)?;
             return self.take_control(id, group);
         }
-        self.mechanism.adopt(id, vm.weight, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
+        self.threads.adopt(id, vm.weight, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
         let mut share = group.control_share(guardian)?;
         if vm.settings.weight.is_some() {
             share.set_base(vm.settings.shares(), guardian)?;
         }
-        self.mechanism.set_weight(id, share.base())?;
+        self.threads.set_weight(id, share.base())?;
         vm.control = Some(Control { group, share });
         self.budgets_stale = true;
         Ok(())
@@ -65,7 +65,7 @@ impl Daemon {
     pub(super) fn hold_threads(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter().find(|vm| vm.id == id && vm.control.is_some()) else { return Ok(()) };
-        match self.mechanism.renew(id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian).map_err(Failure::from) {
+        match self.threads.renew(id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian).map_err(Failure::from) {
             Ok(()) => Ok(()),
             Err(Failure::Vm(reason)) => self.disengage(id, reason),
             Err(Failure::Daemon(error)) => Err(error),
@@ -89,7 +89,7 @@ impl Daemon {
     pub(super) fn let_go(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
-        let released = self.mechanism.release(id, guardian).map_err(Failure::from);
+        let released = self.threads.release(id, guardian).map_err(Failure::from);
         let control = vm.control.take();
         self.budgets_stale |= control.is_some();
         let shared = control.map_or(Ok(()), |control| control.share.release(guardian)).map_err(Failure::from);
@@ -127,7 +127,7 @@ impl Daemon {
             return Ok(());
         }
         tracing::info!(vm = vm.name, weight, "the VM has another weight");
-        if let Err(error) = self.mechanism.set_weight(id, weight) {
+        if let Err(error) = self.threads.set_weight(id, weight) {
             tracing::warn!(vm = vm.name, "{error}");
         }
         self.feed(EventKind::Weight { vm: id, weight })
@@ -135,7 +135,7 @@ impl Daemon {
 
     /// Splits the real-time budget anew when VMs have come or gone. What can't have one is only watched, the latest first.
     pub(super) fn grant(&mut self) -> Result<(), DaemonError> {
-        if !self.mechanism.is_real_time() {
+        if !self.threads.is_real_time() {
             return Ok(());
         }
         while std::mem::take(&mut self.budgets_stale) {
@@ -166,9 +166,9 @@ impl Daemon {
 
     /// Goes on by real time if the kernel has ejected frontdesk's scheduler. Where the kernel refuses real time, too, all VMs are
     /// only watched from now on, and each is told so when no budget is granted.
-    pub(super) fn check_mechanism(&mut self) -> Result<(), DaemonError> {
+    pub(super) fn check_threads(&mut self) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
-        if let Some(reason) = self.mechanism.fall_back(guardian)? {
+        if let Some(reason) = self.threads.fall_back(guardian)? {
             let then = match self.budgets.rule() {
                 RealTimeRule::Refused => {
                     "no VM is boosted any more, for this kernel refuses real time in control groups; restart the daemon to \

@@ -1,12 +1,10 @@
 //! What the daemon keeps of a VM that it follows.
 
-use crate::boost::BoostError;
 use crate::cgroup::{CgroupError, Group, ShareControl};
 use crate::config::VmSettings;
 use crate::daemon::DaemonError;
-use crate::mechanism::MechanismError;
 use crate::qemu::QemuVm;
-use crate::scx::ScxError;
+use crate::threads::ThreadsError;
 use crate::watch::Source;
 use frontdesk_engine::{Thread, VmId, VmPolicy};
 use std::collections::BTreeSet;
@@ -53,11 +51,10 @@ pub(super) enum Failure {
     Daemon(DaemonError),
 }
 
-impl From<MechanismError> for Failure {
-    fn from(error: MechanismError) -> Failure {
+impl From<ThreadsError> for Failure {
+    fn from(error: ThreadsError) -> Failure {
         match error {
-            MechanismError::Boost(BoostError::Guardian(error))
-            | MechanismError::Scx(ScxError::Guardian(error)) => Failure::Daemon(error.into()),
+            ThreadsError::Guardian(error) => Failure::Daemon(error.into()),
             error => Failure::Vm(error.to_string()),
         }
     }

@@ -52,7 +52,7 @@ impl Daemon {
             |name: &str, in_use: bool, found: String| SourceStatus { name: name.to_owned(), in_use, found };
         let daemon = DaemonFacts {
             acting: self.act,
-            mechanism: match (self.mechanism.is_real_time(), self.budgets.rule()) {
+            mechanism: match (self.threads.is_real_time(), self.budgets.rule()) {
                 (false, _) => "sched_ext",
                 (true, RealTimeRule::Refused) => "none",
                 (true, _) => "real time",
@@ -70,7 +70,7 @@ impl Daemon {
         let mut status = status(request, monotonic(), &self.engine, &mut self.tally, daemon, vms)?;
         for told in &mut status.vms {
             let Some(vm) = self.vms.iter().find(|vm| vm.name == told.name) else { continue };
-            told.charged = self.mechanism.usage(vm.id).unwrap_or_else(|error| {
+            told.charged = self.threads.usage(vm.id).unwrap_or_else(|error| {
                 tracing::warn!(vm = vm.name, "{error}");
                 None
             });

@@ -61,7 +61,7 @@ impl Daemon {
             if news && self.take_news()? && until == Until::Settled {
                 return Ok(());
             }
-            self.check_mechanism()?;
+            self.check_threads()?;
             self.grant()?;
             self.supervisor.alive(monotonic());
         }
@@ -116,7 +116,7 @@ impl Daemon {
             };
             let result = match action.kind {
                 ActionKind::Boost { target, level, .. } => {
-                    self.mechanism.apply(vm, target, level).map_err(Failure::from)
+                    self.threads.boost(vm, target, level).map_err(Failure::from)
                 }
                 ActionKind::Watch { vcpu, on, .. } => {
                     if on {
@@ -126,10 +126,11 @@ impl Daemon {
                     }
                     Ok(())
                 }
-                // Nobody decides it yet.
-                ActionKind::Weight { .. } => Ok(()),
+                ActionKind::Weight { vcpu, permille, .. } => {
+                    self.threads.weigh(vm, vcpu, permille).map_err(Failure::from)
+                }
                 // There is nothing to take back.
-                ActionKind::Share { .. } if !self.mechanism.is_real_time() => Ok(()),
+                ActionKind::Share { .. } if !self.threads.is_real_time() => Ok(()),
                 ActionKind::Share { permille, .. } => state
                     .control
                     .as_mut()

@@ -6,13 +6,14 @@ use super::target::Found;
 use super::user::{Role, Threads, signal};
 use crate::control::{Refusal, RefusalKind};
 use crate::sched::{self, Attributes, Policy, SchedError};
+use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};
 use std::collections::BTreeMap;
 
 /// The kernel takes no longer periods (`sched_deadline_period_max_us`, 2^22). A longer one is kept as several with a part of the slice each.
 const LONGEST: u64 = 4_000_000_000;
-/// Emulator threads come before everything ordinary and before boosted vCPUs, and like the vCPUs they serve use little.
-const EMULATOR: Attributes = Attributes::fifo(3);
+/// Emulator threads come before everything ordinary and before boosts, and like the vCPUs they serve use little.
+const EMULATOR: Attributes = Attributes::fifo(HIGHEST_PRIORITY + 1);
 
 #[derive(Debug)]
 struct Held {

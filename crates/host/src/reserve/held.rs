@@ -5,6 +5,7 @@ use super::user::Role;
 use crate::cgroup::{CgroupError, Group, Hierarchy};
 use crate::guardian::{Guardian, GuardianError, Undo, UndoId};
 use crate::sched::{self, Attributes, SchedError, ThreadId};
+use crate::threads::{Held, HeldError, attributes_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
@@ -15,6 +16,8 @@ use std::os::fd::OwnedFd;
 pub(super) enum HoldError {
     #[error(transparent)]
     Sched(#[from] SchedError),
+    #[error(transparent)]
+    Thread(#[from] HeldError),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
@@ -30,8 +33,10 @@ pub(super) struct HeldThread {
     pub(super) role: Role,
     /// The index of its member.
     pub(super) member: usize,
-    original: Original,
-    undo: [UndoId; 2],
+    held: Held,
+    /// The CPUs that it had.
+    cpus: Vec<u16>,
+    affinity: UndoId,
 }
 
 /// How a thread was scheduled before.
@@ -44,10 +49,9 @@ pub(super) struct Original {
 impl Original {
     /// `None` if the thread has ended.
     pub(super) fn of(thread: ThreadId) -> Result<Option<Original>, SchedError> {
-        let both = sched::get(thread.tid)
-            .and_then(|attributes| Ok(Original { attributes, cpus: sched::affinity(thread.tid)? }));
-        match both {
-            Ok(original) => Ok(thread.is_alive().then_some(original)),
+        let Some(attributes) = attributes_of(thread)? else { return Ok(None) };
+        match sched::affinity(thread.tid) {
+            Ok(cpus) => Ok(Some(Original { attributes, cpus })),
             Err(SchedError::Vanished { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -58,27 +62,23 @@ impl HeldThread {
     /// Records with the guardian what a thread had. Nothing is changed yet.
     pub(super) fn take(part: Part, original: Original, guardian: &Guardian) -> Result<HeldThread, HoldError> {
         let Part { thread, role, member } = part;
-        let undo = [
-            guardian.record(Undo::Thread { thread, attributes: original.attributes })?,
-            guardian.record(Undo::Affinity { thread, cpus: original.cpus.clone() })?,
-        ];
-        Ok(HeldThread { thread, role, member, original, undo })
+        let Original { attributes, cpus } = original;
+        let held = Held::take(thread, attributes, guardian)?;
+        let affinity = guardian.record(Undo::Affinity { thread, cpus: cpus.clone() })?;
+        Ok(HeldThread { thread, role, member, held, cpus, affinity })
     }
 
-    pub(super) fn original(&self) -> &Original {
-        &self.original
+    pub(super) fn original(&self) -> Original {
+        Original { attributes: self.held.original(), cpus: self.cpus.clone() }
     }
 
     /// Gives it back what it had. What fails stays on the guardian's record.
-    pub(super) fn restore(self, guardian: &Guardian) -> Result<(), HoldError> {
+    pub(super) fn restore(mut self, guardian: &Guardian) -> Result<(), HoldError> {
         if self.thread.is_alive() {
-            for result in [
-                sched::set(self.thread.tid, self.original.attributes),
-                sched::set_affinity(self.thread.tid, &self.original.cpus),
-            ] {
-                if !matches!(result, Err(SchedError::Vanished { .. })) {
-                    result?;
-                }
+            self.held.restore()?;
+            match sched::set_affinity(self.thread.tid, &self.cpus) {
+                Ok(()) | Err(SchedError::Vanished { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         self.forget(guardian)
@@ -86,7 +86,8 @@ impl HeldThread {
 
     /// It has ended.
     pub(super) fn forget(self, guardian: &Guardian) -> Result<(), HoldError> {
-        self.undo.into_iter().try_for_each(|undo| Ok(guardian.forget(undo)?))
+        self.held.forget(guardian)?;
+        Ok(guardian.forget(self.affinity)?)
     }
 }
 

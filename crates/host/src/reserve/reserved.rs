@@ -56,7 +56,7 @@ impl Reserved {
         let sibling = self.threads.iter().find(|held| held.thread.pid == thread.pid).or(self.threads.first());
         // One that came later has what its creator had from us, not what it would have without us.
         let original = match sibling.filter(|_| self.pinned) {
-            Some(sibling) => Some(sibling.original().clone()),
+            Some(sibling) => Some(sibling.original()),
             None => Original::of(thread)?,
         };
         // It may have ended already.

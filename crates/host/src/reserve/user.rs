@@ -2,11 +2,12 @@
 
 use super::enforce::{AHEAD, Enforce};
 use crate::sched::{self, Attributes, Policy, SchedError};
+use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation};
 use std::collections::BTreeMap;
 
-/// Below the daemon (50), its guardian (60) and the host's interrupt threads (50); above boosts (1 and 2).
-const LOWEST_PRIORITY: u32 = 4;
+/// Below the daemon (50), its guardian (60) and the host's interrupt threads (50); above boosts.
+const LOWEST_PRIORITY: u32 = HIGHEST_PRIORITY + 1;
 const _: () = assert!(LOWEST_PRIORITY + 2 * LEVELS as u32 <= 49);
 
 /// What a thread does in its member.

@@ -1,5 +1,6 @@
 //! What the scheduler and user space tell each other, as `bpf/scx.bpf.c` lays it out.
 
+use frontdesk_engine::Boost;
 use serde::{Deserialize, Serialize};
 use std::ffi::c_char;
 
@@ -22,7 +23,10 @@ pub struct Usage {
     pub boosted_runs: u64,
 }
 
-const ACCOUNT_SIZE: usize = 48;
+/// The greatest weight that the engine gives a vCPU among the threads of its VM, in permille.
+pub(super) const MAX_PERMILLE: u32 = 64_000;
+
+const ACCOUNT_SIZE: usize = 64;
 
 impl Usage {
     /// A whole account that has used this, but nothing else on record.
@@ -45,20 +49,44 @@ impl Usage {
     }
 }
 
-/// A `struct thread` that is not boosted.
-pub(super) fn thread(account: u32, vcpu: u32) -> [u8; 12] {
-    let mut bytes = [0; 12];
-    bytes[..4].copy_from_slice(&account.to_ne_bytes());
-    bytes[4..8].copy_from_slice(&vcpu.to_ne_bytes());
+/// A `struct thread` that is not boosted and has an ordinary weight.
+pub(super) fn thread(account: u32, vcpu: u32) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    for (to, field) in bytes.chunks_exact_mut(4).zip([account, vcpu, 0, ORDINARY]) {
+        to.copy_from_slice(&field.to_ne_bytes());
+    }
     bytes
 }
 
-/// A `struct boost`.
-pub(super) fn boost(tid: i32, on: bool) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&tid.to_ne_bytes());
-    bytes[4..].copy_from_slice(&u32::from(on).to_ne_bytes());
-    bytes
+const ORDINARY: u32 = 1000;
+
+/// What is wanted from now on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order {
+    Boost { tid: i32, level: Boost },
+    BoostEmulators { account: u32, level: Boost },
+    Weigh { tid: i32, permille: u32 },
+}
+
+impl Order {
+    /// A `struct order`.
+    pub(super) fn encode(self) -> [u8; 12] {
+        let level = |level| match level {
+            Boost::None => 0,
+            Boost::Io => 1,
+            Boost::Multimedia => 2,
+        };
+        let fields = match self {
+            Order::Boost { tid, level: to } => [0, tid.cast_unsigned(), level(to)],
+            Order::BoostEmulators { account, level: to } => [1, account, level(to)],
+            Order::Weigh { tid, permille } => [2, tid.cast_unsigned(), permille],
+        };
+        let mut bytes = [0; 12];
+        for (to, field) in bytes.chunks_exact_mut(4).zip(fields) {
+            to.copy_from_slice(&field.to_ne_bytes());
+        }
+        bytes
+    }
 }
 
 /// Two strings of the kernel as one text.

@@ -4,10 +4,10 @@ use crate::support::{Idler, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId};
 use frontdesk_host::{
-    boost::{Booster, VCPU_PRIORITY},
     cgroup::{CgroupError, DEFAULT_WEIGHT, Group, Hierarchy, RealTimeBudgets, RealTimeRule, Version},
     guardian::{Guardian, Undo},
     sched::{self, Attributes, SchedError, ThreadId},
+    threads::{Threads, VCPU_PRIORITY},
 };
 use libtest_mimic::Trial;
 use rustix::thread::gettid;
@@ -260,13 +260,13 @@ fn threads_in_subgroups_are_boosted() -> Result<()> {
         ensure!(vm.weight()? == 512);
 
         let before = sched::get(vcpu)?;
-        let mut booster = Booster::new();
+        let mut threads = Threads::by_real_time();
         let vcpu_thread = ThreadId::of(own, vcpu).context("the thread has ended")?;
         RealTimeBudgets::new(Hierarchy::detect()?).grant(std::slice::from_ref(&vm), &guardian)?;
-        booster.adopt(VmId(0), &[(0, vcpu_thread)], &[], &guardian)?;
-        booster.apply(VmId(0), BoostTarget::Vcpu(0), Boost::Io)?;
+        threads.adopt(VmId(0), 1024, &[(0, vcpu_thread)], &[], &guardian)?;
+        threads.boost(VmId(0), BoostTarget::Vcpu(0), Boost::Io)?;
         ensure!(sched::get(vcpu)? == Attributes::fifo(VCPU_PRIORITY));
-        booster.apply(VmId(0), BoostTarget::Vcpu(0), Boost::None)?;
+        threads.boost(VmId(0), BoostTarget::Vcpu(0), Boost::None)?;
         ensure!(sched::get(vcpu)? == before);
         Ok(())
     });

@@ -4,10 +4,10 @@ use crate::support::{Idler, eventually, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId};
 use frontdesk_host::{
-    boost::Booster,
-    cgroup::Hierarchy,
+    cgroup::{Group, Hierarchy},
     guardian::{Guardian, GuardianError, Report, Undo},
-    sched::{self, Policy, ThreadId},
+    sched::{self, Attributes, Policy, ThreadId},
+    threads::Threads,
 };
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,7 +17,7 @@ use std::{
     path::Path,
     process::{Command, ExitCode, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -47,7 +47,8 @@ fn undoes_when_its_owner_finishes() -> Result<()> {
     Ok(())
 }
 
-/// What the killed owner does: boost a process, make a control group with a process in it, say so, and wait.
+/// What the killed owner does: hold all that can be held of a VM's threads and of a share, make a control group with a process in it, say
+/// so, and wait.
 pub(crate) fn owner() -> ExitCode {
     match own() {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,12 +60,26 @@ pub(crate) fn owner() -> ExitCode {
 }
 
 fn own() -> Result<()> {
-    let target: i32 = env::args().nth(2).context("which process?")?.parse()?;
-    let target = ThreadId::of(target, target).context("no such process")?;
+    let of_argument = |n: usize| -> Result<ThreadId> {
+        let pid: i32 = env::args().nth(n).context("which process?")?.parse()?;
+        ThreadId::of(pid, pid).context("no such process")
+    };
     let guardian = Guardian::start(&env::current_exe()?, "guardian")?;
-    let mut booster = Booster::new();
-    booster.adopt(VmId(0), &[(0, target)], &[], &guardian)?;
-    booster.apply(VmId(0), BoostTarget::Vcpu(0), Boost::Io)?;
+    let mut threads = Threads::by_real_time();
+    let vm = VmId(0);
+    let vcpus = [(0, of_argument(2)?), (1, of_argument(3)?)];
+    threads.adopt(vm, 1024, &vcpus, &[of_argument(4)?], &guardian)?;
+    for vcpu in [0, 1] {
+        threads.weigh(vm, vcpu, 110)?;
+    }
+    for target in [BoostTarget::Emulators, BoostTarget::Vcpu(0)] {
+        threads.boost(vm, target, Boost::Multimedia)?;
+    }
+    let mut share = None;
+    if let Ok(hierarchy) = Hierarchy::detect() {
+        let group = hierarchy.group_of(of_argument(5)?.pid)?;
+        share.insert(group.control_share(&guardian)?).set_permille(1700, &guardian)?;
+    }
     let (mut group, mut inside) = (None, None);
     if let Ok(hierarchy) = Hierarchy::detect() {
         let made =
@@ -78,33 +93,66 @@ fn own() -> Result<()> {
     println!("{}", group.unwrap_or_default().display());
     std::io::stdout().flush()?;
     thread::sleep(Duration::from_secs(600));
-    drop(inside);
+    drop((inside, share));
     Ok(())
 }
 
 fn undoes_when_its_owner_is_killed() -> Result<()> {
-    let target = Idler::start()?;
-    let before = sched::get(target.pid())?;
+    let (vm, member) = ([Idler::start()?, Idler::start()?, Idler::start()?], Idler::start()?);
+    let keeper = start_guardian()?;
+    let shared = match Hierarchy::detect() {
+        Ok(hierarchy) => {
+            let name = format!("frontdesk-test-shared-{}", std::process::id());
+            let group = hierarchy.root_group().create(&name, &keeper)?;
+            group.add(member.0.id())?;
+            Some(group)
+        }
+        Err(_) => None,
+    };
+    for (idler, nice) in vm.iter().zip([0, 4, -2]) {
+        let policy = Policy::Other { nice, slice_ns: 3_000_000 };
+        sched::set(idler.pid(), Attributes { policy, reset_on_fork: false })?;
+    }
+    let now = || -> Result<_> {
+        let threads =
+            vm.iter().map(|idler| Ok(sched::get(idler.pid())?)).collect::<Result<Vec<Attributes>>>()?;
+        Ok((threads, shared.as_ref().map(Group::weight).transpose()?))
+    };
+    let before = now()?;
+    let pids = vm.iter().chain([&member]).map(|idler| idler.pid().to_string());
     let mut owner = Command::new(env::current_exe()?)
-        .args(["owner", &target.pid().to_string()])
+        .arg("owner")
+        .args(pids)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
     let mut line = String::new();
     let read = BufReader::new(owner.stdout.take().context("stdout")?).read_line(&mut line);
-    let boosted = sched::get(target.pid());
+    let held = now();
     let group = Path::new(line.trim()).to_owned();
     let group_was_there = group.as_os_str().is_empty() || group.is_dir();
     owner.kill()?;
+    let killed = Instant::now();
     owner.wait()?;
     read?;
     ensure!(line.ends_with('\n'), "the owner failed: see above");
-    ensure!(matches!(boosted?.policy, Policy::Fifo { .. }), "the owner did not boost");
+    let (held, share) = held?;
+    let policies: Vec<Policy> = held.iter().map(|attributes| attributes.policy).collect();
+    ensure!(
+        matches!(
+            policies[..],
+            [Policy::Fifo { priority: 3 }, Policy::Other { nice: 14, .. }, Policy::Fifo { priority: 4 }]
+        ),
+        "the owner did not hold the threads: {policies:?}"
+    );
+    ensure!(share.is_none() || share > before.1, "the owner did not hold the share: {share:?}");
     ensure!(group_was_there, "the owner made no group {}", group.display());
-    eventually("the boosted process is ordinary again", || {
-        sched::get(target.pid()).is_ok_and(|a| a == before)
-    })?;
-    eventually("the control group is gone", || !group.is_dir())
+    eventually("all is as it was", || now().is_ok_and(|now| now == before))?;
+    println!("measured: threads and share as before {:?} after kill -9", killed.elapsed());
+    eventually("the control group is gone", || !group.is_dir())?;
+    drop(member);
+    ensure!(keeper.finish()?.failed.is_empty());
+    Ok(())
 }
 
 fn ignores_signals_meant_for_its_owner() -> Result<()> {

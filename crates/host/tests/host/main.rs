@@ -4,7 +4,6 @@
 //! `frontdesk-lab` runs those on scheduling and control groups once more, in VMs whose kernels have control groups of
 //! version 2 (`host_v2.rs` there).
 
-mod boost;
 mod bpf;
 mod cgroup;
 mod daemon;
@@ -16,6 +15,7 @@ mod kvm_guest;
 mod qemu;
 mod reserve;
 mod support;
+mod threads;
 
 use anyhow::Context as _;
 use frontdesk_host::kvm::Method;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         trials.extend(bpf::trials());
         trials.extend(guardian::trials());
         trials.extend(cgroup::trials());
-        trials.extend(boost::trials());
+        trials.extend(threads::trials());
         trials.extend(qemu::trials());
         trials.extend(daemon::trials());
         trials.extend(reserve::trials());

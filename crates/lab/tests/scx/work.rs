@@ -4,7 +4,8 @@ use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::VmId;
 use frontdesk_host::{
     sched::{self, Attributes, ThreadId},
-    scx::{Scx, Usage},
+    scx::Usage,
+    threads::Threads,
 };
 use std::{
     env, fs,
@@ -106,33 +107,33 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A VM may be ahead by what a thread runs at once, which is long where the machine below is busy; but no further as time goes on. So
 /// what is to be true comes true sooner or later, or never.
 pub(crate) fn used(
-    scx: &Scx,
+    threads: &Threads,
     vms: &[VmId],
     total: Duration,
     mut is_so: impl FnMut(&[Usage]) -> bool,
 ) -> Result<Vec<Usage>> {
     let now = || -> Result<Vec<Usage>> {
-        vms.iter().map(|&vm| scx.usage(vm)?.with_context(|| format!("{vm:?} is not adopted"))).collect()
+        vms.iter().map(|&vm| threads.usage(vm)?.with_context(|| format!("{vm:?} is not adopted"))).collect()
     };
     let (start, before, target) = (Instant::now(), now()?, u64::try_from(total.as_nanos())?);
     loop {
         thread::sleep(Duration::from_millis(20));
         let used: Vec<Usage> = now()?.iter().zip(&before).map(|(now, before)| since(now, before)).collect();
-        ensure!(scx.ejected().is_none(), "ejected: {:?} after {used:?}", scx.ejected());
+        ensure!(threads.ejected().is_none(), "ejected: {:?} after {used:?}", threads.ejected());
         if consumed(&used) >= target && is_so(&used) {
             return Ok(used);
         }
         ensure!(
             start.elapsed() < PATIENCE,
             "not within {PATIENCE:?}: {:?} permille of {used:?}",
-            permille(&used)
+            permille_of(&used)
         );
     }
 }
 
 /// Whether each VM's part of what all used is within a quarter of what is wanted, in permille.
 pub(crate) fn near(used: &[Usage], wanted: &[u64]) -> bool {
-    permille(used).iter().zip(wanted).all(|(part, &wanted)| part.abs_diff(wanted) * 4 <= wanted)
+    permille_of(used).iter().zip(wanted).all(|(part, &wanted)| part.abs_diff(wanted) * 4 <= wanted)
 }
 
 fn since(now: &Usage, before: &Usage) -> Usage {
@@ -149,7 +150,7 @@ pub(crate) fn consumed(used: &[Usage]) -> u64 {
 }
 
 /// Each VM's part of what all used.
-pub(crate) fn permille(used: &[Usage]) -> Vec<u64> {
+pub(crate) fn permille_of(used: &[Usage]) -> Vec<u64> {
     let total = consumed(used).max(1);
     used.iter().map(|usage| usage.consumed_ns * 1000 / total).collect()
 }

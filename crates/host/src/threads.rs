@@ -1,0 +1,372 @@
+//! The actuator of how threads are scheduled: for each thread of a VM, what it had, what is wanted of it, and one change where they differ.
+//!
+//! A thread's state is a function of what it had when its VM was adopted, of its weight and of its boost. Nothing else is remembered, so
+//! boosts and weights may come and go in any order, and the guardian needs to know of each thread only once.
+
+mod error;
+mod held;
+mod wanted;
+
+pub use error::ThreadsError;
+pub use held::HeldError;
+pub(crate) use held::{Held, attributes_of};
+pub(crate) use wanted::HIGHEST_PRIORITY;
+pub use wanted::{EMULATOR_PRIORITY, MULTIMEDIA, VCPU_PRIORITY};
+
+use crate::{
+    cgroup::RealTimeRule,
+    guardian::{Guardian, GuardianError},
+    sched::ThreadId,
+    scx::{Scx, Usage},
+};
+use frontdesk_engine::{Boost, BoostTarget, VmId};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use wanted::{ORDINARY, Role, Wish, by_real_time, by_sched_ext};
+
+/// Which mechanism is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MechanismChoice {
+    /// Real time, where the kernel lets VMs in control groups be real-time at all; otherwise sched_ext.
+    ///
+    /// Real time comes first because the kernel runs every ordinary thread before those of sched_ext: a process beside the VMs that
+    /// computes would take nearly the whole CPU from them. `docs/sched-ext.md` has the measurements.
+    #[default]
+    Auto,
+    /// Real-time priority while boosted; the VMs stay with the kernel's scheduler.
+    RealTime,
+    /// sched_ext, and real time where that is absent, taken or ejected.
+    SchedExt,
+}
+
+/// What carries out what is wanted of threads.
+#[derive(Debug, Default)]
+enum Mechanism {
+    /// Real-time priority, and niceness. What a VM runs boosted comes on top of its fair share, and the engine's ledger takes it back.
+    #[default]
+    RealTime,
+    /// The scheduler of frontdesk's own. Boosted time is charged in the kernel: there is nothing to take back.
+    SchedExt(Box<Scx>),
+}
+
+/// The threads of the VMs that it has adopted.
+#[derive(Debug, Default)]
+pub struct Threads {
+    mechanism: Mechanism,
+    vms: HashMap<VmId, Adopted>,
+}
+
+#[derive(Debug, Default)]
+struct Adopted {
+    /// vCPUs first: when boosts end at once, a boosted one must not meet ordinary emulator threads.
+    threads: Vec<Thread>,
+    emulators: Boost,
+}
+
+#[derive(Debug)]
+struct Thread {
+    held: Held,
+    role: Role,
+    wish: Wish,
+}
+
+impl Threads {
+    /// None yet, by real time and niceness.
+    #[must_use]
+    pub fn by_real_time() -> Threads {
+        Threads::default()
+    }
+
+    /// None yet, by frontdesk's own scheduler.
+    #[must_use]
+    pub fn by_sched_ext(scx: Scx) -> Threads {
+        Threads { mechanism: Mechanism::SchedExt(Box::new(scx)), vms: HashMap::new() }
+    }
+
+    /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but can't be had, the log says why. `real_time`
+    /// is what the kernel thinks of real-time threads in the VMs' control groups.
+    #[must_use]
+    pub fn start(choice: MechanismChoice, real_time: RealTimeRule) -> Threads {
+        let wanted = match choice {
+            MechanismChoice::RealTime => false,
+            MechanismChoice::SchedExt => true,
+            MechanismChoice::Auto => real_time == RealTimeRule::Refused,
+        };
+        match wanted.then(Scx::load) {
+            Some(Ok(scx)) => Threads::by_sched_ext(scx),
+            Some(Err(error)) => {
+                tracing::warn!("boosts by real-time priority instead of sched_ext: {error}");
+                Threads::default()
+            }
+            None => Threads::default(),
+        }
+    }
+
+    /// Whether boosts are real time. Only then do the VMs need real-time budgets, and the engine's changes of share be carried out: under
+    /// sched_ext what they would take back has not been given.
+    #[must_use]
+    pub fn is_real_time(&self) -> bool {
+        matches!(self.mechanism, Mechanism::RealTime)
+    }
+
+    /// Adopts a VM: records with the guardian what its threads have. A VM adopted before is released first. Threads that have vanished are
+    /// left out, and so are those that somebody made real-time: they are ahead as it is. `weight` is that of the VM in the units of
+    /// `cpu.shares`; real time leaves that to the VM's control group.
+    ///
+    /// # Errors
+    /// If a thread's attributes can't be read, recorded or changed; the VM is then not adopted.
+    pub fn adopt(
+        &mut self,
+        vm: VmId,
+        weight: u32,
+        vcpus: &[(u16, ThreadId)],
+        emulators: &[ThreadId],
+        guardian: &Guardian,
+    ) -> Result<(), ThreadsError> {
+        self.release(vm, guardian)?;
+        if let Mechanism::SchedExt(scx) = &mut self.mechanism {
+            scx.open(vm, weight)?;
+        }
+        self.vms.insert(vm, Adopted::default());
+        let result = self.renew(vm, vcpus, emulators, guardian);
+        if result.is_err() {
+            // What failed is told; that taking the rest back fails as well adds nothing.
+            let _ = self.release(vm, guardian);
+        }
+        result
+    }
+
+    /// Adopts what is new among the threads of an adopted VM, and lets go of those that are gone; the others keep what is wanted of them.
+    /// A VM that is not adopted is no error.
+    ///
+    /// # Errors
+    /// As [`Threads::adopt`]; the VM then keeps the threads that it has.
+    pub fn renew(
+        &mut self,
+        vm: VmId,
+        vcpus: &[(u16, ThreadId)],
+        emulators: &[ThreadId],
+        guardian: &Guardian,
+    ) -> Result<(), ThreadsError> {
+        let Threads { mechanism, vms } = self;
+        let Some(adopted) = vms.get_mut(&vm) else { return Ok(()) };
+        let vcpus = vcpus.iter().map(|&(index, thread)| (Role::Vcpu(index), thread));
+        let all: Vec<_> = vcpus.chain(emulators.iter().map(|&thread| (Role::Emulator, thread))).collect();
+        // One that does something else from now on is taken anew, and so its number is known to be no stranger's.
+        let gone = |thread: &mut Thread| !all.contains(&(thread.role, thread.held.thread()));
+        let gone: Vec<Thread> = adopted.threads.extract_if(.., gone).collect();
+        mechanism.give_back(vm, gone, guardian)?;
+        for (role, thread) in all {
+            if adopted.threads.iter().any(|known| known.held.thread() == thread) {
+                continue;
+            }
+            let original = attributes_of(thread).map_err(ThreadsError::sched(vm))?;
+            let Some(original) = original.filter(|original| original.policy.nice().is_some()) else {
+                continue;
+            };
+            let held = Held::take(thread, original, guardian)?;
+            let boost = if role == Role::Emulator { adopted.emulators } else { Boost::None };
+            let mut thread = Thread { held, role, wish: Wish { boost, ..ORDINARY } };
+            let result = mechanism.enter(vm, &mut thread);
+            adopted.threads.push(thread);
+            result?;
+        }
+        adopted.threads.sort_by_key(|thread| thread.role == Role::Emulator);
+        Ok(())
+    }
+
+    /// Sets the dispatch preference of a vCPU, or of the emulator threads of a VM. Repeating a preference costs nothing; a VM, vCPU or
+    /// thread that is not there (any more) needs none.
+    ///
+    /// # Errors
+    /// If the kernel refuses. A boost that fails is taken back.
+    pub fn boost(&mut self, vm: VmId, target: BoostTarget, level: Boost) -> Result<(), ThreadsError> {
+        let Threads { mechanism, vms } = self;
+        let Some(adopted) = vms.get_mut(&vm) else { return Ok(()) };
+        let result = mechanism.boost(vm, adopted, target, level);
+        if result.is_err() && level > Boost::None {
+            let _ = mechanism.boost(vm, adopted, target, Boost::None);
+        }
+        result
+    }
+
+    /// Sets the weight of a vCPU among the threads of its VM, in permille of what it had. It holds whenever the vCPU is not boosted. A VM or
+    /// vCPU that is not there (any more) needs none.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn weigh(&mut self, vm: VmId, vcpu: u16, permille: u32) -> Result<(), ThreadsError> {
+        let Threads { mechanism, vms } = self;
+        let Some(adopted) = vms.get_mut(&vm) else { return Ok(()) };
+        let mut vcpus = adopted.threads.iter_mut().filter(|thread| thread.role == Role::Vcpu(vcpu));
+        vcpus.try_for_each(|thread| mechanism.wish(vm, thread, Wish { weight: permille, ..thread.wish }))
+    }
+
+    /// Changes the weight of a VM. Real time leaves that to the VM's control group.
+    ///
+    /// # Errors
+    /// If the scheduler can't be told.
+    pub fn set_weight(&mut self, vm: VmId, weight: u32) -> Result<(), ThreadsError> {
+        match &mut self.mechanism {
+            Mechanism::RealTime => {}
+            Mechanism::SchedExt(scx) => scx.set_weight(vm, weight)?,
+        }
+        Ok(())
+    }
+
+    /// Whether any vCPU of the VM is boosted.
+    #[must_use]
+    pub fn is_boosted(&self, vm: VmId) -> bool {
+        let boosted = |thread: &Thread| thread.role != Role::Emulator && thread.wish.boost > Boost::None;
+        self.vms.get(&vm).is_some_and(|adopted| adopted.threads.iter().any(boosted))
+    }
+
+    /// What sched_ext has charged an adopted VM with; `None` by real time, where the kernel keeps no such account.
+    ///
+    /// # Errors
+    /// If the account can't be read.
+    pub fn usage(&self, vm: VmId) -> Result<Option<Usage>, ThreadsError> {
+        match &self.mechanism {
+            Mechanism::RealTime => Ok(None),
+            Mechanism::SchedExt(scx) => Ok(scx.usage(vm)?),
+        }
+    }
+
+    /// Gives the threads of a VM what they had when adopted, and forgets it. A VM that is not adopted is no error.
+    ///
+    /// # Errors
+    /// If a thread can't be restored: the guardian still has it on record.
+    pub fn release(&mut self, vm: VmId, guardian: &Guardian) -> Result<(), ThreadsError> {
+        let Some(adopted) = self.vms.remove(&vm) else { return Ok(()) };
+        let result = self.mechanism.give_back(vm, adopted.threads, guardian);
+        if let Mechanism::SchedExt(scx) = &mut self.mechanism {
+            scx.close(vm);
+        }
+        result
+    }
+
+    /// Why the kernel has ejected frontdesk's scheduler, if it is the mechanism and has been. Costs a look at memory.
+    #[must_use]
+    pub fn ejected(&self) -> Option<String> {
+        match &self.mechanism {
+            Mechanism::RealTime => None,
+            Mechanism::SchedExt(scx) => scx.ejected(),
+        }
+    }
+
+    /// Goes on by real time if the kernel has [ejected](Threads::ejected) the scheduler, and tells why it has. The VMs stay adopted with
+    /// their weights, unboosted, and need real-time budgets from now on.
+    ///
+    /// What fails about one VM is told in the log, and that VM is not adopted any more.
+    ///
+    /// # Errors
+    /// If the guardian does not answer.
+    pub fn fall_back(&mut self, guardian: &Guardian) -> Result<Option<String>, GuardianError> {
+        let Some(reason) = self.ejected() else { return Ok(None) };
+        self.mechanism = Mechanism::RealTime;
+        let mut failed = Vec::new();
+        for (vm, adopted) in &mut self.vms {
+            adopted.emulators = Boost::None;
+            let wish = |thread: &mut Thread| {
+                self.mechanism.wish(*vm, thread, Wish { boost: Boost::None, ..thread.wish })
+            };
+            if let Err(error) = adopted.threads.iter_mut().try_for_each(wish) {
+                tracing::warn!("the VM is no longer boosted: {error}");
+                failed.push(*vm);
+            }
+        }
+        for vm in failed {
+            match self.release(vm, guardian) {
+                Err(ThreadsError::Guardian(error)) => return Err(error),
+                // What failed was told.
+                Ok(()) | Err(ThreadsError::Thread { .. } | ThreadsError::Scx(_)) => {}
+            }
+        }
+        Ok(Some(reason))
+    }
+}
+
+impl Mechanism {
+    /// Takes a thread in that is on the guardian's record.
+    fn enter(&mut self, vm: VmId, thread: &mut Thread) -> Result<(), ThreadsError> {
+        if let Mechanism::SchedExt(scx) = self {
+            let vcpu = match thread.role {
+                Role::Vcpu(index) => Some(index),
+                Role::Emulator => None,
+            };
+            // Its account must be known before it runs.
+            scx.enter(vm, thread.held.thread().tid, vcpu)?;
+        }
+        self.settle(vm, thread)
+    }
+
+    /// Gives a thread what is wanted of it.
+    fn settle(&self, vm: VmId, thread: &mut Thread) -> Result<(), ThreadsError> {
+        let original = thread.held.original();
+        let wanted = match self {
+            Mechanism::RealTime => by_real_time(original, thread.role, thread.wish),
+            Mechanism::SchedExt(_) => by_sched_ext(original),
+        };
+        thread.held.set(wanted).map_err(ThreadsError::of(vm))
+    }
+
+    /// Changes what is wanted of a thread.
+    fn wish(&self, vm: VmId, thread: &mut Thread, wish: Wish) -> Result<(), ThreadsError> {
+        let before = std::mem::replace(&mut thread.wish, wish);
+        if let (Mechanism::SchedExt(scx), Role::Vcpu(_)) = (self, thread.role) {
+            let tid = thread.held.thread().tid;
+            if before.weight != wish.weight {
+                scx.weigh(vm, tid, wish.weight)?;
+            }
+            if before.boost != wish.boost {
+                scx.boost(vm, tid, wish.boost)?;
+            }
+        }
+        self.settle(vm, thread)
+    }
+
+    /// Goes on where it can, and tells the first failure.
+    fn boost(
+        &self,
+        vm: VmId,
+        adopted: &mut Adopted,
+        target: BoostTarget,
+        level: Boost,
+    ) -> Result<(), ThreadsError> {
+        let role = match target {
+            BoostTarget::Vcpu(index) => Role::Vcpu(index),
+            BoostTarget::Emulators => {
+                let before = std::mem::replace(&mut adopted.emulators, level);
+                // One call for all of them.
+                if let Mechanism::SchedExt(scx) = self
+                    && before != level
+                {
+                    scx.boost_emulators(vm, level)?;
+                }
+                Role::Emulator
+            }
+        };
+        let mut result = Ok(());
+        for thread in adopted.threads.iter_mut().filter(|thread| thread.role == role) {
+            result = result.and(self.wish(vm, thread, Wish { boost: level, ..thread.wish }));
+        }
+        result
+    }
+
+    /// Gives threads what they had. Goes on where it can, and tells the first failure.
+    fn give_back(&self, vm: VmId, threads: Vec<Thread>, guardian: &Guardian) -> Result<(), ThreadsError> {
+        let mut result = Ok(());
+        for mut thread in threads {
+            let restored = thread.held.set(thread.held.original()).map_err(ThreadsError::of(vm));
+            if let Mechanism::SchedExt(scx) = self {
+                scx.leave(thread.held.thread().tid);
+            }
+            match restored {
+                Ok(()) => thread.held.forget(guardian)?,
+                error => result = result.and(error),
+            }
+        }
+        result
+    }
+}

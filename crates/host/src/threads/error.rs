@@ -1,0 +1,39 @@
+//! What can go wrong with the threads of VMs.
+
+use super::HeldError;
+use crate::guardian::GuardianError;
+use crate::sched::SchedError;
+use crate::scx::ScxError;
+use frontdesk_engine::VmId;
+
+/// The threads of a VM can't be scheduled as they should.
+#[derive(Debug, thiserror::Error)]
+pub enum ThreadsError {
+    /// A thread refuses.
+    #[error("cannot change how VM {vm} is scheduled: {source}", vm = .vm.0)]
+    Thread {
+        /// The VM.
+        vm: VmId,
+        /// What failed.
+        source: HeldError,
+    },
+    /// frontdesk's scheduler refuses.
+    #[error(transparent)]
+    Scx(#[from] ScxError),
+    /// The change could not be made undoable, and was not made.
+    #[error(transparent)]
+    Guardian(#[from] GuardianError),
+}
+
+impl ThreadsError {
+    pub(super) fn of(vm: VmId) -> impl Fn(HeldError) -> ThreadsError + Copy {
+        move |source| match source {
+            HeldError::Guardian(error) => ThreadsError::Guardian(error),
+            source => ThreadsError::Thread { vm, source },
+        }
+    }
+
+    pub(super) fn sched(vm: VmId) -> impl Fn(SchedError) -> ThreadsError + Copy {
+        move |error| ThreadsError::Thread { vm, source: HeldError::Sched(error) }
+    }
+}

@@ -1,0 +1,95 @@
+//! A thread whose scheduling frontdesk changes: what it had, what it has, and that it gets back what it had.
+
+use crate::guardian::{Guardian, GuardianError, Undo, UndoId};
+use crate::sched::{self, Attributes, SchedError, ThreadId};
+
+/// A thread's scheduling can't be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum HeldError {
+    /// A scheduling call failed.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    /// The kernel accepted a setting, but the thread does not have it.
+    #[error(
+        "thread {tid} was set to {wanted:?} but has {found:?}; another program seems to manage it, and only one may"
+    )]
+    NotKept {
+        /// The thread.
+        tid: i32,
+        /// What was set.
+        wanted: Attributes,
+        /// What was read back.
+        found: Attributes,
+    },
+    /// The change could not be made undoable, and was not made.
+    #[error(transparent)]
+    Guardian(#[from] GuardianError),
+}
+
+/// A thread that is on the guardian's record, once, with what it had when it was taken.
+#[derive(Debug)]
+pub(crate) struct Held {
+    thread: ThreadId,
+    original: Attributes,
+    /// What it was set to last, if that is known to have worked.
+    now: Option<Attributes>,
+    undo: UndoId,
+}
+
+/// How a thread is scheduled; `None` if it has ended.
+pub(crate) fn attributes_of(thread: ThreadId) -> Result<Option<Attributes>, SchedError> {
+    match sched::get(thread.tid) {
+        Ok(attributes) => Ok(thread.is_alive().then_some(attributes)),
+        Err(SchedError::Vanished { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Held {
+    /// Records with the guardian what a thread had. Nothing is changed yet.
+    pub(crate) fn take(
+        thread: ThreadId,
+        original: Attributes,
+        guardian: &Guardian,
+    ) -> Result<Held, GuardianError> {
+        let undo = guardian.record(Undo::Thread { thread, attributes: original })?;
+        Ok(Held { thread, original, now: Some(original), undo })
+    }
+
+    pub(crate) fn thread(&self) -> ThreadId {
+        self.thread
+    }
+
+    pub(crate) fn original(&self) -> Attributes {
+        self.original
+    }
+
+    /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing. One that has ended needs none.
+    pub(crate) fn set(&mut self, wanted: Attributes) -> Result<(), HeldError> {
+        if self.now == Some(wanted) || !self.thread.is_in_process() {
+            return Ok(());
+        }
+        self.now = None;
+        let tid = self.thread.tid;
+        let found = match sched::set(tid, wanted).and_then(|()| sched::get(tid)) {
+            Err(SchedError::Vanished { .. }) => return Ok(()),
+            result => result?,
+        };
+        if !wanted.agrees_with(found) {
+            return Err(HeldError::NotKept { tid, wanted, found });
+        }
+        self.now = Some(wanted);
+        Ok(())
+    }
+
+    /// Gives it what it had, whatever it was given meanwhile, and by whom.
+    pub(crate) fn restore(&mut self) -> Result<(), HeldError> {
+        self.now = None;
+        self.set(self.original)
+    }
+
+    /// It has what it had, or has ended: the guardian needs not know of it any more.
+    pub(crate) fn forget(self, guardian: &Guardian) -> Result<(), GuardianError> {
+        guardian.forget(self.undo)
+    }
+}

@@ -1,0 +1,298 @@
+//! The actuator of threads on processes that stand for a VM's.
+
+use crate::support::{Idler, start_guardian, trial};
+use anyhow::{Context as _, Result, ensure};
+use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
+use frontdesk_host::{
+    sched::{self, Attributes, Policy, ThreadId},
+    threads::{EMULATOR_PRIORITY, Threads, VCPU_PRIORITY},
+};
+use libtest_mimic::Trial;
+use std::collections::BTreeMap;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("threads_are_boosted_as_told", are_boosted_as_told),
+        trial("threads_keep_a_weight_under_a_boost", keep_a_weight_under_a_boost),
+        trial("threads_that_are_real_time_or_gone_are_left", that_are_real_time_or_gone_are_left),
+        trial("threads_are_undone_by_the_guardian", are_undone_by_the_guardian),
+        trial("threads_are_what_was_last_wanted_of_them", are_what_was_last_wanted_of_them),
+    ]
+}
+
+const VM: VmId = VmId(4);
+const VCPU: BoostTarget = BoostTarget::Vcpu(0);
+
+const fn other(nice: i32) -> Attributes {
+    Attributes { policy: Policy::Other { nice, slice_ns: 3_000_000 }, reset_on_fork: false }
+}
+
+fn are_boosted_as_told() -> Result<()> {
+    let (a, b, emulator) = (Idler::start()?, Idler::start()?, Idler::start()?);
+    sched::set(a.pid(), other(5))?;
+    let original = [&a, &b, &emulator].map(|p| sched::get(p.pid()));
+    let guardian = start_guardian()?;
+    let mut threads = Threads::by_real_time();
+    threads.adopt(VM, 1024, &[(0, a.thread()?), (3, b.thread()?)], &[emulator.thread()?], &guardian)?;
+    let check = |expected: [Option<u32>; 3]| -> Result<()> {
+        for ((process, expected), original) in [&a, &b, &emulator].into_iter().zip(expected).zip(&original) {
+            let expected = match expected {
+                Some(priority) => Attributes::fifo(priority),
+                None => *original.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?,
+            };
+            let found = sched::get(process.pid())?;
+            ensure!(found == expected, "expected {expected:?}, found {found:?}");
+        }
+        Ok(())
+    };
+    let (v, e) = (Some(VCPU_PRIORITY), Some(EMULATOR_PRIORITY));
+    // Above all I/O boosts.
+    let (media_v, media_e) = (Some(3), Some(4));
+    let (all, second) = (BoostTarget::Emulators, BoostTarget::Vcpu(3));
+    check([None, None, None])?;
+    for (target, level, expected) in [
+        (all, Boost::Io, [None, None, e]),
+        (VCPU, Boost::Io, [v, None, e]),
+        (VCPU, Boost::Io, [v, None, e]),
+        (second, Boost::Multimedia, [v, media_v, e]),
+        (all, Boost::Multimedia, [v, media_v, media_e]),
+        (second, Boost::Io, [v, v, media_e]),
+        (all, Boost::Io, [v, v, e]),
+        (VCPU, Boost::None, [None, v, e]),
+        (VCPU, Boost::None, [None, v, e]),
+        (BoostTarget::Vcpu(9), Boost::Io, [None, v, e]),
+        (second, Boost::None, [None, None, e]),
+        (all, Boost::None, [None, None, None]),
+        (all, Boost::Io, [None, None, e]),
+        (second, Boost::Io, [None, v, e]),
+    ] {
+        threads.boost(VM, target, level)?;
+        check(expected)?;
+    }
+    ensure!(threads.is_boosted(VM));
+    threads.release(VM, &guardian)?;
+    check([None, None, None])?;
+    threads.boost(VM, VCPU, Boost::Io)?;
+    check([None, None, None])?;
+    let report = guardian.finish()?;
+    ensure!((report.undone, report.failed.len()) == (0, 0), "released threads are forgotten: {report:?}");
+    Ok(())
+}
+
+fn keep_a_weight_under_a_boost() -> Result<()> {
+    let vcpu = Idler::start()?;
+    sched::set(vcpu.pid(), other(2))?;
+    let original = sched::get(vcpu.pid())?;
+    let guardian = start_guardian()?;
+    let mut threads = Threads::by_real_time();
+    threads.adopt(VM, 1024, &[(0, vcpu.thread()?)], &[], &guardian)?;
+    let found = || sched::get(vcpu.pid()).map(|found| (found.policy.nice(), found.reset_on_fork));
+    threads.weigh(VM, 0, 110)?;
+    ensure!(found()? == (Some(12), true), "{:?}", found()?);
+    threads.boost(VM, VCPU, Boost::Io)?;
+    ensure!(sched::get(vcpu.pid())? == Attributes::fifo(VCPU_PRIORITY));
+    // Holds when the boost ends.
+    threads.weigh(VM, 0, 335)?;
+    ensure!(sched::get(vcpu.pid())? == Attributes::fifo(VCPU_PRIORITY));
+    threads.boost(VM, VCPU, Boost::None)?;
+    ensure!(found()? == (Some(7), true), "{:?}", found()?);
+    threads.weigh(VM, 0, 1000)?;
+    ensure!(sched::get(vcpu.pid())? == original);
+    threads.weigh(VM, 0, 3000)?;
+    threads.weigh(VM, 7, 3000)?;
+    ensure!(found()? == (Some(-3), true), "{:?}", found()?);
+    threads.release(VM, &guardian)?;
+    ensure!(sched::get(vcpu.pid())? == original);
+    Ok(())
+}
+
+fn that_are_real_time_or_gone_are_left() -> Result<()> {
+    let (real_time, vanishing, vcpu) = (Idler::start()?, Idler::start()?, Idler::start()?);
+    sched::set(real_time.pid(), Attributes::fifo(10))?;
+    let guardian = start_guardian()?;
+    let mut threads = Threads::by_real_time();
+    let emulators = [real_time.thread()?, vanishing.thread()?];
+    threads.adopt(VM, 1024, &[(0, vcpu.thread()?)], &emulators, &guardian)?;
+    drop(vanishing);
+    threads.boost(VM, BoostTarget::Emulators, Boost::Io)?;
+    threads.boost(VM, VCPU, Boost::Io)?;
+    ensure!(sched::get(real_time.pid())? == Attributes::fifo(10), "it was ahead already");
+    ensure!(sched::get(vcpu.pid())? == Attributes::fifo(VCPU_PRIORITY));
+    drop(vcpu);
+    threads.boost(VM, VCPU, Boost::None)?;
+    threads.release(VM, &guardian)?;
+    threads.adopt(VM, 1024, &[], &emulators, &guardian)?;
+    threads.release(VM, &guardian)?;
+    Ok(())
+}
+
+fn are_undone_by_the_guardian() -> Result<()> {
+    let (boosted, weighed) = (Idler::start()?, Idler::start()?);
+    let now = || -> Result<_> { Ok((sched::get(boosted.pid())?, sched::get(weighed.pid())?)) };
+    let before = now()?;
+    let guardian = start_guardian()?;
+    let mut threads = Threads::by_real_time();
+    threads.adopt(VM, 1024, &[(0, boosted.thread()?), (1, weighed.thread()?)], &[], &guardian)?;
+    threads.weigh(VM, 0, 56)?;
+    threads.boost(VM, VCPU, Boost::Io)?;
+    threads.weigh(VM, 1, 56)?;
+    let changed = now()?;
+    ensure!(changed.0 != before.0 && changed.1 != before.1, "{changed:?}");
+    let report = guardian.finish()?;
+    ensure!(report.undone == 2 && now()? == before, "one undo for each: {report:?}");
+    let again = threads.adopt(VM, 1024, &[(0, boosted.thread()?)], &[], &start_guardian()?);
+    ensure!(again.is_ok(), "a new guardian serves: {again:?}");
+    Ok(())
+}
+
+/// What a thread has and what is wanted of it, as the documentation says it.
+#[derive(Clone, Copy)]
+struct Model {
+    original: Attributes,
+    emulator: bool,
+    weight: u32,
+    boost: Boost,
+}
+
+impl Model {
+    fn attributes(&self) -> Attributes {
+        let nice = match (self.original.policy, self.boost) {
+            (Policy::Fifo { .. }, _) => return self.original,
+            (_, Boost::Io) => return Attributes::fifo(if self.emulator { 2 } else { 1 }),
+            (_, Boost::Multimedia) => return Attributes::fifo(if self.emulator { 4 } else { 3 }),
+            (Policy::Idle { .. }, Boost::None) => return self.original,
+            (policy, Boost::None) => policy.nice().unwrap_or(0),
+        };
+        let weight = |nice: i32| f64::from(nice_weight(i8::try_from(nice).unwrap_or(0)));
+        let wanted = weight(nice) * f64::from(self.weight) / 1000.0;
+        let distance = |nice: &i32| (weight(*nice) / wanted).ln().abs();
+        let nearest = (-20..20).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(nice);
+        let mut policy = self.original.policy;
+        if let Policy::Other { nice, .. } | Policy::Batch { nice, .. } = &mut policy {
+            *nice = nearest;
+        }
+        Attributes { policy, reset_on_fork: self.original.reset_on_fork || nearest != nice }
+    }
+}
+
+/// Numbers that look random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u32) -> u32 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u32::try_from((mixed ^ (mixed >> 31)) % u64::from(bound)).unwrap_or(0)
+    }
+
+    fn level(&mut self) -> Boost {
+        [Boost::None, Boost::Io, Boost::Multimedia][self.below(3) as usize]
+    }
+}
+
+/// Boosts, weights and threads come and go at random: each thread always has what the model says, and the guardian has each just once.
+fn are_what_was_last_wanted_of_them() -> Result<()> {
+    const VCPUS: u16 = 4;
+    const ALL: u16 = 7;
+    let idlers = (0..ALL).map(|_| Idler::start()).collect::<Result<Vec<_>>>()?;
+    let batch = Attributes { policy: Policy::Batch { nice: -3, slice_ns: 0 }, reset_on_fork: true };
+    let idle = Attributes { policy: Policy::Idle { nice: 0, slice_ns: 0 }, reset_on_fork: false };
+    for (idler, attributes) in
+        idlers.iter().zip([other(0), other(5), batch, idle, other(-8), other(0), Attributes::fifo(7)])
+    {
+        sched::set(idler.pid(), attributes)?;
+    }
+    let originals = idlers.iter().map(|idler| sched::get(idler.pid())).collect::<Result<Vec<_>, _>>()?;
+    for seed in 0..10 {
+        let mut random = Random(seed);
+        let guardian = start_guardian()?;
+        let mut threads = Threads::by_real_time();
+        let mut adopted: Option<BTreeMap<u16, Model>> = None;
+        let mut emulators = Boost::None;
+        let mut done = Vec::new();
+        for _ in 0..200 {
+            let of_vcpu = |model: &mut BTreeMap<u16, Model>, vcpu: u16, change: &dyn Fn(&mut Model)| {
+                model.get_mut(&vcpu).into_iter().for_each(change);
+            };
+            let vcpu = u16::try_from(random.below(u32::from(VCPUS)))?;
+            match random.below(12) {
+                0..5 => {
+                    let level = random.level();
+                    done.push(format!("boost {vcpu} {level:?}"));
+                    threads.boost(VM, BoostTarget::Vcpu(vcpu), level)?;
+                    adopted.iter_mut().for_each(|model| of_vcpu(model, vcpu, &|model| model.boost = level));
+                }
+                5..7 => {
+                    let level = random.level();
+                    done.push(format!("boost emulators {level:?}"));
+                    threads.boost(VM, BoostTarget::Emulators, level)?;
+                    if let Some(model) = &mut adopted {
+                        emulators = level;
+                        let all = model.values_mut().filter(|model| model.emulator);
+                        all.for_each(|model| model.boost = level);
+                    }
+                }
+                7..10 => {
+                    let permille = [1, 56, 110, 335, 1000, 2300, 64_000][random.below(7) as usize];
+                    done.push(format!("weigh {vcpu} {permille}"));
+                    threads.weigh(VM, vcpu, permille)?;
+                    adopted
+                        .iter_mut()
+                        .for_each(|model| of_vcpu(model, vcpu, &|model| model.weight = permille));
+                }
+                10 => {
+                    // Some of the threads; who was there before keeps what it has.
+                    let there: Vec<u16> = (0..ALL).filter(|_| random.below(3) > 0).collect();
+                    done.push(format!("threads {there:?}, adopted before: {}", adopted.is_some()));
+                    let thread = |index: &u16| -> Result<ThreadId> { idlers[usize::from(*index)].thread() };
+                    let vcpus = there.iter().filter(|index| **index < VCPUS);
+                    let vcpus =
+                        vcpus.map(|index| Ok((*index, thread(index)?))).collect::<Result<Vec<_>>>()?;
+                    let others = there.iter().filter(|index| **index >= VCPUS);
+                    let others = others.map(thread).collect::<Result<Vec<_>>>()?;
+                    if adopted.is_some() {
+                        threads.renew(VM, &vcpus, &others, &guardian)?;
+                    } else {
+                        emulators = Boost::None;
+                        threads.adopt(VM, 1024, &vcpus, &others, &guardian)?;
+                    }
+                    let mut model = adopted.take().unwrap_or_default();
+                    model.retain(|index, _| there.contains(index));
+                    for index in there {
+                        let emulator = index >= VCPUS;
+                        let boost = if emulator { emulators } else { Boost::None };
+                        let original = originals[usize::from(index)];
+                        model.entry(index).or_insert(Model { original, emulator, weight: 1000, boost });
+                    }
+                    adopted = Some(model);
+                }
+                _ => {
+                    done.push("release".to_owned());
+                    threads.release(VM, &guardian)?;
+                    adopted = None;
+                }
+            }
+            for (index, original) in (0..ALL).zip(&originals) {
+                let model = adopted.as_ref().and_then(|model| model.get(&index));
+                let expected = model.map_or(*original, Model::attributes);
+                let found = sched::get(idlers[usize::from(index)].pid())?;
+                ensure!(
+                    found == expected,
+                    "seed {seed}: thread {index} has {found:?} and not {expected:?} after {done:?}"
+                );
+            }
+        }
+        let known = adopted.iter().flat_map(BTreeMap::values);
+        // One that somebody made real-time is not touched.
+        let known = known.filter(|model| model.original.policy.nice().is_some()).count();
+        let report = guardian.finish()?;
+        ensure!(report.undone == known && report.failed.is_empty(), "seed {seed}: {report:?}, not {known}");
+        for (idler, original) in idlers.iter().zip(&originals) {
+            let found = sched::get(idler.pid()).context("read back")?;
+            ensure!(found == *original, "seed {seed}: {found:?} and not {original:?}");
+        }
+    }
+    Ok(())
+}
