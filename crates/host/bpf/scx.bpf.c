@@ -51,8 +51,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define SAVINGS (30 * MS)
 /* A VM that has run this much too early is not boosted: whatever user space asks for, a boost takes no more from others. */
 #define DEBT (60 * MS)
-/* How long a thread waits at most because others of its VM have more weight. Such a VM can save as much. */
-#define HOLD (100 * MS)
+/* How long a thread waits at most because others of its VM have more weight: what these run meanwhile. The VM saves as much. */
+#define HOLD (200 * MS)
 /* How long a VM waits at most, roughly, because it has run too early. The kernel's watchdog allows for timeout_ms. */
 #define LAP (1000 * MS)
 
@@ -218,9 +218,8 @@ static __always_inline u32 rank_of(struct thread *thread, struct account *accoun
  * What a VM did not use in time is lost beyond its savings. What it ran too early is forgiven beyond a lap: a thread may
  * run for long at once where ticks are late, and a single slice is much for a VM of little weight.
  */
-static __always_inline u64 settle(struct account *account, u64 weight)
+static __always_inline u64 settle_to(struct account *account, u64 weight, u64 savings)
 {
-	u64 savings = account->uneven ? HOLD : SAVINGS;
 	u64 least = min_vtime - savings * DEFAULT_WEIGHT / weight, most = min_vtime + lap();
 	u64 vtime = account->vtime, settled = vtime;
 
@@ -231,6 +230,11 @@ static __always_inline u64 settle(struct account *account, u64 weight)
 	if (settled != vtime)
 		__sync_val_compare_and_swap(&account->vtime, vtime, settled);
 	return settled;
+}
+
+static __always_inline u64 settle(struct account *account, u64 weight)
+{
+	return settle_to(account, weight, account->uneven ? HOLD : SAVINGS);
 }
 
 /*
@@ -300,6 +304,9 @@ void BPF_PROG(frontdesk_runnable, struct task_struct *p, u64 enq_flags)
 
 	if (!account || !thread)
 		return;
+	/* Nobody of the VM was held back while all of it slept. */
+	if (!account->wanting)
+		settle_to(account, weight_of(vm), SAVINGS);
 	/* Who slept has no claim to what he did not want. */
 	inner = account->inner;
 	if (before(thread->vtime, inner))

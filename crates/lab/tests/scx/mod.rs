@@ -134,14 +134,14 @@ fn little_weight_is_enough_to_run() -> Result<()> {
 fn weights_inside_a_vm_are_its_own_affair() -> Result<()> {
     let guardian = start_guardian()?;
     let (work, mut threads) = three([1024; 3], 0, &guardian)?;
-    for permille in [1000, 335, 110, 4000, 1000] {
+    for permille in [335, 110, 4000, 1000] {
         threads.weigh(VMS[0], 1, permille)?;
         let ran = || -> Result<[u64; 2]> {
             let [first, second] = work[0].workers[..] else { anyhow::bail!("two workers") };
             Ok([Schedstat::of(&first)?.ran, Schedstat::of(&second)?.ran])
         };
         let (before, mut parts) = (ran()?, [0; 2]);
-        let found = used(&threads, &VMS, Duration::from_secs(4), |used| {
+        let found = used(&threads, &VMS, Duration::from_secs(3), |used| {
             let Ok(now) = ran() else { return false };
             parts = [now[0] - before[0], now[1] - before[1]];
             let wanted = parts[0] * u64::from(permille) / 1000;
@@ -163,6 +163,10 @@ fn multimedia_goes_before_io() -> Result<()> {
     let guardian = start_guardian()?;
     let (work, mut threads) = three([1024; 3], 1, &guardian)?;
     let answering = work[0].workers[1];
+    // With another CPU to go to, a boost hardly meets one.
+    for worker in work.iter().flat_map(|work| &work.workers) {
+        sched::set_affinity(worker.tid, &[0])?;
+    }
     for vcpu in [0, 1] {
         threads.boost(VMS[1], BoostTarget::Vcpu(vcpu), Boost::Io)?;
     }
@@ -171,7 +175,7 @@ fn multimedia_goes_before_io() -> Result<()> {
         threads.boost(VMS[0], BoostTarget::Vcpu(1), level)?;
         let before = Schedstat::of(&answering)?;
         let (mut runs, mut wait) = (0, 0);
-        let found = used(&threads, &VMS, Duration::from_secs(5), |used| {
+        let found = used(&threads, &VMS, Duration::from_secs(3), |used| {
             let Ok(now) = Schedstat::of(&answering) else { return false };
             (runs, wait) = (now.runs - before.runs, now.mean_wait_since(&before));
             near(used, &EQUAL) && (level == Boost::Io || wait * 2 < wait_before)
