@@ -94,6 +94,7 @@ impl Desk {
             disks: Vec::new(),
             time_slice: None,
             counted_time: false,
+            arguments: Vec::new(),
             reporter: told == Told::Reporter,
             plugin: (told == Told::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
             cpus: vec![0],

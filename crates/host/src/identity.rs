@@ -60,9 +60,9 @@ impl fmt::Display for Identity {
 
 /// The sources that tell guest tasks, of all VMs.
 ///
-/// # Waiting for a task switch
-/// After [`watch`](Self::watch), call [`arm`](Self::arm), drain, and wait for [`fd`](Self::fd). In this order no switch is missed:
-/// it is either drained or wakes.
+/// # Waiting for a task switch or an interrupt
+/// After [`watch`](Self::watch), call [`arm`](Self::arm), drain, and wait for [`fd`](Self::fd). In this order nothing of interest is
+/// missed: it is either drained or wakes.
 pub struct Identities {
     epoll: OwnedFd,
     plugins: BTreeMap<VmId, TcgSource>,
@@ -214,7 +214,7 @@ impl Identities {
         self.reporters.next_due()
     }
 
-    /// Becomes readable when a watched vCPU switches or halts, as far as that is seen.
+    /// Becomes readable when something of interest happens on a watched vCPU, as far as that is seen.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()

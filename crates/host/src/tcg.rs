@@ -99,12 +99,6 @@ impl TcgSource {
         }
     }
 
-    /// How many vCPUs the guest can have.
-    #[must_use]
-    pub fn vcpus(&self) -> u16 {
-        self.ring.vcpus()
-    }
-
     /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what happened just before
     /// does not wake.
     pub fn arm(&self, vcpu: u16, interest: Interest) {
@@ -172,7 +166,7 @@ mod tests {
         let mut source = TcgSource::find(pid).unwrap().unwrap();
         let vm = VmId(3);
         assert_eq!(source.current_task(1), None);
-        source.arm(1, Interest { tasks: true, interrupts: false });
+        source.arm(1, Interest::TASKS);
         push(0, 10, Kind::Resume);
         push(0, 11, Kind::Ipi { to: 2, vector: 0xfd });
         push(1, 12, Kind::IpiTaken);

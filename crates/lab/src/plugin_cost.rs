@@ -37,6 +37,7 @@ pub(crate) fn measure(
             disks: Vec::new(),
             time_slice: None,
             counted_time: false,
+            arguments: Vec::new(),
             tap: None,
             reporter: false,
             plugin,

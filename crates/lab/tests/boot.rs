@@ -47,6 +47,7 @@ fn config(run_dir: &TempDir, kernel: &str, vcpus: u16) -> VmConfig {
         disks: Vec::new(),
         time_slice: None,
         counted_time: false,
+        arguments: Vec::new(),
         reporter: false,
         plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
         cpus: Vec::new(),
@@ -93,7 +94,7 @@ fn sees_the_tasks_of(kernel: &str) {
     let (mut vm, mut ring) = boot(&config(&run_dir, kernel, 1));
     drain_until(&mut ring, "a halt while idle", |_, entry| entry.kind == Kind::Halt);
 
-    ring.arm(0, Interest { tasks: true, interrupts: false });
+    ring.arm(0, Interest::TASKS);
     vm.start("first", Workload::Hog).unwrap();
     let eventfd = eventfd(&vm, &ring);
     assert!(woken(&eventfd, PATIENCE), "an armed vCPU wakes the consumer when it switches");

@@ -56,6 +56,7 @@ fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> Vm {
         disks: Vec::new(),
         time_slice: None,
         counted_time: false,
+        arguments: Vec::new(),
         reporter: true,
         plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
         cpus: Vec::new(),

@@ -54,9 +54,14 @@ pub struct Interest {
 }
 
 const TASKS: u64 = 1;
-const INTERRUPTS: u64 = 2;
+pub(crate) const INTERRUPTS: u64 = 2;
 
 impl Interest {
+    /// Tasks alone.
+    pub const TASKS: Interest = Interest { tasks: true, interrupts: false };
+    /// Interrupts alone.
+    pub const INTERRUPTS: Interest = Interest { tasks: false, interrupts: true };
+
     /// As a set of bits in memory.
     pub(crate) fn bits(self) -> u64 {
         (if self.tasks { TASKS } else { 0 }) | (if self.interrupts { INTERRUPTS } else { 0 })

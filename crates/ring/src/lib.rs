@@ -11,7 +11,6 @@
 //! Call [`Consumer::arm`], then [`Consumer::drain`], then wait for the producer's eventfd. In this order no entry of
 //! [`Interest`] is missed: it is either drained or wakes.
 
-pub mod apic;
 mod consumer;
 mod entry;
 mod layout;

@@ -1,6 +1,6 @@
 //! The plugin's side.
 
-use crate::entry::{Entry, Kind};
+use crate::entry::{Entry, INTERRUPTS, Kind};
 use crate::layout::{Geometry, MAGIC, Mapping, NAME, VERSION, header};
 use crate::{CAPACITY, MAX_VCPUS};
 use rustix::event::{EventfdFlags, eventfd};
@@ -77,8 +77,8 @@ impl Producer {
         Ok(Producer { mapping, geometry, eventfd, memfd })
     }
 
-    /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full; ignores a vCPU
-    /// that the ring does not have. A [`Kind::Switch`] also becomes the vCPU's current task, dropped or not.
+    /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full, which for interrupts it is when half full;
+    /// ignores a vCPU that the ring does not have. A [`Kind::Switch`] also becomes the vCPU's current task, dropped or not.
     /// Wakes the consumer if it armed the vCPU for such entries.
     pub fn push(&self, vcpu: u16, entry: Entry) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
@@ -86,8 +86,11 @@ impl Producer {
             lane.current.store(task, Relaxed);
         }
         let tail = lane.tail.load(Relaxed);
+        let interest = entry.kind.interest();
+        // Interrupts leave the rest to what the vCPU runs, which nothing else tells.
+        let capacity = u64::from(self.geometry.capacity) / if interest == INTERRUPTS { 2 } else { 1 };
         // Acquire: the consumer's reads of a slot come before our writing it again.
-        if tail.wrapping_sub(lane.head.load(Acquire)) < u64::from(self.geometry.capacity) {
+        if tail.wrapping_sub(lane.head.load(Acquire)) < capacity {
             for (word, value) in lane.entry(tail).iter().zip(entry.encode()) {
                 word.store(value, Relaxed);
             }
@@ -95,7 +98,6 @@ impl Producer {
         } else {
             lane.dropped.store(lane.dropped.load(Relaxed).wrapping_add(1), Relaxed);
         }
-        let interest = entry.kind.interest();
         if interest != 0 {
             // Pairs with the fence in `Consumer::arm`: either we see the flag or the consumer sees the entry.
             fence(SeqCst);

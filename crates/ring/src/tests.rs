@@ -74,12 +74,15 @@ proptest! {
                 Step::Push(vcpu, entry) => {
                     producer.push(vcpu, entry);
                     let Some(lane) = model.get_mut(usize::from(vcpu)) else { continue };
-                    if lane.entries.len() < 8 { lane.entries.push_back(entry) } else { lane.dropped += 1 }
+                    let is_interrupt =
+                        matches!(entry.kind, Kind::Ipi { .. } | Kind::Interrupt { .. } | Kind::IpiTaken);
+                    let capacity = if is_interrupt { 4 } else { 8 };
+                    if lane.entries.len() < capacity { lane.entries.push_back(entry) } else { lane.dropped += 1 }
                     if let Kind::Switch { task } = entry.kind { lane.current = Some(task) }
                     let wakes = match entry.kind {
                         Kind::Switch { .. } | Kind::Halt => lane.armed.tasks,
-                        Kind::Ipi { .. } | Kind::Interrupt { .. } | Kind::IpiTaken => lane.armed.interrupts,
                         Kind::Resume => false,
+                        _ => lane.armed.interrupts,
                     };
                     if wakes {
                         lane.armed = Interest::default();

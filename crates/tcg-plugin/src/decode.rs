@@ -7,7 +7,40 @@ pub(crate) enum Watched {
     LoadCr3(u8),
     /// `wrmsr`.
     WriteMsr,
+    /// A store to the page of the vCPU's interrupt controller.
+    WriteApic(Store),
 }
+
+/// A store of a 32-bit register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Store {
+    /// Number of the register that is stored.
+    pub(crate) source: u8,
+    /// Number of the register in the address, if there is one.
+    pub(crate) base: Option<u8>,
+    /// The rest of the address.
+    pub(crate) offset: i32,
+}
+
+impl Store {
+    /// As one number, to come back by [`unpacked`](Store::unpacked).
+    pub(crate) fn packed(self) -> u64 {
+        u64::from(self.offset.cast_unsigned())
+            | u64::from(self.source) << 32
+            | u64::from(self.base.unwrap_or(NO_BASE)) << 40
+    }
+
+    pub(crate) fn unpacked(packed: u64) -> Store {
+        let [a, b, c, d, source, base, ..] = packed.to_le_bytes();
+        Store { source, base: (base != NO_BASE).then_some(base), offset: i32::from_le_bytes([a, b, c, d]) }
+    }
+}
+
+const NO_BASE: u8 = u8::MAX;
+
+/// Linux maps the page among the 16 that begin here, whatever its version and configuration, and address randomisation leaves them where
+/// they are. This is the upper half of an offset.
+const APIC_PAGES: u16 = 0xff5f;
 
 /// What the instruction that `bytes` begin with is to us.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Watched> {
@@ -30,6 +63,34 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Watched> {
             Some(Watched::LoadCr3(operands & 7 | rex_b << 3))
         }
         [0x0f, 0x30, ..] => Some(Watched::WriteMsr),
+        [0x89, tail @ ..] if rex & 0b1010 == 0 => store(tail, rex_r << 1, rex_b << 3).map(Watched::WriteApic),
+        _ => None,
+    }
+}
+
+/// The store of a 32-bit register to the interrupt controller's page that has these operands. The two forms that Linux's `native_apic_mem_write`
+/// has: to a register's fixed address, and to the page at an offset.
+fn store(operands: &[u8], source: u8, base: u8) -> Option<Store> {
+    let (byte, base, offset) = match operands {
+        [byte, 0x25, offset @ ..] if byte & 0b1100_0111 == 0b100 => (byte, None, offset),
+        [byte, offset @ ..] if byte >> 6 == 0b10 && byte & 7 != 4 => (byte, Some(byte & 7 | base), offset),
+        _ => return None,
+    };
+    let [a, b, c, d] = *offset.first_chunk()?;
+    let offset = i32::from_le_bytes([a, b, c, d]);
+    let store = Store { source: byte >> 3 & 7 | source, base, offset };
+    (u16::from_le_bytes([c, d]) == APIC_PAGES).then_some(store)
+}
+
+/// Those below are the processor's exceptions.
+const FIRST_VECTOR: u8 = 0x20;
+
+/// The vector, if these are the two instructions by which Linux enters the handler of a device's interrupt: `push VECTOR`, then a jump to
+/// what all have in common. What enters otherwise are exceptions, system calls, and the interrupts that the kernel itself deals with:
+/// its clock's, and those of other vCPUs.
+pub(crate) fn interrupt(first: &[u8], second: &[u8]) -> Option<u8> {
+    match (first, second) {
+        ([0x6a, vector @ FIRST_VECTOR..=u8::MAX], [0xe9 | 0xeb, ..]) => Some(*vector),
         _ => None,
     }
 }
@@ -75,6 +136,49 @@ mod tests {
         ] {
             assert_eq!(decode(bytes), None, "{bytes:02x?}");
         }
+    }
+
+    #[test]
+    fn stores_to_the_interrupt_controller_are_found() {
+        let store = |source, base, offset| Some(Watched::WriteApic(Store { source, base, offset }));
+        let (command, page) = (-0xa0_2d00, -0xa0_3000);
+        assert_eq!(
+            decode(&[0x89, 0x3c, 0x25, 0x00, 0xd3, 0x5f, 0xff]),
+            store(7, None, command),
+            "edi to an address"
+        );
+        assert_eq!(
+            decode(&[0x89, 0xb7, 0x00, 0xd0, 0x5f, 0xff]),
+            store(6, Some(7), page),
+            "esi to rdi + the page"
+        );
+        assert_eq!(decode(&[0x45, 0x89, 0x84, 0x25, 0x00, 0xd0, 0x5f, 0xff]), None, "with an index");
+        assert_eq!(
+            decode(&[0x45, 0x89, 0x87, 0x00, 0xd0, 0x5f, 0xff]),
+            store(8, Some(15), page),
+            "r8d to r15"
+        );
+        assert_eq!(decode(&[0x48, 0x89, 0x3c, 0x25, 0x00, 0xd3, 0x5f, 0xff]), None, "64 bits");
+        assert_eq!(decode(&[0x8b, 0x04, 0x25, 0x00, 0xd3, 0x5f, 0xff]), None, "a load");
+        assert_eq!(decode(&[0x89, 0x3c, 0x25, 0x00, 0xd3, 0x6f, 0xff]), None, "elsewhere");
+        assert_eq!(decode(&[0x89, 0x3c, 0x25, 0x00, 0xd3, 0x5f]), None, "cut short");
+        assert_eq!(decode(&[0x89, 0xd8]), None, "between registers");
+        for packed in [
+            Store { source: 8, base: Some(15), offset: page },
+            Store { source: 7, base: None, offset: command },
+        ] {
+            assert_eq!(Store::unpacked(packed.packed()), packed);
+        }
+    }
+
+    #[test]
+    fn devices_enter_by_their_vector_and_a_jump() {
+        assert_eq!(interrupt(&[0x6a, 0x21], &[0xe9, 0x61, 0x0b, 0, 0]), Some(0x21));
+        assert_eq!(interrupt(&[0x6a, 0xe0], &[0xeb, 0x10]), Some(0xe0));
+        assert_eq!(interrupt(&[0x6a, 0xff], &[0xe8, 0, 0, 0, 0]), None, "the kernel's own go on with a call");
+        assert_eq!(interrupt(&[0x68, 0x21, 0, 0, 0], &[0xe9, 0, 0, 0, 0]), None);
+        assert_eq!(interrupt(&[0x6a, 0x0e], &[0xe9, 0, 0, 0, 0]), None, "an exception while Linux boots");
+        assert_eq!(interrupt(&[], &[]), None);
     }
 
     #[test]

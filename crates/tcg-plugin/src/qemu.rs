@@ -3,8 +3,8 @@
 //!
 //! Nothing here may panic: a panic would take the VM down.
 
-use crate::decode::{Watched, decode, task};
-use frontdesk_ring::apic::Command;
+use crate::apic::{Apic, Meaning};
+use crate::decode::{Store, Watched, decode, interrupt, task};
 use frontdesk_ring::{Entry, Kind, MAX_VCPUS, Producer};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -45,11 +45,13 @@ struct GByteArray {
     len: c_uint,
 }
 
-/// `QEMU_PLUGIN_CB_R_REGS`: the callback reads registers.
+/// `QEMU_PLUGIN_CB_NO_REGS` and `QEMU_PLUGIN_CB_R_REGS`: whether the callback reads registers.
+const READS_NOTHING: c_int = 0;
 const READS_REGISTERS: c_int = 1;
 
 unsafe extern "C" {
     fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: extern "C" fn(PluginId, c_uint));
+    fn qemu_plugin_register_vcpu_exit_cb(id: PluginId, callback: extern "C" fn(PluginId, c_uint));
     fn qemu_plugin_register_vcpu_idle_cb(id: PluginId, callback: extern "C" fn(PluginId, c_uint));
     fn qemu_plugin_register_vcpu_resume_cb(id: PluginId, callback: extern "C" fn(PluginId, c_uint));
     fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, callback: extern "C" fn(PluginId, *mut c_void));
@@ -68,6 +70,7 @@ unsafe extern "C" {
     fn g_array_free(array: *mut GArray, free_segment: c_int) -> *mut c_char;
     fn g_byte_array_new() -> *mut GByteArray;
     fn g_byte_array_set_size(array: *mut GByteArray, len: c_uint) -> *mut GByteArray;
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
 /// The version of QEMU's plugin interface that this plugin is written for.
@@ -83,8 +86,8 @@ const RAX: usize = 0;
 const RCX: usize = 1;
 const RDX: usize = 2;
 
-/// The x2APIC's interrupt command register.
-const MSR_X2APIC_ICR: u32 = 0x830;
+/// The upper bytes of the numbers that the interrupt controller's registers have in x2APIC mode.
+const X2APIC: [u8; 3] = [0x08, 0, 0];
 
 /// What QEMU's callbacks share. They carry no pointer of ours, so it is a global.
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
@@ -100,6 +103,7 @@ struct Vcpu {
     /// Receives register values; allocated once.
     buffer: AtomicPtr<GByteArray>,
     task: AtomicU64,
+    apic: Apic,
 }
 
 impl Vcpu {
@@ -108,6 +112,7 @@ impl Vcpu {
             registers: [const { AtomicPtr::new(null_mut()) }; REGISTERS.len()],
             buffer: AtomicPtr::new(null_mut()),
             task: AtomicU64::new(0),
+            apic: Apic::new(),
         }
     }
 
@@ -177,11 +182,33 @@ pub(crate) unsafe extern "C" fn qemu_plugin_install(
     // SAFETY: `id` is ours and the callbacks have the types that the interface asks for.
     unsafe {
         qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
+        qemu_plugin_register_vcpu_exit_cb(id, on_vcpu_exit);
         qemu_plugin_register_vcpu_idle_cb(id, on_idle);
         qemu_plugin_register_vcpu_resume_cb(id, on_resume);
         qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
     }
     0
+}
+
+/// The number of a vCPU's interrupt controller. It follows from the topology: with three cores in each of two sockets, numbers 3 and
+/// 7 are left out. The plugin interface does not tell it, but QEMU exports what does; should it not, all are taken to have their index.
+fn apic_id(index: c_uint) -> u32 {
+    type GetCpu = unsafe extern "C" fn(c_int) -> *mut c_void;
+    type GetProperty = unsafe extern "C" fn(*mut c_void, *const c_char, *mut c_void) -> u64;
+    // SAFETY: null is the handle for all that is loaded. The functions are what QEMU's sources say they are, and may be called on the
+    // thread of a vCPU; a vCPU that calls us lives, and has this property.
+    let id = unsafe {
+        let get_cpu = dlsym(null_mut(), c"qemu_get_cpu".as_ptr());
+        let get_property = dlsym(null_mut(), c"object_property_get_uint".as_ptr());
+        if get_cpu.is_null() || get_property.is_null() {
+            return index;
+        }
+        let get_cpu = std::mem::transmute::<*mut c_void, GetCpu>(get_cpu);
+        let get_property = std::mem::transmute::<*mut c_void, GetProperty>(get_property);
+        let cpu = c_int::try_from(index).map_or(null_mut(), |index| get_cpu(index));
+        if cpu.is_null() { u64::MAX } else { get_property(cpu, c"apic-id".as_ptr(), null_mut()) }
+    };
+    u32::try_from(id).unwrap_or(index)
 }
 
 fn refuse(why: &str) -> c_int {
@@ -192,6 +219,7 @@ fn refuse(why: &str) -> c_int {
 
 extern "C" fn on_vcpu_init(_id: PluginId, index: c_uint) {
     let Some((_, _, vcpu)) = vcpu(index) else { return };
+    vcpu.apic.plug(apic_id(index));
     if !vcpu.buffer.load(Relaxed).is_null() {
         return;
     }
@@ -212,6 +240,12 @@ extern "C" fn on_vcpu_init(_id: PluginId, index: c_uint) {
     }
 }
 
+extern "C" fn on_vcpu_exit(_id: PluginId, index: c_uint) {
+    if let Some((_, _, vcpu)) = vcpu(index) {
+        vcpu.apic.unplug();
+    }
+}
+
 extern "C" fn on_idle(_id: PluginId, index: c_uint) {
     push(index, Kind::Halt);
 }
@@ -229,19 +263,60 @@ extern "C" fn on_translate(_id: PluginId, block: *mut c_void) {
         if qemu_plugin_tb_vaddr(block) >> 63 == 0 {
             return;
         }
+        let mut last: Option<Instruction> = None;
         for index in 0..qemu_plugin_tb_n_insns(block) {
-            let instruction = qemu_plugin_tb_get_insn(block, index);
-            let mut bytes = [0u8; 16];
-            let len = qemu_plugin_insn_data(instruction, bytes.as_mut_ptr().cast(), bytes.len());
-            let (callback, data): (extern "C" fn(c_uint, *mut c_void), usize) =
-                match decode(bytes.get(..len).unwrap_or(&bytes)) {
-                    Some(Watched::LoadCr3(register)) => (on_load_cr3, usize::from(register)),
-                    Some(Watched::WriteMsr) => (on_write_msr, 0),
-                    None => continue,
-                };
-            let data = std::ptr::without_provenance_mut(data);
-            qemu_plugin_register_vcpu_insn_exec_cb(instruction, callback, READS_REGISTERS, data);
+            let instruction = Instruction::of(block, index);
+            // The way in from a device is where a block begins, or follows the mark that a jump may lead there.
+            if index <= 2
+                && let Some(last) = last
+                && let Some(vector) = interrupt(last.bytes(), instruction.bytes())
+            {
+                last.watch(on_interrupt, READS_NOTHING, vector.into());
+            }
+            match decode(instruction.bytes()) {
+                Some(Watched::LoadCr3(register)) => {
+                    instruction.watch(on_load_cr3, READS_REGISTERS, register.into());
+                }
+                Some(Watched::WriteMsr) => instruction.watch(on_write_msr, READS_REGISTERS, 0),
+                Some(Watched::WriteApic(store)) => {
+                    instruction.watch(on_write_apic, READS_REGISTERS, store.packed());
+                }
+                None => {}
+            }
+            last = Some(instruction);
         }
+    }
+}
+
+/// An instruction that QEMU translates.
+struct Instruction {
+    handle: *mut c_void,
+    bytes: [u8; 16],
+    len: usize,
+}
+
+impl Instruction {
+    /// # Safety
+    /// `block` is a translation block during its callback, and has this many instructions.
+    unsafe fn of(block: *const c_void, index: usize) -> Instruction {
+        let mut bytes = [0u8; 16];
+        // SAFETY: by the caller's promise; QEMU writes at most as much as there is room.
+        let (handle, len) = unsafe {
+            let handle = qemu_plugin_tb_get_insn(block, index);
+            (handle, qemu_plugin_insn_data(handle, bytes.as_mut_ptr().cast(), bytes.len()))
+        };
+        Instruction { handle, bytes, len }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&self.bytes)
+    }
+
+    /// Has `callback` called with `data` before each time it is executed. Only while its block is translated.
+    unsafe fn watch(&self, callback: extern "C" fn(c_uint, *mut c_void), flags: c_int, data: u64) {
+        let data = std::ptr::without_provenance_mut(usize::try_from(data).unwrap_or(0));
+        // SAFETY: by the caller's promise the instruction is QEMU's still.
+        unsafe { qemu_plugin_register_vcpu_insn_exec_cb(self.handle, callback, flags, data) };
     }
 }
 
@@ -256,14 +331,46 @@ extern "C" fn on_load_cr3(index: c_uint, register: *mut c_void) {
     }
 }
 
+/// On the way into the handler of a device's interrupt.
+extern "C" fn on_interrupt(index: c_uint, vector: *mut c_void) {
+    let Some((_, _, vcpu)) = vcpu(index) else { return };
+    let Ok(vector) = u8::try_from(vector.addr()) else { return };
+    vcpu.apic.enter_device();
+    push(index, Kind::Interrupt { vector });
+}
+
 /// Before a write of a model-specific register.
 extern "C" fn on_write_msr(index: c_uint, _data: *mut c_void) {
-    let Some((plugin, sender, vcpu)) = vcpu(index) else { return };
-    if vcpu.register32(RCX) != Some(MSR_X2APIC_ICR) {
+    let Some((_, _, vcpu)) = vcpu(index) else { return };
+    let Some([register, upper @ ..]) = vcpu.register32(RCX).map(u32::to_le_bytes) else { return };
+    if upper != X2APIC {
         return;
     }
     let (Some(high), Some(low)) = (vcpu.register32(RDX), vcpu.register32(RAX)) else { return };
-    let Some(command) = Command::x2apic(high, low) else { return };
-    let ids = (0..plugin.ring.vcpus()).map(|vcpu| (vcpu, u32::from(vcpu)));
-    push(index, Kind::Ipi { to: command.targets(sender, ids), vector: command.vector });
+    act(index, vcpu.apic.write_x2apic(register, high, low));
+}
+
+/// Before a store to the page of the interrupt controller: xAPIC mode.
+extern "C" fn on_write_apic(index: c_uint, store: *mut c_void) {
+    let Some((_, _, vcpu)) = vcpu(index) else { return };
+    let store = Store::unpacked(store.addr() as u64);
+    let base = store.base.map_or(Some(0), |base| vcpu.register(base.into()));
+    let (Some(base), Some(value)) = (base, vcpu.register32(store.source.into())) else { return };
+    let address = base.wrapping_add_signed(store.offset.into());
+    // Registers are 16 bytes apart, and there are 64.
+    let Ok(register) = u8::try_from(address >> 4 & 0xff) else { return };
+    act(index, vcpu.apic.write_xapic(register, value));
+}
+
+/// Reports what a write to the interrupt controller means.
+fn act(index: c_uint, meaning: Option<Meaning>) {
+    let Some((plugin, sender, _)) = vcpu(index) else { return };
+    match meaning {
+        Some(Meaning::Sends(command)) => {
+            let vcpus = (0..plugin.ring.vcpus()).zip(plugin.vcpus.iter().map(|vcpu| &vcpu.apic));
+            push(index, Kind::Ipi { to: command.deliver(sender, vcpus), vector: command.vector });
+        }
+        Some(Meaning::Taken) => push(index, Kind::IpiTaken),
+        None => {}
+    }
 }

@@ -5,6 +5,7 @@ use super::token::Token;
 use super::{Daemon, DaemonError, monotonic};
 use crate::record::Record;
 use frontdesk_engine::{ActionKind, Event, EventKind};
+use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 
 /// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled before the packet that
@@ -120,7 +121,9 @@ impl Daemon {
                 }
                 ActionKind::Watch { vcpu, on, .. } => {
                     if on {
-                        self.identities.watch(vm, vcpu);
+                        // With several vCPUs, whom an interrupt wakes may run on another one.
+                        let interrupts = state.qemu.vcpus.len() > 1;
+                        self.identities.watch(vm, vcpu, Interest { tasks: true, interrupts });
                     } else {
                         self.identities.unwatch(vm, vcpu);
                     }

@@ -1,17 +1,17 @@
-//! Who wakes the daemon: the vCPUs whose next task switch is waited for.
+//! Who wakes the daemon: the vCPUs whose next task switch or interrupt is waited for.
 
 use super::{Identities, KVM, REPORTERS};
 use crate::reporter::HostTime;
-use crate::tcg::TcgSource;
 use frontdesk_engine::VmId;
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 use std::io;
 
-/// A vCPU whose next task switch is waited for.
+/// A vCPU whose next task switch or interrupt is waited for.
 pub(super) struct Watched {
     pub(super) vm: VmId,
     vcpu: u16,
+    interest: Interest,
     /// Whether its source was asked to wake us, and has not yet.
     armed: bool,
 }
@@ -41,11 +41,11 @@ impl Identities {
         Ok(())
     }
 
-    /// Watches a vCPU for task switches and halts.
-    pub fn watch(&mut self, vm: VmId, vcpu: u16) {
+    /// Watches a vCPU for task switches and halts, or for interrupts, or for both, in place of what it was watched for before.
+    pub fn watch(&mut self, vm: VmId, vcpu: u16, interest: Interest) {
         self.unwatch(vm, vcpu);
         if self.of(vm).is_some() {
-            self.watched.push(Watched { vm, vcpu, armed: false });
+            self.watched.push(Watched { vm, vcpu, interest, armed: false });
         }
     }
 
@@ -63,12 +63,12 @@ impl Identities {
         }
     }
 
-    /// Asks for a wake-up at the next task switch of each watched vCPU; whether there was one not asked yet.
+    /// Asks for a wake-up when the next thing of interest happens on each watched vCPU; whether there was one not asked yet.
     pub fn arm(&mut self) -> bool {
         let mut any = false;
         for watched in self.watched.iter_mut().filter(|watched| !watched.armed) {
             match (self.plugins.get(&watched.vm), &self.kvm) {
-                (Some(plugin), _) => plugin.arm(watched.vcpu, interest(plugin)),
+                (Some(plugin), _) => plugin.arm(watched.vcpu, watched.interest),
                 (None, Some(kvm)) => kvm.arm(watched.vm, watched.vcpu),
                 (None, None) => {}
             }
@@ -77,9 +77,4 @@ impl Identities {
         }
         any
     }
-}
-
-/// With several vCPUs, whom an interrupt wakes may run on another one, and the sender says so.
-fn interest(plugin: &TcgSource) -> Interest {
-    Interest { tasks: true, interrupts: plugin.vcpus() > 1 }
 }

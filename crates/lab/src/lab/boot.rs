@@ -79,6 +79,7 @@ impl<'a> Lab<'a> {
                 disks: boot.disks(entry),
                 time_slice: scenario.guest.time_slice,
                 counted_time: false,
+                arguments: Vec::new(),
                 tap: Some(TapConfig {
                     ifname: link.ifname.clone(),
                     mac: link.mac.clone(),

@@ -32,6 +32,8 @@ pub struct VmConfig {
     /// Whether its time is counted: 4 ns for each instruction that it executes, so that what it does in a millisecond is
     /// the same on every machine. Its vCPUs then take turns on one thread.
     pub counted_time: bool,
+    /// What QEMU is told besides. An option that is there already is given another value by it.
+    pub arguments: Vec<String>,
     /// Physical CPUs that all its threads are pinned to; empty for no pinning.
     pub cpus: Vec<u16>,
     /// Folder for its sockets and logs; must exist. Its path must be short, or the sockets' addresses are too

@@ -124,6 +124,7 @@ pub(super) fn arguments(
         add("plugin", &escaped(plugin));
     }
     arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(OsString::from));
+    arguments.extend(config.arguments.iter().map(OsString::from));
     arguments
 }
 
@@ -149,6 +150,7 @@ mod tests {
             disks,
             time_slice: None,
             counted_time: false,
+            arguments: Vec::new(),
             reporter: false,
             plugin: None,
             cpus: Vec::new(),

@@ -32,6 +32,7 @@ pub(crate) fn bare_vm(name: &str, kernel: Kernel, initrd: PathBuf, run_dir: &Pat
         disks: Vec::new(),
         time_slice: None,
         counted_time: false,
+        arguments: Vec::new(),
         reporter: false,
         plugin: None,
         cpus: Vec::new(),
