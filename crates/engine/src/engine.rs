@@ -568,7 +568,8 @@ impl TryFrom<Saved> for Engine {
         let end = |vm, claim: &Claim| (claim.until, vm, claim.owner, claim.target);
         let ends: BTreeSet<End> =
             vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
-        let needless = ends.is_empty() || world.charges_boosts;
+        let boosts = ends.iter().any(|(.., target)| matches!(target, Target::Boost(_)));
+        let needless = !boosts || world.charges_boosts;
         check(needless || ledger.next().is_some(), "a boost without a ledger")?;
         Ok(Engine { config, world, now, vms, ends, asks: Vec::new(), ledger, actions, troubles })
     }

@@ -459,7 +459,10 @@ impl Policy for PartialBoost {
                 }
             }
             Fact::Over => self.over(view, asks),
-            Fact::VcpuOver { vcpu } => self.end(vcpu, view, asks),
+            Fact::VcpuOver { vcpu } => {
+                self.end(vcpu, view, asks);
+                asks.push(Ask::End(Owner::PartialBoost, Target::Watch(vcpu)));
+            }
         }
         None
     }
