@@ -1,16 +1,61 @@
 //! Events per second of the engine on one core, with task-aware boosting on, and decisions per second about reservations.
 //!
-//! The stream is what a host with mixed VMs gives: each request is a packet, the emulator thread's run, the vCPU's,
-//! and the guest's task switches, beside the time slices of CPU-bound VMs.
+//! The stream is what a host with mixed VMs gives: each request is a packet, the emulator thread's run, the vCPU's with its interrupt, and
+//! the guest's task switches and doorbell, beside the time slices of CPU-bound VMs. Fails if the bar is missed, or if hardly any request is
+//! boosted. Large hosts have a bar of their own, in `scale`: what is known of their guests does not stay in the core's cache.
+
+mod cpu;
 
 use divan::counter::ItemsCount;
 use frontdesk_engine::reservation::{
     DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, TargetId,
 };
-use frontdesk_engine::{Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
+use frontdesk_engine::{
+    ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
+};
+use std::process::ExitCode;
 
-fn main() {
+/// Events per second, in millions, that are to be reached.
+const BAR: f64 = 15.0;
+const VMS: [u32; 3] = [1, 6, LARGE];
+const LARGE: u32 = 100;
+const REQUESTS: u64 = 20_000;
+/// Of so many runs the median counts.
+const RUNS: usize = 15;
+
+fn main() -> ExitCode {
     divan::main();
+    let mut missed = false;
+    for vms in VMS {
+        let events = stream(vms, REQUESTS);
+        let mut boosts = 0;
+        let mut speeds: Vec<f64> = (0..RUNS)
+            .map(|_| {
+                let begun = cpu::seconds();
+                boosts = run(&events);
+                millions(events.len()) / (cpu::seconds() - begun)
+            })
+            .collect();
+        speeds.sort_by(f64::total_cmp);
+        let (median, least, most) = (speeds[RUNS / 2], speeds[0], speeds[RUNS - 1]);
+        let kept = median >= BAR && boosts > REQUESTS / 2;
+        let verdict = match kept {
+            _ if vms == LARGE => "no bar".to_owned(),
+            true => format!("bar: {BAR}, ok"),
+            false => format!("bar: {BAR}, MISSED"),
+        };
+        println!(
+            "{vms} VMs: {median:.1} million events per second (runs: {least:.1} to {most:.1}; {boosts} boosts for {REQUESTS} requests; \
+             {verdict})",
+        );
+        missed |= !kept && vms != LARGE;
+    }
+    if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+#[allow(clippy::cast_precision_loss)] // For people.
+fn millions(events: usize) -> f64 {
+    events as f64 / 1e6
 }
 
 fn stream(vms: u32, requests: u64) -> Vec<Event> {
@@ -32,28 +77,37 @@ fn stream(vms: u32, requests: u64) -> Vec<Event> {
         push(20_000, EventKind::Run { vm, thread: emulator, pcpu: 0 });
         push(50_000, EventKind::Stop { vm, thread: emulator, runnable: false });
         push(0, EventKind::Run { vm, thread: vcpu, pcpu: 0 });
-        push(50_000, task(1));
-        push(100_000, task(2));
+        push(1_000, EventKind::Interrupt { vm, vcpu: 0, vector: 0x21 });
+        push(49_000, task(1));
+        push(90_000, EventKind::Wake { vm, thread: emulator, by: Some(0) });
+        push(10_000, task(2));
         push(100_000, task(3));
         push(1_000_000, task(4 + request % 8));
     }
     events
 }
 
-#[divan::bench(args = [1, 6, 100])]
+#[divan::bench(args = VMS)]
 fn events(bencher: divan::Bencher<'_, '_>, vms: u32) {
-    let events = stream(vms, 20_000);
-    bencher.counter(ItemsCount::new(events.len())).bench(|| {
-        let mut engine = Engine::new(Config::default()).expect("the defaults are in range");
-        let mut boosts = 0u64;
-        for event in &events {
-            engine.on_event(event);
-            while engine.poll_action().is_some() {
-                boosts += 1;
-            }
+    let events = stream(vms, REQUESTS);
+    bencher.counter(ItemsCount::new(events.len())).bench(|| run(&events));
+}
+
+/// Tells a fresh engine the events; returns how many boosts it decided.
+fn run(events: &[Event]) -> u64 {
+    let mut engine = Engine::new(Config::default()).expect("the defaults are in range");
+    let mut boosts = 0;
+    for event in events {
+        engine.on_event(event);
+        while let Some(action) = engine.poll_action() {
+            let begun = matches!(
+                action.kind,
+                ActionKind::Boost { target: BoostTarget::Vcpu(_), level: Boost::Io, .. }
+            );
+            boosts += u64::from(begun);
         }
-        boosts
-    });
+    }
+    boosts
 }
 
 /// Members that want to run always; on each CPU that one does which has the highest level.

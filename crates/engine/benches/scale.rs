@@ -1,7 +1,10 @@
-//! The engine on a large host: 100 VMs with 4 vCPUs each, and 1,000 task switches a second on every vCPU.
+//! The engine on a large host: 100 VMs with 4 vCPUs each, and on every vCPU 1,000 task switches and 100 interrupts from another a
+//! second.
 //!
 //! Prints the CPU time that the engine takes of one core at that rate, and the memory that it holds for a vCPU with every table full,
 //! each with its bar, and how long its state takes to save. Fails if a bar is missed.
+
+mod cpu;
 
 use frontdesk_engine::{Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 use peak_alloc::PeakAlloc;
@@ -17,7 +20,7 @@ const SECONDS: u64 = 5;
 const MS: u64 = 1_000_000;
 
 /// CPU time of the engine, as a fraction of one core.
-const CPU_BAR: f64 = 0.10;
+const CPU_BAR: f64 = 0.06;
 /// Bytes for a vCPU, its part of what a VM holds included.
 const MEMORY_BAR: usize = 64 << 10;
 
@@ -42,14 +45,21 @@ fn main() -> ExitCode {
         for request in 0..READS {
             tell(&mut engine, &Event { at: Time(0), kind: EventKind::BlockRead { vm, request } });
         }
+        for (vcpu, vector) in (0..VCPUS).flat_map(|vcpu| (0..=u8::MAX).map(move |vector| (vcpu, vector))) {
+            tell(&mut engine, &Event { at: Time(0), kind: EventKind::Interrupt { vm, vcpu, vector } });
+            tell(
+                &mut engine,
+                &Event { at: Time(0), kind: EventKind::Ipi { vm, vcpu, to: u64::MAX, vector } },
+            );
+        }
     }
     let hostile = run(&mut engine, 0..1000, HOSTILE_TASKS);
     let held = ALLOCATOR.current_usage() - before;
     let per_vcpu = held / (VMS as usize * usize::from(VCPUS));
     let usual = run(&mut engine, 1000..1000 + SECONDS * 1000, TASKS);
-    let begun = cpu_seconds();
+    let begun = cpu::seconds();
     let state = postcard::to_stdvec(&engine).expect("a state can be saved");
-    let saving = cpu_seconds() - begun;
+    let saving = cpu::seconds() - begun;
 
     let (cpu_kept, memory_kept) = (usual.cpu <= CPU_BAR, per_vcpu <= MEMORY_BAR);
     let verdict = |kept| if kept { "ok" } else { "MISSED" };
@@ -86,7 +96,7 @@ fn run(engine: &mut Engine, milliseconds: std::ops::Range<u64>, tasks: u64) -> T
     for number in milliseconds {
         let stream = millisecond_of_events(number, tasks);
         events += stream.len() as u64;
-        let begun = cpu_seconds();
+        let begun = cpu::seconds();
         for turn in stream.chunks(TURN) {
             actions += turn.iter().map(|event| tell(engine, event)).sum::<u64>();
             let now = turn.last().map_or(Time(0), |event| event.at);
@@ -94,7 +104,7 @@ fn run(engine: &mut Engine, milliseconds: std::ops::Range<u64>, tasks: u64) -> T
                 engine.on_deadline(now);
             }
         }
-        spent += cpu_seconds() - begun;
+        spent += cpu::seconds() - begun;
     }
     Taken { events: float(events) / seconds, actions: float(actions) / seconds, cpu: spent / seconds }
 }
@@ -105,8 +115,8 @@ fn tell(engine: &mut Engine, event: &Event) -> u64 {
     std::iter::from_fn(|| engine.poll_action()).count() as u64
 }
 
-/// What happens on the host in one millisecond: every vCPU switches tasks once. In ten milliseconds each is preempted once, and each VM is
-/// sent a packet, which an I/O-bound task answers, and every other time ends a read.
+/// What happens on the host in one millisecond: every vCPU switches tasks once. In ten milliseconds each is preempted once and interrupts the
+/// next one once, and each VM is sent a packet, which an I/O-bound task answers, and every other time ends a read.
 fn millisecond_of_events(number: u64, tasks: u64) -> Vec<Event> {
     let mut events = Vec::new();
     for id in 0..VMS {
@@ -127,13 +137,15 @@ fn millisecond_of_events(number: u64, tasks: u64) -> Vec<Event> {
             push(20_000, EventKind::Run { vm, thread: emulator, pcpu });
             push(30_000, EventKind::Stop { vm, thread: emulator, runnable: false });
             push(0, EventKind::Run { vm, thread: vcpu, pcpu });
-            push(30_000, EventKind::TaskSwitch { vm, vcpu: 0, task: ECHO });
+            push(1_000, EventKind::Interrupt { vm, vcpu: 0, vector: 0x21 });
+            push(29_000, EventKind::TaskSwitch { vm, vcpu: 0, task: ECHO });
             if number.is_multiple_of(2) {
                 push(10_000, EventKind::BlockRead { vm, request: READS + number });
                 push(50_000, EventKind::BlockPending { vm });
                 push(10_000, EventKind::BlockDone { vm, request: READS + number });
             }
-            push(100_000, EventKind::TaskSwitch { vm, vcpu: 0, task: TaskId((number % tasks + 8) << 12) });
+            push(90_000, EventKind::Wake { vm, thread: emulator, by: Some(0) });
+            push(10_000, EventKind::TaskSwitch { vm, vcpu: 0, task: TaskId((number % tasks + 8) << 12) });
         }
         for vcpu in 0..VCPUS {
             let thread = Thread::Vcpu(vcpu);
@@ -141,6 +153,11 @@ fn millisecond_of_events(number: u64, tasks: u64) -> Vec<Event> {
             push(100, EventKind::TaskSwitch { vm, vcpu, task });
             match phase {
                 2 => push(100, EventKind::Run { vm, thread, pcpu: (pcpu + vcpu) % PCPUS }),
+                5 => {
+                    let next = (vcpu + 1) % VCPUS;
+                    push(100, EventKind::Ipi { vm, vcpu, to: 1 << next, vector: 0xfd });
+                    push(100, EventKind::IpiTaken { vm, vcpu: next });
+                }
                 9 => push(100, EventKind::Stop { vm, thread, runnable: true }),
                 _ => {}
             }
@@ -148,13 +165,6 @@ fn millisecond_of_events(number: u64, tasks: u64) -> Vec<Event> {
     }
     events.sort_by_key(|event| event.at);
     events
-}
-
-fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    #[allow(clippy::cast_precision_loss)] // Exact for days.
-    let (seconds, nanos) = (time.tv_sec as f64, time.tv_nsec as f64);
-    seconds + nanos / 1e9
 }
 
 #[allow(clippy::cast_precision_loss)] // For people.
