@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 use frontdesk_engine::{
-    Action, ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time,
-    VmId,
+    Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, Protocol,
+    Standing, TaskId, Thread, Time, VmId,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -39,8 +39,20 @@ fn task() -> impl Strategy<Value = TaskId> {
     prop_oneof![3 => 0..3u64, 1 => 0..40u64].prop_map(TaskId)
 }
 
+fn world() -> impl Strategy<Value = Capabilities> {
+    (prop::bool::weighted(0.8), any::<bool>(), any::<u32>(), any::<u64>()).prop_map(
+        |(acts, charges_boosts, realtime_permille, slice_ns)| Capabilities {
+            acts,
+            charges_boosts,
+            realtime_permille,
+            slice_ns,
+        },
+    )
+}
+
 fn kind() -> impl Strategy<Value = EventKind> {
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
+    let standing = prop_oneof![3 => Just(Standing::Acting), 1 => Just(Standing::Observed), 1 => Just(Standing::Reserved)];
     prop_oneof![
         1 => (vm(), any::<u16>(), any::<u32>())
             .prop_map(|(vm, vcpus, weight)| EventKind::VmAdded { vm, vcpus: vcpus % 4, weight }),
@@ -70,6 +82,9 @@ fn kind() -> impl Strategy<Value = EventKind> {
         8 => (vm(), vcpu(), task()).prop_map(|(vm, vcpu, task)| EventKind::TaskSeen { vm, vcpu, task }),
         4 => (vm(), any_vcpu(), any::<u8>()).prop_map(|(vm, vcpu, vector)| EventKind::Interrupt { vm, vcpu, vector }),
         4 => (vm(), any_vcpu()).prop_map(|(vm, vcpu)| EventKind::IpiTaken { vm, vcpu }),
+        1 => world().prop_map(EventKind::World),
+        1 => (vm(), standing).prop_map(|(vm, standing)| EventKind::Standing { vm, standing }),
+        1 => (vm(), any_vcpu(), 1..4000u32).prop_map(|(vm, vcpu, permille)| EventKind::VcpuWeight { vm, vcpu, permille }),
     ]
 }
 
@@ -216,6 +231,18 @@ fn all_ends(mut engine: Engine, mut actions: Vec<Action>, events: &[Event]) -> R
     Ok(())
 }
 
+/// Whether an action takes something back, or is about a VM that can be acted on.
+fn may_ask(kind: ActionKind, world: Capabilities, standings: &BTreeMap<VmId, Standing>) -> bool {
+    let acts = |vm| world.acts && standings.get(&vm) == Some(&Standing::Acting);
+    match kind {
+        ActionKind::Boost { level: Boost::None, .. } | ActionKind::Share { permille: 1000, .. } => true,
+        ActionKind::Boost { vm, .. } => acts(vm),
+        ActionKind::Share { vm, .. } => acts(vm) && !world.charges_boosts,
+        ActionKind::Weight { vm, .. } => acts(vm),
+        ActionKind::Watch { vm, on, .. } => acts(vm) || !on,
+    }
+}
+
 proptest! {
     #[test]
     fn the_same_events_give_the_same_actions(events in events()) {
@@ -299,6 +326,29 @@ proptest! {
                     prop_assert!(usize::from(vcpu) < vcpus, "{action:?}, and {vm:?} has {vcpus} vCPUs");
                 }
             }
+        }
+    }
+
+    /// A world that does not act, and a VM that can't be acted on, are asked for nothing but to take back.
+    #[test]
+    fn only_what_can_be_acted_on_is(events in events()) {
+        let mut engine = Engine::new(config()).unwrap();
+        let (mut world, mut standings) = (Capabilities::default(), BTreeMap::new());
+        for event in &events {
+            while let Some(due) = engine.next_deadline().filter(|due| *due <= event.at) {
+                engine.on_deadline(due);
+            }
+            let due: Vec<Action> = std::iter::from_fn(|| engine.poll_action()).collect();
+            prop_assert!(due.iter().all(|action| may_ask(action.kind, world, &standings)), "{due:?}");
+            match event.kind {
+                EventKind::World(now) => world = now,
+                EventKind::Standing { vm, standing } => drop(standings.insert(vm, standing)),
+                EventKind::VmAdded { vm, .. } => drop(standings.insert(vm, Standing::Acting)),
+                _ => {}
+            }
+            engine.on_event(event);
+            let then: Vec<Action> = std::iter::from_fn(|| engine.poll_action()).collect();
+            prop_assert!(then.iter().all(|action| may_ask(action.kind, world, &standings)), "{event:?}: {then:?}");
         }
     }
 

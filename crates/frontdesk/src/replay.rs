@@ -35,7 +35,7 @@ const NAME: usize = 16;
 pub(crate) struct Args {
     /// The recording; - is standard input.
     file: PathBuf,
-    /// Compare with these parameters: TOML with the tables [tavs] and [ledger]. `boost_limit` is never above the recorded one.
+    /// Compare with these parameters: TOML with the tables [tavs] and [ledger]. What the host could bear of boosts stays as recorded.
     #[arg(long, value_name = "FILE", conflicts_with = "sampled")]
     config: Option<PathBuf>,
     /// Compare with sampled guest tasks.

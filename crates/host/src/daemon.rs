@@ -37,11 +37,12 @@ use supervisor::Supervisor;
 use token::Token;
 use turn::{TICK, Until};
 
-/// How much of a VM's real-time budget boosts may take: what comes in a burst is on top of it, and a VM that oversteps its budget is
+/// How much of a VM's real-time budget it may count on: what comes in a burst is on top of it, and a VM that oversteps its budget is
 /// stalled.
 const BUDGET_USED: f64 = 0.8;
-/// The smallest limit that the engine takes.
-const LEAST_LIMIT: f64 = 0.001;
+/// What the kernel's scheduler lets a thread run while others wait, of Linux 6.6 and of those before.
+const SLICE_FILES: [&str; 2] =
+    ["/sys/kernel/debug/sched/base_slice_ns", "/sys/kernel/debug/sched/min_granularity_ns"];
 /// The daemon decides when others run, so it runs before all of them.
 const DAEMON_PRIORITY: u32 = 50;
 
@@ -114,6 +115,8 @@ pub struct Daemon {
     engine: Engine,
     /// What the engine has.
     policy: Config,
+    /// The kernel's slice, in nanoseconds.
+    slice_ns: u64,
     bpf: BpfSource,
     identities: Identities,
     vms: Vec<Followed>,
@@ -151,17 +154,17 @@ pub struct Daemon {
     _lock: Lock,
 }
 
-/// What the engine is to have: no boosts if the daemon does not act, and none that overstep the real-time budget.
-fn engine_policy(settings: &Settings, act: bool, budget: Option<Budget>) -> Config {
-    let mut policy = settings.engine();
-    if !act {
-        policy.tavs.pb_ratio = 0.0;
-    }
-    if let Some(budget) = budget {
-        let limit = (budget.cpus() * BUDGET_USED).max(LEAST_LIMIT);
-        policy.tavs.boost_limit = policy.tavs.boost_limit.min(limit);
-    }
-    policy
+/// What a VM may count on of its real-time budget, in permille of a CPU.
+fn realtime_permille(budget: Option<Budget>) -> u32 {
+    // No budget is more than some CPUs, and the smallest is still one.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    budget.map_or(1000, |budget| ((budget.cpus() * BUDGET_USED * 1000.0).round() as u32).max(1))
+}
+
+/// The kernel's slice in nanoseconds; 0 if it does not tell.
+fn host_slice() -> u64 {
+    let read = |file: &&str| std::fs::read_to_string(file).ok()?.trim().parse().ok();
+    SLICE_FILES.iter().find_map(read).unwrap_or(0)
 }
 
 impl Daemon {
@@ -171,7 +174,7 @@ impl Daemon {
     /// Another daemon runs, or something the daemon needs is missing; nothing has been changed then.
     pub fn start(config: &DaemonConfig) -> Result<Daemon, DaemonError> {
         let lock = Lock::take(&config.lock)?;
-        let policy = engine_policy(&config.settings, config.act, None);
+        let policy = config.settings.engine();
         let engine = Engine::new(policy.clone())?;
         let control = Control::start(&config.settings.control)?;
         let bpf = BpfSource::open()?;
@@ -212,6 +215,7 @@ impl Daemon {
             act: config.act,
             engine,
             policy: policy.clone(),
+            slice_ns: host_slice(),
             bpf,
             identities,
             vms: Vec::new(),
@@ -240,6 +244,7 @@ impl Daemon {
             _lock: lock,
         };
         daemon.recordings.push(|| Record::Config(policy));
+        daemon.tell_world()?;
         // Reading a page of the program from disk in the middle of a decision would cost more than the decision. Without the
         // right to lock memory, it still works.
         let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);

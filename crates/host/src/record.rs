@@ -50,7 +50,7 @@ pub enum Record {
         /// Nanoseconds from the event that caused it to its effect.
         latency_ns: u64,
     },
-    /// The engine decided this, and it was not applied: the VM is gone, or the daemon only observes.
+    /// The engine decided this, and it was not applied: the VM is gone, or can't be acted on any more.
     Discarded(Action),
     /// The recording ended in order; last. A [`Recording`] tells this as its [`Ending`].
     End,

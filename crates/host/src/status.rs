@@ -124,6 +124,7 @@ pub(crate) fn status<'a>(
             version: env!("CARGO_PKG_VERSION").to_owned(),
             since_ns: tally.since.0,
             acting: daemon.acting,
+            capabilities: engine.capabilities(),
             mechanism: daemon.mechanism,
             ejection: daemon.ejection,
             sources: daemon.sources,

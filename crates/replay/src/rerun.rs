@@ -23,7 +23,7 @@ impl Rerun {
         Rerun::default()
     }
 
-    /// An engine with other parameters. `boost_limit` is never above the recorded one: that was what the host could bear.
+    /// An engine with other parameters.
     #[must_use]
     pub fn with(other: Config) -> Rerun {
         Rerun { engine: None, other: Some(other) }
@@ -89,9 +89,6 @@ impl Rerun {
     }
 
     fn parameters(&self, recorded: &Config) -> Config {
-        let Some(other) = &self.other else { return recorded.clone() };
-        let mut config = other.clone();
-        config.tavs.boost_limit = config.tavs.boost_limit.min(recorded.tavs.boost_limit);
-        config
+        self.other.as_ref().unwrap_or(recorded).clone()
     }
 }

@@ -362,6 +362,10 @@ impl HostScheduler for Credit {
         true
     }
 
+    fn slice(&self) -> Nanos {
+        self.slice
+    }
+
     fn share(&mut self, _host: &mut Host, group: Group, permille: u32) {
         let domain = &mut self.domains[group.index()];
         domain.weight = (i64::from(domain.spec.weight) * i64::from(permille) / 1000).max(1);

@@ -6,7 +6,7 @@ use crate::scheduler::{Entity, Group};
 use crate::trace::Tracer;
 use crate::world::{Measure, id};
 use frontdesk_engine::{
-    Action, ActionKind, Boost, BoostTarget, Engine, Event, EventKind, Time, VmId, nice_for,
+    Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Time, VmId, nice_for,
 };
 use std::collections::VecDeque;
 
@@ -69,10 +69,17 @@ impl Feed {
         self.recorded.unwrap_or_default()
     }
 
-    /// The VMs are there.
-    pub(crate) fn introduce(&mut self, targets: Vec<Target>) {
+    /// The VMs are there, on a machine that can do so much.
+    pub(crate) fn introduce(&mut self, targets: Vec<Target>, machine: &Machine) {
         self.targets = targets;
         let Some(engine) = &mut self.engine else { return };
+        let world = Capabilities {
+            acts: self.acts,
+            charges_boosts: machine.charges_boosts(),
+            slice_ns: machine.slice(),
+            ..Capabilities::default()
+        };
+        engine.on_event(&Event { at: Time(0), kind: EventKind::World(world) });
         for (vm, target) in self.targets.iter().enumerate().filter(|(_, target)| target.tracked) {
             let vcpus = u16::try_from(target.vcpus.len()).unwrap_or(u16::MAX);
             let kind = EventKind::VmAdded { vm: id(vm), vcpus, weight: target.weight };
@@ -163,9 +170,6 @@ impl Feed {
         measure: &mut Measure,
         trace: Option<&mut Tracer>,
     ) {
-        if !self.acts {
-            return;
-        }
         let now = machine.now();
         match action.kind {
             ActionKind::Boost { vm: VmId(vm), target: BoostTarget::Emulators, level } => {
@@ -190,9 +194,7 @@ impl Feed {
                 }
             }
             ActionKind::Share { vm: VmId(vm), permille } => {
-                if !machine.charges_boosts() {
-                    machine.share(self.targets[vm as usize].group, permille);
-                }
+                machine.share(self.targets[vm as usize].group, permille);
             }
             ActionKind::Weight { vm: VmId(vm), vcpu, permille } => {
                 if let Some(entity) = self.targets[vm as usize].vcpus.get(usize::from(vcpu)) {

@@ -200,6 +200,12 @@ impl Machine {
         self.scheduler.charges_boosts()
     }
 
+    /// How long its scheduler lets an entity run while others wait; 0 if that depends.
+    #[must_use]
+    pub fn slice(&self) -> Nanos {
+        self.scheduler.slice()
+    }
+
     /// Sets a group's share to a fraction of its weight, in permille.
     pub fn share(&mut self, group: Group, permille: u32) {
         self.scheduler.share(&mut self.host, group, permille);

@@ -346,10 +346,14 @@ pub trait HostScheduler: Send + std::fmt::Debug {
     /// Sets a group's share to this fraction of its weight, in permille (the engine's `Share`).
     fn share(&mut self, host: &mut Host, group: Group, permille: u32);
 
-    /// Whether boosted run time is charged like any other. Then the engine's ledger has nothing to take back, and its shares are not applied,
-    /// as the daemon does with a mechanism like that.
+    /// Whether boosted run time is charged like any other: the engine's `Capabilities::charges_boosts`.
     fn charges_boosts(&self) -> bool {
         false
+    }
+
+    /// How long it lets an entity run while others wait; 0 if that depends.
+    fn slice(&self) -> Nanos {
+        0
     }
 
     /// Changes where an entity may run. A scheduler for which this never happens keeps what it was told at first.

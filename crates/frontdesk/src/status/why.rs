@@ -122,11 +122,8 @@ fn decisions(status: &Status, vm: &VmStatus, reason: Reason) -> Option<String> {
         }
         Reason::LimitReached => format!(
             "{number} did not boost, because its threads together had used up boost_limit: {} of a CPU.",
-            percent(policy.boost_limit)
+            percent(status.daemon.capabilities.boost_limit(policy.boost_limit))
         ),
-        Reason::Off if !status.daemon.acting => {
-            format!("{number} did not boost, because the daemon only observes.")
-        }
         Reason::Off => format!("{number} did not boost, because boosting is off for {name}."),
         Reason::Paused => format!("{number} did not boost, because {name} is paused."),
         Reason::Observed if !status.daemon.acting => {
@@ -357,7 +354,7 @@ mod tests {
     fn a_daemon_that_only_observes() {
         insta::assert_snapshot!(told(|status| {
             status.daemon.acting = false;
-            status.vms[0].recent.packets[0].outcomes = Outcomes { off: 12, ..Outcomes::default() };
+            status.vms[0].recent.packets[0].outcomes = Outcomes { observed: 12, ..Outcomes::default() };
         }));
     }
 
@@ -398,6 +395,15 @@ mod tests {
         let words = "3 events were not answered when the boost ended, and an I/O-bound task was seen after that: 2 boosted once more and 1 did not: pb_ratio is used up.";
         assert!(text.contains(words), "{text}");
         assert!(text.contains("\n5 of these boosted."), "they are no new events: {text}");
+    }
+
+    #[test]
+    fn the_limit_told_is_the_one_that_holds() {
+        let text = told(|status| {
+            status.daemon.capabilities.realtime_permille = 304;
+            status.vms[0].recent.packets[0].outcomes = Outcomes { limit_reached: 1, ..Outcomes::default() };
+        });
+        assert!(text.contains("used up boost_limit: 30.4 % of a CPU."), "{text}");
     }
 
     #[test]

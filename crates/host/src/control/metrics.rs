@@ -2,6 +2,7 @@
 //! name and a vCPU's index at most.
 
 use crate::control::model::{Status, VcpuStatus, VmStatus};
+use frontdesk_engine::Standing;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -98,6 +99,11 @@ impl Metrics {
             "vm_trouble",
             "1 if something is wrong with the VM",
             each(|vm| flag(vm.trouble.is_some())),
+        );
+        self.gauge(
+            "vm_acting",
+            "1 if the VM is acted on, 0 if it is only observed or has a reservation",
+            each(|vm| flag(vm.standing == Standing::Acting)),
         );
         self.gauge("vm_paused", "1 if the VM is paused", each(|vm| flag(vm.paused)));
         self.gauge(

@@ -5,7 +5,7 @@
 
 use crate::scx::Usage;
 use frontdesk_engine::{
-    Boost, Config, PortExplain, Recent, Standing, TaskExplain, TaskId, VcpuExplain, VmExplain,
+    Boost, Capabilities, Config, PortExplain, Recent, Standing, TaskExplain, TaskId, VcpuExplain, VmExplain,
 };
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,8 @@ pub struct DaemonStatus {
     pub since_ns: u64,
     /// Whether it acts; if not, it only watches and infers.
     pub acting: bool,
+    /// What it can do on this host, as its engine was told.
+    pub capabilities: Capabilities,
     /// How it puts vCPUs first; "none" if it can't any more.
     pub mechanism: String,
     /// That the kernel has ejected frontdesk's sched_ext scheduler, why, and how it goes on, for people.

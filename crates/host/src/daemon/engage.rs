@@ -1,13 +1,13 @@
 //! Taking control of VMs and giving it up again: whatever fails about one VM is that VM's affair alone.
 
 use super::followed::{Control, Failure, Followed};
-use super::{Daemon, DaemonError, engine_policy, monotonic};
+use super::{Daemon, DaemonError, monotonic, realtime_permille};
 use crate::cgroup::{CgroupError, Group, RealTimeRule};
 use crate::config::Settings;
 use crate::realtime;
 use crate::record::Record;
 use crate::watch::Place;
-use frontdesk_engine::{EventKind, VmId};
+use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
 
 /// Begins what the log says about a VM that the daemon does not act on although it should; the reason follows.
 pub const NOT_ACTING: &str = "not acting on the VM, only watching it";
@@ -36,7 +36,8 @@ impl Daemon {
             Err(Failure::Daemon(error)) => return Err(error),
         }
         self.tell_weight(id)?;
-        self.tell_policy(id)
+        self.tell_policy(id)?;
+        self.tell_standing(id)
     }
 
     fn take_control(&mut self, id: VmId, group: Group) -> Result<(), Failure> {
@@ -82,7 +83,7 @@ impl Daemon {
             }
             vm.trouble = Some(reason);
         }
-        self.tell_policy(id)
+        self.tell_standing(id)
     }
 
     /// Puts a VM back as it was.
@@ -106,17 +107,44 @@ impl Daemon {
         Ok(())
     }
 
-    /// Tells the engine what holds for a VM.
-    pub(super) fn tell_policy(&mut self, id: VmId) -> Result<(), DaemonError> {
+    /// Tells the engine what the operator wants for a VM.
+    fn tell_policy(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
-        let mut policy = vm.settings.policy();
-        policy.off |= vm.control.is_none();
+        let policy = vm.settings.policy();
         if vm.policy.replace(policy) == Some(policy) {
             return Ok(());
         }
         self.recordings.push(|| Record::Policy { vm: id, policy });
         self.engine.configure_vm(id, policy)?;
         self.apply()
+    }
+
+    /// Tells the engine whether a VM is acted on.
+    pub(super) fn tell_standing(&mut self, id: VmId) -> Result<(), DaemonError> {
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
+        let standing = match vm.control {
+            _ if vm.reserved => Standing::Reserved,
+            Some(_) => Standing::Acting,
+            None => Standing::Observed,
+        };
+        if std::mem::replace(&mut vm.standing, standing) == standing {
+            return Ok(());
+        }
+        self.feed(EventKind::Standing { vm: id, standing })
+    }
+
+    /// Tells the engine what can be done on this host.
+    pub(super) fn tell_world(&mut self) -> Result<(), DaemonError> {
+        let world = Capabilities {
+            acts: self.act,
+            charges_boosts: !self.threads.is_real_time(),
+            realtime_permille: realtime_permille(self.budget),
+            slice_ns: self.slice_ns,
+        };
+        if world == self.engine.capabilities() {
+            return Ok(());
+        }
+        self.feed(EventKind::World(world))
     }
 
     /// Tells the engine the weight of a VM, which others may have changed.
@@ -144,9 +172,8 @@ impl Daemon {
             let groups: Vec<Group> = controls.map(|control| control.group.clone()).collect();
             match self.budgets.grant(&groups, guardian) {
                 Ok(budget) => {
-                    let policy = engine_policy(&self.settings, self.act, budget);
                     self.budget = budget;
-                    self.configure(policy)?;
+                    self.tell_world()?;
                 }
                 Err(CgroupError::Guardian(error)) => return Err(error.into()),
                 Err(error) => {
@@ -180,6 +207,7 @@ impl Daemon {
             tracing::warn!("{ejection}");
             self.ejection = Some(ejection);
             self.budgets_stale = true;
+            self.tell_world()?;
         }
         Ok(())
     }
@@ -203,7 +231,7 @@ impl Daemon {
                 "tavs.counter_bits and tavs.tasks_per_vcpu are sizes of tables: the new ones hold for VMs that come after"
             );
         }
-        self.configure(engine_policy(&self.settings, self.act, self.budget))?;
+        self.configure(self.settings.engine())?;
         if before.daemon.cpus != self.settings.daemon.cpus
             && let Err(error) = realtime::pin(&self.settings.daemon.cpus)
         {

@@ -9,7 +9,7 @@ use crate::qemu::{QemuVm, VmEvent};
 use crate::record::Record;
 use crate::sched::ThreadId;
 use crate::watch::{News, Sighting, Source};
-use frontdesk_engine::{Event, EventKind, VmId};
+use frontdesk_engine::{Event, EventKind, Standing, VmId};
 use rustix::event::epoll;
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ impl Daemon {
                 News::Withdrawn(source) => self.withdraw(&source)?,
                 News::Settings(settings) => self.reload(*settings)?,
                 News::Refused(reason) => self.refuse(&reason),
-                News::Reserved { vms, any, asked } => self.reserved(&vms, any, asked),
+                News::Reserved { vms, any, asked } => self.reserved(&vms, any, asked)?,
                 News::Settled => settled = true,
             }
         }
@@ -70,6 +70,7 @@ impl Daemon {
             control: None,
             weight: weight.unwrap_or(DEFAULT_WEIGHT),
             policy: None,
+            standing: Standing::default(),
             paused: qemu.is_paused(),
             reserved: false,
             trouble: None,

@@ -6,7 +6,7 @@ use crate::daemon::DaemonError;
 use crate::qemu::QemuVm;
 use crate::threads::ThreadsError;
 use crate::watch::Source;
-use frontdesk_engine::{Thread, VmId, VmPolicy};
+use frontdesk_engine::{Standing, Thread, VmId, VmPolicy};
 use std::collections::BTreeSet;
 
 /// A VM that is followed.
@@ -26,6 +26,8 @@ pub(super) struct Followed {
     pub(super) settings: VmSettings,
     /// As the engine was told.
     pub(super) policy: Option<VmPolicy>,
+    /// As the engine was told.
+    pub(super) standing: Standing,
     /// Why the daemon does not act on the VM although it should.
     pub(super) trouble: Option<String>,
     /// What of that was told last.

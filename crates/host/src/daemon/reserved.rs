@@ -4,6 +4,7 @@ use super::followed::Followed;
 use super::{Daemon, DaemonError};
 use crate::control::{Query, Refusal, RefusalKind, ReservationRequest, Target};
 use crate::reserve;
+use frontdesk_engine::VmId;
 use std::collections::BTreeSet;
 
 impl Daemon {
@@ -37,14 +38,27 @@ impl Daemon {
     }
 
     /// What the keeper tells of its reservations.
-    pub(super) fn reserved(&mut self, vms: &BTreeSet<String>, any: bool, asked: u64) {
+    ///
+    /// # Errors
+    /// The guardian does not answer.
+    pub(super) fn reserved(
+        &mut self,
+        vms: &BTreeSet<String>,
+        any: bool,
+        asked: u64,
+    ) -> Result<(), DaemonError> {
         for vm in &mut self.vms {
             vm.reserved = vms.contains(&vm.name);
+        }
+        let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
+        for id in ids {
+            self.tell_standing(id)?;
         }
         // A request that is on its way is told of, too.
         if self.reserves_room && !any && asked == self.reserves_asked {
             self.hold_back(0.0);
         }
+        Ok(())
     }
 
     /// The VMs that can have reservations.
@@ -81,6 +95,6 @@ impl Daemon {
         vm.reserved = true;
         let id = vm.id;
         self.let_go(id)?;
-        self.tell_policy(id)
+        self.tell_standing(id)
     }
 }

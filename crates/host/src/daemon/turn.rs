@@ -132,8 +132,6 @@ impl Daemon {
                 ActionKind::Weight { vcpu, permille, .. } => {
                     self.threads.weigh(vm, vcpu, permille).map_err(Failure::from)
                 }
-                // There is nothing to take back.
-                ActionKind::Share { .. } if !self.threads.is_real_time() => Ok(()),
                 ActionKind::Share { permille, .. } => state
                     .control
                     .as_mut()

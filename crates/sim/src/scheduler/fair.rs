@@ -366,6 +366,10 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
         }
     }
 
+    fn slice(&self) -> Nanos {
+        self.discipline.granularity()
+    }
+
     fn set_nice(&mut self, host: &mut Host, entity: Entity, nice: i8) {
         let task = &self.tasks[entity.index()];
         let (group, home) = (task.group, task.home);

@@ -259,12 +259,12 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         machine.arm(timer, client.start(BOOT));
         world.clients.push(client);
     }
-    world.feed.introduce(targets);
     if world.vms.iter().any(|vm| vm.guest.can_deadlock()) {
         machine.arm(watch, WATCH);
     }
     world.sources = sources;
     machine.start();
+    world.feed.introduce(targets, &machine);
     Ok((machine, world))
 }
 

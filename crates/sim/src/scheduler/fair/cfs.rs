@@ -75,6 +75,10 @@ impl Discipline for Cfs {
         self.factor = timing.factor;
     }
 
+    fn granularity(&self) -> Nanos {
+        self.min_granularity()
+    }
+
     fn key(node: &Node) -> i64 {
         node.used
     }

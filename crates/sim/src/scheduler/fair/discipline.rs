@@ -41,6 +41,9 @@ pub(super) trait Discipline: Copy + Debug + Send {
     /// The machine starts.
     fn start(&mut self, timing: Timing);
 
+    /// How long a node runs at least while others wait.
+    fn granularity(&self) -> Nanos;
+
     /// By which those that wait are sorted.
     fn key(node: &Node) -> i64;
 

@@ -49,6 +49,10 @@ impl Discipline for Eevdf {
         self.slice = 700_000 * timing.factor;
     }
 
+    fn granularity(&self) -> Nanos {
+        self.slice
+    }
+
     fn key(node: &Node) -> i64 {
         node.deadline
     }

@@ -1,0 +1,167 @@
+//! What follows from the facts that a world states about itself and its VMs.
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+mod world;
+
+use frontdesk_engine::{
+    ActionKind, Boost, Capabilities, Config, EventKind, Reason, Standing, TaskId, Thread, Time, VmId,
+};
+use world::{ECHO, HOG, MS, US, VM, World, boost};
+
+const OTHER: VmId = VmId(2);
+
+/// A VM that has learnt its server, beside another one that only computes, on one physical CPU.
+fn beside(capabilities: Capabilities) -> World {
+    let mut world = World::new(Config::default());
+    world.feed(EventKind::World(capabilities));
+    world.feed(EventKind::VmAdded { vm: OTHER, vcpus: 1, weight: 1024 });
+    world.feed(EventKind::TaskSwitch { vm: OTHER, vcpu: 0, task: TaskId(9) });
+    world.feed(EventKind::Run { vm: OTHER, thread: Thread::Vcpu(0), pcpu: 0 });
+    world.feed(EventKind::Stop { vm: OTHER, thread: Thread::Vcpu(0), runnable: true });
+    world.learn_echo();
+    world
+}
+
+/// A second in which the VM is asked every 10 ms and uses the CPU alone although the other one wants it.
+fn greedy(world: &mut World) -> Vec<ActionKind> {
+    for _ in 0..100 {
+        world.packet(7);
+        world.deliver();
+        world.handle(ECHO, 400 * US);
+        world.pass(9 * MS);
+        while let Some(due) = world.engine.next_deadline().filter(|due| due.0 <= world.now) {
+            world.engine.on_deadline(due);
+        }
+    }
+    world.actions()
+}
+
+fn stand(world: &mut World, standing: Standing) {
+    world.feed(EventKind::Standing { vm: VM, standing });
+}
+
+fn boosts(actions: &[ActionKind]) -> usize {
+    actions.iter().filter(|action| **action == boost(Boost::Io)).count()
+}
+
+fn shares(actions: &[ActionKind]) -> Vec<u16> {
+    let share = |action: &ActionKind| match action {
+        ActionKind::Share { permille, .. } => Some(*permille),
+        ActionKind::Boost { .. } => None,
+    };
+    actions.iter().filter_map(share).collect()
+}
+
+#[test]
+fn a_world_that_does_not_act_is_asked_for_nothing_and_told_what_would_have_boosted() {
+    let mut world = beside(Capabilities { acts: false, ..Capabilities::default() });
+    assert_eq!(greedy(&mut world), []);
+    let recent = world.engine.recent(VM, Time(world.now)).unwrap();
+    let outcomes = recent.packets[0].outcomes;
+    assert_eq!((outcomes.boosted, world.reason()), (0, Some(Reason::Observed)));
+    assert!(outcomes.observed >= 100, "{outcomes:?}");
+    // What would not have boosted is told as in any world.
+    world.packet(9);
+    assert_eq!(world.reason(), Some(Reason::NotCorrelated));
+}
+
+#[test]
+fn a_world_that_begins_to_act_boosts_at_once_and_one_that_ends_takes_all_back() {
+    let mut world = beside(Capabilities { acts: false, ..Capabilities::default() });
+    world.feed(EventKind::World(Capabilities::default()));
+    let actions = greedy(&mut world);
+    assert!(
+        boosts(&actions) > 10 && shares(&actions).last().is_some_and(|share| *share < 1000),
+        "{actions:?}"
+    );
+    world.packet(7);
+    world.actions();
+    world.feed(EventKind::World(Capabilities { acts: false, ..Capabilities::default() }));
+    assert_eq!(world.actions(), [boost(Boost::None), ActionKind::Share { vm: VM, permille: 1000 }]);
+    assert_eq!(world.engine.next_deadline(), None);
+}
+
+#[test]
+fn an_observed_vm_and_one_with_a_reservation_are_asked_for_nothing() {
+    for (standing, reason) in [(Standing::Observed, Reason::Observed), (Standing::Reserved, Reason::Reserved)]
+    {
+        let mut world = beside(Capabilities::default());
+        assert!(shares(&greedy(&mut world)).last().is_some_and(|share| *share < 1000));
+        world.packet(7);
+        world.actions();
+        stand(&mut world, standing);
+        assert_eq!(world.actions(), [boost(Boost::None), ActionKind::Share { vm: VM, permille: 1000 }]);
+        assert_eq!(greedy(&mut world), []);
+        let explain = world.engine.explain(VM).unwrap();
+        assert_eq!((explain.standing, explain.share_permille, explain.debt_ns), (standing, 1000, 0));
+        assert_eq!(world.reason(), Some(reason));
+        stand(&mut world, Standing::Acting);
+        assert!(boosts(&greedy(&mut world)) > 10, "it knows its tasks all the same");
+    }
+}
+
+/// What a VM gets by its reservation is not the ordinary scheduler's, and takes no part in what is fair there.
+#[test]
+fn what_has_a_reservation_is_no_measure_for_the_others() {
+    for (standing, owes) in [(Standing::Acting, true), (Standing::Reserved, false)] {
+        let mut world = beside(Capabilities::default());
+        world.feed(EventKind::Standing { vm: OTHER, standing });
+        let actions = greedy(&mut world);
+        assert!(boosts(&actions) > 10);
+        assert_eq!(shares(&actions).iter().any(|share| *share < 1000), owes);
+    }
+}
+
+#[test]
+fn where_boosts_are_charged_nothing_is_taken_back() {
+    let mut world = beside(Capabilities { charges_boosts: true, ..Capabilities::default() });
+    let actions = greedy(&mut world);
+    assert!(boosts(&actions) > 10);
+    assert_eq!(shares(&actions), []);
+    assert_eq!(world.engine.explain(VM).unwrap().debt_ns, 0);
+    // The kernel ejects the scheduler that did so.
+    world.packet(7);
+    world.actions();
+    world.feed(EventKind::World(Capabilities::default()));
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+    assert!(shares(&greedy(&mut world)).last().is_some_and(|share| *share < 1000));
+}
+
+#[test]
+fn boosts_stay_within_what_the_world_has_of_real_time() {
+    let mut config = Config::default();
+    config.tavs.pb_ratio = 1.0;
+    for (realtime_permille, all) in [(1000, true), (20, false), (0, false)] {
+        let mut world = World::new(config.clone());
+        world.feed(EventKind::World(Capabilities { realtime_permille, ..Capabilities::default() }));
+        world.learn_echo();
+        world.pass(1000 * MS);
+        let before = world.engine.explain(VM).unwrap().vcpus[0].boosted_ns;
+        let boosted = boosts(&greedy(&mut world));
+        let used = world.engine.explain(VM).unwrap().vcpus[0].boosted_ns - before;
+        assert_eq!(boosted == 100, all, "{realtime_permille}: {boosted}");
+        // A burst of a quarter of a second's worth, and one boost beyond.
+        let most = u64::from(realtime_permille) * MS * 5 / 4 + MS;
+        assert!(all || used <= most, "{realtime_permille}: {used} ns of {most}");
+        let outcomes = world.engine.recent(VM, Time(world.now)).unwrap().packets[0].outcomes;
+        assert_eq!(outcomes.limit_reached > 0, !all);
+        assert_eq!(boosted == 0, realtime_permille == 0);
+    }
+}
+
+#[test]
+fn a_vm_added_anew_stands_as_any_other() {
+    let mut world = beside(Capabilities::default());
+    stand(&mut world, Standing::Reserved);
+    world.feed(EventKind::VmAdded { vm: VM, vcpus: 1, weight: 1024 });
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+    world.pass(100 * MS);
+    world.learn_echo();
+    world.packet(7);
+    assert_eq!(world.actions(), [boost(Boost::Io)]);
+    let unknown = world.engine.troubles().unknown;
+    world.feed(EventKind::Standing { vm: VmId(77), standing: Standing::Reserved });
+    assert_eq!(world.engine.troubles().unknown, unknown + 1);
+}
