@@ -45,10 +45,10 @@ fn boosts(actions: &[ActionKind]) -> usize {
     actions.iter().filter(|action| **action == boost(Boost::Io)).count()
 }
 
-fn shares(actions: &[ActionKind]) -> Vec<u16> {
+fn shares(actions: &[ActionKind]) -> Vec<u32> {
     let share = |action: &ActionKind| match action {
         ActionKind::Share { permille, .. } => Some(*permille),
-        ActionKind::Boost { .. } => None,
+        _ => None,
     };
     actions.iter().filter_map(share).collect()
 }
