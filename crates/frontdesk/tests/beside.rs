@@ -168,7 +168,7 @@ fn boosts(vm: &Value) -> u64 {
 }
 
 fn io_bound(vm: &Value) -> impl Iterator<Item = &Value> {
-    vm["vcpus"][0]["tasks"].as_array().unwrap().iter().filter(|task| task["io_bound"] == true)
+    vm["tasks"].as_array().unwrap().iter().filter(|task| task["io_bound"] == true)
 }
 
 /// Has both asked until something is so.
