@@ -90,7 +90,7 @@ pub enum Op {
 pub enum Workload {
     /// Uses all the CPU it gets. An operation is 2^20 steps.
     Hog,
-    /// Answers each request with the same bytes, and stamps each as it wakes for it.
+    /// Answers each request with the same bytes, and stamps each as it wakes for it and before it answers.
     Echo {
         /// Transport protocol.
         protocol: Protocol,
@@ -100,7 +100,7 @@ pub enum Workload {
         cost: u64,
     },
     /// Changes its character: for a period it answers UDP requests, for the next it computes and lets them
-    /// wait, and so on. Each change is stamped; so is each request, as it wakes for it.
+    /// wait, and so on. Each change is stamped; so is each request, as it wakes for it and before it answers.
     Shift {
         /// UDP port it listens on, at all addresses.
         port: u16,
@@ -231,6 +231,9 @@ pub enum StampKind {
     /// A task came back from waiting for I/O.
     #[serde(rename = "w")]
     Wake,
+    /// A task was about to send an answer.
+    #[serde(rename = "r")]
+    Reply,
     /// An operation began.
     #[serde(rename = "b")]
     Begin,

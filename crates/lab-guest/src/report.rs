@@ -59,8 +59,14 @@ fn decode(record: Record) -> Option<Stamp> {
 }
 
 /// The kinds of stamps, each at the number that stands for it in the file.
-const KINDS: [StampKind; 5] =
-    [StampKind::Wake, StampKind::Begin, StampKind::End, StampKind::IoBound, StampKind::CpuBound];
+const KINDS: [StampKind; 6] = [
+    StampKind::Wake,
+    StampKind::Begin,
+    StampKind::End,
+    StampKind::IoBound,
+    StampKind::CpuBound,
+    StampKind::Reply,
+];
 
 /// Where the stamp with this number is in the file.
 fn position(stamp: u64) -> u64 {

@@ -3,6 +3,7 @@
 mod arm;
 mod boot;
 mod error;
+mod nice;
 mod readings;
 
 pub use error::LabError;

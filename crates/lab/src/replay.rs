@@ -3,7 +3,7 @@
 use frontdesk_engine::{Config, ConfigError, Engine, Event, TaskId, Time};
 use frontdesk_host::Record;
 use frontdesk_replay::{Examined, ReplayError, Rerun, TimelineBuilder};
-use frontdesk_scenario::{Follow, Summary, TaskSlice, Timeline};
+use frontdesk_scenario::{Follow, Request, RequestBoosts, Summary, TaskSlice, Timeline};
 use indexmap::IndexMap;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ const TIMING: Duration = Duration::from_millis(500);
 pub(crate) struct Findings {
     pub(crate) boosts: u64,
     pub(crate) hits: u64,
+    pub(crate) request_boosts: RequestBoosts,
     /// From each packet to its boost, in microseconds.
     pub(crate) decisions_us: Vec<f64>,
     pub(crate) lost_events: u64,
@@ -28,6 +29,8 @@ pub(crate) struct Findings {
 pub(crate) struct Truth {
     /// When an I/O-bound task woke from I/O, in order.
     pub(crate) wakes: Vec<Time>,
+    /// The requests to I/O-bound tasks.
+    pub(crate) requests: Vec<Request>,
     /// The tasks that change their character.
     pub(crate) shifts: Vec<Shift>,
 }
@@ -66,8 +69,21 @@ pub(crate) fn examine(
     }
     let boosts = timeline.boosts.len() as u64;
     let hits = timeline.boosts.iter().filter(|boost| boost.hit).count() as u64;
+    let request_boosts = request_boosts(&timeline, from, truth);
     let follow = follow(records, &timeline, from, to, truth)?;
-    Ok(Findings { boosts, hits, decisions_us, lost_events, follow, timeline })
+    Ok(Findings { boosts, hits, request_boosts, decisions_us, lost_events, follow, timeline })
+}
+
+/// The boosts for requests, of all VMs that know theirs.
+fn request_boosts(timeline: &Timeline, from: Time, truth: &IndexMap<String, Truth>) -> RequestBoosts {
+    let mut all = RequestBoosts::default();
+    for (vm, name) in timeline.vms.iter().enumerate() {
+        let Some(truth) = truth.get(name) else { continue };
+        let boosts = timeline.boosts.iter().filter(|boost| boost.vm == vm);
+        let boosts: Vec<_> = boosts.map(|boost| (from.plus(boost.start).0, from.plus(boost.end).0)).collect();
+        all.add(RequestBoosts::of(&boosts, &truth.requests));
+    }
+    all
 }
 
 /// How the belief followed tasks that changed their character; `None` if none did.

@@ -65,7 +65,8 @@ pub(crate) fn comparison(outcome: &Outcome, quantity: Quantity) -> Result<Option
 
 /// Whether a workload, as VM/WORKLOAD, only fills the CPU.
 pub(crate) fn is_hog(key: &str) -> bool {
-    key.rsplit('/').next() == Some("hog")
+    let name = key.rsplit('/').next().unwrap_or(key);
+    name == "hog" || name.strip_prefix("hog-").is_some_and(|number| number.parse::<u16>().is_ok())
 }
 
 fn panels(outcome: &Outcome, quantity: Quantity) -> Vec<Panel> {

@@ -7,7 +7,7 @@ use std::io::Write;
 pub type Point<'a> = (Vec<(&'a str, &'a str)>, &'a Outcome);
 
 /// Columns after those of what was set.
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 16] = [
     "arm",
     "repeat",
     "vm",
@@ -21,6 +21,8 @@ const COLUMNS: [&str; 14] = [
     "cpu_share",
     "boosts",
     "boost_hits",
+    "request_boosts",
+    "unanswered_boosts",
     "seconds",
 ];
 
@@ -79,6 +81,8 @@ fn numbers(repeat: &Repeat, vm: &str) -> Vec<String> {
         optional(repeat.cpu_share.get(vm).copied()),
         repeat.boosts.to_string(),
         repeat.boost_hits.to_string(),
+        repeat.request_boosts.to_string(),
+        repeat.unanswered_boosts.to_string(),
         repeat.seconds.to_string(),
     ]
 }
@@ -97,6 +101,8 @@ mod tests {
             cpu_share: [("a".to_owned(), 0.5)].into_iter().collect(),
             boosts: 3,
             boost_hits: 2,
+            request_boosts: 4,
+            unanswered_boosts: 1,
             seconds: 1.0,
             ..Repeat::default()
         };
@@ -118,8 +124,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 1 + 2 * 2 * 2);
         assert!(lines[0].starts_with("vm.cpu.count,x,arm,repeat,vm,requests,mean_ms"), "{}", lines[0]);
-        assert_eq!(lines[1], r#"1,"a,b",stock,1,a,2,1.5,1,2,2,2,10,0.5,3,2,1"#);
-        assert_eq!(lines[2], r#"1,"a,b",stock,1,b,,,,,,,20.5,,3,2,1"#);
+        assert_eq!(lines[1], r#"1,"a,b",stock,1,a,2,1.5,1,2,2,2,10,0.5,3,2,4,1,1"#);
+        assert_eq!(lines[2], r#"1,"a,b",stock,1,b,,,,,,,20.5,,3,2,4,1,1"#);
         assert!(lines[5].starts_with("3,,stock,1,a,2,"), "{}", lines[5]);
     }
 }

@@ -149,6 +149,7 @@ fn arms(outcome: &Outcome) -> Markup {
             extent_of(arm.cpu_share.values().copied()).map_or_else(dash, extent),
             arm.boosts.to_string(),
             optional(arm.pbhr),
+            arm.unanswered.map_or_else(dash, percent),
             latency(arm.decision_us),
             arm.daemon_cpu.map_or_else(dash, percent),
             lost.to_string(),
@@ -181,9 +182,10 @@ fn arms(outcome: &Outcome) -> Markup {
             (by_arm(
                 outcome,
                 None,
-                &["CPU share", "Boosts", "PBHR", "Decision, µs", "Daemon CPU", "Events lost"],
+                &["CPU share", "Boosts", "PBHR", "Unanswered", "Decision, µs", "Daemon CPU", "Events lost"],
                 "CPU share: CPU time over fair share, smallest and largest of all VMs. PBHR: fraction of boosts in \
-                 which an I/O-bound task really woke. Decision: from a packet in the kernel to the boost applied, p50 / \
+                 which an I/O-bound task really woke. Unanswered: boosts for a request that ended before its answer was \
+                 sent. Decision: from a packet in the kernel to the boost applied, p50 / \
                  p99 / max. Daemon CPU: CPU time of frontdesk itself over wall-clock time.",
                 all,
             ))

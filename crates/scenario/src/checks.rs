@@ -1,6 +1,8 @@
 //! What the checks of a scenario must be: bars, and subjects that are measured.
 
-use crate::scenario::{Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, Workload, WorkloadKind};
+use crate::scenario::{
+    Across, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, Workload, WorkloadKind,
+};
 use crate::validate::{Violation, one_of, quoted, require};
 use indexmap::IndexSet;
 
@@ -39,6 +41,12 @@ impl Scenario {
         let (lowest, allowed) =
             if check.minus.is_some() { (f64::MIN, "a number") } else { (0.0, "a number, not below 0") };
         require(bar.is_finite() && bar >= lowest, format!("{key}.{field}"), bar, allowed)?;
+        let of_requests = matches!(
+            check.measure,
+            Measure::Mean | Measure::P50 | Measure::P95 | Measure::P99 | Measure::Max
+        );
+        let allowed = "only beside a measure of response times";
+        require(check.across != Across::All || of_requests, format!("{key}.across"), quoted("all"), allowed)?;
         let sides = [("of", Some(&check.of)), ("over", check.over.as_ref()), ("minus", check.minus.as_ref())];
         for (side, subject) in sides {
             let Some(subject) = subject else { continue };
@@ -60,12 +68,13 @@ impl Scenario {
         self.validate_arm(format!("{key}.arm"), &subject.arm)?;
         let (vm, workload) = (subject.vm.as_deref(), subject.workload.as_deref());
         match measure {
-            Measure::Mean | Measure::P50 | Measure::P95 | Measure::P99 => {
+            Measure::Mean | Measure::P50 | Measure::P95 | Measure::P99 | Measure::Max => {
                 self.validate_answers(key, vm, workload)
             }
+            Measure::Share => self.validate_share(key, vm, workload),
             Measure::Rate => self.validate_work(key, vm, workload, |_| true),
             Measure::Time => self.validate_work(key, vm, workload, WorkloadKind::is_timed),
-            Measure::Pbhr => self.validate_belief(key, subject),
+            Measure::Pbhr | Measure::Unanswered => self.validate_belief(key, subject),
             Measure::Follow | Measure::Wasted => {
                 self.validate_belief(key, subject)?;
                 let mut seen = self.vms.iter().filter(|vm| vm.tracked).flat_map(|vm| &vm.workloads);
@@ -112,6 +121,17 @@ impl Scenario {
         let meant = asked.iter().filter(|(entry, _)| vm.is_none_or(|vm| vm == entry.name));
         let workloads: IndexSet<_> = meant.map(|(_, workload)| workload.name.as_str()).collect();
         require(workloads.contains(workload), format!("{key}.workload"), quoted(workload), one_of(&workloads))
+    }
+
+    /// CPU time, which is of a VM entry.
+    fn validate_share(&self, key: &str, vm: Option<&str>, workload: Option<&str>) -> Result<(), Violation> {
+        let entries = self.vms.iter().map(|vm| vm.name.as_str());
+        let found = vm.map_or_else(|| "nothing".to_owned(), quoted);
+        let known = vm.is_some_and(|vm| self.entry(vm).is_some());
+        require(known, format!("{key}.vm"), found, one_of(entries))?;
+        let found = workload.map(quoted).unwrap_or_default();
+        let allowed = "nothing: this is measured of whole VMs";
+        require(workload.is_none(), format!("{key}.workload"), found, allowed)
     }
 
     /// What a workload does: of one in one VM entry.

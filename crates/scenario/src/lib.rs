@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod checks;
 mod close;
 mod experiment;
@@ -17,13 +18,14 @@ mod summary;
 mod timeline;
 mod validate;
 
+pub use answers::{Request, RequestBoosts};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{Overrides, Place, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
-    Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser, Measure,
-    Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
+    Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
+    Measure, Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
 pub use sim::{Credit, GuestCosts, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation};
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};

@@ -6,7 +6,7 @@ mod profile;
 pub(crate) mod protocol;
 mod workload;
 
-pub use bars::{Checks, Compare, Gain, Loser, Measure, Subject};
+pub use bars::{Across, Checks, Compare, Gain, Loser, Measure, Subject};
 pub use profile::{LoadKind, LoadProfile};
 pub use workload::{Storm, Workload, WorkloadKind};
 
@@ -153,7 +153,7 @@ pub struct Debian {
     pub sources: Vec<String>,
 }
 
-/// Which physical CPUs do what. A CPU is in a list at most once.
+/// Which physical CPUs do what. A CPU is in a list at most once; it may be in several lists, as on a machine that has no more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
@@ -260,6 +260,10 @@ pub struct Arm {
     /// Workloads that are stopped in this arm, as "VM/WORKLOAD" with the name of a VM entry.
     #[serde(default)]
     pub stop: Vec<String>,
+    /// Nice values of the vCPUs of VMs in this arm, by the name of a VM entry, one for each vCPU, as an operator would set them by
+    /// hand: before frontdesk starts. -20 to 19.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub nice: IndexMap<String, Vec<i8>>,
     /// Reservations of VMs in this arm, by the name of a VM entry, each as `["5ms", "1ms"]`. Only where the daemon acts.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub reserve: IndexMap<String, PeriodSlice>,

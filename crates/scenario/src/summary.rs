@@ -1,7 +1,7 @@
 //! From the repeats of the arms to their medians and the scenario's checks.
 
 use crate::outcome::{ArmResult, Bar, Check, Follow, Latency, Rate, Repeat, Summary};
-use crate::scenario::{Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, WorkloadKind};
+use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, WorkloadKind};
 use indexmap::IndexMap;
 use std::time::Duration;
 
@@ -78,6 +78,7 @@ pub fn summarise(repeats: Vec<Repeat>) -> ArmResult {
         follow,
         boosts,
         pbhr: median(repeats.iter().filter_map(pbhr)),
+        unanswered: unanswered(&repeats),
         decision_us,
         daemon_cpu: median(repeats.iter().filter_map(|repeat| repeat.daemon_cpu)),
         repeats,
@@ -106,6 +107,13 @@ fn pbhr(repeat: &Repeat) -> Option<f64> {
     (repeat.boosts > 0).then(|| float(repeat.boost_hits) / float(repeat.boosts))
 }
 
+/// Fraction of the boosts for a request that ended before its answer was sent; `None` if there were none.
+fn unanswered(repeats: &[Repeat]) -> Option<f64> {
+    let sum = |pick: fn(&Repeat) -> u64| repeats.iter().map(pick).sum::<u64>();
+    let all = sum(|repeat| repeat.request_boosts);
+    (all > 0).then(|| float(sum(|repeat| repeat.unanswered_boosts)) / float(all))
+}
+
 /// Measurements that are not part of an arm.
 #[derive(Clone, Debug, Default)]
 pub struct Extra {
@@ -124,6 +132,7 @@ pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &E
         compare,
         gain,
         share_error,
+        unanswered: unanswered_ratio,
         pbhr: hit_ratio,
         decision_p99_us,
         daemon_cpu,
@@ -135,18 +144,31 @@ pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &E
     let each = |pick: &dyn Fn(&Repeat) -> Option<f64>| {
         repeats("frontdesk").iter().filter_map(pick).collect::<Vec<f64>>()
     };
-    let compared = |check: &Compare| {
+    let compared = |check: &Compare, bar: Bar| {
         let other = check.over.as_ref().or(check.minus.as_ref());
-        let values = (0..repeats(&check.of.arm).len()).filter_map(|index| {
-            let number = |of: &Subject| number(repeats(&of.arm).get(index)?, scenario, of, check.measure);
+        // Of one repeat, or of all.
+        let value = |index: Option<usize>| {
+            let number = |of: &Subject| {
+                let all = repeats(&of.arm);
+                let meant = index.map_or(Some(all), |index| all.get(index..=index))?;
+                number(meant, scenario, of, check.measure)
+            };
             let value = number(&check.of)?;
             Some(match (other, &check.over) {
                 (None, _) => value,
                 (Some(other), Some(_)) => value / number(other)?,
                 (Some(other), None) => value - number(other)?,
             })
-        });
-        values.collect::<Vec<f64>>()
+        };
+        let each = || (0..repeats(&check.of.arm).len()).map(|index| value(Some(index)));
+        let name = check.name.as_str();
+        match check.across {
+            Across::Median => Check::median(name, &each().flatten().collect::<Vec<f64>>(), bar),
+            Across::Each => {
+                Check::each(name, &each().map(|value| value.unwrap_or(f64::NAN)).collect::<Vec<f64>>(), bar)
+            }
+            Across::All => Check::median(name, value(None).as_slice(), bar),
+        }
     };
     let gained = |gain: &Gain| {
         let values = (0..repeats(&gain.of.arm).len()).filter_map(|index| {
@@ -157,7 +179,7 @@ pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &E
                 workload: Some(gain.loser.workload.clone()),
             };
             let change = |subject| {
-                let number = |repeat| number(repeat, scenario, subject, Measure::Rate);
+                let number = |repeat| number(std::slice::from_ref(repeat), scenario, subject, Measure::Rate);
                 Some(number(of)? / number(base)? - 1.0)
             };
             // What is lost can be less than what can be measured.
@@ -165,9 +187,7 @@ pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &E
         });
         values.collect::<Vec<f64>>()
     };
-    let compares = compare
-        .iter()
-        .filter_map(|check| Some(Check::median(check.name.as_str(), &compared(check), check.bar()?)));
+    let compares = compare.iter().filter_map(|check| Some(compared(check, check.bar()?)));
     let gains =
         gain.iter().map(|gain| Check::median(gain.name.as_str(), &gained(gain), Bar::AtLeast(gain.at_least)));
     let acting = scenario.arms.iter().filter(|(_, arm)| arm.daemon == Daemon::Act).map(|(name, _)| name);
@@ -185,10 +205,14 @@ pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &E
     };
     let shares: Vec<f64> =
         (0..usize::try_from(scenario.repeats).unwrap_or(usize::MAX)).map_while(worst_share).collect();
+    // Of all repeats together: one boost in a thousand is less than one in a repeat.
+    let most_unanswered =
+        acting.clone().filter_map(|arm| unanswered(repeats(arm))).reduce(f64::max).into_iter().collect();
     let at_most = |bar: Option<f64>| bar.map(Bar::AtMost);
     let at_least = |bar: Option<f64>| bar.map(Bar::AtLeast);
     let rows = [
         ("CPU share, worst deviation of a VM", shares, at_most(share_error)),
+        ("boosts that ended before their answer", most_unanswered, at_most(unanswered_ratio)),
         ("PBHR: boosts that an I/O-bound task used", each(&pbhr), at_least(hit_ratio)),
         (
             "packet -> boost applied, p99 in us",
@@ -204,19 +228,22 @@ pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &E
     compares.chain(gains).chain(set.map(|(name, values, bar)| Check::median(name, &values, bar))).collect()
 }
 
-/// The number of a repeat that is meant; `None` if it was not measured.
-fn number(repeat: &Repeat, scenario: &Scenario, of: &Subject, measure: Measure) -> Option<f64> {
+/// The number that is meant, of one repeat, or of several taken as one if it is about response times; `None` if it was not measured.
+fn number(repeats: &[Repeat], scenario: &Scenario, of: &Subject, measure: Measure) -> Option<f64> {
     let responses = |pick: fn(&Summary) -> f64| {
         let keys = response_keys(scenario, of);
-        let samples = repeat.samples_ms.iter().filter(|(key, _)| keys.contains(key));
+        let samples = repeats.iter().flat_map(|repeat| &repeat.samples_ms);
+        let samples = samples.filter(|(key, _)| keys.contains(key));
         let samples: Vec<f64> = samples.flat_map(|(_, samples)| samples).copied().collect();
         Summary::of(&samples).as_ref().map(pick)
     };
+    let repeat = repeats.first()?;
     match measure {
         Measure::Mean => responses(|summary| summary.mean),
         Measure::P50 => responses(|summary| summary.p50),
         Measure::P95 => responses(|summary| summary.p95),
         Measure::P99 => responses(|summary| summary.p99),
+        Measure::Max => responses(|summary| summary.max),
         Measure::Rate => {
             let keys = workload_keys(scenario, of);
             keys.iter().filter_map(|key| Some(repeat.rates.get(key)?.per_s)).reduce(|a, b| a + b)
@@ -226,7 +253,13 @@ fn number(repeat: &Repeat, scenario: &Scenario, of: &Subject, measure: Measure) 
             let times = keys.iter().filter_map(|key| repeat.times_ms.get(key)).flatten();
             Summary::of(&times.copied().collect::<Vec<f64>>()).map(|summary| summary.mean)
         }
+        Measure::Share => {
+            let names = vm_names(scenario, of);
+            let shares: Vec<f64> = names.iter().filter_map(|vm| repeat.cpu_share.get(vm)).copied().collect();
+            Summary::of(&shares).map(|summary| summary.mean)
+        }
         Measure::Pbhr => pbhr(repeat),
+        Measure::Unanswered => unanswered(repeats),
         Measure::Follow => repeat.follow.and_then(|follow| Some(follow.to_io_ms?.max(follow.to_cpu_ms?))),
         Measure::Wasted => (repeat.boosts > 0).then_some(float(repeat.follow?.wasted) / float(repeat.boosts)),
     }

@@ -187,6 +187,19 @@ impl Scenario {
                 require(arm.daemon != Daemon::Off, key.as_str(), "given", allowed)?;
                 validate_policy(&key, policy)?;
             }
+            for (vm, values) in &arm.nice {
+                let key = format!("arms.{arm_name}.nice.{vm}");
+                let entries = self.vms.iter().map(|vm| vm.name.as_str());
+                let Some(entry) = self.entry(vm) else {
+                    return require(false, key, quoted(vm), one_of(entries));
+                };
+                let one_each = values.len() == usize::from(entry.vcpus);
+                let allowed = format!("one value for each vCPU, of which {vm} has {}", entry.vcpus);
+                require(one_each, key.as_str(), format!("{values:?}"), allowed)?;
+                for (vcpu, nice) in values.iter().enumerate() {
+                    range(format!("{key}.{vcpu}"), *nice, -20..=19)?;
+                }
+            }
             for (vm, of) in &arm.reserve {
                 let key = format!("arms.{arm_name}.reserve.{vm}");
                 let entries = self.vms.iter().map(|vm| vm.name.as_str());

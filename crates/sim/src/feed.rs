@@ -186,7 +186,7 @@ impl Feed {
                     measure.boosted(vm, vcpu, now);
                 } else {
                     let hits = self.engine.as_ref().and_then(|engine| engine.boost_hits(id(vm), vcpu));
-                    if let Some((since, hit)) = measure.boost_ended(vm, vcpu, hits.unwrap_or(0))
+                    if let Some((since, hit)) = measure.boost_ended(vm, vcpu, hits.unwrap_or(0), now)
                         && let Some(trace) = trace
                     {
                         trace.boost(vm, vcpu, since, now, hit);

@@ -197,6 +197,8 @@ fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {
         samples.iter().filter_map(|(vm, samples)| Some((vm.clone(), Summary::of(samples)?))).collect();
     repeat.samples_ms = samples;
     (repeat.boosts, repeat.boost_hits) = (measured.boosts, measured.hits);
+    (repeat.request_boosts, repeat.unanswered_boosts) =
+        (measured.request_boosts.all, measured.request_boosts.unanswered);
     if arm.daemon != Daemon::Off && measured.boosts > 0 {
         let latency = float(nanos(scenario.sim_of(arm).decision_latency)) / 1_000.0;
         repeat.decision_us = Some(Latency { p50: latency, p99: latency, max: latency });

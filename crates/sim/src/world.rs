@@ -223,7 +223,11 @@ impl World {
             Effect::Arm { task, at } => machine.arm(self.vms[vm].timers[task], at),
             Effect::Woke => self.measure.woke(vm, now),
             Effect::Done { workload, bytes } => self.measure.done(vm, workload, bytes, now),
-            Effect::Reply { vcpu, packet } | Effect::Took { vcpu, packet } => {
+            Effect::Reply { vcpu, packet } => {
+                self.measure.replied(vm, packet.client as usize, now);
+                self.ask(machine, vm, vcpu, Job::PacketOut { packet });
+            }
+            Effect::Took { vcpu, packet } => {
                 self.ask(machine, vm, vcpu, Job::PacketOut { packet });
             }
             Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),

@@ -32,9 +32,9 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
 fn every_scenario_of_the_lab_has_a_model() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let files = ["echo-mixed.toml", "tavs/churn.toml", "tavs/hackbench.toml", "tavs/hostile.toml"];
-    for file in
-        files.iter().chain(&["tavs/pbratio.toml", "tavs/ports.toml", "tavs/window.toml", "tavs/desk.toml"])
-    {
+    let more = ["tavs/pbratio.toml", "tavs/ports.toml", "tavs/window.toml", "tavs/desk.toml"];
+    let smp = ["smp/two-vcpus.toml", "smp/four-vcpus.toml", "smp/guests.toml", "smp/nice.toml"];
+    for file in files.iter().chain(&more).chain(&smp) {
         assert!(folder.join(file).exists());
         let scenario = load(file, &["duration=2s", "warmup=1s", "repeats=1"]);
         let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
@@ -92,6 +92,31 @@ fn a_reservation_of_an_arm_is_kept_by_the_engines_dispatcher() {
     // The batch VM has its minute of every ten in turns: the others do not wait for it.
     let share = &arms["reserved"].cpu_share;
     assert!((1..5).all(|other| share[&format!("other-{other}")] > 1.0) && share["batch"] < 0.7, "{share:?}");
+}
+
+#[test]
+fn boosts_for_requests_are_judged_by_their_answers() {
+    let judged = |more: &[&str]| {
+        let set = [&["duration=10s", "repeats=1"], more].concat();
+        let simulated = simulate(&[load("echo-mixed.toml", &set)], 1, 1, &|_, _| {}).unwrap();
+        let repeat = &simulated[0].outcome.arms["frontdesk"].repeats[0];
+        (repeat.request_boosts, repeat.unanswered_boosts, repeat.response_ms["mixed"].count)
+    };
+    let (boosts, unanswered, requests) = judged(&[]);
+    assert!(2 * boosts > requests, "{boosts} boosts for {requests} requests");
+    assert!(2 * unanswered < boosts, "{unanswered} of {boosts}");
+    // An answer that takes longer than a boost may last.
+    let (boosts, unanswered, _) = judged(&["sim.guest.request=1ms", "policy.tavs.max_boost=100us"]);
+    assert!(2 * unanswered > boosts, "{unanswered} of {boosts}");
+}
+
+#[test]
+fn a_nice_vcpu_takes_the_share_of_its_vm_down() {
+    let scenario = load("smp/nice.toml", &["duration=10s", "repeats=1"]);
+    let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+    let share = |arm: &str| simulated[0].outcome.arms[arm].cpu_share["uneven"];
+    let (little, much) = (share("stock-5"), share("stock-13"));
+    assert!(much < little && much < 0.98, "{little} {much}");
 }
 
 #[test]

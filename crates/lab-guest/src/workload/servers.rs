@@ -41,8 +41,11 @@ pub(super) fn echo_udp(port: u16, cost: u64, mut recorder: Recorder) -> Result<I
         recorder.stamp(StampKind::Wake)?;
         spin(cost);
         recorder.count(1, 0)?;
+        let reply = tsc();
         // The client may be gone; that is its business.
         let _ = socket.send_to(&buffer[..length], from);
+        // Stamped now, so that the answer does not wait for it.
+        recorder.stamp_at(reply, StampKind::Reply)?;
     }
 }
 
@@ -63,7 +66,9 @@ pub(super) fn shift(port: u16, period: Duration, mut recorder: Recorder) -> Resu
                 Ok((length, from)) => {
                     recorder.stamp(StampKind::Wake)?;
                     recorder.count(1, 0)?;
+                    let reply = tsc();
                     let _ = socket.send_to(&buffer[..length], from);
+                    recorder.stamp_at(reply, StampKind::Reply)?;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
@@ -81,13 +86,16 @@ pub(super) fn shift(port: u16, period: Duration, mut recorder: Recorder) -> Resu
 /// segment.
 pub(super) fn echo_tcp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
     let mut stamped = None;
-    serve_tcp(&listen_tcp(port)?, |woken| {
-        // It may have woken for the requests of several clients.
-        if stamped.replace(woken) != Some(woken) {
-            recorder.stamp_at(woken, StampKind::Wake)?;
+    serve_tcp(&listen_tcp(port)?, |what| match what {
+        Served::Took(woken) => {
+            // It may have woken for the requests of several clients.
+            if stamped.replace(woken) != Some(woken) {
+                recorder.stamp_at(woken, StampKind::Wake)?;
+            }
+            spin(cost);
+            recorder.count(1, 0)
         }
-        spin(cost);
-        recorder.count(1, 0)
+        Served::Replied(reply) => recorder.stamp_at(reply, StampKind::Reply),
     })
 }
 
@@ -133,6 +141,14 @@ fn take_all(mut stream: TcpStream, recorder: &Mutex<Recorder>) -> io::Result<()>
     }
 }
 
+/// What a TCP server did, with the time stamp counter.
+enum Served {
+    /// It read a piece, after it came back from waiting at this time.
+    Took(u64),
+    /// It has sent an answer, which it began at this time.
+    Replied(u64),
+}
+
 /// A client.
 struct Connection {
     stream: TcpStream,
@@ -142,32 +158,38 @@ struct Connection {
 
 impl Connection {
     /// Reads, if there is no answer left to send, and sends what was read. False if the connection is over.
-    fn advance(&mut self, buffer: &mut [u8], mut take: impl FnMut() -> io::Result<()>) -> io::Result<bool> {
+    fn advance(
+        &mut self,
+        buffer: &mut [u8],
+        woken: u64,
+        served: &mut impl FnMut(Served) -> io::Result<()>,
+    ) -> io::Result<bool> {
         if self.pending.is_empty() {
             match self.stream.read(buffer) {
                 Ok(0) => return Ok(false),
                 Ok(length) => {
-                    take()?;
+                    served(Served::Took(woken))?;
                     self.pending.extend_from_slice(&buffer[..length]);
                 }
                 Err(error) => return Ok(error.kind() == ErrorKind::WouldBlock),
             }
         }
-        Ok(match self.stream.write(&self.pending) {
+        let reply = tsc();
+        match self.stream.write(&self.pending) {
             Ok(length) => {
                 self.pending.drain(..length);
-                true
+                served(Served::Replied(reply))?;
+                Ok(true)
             }
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
-        })
+            Err(error) => Ok(error.kind() == ErrorKind::WouldBlock),
+        }
     }
 }
 
-/// Answers any number of clients with what they send. `take` is told of each piece that was read, with the time at which the task came back from
-/// waiting for it.
+/// Answers any number of clients with what they send. `served` is told what it does.
 fn serve_tcp(
     listener: &TcpListener,
-    mut take: impl FnMut(u64) -> io::Result<()>,
+    mut served: impl FnMut(Served) -> io::Result<()>,
 ) -> Result<Infallible, Failure> {
     listener.set_nonblocking(true)?;
     ready();
@@ -191,7 +213,7 @@ fn serve_tcp(
             if events.next() != Some(true) {
                 return true;
             }
-            connection.advance(&mut buffer, || take(woken)).unwrap_or_else(|error| {
+            connection.advance(&mut buffer, woken, &mut served).unwrap_or_else(|error| {
                 outcome = Err(error);
                 false
             })

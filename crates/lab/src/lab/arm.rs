@@ -28,6 +28,18 @@ const SPARE: f64 = 0.2;
 /// How often a running arm looks whether all is well.
 const WATCH: Duration = Duration::from_millis(50);
 
+/// A client that asks a workload of a VM.
+struct Asking {
+    vm: String,
+    workload: String,
+    /// Of its response times.
+    key: String,
+    client: AnyClient,
+}
+
+/// When each request was sent and its answer received, by VM and workload.
+pub(super) type Asked = IndexMap<(String, String), Vec<(Time, Time)>>;
+
 impl Lab<'_> {
     pub(super) fn run_arm(
         &mut self,
@@ -35,9 +47,10 @@ impl Lab<'_> {
         number: u32,
     ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
         self.set_workloads(name)?;
+        self.set_nice(name)?;
         let mut daemon = self.start_daemon(name)?;
         let clients = self.start_clients(name, number)?;
-        while !clients.iter().all(|(_, client)| client.is_ready() || client.has_ended()) {
+        while !clients.iter().all(|asking| asking.client.is_ready() || asking.client.has_ended()) {
             self.pass(WATCH, &clients, daemon.as_mut())?;
         }
         self.pass(self.scenario.warmup, &clients, daemon.as_mut())?;
@@ -51,9 +64,17 @@ impl Lab<'_> {
         let last = self.readings()?;
 
         let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
-        for (key, client) in clients {
+        let mut asked = Asked::new();
+        for Asking { vm, workload, key, client } in clients {
             let all = client.finish()?;
-            samples.entry(key).or_default().extend(measured(&all, from.0, to.0));
+            let measured: Vec<&Sample> =
+                all.iter().filter(|sample| sample.sent >= from.0 && sample.sent <= to.0).collect();
+            let millis = measured.iter().map(|sample| sample.response.as_secs_f64() * 1000.0);
+            samples.entry(key).or_default().extend(millis);
+            // The engine's clock is that of `Instant`.
+            let at = |instant: Instant| from.1.plus(nanos(instant - from.0));
+            let times = measured.iter().map(|sample| (at(sample.sent), at(sample.sent + sample.response)));
+            asked.entry((vm, workload)).or_default().extend(times);
         }
         samples.retain(|_, samples| !samples.is_empty());
         for vm in self.vms.values_mut() {
@@ -73,10 +94,12 @@ impl Lab<'_> {
         repeat.rates = self.rates(&first, &last);
         repeat.times_ms = self.times_ms(&clock, [&first, &last], from.1, to.1);
         let Some(daemon) = daemon else { return Ok((repeat, None, None)) };
-        let truth = self.truth(name, &clock, [&first, &last]);
+        let truth = self.truth(name, &clock, [&first, &last], &asked);
         let (findings, speed) = examine(daemon, from.1, to.1, &truth)?;
         repeat.boosts = findings.boosts;
         repeat.boost_hits = findings.hits;
+        (repeat.request_boosts, repeat.unanswered_boosts) =
+            (findings.request_boosts.all, findings.request_boosts.unanswered);
         repeat.decision_us = frontdesk_scenario::latency(&findings.decisions_us);
         repeat.lost_events = findings.lost_events;
         repeat.follow = findings.follow;
@@ -156,20 +179,18 @@ impl Lab<'_> {
         Ok(Some(daemon))
     }
 
-    /// Starts the clients; each with the key of its response times.
-    fn start_clients(&self, arm: &str, repeat: u32) -> Result<Vec<(String, AnyClient)>, LabError> {
+    /// Starts the clients.
+    fn start_clients(&self, arm: &str, repeat: u32) -> Result<Vec<Asking>, LabError> {
         let arm = &self.scenario.arms[arm];
         // A client whose server is stopped in this arm has nothing to do.
         let asked = |load: &LoadProfile| {
-            let entry = self.scenario.vms.iter().find(|entry| entry.name == load.vm);
-            entry.is_some_and(|entry| entry.target(load).is_some_and(|server| !arm.stops(entry, server)))
+            let entry = self.scenario.vms.iter().find(|entry| entry.name == load.vm)?;
+            entry.target(load).filter(|server| !arm.stops(entry, server))
         };
         let mut clients = Vec::new();
         for (number, (vm, load)) in (0u64..).zip(self.scenario.clients()) {
             let Some(server) = self.vms.get(&vm) else { continue };
-            if !asked(load) {
-                continue;
-            }
+            let Some(workload) = asked(load) else { continue };
             let key = self.scenario.response_key(&vm, load);
             // The same in every arm of the repeat.
             let seed = u64::from(repeat) << 32 | number;
@@ -196,7 +217,7 @@ impl Lab<'_> {
                     })?)
                 }
             };
-            clients.push((key, client));
+            clients.push(Asking { vm, workload: workload.name.clone(), key, client });
         }
         Ok(clients)
     }
@@ -205,7 +226,7 @@ impl Lab<'_> {
     fn pass(
         &mut self,
         time: Duration,
-        clients: &[(String, AnyClient)],
+        clients: &[Asking],
         mut daemon: Option<&mut DaemonProcess>,
     ) -> Result<(), LabError> {
         let end = Instant::now() + time;
@@ -219,7 +240,7 @@ impl Lab<'_> {
                     vm.vm.check()?;
                 }
             }
-            if clients.iter().any(|(_, client)| client.has_ended()) {
+            if clients.iter().any(|asking| asking.client.has_ended()) {
                 // Its error comes when it is joined.
                 return Ok(());
             }
@@ -261,10 +282,4 @@ fn examine(
 ) -> Result<(Findings, f64), LabError> {
     let records = frontdesk_host::read_recording(&daemon.stop()?)?;
     Ok((replay::examine(&records, from, to, truth)?, replay::engine_speed(&records)?))
-}
-
-/// Response times in milliseconds of requests sent within the measured time.
-fn measured(samples: &[Sample], from: Instant, to: Instant) -> Vec<f64> {
-    let within = samples.iter().filter(|sample| sample.sent >= from && sample.sent <= to);
-    within.map(|sample| sample.response.as_secs_f64() * 1000.0).collect()
 }

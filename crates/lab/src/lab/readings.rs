@@ -1,11 +1,12 @@
 //! What the workloads of an arm say about themselves.
 
+use super::arm::Asked;
 use super::{Lab, LabError};
 use crate::clock::HostClock;
 use crate::replay::{Shift, Truth};
 use frontdesk_engine::Time;
 use frontdesk_lab_guest as guest;
-use frontdesk_scenario::{Rate, Unit};
+use frontdesk_scenario::{Rate, Request, Unit};
 use indexmap::IndexMap;
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,7 @@ impl Lab<'_> {
         arm: &str,
         clock: &HostClock,
         readings: [&Readings; 2],
+        asked: &Asked,
     ) -> IndexMap<String, Truth> {
         let arm = &self.scenario.arms[arm];
         let mut truths = IndexMap::new();
@@ -115,14 +117,18 @@ impl Lab<'_> {
                 let mut truth = Truth::default();
                 for workload in &io_bound {
                     let mut shift = Shift::default();
+                    let mut replies = Vec::new();
                     for (at, kind) in self.stamps(clock, readings, &vm, workload) {
                         match kind {
                             guest::StampKind::Wake => shift.wakes.push(at),
+                            guest::StampKind::Reply => replies.push(at),
                             guest::StampKind::IoBound => shift.changes.push((at, true)),
                             guest::StampKind::CpuBound => shift.changes.push((at, false)),
                             guest::StampKind::Begin | guest::StampKind::End => {}
                         }
                     }
+                    let asked = asked.get(&(vm.clone(), (*workload).to_owned()));
+                    truth.requests.extend(requests(asked.into_iter().flatten(), &shift.wakes, &replies));
                     truth.wakes.extend(&shift.wakes);
                     if !shift.changes.is_empty() {
                         truth.shifts.push(shift);
@@ -133,5 +139,45 @@ impl Lab<'_> {
             }
         }
         truths
+    }
+}
+
+/// What became of each request in its VM. `asked`: when it was sent, and its answer received.
+fn requests<'a>(
+    asked: impl Iterator<Item = &'a (Time, Time)>,
+    wakes: &[Time],
+    replies: &[Time],
+) -> Vec<Request> {
+    let after = |times: &[Time], at: Time| times.get(times.partition_point(|time| *time < at)).copied();
+    let found = asked.filter_map(|(sent, received)| {
+        let woke = after(wakes, *sent)?;
+        let replied = after(replies, woke)?;
+        // The guest forgets old stamps of a workload that makes very many.
+        (woke <= *received).then_some(Request {
+            sent: sent.0,
+            woke: woke.0,
+            replied: replied.0.min(received.0),
+            received: received.0,
+        })
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_the_stamps_between_its_sending_and_its_answer() {
+        let at = |times: &[u64]| times.iter().copied().map(Time).collect::<Vec<_>>();
+        let asked = [(Time(10), Time(20)), (Time(30), Time(40)), (Time(50), Time(60))];
+        let found = requests(asked.iter(), &at(&[5, 13, 55]), &at(&[6, 16, 61]));
+        let expected = [
+            Request { sent: 10, woke: 13, replied: 16, received: 20 },
+            // The clocks of guest and host are not quite the same.
+            Request { sent: 50, woke: 55, replied: 60, received: 60 },
+        ];
+        assert_eq!(found, expected);
+        assert!(requests(asked.iter(), &at(&[13]), &[]).is_empty());
     }
 }

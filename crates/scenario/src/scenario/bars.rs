@@ -16,6 +16,9 @@ pub struct Checks {
     /// CPU time of each VM that wants its share against that share, in every arm in which the daemon acts, relative deviation: at
     /// most.
     pub share_error: Option<f64>,
+    /// Fraction of the boosts for a request that ended before its answer was sent, over all repeats of each arm in which the daemon
+    /// acts: at most.
+    pub unanswered: Option<f64>,
     /// Fraction of boosts in which an I/O-bound task really ran, frontdesk arm: at least.
     pub pbhr: Option<f64>,
     /// From a packet in the kernel to the boost applied, frontdesk arm, 99th percentile in microseconds: at most.
@@ -63,10 +66,11 @@ impl CheckKey<'_> {
 
 impl Checks {
     /// All checks with a single bar.
-    pub(crate) fn keys(&mut self) -> [CheckKey<'_>; 7] {
+    pub(crate) fn keys(&mut self) -> [CheckKey<'_>; 8] {
         let key = |key, bar, needs| CheckKey { key, bar, needs };
         [
             key("share_error", &mut self.share_error, Needs::Acting),
+            key("unanswered", &mut self.unanswered, Needs::Acting),
             key("pbhr", &mut self.pbhr, Needs::Frontdesk),
             key("decision_p99_us", &mut self.decision_p99_us, Needs::Frontdesk),
             key("daemon_cpu", &mut self.daemon_cpu, Needs::Frontdesk),
@@ -93,6 +97,9 @@ pub struct Compare {
     /// This one is subtracted from it. At most one of this and `over`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minus: Option<Subject>,
+    /// How the repeats are taken together.
+    #[serde(default, skip_serializing_if = "Across::is_default")]
+    pub across: Across,
     /// The result must not be above this. Either this or `at_least`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
@@ -106,6 +113,25 @@ impl Compare {
     #[must_use]
     pub fn bar(&self) -> Option<Bar> {
         Bar::of(self.at_most, self.at_least)
+    }
+}
+
+/// How the repeats of a comparison are taken together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Across {
+    /// The median of the repeats is judged.
+    #[default]
+    Median,
+    /// Each repeat is judged: the worst counts, and one in which nothing was measured fails.
+    Each,
+    /// The requests of all repeats are taken as one; of response times only.
+    All,
+}
+
+impl Across {
+    fn is_default(&self) -> bool {
+        *self == Across::default()
     }
 }
 
@@ -147,12 +173,18 @@ pub enum Measure {
     P95,
     /// Response times: 99th percentile.
     P99,
+    /// Response times: the slowest request.
+    Max,
     /// Throughput of a workload: bytes per second if it moves bytes, else operations per second.
     Rate,
     /// Mean time of a workload's operations.
     Time,
+    /// CPU time of a VM over its fair share; the mean of those of an entry.
+    Share,
     /// Fraction of boosts in which an I/O-bound task really woke.
     Pbhr,
+    /// Fraction of the boosts for a request that ended before its answer was sent.
+    Unanswered,
     /// Median time until the belief follows a change of a task's character, in milliseconds.
     Follow,
     /// Boosts of a task that is no longer I/O-bound, over all boosts.
@@ -165,7 +197,7 @@ pub enum Measure {
 pub struct Subject {
     /// The arm.
     pub arm: String,
-    /// Name of a VM entry; without it, all VMs that have such a number, together.
+    /// Name of a VM entry (`share`: needed); without it, all VMs that have such a number, together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
     /// Name of a workload (`rate`, `time`: needed), or, of response times, of the workload asked.

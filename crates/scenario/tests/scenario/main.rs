@@ -1,5 +1,6 @@
 //! The scenario file, from text to a checked value or an error that a person can act on.
 
+mod bars;
 mod checks;
 mod entries;
 mod errors;
@@ -162,15 +163,36 @@ fn an_arm_changes_what_its_policy_says() {
 fn errors_of_policies_are_where_they_belong() {
     let refused = |assignments: &[&str]| parse_everything(&set(assignments)).unwrap_err().to_string();
     insta::assert_snapshot!(refused(&["arms.pb-1-4.policy.tavs.pb_ratio=2"]), @"everything.toml:93 with --set arms.pb-1-4.policy.tavs.pb_ratio=2: arms.pb-1-4.policy.tavs.pb_ratio = 2: allowed is 0 to 1");
-    insta::assert_snapshot!(refused(&["arms.watch.policy.tavs.pb_ration=1"]), @"everything.toml:97 with --set arms.watch.policy.tavs.pb_ration=1: arms.watch.policy.tavs.pb_ration: unknown field `pb_ration`, expected one of `io_threshold`, `positive_evidence`, `negative_evidence`, `belief_threshold`, `belief_min`, `belief_max`, `pb_ratio`, `boost_limit`, `pb_period`, `patience`, `max_boost`, `correlation`, `inspection_window`, `counter_bits`, `tasks_per_vcpu`, `time_slice` (did you mean `pb_ratio` or `pb_period`?)");
-    insta::assert_snapshot!(refused(&["arms.watch.policy.tavs=1"]), @"everything.toml:97 with --set arms.watch.policy.tavs=1: arms.watch.policy.tavs: invalid type: integer `1`, expected a table");
-    insta::assert_snapshot!(refused(&["arms.watch.policy.ledger.horizon=10ms"]), @"everything.toml:98 with --set arms.watch.policy.ledger.horizon=10ms: arms.watch.policy.ledger.horizon = 10ms: allowed is at least ledger.period");
-    insta::assert_snapshot!(refused(&["arms.watch.policy.tavs.belief_max=10"]), @"everything.toml:97: arms.watch.policy.tavs.belief_threshold = 20: allowed is between tavs.belief_min and tavs.belief_max");
-    insta::assert_snapshot!(refused(&["arms.watch.daemon=off"]), @r#"everything.toml:97: arms.watch.policy = given: allowed is only in an arm with daemon = "observe" or "act""#);
+    insta::assert_snapshot!(refused(&["arms.watch.policy.tavs.pb_ration=1"]), @"everything.toml:98 with --set arms.watch.policy.tavs.pb_ration=1: arms.watch.policy.tavs.pb_ration: unknown field `pb_ration`, expected one of `io_threshold`, `positive_evidence`, `negative_evidence`, `belief_threshold`, `belief_min`, `belief_max`, `pb_ratio`, `boost_limit`, `pb_period`, `patience`, `max_boost`, `correlation`, `inspection_window`, `counter_bits`, `tasks_per_vcpu`, `time_slice` (did you mean `pb_ratio` or `pb_period` or `patience`?)");
+    insta::assert_snapshot!(refused(&["arms.watch.policy.tavs=1"]), @"everything.toml:98 with --set arms.watch.policy.tavs=1: arms.watch.policy.tavs: invalid type: integer `1`, expected a table");
+    insta::assert_snapshot!(refused(&["arms.watch.policy.ledger.horizon=10ms"]), @"everything.toml:99 with --set arms.watch.policy.ledger.horizon=10ms: arms.watch.policy.ledger.horizon = 10ms: allowed is at least ledger.period");
+    insta::assert_snapshot!(refused(&["arms.watch.policy.tavs.belief_max=10"]), @"everything.toml:98: arms.watch.policy.tavs.belief_threshold = 20: allowed is between tavs.belief_min and tavs.belief_max");
+    insta::assert_snapshot!(refused(&["arms.watch.daemon=off"]), @r#"everything.toml:98: arms.watch.policy = given: allowed is only in an arm with daemon = "observe" or "act""#);
     // The arms inherit these, but are not to blame.
-    insta::assert_snapshot!(refused(&["policy.tavs.pb_ratio=2"]), @"everything.toml:102 with --set policy.tavs.pb_ratio=2: policy.tavs.pb_ratio = 2: allowed is 0 to 1");
-    insta::assert_snapshot!(refused(&["policy.tavs.pb_ratio=half"]), @r#"everything.toml:102 with --set policy.tavs.pb_ratio=half: policy.tavs.pb_ratio: invalid type: string "half", expected a number"#);
-    insta::assert_snapshot!(refused(&["policy=1"]), @"everything.toml:100 with --set policy=1: policy: invalid type: integer `1`, expected a table");
+    insta::assert_snapshot!(refused(&["policy.tavs.pb_ratio=2"]), @"everything.toml:103 with --set policy.tavs.pb_ratio=2: policy.tavs.pb_ratio = 2: allowed is 0 to 1");
+    insta::assert_snapshot!(refused(&["policy.tavs.pb_ratio=half"]), @r#"everything.toml:103 with --set policy.tavs.pb_ratio=half: policy.tavs.pb_ratio: invalid type: string "half", expected a number"#);
+    insta::assert_snapshot!(refused(&["policy=1"]), @"everything.toml:101 with --set policy=1: policy: invalid type: integer `1`, expected a table");
+}
+
+#[test]
+fn nice_values_are_one_for_each_vcpu() {
+    let nice = &parse_everything(&Overrides::default()).unwrap().arms["watch"].nice;
+    assert_eq!((&nice["net"], &nice["desk"]), (&vec![5], &vec![0, 13]));
+    insta::assert_snapshot!(refusals(&[
+        "arms.watch.nice.desk=[13]",
+        "arms.watch.nice.desk=[0, 20]",
+        "arms.watch.nice.desc=[0, 13]",
+        "arms.watch.nice.net=[300]",
+    ]), @r#"
+    arms.watch.nice.desk=[13]
+        arms.watch.nice.desk = [13]: allowed is one value for each vCPU, of which desk has 2
+    arms.watch.nice.desk=[0, 20]
+        arms.watch.nice.desk.1 = 20: allowed is -20 to 19
+    arms.watch.nice.desc=[0, 13]
+        arms.watch.nice.desc = "desc": allowed is one of net, disk, desk, hostile
+    arms.watch.nice.net=[300]
+        arms.watch.nice.net.0: invalid value: integer `300`, expected i8
+    "#);
 }
 
 #[test]
@@ -239,11 +261,15 @@ fn fewer_arms_drop_the_checks_that_need_others() {
         (measures.collect::<Vec<_>>().join(" "), checks.gain.len(), checks.share_error.is_some())
     };
     let (all, gains, _) = left(&["stock", "frontdesk", "pb-1-4", "watch"]);
-    assert_eq!((all.as_str(), gains), ("mean p99 p50 p95 rate time pbhr follow wasted", 1));
+    assert_eq!(
+        (all.as_str(), gains),
+        ("mean p99 p50 p95 rate time pbhr follow wasted mean max share unanswered", 1)
+    );
     assert_eq!(left(&["stock"]), ("p95".to_owned(), 0, false));
     assert_eq!(left(&["frontdesk"]), ("mean wasted".to_owned(), 0, true));
-    assert_eq!(left(&["pb-1-4", "watch"]), ("follow".to_owned(), 0, true), "any arm that acts has shares");
-    assert_eq!(left(&["stock", "frontdesk"]), ("mean p50 p95 rate time wasted".to_owned(), 1, true));
+    let two = ("follow share unanswered".to_owned(), 0, true);
+    assert_eq!(left(&["pb-1-4", "watch"]), two, "any arm that acts has shares");
+    assert_eq!(left(&["stock", "frontdesk"]), ("mean p50 p95 rate time wasted mean max".to_owned(), 1, true));
 
     insta::assert_snapshot!(parse(FILE, &arms(&["stok"])).unwrap_err(), @"echo-mixed.toml: --arms stok: there is no such arm; allowed is one of stock, observe, frontdesk, io-only");
 }

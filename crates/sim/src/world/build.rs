@@ -199,7 +199,9 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
             let spec = EntitySpec { group, affinity: everywhere, nice: 0, emulator: false };
             let mut entities = Vec::new();
             for vcpu in 0..usize::from(entry.vcpus) {
-                entities.push(machine.add_entity(spec).map_err(BuildError::Fault)?);
+                let nice =
+                    arm.nice.get(&entry.name).and_then(|values| values.get(vcpu)).copied().unwrap_or(0);
+                entities.push(machine.add_entity(EntitySpec { nice, ..spec }).map_err(BuildError::Fault)?);
                 world.roles.push(Role::Vcpu { vm, vcpu });
             }
             let mut own = entities.clone();
@@ -259,6 +261,11 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         machine.arm(timer, client.start(BOOT));
         world.clients.push(client);
     }
+    let asked = scenario.clients().zip(&world.clients).map(|((_, load), client)| {
+        let server = scenario.vms.iter().find(|entry| entry.name == load.vm)?.target(load)?;
+        (server.kind.is_io_bound() && world.measure.knows_wakes[client.vm]).then_some(client.vm)
+    });
+    world.measure.asks = asked.collect();
     if world.vms.iter().any(|vm| vm.guest.can_deadlock()) {
         machine.arm(watch, WATCH);
     }

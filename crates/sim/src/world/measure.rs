@@ -4,6 +4,7 @@ use crate::machine::Machine;
 use crate::network::Client;
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
+use frontdesk_scenario::{Request, RequestBoosts};
 
 /// A boost that is going on.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Measure {
     pub(super) driver: Option<Entity>,
     /// Whether the workloads of a VM know when they wake from I/O.
     pub(super) knows_wakes: Vec<bool>,
+    /// By client: the VM, if it asks an I/O-bound server.
+    pub(super) asks: Vec<Option<usize>>,
     begun: Nanos,
     before: Vec<Nanos>,
     driver_before: Nanos,
@@ -34,6 +37,12 @@ pub(crate) struct Measure {
     engine_hits: Vec<((usize, u16), u64)>,
     boosts: u64,
     hits: u64,
+    /// Begin and end of each boost, by VM.
+    boost_spans: Vec<Vec<(Nanos, Nanos)>>,
+    /// When the server that a client asks woke and replied last, by client.
+    replies: Vec<(Nanos, Nanos)>,
+    /// By VM.
+    requests: Vec<Vec<Request>>,
     frames: Vec<u64>,
     underruns: Vec<u64>,
 }
@@ -65,6 +74,7 @@ pub(crate) struct Measured {
     pub(crate) delivery: Vec<Vec<Nanos>>,
     pub(crate) boosts: u64,
     pub(crate) hits: u64,
+    pub(crate) request_boosts: RequestBoosts,
     /// Frames seen, and periods in which the sound card had nothing to play, by VM.
     pub(crate) frames: Vec<u64>,
     pub(crate) underruns: Vec<u64>,
@@ -83,6 +93,8 @@ impl Measure {
             notified: vec![NEVER; vms],
             delivery: vec![Vec::new(); vms],
             last_woken: vec![0; vms],
+            boost_spans: vec![Vec::new(); vms],
+            requests: vec![Vec::new(); vms],
             frames: vec![0; vms],
             underruns: vec![0; vms],
             ..Measure::default()
@@ -94,6 +106,7 @@ impl Measure {
         self.before = self.cpu(machine);
         self.driver_before = self.driver.map_or(0, |driver| machine.host().ran(driver));
         self.responses = vec![Vec::new(); clients.len()];
+        self.replies.resize(clients.len(), (0, 0));
         self.delivery.iter_mut().for_each(Vec::clear);
         for workload in self.operations.iter_mut().flatten() {
             *workload = Operations { timed: workload.timed, last: workload.last, ..Operations::default() };
@@ -101,6 +114,7 @@ impl Measure {
         self.frames.fill(0);
         self.underruns.fill(0);
         (self.boosts, self.hits) = (0, 0);
+        self.boost_spans.iter_mut().for_each(Vec::clear);
     }
 
     fn cpu(&self, machine: &Machine) -> Vec<Nanos> {
@@ -110,6 +124,10 @@ impl Measure {
 
     pub(super) fn finish(self, machine: &Machine) -> Measured {
         let cpu = self.cpu(machine);
+        let mut request_boosts = RequestBoosts::default();
+        for (boosts, requests) in self.boost_spans.iter().zip(&self.requests) {
+            request_boosts.add(RequestBoosts::of(boosts, requests));
+        }
         Measured {
             time: machine.now() - self.begun,
             cpu: cpu.iter().zip(&self.before).map(|(now, before)| now - before).collect(),
@@ -119,6 +137,7 @@ impl Measure {
             delivery: self.delivery,
             boosts: self.boosts,
             hits: self.hits,
+            request_boosts,
             frames: self.frames,
             underruns: self.underruns,
             happened: machine.happened(),
@@ -130,6 +149,17 @@ impl Measure {
             && let Some(responses) = self.responses.get_mut(client)
         {
             responses.push(response);
+            if let Some(vm) = self.asks.get(client).copied().flatten() {
+                let (woke, replied) = self.replies[client];
+                self.requests[vm].push(Request { sent, woke, replied, received: sent + response });
+            }
+        }
+    }
+
+    /// A server of a VM sends its answer to a client.
+    pub(super) fn replied(&mut self, vm: usize, client: usize, now: Nanos) {
+        if let Some(reply) = self.replies.get_mut(client) {
+            *reply = (self.last_woken[vm], now);
         }
     }
 
@@ -166,7 +196,13 @@ impl Measure {
 
     /// A boost has ended: since when it was, and whether an I/O-bound task woke in it. By what the workloads know, or else by what the
     /// engine counts.
-    pub(crate) fn boost_ended(&mut self, vm: usize, vcpu: u16, engine_hits: u64) -> Option<(Nanos, bool)> {
+    pub(crate) fn boost_ended(
+        &mut self,
+        vm: usize,
+        vcpu: u16,
+        engine_hits: u64,
+        now: Nanos,
+    ) -> Option<(Nanos, bool)> {
         let place = self.boosted.iter().position(|boosted| (boosted.vm, boosted.vcpu) == (vm, vcpu))?;
         let since = self.boosted.swap_remove(place).since;
         let before = match self.engine_hits.iter_mut().find(|(key, _)| *key == (vm, vcpu)) {
@@ -180,6 +216,7 @@ impl Measure {
         if since >= self.begun {
             self.boosts += 1;
             self.hits += u64::from(hit);
+            self.boost_spans[vm].push((since, now));
         }
         Some((since, hit))
     }
