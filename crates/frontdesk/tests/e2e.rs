@@ -173,7 +173,10 @@ fn a_run_gives_the_result_as_documented() {
     let result: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     assert_eq!(result["scenario"], "echo-mixed");
     let arms = result["arms"].as_object().unwrap();
-    assert_eq!(arms.keys().collect::<Vec<_>>(), ["frontdesk", "io-only", "observe", "stock"]);
+    assert_eq!(
+        arms.keys().collect::<Vec<_>>(),
+        ["frontdesk", "io-only", "io-only-acting", "observe", "stock"]
+    );
     for (name, arm) in arms {
         let response = &arm["response_ms"]["mixed"];
         for key in ["count", "mean", "p50", "p95", "p99", "max"] {
@@ -181,8 +184,9 @@ fn a_run_gives_the_result_as_documented() {
         }
         assert_eq!(arm["cpu_share"].as_object().unwrap().len(), 3, "{name}");
         assert_eq!(arm["repeats"].as_array().unwrap().len(), 1, "{name}");
-        let acts = name == "frontdesk";
+        let acts = matches!(name.as_str(), "frontdesk" | "io-only-acting");
         assert_eq!(arm["boosts"].as_u64().unwrap() > 0, acts, "{name}");
+        assert_eq!(arm["unanswered"].is_f64(), acts, "{name}");
         assert_eq!(arm["decision_us"]["p99"].is_f64(), acts, "{name}");
         assert_eq!(arm["daemon_cpu"].is_f64(), acts || name == "observe", "{name}");
         assert_eq!(arm["repeats"][0]["lost_events"], 0, "{name}");
@@ -191,7 +195,15 @@ fn a_run_gives_the_result_as_documented() {
     let mean = |arm: &str| arms[arm]["response_ms"]["mixed"]["p50"].as_f64().unwrap();
     assert!(mean("frontdesk") < mean("stock"), "{} < {}", mean("frontdesk"), mean("stock"));
     assert!(arms["frontdesk"]["pbhr"].as_f64().unwrap() > 0.5);
-    assert_eq!(result["checks"].as_array().unwrap().len(), 8);
+    // Whoever answers was boosted for it, and each boost is judged.
+    for arm in ["frontdesk", "io-only-acting"] {
+        let repeat = &arms[arm]["repeats"][0];
+        let judged = repeat["request_boosts"].as_u64().unwrap();
+        let requests = repeat["response_ms"]["mixed"]["count"].as_u64().unwrap();
+        assert!(2 * judged > requests, "{arm}: {judged} boosts for {requests} requests");
+        assert!(repeat["unanswered_boosts"].as_u64().unwrap() < judged, "{arm}");
+    }
+    assert_eq!(result["checks"].as_array().unwrap().len(), 10);
     let page = fs::read_to_string(html).unwrap();
     assert!(page.contains("</html>") && page.contains("<svg"));
     let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
