@@ -89,7 +89,8 @@ pub fn compare<R: Read>(
         span.add(event.at);
         a.event(event)?;
         b.event(event)?;
-        let Some(vm) = subject(event) else { continue };
+        // What began a boost is decided about, too: an event that stayed unanswered is taken up when its task is seen.
+        let Some(vm) = subject(event).or_else(|| a.boosts()).or_else(|| b.boosts()) else { continue };
         let begun = (a.begun(vm), b.begun(vm));
         let count = counts.entry(vm).or_default();
         let (only, other) = match begun {
@@ -169,8 +170,15 @@ impl Arm {
 
     /// Whether the latest event began a boost of the VM.
     pub(crate) fn begun(&self, of: VmId) -> bool {
-        let begins = |kind| matches!(kind, ActionKind::Boost { vm, target: BoostTarget::Vcpu(_), level } if vm == of && level > Boost::None);
-        self.actions.iter().any(|action| begins(action.kind))
+        self.boosts() == Some(of)
+    }
+
+    /// The VM of which the latest event began a boost: an event is about one VM.
+    fn boosts(&self) -> Option<VmId> {
+        self.actions.iter().find_map(|action| match action.kind {
+            ActionKind::Boost { vm, target: BoostTarget::Vcpu(_), level } if level > Boost::None => Some(vm),
+            _ => None,
+        })
     }
 
     /// What it decided last about the VM.

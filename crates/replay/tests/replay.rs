@@ -82,12 +82,11 @@ fn a_recording_begun_in_the_middle_gives_the_same_actions() {
 #[test]
 fn the_first_action_that_differs_is_reported() {
     let mut records = records();
-    let nth = |n: usize| {
-        let applied =
-            records.iter().enumerate().filter(|(_, record)| matches!(record, Record::Applied { .. }));
-        applied.map(|(at, _)| at).nth(n).unwrap()
-    };
-    let (changed, missing) = (nth(20), nth(40));
+    let is_applied = |at: &usize| matches!(records[*at], Record::Applied { .. });
+    let applied: Vec<usize> = (0..records.len()).filter(is_applied).collect();
+    // The last of those that one event led to.
+    let missing = applied[40..].iter().copied().find(|at| !is_applied(&(at + 1))).unwrap();
+    let changed = applied[20];
     let without: Vec<&Record> =
         records.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, record)| record).collect();
     let mismatch = verify(&mut recording(&written(without))).unwrap().mismatch.unwrap();
