@@ -519,6 +519,10 @@ impl Engine {
         for (vm, permille) in self.ledger.settle(self.now, &accounts, &config) {
             self.act(ActionKind::Share { vm, permille });
         }
+        // A boost that is on may yet give something.
+        if !self.ends.is_empty() && !self.world.charges_boosts {
+            self.ledger.keep_open(self.now, &config);
+        }
         self.vms.values_mut().for_each(Vm::restart_window);
     }
 

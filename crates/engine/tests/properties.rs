@@ -40,7 +40,7 @@ fn task() -> impl Strategy<Value = TaskId> {
 }
 
 fn world() -> impl Strategy<Value = Capabilities> {
-    (prop::bool::weighted(0.8), any::<bool>(), any::<u32>(), any::<u64>()).prop_map(
+    (prop::bool::weighted(0.95), any::<bool>(), any::<u32>(), any::<u64>()).prop_map(
         |(acts, charges_boosts, realtime_permille, slice_ns)| Capabilities {
             acts,
             charges_boosts,
@@ -52,7 +52,7 @@ fn world() -> impl Strategy<Value = Capabilities> {
 
 fn kind() -> impl Strategy<Value = EventKind> {
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
-    let standing = prop_oneof![3 => Just(Standing::Acting), 1 => Just(Standing::Observed), 1 => Just(Standing::Reserved)];
+    let standing = prop_oneof![8 => Just(Standing::Acting), 1 => Just(Standing::Observed), 1 => Just(Standing::Reserved)];
     prop_oneof![
         1 => (vm(), any::<u16>(), any::<u32>())
             .prop_map(|(vm, vcpus, weight)| EventKind::VmAdded { vm, vcpus: vcpus % 4, weight }),

@@ -169,6 +169,7 @@ impl Vm {
             ran: total(self.guest.threads().map(|thread| thread.ran)),
             unmet: total(self.guest.threads().map(ThreadTimes::unmet)),
             boosted: self.partial_boost.boosted_ran(),
+            acting: self.standing == Standing::Acting,
             uneven: self.is_uneven(),
             waits: self.partial_boost.is_waiting(),
             pcpus: self.pcpus,

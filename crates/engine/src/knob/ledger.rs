@@ -53,6 +53,8 @@ pub(crate) struct Account {
     pub(crate) unmet: u64,
     /// Nanoseconds its threads ran boosted.
     pub(crate) boosted: u64,
+    /// Whether its share can be changed.
+    pub(crate) acting: bool,
     /// Whether its vCPUs have unequal weights.
     pub(crate) uneven: bool,
     /// Whether an event waits for its answer in vain.
@@ -128,6 +130,11 @@ impl Ledger {
         (account.ran, account.boosted) = (ran, boosted);
     }
 
+    /// Accounts are settled once more, although there is nothing to settle now.
+    pub(crate) fn keep_open(&mut self, now: Time, config: &Config) {
+        self.next.get_or_insert(now.plus(nanos(config.period)));
+    }
+
     /// Run times are unreliable until the next settlement.
     pub(crate) fn distrust(&mut self) {
         self.distrust = true;
@@ -162,7 +169,7 @@ impl Ledger {
             let fair = fair_shares(capacity, &deltas);
             for ((place, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
                 let claim = &claims[*place];
-                let Some(account) = self.books.get_mut(&claim.vm) else { continue };
+                let Some(account) = self.books.get_mut(&claim.vm).filter(|_| claim.acting) else { continue };
                 account.book(now, delta, fair, config);
                 let permille = account.target(delta, fair.share, window, config);
                 if permille.abs_diff(account.permille) >= STEP || permille == FULL && account.permille != FULL
@@ -357,6 +364,7 @@ mod tests {
                 ran: 0,
                 unmet: 0,
                 boosted: 0,
+                acting: true,
                 uneven: false,
                 waits: false,
                 pcpus,
@@ -385,6 +393,7 @@ mod tests {
                 ran: 0,
                 unmet: 0,
                 boosted: 0,
+                acting: true,
                 uneven: false,
                 waits: false,
                 pcpus,
@@ -459,6 +468,7 @@ mod tests {
                 ran,
                 unmet,
                 boosted,
+                acting: true,
                 uneven: false,
                 waits: false,
                 pcpus,
@@ -488,6 +498,7 @@ mod tests {
                 ran,
                 unmet: 50_000_000,
                 boosted,
+                acting: true,
                 uneven: false,
                 waits: false,
                 pcpus,
@@ -518,6 +529,7 @@ mod tests {
             ran: 0,
             unmet: 0,
             boosted: 0,
+            acting: true,
             uneven,
             waits: false,
             pcpus,
@@ -571,6 +583,7 @@ mod tests {
                 ran,
                 unmet: 50 * MS,
                 boosted,
+                acting: true,
                 uneven: false,
                 waits,
                 pcpus,

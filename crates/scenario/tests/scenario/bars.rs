@@ -1,5 +1,7 @@
 //! What comes out of repeats is held against the bars.
 
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
 use super::{FILE, parse, set};
 use frontdesk_scenario::{Check, Extra, Overrides, Repeat, Scenario, checks, summarise};
 use indexmap::IndexMap;
