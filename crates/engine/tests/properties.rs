@@ -387,7 +387,7 @@ fn most_events_lead_to_boosts() {
     };
     let counts: Vec<usize> =
         (0..64).map(|_| boosts(&events().new_tree(&mut runner).unwrap().current())).collect();
-    let most = counts.iter().filter(|count| **count >= 4).count();
+    let most = counts.iter().filter(|count| **count >= 2).count();
     assert!(most >= 32, "boosts of 64 sequences: {counts:?}");
 }
 
