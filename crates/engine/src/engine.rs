@@ -399,7 +399,7 @@ impl Engine {
 
     fn claim(&mut self, vm: VmId, claim: Claim) {
         let boosts = matches!(claim.target, Target::Boost(_));
-        if boosts && !self.world.charges_boosts && self.ledger.next().is_none() {
+        if boosts && self.ledger.next().is_none() {
             self.open_ledger();
         }
         self.change(vm, claim.target, |state, ends| {
@@ -500,7 +500,12 @@ impl Engine {
             state.account_all(self.now, &self.config.tavs);
         }
         let vms = self.vms.iter().filter(|(_, state)| state.standing != Standing::Reserved);
-        vms.map(|(vm, state)| state.so_far(*vm)).collect()
+        let repays = self.world.acts && !self.world.charges_boosts;
+        let so_far = |(vm, state): (&VmId, &Vm)| {
+            let account = state.so_far(*vm);
+            Account { acting: account.acting && repays, ..account }
+        };
+        vms.map(so_far).collect()
     }
 
     fn open_ledger(&mut self) {
@@ -520,7 +525,7 @@ impl Engine {
             self.act(ActionKind::Share { vm, permille });
         }
         // A boost that is on may yet give something.
-        if !self.ends.is_empty() && !self.world.charges_boosts {
+        if !self.ends.is_empty() {
             self.ledger.keep_open(self.now, &config);
         }
         self.vms.values_mut().for_each(Vm::restart_window);
@@ -573,8 +578,7 @@ impl TryFrom<Saved> for Engine {
         let ends: BTreeSet<End> =
             vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
         let boosts = ends.iter().any(|(.., target)| matches!(target, Target::Boost(_)));
-        let needless = !boosts || world.charges_boosts;
-        check(needless || ledger.next().is_some(), "a boost without a ledger")?;
+        check(!boosts || ledger.next().is_some(), "a boost without a ledger")?;
         Ok(Engine { config, world, now, vms, ends, asks: Vec::new(), ledger, actions, troubles })
     }
 }

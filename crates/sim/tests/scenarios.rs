@@ -111,15 +111,6 @@ fn boosts_for_requests_are_judged_by_their_answers() {
 }
 
 #[test]
-fn a_nice_vcpu_takes_the_share_of_its_vm_down() {
-    let scenario = load("smp/nice.toml", &["duration=10s", "repeats=1"]);
-    let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
-    let share = |arm: &str| simulated[0].outcome.arms[arm].cpu_share["uneven"];
-    let (little, much) = (share("stock-5"), share("stock-13"));
-    assert!(much < little && much < 0.98, "{little} {much}");
-}
-
-#[test]
 fn an_arm_that_observes_counts_no_boosts() {
     let scenario = load("echo-mixed.toml", &["duration=10s", "repeats=1"]);
     let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();

@@ -169,8 +169,11 @@ impl Ledger {
             let fair = fair_shares(capacity, &deltas);
             for ((place, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
                 let claim = &claims[*place];
-                let Some(account) = self.books.get_mut(&claim.vm).filter(|_| claim.acting) else { continue };
+                let Some(account) = self.books.get_mut(&claim.vm) else { continue };
                 account.book(now, delta, fair, config);
+                if !claim.acting {
+                    continue;
+                }
                 let permille = account.target(delta, fair.share, window, config);
                 if permille.abs_diff(account.permille) >= STEP || permille == FULL && account.permille != FULL
                 {
