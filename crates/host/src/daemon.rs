@@ -147,6 +147,8 @@ pub struct Daemon {
     tick: u64,
     /// When a boost began or ended last.
     last_boost: Option<Time>,
+    /// When the nice values of vCPUs were last looked at.
+    looked: Time,
     news: Receiver<News>,
     mailbox: Mailbox,
     watcher: Watcher,
@@ -237,6 +239,7 @@ impl Daemon {
             handled: 0,
             tick: TICK,
             last_boost: None,
+            looked: Time(0),
             news,
             mailbox,
             watcher,

@@ -19,7 +19,7 @@ use crate::{
     sched::ThreadId,
     scx::{Scx, Usage},
 };
-use frontdesk_engine::{Boost, BoostTarget, VmId};
+use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use wanted::{ORDINARY, Role, Wish, by_real_time, by_sched_ext};
@@ -174,6 +174,27 @@ impl Threads {
         }
         adopted.threads.sort_by_key(|thread| thread.role == Role::Emulator);
         Ok(())
+    }
+
+    /// Looks at the nice values of an adopted VM's vCPUs, which an operator may have changed by hand: what was set last is kept when boosts
+    /// end. Returns what each vCPU's weight is by its own nice value, in permille of an ordinary thread's.
+    ///
+    /// # Errors
+    /// If a thread's attributes can't be read, recorded or changed.
+    pub fn look(&mut self, vm: VmId, guardian: &Guardian) -> Result<Vec<(u16, u32)>, ThreadsError> {
+        let Threads { mechanism, vms } = self;
+        let Some(adopted) = vms.get_mut(&vm) else { return Ok(Vec::new()) };
+        let mut weights = Vec::new();
+        for thread in &mut adopted.threads {
+            let Role::Vcpu(index) = thread.role else { continue };
+            thread.held.look(guardian).map_err(ThreadsError::of(vm))?;
+            // If another value was found, a weight is relative to that from now on.
+            mechanism.settle(vm, thread)?;
+            let nice = thread.held.original().policy.nice().and_then(|nice| i8::try_from(nice).ok());
+            let permille = u64::from(nice_weight(nice.unwrap_or(0))) * 1000 / u64::from(nice_weight(0));
+            weights.push((index, u32::try_from(permille).unwrap_or(u32::MAX)));
+        }
+        Ok(weights)
     }
 
     /// Sets the dispatch preference of a vCPU, or of the emulator threads of a VM. Repeating a preference costs nothing; a VM, vCPU or

@@ -4,7 +4,7 @@ use super::followed::Failure;
 use super::token::Token;
 use super::{Daemon, DaemonError, monotonic};
 use crate::record::Record;
-use frontdesk_engine::{ActionKind, Event, EventKind};
+use frontdesk_engine::{ActionKind, Event, EventKind, VmId};
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 
@@ -19,6 +19,9 @@ const MANY: usize = 32;
 const FLOOD: usize = 1024;
 /// Who was boosted within this is likely to be boosted again; if nobody was, the first one after it may wait for a pile.
 const LIVELY: u64 = 10_000_000_000;
+
+/// How often the nice values of vCPUs are looked at.
+const LOOK: u64 = 1_000_000_000;
 
 /// When the loop is to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,9 +66,22 @@ impl Daemon {
                 return Ok(());
             }
             self.check_threads()?;
+            self.look_at_weights()?;
             self.grant()?;
             self.supervisor.alive(monotonic());
         }
+    }
+
+    /// Tells the engine of vCPUs that somebody has given other nice values by hand.
+    fn look_at_weights(&mut self) -> Result<(), DaemonError> {
+        let now = monotonic();
+        if now.since(self.looked) < LOOK {
+            return Ok(());
+        }
+        self.looked = now;
+        let ids: Vec<VmId> =
+            self.vms.iter().filter(|vm| vm.control.is_some() && !vm.reserved).map(|vm| vm.id).collect();
+        ids.into_iter().try_for_each(|id| self.tell_vcpu_weights(id))
     }
 
     /// Time until the engine or the rings want attention.

@@ -88,6 +88,22 @@ impl Held {
         self.set(self.original)
     }
 
+    /// Looks whether somebody else has given it another nice value since it was last set: that is what it has from then on, as if it had had
+    /// it when it was taken. One that is real-time now has none to look at.
+    pub(crate) fn look(&mut self, guardian: &Guardian) -> Result<(), HeldError> {
+        let Some(expected) = self.now.and_then(|now| now.policy.nice()) else { return Ok(()) };
+        let found = attributes_of(self.thread)?.and_then(|found| found.policy.nice());
+        let Some(found) = found.filter(|found| *found != expected) else { return Ok(()) };
+        let mut attributes = self.original;
+        if let Some((nice, _)) = attributes.policy.fair_mut() {
+            *nice = found;
+        }
+        let undo = guardian.record(Undo::Thread { thread: self.thread, attributes })?;
+        guardian.forget(std::mem::replace(&mut self.undo, undo))?;
+        (self.original, self.now) = (attributes, None);
+        Ok(())
+    }
+
     /// It has what it had, or has ended: the guardian needs not know of it any more.
     pub(crate) fn forget(self, guardian: &Guardian) -> Result<(), GuardianError> {
         guardian.forget(self.undo)
