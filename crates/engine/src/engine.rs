@@ -233,8 +233,14 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 state.account(thread, now, config);
                 state.guest.stop(thread, runnable);
-                if !runnable && matches!(thread, Thread::Emulator(_)) {
-                    self.tell(vm, Fact::EmulatorSlept);
+                match thread {
+                    Thread::Emulator(_) if !runnable => {
+                        self.tell(vm, Fact::EmulatorSlept);
+                    }
+                    Thread::Vcpu(vcpu) if !runnable && !state.guest.is_halted(vcpu) => {
+                        self.tell(vm, Fact::Stalled { vcpu });
+                    }
+                    Thread::Emulator(_) | Thread::Vcpu(_) => {}
                 }
             }
             EventKind::Wake { vm, thread, by } => {

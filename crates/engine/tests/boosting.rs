@@ -365,8 +365,9 @@ fn pb_ratio_bounds_boosted_time_and_zero_turns_it_off() {
             world.handle(ECHO, 400 * US);
             world.pass(4 * MS);
         }
-        let vcpu = &world.engine.explain(VM).unwrap().vcpus[0];
-        assert!(vcpu.pb_used <= ratio + 0.01, "ratio {ratio}: {}", vcpu.pb_used);
+        let vm = world.engine.explain(VM).unwrap();
+        assert!(vm.pb_used <= ratio + 0.01, "ratio {ratio}: {}", vm.pb_used);
+        let vcpu = &vm.vcpus[0];
         assert_eq!(vcpu.boosts - before == 200, allowed, "ratio {ratio}: {} boosts", vcpu.boosts);
     }
 }

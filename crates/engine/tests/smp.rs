@@ -12,6 +12,8 @@ const MS: u64 = 1_000_000;
 const ECHO: TaskId = TaskId(0x2000_0000);
 const VECTOR: u8 = 0x24;
 const NET: u16 = 0;
+/// The default of `tavs.io_threshold`.
+const THRESHOLD: u64 = 500 * US;
 
 fn hog(vcpu: u16) -> TaskId {
     TaskId(0x1000_0000 + u64::from(vcpu))
@@ -107,9 +109,134 @@ fn a_packet_boosts_who_takes_the_interrupt_and_where_the_task_ran_last() {
     assert_eq!(world.boosted(), [0, 2]);
     world.deliver(true);
     world.ipi(2);
-    assert_eq!(world.boosted(), [2], "the first vCPU has done its part");
+    assert_eq!(world.boosted(), [0, 2], "the first vCPU finishes its handler, whose locks the second needs");
+    world.now += 10 * US;
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: hog(9) });
+    assert_eq!(world.boosted(), [2], "now it has done its part");
     world.answer(2);
     assert_eq!(world.boosted(), []);
+}
+
+#[test]
+fn who_handed_the_event_on_is_boosted_no_longer_than_who_serves_it_and_not_for_long() {
+    let mut world = World::new(2);
+    world.learn(1, true);
+    world.packet();
+    world.deliver(true);
+    world.ipi(1);
+    world.answer(1);
+    assert_eq!(world.boosted(), []);
+    world.packet();
+    world.deliver(true);
+    world.ipi(1);
+    // It runs on, while the other one waits for a CPU.
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+    world.now += THRESHOLD;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [1]);
+    let hits = world.engine.explain(VM).unwrap().vcpus[0].hits;
+    assert_eq!(hits, world.engine.explain(VM).unwrap().vcpus[0].boosts, "the event went where it should");
+}
+
+/// A vCPU that needs long for an event, or that its emulator has wait, may need a lock of one that lost its CPU.
+#[test]
+fn a_vcpu_that_is_held_up_has_the_others_boosted_that_want_to_run() {
+    for asleep in [false, true] {
+        let mut world = World::new(4);
+        world.learn(0, true);
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+        world.feed(EventKind::Halt { vm: VM, vcpu: 2 });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(2), runnable: false });
+        world.packet();
+        world.deliver(true);
+        assert_eq!(world.boosted(), [0]);
+        if asleep {
+            world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
+            world.now += 200 * US;
+        } else {
+            world.now += THRESHOLD / 2;
+        }
+        world.engine.on_deadline(Time(world.now));
+        assert_eq!(world.boosted(), [0, 1, 3], "asleep: {asleep}");
+        if asleep {
+            world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(0), by: None });
+            world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+        }
+        world.answer(0);
+        assert_eq!(world.boosted(), [], "asleep: {asleep}");
+    }
+}
+
+/// One that waits for its emulator for a moment, as they all do, needs no help.
+#[test]
+fn a_short_sleep_holds_nobody_up() {
+    let mut world = World::new(2);
+    world.learn(0, true);
+    world.packet();
+    world.deliver(true);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
+    world.now += 20 * US;
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(0), by: None });
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+    world.now += 180 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [0]);
+}
+
+/// A guest that idles keeps the last task's address space: its interrupt handler looks like that task, and wakes it elsewhere.
+#[test]
+fn what_was_loaded_when_a_vcpu_was_halted_does_not_keep_the_event() {
+    let mut world = World::new(2);
+    world.learn(0, true);
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+    world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
+    world.packet();
+    world.feed(EventKind::Resume { vm: VM, vcpu: 0 });
+    world.deliver(true);
+    assert_eq!(world.boosted(), [0]);
+    world.ipi(1);
+    assert_eq!(world.boosted(), [0, 1]);
+    world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
+    assert_eq!(world.boosted(), [1]);
+    world.answer(1);
+    assert_eq!(world.boosted(), []);
+}
+
+/// The task has a vCPU to itself, which runs nearly only when it is boosted.
+#[test]
+fn pb_ratio_is_for_the_whole_vm() {
+    let mut world = World::new(2);
+    world.learn(1, true);
+    let before = world.engine.explain(VM).unwrap().vcpus[1].boosts;
+    for _ in 0..100 {
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+        world.packet();
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu: 1 });
+        world.deliver(true);
+        world.ipi(1);
+        world.answer(1);
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+        world.now += 10 * MS;
+        world.engine.on_deadline(Time(world.now));
+    }
+    let vm = world.engine.explain(VM).unwrap();
+    assert_eq!(vm.vcpus[1].boosts - before, 100);
+    assert!(vm.pb_used < Config::default().tavs.pb_ratio, "{}", vm.pb_used);
+}
+
+/// A guest may wake the task on another vCPU without an interrupt: one that is awake looks by itself.
+#[test]
+fn a_port_whose_task_runs_on_a_vcpu_that_is_not_observed_keeps_its_counter() {
+    let mut world = World::new(2);
+    world.learn(1, true);
+    for _ in 0..20 {
+        world.packet();
+        world.deliver(true);
+        world.answer(1);
+        world.now += 100 * MS;
+        world.engine.on_deadline(Time(world.now));
+        assert_eq!(world.engine.explain(VM).unwrap().ports[0].counter, 3);
+    }
 }
 
 #[test]
@@ -119,10 +246,10 @@ fn the_boost_follows_the_interrupt_that_wakes_the_task_elsewhere() {
     world.packet();
     world.deliver(true);
     world.ipi(3);
-    assert_eq!(world.boosted(), [2, 3]);
+    assert_eq!(world.boosted(), [0, 2, 3]);
     world.now += 50 * US;
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 3, task: ECHO });
-    assert_eq!(world.boosted(), [3], "it was not to be where it ran last");
+    assert_eq!(world.boosted(), [0, 3], "it was not to be where it ran last");
     world.now += 200 * US;
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 3, task: hog(3) });
     assert_eq!(world.boosted(), []);

@@ -55,6 +55,8 @@ pub(crate) struct GuestVcpu {
     rang: bool,
     /// It took a device's interrupt for an event and runs its handler, or what that woke: until it changes tasks or hands the event on.
     handles: bool,
+    /// What is loaded was loaded when the vCPU was halted: the guest's idle task may run with it, and whatever interrupts that.
+    resumed: bool,
 }
 
 /// A packet whose port is to be learnt from: it woke an I/O-bound task if one was woken on any vCPU.
@@ -299,7 +301,7 @@ impl Guest {
         let patience = self.answers.patience(config);
         let verdict = vcpu.observer.next(Some(task), patience, &self.tasks);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
-        vcpu.handles = false;
+        (vcpu.handles, vcpu.resumed) = (false, false);
         let io_bound = self.tasks.dispatch(task, now);
         let fell_asleep = std::mem::take(&mut vcpu.falling_asleep) && !io_bound;
         if io_bound {
@@ -309,7 +311,9 @@ impl Guest {
                 self.answers.dispatched(delay);
             }
         }
-        self.learn(verdict);
+        // What the interrupt's taker wakes may run on a vCPU that is not observed.
+        let elsewhere = io_bound && !vcpu.observer.observes();
+        self.learn(verdict.or(elsewhere.then_some(Verdict::IoBound)));
         Dispatch { io_bound, fell_asleep, again: false }
     }
 
@@ -332,7 +336,11 @@ impl Guest {
             return None;
         }
         match vcpu.seen.loaded() {
-            Some(task) => Some(self.dispatch(index, task, now, config)),
+            Some(task) => {
+                let dispatch = self.dispatch(index, task, now, config);
+                self.vcpu(index)?.resumed = true;
+                Some(dispatch)
+            }
             None => {
                 vcpu.seen.resume();
                 None
@@ -495,6 +503,16 @@ impl Guest {
             }
             self.judgement = None;
         }
+    }
+
+    /// Whether the guest has halted a vCPU.
+    pub(crate) fn is_halted(&self, index: u16) -> bool {
+        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.seen.is_halted())
+    }
+
+    /// Whether the task on a vCPU is one that was loaded when it was halted, and may not have run since.
+    pub(crate) fn only_resumed(&self, index: u16) -> bool {
+        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.resumed)
     }
 
     /// Whether the task on a vCPU is I/O-bound.

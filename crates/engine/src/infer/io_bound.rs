@@ -164,6 +164,11 @@ impl Observer {
         (!std::mem::replace(&mut observation.served, true)).then_some(observation.ran)
     }
 
+    /// Whether an observation goes on.
+    pub(crate) fn observes(&self) -> bool {
+        self.observation.is_some()
+    }
+
     /// What the event woke runs on another vCPU: here it is over. Returns whether its packet is still to be judged, if there was one.
     pub(crate) fn hand_on(&mut self) -> Option<bool> {
         self.observation.take().map(|observation| observation.unjudged)

@@ -47,6 +47,19 @@ struct Serving {
     hit: bool,
     /// Whether it waits for an I/O-bound task to run, or to answer; if not, such a task runs.
     waits: bool,
+    part: Part,
+}
+
+/// What a boosted vCPU has to do with the event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Part {
+    /// It takes the interrupt, or runs the task that answers.
+    Serves,
+    /// The same, and what could be done for it by boosting others is done.
+    Helped,
+    /// It may hold a lock that one that serves needs, and is boosted no longer than that: it handed the event on and finishes its handler,
+    /// or it lost its CPU somewhere in the kernel.
+    Helps,
 }
 
 /// Counts since the VM was added.
@@ -68,9 +81,12 @@ pub(crate) struct BoostedVcpu {
 }
 
 impl BoostedVcpu {
-    /// Boosted CPU time over all CPU time in the last periods.
-    pub(crate) fn pb_used(&self) -> f64 {
-        self.budget.used()
+    fn serves(&self) -> bool {
+        self.serving.as_ref().is_some_and(|serving| serving.part != Part::Helps)
+    }
+
+    fn helps(&self) -> bool {
+        self.serving.as_ref().is_some_and(|serving| serving.part == Part::Helps)
     }
 }
 
@@ -160,8 +176,9 @@ impl PartialBoost {
         self.vcpus.get_mut(usize::from(index))?.serving.as_mut()
     }
 
+    /// Whether a vCPU is boosted for an event of its own.
     fn is_boosted(&self, index: u16) -> bool {
-        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.serving.is_some())
+        self.vcpus.get(usize::from(index)).is_some_and(BoostedVcpu::serves)
     }
 
     /// The vCPUs to boost for an event: the one where an I/O-bound task ran last, which gets it first, and those that take the device's
@@ -215,37 +232,56 @@ impl PartialBoost {
         }
     }
 
-    /// Whether a boost is within the vCPU's budget. A vCPU that is idle takes nothing from its own VM's background
-    /// work by waking, so within its VM's share it needs no budget, as the credit scheduler boosts each vCPU that wakes with
-    /// credit left (TAVS §2.2). And one whose VM is owed CPU by far more than a slice is kept from running at all: nearly all that it runs is
-    /// boosted, whatever it does.
-    fn may_boost(&mut self, index: u16, view: &View<'_>, pb_ratio: f64) -> bool {
-        let place = usize::from(index);
-        let (Some(vcpu), Some(seen)) = (self.vcpus.get_mut(place), view.guest.vcpus.get(place)) else {
-            return false;
-        };
-        let idle = seen.seen.is_halted() && view.debt <= 0;
-        let starved = view.debt < 0 && view.debt.unsigned_abs() >= nanos(view.config.ledger.horizon) / 8;
-        idle || starved || vcpu.budget.allows(view.now, nanos(view.config.tavs.pb_period), pb_ratio)
+    /// Boosted CPU time of the VM's vCPUs over all their CPU time in the last periods.
+    pub(crate) fn pb_used(&self) -> f64 {
+        Budget::used(self.vcpus.iter().map(|vcpu| &vcpu.budget))
     }
 
-    /// Boosts a vCPU, if it is not boosted.
+    /// Whether a boost is within the budget: that of the VM, for a guest's I/O-bound task may have a vCPU to itself, which then runs nearly
+    /// only when it is boosted. A vCPU that is idle takes nothing from its own VM's background work by waking, so within its VM's share it
+    /// needs no budget, as the credit scheduler boosts each vCPU that wakes with credit left (TAVS §2.2). And one whose VM is owed CPU by
+    /// far more than a slice is kept from running at all: nearly all that it runs is boosted, whatever it does.
+    fn may_boost(&mut self, index: u16, view: &View<'_>, pb_ratio: f64) -> bool {
+        let Some(seen) = view.guest.vcpus.get(usize::from(index)) else { return false };
+        let idle = seen.seen.is_halted() && view.debt <= 0;
+        let starved = view.debt < 0 && view.debt.unsigned_abs() >= nanos(view.config.ledger.horizon) / 8;
+        if idle || starved {
+            return true;
+        }
+        let period = nanos(view.config.tavs.pb_period);
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.budget.advance(view.now, period));
+        self.pb_used() <= pb_ratio
+    }
+
+    /// Boosts a vCPU for an event, if it is not boosted for one.
     fn begin(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
-        let known = view.guest.vcpus.get(usize::from(index));
-        let (Some(vcpu), Some(known)) = (self.vcpus.get_mut(usize::from(index)), known) else { return };
-        if vcpu.serving.is_some() {
+        if self.is_boosted(index) {
             return;
         }
+        // With one vCPU there is nobody to help it.
+        let part = if self.vcpus.len() > 1 { Part::Serves } else { Part::Helped };
+        self.start(index, part, view, asks);
+        if let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) {
+            vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
+        }
+    }
+
+    fn start(&mut self, index: u16, part: Part, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let known = view.guest.vcpus.get(usize::from(index));
+        let (Some(vcpu), Some(known)) = (self.vcpus.get_mut(usize::from(index)), known) else { return };
         let tavs = &view.config.tavs;
         let hit = view.guest.runs_io_bound(index) && !known.falling_asleep;
-        let length = if hit { nanos(tavs.max_boost) } else { view.guest.answers.patience(tavs) };
-        let until = view.now.plus(length);
-        let (since, ran_before) = (view.now, vcpu.ran);
-        vcpu.serving = Some(Serving { since, until, ran_at_begin: vcpu.ran, ran_before, hit, waits: !hit });
-        vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
+        // Whatever it goes on for, it ends in time.
+        let (since, ran_at_begin) =
+            vcpu.serving.as_ref().map_or((view.now, vcpu.ran), |before| (before.since, before.ran_at_begin));
+        let ran = vcpu.ran;
+        let serving =
+            Serving { since, until: since, ran_at_begin, ran_before: ran, hit, waits: !hit, part };
+        let until = serving.end(ran, view);
+        vcpu.serving = Some(Serving { until, ..serving });
         self.lingers = false;
         // They deliver what the vCPU waits for: they must never be behind it.
-        asks.push(boost(BoostTarget::Emulators, longest(since, tavs).plus(EMULATOR_GRACE)));
+        asks.push(boost(BoostTarget::Emulators, longest(view.now, tavs).plus(EMULATOR_GRACE)));
         asks.push(boost(BoostTarget::Vcpu(index), until));
         asks.push(watch(index, until));
     }
@@ -261,7 +297,9 @@ impl PartialBoost {
     fn wait(&mut self, index: u16, waits: bool, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let ran = vcpu.ran;
-        let Some(serving) = vcpu.serving.as_mut() else { return };
+        let Some(serving) = vcpu.serving.as_mut().filter(|serving| serving.part != Part::Helps) else {
+            return;
+        };
         (serving.waits, serving.ran_before) = (waits, ran);
         serving.until = serving.end(ran, view);
         asks.push(boost(BoostTarget::Vcpu(index), serving.until));
@@ -277,13 +315,20 @@ impl PartialBoost {
         asks: &mut Vec<Ask>,
     ) {
         let Some(serving) = self.serving(index) else { return };
-        let waits = serving.waits;
-        if io_bound {
+        let (waits, part) = (serving.waits, serving.part);
+        if part == Part::Helps {
+            // Who changes tasks holds no lock that is waited for.
+            if io_bound {
+                self.begin(index, view, asks);
+            } else {
+                self.end(index, view, asks);
+            }
+        } else if io_bound {
             serving.hit = true;
             if waits {
                 self.wait(index, false, view, asks);
             }
-            if !view.guest.awaits_delivery() {
+            if !view.guest.awaits_delivery() && !view.guest.only_resumed(index) {
                 self.end_waiting(index, view, asks);
             }
         } else if fell_asleep {
@@ -296,28 +341,57 @@ impl PartialBoost {
         }
     }
 
-    /// The vCPU that took the interrupt has woken somebody on others: those are boosted in its place.
+    /// The vCPU that took the interrupt has woken somebody on others: those are boosted in its place, and it may finish its handler, which
+    /// holds locks that they need.
     fn hand_on(&mut self, from: u16, to: u64, view: &View<'_>, asks: &mut Vec<Ask>) {
-        if !self.serving(from).is_some_and(|serving| serving.waits && !serving.hit) {
+        // What was loaded when it was halted may not have run at all.
+        let resumed = view.guest.only_resumed(from);
+        let waits = |serving: &mut Serving| {
+            (resumed || serving.waits && !serving.hit) && serving.part != Part::Helps
+        };
+        if !self.serving(from).is_some_and(waits) {
             return;
         }
-        let pb_ratio = view.own.pb_ratio.unwrap_or(view.config.tavs.pb_ratio);
+        // The event was within the budget when it came.
         let others = (0u16..).take(self.vcpus.len()).filter(|index| *index != from && to & bit(*index) != 0);
         let targets: ArrayVec<u16, MAX_TARGETS> = others.take(MAX_TARGETS).collect();
-        for index in &targets {
-            if self.may_boost(*index, view, pb_ratio) {
-                self.begin(*index, view, asks);
+        targets.iter().for_each(|index| self.begin(*index, view, asks));
+        if !targets.is_empty() {
+            // It did what it was boosted for.
+            self.count_end(from, true);
+            self.start(from, Part::Helps, view, asks);
+        }
+    }
+
+    /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs.
+    fn help(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let awake = |(_, known): &(u16, &GuestVcpu)| known.seen.thread.is_awake();
+        let others = (0u16..).zip(&view.guest.vcpus).filter(awake).map(|(other, _)| other);
+        for other in others.filter(|other| *other != index).take(MAX_TARGETS) {
+            if self.vcpus.get(usize::from(other)).is_some_and(|vcpu| vcpu.serving.is_none()) {
+                self.start(other, Part::Helps, view, asks);
             }
         }
-        if targets.iter().any(|index| self.is_boosted(*index)) {
-            self.end(from, view, asks);
+    }
+
+    /// A boosted vCPU sleeps although the guest has not halted it: the emulator has it wait for something. It is looked at soon.
+    fn stalled(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let until = view.now.plus(LOOK);
+        if let Some(serving) = self.serving(index)
+            && serving.part == Part::Serves
+            && serving.until > until
+        {
+            serving.until = until;
+            asks.push(boost(BoostTarget::Vcpu(index), until));
+            asks.push(watch(index, until));
         }
     }
 
     /// An I/O-bound task runs on a vCPU: the others on which it might have woken have nothing to do with it.
     fn end_waiting(&mut self, but: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         for index in (0..).take(self.vcpus.len()).filter(|index| *index != but) {
-            if self.serving(index).is_some_and(|serving| serving.waits && !serving.hit) {
+            let waits = |serving: &mut Serving| serving.waits && !serving.hit && serving.part != Part::Helps;
+            if self.serving(index).is_some_and(waits) {
                 self.end(index, view, asks);
             }
         }
@@ -326,13 +400,38 @@ impl PartialBoost {
     fn end(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let Some(serving) = vcpu.serving.take() else { return };
-        vcpu.counts.hits = vcpu.counts.hits.saturating_add(u64::from(serving.hit));
-        let _ = self.ended.try_push(serving.hit);
+        if serving.part != Part::Helps {
+            self.count_end(index, serving.hit);
+        }
         asks.push(Ask::End(Owner::PartialBoost, Target::Watch(index)));
         asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Vcpu(index))));
+        if serving.hit && serving.part != Part::Helps && !view.guest.awaits_delivery() {
+            self.end_waiting(index, view, asks);
+        }
+        if !self.vcpus.iter().any(BoostedVcpu::serves) {
+            self.end_helping(view, asks);
+        }
         if self.vcpus.iter().all(|vcpu| vcpu.serving.is_none()) {
             self.end_emulators(view, asks);
         }
+    }
+
+    /// Nobody serves the event any more. One that helped may have been the one that does after all; the others are ended with it.
+    fn end_helping(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let helping = |(_, vcpu): &(u16, &BoostedVcpu)| vcpu.helps();
+        while let Some((index, _)) = (0u16..).zip(&self.vcpus).find(helping) {
+            if view.guest.runs_io_bound(index) {
+                return self.begin(index, view, asks);
+            }
+            self.end(index, view, asks);
+        }
+    }
+
+    fn count_end(&mut self, index: u16, hit: bool) {
+        if let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) {
+            vcpu.counts.hits = vcpu.counts.hits.saturating_add(u64::from(hit));
+        }
+        let _ = self.ended.try_push(hit);
     }
 
     /// No vCPU is boosted any more. An emulator thread that is awake may have the answer in its hands.
@@ -346,7 +445,11 @@ impl PartialBoost {
     }
 
     fn over(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
-        for index in (0..).take(self.vcpus.len()) {
+        // Nobody is to take the place of one that serves.
+        let helping = |index: &u16| self.vcpus.get(usize::from(*index)).is_some_and(BoostedVcpu::helps);
+        let all = 0..u16::try_from(self.vcpus.len()).unwrap_or(u16::MAX);
+        let (helping, serving): (Vec<u16>, Vec<u16>) = all.partition(helping);
+        for index in helping.into_iter().chain(serving) {
             self.end(index, view, asks);
         }
         self.unanswered = None;
@@ -355,24 +458,36 @@ impl PartialBoost {
     }
 
     /// Until when a boost whose time is over goes on: it may have waited for a CPU, and what counts is what it ran.
-    fn extension(&mut self, index: u16, view: &View<'_>) -> Option<Time> {
+    fn extension(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
+        let known = view.guest.vcpus.get(usize::from(index))?;
+        let asleep = !known.seen.thread.is_awake() && !known.seen.is_halted();
         let vcpu = self.vcpus.get_mut(usize::from(index))?;
         let ran = vcpu.ran;
         let serving = vcpu.serving.as_mut()?;
+        let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
+        if serving.part == Part::Serves && (asleep || long) {
+            serving.part = Part::Helped;
+            self.help(index, view, asks);
+        }
+        let serving = self.serving(index)?;
         let until = serving.end(ran, view);
         if until <= view.now {
             return None;
         }
         // Next to nothing may be left to run, and the vCPU may wait for long: then it is looked at now and then.
-        let running =
-            view.guest.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.seen.thread.is_running());
-        let look = if running { until } else { view.now.plus(LOOK) };
+        let look = if known.seen.thread.is_running() { until } else { view.now.plus(LOOK) };
         serving.until = until.max(look).min(longest(serving.since, &view.config.tavs));
         (serving.until > view.now).then_some(serving.until)
     }
 
     /// The time of a boost is over, and its event is not answered: whose it is may be seen yet.
     fn give_up(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        if !self.is_boosted(index) {
+            return self.end(index, view, asks);
+        }
+        if let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) {
+            vcpu.counts.expired = vcpu.counts.expired.saturating_add(1);
+        }
         let waits = self.serving(index).is_some_and(|serving| serving.waits);
         self.end(index, view, asks);
         if waits {
@@ -407,10 +522,22 @@ impl Serving {
     fn end(&self, ran: u64, view: &View<'_>) -> Time {
         let tavs = &view.config.tavs;
         let left = nanos(tavs.max_boost).saturating_sub(ran.saturating_sub(self.ran_at_begin));
-        let patience = view.guest.answers.patience(tavs).saturating_sub(ran.saturating_sub(self.ran_before));
+        let ran = ran.saturating_sub(self.ran_before);
+        let patience = view.guest.answers.patience(tavs).saturating_sub(ran);
         let left = if self.waits { left.min(patience) } else { left };
+        let left = match self.part {
+            Part::Serves => left.min(unaided(tavs).saturating_sub(ran)),
+            Part::Helped => left,
+            Part::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
+        };
         view.now.plus(left).min(longest(self.since, tavs))
     }
+}
+
+/// How long a vCPU that serves an event runs before others may help it: so long only few events take, unless something holds them up, and
+/// then there is patience left.
+fn unaided(config: &Tavs) -> u64 {
+    nanos(config.io_threshold) / 2
 }
 
 /// When a boost that began then is over in any case.
@@ -451,6 +578,7 @@ impl Policy for PartialBoost {
                     self.end(vcpu, view, asks);
                 }
             }
+            Fact::Stalled { vcpu } => self.stalled(vcpu, view, asks),
             Fact::HandedOn { from, to } => self.hand_on(from, to, view, asks),
             Fact::EmulatorSlept => {
                 if self.lingers && !view.guest.emulator_is_awake() {
@@ -469,12 +597,9 @@ impl Policy for PartialBoost {
 
     fn on_expiry(&mut self, target: Target, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
         let Target::Boost(BoostTarget::Vcpu(index)) = target else { return None };
-        if let Some(until) = self.extension(index, view) {
+        if let Some(until) = self.extension(index, view, asks) {
             asks.push(watch(index, until));
             return Some(until);
-        }
-        if let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) {
-            vcpu.counts.expired = vcpu.counts.expired.saturating_add(1);
         }
         self.give_up(index, view, asks);
         None

@@ -32,6 +32,8 @@ pub(crate) enum Fact {
     Dispatched { vcpu: u16, dispatch: Dispatch },
     /// A vCPU was halted.
     Halted { vcpu: u16 },
+    /// A vCPU sleeps that the guest has not halted: its emulator has it wait.
+    Stalled { vcpu: u16 },
     /// The guest rang a doorbell on a vCPU, which answers what it was told of.
     Answered { vcpu: u16 },
     /// A vCPU handed the event that it handled on to others, given as bits.
