@@ -441,6 +441,13 @@ impl Engine {
 
     /// Ends the claims whose time is over, but those that their owners want to go on.
     fn expire(&mut self) {
+        if self.ends.first().is_some_and(|(until, ..)| *until <= self.now) {
+            self.end_those_over();
+        }
+    }
+
+    #[cold]
+    fn end_those_over(&mut self) {
         while let Some((until, vm, owner, target)) =
             self.ends.first().copied().filter(|(until, ..)| *until <= self.now)
         {

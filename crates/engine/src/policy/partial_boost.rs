@@ -283,7 +283,7 @@ impl PartialBoost {
         // They deliver what the vCPU waits for: they must never be behind it.
         asks.push(boost(BoostTarget::Emulators, longest(view.now, tavs).plus(EMULATOR_GRACE)));
         asks.push(boost(BoostTarget::Vcpu(index), until));
-        asks.push(watch(index, until));
+        asks.push(watch(index, longest(since, tavs)));
     }
 
     /// The guest was told of events: what boosts wait for begins anew.
@@ -301,9 +301,12 @@ impl PartialBoost {
             return;
         };
         (serving.waits, serving.ran_before) = (waits, ran);
-        serving.until = serving.end(ran, view);
-        asks.push(boost(BoostTarget::Vcpu(index), serving.until));
-        asks.push(watch(index, serving.until));
+        let until = serving.end(ran, view);
+        // One that may last longer now is extended when its time is over.
+        if until < serving.until {
+            serving.until = until;
+            asks.push(boost(BoostTarget::Vcpu(index), until));
+        }
     }
 
     fn dispatched(
@@ -383,7 +386,6 @@ impl PartialBoost {
         {
             serving.until = until;
             asks.push(boost(BoostTarget::Vcpu(index), until));
-            asks.push(watch(index, until));
         }
     }
 
@@ -598,7 +600,6 @@ impl Policy for PartialBoost {
     fn on_expiry(&mut self, target: Target, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
         let Target::Boost(BoostTarget::Vcpu(index)) = target else { return None };
         if let Some(until) = self.extension(index, view, asks) {
-            asks.push(watch(index, until));
             return Some(until);
         }
         self.give_up(index, view, asks);
