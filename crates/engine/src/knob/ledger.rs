@@ -73,8 +73,10 @@ struct Book {
     debt: Option<i64>,
     /// What a VM without a debt got beyond its fair share, bounded by the horizon: the world's scheduler is not always fair.
     drift: i64,
-    /// Boosted time since the account was opened: no more than this is taken back.
+    /// Boosted time since the account was opened: no more than this is taken back, unless
     since_open: u64,
+    /// the world's scheduler gave the VM much more or less than its fair share since then.
+    unfair: bool,
     /// When it was boosted last, or its vCPUs were of unequal weight.
     last_cause: Time,
     permille: u32,
@@ -91,6 +93,8 @@ pub(crate) struct Ledger {
 const FULL: u32 = 1000;
 /// A VM's share is never raised above so many times its weight.
 const MOST: u32 = 16 * FULL;
+/// A VM that the world's scheduler treats unfairly may owe, or be owed, so many horizons: it may be kept from running for a second.
+const UNFAIR: u64 = 4;
 /// What the share of a VM with unequal vCPUs changes by in a settlement, at most: by a quarter.
 const GAIN: i128 = 4;
 /// Longest time between settlements that can be configured.
@@ -124,8 +128,16 @@ impl Ledger {
 
     fn restart(&mut self, claim: &Account) {
         let Account { vm, ran, boosted, .. } = *claim;
-        let new =
-            Book { ran, boosted, debt: None, drift: 0, since_open: 0, last_cause: Time(0), permille: FULL };
+        let new = Book {
+            ran,
+            boosted,
+            debt: None,
+            drift: 0,
+            since_open: 0,
+            unfair: false,
+            last_cause: Time(0),
+            permille: FULL,
+        };
         let account = self.books.entry(vm).or_insert(new);
         (account.ran, account.boosted) = (ran, boosted);
     }
@@ -219,29 +231,30 @@ impl Book {
             self.drift = self.drift.saturating_add(error).clamp(-signed(horizon), signed(horizon));
             if self.is_treated_unfairly(config) {
                 self.debt = Some(std::mem::take(&mut self.drift));
-                self.last_cause = now;
+                (self.unfair, self.last_cause) = (true, now);
             }
             return;
         };
         // Both are bounded. Who wants no more than it may have can't save credit up to be favoured later, and nobody owes more than boosts
         // gave it, or an unfair scheduler.
-        let credit = if delta.wanted > fair.share { horizon } else { nanos(config.period) / 2 };
-        let owed = if delta.uneven || *debt >= signed(horizon / 2) { horizon } else { 0 };
+        let most = if self.unfair { horizon.saturating_mul(UNFAIR) } else { horizon };
+        let credit = if delta.wanted > fair.share { most } else { nanos(config.period) / 2 };
+        let owed = if delta.uneven || self.unfair { most } else { 0 };
         *debt = debt.saturating_add(error).clamp(-signed(credit), signed(owed.max(self.since_open)));
         // A VM that wants less than it may have repays with that: it would not get less, and so never repay, by a lower share.
         *debt -= (*debt).clamp(0, signed(fair.unwanted));
         let settled = *debt <= 0 && -*debt < signed(horizon / 8);
         if self.is_treated_unfairly(config) {
-            self.last_cause = now;
+            (self.unfair, self.last_cause) = (true, now);
         } else if settled && now.since(self.last_cause) > horizon.saturating_mul(4) {
-            self.debt = None;
-            self.since_open = 0;
+            self.drift = self.debt.take().unwrap_or(0);
+            (self.since_open, self.unfair) = (0, false);
         }
     }
 
     /// Whether it got so much more or less than its fair share that no scheduler that is fair within some slices can be the reason.
     fn is_treated_unfairly(&self, config: &Config) -> bool {
-        self.debt.unwrap_or(self.drift).unsigned_abs() >= nanos(config.horizon) / 2
+        self.debt.unwrap_or(self.drift).unsigned_abs() >= nanos(config.horizon) / 4
     }
 
     /// The share that lets the VM have its fair share in the next window and settles what it owes, or is owed, within the horizon.
@@ -258,7 +271,7 @@ impl Book {
         }
         let settled = i128::from(debt) * i128::from(window) / i128::from(nanos(config.horizon).max(1));
         let left = i128::from(fair) - i128::from(delta.boosted) - settled;
-        let permille = if delta.uneven || self.is_treated_unfairly(config) {
+        let permille = if delta.uneven || self.unfair {
             let got = i128::from(delta.ran.saturating_sub(delta.boosted)).max(1);
             let before = i128::from(self.permille);
             (before * left / got).clamp(before - before / GAIN, before + before / GAIN + 1)
@@ -381,8 +394,9 @@ mod tests {
 
     /// VMs that want all they can get share one CPU; the first ones are boosted for a part of the time, on top of what
     /// their share gives. The fair class is modelled as an ideal fluid. What each got over its fair share, after a minute: what is
-    /// still owed then is bounded, however long it goes on.
-    fn shares_after(weights: &[u32], boosted: &[u64]) -> Vec<f64> {
+    /// still owed then is bounded, however long it goes on. The scheduler's `bias` for a VM in a window, in permille, is what it takes its
+    /// weight for.
+    fn shares_after(weights: &[u32], boosted: &[u64], bias: impl Fn(u32, u64) -> u64) -> Vec<f64> {
         let config = Config::default();
         let mut ledger = Ledger::default();
         let mut pcpus = PcpuSet::default();
@@ -407,8 +421,11 @@ mod tests {
         ledger.open(now, claims.iter().copied(), &config);
         let window = nanos(config.period);
         let rest = window - boosted.iter().sum::<u64>();
-        for _ in 0..1200 {
-            let effective = |claim: &Account| u64::from(claim.weight) * u64::from(ledger.permille(claim.vm));
+        for step in 0..1200 {
+            let effective = |claim: &Account| {
+                let weight = u64::from(claim.weight) * u64::from(ledger.permille(claim.vm));
+                weight * bias(claim.vm.0, step) / 1000
+            };
             let all: u64 = claims.iter().map(effective).sum();
             let ran: Vec<u64> = claims.iter().map(|claim| rest * effective(claim) / all).collect();
             for (i, claim) in claims.iter_mut().enumerate() {
@@ -430,7 +447,7 @@ mod tests {
 
     #[test]
     fn what_a_boost_gave_is_taken_back() {
-        let shares = shares_after(&[1024; 6], &[2_500_000]);
+        let shares = shares_after(&[1024; 6], &[2_500_000], |_, _| 1000);
         assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{shares:?}");
     }
 
@@ -449,8 +466,21 @@ mod tests {
                 .zip(boosts)
                 .map(|(weight, part)| (window * part * f64::from(*weight) / f64::from(all)) as u64)
                 .collect();
-            let shares = shares_after(&weights, &boosted);
+            let shares = shares_after(&weights, &boosted, |_, _| 1000);
             proptest::prop_assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.02), "{:?}", shares);
+        }
+    }
+
+    /// A scheduler gives some VMs more than others all the time, or keeps one from running for half a second now and then.
+    #[test]
+    fn what_an_unfair_scheduler_gives_is_evened_out() {
+        let favours = |vm: u32, _: u64| [1300u64, 1000, 700, 1000, 1100, 900][vm as usize];
+        let starves = |vm: u32, step: u64| if vm == 0 && step % 60 < 10 { 10u64 } else { 1000 };
+        for (name, bias) in [("favours", &favours as &dyn Fn(u32, u64) -> u64), ("starves", &starves)] {
+            for boosted in [&[][..], &[2_500_000]] {
+                let shares = shares_after(&[1024; 6], boosted, bias);
+                assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{name} {boosted:?}: {shares:?}");
+            }
         }
     }
 
