@@ -284,7 +284,7 @@ pub struct Credit {
     pub slice_ticks: u32,
     /// Credits are handed out every so many ticks. 1 to 100.
     pub accounting_ticks: u32,
-    /// Measured run time is charged instead of ticks (TAVS §4.2).
+    /// Measured run time is charged instead of ticks (TAVS §4.2). A debt is kept up to ten accounting periods then, not one: it was really used.
     pub fine_accounting: bool,
     /// A vCPU preempted by a boosted driver domain goes to the head of its priority's list (TAVS §4.4).
     pub head_of_list: bool,

@@ -60,13 +60,14 @@ fn frontdesk_answers_sooner_and_keeps_the_shares() {
 
 /// TAVS Figure 5: "CPU fairness among guest domains is guaranteed for all cases".
 #[test]
-#[ignore = "a known fault since boosts last until their answer: the stream gets a tenth more than its share, and no higher rate"]
 fn a_stream_that_is_boosted_without_limit_takes_nothing_from_anybody_and_loses_nothing() {
     let scenario = load("papers/tavs-figure5-network.toml", &["duration=30s", "repeats=1"]);
     let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
     let arms = &simulated[0].outcome.arms;
-    let shares = &arms["pb-1"].cpu_share;
-    assert!(shares.values().all(|share| (share - 1.0).abs() < 0.03), "{shares:?}");
+    for (name, arm) in arms {
+        let shares = &arm.cpu_share;
+        assert!(shares.values().all(|share| (share - 1.0).abs() < 0.02), "{name}: {shares:?}");
+    }
     let rate = |arm: &str| arms[arm].rates["mixed/io"].per_s;
     assert!(rate("pb-1") > 1.5 * rate("pb-0"), "{} {}", rate("pb-1"), rate("pb-0"));
 }

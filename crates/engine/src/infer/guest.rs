@@ -306,7 +306,7 @@ impl Guest {
             vcpu.last_io = Some(now);
             vcpu.served = true;
             if let Some(delay) = vcpu.observer.serves(task) {
-                self.answers.dispatched(delay);
+                self.answers.dispatched(delay, now);
             }
         }
         self.learn(verdict);
