@@ -6,7 +6,8 @@ use crate::scheduler::{Entity, Group};
 use crate::trace::Tracer;
 use crate::world::{Measure, id};
 use frontdesk_engine::{
-    Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Time, VmId, nice_for,
+    Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Standing, Time, VmId,
+    nice_for,
 };
 use std::collections::VecDeque;
 
@@ -14,6 +15,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) group: Group,
+    pub(crate) standing: Standing,
     pub(crate) vcpus: Vec<Entity>,
     /// The emulator's thread, which is part of its I/O path.
     pub(crate) emulator: Option<Entity>,
@@ -82,8 +84,11 @@ impl Feed {
         engine.on_event(&Event { at: Time(0), kind: EventKind::World(world) });
         for (vm, target) in self.targets.iter().enumerate().filter(|(_, target)| target.tracked) {
             let vcpus = u16::try_from(target.vcpus.len()).unwrap_or(u16::MAX);
-            let kind = EventKind::VmAdded { vm: id(vm), vcpus, weight: target.weight };
-            engine.on_event(&Event { at: Time(0), kind });
+            let added = EventKind::VmAdded { vm: id(vm), vcpus, weight: target.weight };
+            let stands = EventKind::Standing { vm: id(vm), standing: target.standing };
+            for kind in [added, stands] {
+                engine.on_event(&Event { at: Time(0), kind });
+            }
         }
     }
 

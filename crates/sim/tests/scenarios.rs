@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 use frontdesk_scenario::{Overrides, Scenario};
-use frontdesk_sim::simulate;
+use frontdesk_sim::{decisions, simulate};
 use std::path::Path;
 
 fn load(name: &str, set: &[&str]) -> Scenario {
@@ -94,6 +94,47 @@ fn a_reservation_of_an_arm_is_kept_by_the_engines_dispatcher() {
     // The batch VM has its minute of every ten in turns: the others do not wait for it.
     let share = &arms["reserved"].cpu_share;
     assert!((1..5).all(|other| share[&format!("other-{other}")] > 1.0) && share["batch"] < 0.7, "{share:?}");
+    // What the emulator thread uses is part of the VM's slices, and not more of them.
+    let repeat = &arms["reserved"].repeats[0];
+    let part = |vm: &str| repeat.cpu_ms[vm] / 1000.0 / repeat.seconds;
+    assert!(part("batch") > 0.098 && part("batch") < 0.105, "{}", part("batch"));
+    assert!(part("interactive") < 0.205, "{}", part("interactive"));
+}
+
+#[test]
+fn an_emulator_thread_runs_in_the_slices_of_its_vm() {
+    // It works for as long as the guest does: 0.4 ms each for a request, of 1 ms every 5 ms, one request after the other.
+    let set = ["duration=10s", "repeats=1", "load.0.think=[\"0s\",\"0s\"]", "sim.costs.packet_in=400us"];
+    let simulated = simulate(
+        &[load("vsched/beside.toml", &[&set[..], &["sim.guest.request=400us"]].concat())],
+        1,
+        1,
+        &|_, _| {},
+    );
+    let arms = &simulated.unwrap()[0].outcome.arms;
+    let repeat = &arms["reserved"].repeats[0];
+    let part = repeat.cpu_ms["interactive"] / 1000.0 / repeat.seconds;
+    assert!(part > 0.19 && part < 0.205, "{part}");
+}
+
+#[test]
+fn vms_beside_a_reservation_keep_their_weights() {
+    let set = ["duration=20s", "repeats=1", "vm.other.count=1", "vm.other.weight=512"];
+    let mut scenario = load("vsched/beside.toml", &set);
+    // The batch VM computes like the other one, at twice its weight.
+    scenario.arms["reserved"].reserve.shift_remove("batch");
+    let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+    let repeat = &simulated[0].outcome.arms["reserved"].repeats[0];
+    let ratio = repeat.cpu_ms["batch"] / repeat.cpu_ms["other"];
+    assert!((ratio - 2.0).abs() < 0.05, "{ratio}");
+}
+
+#[test]
+fn nothing_is_decided_about_a_vm_with_a_reservation() {
+    let mut scenario = load("vsched/beside.toml", &["duration=10s"]);
+    assert_eq!(decisions(&scenario, "reserved", 1, 1).unwrap(), []);
+    scenario.arms["reserved"].reserve.clear();
+    assert!(!decisions(&scenario, "reserved", 1, 1).unwrap().is_empty(), "it would be boosted");
 }
 
 #[test]
