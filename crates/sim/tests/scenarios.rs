@@ -1,6 +1,6 @@
 //! Scenarios in the simulator.
 
-#![allow(clippy::unwrap_used)] // A test that panics fails.
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss)] // A test that panics fails; counts are small.
 
 use frontdesk_scenario::{Overrides, Scenario};
 use frontdesk_sim::{decisions, simulate};
@@ -151,6 +151,24 @@ fn boosts_for_requests_are_judged_by_their_answers() {
     // An answer that takes longer than a boost may last.
     let (boosts, unanswered, _) = judged(&["sim.guest.request=1ms", "policy.tavs.max_boost=100us"]);
     assert!(2 * unanswered > boosts, "{unanswered} of {boosts}");
+}
+
+/// Since Linux 6.6 a guest may let the running task go on until its next tick, and only then the one that the packet woke.
+#[test]
+fn patience_lasts_as_long_as_a_guest_that_waits_for_its_tick() {
+    let unanswered = |kernel: &str, policy: &[&str]| {
+        let kernel = format!("guest.kernel={kernel}");
+        let set = [&["duration=60s", "repeats=1", &kernel], policy].concat();
+        let simulated = simulate(&[load("echo-mixed.toml", &set)], 1, 1, &|_, _| {}).unwrap();
+        let repeat = &simulated[0].outcome.arms["frontdesk"].repeats[0];
+        assert!(repeat.request_boosts > 50, "{} boosts", repeat.request_boosts);
+        repeat.unanswered_boosts as f64 / repeat.request_boosts as f64
+    };
+    let none = ["policy.tavs.patience=1us", "policy.tavs.io_threshold=500us", "policy.tavs.max_boost=1ms"];
+    let (learnt, impatient) = (unanswered("6.12-cloud", &[]), unanswered("6.12-cloud", &none));
+    assert!(learnt < 0.01 && impatient > 0.1, "{learnt} {impatient}");
+    let before = unanswered("6.1-cloud", &none);
+    assert!(before < 0.01, "a guest that preempts at once needs none: {before}");
 }
 
 #[test]

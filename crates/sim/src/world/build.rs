@@ -19,7 +19,8 @@ use crate::workload;
 use frontdesk_engine::reservation::{Reservation, ReservationError};
 use frontdesk_engine::{ConfigError, Engine, Protocol, Standing};
 use frontdesk_scenario::{
-    Arm, Daemon, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Vm as Entry, WorkloadKind,
+    Arm, Daemon, GuestScheduler, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Vm as Entry,
+    WorkloadKind,
 };
 
 use std::collections::HashSet;
@@ -296,8 +297,12 @@ pub(crate) enum BuildError {
 
 fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Result<Guest, BuildError> {
     let mut costs = sim.guest.clone();
-    costs.slice = scenario.guest.time_slice.unwrap_or(costs.slice);
+    let slice = scenario.guest.time_slice;
+    costs.slice = slice.unwrap_or(costs.slice);
     let mut guest = Guest::new(entry.vcpus, &costs);
+    if sim.guest_scheduler(&scenario.guest) == GuestScheduler::Eevdf {
+        guest = guest.with_eevdf(slice.map(nanos));
+    }
     for (number, workload) in entry.workloads.iter().enumerate() {
         if !arm.stops(entry, workload) {
             workload::add(&mut guest, number, workload, scenario, sim)
