@@ -92,6 +92,11 @@ impl Feed {
         }
     }
 
+    /// Whether packets without payload count.
+    pub(crate) fn hears_acknowledgements(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.config().tavs.acknowledgements)
+    }
+
     /// Tells the engine what happened to a VM, and does what it decides.
     pub(crate) fn tell(
         &mut self,

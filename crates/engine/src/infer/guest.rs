@@ -297,7 +297,7 @@ impl Guest {
         }
         vcpu.end_run(&mut self.tasks, config);
         let patience = self.answers.patience(config);
-        let verdict = vcpu.observer.next(Some(task), patience, &self.tasks);
+        let verdict = vcpu.observer.next(Some(task), patience, &self.tasks, config);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
         vcpu.handles = false;
         let io_bound = self.tasks.dispatch(task, now);
@@ -318,7 +318,7 @@ impl Guest {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         vcpu.seen.seen_until_now();
         vcpu.end_run(&mut self.tasks, config);
-        let verdict = vcpu.observer.next(None, self.answers.patience(config), &self.tasks);
+        let verdict = vcpu.observer.next(None, self.answers.patience(config), &self.tasks, config);
         vcpu.seen.halt();
         vcpu.handles = false;
         self.learn(verdict);
