@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)] // A test that panics fails; counts are small.
 
+use frontdesk_engine::{ActionKind, Boost, BoostTarget, EventKind};
 use frontdesk_scenario::{Overrides, Scenario};
-use frontdesk_sim::{decisions, simulate};
+use frontdesk_sim::{Told, decisions, simulate, told};
 use std::path::Path;
 
 fn load(name: &str, set: &[&str]) -> Scenario {
@@ -169,6 +170,45 @@ fn patience_lasts_as_long_as_a_guest_that_waits_for_its_tick() {
     assert!(learnt < 0.01 && impatient > 0.1, "{learnt} {impatient}");
     let before = unanswered("6.1-cloud", &none);
     assert!(before < 0.01, "a guest that preempts at once needs none: {before}");
+}
+
+/// The first vCPU takes the packet's interrupt; if the task that it is for runs elsewhere, it is woken there by an interrupt between vCPUs.
+#[test]
+fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
+    let mut scenario = load("smp/two-vcpus.toml", &["guest.kernel=6.1-cloud", "duration=60s", "warmup=0s"]);
+    // The first task begins on the first vCPU, the second on the other one, and a server stays where it is.
+    scenario.vms[0].workloads.swap(0, 1);
+    let mut boosted = [Boost::None; 2];
+    let (mut handed_on, mut followed) = (0, 0);
+    // The vCPUs of the interrupt that was sent last.
+    let mut sent = None;
+    for told in told(&scenario, "frontdesk", 1, 1).unwrap() {
+        match told {
+            Told::Heard(event) => {
+                let before = sent.take();
+                if before.is_some_and(|(from, to): (usize, usize)| {
+                    boosted[from] == Boost::None && boosted[to] > Boost::None
+                }) {
+                    followed += 1;
+                }
+                if let EventKind::Ipi { vm, vcpu, to, .. } = event.kind
+                    && vm.0 == 0
+                    && boosted[usize::from(vcpu)] > Boost::None
+                {
+                    handed_on += 1;
+                    sent = Some((usize::from(vcpu), to.trailing_zeros() as usize));
+                }
+            }
+            Told::Decided(action) => {
+                if let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind
+                    && vm.0 == 0
+                {
+                    boosted[usize::from(vcpu)] = level;
+                }
+            }
+        }
+    }
+    assert!(handed_on > 10 && followed > handed_on / 2, "{followed} of {handed_on}");
 }
 
 #[test]
