@@ -62,7 +62,7 @@ pub struct BpfStats {
     pub pushed: u64,
     /// Of the pushed ones, those that woke the reader.
     pub woken: u64,
-    /// TCP segments that no task waits for: pure acknowledgements and handshakes.
+    /// TCP segments that no task waits for, where they do not [count](BpfSource::count_acknowledgements): pure acknowledgements and handshakes.
     pub no_payload: u64,
     /// Neither TCP nor UDP, a later fragment, or with headers outside the packet's linear part.
     pub other: u64,
@@ -85,6 +85,7 @@ pub struct BpfSource {
     channel: Channel,
     threads: MapHandle,
     taps: MapHandle,
+    acknowledgements: MapHandle,
     disks: MapHandle,
     followed: HashMap<VmId, Followed>,
     _links: Vec<Link>,
@@ -134,11 +135,22 @@ impl BpfSource {
             channel,
             threads: keep(&maps.threads)?,
             taps: keep(&maps.taps)?,
+            acknowledgements: keep(&maps.acknowledgements)?,
             disks: keep(&maps.disks)?,
             followed: HashMap::new(),
             _links: links,
             programs: Arc::new(Programs(skel)),
         })
+    }
+
+    /// From now on TCP segments without payload count as packets, too (TAVS §4.3.2), or do not; at first they do not.
+    ///
+    /// # Errors
+    /// If the map can not be written, which no working kernel makes happen.
+    pub fn count_acknowledgements(&self, count: bool) -> Result<(), BpfError> {
+        let value = u32::from(count).to_ne_bytes();
+        let update = self.acknowledgements.update(&[0; 4], &value, MapFlags::ANY);
+        update.map_err(setup("say which packets count"))
     }
 
     /// Follows a VM's threads (by thread id) and taps. A VM that is followed already is followed afresh.

@@ -180,6 +180,7 @@ impl Daemon {
         let engine = Engine::new(policy.clone())?;
         let control = Control::start(&config.settings.control)?;
         let bpf = BpfSource::open()?;
+        bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
         let identities = Identities::new()?;
         let hierarchy = Hierarchy::detect()?;
         let threads = match config.act {

@@ -1,5 +1,6 @@
 //! The machine on which a scenario is simulated: its types, and their ranges.
 
+use crate::scenario::Guest;
 use crate::validate::{Violation, one_of, period, quoted, range, require, seconds};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -158,10 +159,13 @@ pub struct GuestCosts {
     /// that stops idling. 0 s: none. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub tick: Duration,
-    /// The longest time slice of the guests' scheduler; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
+    /// The scheduler. If left out that of `guest.kernel`, as far as its version is known and there is a `tick`; else `preempt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<GuestScheduler>,
+    /// The longest time slice, with `scheduler = "preempt"`; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub slice: Duration,
-    /// Who wakes preempts who has run so much more.
+    /// Who wakes preempts who has run so much more, with `scheduler = "preempt"`.
     #[serde(with = "humantime_serde")]
     pub granularity: Duration,
     /// Whether the guests hear of the time in which they do not run. Emulated ones do not, and take it for their tasks'.
@@ -182,6 +186,7 @@ impl Default for GuestCosts {
             frame: Duration::from_millis(1),
             program: Duration::from_millis(100),
             tick: Duration::ZERO,
+            scheduler: None,
             slice: Duration::from_millis(3),
             granularity: Duration::from_millis(1),
             sees_stolen_time: true,
@@ -258,6 +263,16 @@ pub enum Scheduler {
     Edf,
 }
 
+/// The scheduler of a guest's kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestScheduler {
+    /// Linux before 6.6: who wakes after a sleep preempts.
+    Preempt,
+    /// Linux since 6.6: the task that runs goes on to the end of its slice when another wakes, which is seen at the next clock tick.
+    Eevdf,
+}
+
 /// A slice of CPU time in every period (VSched §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -284,7 +299,7 @@ pub struct Credit {
     pub slice_ticks: u32,
     /// Credits are handed out every so many ticks. 1 to 100.
     pub accounting_ticks: u32,
-    /// Measured run time is charged instead of ticks (TAVS §4.2).
+    /// Measured run time is charged instead of ticks (TAVS §4.2). A debt is kept up to ten accounting periods then, not one: it was really used.
     pub fine_accounting: bool,
     /// A vCPU preempted by a boosted driver domain goes to the head of its priority's list (TAVS §4.4).
     pub head_of_list: bool,
@@ -316,6 +331,17 @@ impl Default for Credit {
 }
 
 impl Sim {
+    /// The scheduler of the guests' kernel: the one that is said, or else the kernel's own.
+    #[must_use]
+    pub fn guest_scheduler(&self, guest: &Guest) -> GuestScheduler {
+        let ticks = self.io_path == IoPath::Emulator && !self.guest.tick.is_zero();
+        let own = || match guest.version() {
+            Some(version) if version >= (6, 6) && ticks => GuestScheduler::Eevdf,
+            _ => GuestScheduler::Preempt,
+        };
+        self.guest.scheduler.unwrap_or_else(own)
+    }
+
     /// Checks every value against its documented range. `key`: where it is in the scenario; `vms`: the names of the VM entries.
     pub(crate) fn validate(&self, key: &str, vms: &[&str]) -> Result<(), Violation> {
         let at = |field: &str| format!("{key}.{field}");
@@ -369,6 +395,11 @@ impl Sim {
             period(at(field), cost, second.clone())?;
         }
         period(at("guest.slice"), guest.slice, Duration::from_micros(100)..=seconds(1))?;
+        let ticks = self.io_path == IoPath::Emulator && !guest.tick.is_zero();
+        let works = ticks || guest.scheduler != Some(GuestScheduler::Eevdf);
+        let allowed =
+            "\"eevdf\" only with a `guest.tick` and `io_path = \"emulator\"`: it goes by clock ticks";
+        require(works, at("guest.scheduler"), "\"eevdf\"", allowed)?;
         range(at("network.mbit_per_s"), self.network.mbit_per_s, 0.1..=100_000.0)?;
         range(at("network.window"), self.network.window, 1..=4096)?;
         range(at("disk.mb_per_s"), self.disk.mb_per_s, 0.1..=100_000.0)?;

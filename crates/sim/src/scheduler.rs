@@ -2,10 +2,11 @@
 
 mod edf;
 mod fair;
+mod reserved;
 
 pub use edf::edf;
-pub(crate) use fair::nice_weight;
 pub use fair::{cfs, cfs_on, eevdf, eevdf_on};
+pub(crate) use fair::{cfs_reserving, eevdf_reserving, nice_weight};
 
 use crate::queue::{Nanos, Queue, Timer};
 use frontdesk_engine::Boost;
@@ -322,7 +323,8 @@ pub trait HostScheduler: Send + std::fmt::Debug {
     /// A group is added, number [`Group`] in order. All groups come before [`start`](HostScheduler::start), and before their entities.
     fn add_group(&mut self, group: Group, spec: GroupSpec);
 
-    /// An entity is added, blocked, number [`Entity`] in order. All come before [`start`](HostScheduler::start).
+    /// An entity is added, blocked, number [`Entity`] in order. All come before [`start`](HostScheduler::start), and the vCPUs of a group
+    /// before its emulator threads.
     fn add_entity(&mut self, entity: Entity, spec: EntitySpec);
 
     /// The machine begins to run.

@@ -268,9 +268,9 @@ impl World {
         self.queue_job(machine, vm, None, Job::PacketIn { vm, packet });
     }
 
-    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of those that no task waits for.
+    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of those that do not count.
     fn pending_packet(&mut self, machine: &mut Machine, vm: usize, packet: Packet) {
-        if packet.bytes == 0 {
+        if packet.bytes == 0 && !self.feed.hears_acknowledgements() {
             return;
         }
         let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };

@@ -299,7 +299,7 @@ impl Guest {
         }
         vcpu.end_run(&mut self.tasks, config);
         let patience = self.answers.patience(config);
-        let verdict = vcpu.observer.next(Some(task), patience, &self.tasks);
+        let verdict = vcpu.observer.next(Some(task), patience, &self.tasks, config);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
         (vcpu.handles, vcpu.resumed) = (false, false);
         let io_bound = self.tasks.dispatch(task, now);
@@ -308,7 +308,7 @@ impl Guest {
             vcpu.last_io = Some(now);
             vcpu.served = true;
             if let Some(delay) = vcpu.observer.serves(task) {
-                self.answers.dispatched(delay);
+                self.answers.dispatched(delay, now);
             }
         }
         // What the interrupt's taker wakes may run on a vCPU that is not observed.
@@ -322,7 +322,7 @@ impl Guest {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         vcpu.seen.seen_until_now();
         vcpu.end_run(&mut self.tasks, config);
-        let verdict = vcpu.observer.next(None, self.answers.patience(config), &self.tasks);
+        let verdict = vcpu.observer.next(None, self.answers.patience(config), &self.tasks, config);
         vcpu.seen.halt();
         vcpu.handles = false;
         self.learn(verdict);

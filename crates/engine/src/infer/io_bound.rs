@@ -111,7 +111,7 @@ impl Observer {
             self.end_run(vcpu, tasks, config);
         }
         let observation = self.observation.take()?;
-        observation.unjudged.then(|| judge(observation.first, None, tasks))
+        observation.unjudged.then(|| judge(observation.first, None, tasks, config))
     }
 
     /// Draws the evidence from the current task's run, which ends (TAVS §3.1, Figure 2).
@@ -140,7 +140,13 @@ impl Observer {
 
     /// Moves on to `next`, the task that follows the current one (`None`: idle). It was dispatched at once if the guest, which may finish
     /// its tick first, ran no longer than `patience`.
-    pub(crate) fn next(&mut self, next: Option<TaskId>, patience: u64, tasks: &Registry) -> Option<Verdict> {
+    pub(crate) fn next(
+        &mut self,
+        next: Option<TaskId>,
+        patience: u64,
+        tasks: &Registry,
+        config: &Tavs,
+    ) -> Option<Verdict> {
         let observation = self.observation.as_mut()?;
         if observation.phase != Phase::First {
             return None;
@@ -148,7 +154,7 @@ impl Observer {
         let immediate = observation.ran <= patience;
         observation.phase = if immediate { Phase::Consecutive } else { Phase::AfterLong };
         let first = observation.first;
-        std::mem::take(&mut observation.unjudged).then(|| judge(first, next, tasks))
+        std::mem::take(&mut observation.unjudged).then(|| judge(first, next, tasks, config))
     }
 
     /// What the run of `task` begins with: the first task of an observation goes on with its own.
@@ -180,12 +186,14 @@ impl Observer {
     }
 }
 
-/// TAVS §4.3.2: up if the first woken task is I/O-bound, down if neither it nor the first task is.
-fn judge(first: Option<TaskId>, woken: Option<TaskId>, tasks: &Registry) -> Verdict {
+/// TAVS §4.3.2: up if the first woken task is I/O-bound, down if neither it nor the first task is. Where acknowledgements count, what woke nobody is
+/// probably one, and says nothing: they would undo what the requests taught.
+fn judge(first: Option<TaskId>, woken: Option<TaskId>, tasks: &Registry, config: &Tavs) -> Verdict {
     let io_bound = |task: Option<TaskId>| task.is_some_and(|id| tasks.is_io_bound(id));
     match (io_bound(woken), io_bound(first)) {
         (true, _) => Verdict::IoBound,
         (false, true) => Verdict::Unclear,
+        (false, false) if woken.is_none() && config.acknowledgements => Verdict::Unclear,
         (false, false) => Verdict::NotIoBound,
     }
 }

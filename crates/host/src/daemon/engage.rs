@@ -235,6 +235,7 @@ impl Daemon {
         if policy != self.policy {
             self.policy = policy.clone();
             self.recordings.push(|| Record::Config(policy.clone()));
+            self.bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
             self.engine.configure(policy)?;
         }
         Ok(())
