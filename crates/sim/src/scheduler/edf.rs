@@ -6,7 +6,7 @@
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Nanos, Timer};
 use frontdesk_engine::reservation::{
-    DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, TargetId,
+    DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
 };
 use frontdesk_engine::{Boost, Time};
 use std::cmp::Reverse;
@@ -28,6 +28,8 @@ pub fn edf(reservations: &[(Group, Reservation)]) -> Box<dyn HostScheduler> {
 struct Edf {
     reservations: Vec<(Group, Reservation)>,
     dispatcher: Dispatcher,
+    /// What it was told last; kept for its memory.
+    told: Event,
     dispatch: Option<Timer>,
     turns: Vec<Timer>,
     entities: Vec<State>,
@@ -96,9 +98,16 @@ impl Edf {
         members.nth(usize::from(member.index)).and_then(|(index, _)| u32::try_from(index).ok()).map(Entity)
     }
 
+    /// Tells the dispatcher what happened, and how its members are.
+    fn tell(&mut self, host: &Host, kind: EventKind) {
+        (self.told.at, self.told.kind) = (Time(host.now()), kind);
+        self.dispatcher.read(&mut self.told, &View { host, entities: &self.entities });
+        self.dispatcher.on_event(&self.told);
+    }
+
     /// Lets the dispatcher decide, and does what it says.
     fn decide(&mut self, host: &mut Host) {
-        self.dispatcher.decide(Time(host.now()), 0, &View { host, entities: &self.entities });
+        self.tell(host, EventKind::Decide { tolerance_ns: 0 });
         self.carry_out(host);
     }
 
@@ -161,8 +170,7 @@ impl HostScheduler for Edf {
                 let Some(pcpu) = free.or(allowed.lowest()) else { continue };
                 taken.insert(pcpu);
                 self.entities[entity.index()].affinity = [pcpu].into_iter().collect();
-                let view = View { host, entities: &self.entities };
-                self.dispatcher.set(Time(host.now()), member, pcpu.0, reservation, &view);
+                self.tell(host, EventKind::Set { member, cpu: pcpu.0, reservation });
             }
         }
         self.carry_out(host);
