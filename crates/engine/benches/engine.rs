@@ -8,7 +8,7 @@ mod cpu;
 
 use divan::counter::ItemsCount;
 use frontdesk_engine::reservation::{
-    DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, TargetId,
+    self, DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, TargetId,
 };
 use frontdesk_engine::{
     ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
@@ -147,10 +147,17 @@ fn decisions(bencher: divan::Bencher<'_, '_>, (cpus, count): (u16, u16)) {
         let none = || vec![0; count.into()];
         let mut members = Members { cpus, now: 0, ran: none(), levels: vec![0; count.into()] };
         let mut dispatcher = Dispatcher::new(0);
+        let mut event = reservation::Event::default();
+        let mut tell = |dispatcher: &mut Dispatcher, kind, members: &Members| {
+            (event.at, event.kind) = (Time(members.now), kind);
+            dispatcher.read(&mut event, members);
+            dispatcher.on_event(&event);
+        };
         for index in 0..count {
             let member = Member { target: TargetId(index.into()), index: 0 };
             let reservation = Reservation { period_ns: 10_000_000, slice_ns, hard: false, phase_ns: Some(0) };
-            dispatcher.set(Time(0), member, index % cpus, reservation, &members);
+            let kind = reservation::EventKind::Set { member, cpu: index % cpus, reservation };
+            tell(&mut dispatcher, kind, &members);
         }
         let mut decided = 0u64;
         while members.now < 1_000_000_000 {
@@ -160,7 +167,7 @@ fn decisions(bencher: divan::Bencher<'_, '_>, (cpus, count): (u16, u16)) {
             }
             divan::black_box(dispatcher.eligible().map(|eligible| eligible.late.0).sum::<u64>());
             members.run_until(dispatcher.next_due().map_or(u64::MAX, |due| due.at.0));
-            dispatcher.decide(Time(members.now), 0, &members);
+            tell(&mut dispatcher, reservation::EventKind::Decide { tolerance_ns: 0 }, &members);
             decided += 1;
         }
         decided

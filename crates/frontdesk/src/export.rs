@@ -54,6 +54,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         }
         match &mut builder {
             // What comes before the first event is names and parameters.
+            None if record.is_about_reservations() => {}
             None => before.push(record),
             Some(builder) => {
                 builder.add(&record)?;

@@ -3,7 +3,11 @@
 use crate::recording::{Source, open, shown, warn_if_cut};
 use crate::{FAILED, policy};
 use frontdesk_engine::Action;
-use frontdesk_replay::{Agreement, Comparison, Difference, Mismatch, Side, Totals, compare, sample, verify};
+use frontdesk_engine::reservation::{Dispatch, DispatchKind};
+use frontdesk_replay::{
+    Agreement, Comparison, DecisionDifference, Difference, Mismatch, Redecided, Side, Totals, Verified,
+    compare, sample, verify,
+};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -17,7 +21,8 @@ const NAME: usize = 16;
 
 /// Run the engine over a recording again.
 ///
-/// Without other options it checks that the same events still give the same actions, and reports the first that differs.
+/// Without other options it checks that the same events still give the same actions, and reports the first that differs. If there were
+/// reservations, it checks the decisions of their dispatcher, too, and reports the deadlines that were missed.
 ///
 /// With --config it runs two engines, A with the recorded parameters and B with those of the file, and reports what each did and which
 /// boosts only one of them gave. With --sampled, B has the recorded parameters, but sees a guest's task only where its vCPU leaves the
@@ -69,16 +74,79 @@ fn same(args: &Args, recording: &mut Source) -> anyhow::Result<bool> {
     let verified = verify(recording)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&verified)?);
-    } else if let Some(Mismatch { record, at_s, recorded, decided }) = &verified.mismatch {
-        println!("record {record}, {at_s:.6} s after the first event: not the same");
-        println!("  recorded: {}", action(recorded.as_ref()));
-        println!("  decided:  {}", action(decided.as_ref()));
-        println!("{} events and {} actions before are the same", verified.events, verified.actions);
     } else {
-        let (events, actions, seconds) = (verified.events, verified.actions, verified.seconds);
-        println!("{events} events in {seconds:.1} s, {actions} actions, all the same");
+        print!("{}", told(&verified));
     }
-    Ok(verified.mismatch.is_none())
+    Ok(verified.is_same())
+}
+
+fn told(verified: &Verified) -> String {
+    let mut text = String::new();
+    let Verified { events, actions, seconds, mismatch, reservations } = verified;
+    // Writing to a string can't fail.
+    let _ = match mismatch {
+        Some(Mismatch { record, at_s, recorded, decided }) => writeln!(
+            text,
+            "record {record}, {at_s:.6} s after the first event: not the same\n  recorded: {}\n  decided:  {}\n\
+             {events} events and {actions} actions before are the same",
+            action(recorded.as_ref()),
+            action(decided.as_ref()),
+        ),
+        None => writeln!(text, "{events} events in {seconds:.1} s, {actions} actions, all the same"),
+    };
+    if let Some(redecided) = reservations {
+        text += &of_reservations(redecided);
+    }
+    text
+}
+
+fn of_reservations(redecided: &Redecided) -> String {
+    let Redecided { decisions, dispatches, seconds, lost, differences, first, members } = redecided;
+    let mut text =
+        format!("reservations: {decisions} decisions in {seconds:.1} s, {dispatches} dispatches, ");
+    // Writing to a string can't fail.
+    let _ = match first {
+        Some(DecisionDifference { record, at_s, recorded, decided }) => writeln!(
+            text,
+            "{differences} decisions not the same\n  the first is record {record}, {at_s:.6} s after the first decision\n  \
+             recorded: {}\n  decided:  {}",
+            list(recorded),
+            list(decided),
+        ),
+        None => writeln!(text, "all the same"),
+    };
+    if *lost > 0 {
+        let _ = writeln!(
+            text,
+            "{lost} decisions came faster than they could be recorded, and were not gone through"
+        );
+    }
+    if !members.is_empty() {
+        let (member, periods, missed, stalled) = ("member", "periods", "missed", "in a stall");
+        let _ = writeln!(text, "\n{:NAME$} {member:>7} {periods:>10} {missed:>10} {stalled:>11}", "target");
+    }
+    for member in members {
+        let (target, index) = (shown(&member.target, NAME), member.member);
+        let (periods, missed, stalled) = (member.periods, member.missed, member.stalled);
+        let _ = writeln!(text, "{target:NAME$} {index:>7} {periods:>10} {missed:>10} {stalled:>11}");
+    }
+    text
+}
+
+fn list(dispatches: &[Dispatch]) -> String {
+    let one = |dispatch: &Dispatch| {
+        let Dispatch { member, cpu, kind } = dispatch;
+        let how = match kind {
+            DispatchKind::Run { level } => format!("runs at level {level}"),
+            DispatchKind::Leftover => "gets what nobody wants".to_owned(),
+            DispatchKind::Stop => "stops".to_owned(),
+        };
+        format!("target {} member {} on cpu{cpu} {how}", member.target.0, member.index)
+    };
+    if dispatches.is_empty() {
+        return "nothing".to_owned();
+    }
+    dispatches.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn action(action: Option<&Action>) -> String {

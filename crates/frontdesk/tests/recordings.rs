@@ -2,6 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+use frontdesk_engine::reservation::{
+    Dispatch, Dispatcher, Event, EventKind, Member, Reading, Reservation, TargetId,
+};
+use frontdesk_engine::{Config, Time};
+use frontdesk_host::{Record, Recorder};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -56,6 +61,86 @@ fn the_recorded_run_is_the_same_again() {
     assert_eq!(err(&output), "");
     let json: Value = serde_json::from_slice(&frontdesk(&["replay", "--json", &sample()]).stdout).unwrap();
     assert!(json["events"].as_u64().unwrap() > 20_000 && json["mismatch"].is_null());
+}
+
+/// A recording of 60 ms in which a process has 2 of each 10 ms; with the loss of some decisions, and with some that were made otherwise.
+fn reserved(file: &Path, lost: bool, otherwise: u64) {
+    const MS: u64 = 1_000_000;
+    let member = Member { target: TargetId(4), index: 0 };
+    let mut dispatcher = Dispatcher::new(0);
+    let mut recorder = Recorder::create(file).unwrap();
+    recorder.push(&Record::Config(Config::default()));
+    recorder.push(&Record::Dispatcher(Box::new(dispatcher.clone())));
+    recorder.push(&Record::Target { target: member.target, name: "pid:4711\u{1b}[2J".to_owned() });
+    for n in 0..=60 {
+        let reservation = Reservation { period_ns: 10 * MS, slice_ns: 2 * MS, hard: true, phase_ns: None };
+        let kind = match n {
+            0 => EventKind::Set { member, cpu: 1, reservation },
+            _ => EventKind::Decide { tolerance_ns: 0 },
+        };
+        // It runs in the first milliseconds of each period, but not in the last.
+        let reading = Reading {
+            ran_ns: (n.min(50) / 10 * 2 + (n.min(50) % 10).min(2)) * MS,
+            ready: true,
+            woken: Time(0),
+        };
+        let event = Event { at: Time(n * MS), readings: vec![(member, reading)], kind };
+        dispatcher.on_event(&event);
+        let mut dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
+        if !dispatches.is_empty() && n / 10 < otherwise {
+            dispatches.pop();
+        }
+        if lost && (12..15).contains(&n) {
+            continue;
+        }
+        if lost && n == 15 {
+            recorder.push(&Record::DecisionsLost { decisions: 4 });
+            recorder.push(&Record::Dispatcher(Box::new(dispatcher.clone())));
+            continue;
+        }
+        recorder.push(&Record::Decision { event, dispatches });
+    }
+    recorder.finish().unwrap();
+}
+
+#[test]
+fn decisions_about_reservations_are_gone_through_and_misses_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("reserved.fdsk");
+    let name = file.to_str().unwrap();
+    reserved(&file, false, 0);
+    let output = frontdesk(&["replay", name]);
+    let text = out(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("reservations: 61 decisions in 0.1 s, 11 dispatches, all the same\n"), "{text}");
+    let row = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(row, ["pid:4711?[2J", "0", "6", "1", "0"], "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let json: Value = serde_json::from_slice(&frontdesk(&["replay", "--json", name]).stdout).unwrap();
+    let told = &json["reservations"];
+    assert_eq!(
+        (&told["decisions"], &told["differences"], &told["first"]),
+        (&61.into(), &0.into(), &Value::Null)
+    );
+    assert_eq!(told["members"][0]["missed"], 1);
+
+    reserved(&file, true, 0);
+    let output = frontdesk(&["replay", name]);
+    let text = out(&output);
+    assert!(output.status.success() && text.contains("all the same"), "{text}");
+    assert!(text.contains("4 decisions came faster than they could be recorded"), "{text}");
+
+    reserved(&file, false, 3);
+    let output = frontdesk(&["replay", name]);
+    let text = out(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("6 decisions not the same") && text.contains("first is record 4,"), "{text}");
+    assert!(text.contains("recorded: nothing\n") && text.contains("on cpu1 runs at level"), "{text}");
+    assert!(text.contains("pid:4711"), "the others are told all the same: {text}");
+    let output = frontdesk(&["replay", "--json", name]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &json["reservations"]["differences"]), (Some(1), &6.into()));
+    assert!(json["reservations"]["first"]["recorded"].as_array().unwrap().is_empty());
 }
 
 #[test]

@@ -112,6 +112,11 @@ struct Host {
 
 impl Host {
     fn start() -> Host {
+        Host::start_with(&[])
+    }
+
+    /// With a daemon that is told more words.
+    fn start_with(words: &[&str]) -> Host {
         // There is one daemon at a time.
         static HOST: Mutex<()> = Mutex::new(());
         let alone = HOST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +127,7 @@ impl Host {
             format!("[vms]\nlibvirt = false\nqmp = ['{}/*.qmp']\n[reserve]\nspare = 0.1\n", path.display());
         fs::write(&config, text).unwrap();
         let socket = path.join("control.sock");
-        let daemon = Daemon::start(path, &config, &["--socket", socket.to_str().unwrap()]);
+        let daemon = Daemon::start(path, &config, &[&["--socket", socket.to_str().unwrap()], words].concat());
         let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
         Host { home, daemon, keeper, _alone: alone }
     }
@@ -364,6 +369,62 @@ fn all_is_ordinary_again_when_the_daemon_is_killed() {
         pids.map(threads) == before && pids.iter().all(|pid| !state(*pid).0) && throttle() == throttled
     });
     eventually("the VM is in its group", || group.holds_only(vm.0.id().cast_signed()).unwrap());
+}
+
+/// What `frontdesk replay` says about reservations of a recording in which everything is decided again as it was.
+fn replayed(file: &Path) -> Value {
+    let output = Command::new(FRONTDESK).args(["replay", "--json"]).arg(file).output().unwrap();
+    let mut told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let told = told["reservations"].take();
+    assert!(number(&told, "decisions") > 50 && number(&told, "dispatches") > 20, "{told}");
+    assert_eq!((number(&told, "differences"), number(&told, "lost")), (0, 0), "{told}");
+    told
+}
+
+#[test]
+fn a_recording_holds_what_was_decided_about_reservations() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, middle) = (folder.path().join("own.fdsk"), folder.path().join("middle.fdsk"));
+    let mut host = Host::start_with(&["--record", own.to_str().unwrap()]);
+    let start = || Process(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
+    let processes = [start(), start()];
+    let pids = [0, 1].map(|index| processes[index].0.id().to_string());
+    let names = [0, 1].map(|index| format!("pid:{}", pids[index]));
+    for pid in &pids {
+        host.told(&["reserve", pid, "--period", "10ms", "--slice", "2ms", "--hard"]);
+    }
+    host.periods(&names[0], 20);
+    // A second recording, which begins while reservations are held.
+    let mut recorder =
+        Process(host.command(&["record", middle.to_str().unwrap()]).stderr(Stdio::null()).spawn().unwrap());
+    eventually("it has begun", || fs::metadata(&middle).is_ok_and(|file| file.len() > 100));
+    host.told(&["reserve", &pids[0], "--period", "7ms", "--slice", "1ms"]);
+    host.periods(&names[0], 20);
+    host.told(&["pause", &pids[1]]);
+    host.periods(&names[0], 20);
+    host.told(&["resume", &pids[1]]);
+    let told = host.periods(&names[0], 20);
+    recorder.signal("INT");
+    assert!(recorder.0.wait().unwrap().success());
+    for pid in &pids {
+        host.told(&["release", pid]);
+    }
+    // With the last reservation the dispatcher has ended, and another one begins.
+    host.told(&["reserve", &pids[1], "--period", "10ms", "--slice", "2ms"]);
+    let again = host.periods(&names[1], 20);
+    host.daemon.end();
+
+    let of = |told: &Value, name: &str| -> Vec<u64> {
+        let members = told["members"].as_array().unwrap().iter().filter(|member| member["target"] == name);
+        members.map(|member| number(member, "periods")).collect()
+    };
+    let all = replayed(&own);
+    assert!(of(&all, &names[0])[0] >= number(&told, "periods"), "{all}");
+    assert!(of(&all, &names[1]).len() == 2 && of(&all, &names[1])[1] >= number(&again, "periods"), "{all}");
+    let part = replayed(&middle);
+    assert!(of(&part, &names[0])[0] >= 60 && of(&part, &names[0])[0] + 15 < of(&all, &names[0])[0], "{part}");
+    assert!(number(&part, "decisions") < number(&all, "decisions"));
 }
 
 /// Where real time of groups is budgeted, VMs without a reservation have little of it while there are reservations, and no longer.

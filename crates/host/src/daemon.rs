@@ -21,15 +21,17 @@ use crate::guardian::{Guardian, GuardianError};
 use crate::identity::Identities;
 use crate::realtime;
 use crate::record::{Record, RecordError, Recorder, Recordings};
-use crate::reserve::Reserves;
+use crate::reserve::{Reserves, TraceReader};
 use crate::status::Tally;
 use crate::threads::Threads;
 use crate::watch::{Kit, Mailbox, News, Watcher};
 use followed::Followed;
+use frontdesk_engine::reservation::TargetId;
 use frontdesk_engine::{Config, ConfigError, Engine, Event, Time};
 use lock::Lock;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -135,6 +137,10 @@ pub struct Daemon {
     reserves_room: bool,
     /// Requests for reservations that the keeper was given.
     reserves_asked: u64,
+    /// The targets that have some, by name.
+    targets: BTreeMap<TargetId, String>,
+    /// What recordings hear of decisions about them.
+    trace: TraceReader,
     guardian: Option<Arc<Guardian>>,
     recordings: Recordings,
     control: Control,
@@ -206,9 +212,14 @@ impl Daemon {
             // Before its other threads start, which come along.
             realtime::pin(&config.settings.daemon.cpus)?;
         }
+        let mut trace = TraceReader::default();
+        if config.act && config.record.is_some() {
+            trace.begin();
+        }
         let start_reserves = |guardian: &Arc<Guardian>| {
             let (settings, own_cpus) = (&config.settings.reserve, &config.settings.daemon.cpus);
-            Reserves::start(settings, own_cpus, hierarchy.clone(), Arc::clone(guardian), mailbox.clone())
+            let (guardian, mailbox) = (Arc::clone(guardian), mailbox.clone());
+            Reserves::start(settings, own_cpus, hierarchy.clone(), guardian, mailbox, trace.source())
         };
         let reserves = guardian.as_ref().map(start_reserves).transpose().map_err(DaemonError::Threads)?;
         let kit = Kit { hierarchy: hierarchy.clone(), probes: bpf.read_probes(), mailbox: mailbox.clone() };
@@ -231,6 +242,8 @@ impl Daemon {
             reserves,
             reserves_room: false,
             reserves_asked: 0,
+            targets: BTreeMap::new(),
+            trace,
             guardian,
             recordings,
             control,
@@ -287,6 +300,7 @@ impl Daemon {
     /// Something could not be restored, or the recording not be written.
     pub fn finish(mut self) -> Result<(), DaemonError> {
         drop(self.reserves.take());
+        self.record_decisions();
         let restored = self.guardian.take().and_then(Arc::into_inner).map(Guardian::finish).transpose();
         let recorded = self.recordings.finish();
         restored?;

@@ -14,6 +14,7 @@ pub use reader::{Ending, Recording, read_recording};
 pub use writer::Recorder;
 pub(crate) use writer::Recordings;
 
+use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, TargetId};
 use frontdesk_engine::{Action, Config, Engine, Event, Time, VmId, VmPolicy};
 use serde::{Deserialize, Serialize};
 
@@ -52,8 +53,44 @@ pub enum Record {
     },
     /// The engine decided this, and it was not applied: the VM is gone, or can't be acted on any more.
     Discarded(Action),
+    /// The dispatcher of reservations as it was: when it began, when a recording began in the middle of its life, and after a loss. What is
+    /// told of its decisions before the first of these is of no use.
+    Dispatcher(Box<Dispatcher>),
+    /// The dispatcher of reservations was told this, decided that, and it was carried out.
+    Decision {
+        /// What it was told.
+        event: reservation::Event,
+        /// What it decided, in order.
+        dispatches: Vec<Dispatch>,
+    },
+    /// So many decisions about reservations were made faster than they could be recorded. The dispatcher follows as it was after them.
+    DecisionsLost {
+        /// How many.
+        decisions: u64,
+    },
+    /// The name of a target that has a reservation.
+    Target {
+        /// The target.
+        target: TargetId,
+        /// Its name, as in a request.
+        name: String,
+    },
     /// The recording ended in order; last. A [`Recording`] tells this as its [`Ending`].
     End,
+}
+
+impl Record {
+    /// Whether it is about reservations, which the engine knows nothing of.
+    #[must_use]
+    pub fn is_about_reservations(&self) -> bool {
+        matches!(
+            self,
+            Record::Dispatcher(_)
+                | Record::Decision { .. }
+                | Record::DecisionsLost { .. }
+                | Record::Target { .. }
+        )
+    }
 }
 
 /// A recording could not be written or read.

@@ -18,12 +18,14 @@ mod reserved;
 mod running;
 mod target;
 mod told;
+mod trace;
 mod user;
 
 pub use enforce::ReserveMechanism;
 pub(crate) use fair::FAIR_SERVERS;
 pub(crate) use pen::make_room;
 pub(crate) use target::Vm;
+pub(crate) use trace::{TraceReader, TraceSource};
 
 use crate::bpf::BpfError;
 use crate::cgroup::Hierarchy;
@@ -92,10 +94,11 @@ impl Reserves {
         hierarchy: Hierarchy,
         guardian: Arc<Guardian>,
         mailbox: Mailbox,
+        trace: TraceSource,
     ) -> io::Result<Reserves> {
         let (orders, receiver) = sync_channel(CAPACITY);
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let keeper = Keeper::new(settings, own_cpus, hierarchy, guardian, mailbox)?;
+        let keeper = Keeper::new(settings, own_cpus, hierarchy, guardian, mailbox, trace)?;
         let bell = Arc::clone(&wake);
         let thread =
             std::thread::Builder::new().name("reserve".into()).spawn(move || keeper.run(&receiver, &bell))?;

@@ -1,6 +1,6 @@
 //! Goes through a recording again.
 //!
-//! - [`verify`]: does the engine decide what it decided when the recording was made?
+//! - [`verify`]: does the engine decide what it decided when the recording was made, and the dispatcher of reservations?
 //! - [`compare`]: what would it decide with other parameters?
 //! - [`sample`]: what would it decide if it saw guest tasks only where a vCPU leaves the guest?
 //! - [`TimelineBuilder`]: what ran where and when, for people.
@@ -11,6 +11,7 @@
 
 mod compare;
 mod rerun;
+mod reservations;
 mod sampled;
 mod timeline;
 mod totals;
@@ -18,6 +19,7 @@ mod verify;
 
 pub use compare::{Comparison, Difference, Side, VmComparison, compare};
 pub use rerun::Rerun;
+pub use reservations::{DecisionDifference, MemberPeriods, Redecided};
 pub use sampled::{Agreement, VmAgreement, sample};
 pub use timeline::{Examined, TimelineBuilder};
 pub use totals::Totals;

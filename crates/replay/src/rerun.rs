@@ -52,7 +52,14 @@ impl Rerun {
             Record::Policy { vm, policy } => self.begun()?.configure_vm(*vm, *policy)?,
             Record::Event(event) => self.begun()?.on_event(event),
             Record::Deadline(at) => self.begun()?.on_deadline(*at),
-            Record::Vm { .. } | Record::Applied { .. } | Record::Discarded(_) | Record::End => {}
+            Record::Vm { .. }
+            | Record::Applied { .. }
+            | Record::Discarded(_)
+            | Record::Dispatcher(_)
+            | Record::Decision { .. }
+            | Record::DecisionsLost { .. }
+            | Record::Target { .. }
+            | Record::End => {}
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Whether the same events give the same actions.
 
+use crate::reservations::{Redecided, Redispatch};
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{Action, Time};
 use frontdesk_host::{Record, Recording};
@@ -18,6 +19,17 @@ pub struct Verified {
     pub seconds: f64,
     /// The first decision that is not as recorded; the replay ends there.
     pub mismatch: Option<Mismatch>,
+    /// The same of reservations; absent if the recording says nothing of them.
+    pub reservations: Option<Redecided>,
+}
+
+impl Verified {
+    /// Whether everything was decided as recorded.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        let differences = self.reservations.as_ref().map_or(0, |redecided| redecided.differences);
+        self.mismatch.is_none() && differences == 0
+    }
 }
 
 /// A decision that is not as recorded.
@@ -33,7 +45,8 @@ pub struct Mismatch {
     pub decided: Option<Action>,
 }
 
-/// Goes through a recording with its own parameters and compares the actions one by one.
+/// Goes through a recording with its own parameters and compares the actions one by one, the engine's and those of the dispatcher of
+/// reservations.
 ///
 /// # Errors
 /// The recording can't be read to its end, or not be gone through.
@@ -42,10 +55,15 @@ pub fn verify<R: Read>(recording: &mut Recording<R>) -> Result<Verified, ReplayE
     let mut verified = Verified::default();
     let mut decided: VecDeque<Action> = VecDeque::new();
     let mut span = Span::default();
+    let mut redispatch = Redispatch::default();
     while let Some(record) = recording.next().transpose()? {
         let recorded = match &record {
             Record::Applied { action, .. } | Record::Discarded(action) => Some(*action),
             Record::Vm { .. } => continue,
+            about if about.is_about_reservations() => {
+                redispatch.take(about, recording.records());
+                continue;
+            }
             _ => None,
         };
         let next = decided.pop_front();
@@ -71,6 +89,7 @@ pub fn verify<R: Read>(recording: &mut Recording<R>) -> Result<Verified, ReplayE
         verified.mismatch = Some(Mismatch { record, at_s, recorded: None, decided: Some(*action) });
     }
     verified.seconds = span.seconds();
+    verified.reservations = redispatch.finish();
     Ok(verified)
 }
 

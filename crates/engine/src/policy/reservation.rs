@@ -4,15 +4,19 @@
 //! keeps the [`Account`]s. A target with several vCPUs has a [`Member`] for each of them, on different CPUs, with the same periods, so
 //! that they run in lock step. Periods can be aligned to the wall clock, so that equal reservations on hosts with synchronised clocks run
 //! in lock step, too.
+//!
+//! The dispatcher is of the engine's family: [`Event`]s with the readings of their time in, [`Dispatch`]es out.
 
 mod account;
 mod admission;
 mod dispatcher;
+mod event;
 mod levels;
 
 pub use account::{Account, BUCKETS, Distribution, RECENT, Recent};
 pub use admission::{Admission, AdmissionError, Fit, Infeasible, MEMBERS_PER_CPU, Room};
-pub use dispatcher::{Dispatch, DispatchKind, Dispatcher, Due, Eligible, Meter, Reading};
+pub use dispatcher::{Dispatch, DispatchKind, Dispatcher, Due, Eligible};
+pub use event::{Event, EventKind, Meter, Reading};
 pub use levels::LEVELS;
 
 use serde::{Deserialize, Serialize};

@@ -26,7 +26,10 @@ impl Daemon {
                 News::Withdrawn(source) => self.withdraw(&source)?,
                 News::Settings(settings) => self.reload(*settings)?,
                 News::Refused(reason) => self.refuse(&reason),
-                News::Reserved { vms, any, asked } => self.reserved(&vms, any, asked)?,
+                News::Reserved { vms, targets, any, asked } => {
+                    self.name_targets(targets);
+                    self.reserved(&vms, any, asked)?;
+                }
                 News::Settled => settled = true,
             }
         }

@@ -36,8 +36,11 @@ impl Daemon {
         // A client that has gone needs no recording.
         let Ok(client) = request.accept() else { return };
         let vms = self.vms.iter().map(|vm| (vm.id, vm.name.as_str()));
-        if let Err(error) = self.recordings.begin(client, &self.engine, vms) {
-            tracing::warn!("{error}");
+        let targets = self.targets.iter().map(|(target, name)| (*target, name.as_str()));
+        match self.recordings.begin(client, &self.engine, vms, targets) {
+            Ok(()) if self.reserves.is_some() => self.trace.begin(),
+            Ok(()) => {}
+            Err(error) => tracing::warn!("{error}"),
         }
     }
 

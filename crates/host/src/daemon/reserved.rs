@@ -3,9 +3,11 @@
 use super::followed::Followed;
 use super::{Daemon, DaemonError};
 use crate::control::{Query, Refusal, RefusalKind, ReservationRequest, Target};
+use crate::record::Record;
 use crate::reserve;
 use frontdesk_engine::VmId;
-use std::collections::BTreeSet;
+use frontdesk_engine::reservation::TargetId;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
     /// Has the keeper of reservations answer a request.
@@ -59,6 +61,22 @@ impl Daemon {
             self.hold_back(0.0);
         }
         Ok(())
+    }
+
+    /// These targets have reservations, and no others.
+    pub(super) fn name_targets(&mut self, targets: BTreeMap<TargetId, String>) {
+        for (target, name) in targets.iter().filter(|(target, _)| !self.targets.contains_key(target)) {
+            self.recordings.push(|| Record::Target { target: *target, name: name.clone() });
+        }
+        self.targets = targets;
+    }
+
+    /// Records what was decided about reservations, as long as anything is recorded.
+    pub(super) fn record_decisions(&mut self) {
+        if self.recordings.is_empty() {
+            self.trace.end();
+        }
+        self.trace.drain(|record| self.recordings.push(|| record));
     }
 
     /// The VMs that can have reservations.

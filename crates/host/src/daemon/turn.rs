@@ -119,6 +119,7 @@ impl Daemon {
             self.engine.on_deadline(time);
             self.apply()?;
         }
+        self.record_decisions();
         self.recordings.tick(time);
         Ok(())
     }

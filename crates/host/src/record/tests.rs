@@ -1,6 +1,7 @@
 use super::frame::{MAX_BLOCK, VERSION, header};
 use super::writer::{Recorder, Recordings};
 use super::{Ending, Record, RecordError, Recording, read_recording};
+use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, Member, Reading, Reservation, TargetId};
 use frontdesk_engine::{Config, Engine, Event, EventKind, TaskId, Time, VmId};
 use proptest::prelude::*;
 use std::io::{Read as _, Write};
@@ -81,6 +82,51 @@ fn what_was_written_is_read() {
     assert_eq!(bytes_of(&records), bytes_of(&expected));
 }
 
+/// A dispatcher's life with one member, as a recording has it: a state, decisions, a loss.
+fn dispatching(decisions: u64) -> Vec<Record> {
+    let member = Member { target: TargetId(3), index: 1 };
+    let mut dispatcher = Dispatcher::new(5);
+    let target = Record::Target { target: member.target, name: "pid:4711".to_owned() };
+    let mut records = vec![target, Record::Dispatcher(Box::new(dispatcher.clone()))];
+    let reservation =
+        Reservation { period_ns: 10_000_000, slice_ns: 2_000_000, hard: true, phase_ns: Some(9) };
+    for n in 0..decisions {
+        let reading = Reading { ran_ns: n * 600_000, ready: n % 3 > 0, woken: Time(n) };
+        let kind = match n % 50 {
+            0 => reservation::EventKind::Set { member, cpu: 1, reservation },
+            20 | 30 => reservation::EventKind::Pause { member, paused: n % 50 == 20 },
+            40 => reservation::EventKind::Align { wall_offset_ns: n },
+            49 => reservation::EventKind::Remove { member },
+            _ => reservation::EventKind::Decide { tolerance_ns: n % 7 },
+        };
+        let event = reservation::Event { at: Time(n * 1_000_000), readings: vec![(member, reading)], kind };
+        dispatcher.on_event(&event);
+        let dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
+        records.push(Record::Decision { event, dispatches });
+    }
+    records.push(Record::DecisionsLost { decisions: 17 });
+    records.push(Record::Dispatcher(Box::new(dispatcher)));
+    records
+}
+
+#[test]
+fn decisions_about_reservations_are_read_as_they_were_written() {
+    let sink = Shared::default();
+    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
+    let written = dispatching(200);
+    let dispatches = |record: &Record| match record {
+        Record::Decision { dispatches, .. } => dispatches.len(),
+        _ => 0,
+    };
+    assert!(written.iter().map(dispatches).sum::<usize>() > 20);
+    written.iter().for_each(|record| recorder.push(record));
+    recorder.finish().unwrap();
+    let (records, ending) = read(&sink.bytes());
+    assert_eq!(ending.unwrap(), Some(Ending::Complete));
+    assert_eq!(bytes_of(&records), bytes_of(&written));
+    assert!(records.iter().all(Record::is_about_reservations));
+}
+
 #[test]
 fn a_recording_cut_anywhere_is_read_up_to_its_last_whole_frame() {
     let whole = recording(1000);
@@ -156,7 +202,8 @@ fn an_engine_in_the_middle_of_its_life_begins_a_recording() {
     engine.on_event(&Event { at: Time(5), kind: EventKind::VmAdded { vm: VM, vcpus: 2, weight: 100 } });
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let mut recordings = Recordings::default();
-    recordings.begin(ours, &engine, [(VM, "alice")].into_iter()).unwrap();
+    let targets = [(TargetId(3), "vm:alice")].into_iter();
+    recordings.begin(ours, &engine, [(VM, "alice")].into_iter(), targets).unwrap();
     recordings.push(|| switch(9));
     // The client wants no more.
     theirs.shutdown(std::net::Shutdown::Write).unwrap();
@@ -171,7 +218,8 @@ fn an_engine_in_the_middle_of_its_life_begins_a_recording() {
     let (records, ending) = read(&bytes);
     assert_eq!(ending.unwrap(), Some(Ending::Complete));
     let vm = Record::Vm { vm: VM, name: "alice".to_owned() };
-    let expected = [Record::State(Box::new(engine)), vm, switch(9)];
+    let target = Record::Target { target: TargetId(3), name: "vm:alice".to_owned() };
+    let expected = [Record::State(Box::new(engine)), vm, target, switch(9)];
     assert_eq!(bytes_of(&records), bytes_of(&expected));
 }
 
@@ -227,7 +275,7 @@ fn a_reader_that_leaves_ends_its_recording_and_no_other() {
     let own = Shared::default();
     let mut recordings = Recordings::new(Some(Recorder::start(own.clone(), "own".to_owned())));
     let (ours, theirs) = UnixStream::pair().unwrap();
-    recordings.begin(ours, &engine, std::iter::empty()).unwrap();
+    recordings.begin(ours, &engine, std::iter::empty(), std::iter::empty()).unwrap();
     drop(theirs);
     recordings.push(|| Record::Config(Config::default()));
     let mut second = 0;
@@ -265,11 +313,33 @@ proptest! {
         prop_assert!(bytes == *WHOLE || !matches!(result, Ok(Some(Ending::Complete))));
     }
 
+    /// What is told of reservations, with a right checksum, but with any bytes changed: what is read can be told to a dispatcher.
+    #[test]
+    fn fuzz_decisions(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {
+            dispatching(60).iter().flat_map(|record| postcard::to_stdvec(record).unwrap()).collect()
+        });
+        let mut block = WHOLE.clone();
+        for (at, byte) in changes {
+            *at.get_mut(&mut block) = byte;
+        }
+        let (records, _) = read(&forged(&zstd::bulk::compress(&block, 1).unwrap()));
+        let mut dispatcher = Dispatcher::new(0);
+        for record in records {
+            match record {
+                Record::Dispatcher(state) => dispatcher = *state,
+                Record::Decision { event, .. } => dispatcher.on_event(&event),
+                _ => {}
+            }
+            while dispatcher.poll_action().is_some() {}
+        }
+    }
+
     /// Blocks with a right checksum, but any content.
     #[test]
     fn fuzz_blocks(
         block in prop::collection::vec(any::<u8>(), 0..2000),
-        start in prop::sample::select(vec![None, Some(0u8), Some(1), Some(4), Some(6)]),
+        start in prop::sample::select(vec![None, Some(0u8), Some(1), Some(4), Some(6), Some(8), Some(9)]),
     ) {
         // Kinds of records are few, and states are long: some blocks begin as records do.
         let block: Vec<u8> = start.into_iter().chain(block).collect();

@@ -2,6 +2,7 @@
 
 use super::frame::{Encoder, MAX_BLOCK, header};
 use super::{Record, RecordError};
+use frontdesk_engine::reservation::TargetId;
 use frontdesk_engine::{Engine, Time, VmId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
@@ -226,6 +227,7 @@ impl Recordings {
         connection: UnixStream,
         engine: &Engine,
         vms: impl Iterator<Item = (VmId, &'a str)>,
+        targets: impl Iterator<Item = (TargetId, &'a str)>,
     ) -> Result<(), RecordError> {
         self.room()?;
         let name = FOR_A_CLIENT.to_owned();
@@ -236,8 +238,14 @@ impl Recordings {
         let mut recorder = Recorder::start(sink, name);
         recorder.push_state(engine)?;
         vms.for_each(|(vm, name)| recorder.push(&Record::Vm { vm, name: name.to_owned() }));
+        targets.for_each(|(target, name)| recorder.push(&Record::Target { target, name: name.to_owned() }));
         self.clients.push(Client { recorder, connection, looked: Time::default() });
         Ok(())
+    }
+
+    /// Whether nothing is recorded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.own.is_none() && self.clients.is_empty()
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Recorder> {
@@ -246,7 +254,7 @@ impl Recordings {
 
     /// Adds a record to each; `record` is not called if there is none.
     pub(crate) fn push(&mut self, record: impl FnOnce() -> Record) {
-        if self.own.is_some() || !self.clients.is_empty() {
+        if !self.is_empty() {
             let record = record();
             self.all().for_each(|recorder| recorder.push(&record));
         }

@@ -7,13 +7,14 @@
 use super::enforce::{AHEAD, Enforce};
 use super::margin::{Early, Elsewhere, LAG};
 use super::meter::{Ring, Slots};
+use super::trace::TraceWriter;
 use super::user::Threads;
 use crate::daemon::monotonic;
 use crate::guardian::Promise;
 use crate::sched;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    Account, Dispatcher, Due, Eligible, Member, Meter, Reading, Reservation,
+    Account, Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, Meter, Reading, Reservation,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -64,6 +65,8 @@ pub(super) struct Controller {
     pub(super) enforcer: Box<dyn Enforce>,
     /// Told when we will be back.
     pub(super) promise: Promise,
+    /// Told of each decision, for recordings.
+    pub(super) trace: TraceWriter,
 }
 
 /// A member that has a reservation.
@@ -91,11 +94,14 @@ impl Meter for Gauge<'_> {
 impl Controller {
     /// Dispatches until nobody can send commands any more.
     pub(super) fn run(self) {
-        let Controller { slots, kicks, commands, wake, cpus, enforcer, promise } = self;
+        let Controller { slots, kicks, commands, wake, cpus, enforcer, promise, trace } = self;
         let mut work = Work {
             cpus: cpus.iter().map(|cpu| (*cpu, 0)).collect(),
             at: None,
             dispatcher: Dispatcher::new(wall_offset()),
+            event: Event::default(),
+            dispatches: Vec::new(),
+            trace,
             aligned: monotonic(),
             enforcer,
             members: BTreeMap::new(),
@@ -110,6 +116,7 @@ impl Controller {
         let mut promised = 0;
         work.settle();
         loop {
+            work.trace.tell_state(&work.dispatcher);
             let due = work.tell(&slots);
             let alarm = due.map(|due| work.alarm(due));
             let now = monotonic();
@@ -154,6 +161,10 @@ fn take_commands(work: &mut Work, commands: &Receiver<Command>, wake: &OwnedFd, 
 
 struct Work {
     dispatcher: Dispatcher,
+    /// What it was told last, and what it said to that; kept for their memory.
+    event: Event,
+    dispatches: Vec<Dispatch>,
+    trace: TraceWriter,
     /// When the wall clock was last looked at.
     aligned: Time,
     enforcer: Box<dyn Enforce>,
@@ -250,8 +261,7 @@ impl Work {
                 self.keep(member, Some(Kept { slot, cpu, period_ns, hard, threads: threads.clone() }));
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
-                let gauge = Gauge { slots, members: &self.members, now };
-                self.dispatcher.set(now, member, cpu, reservation, &gauge);
+                self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
             }
             Command::Threads { member, threads } => {
                 if let Some(kept) = self.members.get_mut(&member) {
@@ -261,11 +271,10 @@ impl Work {
                 self.note(member, result);
             }
             Command::Pause { member, paused } => {
-                let gauge = Gauge { slots, members: &self.members, now };
-                self.dispatcher.pause(now, member, paused, &gauge);
+                self.dispatch(now, EventKind::Pause { member, paused }, slots);
             }
             Command::Remove { member, done } => {
-                self.dispatcher.remove(member);
+                self.dispatch(now, EventKind::Remove { member }, slots);
                 self.enforcer.forget(member);
                 self.troubles.remove(&member);
                 if let Some(kept) = self.keep(member, None) {
@@ -282,7 +291,6 @@ impl Work {
                 let _ = reply.try_send(reports.collect());
             }
         }
-        self.carry_out();
     }
 
     /// Decides. `due` is what the timer was set for, if it was the timer.
@@ -336,10 +344,9 @@ impl Work {
         }
         if now.since(self.aligned) >= ALIGN {
             self.aligned = now;
-            self.dispatcher.align(wall_offset());
+            self.dispatch(now, EventKind::Align { wall_offset_ns: wall_offset() }, slots);
         }
-        self.dispatcher.decide(now, tolerance, &Gauge { slots, members: &self.members, now });
-        self.carry_out();
+        self.dispatch(now, EventKind::Decide { tolerance_ns: tolerance }, slots);
     }
 
     /// Has a member switched to again, by moving it to our CPU and back.
@@ -354,11 +361,18 @@ impl Work {
         }
     }
 
-    fn carry_out(&mut self) {
+    /// Tells the dispatcher what happened, carries out what it decides, and tells recordings of both.
+    fn dispatch(&mut self, now: Time, kind: EventKind, slots: &Slots) {
+        (self.event.at, self.event.kind) = (now, kind);
+        self.dispatcher.read(&mut self.event, &Gauge { slots, members: &self.members, now });
+        self.dispatcher.on_event(&self.event);
+        self.dispatches.clear();
         while let Some(dispatch) = self.dispatcher.poll_action() {
             let result = self.enforcer.apply(dispatch);
             self.note(dispatch.member, result);
+            self.dispatches.push(dispatch);
         }
+        self.trace.tell(&self.event, &self.dispatches);
     }
 
     fn note(&mut self, member: Member, result: Result<(), sched::SchedError>) {

@@ -13,6 +13,7 @@ use super::pen::Pen;
 use super::reserved::Reserved;
 use super::running::Running;
 use super::target::{Found, Vm, is_ready};
+use super::trace::TraceSource;
 use super::{Order, ReserveSettings, deadline, told};
 use crate::cgroup::Hierarchy;
 use crate::control::{self, Answer, Query, Refusal, RefusalKind, Reserve, Target};
@@ -42,6 +43,8 @@ pub(super) struct Keeper {
     real_time: f64,
     /// Where the daemon's loop hears which VMs have reservations.
     mailbox: Mailbox,
+    /// How its recordings hear of decisions.
+    trace: TraceSource,
     hierarchy: Hierarchy,
     guardian: Arc<Guardian>,
     /// The daemon and its guardian.
@@ -75,6 +78,7 @@ impl Keeper {
         hierarchy: Hierarchy,
         guardian: Arc<Guardian>,
         mailbox: Mailbox,
+        trace: TraceSource,
     ) -> std::io::Result<Keeper> {
         let online = online_cpus()?;
         let wanted = |cpu: &u16| settings.cpus.is_empty() || settings.cpus.contains(cpu);
@@ -86,6 +90,7 @@ impl Keeper {
             mechanism: settings.mechanism.on(&hierarchy),
             real_time: settings.real_time(),
             mailbox,
+            trace,
             hierarchy,
             guardian,
             own: own.into(),
@@ -316,7 +321,8 @@ impl Keeper {
         }
         if self.running.is_none() {
             let cpus = online_cpus().unwrap_or_default();
-            self.running = Some(Running::start(self.mechanism, cpus, &self.guardian).map_err(|error| {
+            let running = Running::start(self.mechanism, cpus, &self.guardian, &self.trace);
+            self.running = Some(running.map_err(|error| {
                 Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
             })?);
         }

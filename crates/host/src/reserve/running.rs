@@ -5,6 +5,7 @@ use super::deadline::Deadline;
 use super::enforce::{Enforce, ReserveMechanism};
 use super::meter::{Birth, Meter, Ring, Tidings};
 use super::ring;
+use super::trace::TraceSource;
 use super::user::User;
 use crate::guardian::Guardian;
 use rustix::event::{EventfdFlags, eventfd};
@@ -28,6 +29,7 @@ impl Running {
         mechanism: ReserveMechanism,
         cpus: Vec<u16>,
         guardian: &Guardian,
+        trace: &TraceSource,
     ) -> Result<Running, StartError> {
         let enforcer: Box<dyn Enforce> = match mechanism {
             ReserveMechanism::Deadline => Box::new(Deadline::default()),
@@ -45,6 +47,7 @@ impl Running {
             cpus,
             enforcer,
             promise,
+            trace: trace.writer(),
         };
         let thread = std::thread::Builder::new().name("dispatch".into()).spawn(move || controller.run())?;
         Ok(Running { meter, births, born, commands, wake, controller: Some(thread) })

@@ -5,8 +5,9 @@ use crate::cgroup::{Group, Hierarchy};
 use crate::config::Settings;
 use crate::qemu::{QemuVm, VmEvent};
 use crate::sched::ThreadId;
+use frontdesk_engine::reservation::TargetId;
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -56,8 +57,9 @@ pub(crate) struct Sighting {
 pub(crate) enum News {
     /// A VM is there, or still there.
     Seen(Box<Sighting>),
-    /// These VMs, by name, have reservations, and no others; whether real time is kept for any; and after how many requests for reservations that is so.
-    Reserved { vms: BTreeSet<String>, any: bool, asked: u64 },
+    /// These VMs, by name, have reservations, and no others; all targets that have some; whether real time is kept for any; and after how many
+    /// requests for reservations that is so.
+    Reserved { vms: BTreeSet<String>, targets: BTreeMap<TargetId, String>, any: bool, asked: u64 },
     /// The reads of the VM with this main thread can be followed, or why not.
     Probed(ThreadId, Result<Probes, String>),
     /// Something happened to the VM with this main thread.

@@ -7,7 +7,7 @@ use super::{Entity, EntitySpec, Group, Host, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Timer};
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, TargetId,
+    DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
 };
 use std::collections::BTreeMap;
 
@@ -22,6 +22,8 @@ pub(super) struct Reserved {
     /// By entity: the member that it runs with.
     of: Vec<Option<Member>>,
     dispatcher: Dispatcher,
+    /// What it was told last; kept for its memory.
+    told: Event,
     timer: Option<Timer>,
     /// Something happened that the dispatcher does not know yet. It decides once about all that happens at one time.
     stale: bool,
@@ -90,7 +92,7 @@ impl Reserved {
         self.timer = Some(host.add_timer(DISPATCH));
         let mut taken = vec![0; host.pcpus().count()];
         let mut pins = Vec::new();
-        for (group, reservation) in &self.reservations {
+        for (group, reservation) in self.reservations.clone() {
             let target = TargetId(group.0);
             let members: Vec<Member> =
                 self.members.keys().filter(|member| member.target == target).copied().collect();
@@ -105,8 +107,7 @@ impl Reserved {
                 taken[pcpu.index()] += reservation.utilisation();
                 threads.pcpu = pcpu;
                 pins.extend(threads.entities.iter().map(|entity| (*entity, pcpu)));
-                let view = View { host, members: &self.members };
-                self.dispatcher.set(Time(host.now()), member, pcpu.0, *reservation, &view);
+                self.tell(host, EventKind::Set { member, cpu: pcpu.0, reservation });
             }
         }
         pins
@@ -140,8 +141,15 @@ impl Reserved {
         if !std::mem::take(&mut self.stale) {
             return Vec::new();
         }
-        self.dispatcher.decide(Time(host.now()), 0, &View { host, members: &self.members });
+        self.tell(host, EventKind::Decide { tolerance_ns: 0 });
         self.told(host)
+    }
+
+    /// Tells the dispatcher what happened, and how its members are.
+    fn tell(&mut self, host: &Host, kind: EventKind) {
+        (self.told.at, self.told.kind) = (Time(host.now()), kind);
+        self.dispatcher.read(&mut self.told, &View { host, members: &self.members });
+        self.dispatcher.on_event(&self.told);
     }
 
     /// Who is to be scheduled in another way, by what was decided.

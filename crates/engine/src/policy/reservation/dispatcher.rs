@@ -7,34 +7,24 @@
 //! A member that slept and wakes with more of its slice left than its share of the rest of the period comes behind those that it would
 //! delay (its deadline is postponed as a constant bandwidth server's is, Abeni and Buttazzo 1998): who sleeps harms nobody else.
 
+mod state;
+
 use super::levels;
-use super::{Account, Member, Reservation};
+use super::{Account, Event, EventKind, Member, Meter, Reading, Reservation};
 use crate::Time;
+use crate::state::{StateError, check};
+use serde::{Deserialize, Serialize};
+use state::State;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 /// A decision that comes later than this after it was due comes after a standstill of the machine, in nanoseconds.
 const STANDSTILL: u64 = 500_000;
-
-/// What the world says about a member at the time of a decision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    /// CPU time that it ever used, in nanoseconds. It never falls.
-    pub ran_ns: u64,
-    /// Whether it runs or wants to.
-    pub ready: bool,
-    /// When it last began to want to, after a sleep.
-    pub woken: Time,
-}
-
-/// Where readings come from.
-pub trait Meter {
-    /// What is known about a member. One that is not known has not run and does not want to.
-    fn read(&self, member: Member) -> Reading;
-}
+/// More members than any host has CPUs and levels for: a bound on memory.
+const MAX_MEMBERS: usize = 1 << 16;
 
 /// What is to be done with a member from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispatch {
     /// The member.
     pub member: Member,
@@ -45,7 +35,7 @@ pub struct Dispatch {
 }
 
 /// How a member is to be scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DispatchKind {
     /// Before everything without a reservation, and before members on the CPU with a lower level (1 to [`LEVELS`](super::LEVELS)).
     Run {
@@ -94,7 +84,14 @@ pub struct Eligible {
 }
 
 /// The state machine.
-#[derive(Debug, Default)]
+///
+/// Sans-I/O: it is told events with [`on_event`](Dispatcher::on_event) and its decisions are taken with
+/// [`poll_action`](Dispatcher::poll_action). The same events give the same actions.
+///
+/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded is checked, and whatever
+/// passes is as safe as a dispatcher that came to its state by events.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "Saved")]
 pub struct Dispatcher {
     members: BTreeMap<Member, State>,
     actions: VecDeque<Dispatch>,
@@ -102,40 +99,42 @@ pub struct Dispatcher {
     wall_offset_ns: u64,
     /// When the latest decision was made.
     decided: Time,
-    /// When the next one is due, as far as that one knew.
+    /// When the next one is due, as far as that one knew; follows from the rest.
+    #[serde(skip)]
     due: Option<Due>,
     /// Room for what is worked out at each decision.
+    #[serde(skip)]
     queue: Vec<Queued>,
+    #[serde(skip)]
     first: Vec<Option<(Time, Member, u64)>>,
+}
+
+/// A state whose parts were read, but not checked; field by field as [`Dispatcher`] is serialised.
+#[derive(Deserialize)]
+struct Saved {
+    members: BTreeMap<Member, State>,
+    actions: VecDeque<Dispatch>,
+    wall_offset_ns: u64,
+    decided: Time,
+}
+
+impl TryFrom<Saved> for Dispatcher {
+    type Error = StateError;
+
+    fn try_from(saved: Saved) -> Result<Dispatcher, StateError> {
+        let Saved { members, actions, wall_offset_ns, decided } = saved;
+        check(members.len() <= MAX_MEMBERS, "more members than any host has room for")?;
+        members.values().try_for_each(State::check)?;
+        check(actions.iter().all(|action| members.contains_key(&action.member)), "an action for nobody")?;
+        let mut dispatcher =
+            Dispatcher { members, actions, wall_offset_ns, decided, ..Dispatcher::default() };
+        dispatcher.plan();
+        Ok(dispatcher)
+    }
 }
 
 /// A member in the queue of its CPU, and the level that it has.
 type Queued = (u16, Time, Member, Option<u8>);
-
-#[derive(Debug)]
-struct State {
-    cpu: u16,
-    reservation: Reservation,
-    /// Length of the current period: shorter than usual if the reservation began in its middle.
-    length: u64,
-    /// When the current period ends.
-    end: Time,
-    /// Of the slice that is left; never before `end`.
-    deadline: Time,
-    /// What the current period has of the slice.
-    slice: u64,
-    /// What is left of that.
-    left: u64,
-    /// What was last said about it.
-    told: Option<DispatchKind>,
-    paused: bool,
-    reading: Reading,
-    /// CPU time of its reservation that it used in the current period.
-    used: u64,
-    /// The machine stood still in the current period.
-    stalled: bool,
-    account: Account,
-}
 
 impl Dispatcher {
     /// Nobody has a reservation yet. `wall_offset_ns` is what the wall clock, in nanoseconds, shows at [`Time`] zero: periods that have
@@ -145,37 +144,57 @@ impl Dispatcher {
         Dispatcher { wall_offset_ns, ..Dispatcher::default() }
     }
 
-    /// The wall clock was adjusted: periods from the next on follow it.
-    pub fn align(&mut self, wall_offset_ns: u64) {
-        self.wall_offset_ns = wall_offset_ns;
+    /// Puts what the meter says into an event: of each member that it is about what is new, and nothing if no decision is made.
+    pub fn read(&self, event: &mut Event, meter: &impl Meter) {
+        event.readings.clear();
+        if matches!(event.kind, EventKind::Remove { .. } | EventKind::Align { .. }) {
+            return;
+        }
+        for (member, state) in &self.members {
+            let reading = meter.read(*member);
+            if reading != state.reading {
+                event.readings.push((*member, reading));
+            }
+        }
+        if let EventKind::Set { member, .. } = event.kind
+            && !self.members.contains_key(&member)
+        {
+            event.readings.push((member, meter.read(member)));
+        }
     }
 
-    /// Gives a [valid](Reservation::validate) reservation to a member on a CPU, in place of what it had. A period begins at once; if
-    /// periods are aligned it ends at the next boundary and has its part of the slice. One that stays the same is not touched. It is up to [`Admission`](super::Admission) that all of
-    /// them fit.
-    pub fn set(&mut self, now: Time, member: Member, cpu: u16, reservation: Reservation, meter: &impl Meter) {
-        self.decide(now, 0, meter);
+    /// Tells it what happened.
+    pub fn on_event(&mut self, event: &Event) {
+        let &Event { at, ref readings, kind } = event;
+        match kind {
+            EventKind::Set { member, cpu, reservation } => {
+                self.decide(at, 0, readings);
+                self.set(member, cpu, reservation, readings);
+            }
+            EventKind::Pause { member, paused } => {
+                self.decide(at, 0, readings);
+                self.pause(member, paused);
+            }
+            EventKind::Remove { member } => self.remove(member),
+            EventKind::Align { wall_offset_ns } => self.wall_offset_ns = wall_offset_ns,
+            EventKind::Decide { tolerance_ns } => self.decide(at, tolerance_ns, readings),
+        }
+    }
+
+    fn set(&mut self, member: Member, cpu: u16, reservation: Reservation, readings: &[(Member, Reading)]) {
         let now = self.decided;
+        if self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&member) {
+            return;
+        }
         let end = match reservation.phase_ns {
             Some(phase) => boundary_after(now, reservation.period_ns, self.wall_offset_ns, phase),
             None => now.plus(reservation.period_ns),
         };
-        let reading = meter.read(member);
-        let state = self.members.entry(member).or_insert_with(|| State {
-            cpu,
-            reservation,
-            length: 0,
-            end: Time::default(),
-            deadline: Time::default(),
-            slice: 0,
-            left: 0,
-            told: None,
-            paused: false,
-            reading,
-            used: 0,
-            stalled: false,
-            account: Account::default(),
-        });
+        let reading = || readings.iter().find(|(of, _)| *of == member).map(|(_, reading)| *reading);
+        let state = self
+            .members
+            .entry(member)
+            .or_insert_with(|| State::new(cpu, reservation, reading().unwrap_or_default()));
         let same = (state.cpu, state.reservation) == (cpu, reservation) && state.length > 0;
         if !same {
             if state.cpu != cpu {
@@ -189,27 +208,26 @@ impl Dispatcher {
         }
     }
 
-    /// Forgets a member. Whoever carries the decisions out puts it back as it was.
-    pub fn remove(&mut self, member: Member) -> Option<Account> {
+    fn remove(&mut self, member: Member) {
         self.actions.retain(|action| action.member != member);
-        let removed = self.members.remove(&member);
+        self.members.remove(&member);
         self.plan();
-        removed.map(|state| state.account)
     }
 
-    /// Stops a member altogether, or lets it go on. Its periods pass as before; while it is stopped nothing is missed, and when it goes on
-    /// it is as one that wakes up.
-    pub fn pause(&mut self, now: Time, member: Member, paused: bool, meter: &impl Meter) {
-        self.decide(now, 0, meter);
-        let now = self.decided;
+    fn pause(&mut self, member: Member, paused: bool) {
         if let Some(state) = self.members.get_mut(&member)
             && mem::replace(&mut state.paused, paused)
             && !paused
         {
-            state.postpone(now);
+            state.postpone(self.decided);
         }
         self.rank();
         self.plan();
+    }
+
+    /// The members, in order.
+    pub fn members(&self) -> impl Iterator<Item = Member> {
+        self.members.keys().copied()
     }
 
     /// What a member got so far. What it uses since the latest decision is not in it yet.
@@ -218,7 +236,7 @@ impl Dispatcher {
         self.members.get(&member).map(|state| &state.account)
     }
 
-    /// When the next decision is due, as far as the latest one knows. Call [`decide`](Self::decide) then, and whenever another member
+    /// When the next decision is due, as far as the latest one knows. It is to be asked for then, and whenever another member
     /// begins to run whose slice ends sooner, or one wakes up.
     #[must_use]
     pub fn next_due(&self) -> Option<Due> {
@@ -237,13 +255,15 @@ impl Dispatcher {
     }
 
     /// Decides. What is due within `tolerance_ns` is taken as due now; a slice of which no more is left is used up.
-    pub fn decide(&mut self, now: Time, tolerance_ns: u64, meter: &impl Meter) {
+    fn decide(&mut self, now: Time, tolerance_ns: u64, readings: &[(Member, Reading)]) {
         let now = now.max(self.decided);
         let standstill = self.due.is_some_and(|due| now.since(due.at) > STANDSTILL);
         self.decided = now;
         let mut changed = false;
-        for (member, state) in &mut self.members {
-            changed |= state.charge(meter.read(*member));
+        for (member, reading) in readings {
+            changed |= self.members.get_mut(member).is_some_and(|state| state.charge(*reading));
+        }
+        for state in self.members.values_mut() {
             state.stalled |= standstill;
             if now.plus(tolerance_ns) >= state.end {
                 state.close(now, self.wall_offset_ns, tolerance_ns);
@@ -337,82 +357,6 @@ impl Dispatcher {
         let mut seen = BTreeSet::new();
         let latest: Vec<Dispatch> = self.actions.drain(..).rev().filter(|a| seen.insert(a.member)).collect();
         self.actions.extend(latest.into_iter().rev());
-    }
-}
-
-impl State {
-    fn is_eligible(&self) -> bool {
-        !self.paused && self.left > 0
-    }
-
-    /// It ran and slept as the reading says; whether that changed its deadline.
-    fn charge(&mut self, now: Reading) -> bool {
-        let ran = now.ran_ns.saturating_sub(self.reading.ran_ns);
-        let on_reservation = self.told.is_some_and(DispatchKind::is_run);
-        self.account.charge(ran, on_reservation.then_some(self.left));
-        if on_reservation {
-            self.left = self.left.saturating_sub(ran);
-            self.used = self.used.saturating_add(ran);
-        }
-        let woke = now.ready && now.woken > self.reading.woken;
-        self.reading = now;
-        woke && self.postpone(now.woken)
-    }
-
-    /// How long what is left of its slice takes at its rate.
-    fn needs(&self) -> u64 {
-        let product = u128::from(self.left) * u128::from(self.reservation.period_ns);
-        u64::try_from(product.div_ceil(u128::from(self.reservation.slice_ns.max(1)))).unwrap_or(u64::MAX)
-    }
-
-    /// A wake-up after this time postpones its deadline.
-    fn late(&self) -> Time {
-        Time(self.deadline.0.saturating_sub(self.needs()))
-    }
-
-    /// It woke up, or goes on: what is left of its slice, at its rate, may take longer than its period.
-    fn postpone(&mut self, woken: Time) -> bool {
-        let deadline = woken.plus(self.needs());
-        let later = deadline > self.deadline;
-        self.deadline = self.deadline.max(deadline);
-        later
-    }
-
-    /// Its reservation changes: of the current period, only what has passed counts.
-    fn cut(&mut self, now: Time) {
-        let to_come =
-            u128::from(self.slice) * u128::from(self.end.since(now)) / u128::from(self.length.max(1));
-        let passed = self.slice.saturating_sub(u64::try_from(to_come).unwrap_or(u64::MAX));
-        self.account.reserved_ns = self.account.reserved_ns.saturating_add(passed);
-    }
-
-    /// The current period is over.
-    fn close(&mut self, now: Time, wall_offset: u64, tolerance: u64) {
-        let period = self.reservation.period_ns;
-        let wanted = self.reading.ready && !self.paused;
-        // Who came late has until later: what it can still get until then is not missed yet.
-        let lacking = self.left.saturating_sub(self.deadline.since(self.end));
-        let shortfall = (wanted && lacking > tolerance).then_some(lacking);
-        self.account.close(self.end, self.slice, self.used, shortfall, self.stalled);
-        let skipped = now.since(self.end) / period.max(1);
-        if skipped > 0 {
-            self.account.skip(skipped, self.reservation.slice_ns, wanted);
-        }
-        let begin = self.end.plus(skipped.saturating_mul(period));
-        let end = match self.reservation.phase_ns {
-            // Where the wall clock was adjusted, one period is shorter or longer, by half at most.
-            Some(phase) => boundary_after(begin.plus(period / 2).max(now), period, wall_offset, phase),
-            None => begin.plus(period),
-        };
-        self.begin(begin, end);
-    }
-
-    fn begin(&mut self, begin: Time, end: Time) {
-        self.length = end.since(begin).max(1);
-        (self.end, self.deadline) = (end, end);
-        self.slice = self.reservation.slice_in(self.length);
-        self.left = self.slice;
-        self.used = 0;
     }
 }
 

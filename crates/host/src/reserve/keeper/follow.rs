@@ -110,8 +110,8 @@ impl Keeper {
                 told.trouble =
                     Some(format!("its vCPUs have changed, and its reservation has ended: {refusal}"));
                 self.ended.push_back((monotonic().0, told));
-                self.tell_reserved();
             }
+            self.tell_reserved();
         }
     }
 }

@@ -12,14 +12,15 @@ use std::sync::mpsc::sync_channel;
 
 impl Keeper {
     /// Tells the daemon's loop which VMs have reservations, for it does not boost them, and whether real time is kept for any, for boosts have
-    /// less then.
+    /// less then. And all targets by name, for its recordings.
     pub(super) fn tell_reserved(&self) {
         let names = self.targets.iter().filter_map(|held| match &held.target {
             Target::Vm(name) => Some(name.clone()),
             _ => None,
         });
         let (vms, any) = (names.collect(), self.pen_open);
-        self.mailbox.post(News::Reserved { vms, any, asked: self.asked });
+        let targets = self.targets.iter().map(|held| (held.id, held.target.to_string())).collect();
+        self.mailbox.post(News::Reserved { vms, targets, any, asked: self.asked });
     }
 
     pub(super) fn reports(&self) -> Vec<Report> {

@@ -98,9 +98,29 @@ impl World {
             self.carry_out(dispatcher);
             let due = dispatcher.next_due().map_or(end, |due| due.at.0.min(end));
             self.pass_until(due);
-            dispatcher.decide(Time(self.now), 0, self);
+            decide(dispatcher, self);
         }
     }
+}
+
+/// Tells a dispatcher what happened, with what the world says about it.
+fn tell(dispatcher: &mut Dispatcher, at: u64, kind: EventKind, world: &World) -> Event {
+    let mut event = Event { at: Time(at), kind, ..Event::default() };
+    dispatcher.read(&mut event, world);
+    dispatcher.on_event(&event);
+    event
+}
+
+fn set(dispatcher: &mut Dispatcher, member: Member, cpu: u16, reservation: Reservation, world: &World) {
+    tell(dispatcher, world.now, EventKind::Set { member, cpu, reservation }, world);
+}
+
+fn pause(dispatcher: &mut Dispatcher, member: Member, paused: bool, world: &World) {
+    tell(dispatcher, world.now, EventKind::Pause { member, paused }, world);
+}
+
+fn decide(dispatcher: &mut Dispatcher, world: &World) {
+    tell(dispatcher, world.now, EventKind::Decide { tolerance_ns: 0 }, world);
 }
 
 fn member(target: u32) -> Member {
@@ -114,7 +134,7 @@ fn one_cpu(reservations: &[(u64, u64)]) -> (World, Dispatcher) {
         world.actors.insert(member(target), Actor::default());
         let reservation =
             Reservation { period_ns: *period_ns, slice_ns: *slice_ns, hard: true, phase_ns: Some(0) };
-        dispatcher.set(Time(0), member(target), 0, reservation, &world);
+        set(&mut dispatcher, member(target), 0, reservation, &world);
     }
     (world, dispatcher)
 }
@@ -146,7 +166,7 @@ fn the_vcpus_of_a_target_run_in_lock_step() {
     for (index, cpu) in (0..).zip(cpus) {
         let vcpu = Member { target: TargetId(1), index };
         world.actors.insert(vcpu, Actor::default());
-        dispatcher.set(Time(0), vcpu, cpu, reservation, &world);
+        set(&mut dispatcher, vcpu, cpu, reservation, &world);
     }
     world.run_until(30 * MS, &mut dispatcher);
     let ran: Vec<_> = world.actors.values().map(|actor| actor.ran_from.clone()).collect();
@@ -161,14 +181,15 @@ fn a_change_holds_at_once() {
     let (mut world, mut dispatcher) = one_cpu(&[(1000 * MS, 100 * MS)]);
     world.run_until(500 * MS, &mut dispatcher);
     let faster = Reservation { period_ns: 10 * MS, slice_ns: 5 * MS, hard: true, phase_ns: None };
-    dispatcher.set(Time(world.now), member(1), 0, faster, &world);
+    set(&mut dispatcher, member(1), 0, faster, &world);
     world.run_until(520 * MS, &mut dispatcher);
     assert_eq!(world.actors[&member(1)].ran_from[1..], [(500 * MS, 505 * MS), (510 * MS, 515 * MS)]);
-    dispatcher.pause(Time(world.now), member(1), true, &world);
+    pause(&mut dispatcher, member(1), true, &world);
     world.run_until(540 * MS, &mut dispatcher);
-    dispatcher.pause(Time(world.now), member(1), false, &world);
+    pause(&mut dispatcher, member(1), false, &world);
     world.run_until(550 * MS, &mut dispatcher);
-    let account = dispatcher.remove(member(1)).unwrap();
+    let account = dispatcher.account(member(1)).unwrap().clone();
+    tell(&mut dispatcher, world.now, EventKind::Remove { member: member(1) }, &world);
     assert_eq!((account.periods, account.missed), (5, 0), "nothing is missed in a pause: {account:?}");
     assert_eq!(account.reserved_ns, 50 * MS + 25 * MS);
     assert_eq!(account.used_ns, 100 * MS + 15 * MS);
@@ -179,7 +200,7 @@ fn a_change_holds_at_once() {
 fn who_has_no_limit_gets_what_nobody_wants() {
     let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 2 * MS), (10 * MS, 3 * MS)]);
     let soft = Reservation { period_ns: 10 * MS, slice_ns: 3 * MS, hard: false, phase_ns: Some(0) };
-    dispatcher.set(Time(0), member(2), 0, soft, &world);
+    set(&mut dispatcher, member(2), 0, soft, &world);
     world.run_until(100 * MS, &mut dispatcher);
     let account = dispatcher.account(member(2)).unwrap();
     assert_eq!((account.used_ns, account.extra_ns, account.missed), (30 * MS, 50 * MS, 0));
@@ -194,7 +215,7 @@ fn a_standstill_is_told_from_a_miss() {
     world.run_until(20 * MS, &mut dispatcher);
     // Nobody ran for 25 ms, the dispatcher neither.
     world.now += 25 * MS;
-    dispatcher.decide(Time(world.now), 0, &world);
+    decide(&mut dispatcher, &world);
     let account = dispatcher.account(member(1)).unwrap();
     assert_eq!((account.periods, account.missed, account.stalled), (4, 2, 2), "{account:?}");
     world.run_until(60 * MS, &mut dispatcher);
@@ -217,9 +238,9 @@ fn who_comes_late_has_missed_only_what_it_could_have_got() {
     let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 2 * MS)]);
     world.actors.get_mut(&member(1)).unwrap().asleep_until = Some(1000);
     world.pass_until(1000);
-    dispatcher.decide(Time(1000), 0, &world);
+    decide(&mut dispatcher, &world);
     world.pass_until(10 * MS);
-    dispatcher.decide(Time(10 * MS), 0, &world);
+    decide(&mut dispatcher, &world);
     let account = dispatcher.account(member(1)).unwrap();
     assert_eq!((account.missed, account.shortfall.max_ns), (1, 2 * MS - 1000), "{account:?}");
 }
@@ -229,7 +250,7 @@ fn a_pause_in_the_middle_of_a_period_is_no_miss() {
     let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 8 * MS), (10 * MS, 2 * MS)]);
     for (at, paused) in [(3, true), (5, false), (24, true), (39, false)] {
         world.run_until(at * MS, &mut dispatcher);
-        dispatcher.pause(Time(at * MS), member(1), paused, &world);
+        pause(&mut dispatcher, member(1), paused, &world);
     }
     world.run_until(60 * MS, &mut dispatcher);
     for target in [1, 2] {
@@ -247,6 +268,126 @@ fn reservations(periods: &[u64], weights: &[u64], percent: u64) -> Vec<(u64, u64
         .zip(weights)
         .map(|(p, w)| (p * 1000, (p * 1000 * w * percent / all / 100).max(1)))
         .collect()
+}
+
+/// What the wall clock shows at time zero.
+const OFFSET: u64 = 77;
+
+/// What somebody does and when, as numbers.
+type Step = (u8, u32, u64, u64, u64, bool);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec((0..6u8, 0..5u32, 0..5u64, any::<u64>(), any::<u64>(), any::<bool>()), 1..200)
+}
+
+/// A dispatcher's life: what it was told, and what it said to each.
+fn live(steps: &[Step]) -> (Vec<Event>, Vec<Vec<Dispatch>>, Dispatcher) {
+    let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(OFFSET));
+    let mut admission = Admission::new(&[0, 1, 2], WHOLE_CPU / 20);
+    let (mut events, mut dispatches) = (Vec::new(), Vec::new());
+    for (what, target, jump, a, b, flag) in steps {
+        let id = TargetId(*target);
+        let first = Member { target: id, index: 0 };
+        let now = if *jump == 0 { *a } else { world.now.saturating_add(b % 10 * MS) };
+        world.now = world.now.max(now);
+        let (period_ns, slice_ns) = if *flag { (a % (20 * MS), b % (10 * MS)) } else { (*a, *b) };
+        let mut kinds = Vec::new();
+        match what {
+            0 | 1 => {
+                let members = usize::try_from(b % 4).unwrap();
+                let phase_ns = flag.then_some(a % 7 * MS);
+                let reservation = Reservation { period_ns, slice_ns, hard: *flag, phase_ns };
+                match admission.admit(id, reservation, members) {
+                    Ok(cpus) => {
+                        for (index, cpu) in (0..).zip(cpus) {
+                            let member = Member { target: id, index };
+                            world.actors.entry(member).or_default();
+                            kinds.push(EventKind::Set { member, cpu, reservation });
+                        }
+                    }
+                    Err(AdmissionError::Infeasible(refusal)) => assert!(!refusal.to_string().is_empty()),
+                    Err(_) => {}
+                }
+            }
+            2 => {
+                admission.release(id);
+                kinds.extend((0..4).map(|index| EventKind::Remove { member: Member { target: id, index } }));
+            }
+            3 => kinds.push(EventKind::Pause { member: first, paused: *flag }),
+            4 => kinds.push(EventKind::Align { wall_offset_ns: *b }),
+            _ => {
+                if let Some(actor) = world.actors.get_mut(&first) {
+                    actor.ran = actor.ran.saturating_add(b % (9 * MS));
+                    actor.woken = if *flag { world.now } else { *a };
+                }
+                kinds.push(EventKind::Decide { tolerance_ns: a % 20_000 });
+            }
+        }
+        for kind in kinds {
+            events.push(tell(&mut dispatcher, now, kind, &world));
+            dispatches.push(fetch(&mut dispatcher));
+        }
+        let _ = dispatcher.next_due();
+        check_accounts(&dispatcher);
+        for room in admission.rooms() {
+            assert!(room.free <= WHOLE_CPU - WHOLE_CPU / 20);
+        }
+    }
+    (events, dispatches, dispatcher)
+}
+
+fn fetch(dispatcher: &mut Dispatcher) -> Vec<Dispatch> {
+    std::iter::from_fn(|| dispatcher.poll_action()).collect()
+}
+
+/// Tells it all events; what it says to each.
+fn tell_all(dispatcher: &mut Dispatcher, events: &[Event]) -> Vec<Vec<Dispatch>> {
+    let say = |event: &Event| {
+        dispatcher.on_event(event);
+        fetch(dispatcher)
+    };
+    events.iter().map(say).collect()
+}
+
+fn saved(dispatcher: &Dispatcher) -> Vec<u8> {
+    postcard::to_stdvec(dispatcher).unwrap()
+}
+
+fn check_accounts(dispatcher: &Dispatcher) {
+    for account in dispatcher.members().filter_map(|member| dispatcher.account(member)) {
+        assert!(account.recent.len() <= crate::reservation::RECENT);
+        assert!(account.stalled <= account.missed && account.missed <= account.periods);
+    }
+}
+
+fn any_member() -> impl Strategy<Value = Member> {
+    (0..6u32, 0..3u16).prop_map(|(target, index)| Member { target: TargetId(target), index })
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let time = || prop_oneof![any::<u64>(), 0..100 * MS];
+    let reading = (time(), any::<bool>(), time());
+    let reading = reading.prop_map(|(ran_ns, ready, woken)| Reading { ran_ns, ready, woken: Time(woken) });
+    let reservation = (time(), time(), any::<bool>(), prop::option::of(time()));
+    let reservation = reservation.prop_map(|(period_ns, slice_ns, hard, phase_ns)| Reservation {
+        period_ns,
+        slice_ns,
+        hard,
+        phase_ns,
+    });
+    let kind = prop_oneof![
+        (any_member(), 0..4u16, reservation).prop_map(|(member, cpu, reservation)| EventKind::Set {
+            member,
+            cpu,
+            reservation
+        }),
+        (any_member(), any::<bool>()).prop_map(|(member, paused)| EventKind::Pause { member, paused }),
+        any_member().prop_map(|member| EventKind::Remove { member }),
+        time().prop_map(|wall_offset_ns| EventKind::Align { wall_offset_ns }),
+        time().prop_map(|tolerance_ns| EventKind::Decide { tolerance_ns }),
+    ];
+    let readings = prop::collection::vec((any_member(), reading), 0..4);
+    (time(), readings, kind).prop_map(|(at, readings, kind)| Event { at: Time(at), readings, kind })
 }
 
 proptest! {
@@ -299,59 +440,50 @@ proptest! {
 
     /// Whatever is asked of it and whatever the clock does: no panic, bounded memory, the same again, and admission never overbooks.
     #[test]
-    fn fuzz_any_sequence(
-        steps in prop::collection::vec((0..6u8, 0..5u32, 0..5u64, any::<u64>(), any::<u64>(), any::<bool>()), 1..200),
-    ) {
-        let run = || {
-            let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(77));
-            let mut admission = Admission::new(&[0, 1, 2], WHOLE_CPU / 20);
-            let mut told = Vec::new();
-            for (what, target, jump, a, b, flag) in &steps {
-                let id = TargetId(*target);
-                let now = Time(if *jump == 0 { *a } else { world.now.saturating_add(b % 10 * MS) });
-                world.now = world.now.max(now.0);
-                let (period_ns, slice_ns) = if *flag { (a % (20 * MS), b % (10 * MS)) } else { (*a, *b) };
-                match what {
-                    0 | 1 => {
-                        let members = usize::try_from(b % 4).unwrap();
-                        let phase_ns = flag.then_some(a % 7 * MS);
-                        let wanted = Reservation { period_ns, slice_ns, hard: *flag, phase_ns };
-                        match admission.admit(id, wanted, members) {
-                            Ok(cpus) => for (index, cpu) in (0..).zip(cpus) {
-                                let member = Member { target: id, index };
-                                world.actors.entry(member).or_default();
-                                dispatcher.set(now, member, cpu, wanted, &world);
-                            },
-                            Err(AdmissionError::Infeasible(refusal)) => assert!(!refusal.to_string().is_empty()),
-                            Err(_) => {}
-                        }
-                    }
-                    2 => {
-                        admission.release(id);
-                        (0..4).for_each(|index| drop(dispatcher.remove(Member { target: id, index })));
-                    }
-                    3 => dispatcher.pause(now, Member { target: id, index: 0 }, *flag, &world),
-                    4 => dispatcher.align(*b),
-                    _ => {
-                        if let Some(actor) = world.actors.get_mut(&Member { target: id, index: 0 }) {
-                            actor.ran = actor.ran.saturating_add(b % (9 * MS));
-                            actor.woken = if *flag { world.now } else { *a };
-                        }
-                        dispatcher.decide(now, a % 20_000, &world);
-                    }
-                }
-                told.extend(std::iter::from_fn(|| dispatcher.poll_action()));
-                let _ = dispatcher.next_due();
-                for account in (0..5).filter_map(|target| dispatcher.account(member(target))) {
-                    assert!(account.recent.len() <= crate::reservation::RECENT);
-                    assert!(account.stalled <= account.missed && account.missed <= account.periods);
-                }
-                for room in admission.rooms() {
-                    assert!(room.free <= WHOLE_CPU - WHOLE_CPU / 20);
-                }
-            }
-            told
-        };
-        prop_assert_eq!(run(), run());
+    fn fuzz_any_sequence(steps in steps()) {
+        let (events, dispatches, _) = live(&steps);
+        let again = live(&steps);
+        prop_assert_eq!((&events, &dispatches), (&again.0, &again.1));
+        // Nothing but the events leads to the actions.
+        let mut told = Dispatcher::new(OFFSET);
+        prop_assert_eq!(dispatches, tell_all(&mut told, &events));
+    }
+
+    #[test]
+    fn saved_and_loaded_in_the_middle_it_goes_on_as_before(steps in steps(), at in any::<prop::sample::Index>()) {
+        let (events, dispatches, last) = live(&steps);
+        let middle = at.index(events.len() + 1);
+        let mut dispatcher = Dispatcher::new(OFFSET);
+        tell_all(&mut dispatcher, &events[..middle]);
+        let mut loaded: Dispatcher = postcard::from_bytes(&saved(&dispatcher)).unwrap();
+        prop_assert_eq!(loaded.next_due(), dispatcher.next_due());
+        prop_assert_eq!(saved(&loaded), saved(&dispatcher));
+        prop_assert_eq!(tell_all(&mut loaded, &events[middle..]), &dispatches[middle..]);
+        prop_assert_eq!(saved(&loaded), saved(&last));
+    }
+
+    /// A state from a damaged or forged file is refused, or does no harm.
+    #[test]
+    fn fuzz_states(steps in steps(), changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        let (events, _, dispatcher) = live(&steps);
+        let mut bytes = saved(&dispatcher);
+        for (at, byte) in changes {
+            *at.get_mut(&mut bytes) = byte;
+        }
+        let Ok(mut forged) = postcard::from_bytes::<Dispatcher>(&bytes) else { return Ok(()) };
+        tell_all(&mut forged, &events);
+        let _ = forged.eligible().count();
+        check_accounts(&forged);
+    }
+
+    /// Events from a damaged or forged file, which no dispatcher's user would tell it.
+    #[test]
+    fn fuzz_events(events in prop::collection::vec(any_event(), 1..100)) {
+        let (mut one, mut other) = (Dispatcher::new(OFFSET), Dispatcher::new(OFFSET));
+        prop_assert_eq!(tell_all(&mut one, &events), tell_all(&mut other, &events));
+        let _ = one.eligible().count();
+        check_accounts(&one);
+        let loaded: Result<Dispatcher, _> = postcard::from_bytes(&saved(&one));
+        prop_assert!(loaded.is_ok(), "a state that it came to by events is refused: {:?}", loaded.err());
     }
 }

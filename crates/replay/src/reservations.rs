@@ -1,0 +1,155 @@
+//! Whether the dispatcher of reservations decides again what it decided.
+
+use crate::verify::Span;
+use frontdesk_engine::reservation::{Account, Dispatch, Dispatcher, Event, EventKind, Member, TargetId};
+use frontdesk_host::Record;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What going through the decisions about reservations again gave.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Redecided {
+    /// Decisions that were made again.
+    pub decisions: u64,
+    /// Dispatches that came of them, as recorded.
+    pub dispatches: u64,
+    /// From the first decision to the last.
+    pub seconds: f64,
+    /// Decisions that are not in the recording, for they came too fast. After each loss the replay went on from the recorded state.
+    pub lost: u64,
+    /// Decisions of which other dispatches came than recorded.
+    pub differences: u64,
+    /// The first of them.
+    pub first: Option<DecisionDifference>,
+    /// What the members got meanwhile, in the order of their targets' numbers.
+    pub members: Vec<MemberPeriods>,
+}
+
+/// A decision that is not as recorded.
+#[derive(Clone, Debug, Serialize)]
+pub struct DecisionDifference {
+    /// Number of the record, from 1.
+    pub record: u64,
+    /// Seconds since the first decision.
+    pub at_s: f64,
+    /// What was decided when the recording was made.
+    pub recorded: Vec<Dispatch>,
+    /// What is decided now.
+    pub decided: Vec<Dispatch>,
+}
+
+/// What a member of a target got in the course of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemberPeriods {
+    /// Name of the target.
+    pub target: String,
+    /// Which of its members.
+    pub member: u16,
+    /// Periods that ended.
+    pub periods: u64,
+    /// Of these, those with a deadline miss.
+    pub missed: u64,
+    /// Of the missed, those in which the dispatcher itself came late: the machine stood still.
+    pub stalled: u64,
+}
+
+/// Periods, missed and stalled.
+type Counts = [u64; 3];
+
+fn counts(account: &Account) -> Counts {
+    [account.periods, account.missed, account.stalled]
+}
+
+/// A dispatcher that is told again what a recording says.
+#[derive(Debug, Default)]
+pub(crate) struct Redispatch {
+    /// Absent until the recording has its state.
+    dispatcher: Option<Dispatcher>,
+    names: BTreeMap<TargetId, String>,
+    /// What members had in their accounts when the state was recorded.
+    base: BTreeMap<Member, Counts>,
+    /// What they got since, as far as the dispatcher does not have it any more.
+    banked: BTreeMap<Member, Counts>,
+    span: Span,
+    redecided: Redecided,
+    /// Whether there was anything about reservations.
+    any: bool,
+}
+
+impl Redispatch {
+    /// Takes a record that is [about reservations](Record::is_about_reservations); it has this number.
+    pub(crate) fn take(&mut self, record: &Record, number: u64) {
+        self.any = true;
+        match record {
+            Record::Dispatcher(state) => self.begin(state),
+            Record::Decision { event, dispatches } => self.decide(event, dispatches, number),
+            Record::DecisionsLost { decisions } => {
+                self.redecided.lost = self.redecided.lost.saturating_add(*decisions);
+            }
+            Record::Target { target, name } => drop(self.names.insert(*target, name.clone())),
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, state: &Dispatcher) {
+        self.bank(|_| true);
+        let of = |member| Some((member, counts(state.account(member)?)));
+        self.base = state.members().filter_map(of).collect();
+        self.dispatcher = Some(state.clone());
+    }
+
+    fn decide(&mut self, event: &Event, recorded: &[Dispatch], number: u64) {
+        // Without a state there is nothing to compare with: it comes.
+        if self.dispatcher.is_none() {
+            return;
+        }
+        if let EventKind::Remove { member } = event.kind {
+            self.bank(|other| other == member);
+            self.base.remove(&member);
+        }
+        let Some(dispatcher) = &mut self.dispatcher else { return };
+        dispatcher.on_event(event);
+        let decided: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
+        self.span.add(event.at);
+        let redecided = &mut self.redecided;
+        redecided.decisions += 1;
+        if decided == recorded {
+            redecided.dispatches += decided.len() as u64;
+            return;
+        }
+        redecided.differences += 1;
+        if redecided.first.is_none() {
+            let (record, at_s, recorded) = (number, self.span.seconds(), recorded.to_vec());
+            redecided.first = Some(DecisionDifference { record, at_s, recorded, decided });
+        }
+    }
+
+    /// Keeps what these members got since the state was recorded.
+    fn bank(&mut self, which: impl Fn(Member) -> bool) {
+        let Some(dispatcher) = &self.dispatcher else { return };
+        for member in dispatcher.members().filter(|member| which(*member)) {
+            let Some(now) = dispatcher.account(member).map(counts) else { continue };
+            let base = self.base.get(&member).copied().unwrap_or_default();
+            let banked = self.banked.entry(member).or_default();
+            *banked = std::array::from_fn(|i| banked[i].saturating_add(now[i].saturating_sub(base[i])));
+        }
+    }
+
+    /// What came of it; `None` if the recording says nothing of reservations.
+    pub(crate) fn finish(mut self) -> Option<Redecided> {
+        self.bank(|_| true);
+        self.redecided.seconds = self.span.seconds();
+        let name = |target: TargetId| {
+            self.names.get(&target).cloned().unwrap_or_else(|| format!("target {}", target.0))
+        };
+        let member = |(member, [periods, missed, stalled]): (&Member, &Counts)| MemberPeriods {
+            target: name(member.target),
+            member: member.index,
+            periods: *periods,
+            missed: *missed,
+            stalled: *stalled,
+        };
+        self.redecided.members = self.banked.iter().map(member).collect();
+        self.any.then_some(self.redecided)
+    }
+}
