@@ -479,7 +479,10 @@ mod tests {
         for (name, bias) in [("favours", &favours as &dyn Fn(u32, u64) -> u64), ("starves", &starves)] {
             for boosted in [&[][..], &[2_500_000]] {
                 let shares = shares_after(&[1024; 6], boosted, bias);
-                assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{name} {boosted:?}: {shares:?}");
+                assert!(
+                    shares.iter().all(|share| (share - 1.0).abs() < 0.01),
+                    "{name} {boosted:?}: {shares:?}"
+                );
             }
         }
     }

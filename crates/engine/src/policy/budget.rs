@@ -45,7 +45,6 @@ impl Budget {
         });
         if total == 0 { 0.0 } else { nanos_f64(boosted) / nanos_f64(total) }
     }
-
 }
 
 /// How long a VM may be boosted beyond the steady rate, as real time in which the rate would allow it.

@@ -275,8 +275,7 @@ impl PartialBoost {
         let (since, ran_at_begin) =
             vcpu.serving.as_ref().map_or((view.now, vcpu.ran), |before| (before.since, before.ran_at_begin));
         let ran = vcpu.ran;
-        let serving =
-            Serving { since, until: since, ran_at_begin, ran_before: ran, hit, waits: !hit, part };
+        let serving = Serving { since, until: since, ran_at_begin, ran_before: ran, hit, waits: !hit, part };
         let until = serving.end(ran, view);
         vcpu.serving = Some(Serving { until, ..serving });
         self.lingers = false;
@@ -349,9 +348,8 @@ impl PartialBoost {
     fn hand_on(&mut self, from: u16, to: u64, view: &View<'_>, asks: &mut Vec<Ask>) {
         // What was loaded when it was halted may not have run at all.
         let resumed = view.guest.only_resumed(from);
-        let waits = |serving: &mut Serving| {
-            (resumed || serving.waits && !serving.hit) && serving.part != Part::Helps
-        };
+        let waits =
+            |serving: &mut Serving| (resumed || serving.waits && !serving.hit) && serving.part != Part::Helps;
         if !self.serving(from).is_some_and(waits) {
             return;
         }
