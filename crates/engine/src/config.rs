@@ -50,9 +50,9 @@ pub struct Tavs {
     /// Boost only for events that the correlation says an I/O-bound task waits for (§3.3). Without it any
     /// event for a VM with an I/O-bound task boosts.
     pub correlation: bool,
-    /// Whether TCP segments without payload count as packets, too, pure acknowledgements above all (§4.3.2: all do). They wake no task, so that
-    /// boosts for them are in vain; what wakes nobody then teaches nothing about its port. Sources go by this: the engine does not hear of what
-    /// does not count.
+    /// Whether TCP segments without payload count as packets, too, pure acknowledgements above all (§4.3.2:
+    /// all do). They wake no task, so that boosts for them are in vain; what wakes nobody then teaches
+    /// nothing about its port. Sources go by this: the engine does not hear of what does not count.
     pub acknowledgements: bool,
     /// Tasks looked at when a block is requested (§3.3.1: 3). 1 to 16.
     pub inspection_window: usize,

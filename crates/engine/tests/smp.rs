@@ -183,7 +183,8 @@ fn a_short_sleep_holds_nobody_up() {
     assert_eq!(world.boosted(), [0]);
 }
 
-/// A guest that idles keeps the last task's address space: its interrupt handler looks like that task, and wakes it elsewhere.
+/// A guest that idles keeps the last task's address space: its interrupt handler looks like that task, and
+/// wakes it elsewhere.
 #[test]
 fn what_was_loaded_when_a_vcpu_was_halted_does_not_keep_the_event() {
     let mut world = World::new(2);

@@ -1,6 +1,7 @@
 //! One scenario in two worlds: what reservations mean to real VMs they mean to modelled ones.
 //!
-//! Needs root, QEMU, and what `make build` makes. Times are never asserted: what is compared is who gets how much of the CPU.
+//! Needs root, QEMU, and what `make build` makes. Times are never asserted: what is compared is who gets how
+//! much of the CPU.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
@@ -42,8 +43,8 @@ fn reservations_mean_the_same_to_real_vms_and_to_modelled_ones() {
         let (stock, reserved) = (arm("stock"), arm("reserved"));
         let vms = |repeat: &Repeat| repeat.cpu_ms.keys().cloned().collect::<Vec<_>>();
         assert_eq!(vms(stock), vms(&sim.arms["stock"].repeats[0]), "{world}");
-        // Whatever else runs on the machine: 1 of 5 ms at most, and 1 of 10 minutes as it wants all; a soft limit is kept as well as the
-        // kernel preempts at ticks.
+        // Whatever else runs on the machine: 1 of 5 ms at most, and 1 of 10 minutes as it wants all; a soft
+        // limit is kept as well as the kernel preempts at ticks.
         let (interactive, batch) = (part(reserved, "interactive"), part(reserved, "batch"));
         assert!(interactive < 0.25, "{world}: {interactive}");
         assert!((0.08..0.14).contains(&batch), "{world}: {batch}");

@@ -62,7 +62,8 @@ pub struct BpfStats {
     pub pushed: u64,
     /// Of the pushed ones, those that woke the reader.
     pub woken: u64,
-    /// TCP segments that no task waits for, where they do not [count](BpfSource::count_acknowledgements): pure acknowledgements and handshakes.
+    /// TCP segments that no task waits for, where they do not [count](BpfSource::count_acknowledgements):
+    /// pure acknowledgements and handshakes.
     pub no_payload: u64,
     /// Neither TCP nor UDP, a later fragment, or with headers outside the packet's linear part.
     pub other: u64,

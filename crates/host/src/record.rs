@@ -53,8 +53,8 @@ pub enum Record {
     },
     /// The engine decided this, and it was not applied: the VM is gone, or can't be acted on any more.
     Discarded(Action),
-    /// The dispatcher of reservations as it was: when it began, when a recording began in the middle of its life, and after a loss. What is
-    /// told of its decisions before the first of these is of no use.
+    /// The dispatcher of reservations as it was: when it began, when a recording began in the middle of its
+    /// life, and after a loss. What is told of its decisions before the first of these is of no use.
     Dispatcher(Box<Dispatcher>),
     /// The dispatcher of reservations was told this, decided that, and it was carried out.
     Decision {
@@ -63,7 +63,8 @@ pub enum Record {
         /// What it decided, in order.
         dispatches: Vec<Dispatch>,
     },
-    /// So many decisions about reservations were made faster than they could be recorded. The dispatcher follows as it was after them.
+    /// So many decisions about reservations were made faster than they could be recorded. The dispatcher
+    /// follows as it was after them.
     DecisionsLost {
         /// How many.
         decisions: u64,

@@ -176,8 +176,9 @@ impl Threads {
         Ok(())
     }
 
-    /// Looks at the nice values of an adopted VM's vCPUs, which an operator may have changed by hand: what was set last is kept when boosts
-    /// end. Returns what each vCPU's weight is by its own nice value, in permille of an ordinary thread's.
+    /// Looks at the nice values of an adopted VM's vCPUs, which an operator may have changed by hand: what
+    /// was set last is kept when boosts end. Returns what each vCPU's weight is by its own nice value, in
+    /// permille of an ordinary thread's.
     ///
     /// # Errors
     /// If a thread's attributes can't be read, recorded or changed.

@@ -1,4 +1,5 @@
-//! Recordings of a dispatcher of reservations, gone through again. The dispatcher keeps two processes on a CPU of a small model.
+//! Recordings of a dispatcher of reservations, gone through again. The dispatcher keeps two processes on a
+//! CPU of a small model.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
@@ -179,7 +180,8 @@ fn recorded_decisions_are_made_again() {
 fn a_recording_that_begins_in_the_middle_begins_with_the_state() {
     let world = life();
     let middle = world.records.len() / 2;
-    // A recording that begins while another one runs hears of decisions before it hears of the state: they are of no use.
+    // A recording that begins while another one runs hears of decisions before it hears of the state: they
+    // are of no use.
     for heard_before in [0, 5] {
         let mut records = vec![Record::Config(Config::default())];
         records.extend_from_slice(&world.records[middle - heard_before..middle]);

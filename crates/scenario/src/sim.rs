@@ -159,10 +159,12 @@ pub struct GuestCosts {
     /// that stops idling. 0 s: none. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub tick: Duration,
-    /// The scheduler. If left out that of `guest.kernel`, as far as its version is known and there is a `tick`; else `preempt`.
+    /// The scheduler. If left out that of `guest.kernel`, as far as its version is known and there is a
+    /// `tick`; else `preempt`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<GuestScheduler>,
-    /// The longest time slice, with `scheduler = "preempt"`; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
+    /// The longest time slice, with `scheduler = "preempt"`; `guest.time_slice` of the scenario if that is
+    /// given. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub slice: Duration,
     /// Who wakes preempts who has run so much more, with `scheduler = "preempt"`.
@@ -269,7 +271,8 @@ pub enum Scheduler {
 pub enum GuestScheduler {
     /// Linux before 6.6: who wakes after a sleep preempts.
     Preempt,
-    /// Linux since 6.6: the task that runs goes on to the end of its slice when another wakes, which is seen at the next clock tick.
+    /// Linux since 6.6: the task that runs goes on to the end of its slice when another wakes, which is seen
+    /// at the next clock tick.
     Eevdf,
 }
 
@@ -299,7 +302,8 @@ pub struct Credit {
     pub slice_ticks: u32,
     /// Credits are handed out every so many ticks. 1 to 100.
     pub accounting_ticks: u32,
-    /// Measured run time is charged instead of ticks (TAVS §4.2). A debt is kept up to ten accounting periods then, not one: it was really used.
+    /// Measured run time is charged instead of ticks (TAVS §4.2). A debt is kept up to ten accounting periods
+    /// then, not one: it was really used.
     pub fine_accounting: bool,
     /// A vCPU preempted by a boosted driver domain goes to the head of its priority's list (TAVS §4.4).
     pub head_of_list: bool,

@@ -195,8 +195,8 @@ impl Guest {
         }
     }
 
-    /// Its kernel is since Linux 6.6: the running task goes on until it has run for a `slice`, the kernel's own if that is not said, and a
-    /// clock tick has seen that.
+    /// Its kernel is since Linux 6.6: the running task goes on until it has run for a `slice`, the kernel's
+    /// own if that is not said, and a clock tick has seen that.
     pub(crate) fn with_eevdf(mut self, slice: Option<Nanos>) -> Guest {
         let own = BASE_SLICE * u64::from(1 + self.cpus.len().clamp(1, 8).ilog2());
         self.costs.request = Some(slice.unwrap_or(own));

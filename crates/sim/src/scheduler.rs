@@ -323,8 +323,8 @@ pub trait HostScheduler: Send + std::fmt::Debug {
     /// A group is added, number [`Group`] in order. All groups come before [`start`](HostScheduler::start), and before their entities.
     fn add_group(&mut self, group: Group, spec: GroupSpec);
 
-    /// An entity is added, blocked, number [`Entity`] in order. All come before [`start`](HostScheduler::start), and the vCPUs of a group
-    /// before its emulator threads.
+    /// An entity is added, blocked, number [`Entity`] in order. All come before
+    /// [`start`](HostScheduler::start), and the vCPUs of a group before its emulator threads.
     fn add_entity(&mut self, entity: Entity, spec: EntitySpec);
 
     /// The machine begins to run.

@@ -268,7 +268,8 @@ impl World {
         self.queue_job(machine, vm, None, Job::PacketIn { vm, packet });
     }
 
-    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of those that do not count.
+    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of
+    /// those that do not count.
     fn pending_packet(&mut self, machine: &mut Machine, vm: usize, packet: Packet) {
         if packet.bytes == 0 && !self.feed.hears_acknowledgements() {
             return;

@@ -104,7 +104,8 @@ fn a_reservation_of_an_arm_is_kept_by_the_engines_dispatcher() {
 
 #[test]
 fn an_emulator_thread_runs_in_the_slices_of_its_vm() {
-    // It works for as long as the guest does: 0.4 ms each for a request, of 1 ms every 5 ms, one request after the other.
+    // It works for as long as the guest does: 0.4 ms each for a request, of 1 ms every 5 ms, one request
+    // after the other.
     let set = ["duration=10s", "repeats=1", "load.0.think=[\"0s\",\"0s\"]", "sim.costs.packet_in=400us"];
     let simulated = simulate(
         &[load("vsched/beside.toml", &[&set[..], &["sim.guest.request=400us"]].concat())],
@@ -154,7 +155,8 @@ fn boosts_for_requests_are_judged_by_their_answers() {
     assert!(2 * unanswered > boosts, "{unanswered} of {boosts}");
 }
 
-/// Since Linux 6.6 a guest may let the running task go on until its next tick, and only then the one that the packet woke.
+/// Since Linux 6.6 a guest may let the running task go on until its next tick, and only then the one that the
+/// packet woke.
 #[test]
 fn patience_lasts_as_long_as_a_guest_that_waits_for_its_tick() {
     let unanswered = |kernel: &str, policy: &[&str]| {
@@ -172,8 +174,9 @@ fn patience_lasts_as_long_as_a_guest_that_waits_for_its_tick() {
     assert!(before < 0.01, "a guest that preempts at once needs none: {before}");
 }
 
-/// The first vCPU takes the packet's interrupt; if the task that it is for runs elsewhere, it is woken there by an interrupt between vCPUs.
-/// Who sent that may finish its handler boosted, but no longer than the other one serves.
+/// The first vCPU takes the packet's interrupt; if the task that it is for runs elsewhere, it is woken there
+/// by an interrupt between vCPUs. Who sent that may finish its handler boosted, but no longer than the other
+/// one serves.
 #[test]
 fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
     let mut scenario = load("smp/two-vcpus.toml", &["guest.kernel=6.1-cloud", "duration=60s", "warmup=0s"]);

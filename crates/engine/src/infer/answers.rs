@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Delays to learn from before the patience may be shorter than [`Tavs::patience`]: a guest that mostly preempts at once may seldom
 /// need a whole tick.
 const ENOUGH: u8 = 32;
-/// The largest delay of late fades by this fraction with a new one, at most once in [`FADES_EVERY`]: it is forgotten after some minutes. Not by
-/// their number alone: a stream has hundreds of short ones between two that take long, when all that the guest has missed comes at once.
+/// The largest delay of late fades by this fraction with a new one, at most once in [`FADES_EVERY`]: it is
+/// forgotten after some minutes. Not by their number alone: a stream has hundreds of short ones between two
+/// that take long, when all that the guest has missed comes at once.
 const FADING: u64 = 512;
 /// In nanoseconds.
 const FADES_EVERY: u64 = 1_000_000_000;

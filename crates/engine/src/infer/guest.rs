@@ -55,7 +55,8 @@ pub(crate) struct GuestVcpu {
     rang: bool,
     /// It took a device's interrupt for an event and runs its handler, or what that woke: until it changes tasks or hands the event on.
     handles: bool,
-    /// What is loaded was loaded when the vCPU was halted: the guest's idle task may run with it, and whatever interrupts that.
+    /// What is loaded was loaded when the vCPU was halted: the guest's idle task may run with it, and
+    /// whatever interrupts that.
     resumed: bool,
 }
 

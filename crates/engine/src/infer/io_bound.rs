@@ -186,8 +186,9 @@ impl Observer {
     }
 }
 
-/// TAVS §4.3.2: up if the first woken task is I/O-bound, down if neither it nor the first task is. Where acknowledgements count, what woke nobody is
-/// probably one, and says nothing: they would undo what the requests taught.
+/// TAVS §4.3.2: up if the first woken task is I/O-bound, down if neither it nor the first task is. Where
+/// acknowledgements count, what woke nobody is probably one, and says nothing: they would undo what the
+/// requests taught.
 fn judge(first: Option<TaskId>, woken: Option<TaskId>, tasks: &Registry, config: &Tavs) -> Verdict {
     let io_bound = |task: Option<TaskId>| task.is_some_and(|id| tasks.is_io_bound(id));
     match (io_bound(woken), io_bound(first)) {

@@ -93,7 +93,8 @@ pub(crate) struct Ledger {
 const FULL: u32 = 1000;
 /// A VM's share is never raised above so many times its weight.
 const MOST: u32 = 16 * FULL;
-/// A VM that the world's scheduler treats unfairly may owe, or be owed, so many horizons: it may be kept from running for a second.
+/// A VM that the world's scheduler treats unfairly may owe, or be owed, so many horizons: it may be kept from
+/// running for a second.
 const UNFAIR: u64 = 4;
 /// What the share of a VM with unequal vCPUs changes by in a settlement, at most: by a quarter.
 const GAIN: i128 = 4;
@@ -392,10 +393,10 @@ mod tests {
         assert_eq!(sizes, [1, 3]);
     }
 
-    /// VMs that want all they can get share one CPU; the first ones are boosted for a part of the time, on top of what
-    /// their share gives. The fair class is modelled as an ideal fluid. What each got over its fair share, after a minute: what is
-    /// still owed then is bounded, however long it goes on. The scheduler's `bias` for a VM in a window, in permille, is what it takes its
-    /// weight for.
+    /// VMs that want all they can get share one CPU; the first ones are boosted for a part of the time, on
+    /// top of what their share gives. The fair class is modelled as an ideal fluid. What each got over its
+    /// fair share, after a minute: what is still owed then is bounded, however long it goes on. The
+    /// scheduler's `bias` for a VM in a window, in permille, is what it takes its weight for.
     fn shares_after(weights: &[u32], boosted: &[u64], bias: impl Fn(u32, u64) -> u64) -> Vec<f64> {
         let config = Config::default();
         let mut ledger = Ledger::default();
@@ -471,7 +472,8 @@ mod tests {
         }
     }
 
-    /// A scheduler gives some VMs more than others all the time, or keeps one from running for half a second now and then.
+    /// A scheduler gives some VMs more than others all the time, or keeps one from running for half a second
+    /// now and then.
     #[test]
     fn what_an_unfair_scheduler_gives_is_evened_out() {
         let favours = |vm: u32, _: u64| [1300u64, 1000, 700, 1000, 1100, 900][vm as usize];

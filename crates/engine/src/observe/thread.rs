@@ -76,9 +76,10 @@ impl ThreadTimes {
         self.state = State::Unknown;
     }
 
-    /// What it would have run since the last settlement beyond what it did: what it waited would have made it sleep sooner, and beyond what
-    /// it slept it would have used it. A thread that sleeps a lot gets all it wants, though late; one that computes, and sleeps only while
-    /// its emulator has it wait for a moment, does not.
+    /// What it would have run since the last settlement beyond what it did: what it waited would have made it
+    /// sleep sooner, and beyond what it slept it would have used it. A thread that sleeps a lot gets all it
+    /// wants, though late; one that computes, and sleeps only while its emulator has it wait for a moment,
+    /// does not.
     pub(crate) fn unmet(&self) -> u64 {
         self.waited_in_window.saturating_sub(self.slept_in_window)
     }
@@ -102,7 +103,8 @@ impl ThreadTimes {
 mod tests {
     use super::*;
 
-    /// Waiting delays a thread that sleeps in between, but it gets all it wanted; one that hardly sleeps wants nearly all of it.
+    /// Waiting delays a thread that sleeps in between, but it gets all it wanted; one that hardly sleeps
+    /// wants nearly all of it.
     #[test]
     fn a_thread_wanted_what_it_waited_beyond_what_it_slept() {
         let threads = || [ThreadTimes::default(), ThreadTimes::default(), ThreadTimes::default()];

@@ -57,8 +57,8 @@ enum Part {
     Serves,
     /// The same, and what could be done for it by boosting others is done.
     Helped,
-    /// It may hold a lock that one that serves needs, and is boosted no longer than that: it handed the event on and finishes its handler,
-    /// or it lost its CPU somewhere in the kernel.
+    /// It may hold a lock that one that serves needs, and is boosted no longer than that: it handed the event
+    /// on and finishes its handler, or it lost its CPU somewhere in the kernel.
     Helps,
 }
 
@@ -237,10 +237,11 @@ impl PartialBoost {
         Budget::used(self.vcpus.iter().map(|vcpu| &vcpu.budget))
     }
 
-    /// Whether a boost is within the budget: that of the VM, for a guest's I/O-bound task may have a vCPU to itself, which then runs nearly
-    /// only when it is boosted. A vCPU that is idle takes nothing from its own VM's background work by waking, so within its VM's share it
-    /// needs no budget, as the credit scheduler boosts each vCPU that wakes with credit left (TAVS §2.2). And one whose VM is owed CPU by
-    /// far more than a slice is kept from running at all: nearly all that it runs is boosted, whatever it does.
+    /// Whether a boost is within the budget: that of the VM, for a guest's I/O-bound task may have a vCPU to
+    /// itself, which then runs nearly only when it is boosted. A vCPU that is idle takes nothing from its own
+    /// VM's background work by waking, so within its VM's share it needs no budget, as the credit scheduler
+    /// boosts each vCPU that wakes with credit left (TAVS §2.2). And one whose VM is owed CPU by far more
+    /// than a slice is kept from running at all: nearly all that it runs is boosted, whatever it does.
     fn may_boost(&mut self, index: u16, view: &View<'_>, pb_ratio: f64) -> bool {
         let Some(seen) = view.guest.vcpus.get(usize::from(index)) else { return false };
         let idle = seen.seen.is_halted() && view.debt <= 0;
@@ -343,8 +344,8 @@ impl PartialBoost {
         }
     }
 
-    /// The vCPU that took the interrupt has woken somebody on others: those are boosted in its place, and it may finish its handler, which
-    /// holds locks that they need.
+    /// The vCPU that took the interrupt has woken somebody on others: those are boosted in its place, and it
+    /// may finish its handler, which holds locks that they need.
     fn hand_on(&mut self, from: u16, to: u64, view: &View<'_>, asks: &mut Vec<Ask>) {
         // What was loaded when it was halted may not have run at all.
         let resumed = view.guest.only_resumed(from);
@@ -375,7 +376,8 @@ impl PartialBoost {
         }
     }
 
-    /// A boosted vCPU sleeps although the guest has not halted it: the emulator has it wait for something. It is looked at soon.
+    /// A boosted vCPU sleeps although the guest has not halted it: the emulator has it wait for something. It
+    /// is looked at soon.
     fn stalled(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let until = view.now.plus(LOOK);
         if let Some(serving) = self.serving(index)
@@ -416,7 +418,8 @@ impl PartialBoost {
         }
     }
 
-    /// Nobody serves the event any more. One that helped may have been the one that does after all; the others are ended with it.
+    /// Nobody serves the event any more. One that helped may have been the one that does after all; the
+    /// others are ended with it.
     fn end_helping(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
         let helping = |(_, vcpu): &(u16, &BoostedVcpu)| vcpu.helps();
         while let Some((index, _)) = (0u16..).zip(&self.vcpus).find(helping) {
@@ -534,8 +537,8 @@ impl Serving {
     }
 }
 
-/// How long a vCPU that serves an event runs before others may help it: so long only few events take, unless something holds them up, and
-/// then there is patience left.
+/// How long a vCPU that serves an event runs before others may help it: so long only few events take, unless
+/// something holds them up, and then there is patience left.
 fn unaided(config: &Tavs) -> u64 {
     nanos(config.io_threshold) / 2
 }

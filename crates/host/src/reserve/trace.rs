@@ -1,9 +1,10 @@
-//! How recordings hear of reservations: what the dispatcher was told and what it decided, from the thread that dispatches to the daemon's
-//! loop, by a ring that neither ever waits for.
+//! How recordings hear of reservations: what the dispatcher was told and what it decided, from the thread
+//! that dispatches to the daemon's loop, by a ring that neither ever waits for.
 //!
-//! The loop makes the ring when a recording begins and empties it at each turn. A decision goes into it as a whole, after it has been carried
-//! out, as moves within memory that is there already: no system call, no allocation. One that does not fit is counted as lost, and when
-//! there is room again the dispatcher's whole state is told, from which a replay goes on.
+//! The loop makes the ring when a recording begins and empties it at each turn. A decision goes into it as a
+//! whole, after it has been carried out, as moves within memory that is there already: no system call, no
+//! allocation. One that does not fit is counted as lost, and when there is room again the dispatcher's whole
+//! state is told, from which a replay goes on.
 
 use crate::record::Record;
 use frontdesk_engine::Time;
@@ -12,8 +13,8 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Entries of the ring: at 20,000 decisions a second, each with two readings and two dispatches, enough for a third of a second. The loop
-/// comes every 80 ms at least.
+/// Entries of the ring: at 20,000 decisions a second, each with two readings and two dispatches, enough for a
+/// third of a second. The loop comes every 80 ms at least.
 const ENTRIES: usize = 1 << 15;
 
 enum Entry {

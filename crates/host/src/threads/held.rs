@@ -88,8 +88,8 @@ impl Held {
         self.set(self.original)
     }
 
-    /// Looks whether somebody else has given it another nice value since it was last set: that is what it has from then on, as if it had had
-    /// it when it was taken. One that is real-time now has none to look at.
+    /// Looks whether somebody else has given it another nice value since it was last set: that is what it has
+    /// from then on, as if it had had it when it was taken. One that is real-time now has none to look at.
     pub(crate) fn look(&mut self, guardian: &Guardian) -> Result<(), HeldError> {
         let Some(expected) = self.now.and_then(|now| now.policy.nice()) else { return Ok(()) };
         let found = attributes_of(self.thread)?.and_then(|found| found.policy.nice());

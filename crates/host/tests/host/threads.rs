@@ -107,7 +107,8 @@ fn keep_a_weight_under_a_boost() -> Result<()> {
     Ok(())
 }
 
-/// What an operator sets while a VM is followed is neither lost with the next boost nor at the end, nor with the daemon.
+/// What an operator sets while a VM is followed is neither lost with the next boost nor at the end, nor with
+/// the daemon.
 fn keep_a_nice_value_set_by_hand() -> Result<()> {
     let (vcpu, other_vcpu) = (Idler::start()?, Idler::start()?);
     // The test itself may have another.

@@ -6,11 +6,13 @@ use crate::scheduler::{Entity, Group, Host, Pcpu};
 
 /// What a tick costs.
 const PER_TICK: i64 = 100;
-/// What one physical CPU earns in an accounting period, what a vCPU has at most, and what it owes at most if ticks are charged.
+/// What one physical CPU earns in an accounting period, what a vCPU has at most, and what it owes at most if
+/// ticks are charged.
 const PER_PERIOD: i64 = 300;
-/// What a vCPU owes at most if its run time is measured. An unlucky tick is forgiven by a floor, but what is measured was really used: who is boosted may
-/// use it while OVER, or in one turn, for a stream arms a whole slice with each decision. If it were forgiven, TAVS' "CPU fairness among guest domains
-/// is guaranteed for all cases" (§5.2) would not hold without a PBratio.
+/// What a vCPU owes at most if its run time is measured. An unlucky tick is forgiven by a floor, but what is
+/// measured was really used: who is boosted may use it while OVER, or in one turn, for a stream arms a whole
+/// slice with each decision. If it were forgiven, TAVS' "CPU fairness among guest domains is guaranteed for
+/// all cases" (§5.2) would not hold without a PBratio.
 const MEASURED_FLOOR: i64 = 10 * PER_PERIOD;
 
 impl Credit {

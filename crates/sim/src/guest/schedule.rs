@@ -1,5 +1,5 @@
-//! The guest kernel's scheduler: a queue for each vCPU, fair by virtual run time. Who wakes after a sleep preempts, but since Linux 6.6 nobody who
-//! is in the middle of his slice: he goes on until a clock tick.
+//! The guest kernel's scheduler: a queue for each vCPU, fair by virtual run time. Who wakes after a sleep
+//! preempts, but since Linux 6.6 nobody who is in the middle of his slice: he goes on until a clock tick.
 
 use super::{Effect, Guest};
 use crate::program::{Class, State, Task};
@@ -67,14 +67,15 @@ impl Guest {
         }
     }
 
-    /// Whether the current task of a vCPU goes on, whoever waits, until a clock tick finds that it has used up its slice.
+    /// Whether the current task of a vCPU goes on, whoever waits, until a clock tick finds that it has used
+    /// up its slice.
     pub(super) fn goes_by_ticks(&self, vcpu: usize) -> bool {
         let fair = |current: usize| self.tasks[current].class.rank() == 0;
         self.costs.request.is_some() && self.cpus[vcpu].current.is_some_and(fair)
     }
 
-    /// Gives the current task of a vCPU that goes by ticks another slice if it has used its own up, and says whether it had. The kernel does so at
-    /// ticks, and when another task wakes.
+    /// Gives the current task of a vCPU that goes by ticks another slice if it has used its own up, and says
+    /// whether it had. The kernel does so at ticks, and when another task wakes.
     pub(super) fn renew(&mut self, vcpu: usize) -> bool {
         let Some(request) = self.costs.request.filter(|_| self.goes_by_ticks(vcpu)) else { return false };
         let cpu = &mut self.cpus[vcpu];

@@ -1,7 +1,7 @@
 //! What has reservations: the engine's own dispatcher (VSched §3.3), and who of a VM runs in whose slices.
 //!
-//! As on a real host, each vCPU of a VM is a member with slices of its own on a physical CPU of its own, and the emulator threads run with the
-//! first one and share its slices.
+//! As on a real host, each vCPU of a VM is a member with slices of its own on a physical CPU of its own, and
+//! the emulator threads run with the first one and share its slices.
 
 use super::{Entity, EntitySpec, Group, Host, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Timer};
@@ -83,8 +83,8 @@ impl Reserved {
         }
     }
 
-    /// The machine begins to run: each member gets the physical CPU with the most room, those of one VM different ones. Returns where each
-    /// entity is to be from now on.
+    /// The machine begins to run: each member gets the physical CPU with the most room, those of one VM
+    /// different ones. Returns where each entity is to be from now on.
     pub(super) fn start(&mut self, host: &mut Host) -> Vec<(Entity, Pcpu)> {
         if self.members.is_empty() {
             return Vec::new();

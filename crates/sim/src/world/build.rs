@@ -114,8 +114,8 @@ fn host_cpus(scenario: &Scenario, sim: &Sim) -> usize {
     sim.host_cpus.or(sim.pcpus).map_or(named.len(), usize::from)
 }
 
-/// The reservations of the VMs' groups: those of the arm, and else those of the machine, if its scheduler is one for that. A driver domain is
-/// the group before them.
+/// The reservations of the VMs' groups: those of the arm, and else those of the machine, if its scheduler is
+/// one for that. A driver domain is the group before them.
 fn reservations(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
     let first = u32::from(sim.io_path == IoPath::DriverDomain);
     let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));

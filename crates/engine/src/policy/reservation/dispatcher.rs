@@ -88,8 +88,8 @@ pub struct Eligible {
 /// Sans-I/O: it is told events with [`on_event`](Dispatcher::on_event) and its decisions are taken with
 /// [`poll_action`](Dispatcher::poll_action). The same events give the same actions.
 ///
-/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded is checked, and whatever
-/// passes is as safe as a dispatcher that came to its state by events.
+/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded
+/// is checked, and whatever passes is as safe as a dispatcher that came to its state by events.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Dispatcher {
@@ -144,7 +144,8 @@ impl Dispatcher {
         Dispatcher { wall_offset_ns, ..Dispatcher::default() }
     }
 
-    /// Puts what the meter says into an event: of each member that it is about what is new, and nothing if no decision is made.
+    /// Puts what the meter says into an event: of each member that it is about what is new, and nothing if no
+    /// decision is made.
     pub fn read(&self, event: &mut Event, meter: &impl Meter) {
         event.readings.clear();
         if matches!(event.kind, EventKind::Remove { .. } | EventKind::Align { .. }) {
@@ -236,8 +237,8 @@ impl Dispatcher {
         self.members.get(&member).map(|state| &state.account)
     }
 
-    /// When the next decision is due, as far as the latest one knows. It is to be asked for then, and whenever another member
-    /// begins to run whose slice ends sooner, or one wakes up.
+    /// When the next decision is due, as far as the latest one knows. It is to be asked for then, and
+    /// whenever another member begins to run whose slice ends sooner, or one wakes up.
     #[must_use]
     pub fn next_due(&self) -> Option<Due> {
         self.due

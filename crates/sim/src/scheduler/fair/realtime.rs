@@ -48,8 +48,9 @@ impl Waiting {
 }
 
 impl Task {
-    /// Its real-time priority; 0 in the fair class. Emulator threads are above vCPUs, with the daemon's priorities: a vCPU must not starve
-    /// the thread that delivers its input. A reservation with a limit that is not hard, as those of an arm are, never stops anybody.
+    /// Its real-time priority; 0 in the fair class. Emulator threads are above vCPUs, with the daemon's
+    /// priorities: a vCPU must not starve the thread that delivers its input. A reservation with a limit that
+    /// is not hard, as those of an arm are, never stops anybody.
     fn wanted_priority(&self) -> u8 {
         let vcpu = match (self.reserved, self.boost) {
             (Some(DispatchKind::Run { level }), _) => 3 + 2 * level,
