@@ -203,6 +203,39 @@ fn what_was_loaded_when_a_vcpu_was_halted_does_not_keep_the_event() {
     assert_eq!(world.boosted(), []);
 }
 
+/// The vCPU that takes the interrupt is idle with another task's address space: that is nobody whom the packet woke.
+#[test]
+fn the_port_of_a_server_is_learnt_in_a_guest_that_idles() {
+    let mut world = World::new(2);
+    let sleep = |world: &mut World, vcpu| {
+        world.feed(EventKind::Halt { vm: VM, vcpu });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(vcpu), runnable: false });
+    };
+    let wake = |world: &mut World, vcpu| {
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(vcpu), pcpu: vcpu });
+        world.feed(EventKind::Resume { vm: VM, vcpu });
+    };
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 1, task: ECHO });
+    (0..2).for_each(|vcpu| sleep(&mut world, vcpu));
+    for _ in 0..10 {
+        world.packet();
+        world.deliver(false);
+        wake(&mut world, NET);
+        world.feed(EventKind::Interrupt { vm: VM, vcpu: NET, vector: VECTOR });
+        world.ipi(1);
+        wake(&mut world, 1);
+        world.now += 200 * US;
+        sleep(&mut world, 1);
+        sleep(&mut world, NET);
+        world.now += 100 * MS;
+        world.engine.on_deadline(Time(world.now));
+    }
+    assert_eq!(world.engine.explain(VM).unwrap().ports[0].counter, 3);
+    world.boosts();
+    world.packet();
+    assert_eq!(world.boosted(), [0, 1]);
+}
+
 /// The task has a vCPU to itself, which runs nearly only when it is boosted.
 #[test]
 fn pb_ratio_is_for_the_whole_vm() {

@@ -151,6 +151,8 @@ pub struct Daemon {
     handled: usize,
     /// The longest wait, in nanoseconds.
     tick: u64,
+    /// When the rings were last emptied.
+    emptied: Time,
     /// When a boost began or ended last.
     last_boost: Option<Time>,
     /// When the nice values of vCPUs were last looked at.
@@ -252,6 +254,7 @@ impl Daemon {
             pending: Vec::new(),
             handled: 0,
             tick: TICK,
+            emptied: monotonic(),
             last_boost: None,
             looked: Time(0),
             news,

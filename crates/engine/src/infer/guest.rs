@@ -282,7 +282,7 @@ impl Guest {
     ) -> Option<Dispatch> {
         let vcpu = self.vcpu(index)?;
         let unseen = vcpu.seen.unseen_run();
-        let dispatch = self.dispatch(index, task, now, config);
+        let dispatch = self.dispatch(index, task, false, now, config);
         let vcpu = self.vcpu(index)?;
         if exactly {
             vcpu.seen.told_exactly();
@@ -292,7 +292,7 @@ impl Guest {
         Some(dispatch)
     }
 
-    fn dispatch(&mut self, index: u16, task: TaskId, now: Time, config: &Tavs) -> Dispatch {
+    fn dispatch(&mut self, index: u16, task: TaskId, resumed: bool, now: Time, config: &Tavs) -> Dispatch {
         let vcpu = &mut self.vcpus[usize::from(index)];
         if vcpu.seen.current() == Some(task) {
             let io_bound = self.tasks.is_io_bound(task);
@@ -300,9 +300,9 @@ impl Guest {
         }
         vcpu.end_run(&mut self.tasks, config);
         let patience = self.answers.patience(config);
-        let verdict = vcpu.observer.next(Some(task), patience, &self.tasks, config);
+        let verdict = vcpu.observer.next(Some(task), resumed, patience, &self.tasks, config);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
-        (vcpu.handles, vcpu.resumed) = (false, false);
+        (vcpu.handles, vcpu.resumed) = (false, resumed);
         let io_bound = self.tasks.dispatch(task, now);
         let fell_asleep = std::mem::take(&mut vcpu.falling_asleep) && !io_bound;
         if io_bound {
@@ -323,7 +323,7 @@ impl Guest {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         vcpu.seen.seen_until_now();
         vcpu.end_run(&mut self.tasks, config);
-        let verdict = vcpu.observer.next(None, self.answers.patience(config), &self.tasks, config);
+        let verdict = vcpu.observer.next(None, false, self.answers.patience(config), &self.tasks, config);
         vcpu.seen.halt();
         vcpu.handles = false;
         self.learn(verdict);
@@ -338,8 +338,7 @@ impl Guest {
         }
         match vcpu.seen.loaded() {
             Some(task) => {
-                let dispatch = self.dispatch(index, task, now, config);
-                self.vcpu(index)?.resumed = true;
+                let dispatch = self.dispatch(index, task, true, now, config);
                 Some(dispatch)
             }
             None => {

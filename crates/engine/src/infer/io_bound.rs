@@ -139,20 +139,24 @@ impl Observer {
     }
 
     /// Moves on to `next`, the task that follows the current one (`None`: idle). It was dispatched at once if the guest, which may finish
-    /// its tick first, ran no longer than `patience`.
+    /// its tick first, ran no longer than `patience`. `resumed`: the vCPU was idle, and `next` is what was loaded all the while.
     pub(crate) fn next(
         &mut self,
         next: Option<TaskId>,
+        resumed: bool,
         patience: u64,
         tasks: &Registry,
         config: &Tavs,
     ) -> Option<Verdict> {
         let observation = self.observation.as_mut()?;
-        if observation.phase != Phase::First {
+        if observation.phase == Phase::First {
+            let immediate = observation.ran <= patience;
+            observation.phase = if immediate { Phase::Consecutive } else { Phase::AfterLong };
+        }
+        // It is the idle task, probably, with the handler of the interrupt: whom that wakes is dispatched next, perhaps on another vCPU.
+        if resumed && !next.is_some_and(|task| tasks.is_io_bound(task)) {
             return None;
         }
-        let immediate = observation.ran <= patience;
-        observation.phase = if immediate { Phase::Consecutive } else { Phase::AfterLong };
         let first = observation.first;
         std::mem::take(&mut observation.unjudged).then(|| judge(first, next, tasks, config))
     }

@@ -61,7 +61,14 @@ impl Daemon {
             }
             let lively = self.last_boost.is_some_and(|boost| monotonic().since(boost) < LIVELY);
             let many = if lively { MANY } else { FLOOD };
-            self.tick = if self.handled >= many { TICK } else { (self.tick * 2).min(IDLE_TICK) };
+            // Few in a moment may be many in a tick.
+            let waited = monotonic().since(self.emptied) >= self.tick;
+            self.emptied = monotonic();
+            self.tick = match self.handled >= many {
+                true => TICK,
+                false if waited => (self.tick * 2).min(IDLE_TICK),
+                false => self.tick,
+            };
             if news && self.take_news()? && until == Until::Settled {
                 return Ok(());
             }
