@@ -51,6 +51,27 @@ pub(crate) struct Account {
     pub(crate) pcpus: PcpuSet,
 }
 
+#[cfg(test)]
+impl Account {
+    /// One of a VM with one thread and the weight 1 that has not run, on these physical CPUs.
+    pub(super) fn on(vm: u32, pcpus: &[u16]) -> Account {
+        let mut set = PcpuSet::default();
+        pcpus.iter().for_each(|pcpu| set.insert(*pcpu));
+        Account {
+            vm: VmId(vm),
+            weight: 1,
+            threads: 1,
+            ran: 0,
+            unmet: 0,
+            boosted: 0,
+            acting: true,
+            uneven: false,
+            waits: false,
+            pcpus: set,
+        }
+    }
+}
+
 /// What a VM got and wanted between two settlements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delta {

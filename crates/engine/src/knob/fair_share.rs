@@ -53,7 +53,6 @@ pub(super) fn fair_shares(capacity: u64, claims: &[Delta]) -> Vec<Fair> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::VmId;
 
     fn delta(weight: u32, ran: u64, wanted: u64) -> Delta {
         Delta { weight, ran, wanted, boosted: 0, uneven: false, waits: false }
@@ -71,22 +70,7 @@ mod tests {
 
     #[test]
     fn vms_on_different_cpus_are_settled_apart() {
-        let on = |vm, cpus: &[u16]| {
-            let mut pcpus = PcpuSet::default();
-            cpus.iter().for_each(|cpu| pcpus.insert(*cpu));
-            Account {
-                vm: VmId(vm),
-                weight: 1,
-                threads: 1,
-                ran: 0,
-                unmet: 0,
-                boosted: 0,
-                acting: true,
-                uneven: false,
-                waits: false,
-                pcpus,
-            }
-        };
+        let on = Account::on;
         let pools = pools(&[on(0, &[0]), on(1, &[1]), on(2, &[2, 3]), on(3, &[0, 1])]);
         let mut sizes: Vec<usize> = pools.iter().map(VecDeque::len).collect();
         sizes.sort_unstable();

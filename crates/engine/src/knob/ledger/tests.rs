@@ -1,7 +1,6 @@
 //! Fairness, with an ideal fluid in place of the world's scheduler.
 
 use super::*;
-use crate::knob::account::PcpuSet;
 use crate::knob::book::signed;
 use crate::nanos::nanos_f64;
 
@@ -12,23 +11,7 @@ use crate::nanos::nanos_f64;
 fn shares_after(weights: &[u32], boosted: &[u64], bias: impl Fn(u32, u64) -> u64) -> Vec<f64> {
     let config = Config::default();
     let mut ledger = Ledger::default();
-    let mut pcpus = PcpuSet::default();
-    pcpus.insert(0);
-    let claim = |(vm, weight): (u32, &u32)| {
-        let vm = VmId(vm);
-        Account {
-            vm,
-            weight: *weight,
-            threads: 2,
-            ran: 0,
-            unmet: 0,
-            boosted: 0,
-            acting: true,
-            uneven: false,
-            waits: false,
-            pcpus,
-        }
-    };
+    let claim = |(vm, weight): (u32, &u32)| Account { weight: *weight, threads: 2, ..Account::on(vm, &[0]) };
     let mut claims: Vec<Account> = (0..).zip(weights).map(claim).collect();
     let mut now = Time(0);
     ledger.open(now, claims.iter().copied(), &config);
@@ -104,22 +87,9 @@ fn who_wants_less_than_its_share_repays_with_the_rest() {
     const MS: u64 = 1_000_000;
     let config = Config::default();
     let mut ledger = Ledger::default();
-    let mut pcpus = PcpuSet::default();
-    pcpus.insert(0);
     let claim = |vm, ran, boosted| {
         let unmet = if vm == 0 { 0 } else { 50 * MS };
-        Account {
-            vm: VmId(vm),
-            weight: 1,
-            threads: 1,
-            ran,
-            unmet,
-            boosted,
-            acting: true,
-            uneven: false,
-            waits: false,
-            pcpus,
-        }
+        Account { ran, unmet, boosted, ..Account::on(vm, &[0]) }
     };
     ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
     ledger.settle(Time(50 * MS), &[claim(0, 35 * MS, 35 * MS), claim(1, 15 * MS, 0)], &config);
@@ -134,23 +104,7 @@ fn who_wants_less_than_its_share_repays_with_the_rest() {
 fn a_vm_that_was_never_boosted_is_left_alone() {
     let config = Config::default();
     let mut ledger = Ledger::default();
-    let mut pcpus = PcpuSet::default();
-    pcpus.insert(0);
-    let claim = |vm, ran, boosted| {
-        let vm = VmId(vm);
-        Account {
-            vm,
-            weight: 1,
-            threads: 1,
-            ran,
-            unmet: 50_000_000,
-            boosted,
-            acting: true,
-            uneven: false,
-            waits: false,
-            pcpus,
-        }
-    };
+    let claim = |vm, ran, boosted| Account { ran, unmet: 50_000_000, boosted, ..Account::on(vm, &[0]) };
     ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
     let changes =
         ledger.settle(Time(50_000_000), &[claim(0, 45_000_000, 0), claim(1, 5_000_000, 1_000_000)], &config);
@@ -164,20 +118,7 @@ fn uneven_share(fast: u64, slow: u64, corrected: bool) -> f64 {
     const WINDOW: u64 = 50_000_000;
     let config = Config::default();
     let mut ledger = Ledger::default();
-    let mut pcpus = PcpuSet::default();
-    (0..2).for_each(|cpu| pcpus.insert(cpu));
-    let account = |vm, uneven| Account {
-        vm: VmId(vm),
-        weight: 1024,
-        threads: 2,
-        ran: 0,
-        unmet: 0,
-        boosted: 0,
-        acting: true,
-        uneven,
-        waits: false,
-        pcpus,
-    };
+    let account = |vm, uneven| Account { weight: 1024, threads: 2, uneven, ..Account::on(vm, &[0, 1]) };
     let mut accounts = [account(0, corrected), account(1, false)];
     ledger.open(Time(0), accounts.iter().copied(), &config);
     for round in 1..=600 {
@@ -217,20 +158,13 @@ fn a_vm_with_unequal_vcpus_keeps_its_share() {
 fn who_waits_for_an_answer_repays_later_but_not_never() {
     const MS: u64 = 1_000_000;
     let config = Config::default();
-    let mut pcpus = PcpuSet::default();
-    pcpus.insert(0);
     let settled = |waits, boosted| {
         let account = |vm, ran, boosted, waits| Account {
-            vm: VmId(vm),
-            weight: 1,
-            threads: 1,
             ran,
             unmet: 50 * MS,
             boosted,
-            acting: true,
-            uneven: false,
             waits,
-            pcpus,
+            ..Account::on(vm, &[0])
         };
         let mut ledger = Ledger::default();
         ledger.open(Time(0), [account(0, 0, 0, false), account(1, 0, 0, false)].into_iter(), &config);
