@@ -165,7 +165,8 @@ fn a_run_gives_the_result_as_documented() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (json, html, trace) = (file("out.json"), file("out.html"), file("out.trace"));
-    let outputs = ["--json", &json, "--html", &html, "--trace", &trace];
+    let recording = file("out.fdsk");
+    let outputs = ["--json", &json, "--html", &html, "--trace", &trace, "--record", &recording];
     let output = lab(folder.path(), &[&["--duration", "6s"], &outputs[..]].concat()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     // 1: a bar that a short run on a busy machine does not reach.
@@ -208,6 +209,14 @@ fn a_run_gives_the_result_as_documented() {
     assert!(page.contains("</html>") && page.contains("<svg"));
     let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
+    assert!(!Path::new(&recording).exists());
+    for arm in ["frontdesk", "io-only-acting"] {
+        let recording = file(&format!("out-{arm}-1.fdsk"));
+        let replay = Command::new(FRONTDESK).arg("replay").arg(recording).output().unwrap();
+        let told = String::from_utf8_lossy(&replay.stdout);
+        let said = String::from_utf8_lossy(&replay.stderr);
+        assert!(replay.status.success() && said.is_empty(), "{arm}: {told}{said}");
+    }
 }
 
 #[test]

@@ -3,43 +3,22 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+mod recorded;
+
 use frontdesk_engine::reservation::{
     Dispatch, DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
 };
 use frontdesk_engine::{Config, Time};
-use frontdesk_host::{Ending, Record, Recorder, Recording};
+use frontdesk_host::{Ending, Record};
 use frontdesk_replay::{Redecided, Verified, verify};
+use recorded::{recording, records, written};
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 
 const MS: u64 = 1_000_000;
-const ECHO_MIXED: &[u8] = include_bytes!("../../frontdesk/tests/data/echo-mixed.fdsk");
-
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-fn written<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<u8> {
-    let sink = Shared::default();
-    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
-    records.into_iter().for_each(|record| recorder.push(record));
-    recorder.finish().unwrap();
-    sink.0.lock().unwrap().clone()
-}
 
 fn replayed(records: &[Record]) -> Verified {
     let bytes = written(records);
-    let mut recording = Recording::new(&bytes[..], "test".to_owned()).unwrap();
+    let mut recording = recording(&bytes);
     let verified = verify(&mut recording).unwrap();
     assert_eq!(recording.ending(), Some(Ending::Complete));
     verified
@@ -264,8 +243,7 @@ fn lost_decisions_are_told_and_are_no_difference() {
 
 #[test]
 fn the_engines_part_and_that_of_reservations_are_apart() {
-    let engine: Vec<Record> =
-        Recording::new(ECHO_MIXED, "test".to_owned()).unwrap().map(Result::unwrap).collect();
+    let engine = records();
     let alone = replayed(&engine);
     assert!(alone.reservations.is_none() && alone.actions > 100);
     let world = life();

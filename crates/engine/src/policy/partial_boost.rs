@@ -5,182 +5,29 @@
 //! of where the event is handled: on the one that takes the device's interrupt, on those that this hands it on to, and where an I/O-bound
 //! task ran last.
 
-use super::budget::{Allowance, Budget};
-use super::claim::{Ask, Claim, Owner, Target, value};
+mod helping;
+mod state;
+
+pub(crate) use state::PartialBoost;
+
+use super::budget::Budget;
+use super::claim::{Ask, Owner, Target};
 use super::view::{Fact, Policy, View};
-use crate::action::{Boost, BoostTarget};
+use crate::action::BoostTarget;
 use crate::capabilities::Standing;
-use crate::config::Tavs;
-use crate::event::{Thread, Time};
+use crate::event::Time;
 use crate::explain::{Cause, Reason};
 use crate::infer::{Device, GuestVcpu, bit};
 use crate::nanos::nanos;
-use crate::state::{StateError, check};
 use arrayvec::ArrayVec;
-use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use state::{BoostedVcpu, LOOK, MAX_TARGETS, Part, Serving, boost, longest, unaided, watch};
 
-/// Longest boost that can be configured.
-const MAX_BOOST: Duration = Duration::from_secs(1);
-/// vCPUs boosted for one event.
-const MAX_TARGETS: usize = 8;
 /// An emulator thread that has the answer in its hands when the boost of the vCPU ends keeps its own for so long at most.
 const EMULATOR_GRACE: u64 = 2_000_000;
-/// With what it waits for a CPU, a boost lasts so many times `max_boost` at most.
-const STRETCH: u64 = 4;
-/// A boosted vCPU that waits for a CPU is looked at so often at most.
-const LOOK: u64 = 200_000;
 /// An event that nobody answered is forgotten after this.
 const UNANSWERED: u64 = 1_000_000_000;
 
-/// A boost that is going on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Serving {
-    since: Time,
-    /// When it ends by itself.
-    until: Time,
-    /// Boosted run time of the vCPU before it,
-    ran_at_begin: u64,
-    /// and before what is waited for.
-    ran_before: u64,
-    /// Whether an I/O-bound task has run in it.
-    hit: bool,
-    /// Whether it waits for an I/O-bound task to run, or to answer; if not, such a task runs.
-    waits: bool,
-    part: Part,
-}
-
-/// What a boosted vCPU has to do with the event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Part {
-    /// It takes the interrupt, or runs the task that answers.
-    Serves,
-    /// The same, and what could be done for it by boosting others is done.
-    Helped,
-    /// It may hold a lock that one that serves needs, and is boosted no longer than that: it handed the event
-    /// on and finishes its handler, or it lost its CPU somewhere in the kernel.
-    Helps,
-}
-
-/// Counts since the VM was added.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Counts {
-    pub(crate) boosts: u64,
-    pub(crate) hits: u64,
-    pub(crate) expired: u64,
-}
-
-/// What the policy knows of a vCPU.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct BoostedVcpu {
-    budget: Budget,
-    serving: Option<Serving>,
-    /// Nanoseconds that it ran boosted.
-    pub(crate) ran: u64,
-    pub(crate) counts: Counts,
-}
-
-impl BoostedVcpu {
-    fn serves(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| serving.part != Part::Helps)
-    }
-
-    fn helps(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| serving.part == Part::Helps)
-    }
-}
-
-/// The policy's state for a VM.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct PartialBoost {
-    pub(crate) vcpus: Vec<BoostedVcpu>,
-    allowance: Allowance,
-    /// Nanoseconds that emulator threads ran boosted.
-    emulator_ran: u64,
-    /// Whether emulator threads are boosted although no vCPU is.
-    lingers: bool,
-    /// When a boost ended before its event was answered.
-    unanswered: Option<Time>,
-    /// What came of the boosts that ended since this was asked last: whether an I/O-bound task ran.
-    #[serde(skip)]
-    pub(crate) ended: ArrayVec<bool, 16>,
-}
-
 impl PartialBoost {
-    pub(crate) fn new(vcpus: usize) -> PartialBoost {
-        PartialBoost { vcpus: vec![BoostedVcpu::default(); vcpus], ..PartialBoost::default() }
-    }
-
-    /// Checks a state that was loaded.
-    pub(crate) fn check(&self, now: Time, vcpus: usize) -> Result<(), StateError> {
-        check(self.vcpus.len() == vcpus, "boosts of vCPUs that are not there")?;
-        for vcpu in &self.vcpus {
-            if let Some(serving) = &vcpu.serving {
-                let most = nanos(MAX_BOOST) * STRETCH;
-                let bounded = serving.since <= now && serving.until <= serving.since.plus(most);
-                check(bounded, "a boost longer than any")?;
-            }
-            check(vcpu.counts.hits <= vcpu.counts.boosts, "more hits than boosts")?;
-        }
-        self.allowance.check()
-    }
-
-    /// A vCPU came, or went, and starts afresh.
-    pub(crate) fn resize(&mut self, vcpus: usize, afresh: u16) {
-        self.vcpus.resize_with(vcpus, BoostedVcpu::default);
-        if let Some(vcpu) = self.vcpus.get_mut(usize::from(afresh)) {
-            *vcpu = BoostedVcpu::default();
-        }
-    }
-
-    /// A thread of the VM ran for so long; whether boosted.
-    pub(crate) fn ran(&mut self, thread: Thread, ran: u64, boosted: bool, now: Time, config: &Tavs) {
-        match thread {
-            Thread::Vcpu(index) => {
-                let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
-                vcpu.budget.charge(now, nanos(config.pb_period), ran, boosted);
-                if boosted {
-                    vcpu.ran = vcpu.ran.saturating_add(ran);
-                }
-            }
-            Thread::Emulator(_) if boosted => self.emulator_ran = self.emulator_ran.saturating_add(ran),
-            Thread::Emulator(_) => {}
-        }
-    }
-
-    /// Nanoseconds that its threads ran boosted.
-    pub(crate) fn boosted_ran(&self) -> u64 {
-        self.vcpus.iter().fold(self.emulator_ran, |sum, vcpu| sum.saturating_add(vcpu.ran))
-    }
-
-    /// Whether a fact may change anything. Most that happens does not: nobody is boosted.
-    pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
-        match fact {
-            Fact::Event { .. } | Fact::Over => true,
-            Fact::EmulatorSlept => self.lingers,
-            _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
-        }
-    }
-
-    /// Whether an event waits for its answer although its boost is over.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.unanswered.is_some()
-    }
-
-    /// Bytes held beyond its own size.
-    pub(crate) fn bytes(&self) -> usize {
-        self.vcpus.capacity() * size_of::<BoostedVcpu>()
-    }
-
-    fn serving(&mut self, index: u16) -> Option<&mut Serving> {
-        self.vcpus.get_mut(usize::from(index))?.serving.as_mut()
-    }
-
-    /// Whether a vCPU is boosted for an event of its own.
-    fn is_boosted(&self, index: u16) -> bool {
-        self.vcpus.get(usize::from(index)).is_some_and(BoostedVcpu::serves)
-    }
-
     /// The vCPUs to boost for an event: the one where an I/O-bound task ran last, which gets it first, and those that take the device's
     /// interrupts; if those are not known, any that halts may.
     fn candidates(view: &View<'_>, device: Device) -> ArrayVec<u16, MAX_TARGETS> {
@@ -344,51 +191,6 @@ impl PartialBoost {
         }
     }
 
-    /// The vCPU that took the interrupt has woken somebody on others: those are boosted in its place, and it
-    /// may finish its handler, which holds locks that they need.
-    fn hand_on(&mut self, from: u16, to: u64, view: &View<'_>, asks: &mut Vec<Ask>) {
-        // What was loaded when it was halted may not have run at all.
-        let resumed = view.guest.only_resumed(from);
-        let waits =
-            |serving: &mut Serving| (resumed || serving.waits && !serving.hit) && serving.part != Part::Helps;
-        if !self.serving(from).is_some_and(waits) {
-            return;
-        }
-        // The event was within the budget when it came.
-        let others = (0u16..).take(self.vcpus.len()).filter(|index| *index != from && to & bit(*index) != 0);
-        let targets: ArrayVec<u16, MAX_TARGETS> = others.take(MAX_TARGETS).collect();
-        targets.iter().for_each(|index| self.begin(*index, view, asks));
-        if !targets.is_empty() {
-            // It did what it was boosted for.
-            self.count_end(from, true);
-            self.start(from, Part::Helps, view, asks);
-        }
-    }
-
-    /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs.
-    fn help(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
-        let awake = |(_, known): &(u16, &GuestVcpu)| known.seen.thread.is_awake();
-        let others = (0u16..).zip(&view.guest.vcpus).filter(awake).map(|(other, _)| other);
-        for other in others.filter(|other| *other != index).take(MAX_TARGETS) {
-            if self.vcpus.get(usize::from(other)).is_some_and(|vcpu| vcpu.serving.is_none()) {
-                self.start(other, Part::Helps, view, asks);
-            }
-        }
-    }
-
-    /// A boosted vCPU sleeps although the guest has not halted it: the emulator has it wait for something. It
-    /// is looked at soon.
-    fn stalled(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
-        let until = view.now.plus(LOOK);
-        if let Some(serving) = self.serving(index)
-            && serving.part == Part::Serves
-            && serving.until > until
-        {
-            serving.until = until;
-            asks.push(boost(BoostTarget::Vcpu(index), until));
-        }
-    }
-
     /// An I/O-bound task runs on a vCPU: the others on which it might have woken have nothing to do with it.
     fn end_waiting(&mut self, but: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         for index in (0..).take(self.vcpus.len()).filter(|index| *index != but) {
@@ -415,18 +217,6 @@ impl PartialBoost {
         }
         if self.vcpus.iter().all(|vcpu| vcpu.serving.is_none()) {
             self.end_emulators(view, asks);
-        }
-    }
-
-    /// Nobody serves the event any more. One that helped may have been the one that does after all; the
-    /// others are ended with it.
-    fn end_helping(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
-        let helping = |(_, vcpu): &(u16, &BoostedVcpu)| vcpu.helps();
-        while let Some((index, _)) = (0u16..).zip(&self.vcpus).find(helping) {
-            if view.guest.runs_io_bound(index) {
-                return self.begin(index, view, asks);
-            }
-            self.end(index, view, asks);
         }
     }
 
@@ -520,34 +310,6 @@ impl PartialBoost {
     }
 }
 
-impl Serving {
-    /// When it ends by itself, if the vCPU, which ran boosted for `ran` in all, goes on running.
-    fn end(&self, ran: u64, view: &View<'_>) -> Time {
-        let tavs = &view.config.tavs;
-        let left = nanos(tavs.max_boost).saturating_sub(ran.saturating_sub(self.ran_at_begin));
-        let ran = ran.saturating_sub(self.ran_before);
-        let patience = view.guest.answers.patience(tavs).saturating_sub(ran);
-        let left = if self.waits { left.min(patience) } else { left };
-        let left = match self.part {
-            Part::Serves => left.min(unaided(tavs).saturating_sub(ran)),
-            Part::Helped => left,
-            Part::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
-        };
-        view.now.plus(left).min(longest(self.since, tavs))
-    }
-}
-
-/// How long a vCPU that serves an event runs before others may help it: so long only few events take, unless
-/// something holds them up, and then there is patience left.
-fn unaided(config: &Tavs) -> u64 {
-    nanos(config.io_threshold) / 2
-}
-
-/// When a boost that began then is over in any case.
-fn longest(since: Time, config: &Tavs) -> Time {
-    since.plus(nanos(config.max_boost).saturating_mul(STRETCH))
-}
-
 impl Policy for PartialBoost {
     fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)> {
         match fact {
@@ -606,13 +368,4 @@ impl Policy for PartialBoost {
         self.give_up(index, view, asks);
         None
     }
-}
-
-fn boost(target: BoostTarget, until: Time) -> Ask {
-    let (owner, target) = (Owner::PartialBoost, Target::Boost(target));
-    Ask::Claim(Claim { owner, target, value: value(Boost::Io), until })
-}
-
-fn watch(index: u16, until: Time) -> Ask {
-    Ask::Claim(Claim { owner: Owner::PartialBoost, target: Target::Watch(index), value: 1, until })
 }

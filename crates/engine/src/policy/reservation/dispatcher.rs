@@ -10,11 +10,11 @@
 mod state;
 
 use super::levels;
-use super::{Account, Event, EventKind, Member, Meter, Reading, Reservation};
+use super::{Account, Dispatch, DispatchKind, Event, EventKind, Member, Meter, Reading, Reservation};
 use crate::Time;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
-use state::State;
+use state::{State, boundary_after};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
@@ -22,44 +22,6 @@ use std::mem;
 const STANDSTILL: u64 = 500_000;
 /// More members than any host has CPUs and levels for: a bound on memory.
 const MAX_MEMBERS: usize = 1 << 16;
-
-/// What is to be done with a member from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dispatch {
-    /// The member.
-    pub member: Member,
-    /// The CPU that it is to be on.
-    pub cpu: u16,
-    /// How it is to be scheduled.
-    pub kind: DispatchKind,
-}
-
-/// How a member is to be scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DispatchKind {
-    /// Before everything without a reservation, and before members on the CPU with a lower level (1 to [`LEVELS`](super::LEVELS)).
-    Run {
-        /// Its level.
-        level: u8,
-    },
-    /// Only when nothing else wants the CPU.
-    Leftover,
-    /// Not at all.
-    Stop,
-}
-
-impl DispatchKind {
-    fn is_run(self) -> bool {
-        self.level().is_some()
-    }
-
-    fn level(self) -> Option<u8> {
-        match self {
-            DispatchKind::Run { level } => Some(level),
-            DispatchKind::Leftover | DispatchKind::Stop => None,
-        }
-    }
-}
 
 /// A decision to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,15 +321,6 @@ impl Dispatcher {
         let latest: Vec<Dispatch> = self.actions.drain(..).rev().filter(|a| seen.insert(a.member)).collect();
         self.actions.extend(latest.into_iter().rev());
     }
-}
-
-/// The first time after `time` that is `phase` after a multiple of the period on the wall clock.
-fn boundary_after(time: Time, period: u64, wall_offset: u64, phase: u64) -> Time {
-    let period = u128::from(period.max(1));
-    // How long before time zero the wall clock was at such a point.
-    let offset = (u128::from(wall_offset) + period - u128::from(phase) % period) % period;
-    let next = ((u128::from(time.0) + offset) / period + 1) * period - offset;
-    Time(u64::try_from(next).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
