@@ -314,6 +314,40 @@ proptest! {
         all_ends(engine, actions, &events)?;
     }
 
+    /// A guest whose vCPUs interrupt each other without end while one of them is boosted, as if each handled the event and handed it on.
+    #[test]
+    fn no_flood_of_interrupts_makes_boosts_last(
+        events in events(),
+        flood in prop::collection::vec((0..4u16, targets(), any::<u8>()), 1..8),
+    ) {
+        const STEP: u64 = 20_000;
+        let mut engine = Engine::new(config()).unwrap();
+        let (mut now, mut floods) = (Time(0), 0);
+        for event in &events {
+            now = now.max(event.at);
+            let boosted = go_on(&mut engine, &[*event]).into_iter().find_map(|action| match action.kind {
+                ActionKind::Boost { vm, target: BoostTarget::Vcpu(_), level: Boost::Io } => Some(vm),
+                _ => None,
+            });
+            let Some(vm) = boosted.filter(|_| floods < 3) else { continue };
+            floods += 1;
+            let mut flooded = engine.clone();
+            // Longer than any boost.
+            for (step, (vcpu, to, vector)) in (0..60_000_000 / STEP).zip(flood.iter().cycle()) {
+                let (vcpu, to, vector) = (*vcpu, *to, *vector);
+                let at = now.plus(step * STEP);
+                let kinds = [
+                    EventKind::Interrupt { vm, vcpu, vector },
+                    EventKind::Ipi { vm, vcpu, to, vector },
+                    EventKind::IpiTaken { vm, vcpu },
+                ];
+                go_on(&mut flooded, &kinds.map(|kind| Event { at, kind }));
+            }
+            let vcpus = flooded.explain(vm).unwrap().vcpus;
+            prop_assert!(vcpus.iter().all(|vcpu| vcpu.boost == Boost::None), "{:?} since {:?}", vcpus, now);
+        }
+    }
+
     #[test]
     fn only_vcpus_that_are_there_are_boosted(events in events()) {
         let mut engine = Engine::new(config()).unwrap();

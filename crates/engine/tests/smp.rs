@@ -138,6 +138,29 @@ fn who_handed_the_event_on_is_boosted_no_longer_than_who_serves_it_and_not_for_l
     assert_eq!(hits, world.engine.explain(VM).unwrap().vcpus[0].boosts, "the event went where it should");
 }
 
+/// A guest can have its vCPUs interrupt each other for ever, each as if it handled the event: that lasts as long as an event may, not so
+/// long anew for each of them.
+#[test]
+fn an_event_that_is_handed_on_for_ever_is_over_in_its_time() {
+    let mut world = World::new(2);
+    world.learn(1, true);
+    world.packet();
+    world.deliver(true);
+    let begun = world.now;
+    let mut last = begun;
+    for round in 0..10_000 {
+        let (from, to) = (round % 2, (round + 1) % 2);
+        world.feed(EventKind::Interrupt { vm: VM, vcpu: from, vector: VECTOR });
+        world.feed(EventKind::Ipi { vm: VM, vcpu: from, to: 1 << to, vector: 0xfd });
+        world.now += 20 * US;
+        world.engine.on_deadline(Time(world.now));
+        if !world.boosted().is_empty() {
+            last = world.now;
+        }
+    }
+    assert!(last > begun && last - begun <= 40 * MS, "boosted for {} us", (last - begun) / US);
+}
+
 /// A vCPU that needs long for an event, or that its emulator has wait, may need a lock of one that lost its CPU.
 #[test]
 fn a_vcpu_that_is_held_up_has_the_others_boosted_that_want_to_run() {

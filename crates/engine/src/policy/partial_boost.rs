@@ -103,25 +103,31 @@ impl PartialBoost {
 
     /// Boosts a vCPU for an event, if it is not boosted for one.
     fn begin(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        self.begin_since(index, view.now, view, asks);
+    }
+
+    /// The same for an event that another vCPU has been boosted for since then: all of them together are boosted for it no longer than
+    /// one may be.
+    fn begin_since(&mut self, index: u16, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
         if self.is_boosted(index) {
             return;
         }
         // With one vCPU there is nobody to help it.
         let part = if self.vcpus.len() > 1 { Part::Serves } else { Part::Helped };
-        self.start(index, part, view, asks);
+        self.start(index, part, since, view, asks);
         if let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) {
             vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
         }
     }
 
-    fn start(&mut self, index: u16, part: Part, view: &View<'_>, asks: &mut Vec<Ask>) {
+    fn start(&mut self, index: u16, part: Part, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
         let known = view.guest.vcpus.get(usize::from(index));
         let (Some(vcpu), Some(known)) = (self.vcpus.get_mut(usize::from(index)), known) else { return };
         let tavs = &view.config.tavs;
         let hit = view.guest.runs_io_bound(index) && !known.falling_asleep;
         // Whatever it goes on for, it ends in time.
         let (since, ran_at_begin) =
-            vcpu.serving.as_ref().map_or((view.now, vcpu.ran), |before| (before.since, before.ran_at_begin));
+            vcpu.serving.as_ref().map_or((since, vcpu.ran), |before| (before.since, before.ran_at_begin));
         let ran = vcpu.ran;
         let serving = Serving { since, until: since, ran_at_begin, ran_before: ran, hit, waits: !hit, part };
         let until = serving.end(ran, view);

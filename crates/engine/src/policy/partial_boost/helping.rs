@@ -18,28 +18,30 @@ impl PartialBoost {
         // What was loaded when it was halted may not have run at all.
         let resumed = view.guest.only_resumed(from);
         let waits =
-            |serving: &mut Serving| (resumed || serving.waits && !serving.hit) && serving.part != Part::Helps;
-        if !self.serving(from).is_some_and(waits) {
+            |serving: &Serving| (resumed || serving.waits && !serving.hit) && serving.part != Part::Helps;
+        let Some(since) = self.serving(from).filter(|serving| waits(serving)).map(|serving| serving.since)
+        else {
             return;
-        }
+        };
         // The event was within the budget when it came.
         let others = (0u16..).take(self.vcpus.len()).filter(|index| *index != from && to & bit(*index) != 0);
         let targets: ArrayVec<u16, MAX_TARGETS> = others.take(MAX_TARGETS).collect();
-        targets.iter().for_each(|index| self.begin(*index, view, asks));
+        targets.iter().for_each(|index| self.begin_since(*index, since, view, asks));
         if !targets.is_empty() {
             // It did what it was boosted for.
             self.count_end(from, true);
-            self.start(from, Part::Helps, view, asks);
+            self.start(from, Part::Helps, since, view, asks);
         }
     }
 
     /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs.
     pub(super) fn help(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let Some(since) = self.serving(index).map(|serving| serving.since) else { return };
         let awake = |(_, known): &(u16, &GuestVcpu)| known.seen.thread.is_awake();
         let others = (0u16..).zip(&view.guest.vcpus).filter(awake).map(|(other, _)| other);
         for other in others.filter(|other| *other != index).take(MAX_TARGETS) {
             if self.vcpus.get(usize::from(other)).is_some_and(|vcpu| vcpu.serving.is_none()) {
-                self.start(other, Part::Helps, view, asks);
+                self.start(other, Part::Helps, since, view, asks);
             }
         }
     }
