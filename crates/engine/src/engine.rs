@@ -118,10 +118,14 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 state.account(thread, now, config);
                 state.guest.wake(thread, by, config);
-                if let (Thread::Emulator(_), Some(vcpu)) = (thread, by)
-                    && state.guest.doorbell(vcpu)
-                {
-                    self.tell(vm, Fact::Answered { vcpu });
+                match (thread, by) {
+                    (Thread::Emulator(_), Some(vcpu)) if state.guest.doorbell(vcpu) => {
+                        self.tell(vm, Fact::Answered { vcpu });
+                    }
+                    (Thread::Vcpu(vcpu), Some(from)) if !state.guest.is_halted(vcpu) => {
+                        self.tell(vm, Fact::Inherited { vcpu, from });
+                    }
+                    _ => {}
                 }
             }
             EventKind::TaskSwitch { vm, vcpu, task } => self.switch(vm, vcpu, task, true)?,
@@ -163,6 +167,7 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 let correlated = !config.correlation || state.guest.ports.predicts_io_bound((protocol, port));
                 let cause = Cause::Packet { protocol, port };
+                state.guest.queued();
                 self.tell(vm, Fact::Event { cause, device: Device::Network, correlated });
                 let state = self.vms.get_mut(&vm)?;
                 state.account_all(now, &self.config.tavs);

@@ -343,7 +343,8 @@ proptest! {
                 ];
                 go_on(&mut flooded, &kinds.map(|kind| Event { at, kind }));
             }
-            let vcpus = flooded.explain(vm).unwrap().vcpus;
+            // The event that boosted one may have been its last.
+            let Some(vcpus) = flooded.explain(vm).map(|vm| vm.vcpus) else { continue };
             prop_assert!(vcpus.iter().all(|vcpu| vcpu.boost == Boost::None), "{:?} since {:?}", vcpus, now);
         }
     }

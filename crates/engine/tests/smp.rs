@@ -190,6 +190,51 @@ fn a_vcpu_that_is_held_up_has_the_others_boosted_that_want_to_run() {
     }
 }
 
+/// The emulator thread sleeps although there is a packet for it: it waits for a lock that a vCPU without a CPU holds, and that one passes
+/// it on to another vCPU, which has no CPU either.
+#[test]
+fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
+    let mut world = World::new(4);
+    world.learn(0, true);
+    let stop = |world: &mut World, vcpu, runnable| {
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(vcpu), runnable });
+    };
+    stop(&mut world, 1, true);
+    stop(&mut world, 2, false);
+    stop(&mut world, 3, false);
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(3), by: Some(1) });
+    world.packet();
+    assert_eq!(world.boosts(), [(0, Boost::Io)]);
+    world.now += 150 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosts(), [], "it may yet be woken");
+    world.now += 50 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosts(), [(3, Boost::Io), (1, Boost::Io)], "first who was woken last");
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(2), by: None });
+    assert_eq!(world.boosts(), [], "by somebody else");
+    stop(&mut world, 2, false);
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(2), by: Some(3) });
+    assert_eq!(world.boosts(), [(2, Boost::Io)]);
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Emulator(0), by: Some(2) });
+    world.deliver(true);
+    world.answer(0);
+    assert_eq!(world.boosted(), []);
+}
+
+#[test]
+fn an_emulator_that_is_woken_for_its_packet_holds_nobody_up() {
+    let mut world = World::new(2);
+    world.learn(0, true);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+    world.packet();
+    world.now += 50 * US;
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Emulator(0), by: None });
+    world.now += 150 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [0]);
+}
+
 /// One that waits for its emulator for a moment, as they all do, needs no help.
 #[test]
 fn a_short_sleep_holds_nobody_up() {

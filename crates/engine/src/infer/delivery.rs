@@ -14,19 +14,27 @@ impl Guest {
         self.undelivered || self.read_pending
     }
 
+    /// Whether a packet waits for an emulator thread that sleeps, in a guest whose network device is the emulator's: it tells who takes
+    /// its interrupts.
+    pub(crate) fn is_kept_waiting(&self) -> bool {
+        self.undelivered && !self.emulator_is_awake() && self.routing.takers(Device::Network).is_some()
+    }
+
     /// Whether an event was delivered since this was asked last.
     pub(crate) fn take_delivered(&mut self) -> bool {
         std::mem::take(&mut self.delivered)
     }
 
-    /// A packet was queued towards the VM. The times of all vCPUs are up to date.
+    /// A packet was queued towards the VM. Without an emulator thread in sight it needs no help to reach the guest.
+    pub(crate) fn queued(&mut self) {
+        self.undelivered = !self.emulators.is_empty() && !self.emulators.iter().any(ThreadTimes::is_running);
+    }
+
+    /// The packet that was [queued](Self::queued) is on its way. The times of all vCPUs are up to date.
     pub(crate) fn packet(&mut self, port: Port, config: &Tavs) {
         self.arrivals.add(port);
-        // Without an emulator thread in sight the packet needs no help to reach the guest.
-        if self.emulators.is_empty() || self.emulators.iter().any(ThreadTimes::is_running) {
+        if !self.undelivered {
             self.deliver(config);
-        } else {
-            self.undelivered = true;
         }
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct ThreadTimes {
     /// How long it slept and waited since the last settlement.
     slept_in_window: u64,
     waited_in_window: u64,
+    /// Whether it was woken and has not run since.
+    woken: bool,
     /// The physical CPU it last ran on.
     pub(crate) pcpu: Option<u16>,
 }
@@ -56,24 +58,28 @@ impl ThreadTimes {
     /// The thread got a physical CPU. Call after [`account`](Self::account).
     pub(crate) fn run(&mut self, pcpu: u16) {
         self.state = State::Running;
+        self.woken = false;
         self.pcpu = Some(pcpu);
     }
 
     /// The thread lost its physical CPU.
     pub(crate) fn stop(&mut self, runnable: bool) {
         self.state = if runnable { State::Runnable } else { State::Sleeping };
+        self.woken = false;
     }
 
     /// The thread became runnable. A wake-up of a running thread changes nothing.
     pub(crate) fn wake(&mut self) {
         if self.state != State::Running {
             self.state = State::Runnable;
+            self.woken = true;
         }
     }
 
     /// Events were lost: what the thread does is unknown until the next one.
     pub(crate) fn forget(&mut self) {
         self.state = State::Unknown;
+        self.woken = false;
     }
 
     /// What it would have run since the last settlement beyond what it did: what it waited would have made it
@@ -87,6 +93,11 @@ impl ThreadTimes {
     /// Starts a new settlement window.
     pub(crate) fn restart_window(&mut self) {
         (self.waited_in_window, self.slept_in_window) = (0, 0);
+    }
+
+    /// Whether it was woken and has not run since: what it slept for, it has or is about to take.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken
     }
 
     /// Whether it runs or wants to.

@@ -264,7 +264,7 @@ impl PartialBoost {
         let ran = vcpu.ran;
         let serving = vcpu.serving.as_mut()?;
         let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
-        if serving.part == Part::Serves && (asleep || long) {
+        if serving.part == Part::Serves && (asleep || long || view.guest.is_kept_waiting()) {
             serving.part = Part::Helped;
             self.help(index, view, asks);
         }
@@ -350,6 +350,7 @@ impl Policy for PartialBoost {
                 }
             }
             Fact::Stalled { vcpu } => self.stalled(vcpu, view, asks),
+            Fact::Inherited { vcpu, from } => self.inherit(vcpu, from, view, asks),
             Fact::HandedOn { from, to } => self.hand_on(from, to, view, asks),
             Fact::EmulatorSlept => {
                 if self.lingers && !view.guest.emulator_is_awake() {

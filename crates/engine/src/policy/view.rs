@@ -34,6 +34,8 @@ pub(crate) enum Fact {
     Halted { vcpu: u16 },
     /// A vCPU sleeps that the guest has not halted: its emulator has it wait.
     Stalled { vcpu: u16 },
+    /// A vCPU woke another one that the guest has not halted: it gave up a lock of the emulator's, which that one has from now on.
+    Inherited { vcpu: u16, from: u16 },
     /// The guest rang a doorbell on a vCPU, which answers what it was told of.
     Answered { vcpu: u16 },
     /// A vCPU handed the event that it handled on to others, given as bits.

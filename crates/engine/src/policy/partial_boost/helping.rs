@@ -6,6 +6,7 @@
 
 use super::state::{BoostedVcpu, LOOK, MAX_TARGETS, Part, PartialBoost, Serving, boost};
 use crate::action::BoostTarget;
+use crate::event::Time;
 use crate::infer::{GuestVcpu, bit};
 use crate::policy::claim::Ask;
 use crate::policy::view::View;
@@ -34,15 +35,34 @@ impl PartialBoost {
         }
     }
 
-    /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs.
+    /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs. First those that were woken
+    /// and have not run since: if they slept for a lock, they have it.
     pub(super) fn help(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(since) = self.serving(index).map(|serving| serving.since) else { return };
         let awake = |(_, known): &(u16, &GuestVcpu)| known.seen.thread.is_awake();
-        let others = (0u16..).zip(&view.guest.vcpus).filter(awake).map(|(other, _)| other);
-        for other in others.filter(|other| *other != index).take(MAX_TARGETS) {
-            if self.vcpus.get(usize::from(other)).is_some_and(|vcpu| vcpu.serving.is_none()) {
-                self.start(other, Part::Helps, since, view, asks);
-            }
+        let others = (0u16..).zip(&view.guest.vcpus).filter(awake).filter(|(other, _)| *other != index);
+        let (woken, preempted): (Vec<_>, Vec<_>) =
+            others.partition(|(_, known)| known.seen.thread.is_woken());
+        for (other, _) in woken.into_iter().chain(preempted).take(MAX_TARGETS) {
+            self.help_by(other, since, view, asks);
+        }
+    }
+
+    /// While the event is held up, one that is boosted has woken a vCPU that its emulator had wait: that one has the lock now that it gave
+    /// up.
+    pub(super) fn inherit(&mut self, index: u16, from: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let helped = |serving: &Serving| serving.part == Part::Helped;
+        let held_up = self.vcpus.iter().any(|vcpu| vcpu.serving.as_ref().is_some_and(helped));
+        if let Some(since) = self.serving(from).map(|serving| serving.since)
+            && held_up
+        {
+            self.help_by(index, since, view, asks);
+        }
+    }
+
+    fn help_by(&mut self, index: u16, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
+        if self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.serving.is_none()) {
+            self.start(index, Part::Helps, since, view, asks);
         }
     }
 

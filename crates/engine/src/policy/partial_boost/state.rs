@@ -18,7 +18,7 @@ const MAX_BOOST: Duration = Duration::from_secs(1);
 pub(super) const MAX_TARGETS: usize = 8;
 /// With what it waits for a CPU, a boost lasts so many times `max_boost` at most.
 const STRETCH: u64 = 4;
-/// A boosted vCPU that waits for a CPU is looked at so often at most.
+/// A boosted vCPU that waits for a CPU, or for its emulator to deliver, is looked at so often at most.
 pub(super) const LOOK: u64 = 200_000;
 
 /// A boost that is going on.
@@ -179,6 +179,7 @@ impl Serving {
         let patience = view.guest.answers.patience(tavs).saturating_sub(ran);
         let left = if self.waits { left.min(patience) } else { left };
         let left = match self.part {
+            Part::Serves if view.guest.is_kept_waiting() => left.min(LOOK),
             Part::Serves => left.min(unaided(tavs).saturating_sub(ran)),
             Part::Helped => left,
             Part::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
