@@ -41,6 +41,7 @@ struct thread {
 	u32 vm;
 	u16 role;
 	u16 index;
+	u32 waker;  /* index of the VM's own vCPU that is waking it plus 1, or 0 */
 };
 
 struct tap_key {
@@ -191,22 +192,35 @@ static __always_inline void read_pending(const struct thread *t, struct task_str
 		push(t->vm, KIND_READ_PENDING, 0, 0, 0, 0, now, BPF_RB_FORCE_WAKEUP);
 }
 
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(on_wakeup, struct task_struct *task)
+/*
+ * Somebody is about to wake a task. Who it is has to be seen now: the wake-up itself is left to the CPU that the task
+ * sleeps on if that is idle or far away, and whoever that runs is no waker. From here to there nobody else wakes it.
+ */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *task)
 {
 	struct thread *t = followed(task), *by;
 	u32 current = bpf_get_current_pid_tgid();
 
-	/* A task woken before it got round to sleeping is still on its CPU: nothing changed for it. */
-	if (!t || task->on_cpu)
+	if (!t)
 		return 0;
 	by = current ? bpf_map_lookup_elem(&threads, &current) : NULL;
-	if (by && by->vm == t->vm && by->role == ROLE_VCPU) {
-		push_thread(t, KIND_WAKE, 0, by->index + 1);
+	t->waker = by && by->vm == t->vm && by->role == ROLE_VCPU ? by->index + 1 : 0;
+	return 0;
+}
+
+/* A vCPU that wakes a thread of its VM's I/O path, be that QEMU's or a vhost worker, rings a doorbell. */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *task)
+{
+	struct thread *t = followed(task);
+	bool rings = t && t->role == ROLE_EMULATOR && t->waker;
+
+	/* A task woken before it got round to sleeping is still on its CPU: nothing changed for it. */
+	if (!t || (task->on_cpu && !rings))
 		return 0;
-	}
-	push_thread(t, KIND_WAKE, 0, 0);
-	if (t->role == ROLE_EMULATOR)
+	push_thread(t, KIND_WAKE, 0, t->waker);
+	if (t->role == ROLE_EMULATOR && !rings)
 		read_pending(t, task);
 	return 0;
 }

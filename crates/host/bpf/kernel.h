@@ -59,6 +59,7 @@ struct kvm_vcpu_arch {
 
 struct kvm_vcpu {
 	struct preempt_notifier preempt_notifier;
+	int vcpu_id;
 	struct kvm_vcpu_arch arch;
 } __core;
 

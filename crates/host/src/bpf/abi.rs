@@ -32,16 +32,16 @@ pub(super) enum Counter {
     Reads = 7,
 }
 
-/// Value of the map `threads` (struct thread).
-pub(super) fn thread_value(vm: VmId, thread: Thread) -> [u8; 8] {
+/// Value of the map `threads` (struct thread): nobody wakes it yet.
+pub(super) fn thread_value(vm: VmId, thread: Thread) -> [u8; 12] {
     let (role, index) = match thread {
         Thread::Vcpu(index) => (ROLE_VCPU, index),
         Thread::Emulator(index) => (ROLE_EMULATOR, index),
     };
-    let mut value = [0; 8];
+    let mut value = [0; 12];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());
     value[4..6].copy_from_slice(&role.to_ne_bytes());
-    value[6..].copy_from_slice(&index.to_ne_bytes());
+    value[6..8].copy_from_slice(&index.to_ne_bytes());
     value
 }
 
