@@ -222,6 +222,56 @@ fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
     assert_eq!(world.boosted(), []);
 }
 
+/// The emulator's lock goes from one to the next, and not every hand-over is seen.
+#[test]
+fn a_vcpu_that_is_held_up_again_is_helped_again() {
+    let mut world = World::new(3);
+    world.learn(0, true);
+    for vcpu in [1, 2] {
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(vcpu), runnable: vcpu == 1 });
+    }
+    world.packet();
+    world.deliver(true);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
+    world.now += 200 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [0, 1]);
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(0), by: Some(1) });
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(2), by: None });
+    assert_eq!(world.boosted(), [0, 1]);
+    world.now += 200 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [0, 1, 2]);
+}
+
+/// The task still runs for the request before when the next packet comes, which another vCPU takes: that it sleeps then is no answer.
+#[test]
+fn who_sleeps_after_the_request_before_leaves_the_event_to_its_taker() {
+    let mut world = World::new(2);
+    world.learn(1, true);
+    for _ in 0..20 {
+        world.packet();
+        world.deliver(true);
+        world.ipi(1);
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 1, task: ECHO });
+        world.now += 100 * US;
+        world.feed(EventKind::Wake { vm: VM, thread: Thread::Emulator(0), by: Some(1) });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Emulator(0), runnable: false });
+        world.answer(1);
+        world.now += 100 * MS;
+        world.engine.on_deadline(Time(world.now));
+    }
+    world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 1, task: ECHO });
+    world.packet();
+    assert_eq!(world.boosted(), [0, 1]);
+    world.deliver(false);
+    world.feed(EventKind::Halt { vm: VM, vcpu: 1 });
+    assert_eq!(world.boosted(), [0]);
+}
+
 #[test]
 fn an_emulator_that_is_woken_for_its_packet_holds_nobody_up() {
     let mut world = World::new(2);

@@ -215,7 +215,8 @@ impl PartialBoost {
         }
         asks.push(Ask::End(Owner::PartialBoost, Target::Watch(index)));
         asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Vcpu(index))));
-        if serving.hit && serving.part != Part::Helps && !view.guest.awaits_delivery() {
+        // A task that ran when the event came, and sleeps now, may have answered the one before.
+        if serving.hit && serving.part != Part::Helps && view.guest.is_answered(index) {
             self.end_waiting(index, view, asks);
         }
         if !self.vcpus.iter().any(BoostedVcpu::serves) {
@@ -260,11 +261,18 @@ impl PartialBoost {
     fn extension(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
         let known = view.guest.vcpus.get(usize::from(index))?;
         let asleep = !known.seen.thread.is_awake() && !known.seen.is_halted();
+        let several = self.vcpus.len() > 1;
         let vcpu = self.vcpus.get_mut(usize::from(index))?;
         let ran = vcpu.ran;
         let serving = vcpu.serving.as_mut()?;
+        // Who is helped then would be boosted for nothing, and help others in turn.
+        if longest(serving.since, &view.config.tavs) <= view.now {
+            return None;
+        }
         let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
-        if serving.part == Part::Serves && (asleep || long || view.guest.is_kept_waiting()) {
+        let unaided = serving.part == Part::Serves && (long || view.guest.is_kept_waiting());
+        // Whoever has a lock now may not have had it when others were helped before.
+        if unaided || asleep && several && serving.part != Part::Helps {
             serving.part = Part::Helped;
             self.help(index, view, asks);
         }

@@ -70,8 +70,10 @@ impl PartialBoost {
     /// is looked at soon.
     pub(super) fn stalled(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let until = view.now.plus(LOOK);
+        let several = self.vcpus.len() > 1;
         if let Some(serving) = self.serving(index)
-            && serving.part == Part::Serves
+            && several
+            && serving.part != Part::Helps
             && serving.until > until
         {
             serving.until = until;
