@@ -138,8 +138,8 @@ fn who_handed_the_event_on_is_boosted_no_longer_than_who_serves_it_and_not_for_l
     assert_eq!(hits, world.engine.explain(VM).unwrap().vcpus[0].boosts, "the event went where it should");
 }
 
-/// A guest can have its vCPUs interrupt each other for ever, each as if it handled the event: that lasts as long as an event may, not so
-/// long anew for each of them.
+/// A guest can have its vCPUs interrupt each other for ever, each as if it handled the event: that lasts as
+/// long as an event may, not so long anew for each of them.
 #[test]
 fn an_event_that_is_handed_on_for_ever_is_over_in_its_time() {
     let mut world = World::new(2);
@@ -190,8 +190,8 @@ fn a_vcpu_that_is_held_up_has_the_others_boosted_that_want_to_run() {
     }
 }
 
-/// The emulator thread sleeps although there is a packet for it: it waits for a lock that a vCPU without a CPU holds, and that one passes
-/// it on to another vCPU, which has no CPU either.
+/// The emulator thread sleeps although there is a packet for it: it waits for a lock that a vCPU without a
+/// CPU holds, and that one passes it on to another vCPU, which has no CPU either.
 #[test]
 fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
     let mut world = World::new(4);
@@ -246,7 +246,8 @@ fn a_vcpu_that_is_held_up_again_is_helped_again() {
     assert_eq!(world.boosted(), [0, 1, 2]);
 }
 
-/// The task still runs for the request before when the next packet comes, which another vCPU takes: that it sleeps then is no answer.
+/// The task still runs for the request before when the next packet comes, which another vCPU takes: that it
+/// sleeps then is no answer.
 #[test]
 fn who_sleeps_after_the_request_before_leaves_the_event_to_its_taker() {
     let mut world = World::new(2);
