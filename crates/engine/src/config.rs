@@ -34,17 +34,19 @@ pub struct Tavs {
     /// CPU time the vCPUs of a VM may use while boosted, as a fraction of all they use (§3.2, §5.2: 0.125). 0 to 1;
     /// 0 turns boosting off. The paper's VMs have one vCPU; of several, one may do nothing but answer.
     pub pb_ratio: f64,
-    /// CPU time that all threads of a VM together may use boosted, in CPUs. It is lowered to what the world lets a VM run in real
-    /// time. 0.001 to 1.
+    /// CPU time that all threads of a VM together may use boosted, in CPUs. It is lowered to what the world
+    /// lets a VM run in real time. 0.001 to 1.
     pub boost_limit: f64,
     /// How often the counts behind `pb_ratio` start afresh (§3.2 says "periodically": 1 s). 10 ms to 1 h.
     #[serde(with = "humantime_serde")]
     pub pb_period: Duration,
-    /// How long a boosted vCPU may run for an event before an I/O-bound task runs: a guest may finish its tick first (the paper's guests
-    /// preempt at once). Used until it is learnt for each VM, between `io_threshold` and `max_boost`. 1 us to 1 s.
+    /// How long a boosted vCPU may run for an event before an I/O-bound task runs: a guest may finish its
+    /// tick first (the paper's guests preempt at once). Used until it is learnt for each VM, between
+    /// `io_threshold` and `max_boost`. 1 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub patience: Duration,
-    /// Longest boost, as run time of the vCPU (§3.2: a tick, 10 ms); with what it waits for a CPU four times that at most. 100 us to 1 s.
+    /// Longest boost, as run time of the vCPU (§3.2: a tick, 10 ms); with what it waits for a CPU four times
+    /// that at most. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub max_boost: Duration,
     /// Boost only for events that the correlation says an I/O-bound task waits for (§3.3). Without it any

@@ -21,8 +21,8 @@ use state::MAX_VMS;
 use vm::Vm;
 
 impl Engine {
-    /// Takes other parameters from now on, keeping all that is known. `tavs.counter_bits` and `tavs.tasks_per_vcpu` are the sizes of
-    /// tables: they hold for VMs and vCPUs that come after.
+    /// Takes other parameters from now on, keeping all that is known. `tavs.counter_bits` and
+    /// `tavs.tasks_per_vcpu` are the sizes of tables: they hold for VMs and vCPUs that come after.
     ///
     /// # Errors
     /// A parameter out of its range; the former ones then stay.
@@ -35,8 +35,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets what holds for one VM only. A VM that is not followed is none of the engine's business; one that is added anew begins
-    /// without.
+    /// Sets what holds for one VM only. A VM that is not followed is none of the engine's business; one that
+    /// is added anew begins without.
     ///
     /// # Errors
     /// A parameter out of its range; the former policy then stays.

@@ -1,7 +1,8 @@
 //! The engine's rooms follow each other, and no file knows one that knows it.
 //!
-//! From the paths in the sources, through re-exports to where an item is defined. `cargo modules dependencies --acyclic` (0.27) looks at
-//! all items before it leaves any out, and so takes a method with `self` for a circle of its type.
+//! From the paths in the sources, through re-exports to where an item is defined. `cargo modules dependencies
+//! --acyclic` (0.27) looks at all items before it leaves any out, and so takes a method with `self` for a
+//! circle of its type.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 

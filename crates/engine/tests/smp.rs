@@ -138,8 +138,8 @@ fn who_handed_the_event_on_is_boosted_no_longer_than_who_serves_it_and_not_for_l
     assert_eq!(hits, world.engine.explain(VM).unwrap().vcpus[0].boosts, "the event went where it should");
 }
 
-/// A guest can have its vCPUs interrupt each other for ever, each as if it handled the event: that lasts as long as an event may, not so
-/// long anew for each of them.
+/// A guest can have its vCPUs interrupt each other for ever, each as if it handled the event: that lasts as
+/// long as an event may, not so long anew for each of them.
 #[test]
 fn an_event_that_is_handed_on_for_ever_is_over_in_its_time() {
     let mut world = World::new(2);
@@ -190,8 +190,8 @@ fn a_vcpu_that_is_held_up_has_the_others_boosted_that_want_to_run() {
     }
 }
 
-/// The emulator thread sleeps although there is a packet for it: it waits for a lock that a vCPU without a CPU holds, and that one passes
-/// it on to another vCPU, which has no CPU either.
+/// The emulator thread sleeps although there is a packet for it: it waits for a lock that a vCPU without a
+/// CPU holds, and that one passes it on to another vCPU, which has no CPU either.
 #[test]
 fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
     let mut world = World::new(4);
@@ -220,6 +220,57 @@ fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
     world.deliver(true);
     world.answer(0);
     assert_eq!(world.boosted(), []);
+}
+
+/// The emulator's lock goes from one to the next, and not every hand-over is seen.
+#[test]
+fn a_vcpu_that_is_held_up_again_is_helped_again() {
+    let mut world = World::new(3);
+    world.learn(0, true);
+    for vcpu in [1, 2] {
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(vcpu), runnable: vcpu == 1 });
+    }
+    world.packet();
+    world.deliver(true);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
+    world.now += 200 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [0, 1]);
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(0), by: Some(1) });
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
+    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(2), by: None });
+    assert_eq!(world.boosted(), [0, 1]);
+    world.now += 200 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [0, 1, 2]);
+}
+
+/// The task still runs for the request before when the next packet comes, which another vCPU takes: that it
+/// sleeps then is no answer.
+#[test]
+fn who_sleeps_after_the_request_before_leaves_the_event_to_its_taker() {
+    let mut world = World::new(2);
+    world.learn(1, true);
+    for _ in 0..20 {
+        world.packet();
+        world.deliver(true);
+        world.ipi(1);
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 1, task: ECHO });
+        world.now += 100 * US;
+        world.feed(EventKind::Wake { vm: VM, thread: Thread::Emulator(0), by: Some(1) });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Emulator(0), runnable: false });
+        world.answer(1);
+        world.now += 100 * MS;
+        world.engine.on_deadline(Time(world.now));
+    }
+    world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 1, task: ECHO });
+    world.packet();
+    assert_eq!(world.boosted(), [0, 1]);
+    world.deliver(false);
+    world.feed(EventKind::Halt { vm: VM, vcpu: 1 });
+    assert_eq!(world.boosted(), [0]);
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! The frontdesk program on real VMs, as an operator meets it: a run of the lab, and everything that may go wrong in one.
+//! The frontdesk program on real VMs, as an operator meets it: a run of the lab, and everything that may go
+//! wrong in one.
 //!
-//! Needs root, QEMU, and what `make build` makes. Times are never asserted, but for the one promise that is a time: after `kill -9`
-//! of the daemon every thread is ordinary within 100 ms, of a machine that does not stand still.
+//! Needs root, QEMU, and what `make build` makes. Times are never asserted, but for the one promise that is a
+//! time: after `kill -9` of the daemon every thread is ordinary within 100 ms, of a machine that does not
+//! stand still.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
@@ -244,7 +246,8 @@ fn a_daemon_that_is_killed_in_a_boost_leaves_no_thread_real_time() {
     let (looks, after) = ordinary.join().unwrap();
     assert!(looks < 100, "still real-time: {:?}", policies(boosted));
     println!("all threads ordinary {after:?} after kill -9");
-    // On cgroup v1 the shares and real-time budgets are back as well; the guardian restores them right after the threads.
+    // On cgroup v1 the shares and real-time budgets are back as well; the guardian restores them right after
+    // the threads.
     if let Ok(now) = shares("cpu.rt_runtime_us") {
         let restored = || {
             Some(

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 /// As in `scenarios/echo-mixed.toml`, where the reasons are.
 const POLICY: &str = "[tavs]\nio_threshold = '3ms'\npb_ratio = 0.5\n";
-/// One that is boosted, one that somebody gave a nice value, one whose share changes because its vCPUs are unequal, and one with a
-/// reservation.
+/// One that is boosted, one that somebody gave a nice value, one whose share changes because its vCPUs are
+/// unequal, and one with a reservation.
 const VMS: [&str; 4] = ["desk-1", "nice", "uneven", "kept"];
 const DESK: usize = 0;
 const NICE: usize = 1;

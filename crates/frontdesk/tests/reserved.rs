@@ -1,5 +1,5 @@
-//! Reservations as an operator makes them, for VMs that he started by hand, a process and a unit, through all that happens to them and to
-//! the daemon.
+//! Reservations as an operator makes them, for VMs that he started by hand, a process and a unit, through all
+//! that happens to them and to the daemon.
 //!
 //! Needs root and QEMU. The guests have no system: their vCPUs compute from the first instruction on.
 
@@ -201,8 +201,9 @@ fn a_vm_has_its_slices_until_it_is_released() {
         let thread = held.iter().find(|thread| thread.tid == *tid).unwrap();
         assert_eq!(thread.cpus, cpu.to_string(), "a vCPU runs where its slices are: {held:?}");
     }
-    // Without a limit it would use more than two thirds of both CPUs even on a busy machine, which is three times as much. A time for which
-    // the machine stands still counts as used, but most of the time it does not.
+    // Without a limit it would use more than two thirds of both CPUs even on a busy machine, which is three
+    // times as much. A time for which the machine stands still counts as used, but most of the time it does
+    // not.
     let mut last = host.listed("vm:alice").unwrap();
     let mut parts: Vec<f64> = Vec::new();
     for _ in 0..7 {
@@ -394,7 +395,8 @@ fn a_recording_holds_what_was_decided_about_reservations() {
     assert!(number(&part, "decisions") < number(&all, "decisions"));
 }
 
-/// Where real time of groups is budgeted, VMs without a reservation have little of it while there are reservations, and no longer.
+/// Where real time of groups is budgeted, VMs without a reservation have little of it while there are
+/// reservations, and no longer.
 #[test]
 fn boosts_have_their_real_time_again_after_the_last_release() {
     let host = Host::start();

@@ -1,5 +1,5 @@
-//! The kernel as a source of events: scheduling of followed threads, packets towards followed taps and reads of followed
-//! VMs' disks, heard by eBPF programs that filter in the kernel.
+//! The kernel as a source of events: scheduling of followed threads, packets towards followed taps and reads
+//! of followed VMs' disks, heard by eBPF programs that filter in the kernel.
 //!
 //! # Reads
 //! Two probes on QEMU's own accounting functions (`block_acct_start`, `block_acct_done` and `block_acct_failed`) tell which
@@ -8,9 +8,10 @@
 //! them because its modules need them. A third sign comes earlier than the end: a thread of the I/O path that is woken while
 //! reads are in flight is about to end one.
 //!
-//! The other places to look are not as good. QEMU's virtio-blk traces are text, have to be switched on in each VM, and can
-//! block QEMU when nobody reads them. The plugin sees neither requests (a write to memory) nor their end. The kernel's
-//! block events know nothing of what the host's page cache answers, nor of remote storage, nor of the guest's requests.
+//! The other places to look are not as good. QEMU's virtio-blk traces are text, have to be switched on in
+//! each VM, and can block QEMU when nobody reads them. The plugin sees neither requests (a write to memory)
+//! nor their end. The kernel's block events know nothing of what the host's page cache answers, nor of remote
+//! storage, nor of the guest's requests.
 //!
 //! A probe costs the VM that reads a trap when a read begins and when it ends, and a record for each, some of which wake the daemon: some 3 %
 //! of the throughput of a VM that does nothing but read at 20 MB/s (`scenarios/tavs/hackbench.toml`; what it measures is in
@@ -110,8 +111,8 @@ impl BpfSource {
     /// information (BTF), a tracepoint, or freedom from lockdown.
     pub fn open() -> Result<BpfSource, BpfError> {
         silence_libbpf();
-        // The probes are attached when a VM is followed, so the programs must stay; what they borrow is some bytes that are
-        // not worth a self-referential struct.
+        // The probes are attached when a VM is followed, so the programs must stay; what they borrow is some
+        // bytes that are not worth a self-referential struct.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let open = FrontdeskSkelBuilder::default().open(storage).map_err(setup("open the BPF object"))?;
         let skel = match open.load() {
@@ -194,7 +195,8 @@ impl BpfSource {
         Ok(())
     }
 
-    /// Follows other threads and taps of a VM from now on, keeping its reads. One that is not followed is followed from now on.
+    /// Follows other threads and taps of a VM from now on, keeping its reads. One that is not followed is
+    /// followed from now on.
     ///
     /// # Errors
     /// As [`BpfSource::follow`]; the VM is then not followed at all.

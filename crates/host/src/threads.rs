@@ -1,7 +1,9 @@
-//! The actuator of how threads are scheduled: for each thread of a VM, what it had, what is wanted of it, and one change where they differ.
+//! The actuator of how threads are scheduled: for each thread of a VM, what it had, what is wanted of it, and
+//! one change where they differ.
 //!
-//! A thread's state is a function of what it had when its VM was adopted, of its weight and of its boost. Nothing else is remembered, so
-//! boosts and weights may come and go in any order, and the guardian needs to know of each thread only once.
+//! A thread's state is a function of what it had when its VM was adopted, of its weight and of its boost.
+//! Nothing else is remembered, so boosts and weights may come and go in any order, and the guardian needs to
+//! know of each thread only once.
 
 mod error;
 mod held;
@@ -30,8 +32,9 @@ use wanted::{ORDINARY, Role, Wish, by_real_time, by_sched_ext};
 pub enum MechanismChoice {
     /// Real time, where the kernel lets VMs in control groups be real-time at all; otherwise sched_ext.
     ///
-    /// Real time comes first because the kernel runs every ordinary thread before those of sched_ext: a process beside the VMs that
-    /// computes would take nearly the whole CPU from them. `docs/sched-ext.md` has the measurements.
+    /// Real time comes first because the kernel runs every ordinary thread before those of sched_ext: a
+    /// process beside the VMs that computes would take nearly the whole CPU from them. `docs/sched-ext.md`
+    /// has the measurements.
     #[default]
     Auto,
     /// Real-time priority while boosted; the VMs stay with the kernel's scheduler.
@@ -43,7 +46,8 @@ pub enum MechanismChoice {
 /// What carries out what is wanted of threads.
 #[derive(Debug, Default)]
 enum Mechanism {
-    /// Real-time priority, and niceness. What a VM runs boosted comes on top of its fair share, and the engine's ledger takes it back.
+    /// Real-time priority, and niceness. What a VM runs boosted comes on top of its fair share, and the
+    /// engine's ledger takes it back.
     #[default]
     RealTime,
     /// The scheduler of frontdesk's own. Boosted time is charged in the kernel: there is nothing to take back.
@@ -84,8 +88,9 @@ impl Threads {
         Threads { mechanism: Mechanism::SchedExt(Box::new(scx)), vms: HashMap::new() }
     }
 
-    /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but can't be had, the log says why. `real_time`
-    /// is what the kernel thinks of real-time threads in the VMs' control groups.
+    /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but can't be had,
+    /// the log says why. `real_time` is what the kernel thinks of real-time threads in the VMs' control
+    /// groups.
     #[must_use]
     pub fn start(choice: MechanismChoice, real_time: RealTimeRule) -> Threads {
         let wanted = match choice {
@@ -103,8 +108,8 @@ impl Threads {
         }
     }
 
-    /// Whether boosts are real time. Only then do the VMs need real-time budgets, and the engine's changes of share be carried out: under
-    /// sched_ext what they would take back has not been given.
+    /// Whether boosts are real time. Only then do the VMs need real-time budgets, and the engine's changes of
+    /// share be carried out: under sched_ext what they would take back has not been given.
     #[must_use]
     pub fn is_real_time(&self) -> bool {
         matches!(self.mechanism, Mechanism::RealTime)
@@ -137,8 +142,8 @@ impl Threads {
         result
     }
 
-    /// Adopts what is new among the threads of an adopted VM, and lets go of those that are gone; the others keep what is wanted of them.
-    /// A VM that is not adopted is no error.
+    /// Adopts what is new among the threads of an adopted VM, and lets go of those that are gone; the others
+    /// keep what is wanted of them. A VM that is not adopted is no error.
     ///
     /// # Errors
     /// As [`Threads::adopt`]; the VM then keeps the threads that it has.
@@ -198,8 +203,8 @@ impl Threads {
         Ok(weights)
     }
 
-    /// Sets the dispatch preference of a vCPU, or of the emulator threads of a VM. Repeating a preference costs nothing; a VM, vCPU or
-    /// thread that is not there (any more) needs none.
+    /// Sets the dispatch preference of a vCPU, or of the emulator threads of a VM. Repeating a preference
+    /// costs nothing; a VM, vCPU or thread that is not there (any more) needs none.
     ///
     /// # Errors
     /// If the kernel refuses. A boost that fails is taken back.
@@ -213,8 +218,8 @@ impl Threads {
         result
     }
 
-    /// Sets the weight of a vCPU among the threads of its VM, in permille of what it had. It holds whenever the vCPU is not boosted. A VM or
-    /// vCPU that is not there (any more) needs none.
+    /// Sets the weight of a vCPU among the threads of its VM, in permille of what it had. It holds whenever
+    /// the vCPU is not boosted. A VM or vCPU that is not there (any more) needs none.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -277,8 +282,8 @@ impl Threads {
         }
     }
 
-    /// Goes on by real time if the kernel has [ejected](Threads::ejected) the scheduler, and tells why it has. The VMs stay adopted with
-    /// their weights, unboosted, and need real-time budgets from now on.
+    /// Goes on by real time if the kernel has [ejected](Threads::ejected) the scheduler, and tells why it
+    /// has. The VMs stay adopted with their weights, unboosted, and need real-time budgets from now on.
     ///
     /// What fails about one VM is told in the log, and that VM is not adopted any more.
     ///

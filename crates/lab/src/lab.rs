@@ -79,7 +79,8 @@ struct LabVm {
     running: Vec<String>,
 }
 
-/// Runs a scenario. The calling thread is in a network namespace of the run's own afterwards, and must live as long as the run.
+/// Runs a scenario. The calling thread is in a network namespace of the run's own afterwards, and must live
+/// as long as the run.
 ///
 /// # Errors
 /// The run could not be made; nothing that it started is left.

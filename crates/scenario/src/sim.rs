@@ -15,8 +15,8 @@ pub struct Sim {
     /// Physical CPUs, 1 to 128; as many as `host.vm_cpus` if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcpus: Option<u16>,
-    /// CPUs of the host, `pcpus` among them: the slices of Linux's schedulers grow with their number. 1 to 1024; with `pcpus` as many, else
-    /// those that `host` names, if left out.
+    /// CPUs of the host, `pcpus` among them: the slices of Linux's schedulers grow with their number. 1 to
+    /// 1024; with `pcpus` as many, else those that `host` names, if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_cpus: Option<u16>,
     /// Parameters of `scheduler = "credit"`.
@@ -93,14 +93,15 @@ pub struct HostCosts {
     /// A frame of the framebuffer, or a period of sound.
     #[serde(with = "humantime_serde")]
     pub media: Duration,
-    /// From the last notification that the I/O path sends until it sleeps. With 0 s, "send event" and "block" are one step: the I/O path is
-    /// not preempted by the vCPU that it wakes. Otherwise they are two.
+    /// From the last notification that the I/O path sends until it sleeps. With 0 s, "send event" and "block"
+    /// are one step: the I/O path is not preempted by the vCPU that it wakes. Otherwise they are two.
     #[serde(with = "humantime_serde")]
     pub block: Duration,
     /// A clock tick of a guest, with `io_path = "emulator"`.
     #[serde(with = "humantime_serde")]
     pub timer: Duration,
-    /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of the logarithm. 0 to 2.
+    /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of
+    /// the logarithm. 0 to 2.
     pub spread: f64,
 }
 
@@ -154,9 +155,10 @@ pub struct GuestCosts {
     /// A run of a program of the Debian system, of which nothing else is known.
     #[serde(with = "humantime_serde")]
     pub program: Duration,
-    /// Period of the clock tick, with `io_path = "emulator"`: a thread of the emulator keeps that time, and each tick makes it run, also while
-    /// the guest idles. It interrupts vCPUs that do not idle, and they set their clock anew, which makes the thread run again; so does a vCPU
-    /// that stops idling. 0 s: none. 0 s to 1 s.
+    /// Period of the clock tick, with `io_path = "emulator"`: a thread of the emulator keeps that time, and
+    /// each tick makes it run, also while the guest idles. It interrupts vCPUs that do not idle, and they set
+    /// their clock anew, which makes the thread run again; so does a vCPU that stops idling. 0 s: none. 0 s
+    /// to 1 s.
     #[serde(with = "humantime_serde")]
     pub tick: Duration,
     /// The scheduler. If left out that of `guest.kernel`, as far as its version is known and there is a
@@ -170,7 +172,8 @@ pub struct GuestCosts {
     /// Who wakes preempts who has run so much more, with `scheduler = "preempt"`.
     #[serde(with = "humantime_serde")]
     pub granularity: Duration,
-    /// Whether the guests hear of the time in which they do not run. Emulated ones do not, and take it for their tasks'.
+    /// Whether the guests hear of the time in which they do not run. Emulated ones do not, and take it for
+    /// their tasks'.
     pub sees_stolen_time: bool,
 }
 
@@ -203,8 +206,9 @@ pub struct Network {
     /// From a client to the host, and back. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub latency: Duration,
-    /// How long a client that got an answer over TCP waits for its next request to acknowledge it with, before it sends an acknowledgement
-    /// alone, which the I/O path and the guest have to handle: 0 s to 1 s. If absent, none is sent alone.
+    /// How long a client that got an answer over TCP waits for its next request to acknowledge it with,
+    /// before it sends an acknowledgement alone, which the I/O path and the guest have to handle: 0 s to 1 s.
+    /// If absent, none is sent alone.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub delayed_ack: Option<Duration>,
     /// Bandwidth of a bulk stream in Mbit/s. 0.1 to 100000.
@@ -346,7 +350,8 @@ impl Sim {
         self.guest.scheduler.unwrap_or_else(own)
     }
 
-    /// Checks every value against its documented range. `key`: where it is in the scenario; `vms`: the names of the VM entries.
+    /// Checks every value against its documented range. `key`: where it is in the scenario; `vms`: the names
+    /// of the VM entries.
     pub(crate) fn validate(&self, key: &str, vms: &[&str]) -> Result<(), Violation> {
         let at = |field: &str| format!("{key}.{field}");
         let second = Duration::ZERO..=seconds(1);

@@ -272,8 +272,9 @@ impl Host {
         }
     }
 
-    /// Asks for a decision on a physical CPU: as soon as what happens now is over, at this very time, [`HostScheduler::pick`] is called
-    /// for it. Several requests are one; of several physical CPUs the lowest decides first.
+    /// Asks for a decision on a physical CPU: as soon as what happens now is over, at this very time,
+    /// [`HostScheduler::pick`] is called for it. Several requests are one; of several physical CPUs the
+    /// lowest decides first.
     pub fn reschedule(&mut self, pcpu: Pcpu) {
         self.reschedule.insert(pcpu);
     }
@@ -315,12 +316,14 @@ impl Host {
 /// - What the engine decides comes as [`boost`](HostScheduler::boost) and [`share`](HostScheduler::share). Both may come for an entity in
 ///   any state.
 ///
-/// It must pick somebody when somebody may run (work conservation), and must not pick who runs elsewhere, is blocked, or may not run there.
+/// It must pick somebody when somebody may run (work conservation), and must not pick who runs elsewhere, is
+/// blocked, or may not run there.
 pub trait HostScheduler: Send + std::fmt::Debug {
     /// A short name, such as "credit".
     fn name(&self) -> &'static str;
 
-    /// A group is added, number [`Group`] in order. All groups come before [`start`](HostScheduler::start), and before their entities.
+    /// A group is added, number [`Group`] in order. All groups come before [`start`](HostScheduler::start),
+    /// and before their entities.
     fn add_group(&mut self, group: Group, spec: GroupSpec);
 
     /// An entity is added, blocked, number [`Entity`] in order. All come before

@@ -102,8 +102,8 @@ pub(crate) struct World {
     requests: u64,
     /// Whether the I/O path is a thread of each VM's own, which the engine knows.
     emulators: bool,
-    /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks at them when it takes the CPU
-    /// from the driver domain (TAVS §4.3.2).
+    /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks
+    /// at them when it takes the CPU from the driver domain (TAVS §4.3.2).
     forwarded: Vec<(usize, Packet)>,
     pub(crate) feed: Feed,
     measure: Measure,

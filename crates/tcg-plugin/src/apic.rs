@@ -1,11 +1,11 @@
-//! The vCPUs' interrupt controllers (APICs), as far as the guest's writes to them show: where the interrupts that vCPUs send each
-//! other go, and when they are taken.
+//! The vCPUs' interrupt controllers (APICs), as far as the guest's writes to them show: where the interrupts
+//! that vCPUs send each other go, and when they are taken.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
-/// Numbers of the controller's registers: the low byte of the MSR's number in x2APIC mode, the offset in its page by 16 in
-/// xAPIC mode.
+/// Numbers of the controller's registers: the low byte of the MSR's number in x2APIC mode, the offset in its
+/// page by 16 in xAPIC mode.
 const EOI: u8 = 0x0b;
 const LOGICAL_DESTINATION: u8 = 0x0d;
 const DESTINATION_FORMAT: u8 = 0x0e;
@@ -97,8 +97,9 @@ impl Apic {
         None
     }
 
-    /// The guest tells the controller that it deals with the interrupt that it entered last. Those of other vCPUs and of the clock
-    /// enter by ways that do not show, so it may be the clock's that came just before; the next is then the other one.
+    /// The guest tells the controller that it deals with the interrupt that it entered last. Those of other
+    /// vCPUs and of the clock enter by ways that do not show, so it may be the clock's that came just before;
+    /// the next is then the other one.
     fn end(&self) -> Option<Meaning> {
         if self.in_device.swap(false, Relaxed) {
             return None;
@@ -185,7 +186,8 @@ impl Command {
         (delivery <= 1).then_some(Command { vector, to })
     }
 
-    /// Leaves it at the vCPUs that it goes to if the one with index `sender` sends it, and tells them: a bit for each index.
+    /// Leaves it at the vCPUs that it goes to if the one with index `sender` sends it, and tells them: a bit
+    /// for each index.
     pub(crate) fn deliver<'a>(self, sender: u16, vcpus: impl Iterator<Item = (u16, &'a Apic)>) -> u64 {
         let mut to = 0;
         for (index, apic) in vcpus {
@@ -331,8 +333,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a guest writes, to whichever vCPUs and while some come and go: only those that are there are told, and each takes no more
-        /// than it was sent.
+        /// Whatever a guest writes, to whichever vCPUs and while some come and go: only those that are there
+        /// are told, and each takes no more than it was sent.
         #[test]
         fn fuzz_writes(steps in prop::collection::vec((0..VCPUS, step()), 0..400)) {
             let apics: Vec<Apic> = (0..VCPUS).map(|_| Apic::new()).collect();

@@ -15,7 +15,8 @@ const ROUNDS: u64 = 4;
 const LONGEST: Duration = Duration::from_secs(10);
 
 impl Engine {
-    /// What the VMs got and wanted of what the ordinary scheduler has to give; what has a reservation gets nothing of that.
+    /// What the VMs got and wanted of what the ordinary scheduler has to give; what has a reservation gets
+    /// nothing of that.
     fn accounts(&mut self) -> Vec<Account> {
         for state in self.vms.values_mut() {
             state.account_all(self.now, &self.config.tavs);
@@ -52,8 +53,8 @@ impl Engine {
         self.vms.values_mut().for_each(Vm::restart_window);
     }
 
-    /// The ledger's parameters, its times long enough for the world: in a window each VM must have had some turns, or what it got by
-    /// chance is taken for an error.
+    /// The ledger's parameters, its times long enough for the world: in a window each VM must have had some
+    /// turns, or what it got by chance is taken for an error.
     fn ledger_config(&self) -> config::Ledger {
         let mut config = self.config.ledger.clone();
         let vms = u64::try_from(self.vms.len()).unwrap_or(u64::MAX);

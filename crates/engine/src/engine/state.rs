@@ -32,8 +32,8 @@ pub struct Troubles {
 /// [`on_deadline`](Engine::on_deadline), and after each take the decisions with
 /// [`poll_action`](Engine::poll_action). The same calls give the same actions. Any sequence of events is legal.
 ///
-/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded is checked, and
-/// whatever passes is as safe as an engine that came to its state by events.
+/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded
+/// is checked, and whatever passes is as safe as an engine that came to its state by events.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Engine {
@@ -111,7 +111,8 @@ impl Engine {
         self.vms.get(&vm).map(Vm::bytes)
     }
 
-    /// The degree of belief that a task of a VM is I/O-bound; `None` if the task or VM is not known. Unlike [`explain`](Engine::explain) it costs next to nothing.
+    /// The degree of belief that a task of a VM is I/O-bound; `None` if the task or VM is not known. Unlike
+    /// [`explain`](Engine::explain) it costs next to nothing.
     #[must_use]
     pub fn belief(&self, vm: VmId, task: TaskId) -> Option<i32> {
         self.vms.get(&vm)?.guest.tasks.belief(task)

@@ -1,12 +1,13 @@
-//! How a guest answers: how long it runs from an event to the task that the event wakes, and whether that rings a doorbell.
+//! How a guest answers: how long it runs from an event to the task that the event wakes, and whether that
+//! rings a doorbell.
 
 use crate::config::Tavs;
 use crate::event::Time;
 use crate::nanos::nanos;
 use serde::{Deserialize, Serialize};
 
-/// Delays to learn from before the patience may be shorter than [`Tavs::patience`]: a guest that mostly preempts at once may seldom
-/// need a whole tick.
+/// Delays to learn from before the patience may be shorter than [`Tavs::patience`]: a guest that mostly
+/// preempts at once may seldom need a whole tick.
 const ENOUGH: u8 = 32;
 /// The largest delay of late fades by this fraction with a new one, at most once in [`FADES_EVERY`]: it is
 /// forgotten after some minutes. Not by their number alone: a stream has hundreds of short ones between two
@@ -52,14 +53,15 @@ impl Answers {
         self.rings = if rang { (self.rings + 1).min(MOST_RINGS) } else { self.rings.saturating_sub(1) };
     }
 
-    /// Whether an I/O-bound task that gave the CPU away without a doorbell has probably not answered yet. `sampled`: that it did is
-    /// not known for sure, as its tasks are only seen now and then.
+    /// Whether an I/O-bound task that gave the CPU away without a doorbell has probably not answered yet.
+    /// `sampled`: that it did is not known for sure, as its tasks are only seen now and then.
     pub(crate) fn expects_doorbell(&self, sampled: bool) -> bool {
         self.rings > MOST_RINGS / 2 || sampled && self.rings > 0
     }
 
-    /// How long, in nanoseconds of run time since the delivery of an event, its task may yet be dispatched. Half as much again as the
-    /// largest delay of late: most are of a guest that finishes its tick first, and any part of a tick may be left.
+    /// How long, in nanoseconds of run time since the delivery of an event, its task may yet be dispatched.
+    /// Half as much again as the largest delay of late: most are of a guest that finishes its tick first, and
+    /// any part of a tick may be left.
     pub(crate) fn patience(&self, config: &Tavs) -> u64 {
         let least =
             if self.seen < ENOUGH { config.io_threshold.max(config.patience) } else { config.io_threshold };

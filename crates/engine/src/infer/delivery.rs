@@ -14,8 +14,8 @@ impl Guest {
         self.undelivered || self.read_pending
     }
 
-    /// Whether a packet waits for an emulator thread that sleeps, in a guest whose network device is the emulator's: it tells who takes
-    /// its interrupts.
+    /// Whether a packet waits for an emulator thread that sleeps, in a guest whose network device is the
+    /// emulator's: it tells who takes its interrupts.
     pub(crate) fn is_kept_waiting(&self) -> bool {
         self.undelivered && !self.emulator_is_awake() && self.routing.takers(Device::Network).is_some()
     }
@@ -41,7 +41,8 @@ impl Guest {
     /// Packets were handed to the guest. The vCPUs that take its interrupts are observed, or each if that is not known.
     pub(super) fn deliver(&mut self, config: &Tavs) {
         let single = self.arrivals.single();
-        // Which packet woke whom can only be told of those that came before the guest runs, and they must all be for one port.
+        // Which packet woke whom can only be told of those that came before the guest runs, and they must all
+        // be for one port.
         if self.vcpus.iter().any(|vcpu| vcpu.seen.thread.is_running()) {
             self.arrivals.clear();
         }
@@ -113,8 +114,8 @@ impl Guest {
         true
     }
 
-    /// Whether what the guest was told of last is answered, when an I/O-bound task has given up a vCPU: it has rung a doorbell, or is none
-    /// that would.
+    /// Whether what the guest was told of last is answered, when an I/O-bound task has given up a vCPU: it
+    /// has rung a doorbell, or is none that would.
     pub(crate) fn is_answered(&self, index: u16) -> bool {
         let Some(vcpu) = self.vcpus.get(usize::from(index)).filter(|vcpu| vcpu.served) else { return false };
         !self.awaits_delivery() && (vcpu.rang || !self.answers.expects_doorbell(vcpu.seen.is_sampled()))

@@ -20,9 +20,9 @@ pub(crate) struct Dispatch {
 impl Guest {
     /// A task was dispatched. `exactly`: the source tells each switch, and tells it when it is made.
     ///
-    /// When one that was only seen was dispatched is not known, and still less when it stops: a task that answers and sleeps is followed by
-    /// one that computes and gives nobody reason to look. So it is taken to have run from when the one before was last seen until it was
-    /// last seen itself.
+    /// When one that was only seen was dispatched is not known, and still less when it stops: a task that
+    /// answers and sleeps is followed by one that computes and gives nobody reason to look. So it is taken to
+    /// have run from when the one before was last seen until it was last seen itself.
     pub(crate) fn switch(
         &mut self,
         index: u16,
@@ -80,8 +80,8 @@ impl Guest {
         self.learn(verdict);
     }
 
-    /// A halted vCPU goes on. A guest that idles keeps the last address space loaded, so without a switch the task that runs now is the
-    /// one that ran before.
+    /// A halted vCPU goes on. A guest that idles keeps the last address space loaded, so without a switch the
+    /// task that runs now is the one that ran before.
     pub(crate) fn resume(&mut self, index: u16, now: Time, config: &Tavs) -> Option<Dispatch> {
         let vcpu = self.vcpu(index)?;
         if !vcpu.seen.is_halted() {

@@ -46,14 +46,15 @@ pub(crate) struct GuestVcpu {
     pub(super) observer: Observer,
     /// When an I/O-bound task last ran here.
     pub(crate) last_io: Option<Time>,
-    /// The current task, an I/O-bound one, asked for a read that has ended, and may not know: it may be on its way to sleep, to be woken
-    /// at once.
+    /// The current task, an I/O-bound one, asked for a read that has ended, and may not know: it may be on
+    /// its way to sleep, to be woken at once.
     pub(crate) falling_asleep: bool,
     /// Whether an I/O-bound task has run here since the last event was delivered.
     pub(crate) served: bool,
     /// Whether the guest has rung a doorbell here since then.
     pub(super) rang: bool,
-    /// It took a device's interrupt for an event and runs its handler, or what that woke: until it changes tasks or hands the event on.
+    /// It took a device's interrupt for an event and runs its handler, or what that woke: until it changes
+    /// tasks or hands the event on.
     pub(super) handles: bool,
     /// What is loaded was loaded when the vCPU was halted: the guest's idle task may run with it, and
     /// whatever interrupts that.
@@ -264,8 +265,8 @@ impl Guest {
         }
     }
 
-    /// A vCPU interrupted others, as bits. If it does so while it handles an event, it hands the event on: what the event wakes runs
-    /// there. Returns whether it does. Times are up to date.
+    /// A vCPU interrupted others, as bits. If it does so while it handles an event, it hands the event on:
+    /// what the event wakes runs there. Returns whether it does. Times are up to date.
     pub(crate) fn ipi(&mut self, from: u16, to: u64, config: &Tavs) -> bool {
         for (_, vcpu) in members(to, &mut self.vcpus) {
             vcpu.seen.ipi_pending = true;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Where in the order of tasks after an event we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
-    /// The task that was there when the vCPU was scheduled with the event pending. If it runs shortly, that is ambiguous:
-    /// it was preempted by the task that the event woke, or is it itself.
+    /// The task that was there when the vCPU was scheduled with the event pending. If it runs shortly, that
+    /// is ambiguous: it was preempted by the task that the event woke, or is it itself.
     First,
     /// So far every task after the first ran shortly.
     Consecutive,
@@ -26,8 +26,8 @@ enum Phase {
 struct Observation {
     phase: Phase,
     first: Option<TaskId>,
-    /// What the first task had run when it was preempted. When it goes on in the same observation, so does its run: otherwise
-    /// frequent events would cut the run of a CPU-bound task into many short ones.
+    /// What the first task had run when it was preempted. When it goes on in the same observation, so does
+    /// its run: otherwise frequent events would cut the run of a CPU-bound task into many short ones.
     first_ran: u64,
     ran: u64,
     /// Whether an I/O-bound task was dispatched in it.
@@ -65,7 +65,8 @@ impl Observer {
         if vcpu.thread.is_running() { self.begin(vcpu, tasks, config) } else { None }
     }
 
-    /// A read ended before the guest could put the task that asked for it to sleep: for what it is, as if it had slept and been woken.
+    /// A read ended before the guest could put the task that asked for it to sleep: for what it is, as if it
+    /// had slept and been woken.
     pub(crate) fn read_ended_at_once(&mut self, vcpu: &Vcpu, tasks: &mut Registry, config: &Tavs) {
         self.end_run(vcpu, tasks, config);
         self.pending = None;
@@ -138,8 +139,9 @@ impl Observer {
         tasks.observe(task, evidence, config);
     }
 
-    /// Moves on to `next`, the task that follows the current one (`None`: idle). It was dispatched at once if the guest, which may finish
-    /// its tick first, ran no longer than `patience`. `resumed`: the vCPU was idle, and `next` is what was loaded all the while.
+    /// Moves on to `next`, the task that follows the current one (`None`: idle). It was dispatched at once if
+    /// the guest, which may finish its tick first, ran no longer than `patience`. `resumed`: the vCPU was
+    /// idle, and `next` is what was loaded all the while.
     pub(crate) fn next(
         &mut self,
         next: Option<TaskId>,
@@ -153,7 +155,8 @@ impl Observer {
             let immediate = observation.ran <= patience;
             observation.phase = if immediate { Phase::Consecutive } else { Phase::AfterLong };
         }
-        // It is the idle task, probably, with the handler of the interrupt: whom that wakes is dispatched next, perhaps on another vCPU.
+        // It is the idle task, probably, with the handler of the interrupt: whom that wakes is dispatched
+        // next, perhaps on another vCPU.
         if resumed && !next.is_some_and(|task| tasks.is_io_bound(task)) {
             return None;
         }
@@ -167,8 +170,8 @@ impl Observer {
         first.map_or(0, |observation| observation.first_ran)
     }
 
-    /// An I/O-bound task was dispatched. Returns for how long the vCPU had run for the event, if this is the first such task and was not
-    /// there before.
+    /// An I/O-bound task was dispatched. Returns for how long the vCPU had run for the event, if this is the
+    /// first such task and was not there before.
     pub(crate) fn serves(&mut self, task: TaskId) -> Option<u64> {
         let observation = self.observation.as_mut().filter(|observation| observation.first != Some(task))?;
         (!std::mem::replace(&mut observation.served, true)).then_some(observation.ran)
@@ -179,7 +182,8 @@ impl Observer {
         self.observation.is_some()
     }
 
-    /// What the event woke runs on another vCPU: here it is over. Returns whether its packet is still to be judged, if there was one.
+    /// What the event woke runs on another vCPU: here it is over. Returns whether its packet is still to be
+    /// judged, if there was one.
     pub(crate) fn hand_on(&mut self) -> Option<bool> {
         self.observation.take().map(|observation| observation.unjudged)
     }

@@ -21,10 +21,11 @@ const GAIN: i128 = 4;
 pub(super) struct Book {
     pub(super) ran: u64,
     pub(super) boosted: u64,
-    /// What the VM got beyond its fair share, in nanoseconds, negative if it got less; `None` while nothing was done to it that
-    /// changes that.
+    /// What the VM got beyond its fair share, in nanoseconds, negative if it got less; `None` while nothing
+    /// was done to it that changes that.
     pub(super) debt: Option<i64>,
-    /// What a VM without a debt got beyond its fair share, bounded by the horizon: the world's scheduler is not always fair.
+    /// What a VM without a debt got beyond its fair share, bounded by the horizon: the world's scheduler is
+    /// not always fair.
     pub(super) drift: i64,
     /// Boosted time since the account was opened: no more than this is taken back, unless
     pub(super) since_open: u64,
@@ -52,13 +53,14 @@ impl Book {
             }
             return;
         };
-        // Both are bounded. Who wants no more than it may have can't save credit up to be favoured later, and nobody owes more than boosts
-        // gave it, or an unfair scheduler.
+        // Both are bounded. Who wants no more than it may have can't save credit up to be favoured later, and
+        // nobody owes more than boosts gave it, or an unfair scheduler.
         let most = if self.unfair { horizon.saturating_mul(UNFAIR) } else { horizon };
         let credit = if delta.wanted > fair.share { most } else { nanos(config.period) / 2 };
         let owed = if delta.uneven || self.unfair { most } else { 0 };
         *debt = debt.saturating_add(error).clamp(-signed(credit), signed(owed.max(self.since_open)));
-        // A VM that wants less than it may have repays with that: it would not get less, and so never repay, by a lower share.
+        // A VM that wants less than it may have repays with that: it would not get less, and so never repay,
+        // by a lower share.
         *debt -= (*debt).clamp(0, signed(fair.unwanted));
         let settled = *debt <= 0 && -*debt < signed(horizon / 8);
         if self.is_treated_unfairly(config) {
@@ -69,17 +71,20 @@ impl Book {
         }
     }
 
-    /// Whether it got so much more or less than its fair share that no scheduler that is fair within some slices can be the reason.
+    /// Whether it got so much more or less than its fair share that no scheduler that is fair within some
+    /// slices can be the reason.
     fn is_treated_unfairly(&self, config: &Config) -> bool {
         self.debt.unwrap_or(self.drift).unsigned_abs() >= nanos(config.horizon) / 4
     }
 
-    /// The share that lets the VM have its fair share in the next window and settles what it owes, or is owed, within the horizon.
+    /// The share that lets the VM have its fair share in the next window and settles what it owes, or is
+    /// owed, within the horizon.
     ///
-    /// Of its fair share it gets a part as boosts, probably as much as in the last window, and owes a part; what is left must
-    /// come from the fair class. All VMs together leave just what the fair class has, so weights in proportion to what each is
-    /// to get from it are right for all. With unequal vCPUs the fair class gives less than in proportion, how much less depends on who
-    /// runs where, and a scheduler that is not fair gives anything: there the share goes on from what it was, by what the VM got for it.
+    /// Of its fair share it gets a part as boosts, probably as much as in the last window, and owes a part;
+    /// what is left must come from the fair class. All VMs together leave just what the fair class has, so
+    /// weights in proportion to what each is to get from it are right for all. With unequal vCPUs the fair
+    /// class gives less than in proportion, how much less depends on who runs where, and a scheduler that is
+    /// not fair gives anything: there the share goes on from what it was, by what the VM got for it.
     pub(super) fn target(&self, delta: &Delta, fair: u64, window: u64, config: &Config) -> u32 {
         let Some(debt) = self.debt else { return FULL };
         if delta.wanted <= fair && debt <= 0 && !delta.uneven {

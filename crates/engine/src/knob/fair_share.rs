@@ -11,7 +11,8 @@ pub(super) struct Fair {
     pub(super) unwanted: u64,
 }
 
-/// Groups VMs that shared a physical CPU, directly or through others: only they took time from each other. By their places in `claims`.
+/// Groups VMs that shared a physical CPU, directly or through others: only they took time from each other. By
+/// their places in `claims`.
 pub(super) fn pools(claims: &[Account]) -> Vec<VecDeque<usize>> {
     let mut pools: Vec<(PcpuSet, VecDeque<usize>)> = Vec::new();
     for (place, claim) in claims.iter().enumerate() {

@@ -1,10 +1,11 @@
 //! The ledger: a boost changes when a VM gets the CPU, not how much.
 //!
-//! The kernel does not charge real-time run time to the fair class, so a VM that is boosted gets its fair share and
-//! the boosted time on top; and a VM whose vCPUs have unequal weights gets less than its share, for the kernel divides a group's weight
-//! among CPUs by what runs there. The ledger compares what each such VM got with what weighted fair sharing would have given it, and lowers
-//! or raises its share until the difference is gone. It counts the error itself, so it needs no
-//! model of the kernel's scheduler and what is left of the error does not grow with time.
+//! The kernel does not charge real-time run time to the fair class, so a VM that is boosted gets its fair
+//! share and the boosted time on top; and a VM whose vCPUs have unequal weights gets less than its share, for
+//! the kernel divides a group's weight among CPUs by what runs there. The ledger compares what each such VM
+//! got with what weighted fair sharing would have given it, and lowers or raises its share until the
+//! difference is gone. It counts the error itself, so it needs no model of the kernel's scheduler and what is
+//! left of the error does not grow with time.
 
 use super::account::{Account, Delta};
 use super::book::{Book, FULL, MOST};

@@ -1,9 +1,10 @@
 //! Task-aware boosting: a vCPU runs ahead of the others while an I/O-bound task handles its event (TAVS §3.2).
 //!
-//! A boost belongs to an event and lasts until that is *answered*. That another task runs is no answer: a guest may finish its tick before
-//! it lets the woken task run, and one that is only seen now and then may have been seen too early. Which vCPUs are boosted is a matter
-//! of where the event is handled: on the one that takes the device's interrupt, on those that this hands it on to, and where an I/O-bound
-//! task ran last.
+//! A boost belongs to an event and lasts until that is *answered*. That another task runs is no answer: a
+//! guest may finish its tick before it lets the woken task run, and one that is only seen now and then may
+//! have been seen too early. Which vCPUs are boosted is a matter of where the event is handled: on the one
+//! that takes the device's interrupt, on those that this hands it on to, and where an I/O-bound task ran
+//! last.
 
 mod helping;
 mod state;
@@ -22,14 +23,15 @@ use crate::nanos::nanos;
 use arrayvec::ArrayVec;
 use state::{BoostedVcpu, LOOK, MAX_TARGETS, Part, Serving, boost, longest, unaided, watch};
 
-/// An emulator thread that has the answer in its hands when the boost of the vCPU ends keeps its own for so long at most.
+/// An emulator thread that has the answer in its hands when the boost of the vCPU ends keeps its own for so
+/// long at most.
 const EMULATOR_GRACE: u64 = 2_000_000;
 /// An event that nobody answered is forgotten after this.
 const UNANSWERED: u64 = 1_000_000_000;
 
 impl PartialBoost {
-    /// The vCPUs to boost for an event: the one where an I/O-bound task ran last, which gets it first, and those that take the device's
-    /// interrupts; if those are not known, any that halts may.
+    /// The vCPUs to boost for an event: the one where an I/O-bound task ran last, which gets it first, and
+    /// those that take the device's interrupts; if those are not known, any that halts may.
     fn candidates(view: &View<'_>, device: Device) -> ArrayVec<u16, MAX_TARGETS> {
         let Some(last) = view.guest.last_io_bound() else { return ArrayVec::new() };
         let takers = view.guest.takers(device);
@@ -106,8 +108,8 @@ impl PartialBoost {
         self.begin_since(index, view.now, view, asks);
     }
 
-    /// The same for an event that another vCPU has been boosted for since then: all of them together are boosted for it no longer than
-    /// one may be.
+    /// The same for an event that another vCPU has been boosted for since then: all of them together are
+    /// boosted for it no longer than one may be.
     fn begin_since(&mut self, index: u16, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
         if self.is_boosted(index) {
             return;
@@ -146,7 +148,8 @@ impl PartialBoost {
         }
     }
 
-    /// A boost goes on: until the vCPU has run for the VM's patience from now on if it `waits`, else to the longest it may last.
+    /// A boost goes on: until the vCPU has run for the VM's patience from now on if it `waits`, else to the
+    /// longest it may last.
     fn wait(&mut self, index: u16, waits: bool, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let ran = vcpu.ran;
@@ -215,7 +218,8 @@ impl PartialBoost {
         }
         asks.push(Ask::End(Owner::PartialBoost, Target::Watch(index)));
         asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Vcpu(index))));
-        if serving.hit && serving.part != Part::Helps && !view.guest.awaits_delivery() {
+        // A task that ran when the event came, and sleeps now, may have answered the one before.
+        if serving.hit && serving.part != Part::Helps && view.guest.is_answered(index) {
             self.end_waiting(index, view, asks);
         }
         if !self.vcpus.iter().any(BoostedVcpu::serves) {
@@ -260,11 +264,18 @@ impl PartialBoost {
     fn extension(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
         let known = view.guest.vcpus.get(usize::from(index))?;
         let asleep = !known.seen.thread.is_awake() && !known.seen.is_halted();
+        let several = self.vcpus.len() > 1;
         let vcpu = self.vcpus.get_mut(usize::from(index))?;
         let ran = vcpu.ran;
         let serving = vcpu.serving.as_mut()?;
+        // Who is helped then would be boosted for nothing, and help others in turn.
+        if longest(serving.since, &view.config.tavs) <= view.now {
+            return None;
+        }
         let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
-        if serving.part == Part::Serves && (asleep || long || view.guest.is_kept_waiting()) {
+        let unaided = serving.part == Part::Serves && (long || view.guest.is_kept_waiting());
+        // Whoever has a lock now may not have had it when others were helped before.
+        if unaided || asleep && several && serving.part != Part::Helps {
             serving.part = Part::Helped;
             self.help(index, view, asks);
         }

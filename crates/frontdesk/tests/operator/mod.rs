@@ -117,7 +117,8 @@ pub(crate) fn firmware(home: &Path) -> PathBuf {
     file
 }
 
-/// A VM in a group of its own, with one socket for frontdesk and one for the operator. `more` are further words for QEMU.
+/// A VM in a group of its own, with one socket for frontdesk and one for the operator. `more` are further
+/// words for QEMU.
 pub(crate) fn boot(home: &Path, group: &Group, name: &str, more: &[&str]) -> (Process, Qmp) {
     let file = |suffix: &str| home.join(format!("{name}.{suffix}"));
     let server = |socket: PathBuf| format!("unix:{},server=on,wait=off", socket.display());

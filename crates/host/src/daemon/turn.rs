@@ -8,8 +8,9 @@ use frontdesk_engine::{ActionKind, Event, EventKind, VmId};
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 
-/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled before the packet that
-/// ends the wait, so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
+/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled
+/// before the packet that ends the wait, so the pile must be small when one comes; and a daemon that ran just
+/// before finds its memory in the cache.
 pub(super) const TICK: u64 = 5_000_000;
 /// While next to nothing happens, at least this often.
 const IDLE_TICK: u64 = 80_000_000;
@@ -17,7 +18,8 @@ const IDLE_TICK: u64 = 80_000_000;
 const MANY: usize = 32;
 /// And so many even while nobody is boosted, for the rings must not get full.
 const FLOOD: usize = 1024;
-/// Who was boosted within this is likely to be boosted again; if nobody was, the first one after it may wait for a pile.
+/// Who was boosted within this is likely to be boosted again; if nobody was, the first one after it may wait
+/// for a pile.
 const LIVELY: u64 = 10_000_000_000;
 
 /// How often the nice values of vCPUs are looked at.

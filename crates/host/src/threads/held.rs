@@ -64,7 +64,8 @@ impl Held {
         self.original
     }
 
-    /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing. One that has ended needs none.
+    /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing.
+    /// One that has ended needs none.
     pub(crate) fn set(&mut self, wanted: Attributes) -> Result<(), HeldError> {
         if self.now == Some(wanted) || !self.thread.is_in_process() {
             return Ok(());

@@ -234,7 +234,8 @@ impl Random {
     }
 }
 
-/// Boosts, weights and threads come and go at random: each thread always has what the model says, and the guardian has each just once.
+/// Boosts, weights and threads come and go at random: each thread always has what the model says, and the
+/// guardian has each just once.
 fn are_what_was_last_wanted_of_them() -> Result<()> {
     const VCPUS: u16 = 4;
     const ALL: u16 = 7;

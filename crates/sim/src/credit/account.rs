@@ -59,8 +59,8 @@ impl Credit {
         vcpu.credit = vcpu.credit.saturating_sub_unsigned(credits);
     }
 
-    /// A vCPU that runs at a tick earns credits from now on. Measured charging changes what is paid, and not this: TAVS §4.2 says so of no
-    /// more, and Xen, when it came to measure itself, left it to the ticks too.
+    /// A vCPU that runs at a tick earns credits from now on. Measured charging changes what is paid, and not
+    /// this: TAVS §4.2 says so of no more, and Xen, when it came to measure itself, left it to the ticks too.
     fn activate(&mut self, entity: Entity) {
         let vcpu = &mut self.vcpus[entity.index()];
         if std::mem::replace(&mut vcpu.active, true) {
@@ -74,7 +74,8 @@ impl Credit {
         }
     }
 
-    /// Hands out the credits of a period: by weight among the domains with active vCPUs; what one does not need goes to those after it.
+    /// Hands out the credits of a period: by weight among the domains with active vCPUs; what one does not
+    /// need goes to those after it.
     pub(super) fn account(&mut self, host: &mut Host) {
         self.epoch += 1;
         let weights: i64 = self.active.iter().map(|group| self.domains[group.index()].weight).sum();

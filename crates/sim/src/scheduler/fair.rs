@@ -1,11 +1,12 @@
-//! Linux group scheduling: groups share each physical CPU by weight, entities share what their group gets, and real-time
-//! entities run before all.
+//! Linux group scheduling: groups share each physical CPU by weight, entities share what their group gets,
+//! and real-time entities run before all.
 //!
 //! What has a reservation is of the real-time class in its slices, above what is boosted, and out of them an
 //! idle-class group: as the daemon does it.
 //!
-//! What differs between versions of the kernel - the order in a run queue - is a [`Discipline`]. Real-time throttling is not modelled:
-//! what frontdesk boosts is bounded by its own ledger. Neither are bandwidth limits, NUMA and caches.
+//! What differs between versions of the kernel - the order in a run queue - is a [`Discipline`]. Real-time
+//! throttling is not modelled: what frontdesk boosts is bounded by its own ledger. Neither are bandwidth
+//! limits, NUMA and caches.
 
 mod balance;
 mod cfs;

@@ -112,8 +112,9 @@ fn a_vm_that_was_never_boosted_is_left_alone() {
     assert_eq!(ledger.debt(VmId(0)), 0);
 }
 
-/// A VM with one of two vCPUs at a low weight, beside an even one, on two CPUs. The kernel divides a group's weight among CPUs by
-/// the weights of what runs there, which is modelled as an ideal fluid. The share of CPU that the uneven VM has at the end.
+/// A VM with one of two vCPUs at a low weight, beside an even one, on two CPUs. The kernel divides a group's
+/// weight among CPUs by the weights of what runs there, which is modelled as an ideal fluid. The share of CPU
+/// that the uneven VM has at the end.
 fn uneven_share(fast: u64, slow: u64, corrected: bool) -> f64 {
     const WINDOW: u64 = 50_000_000;
     let config = Config::default();

@@ -1,8 +1,8 @@
 //! Helping: locks of the guest and of its emulator.
 //!
-//! A vCPU that serves an event may need what another vCPU of the VM holds that has lost its CPU. The one that took the interrupt and
-//! woke the task elsewhere finishes its handler boosted; and when one that serves is held up, the others that want to run are boosted
-//! until the event is answered.
+//! A vCPU that serves an event may need what another vCPU of the VM holds that has lost its CPU. The one that
+//! took the interrupt and woke the task elsewhere finishes its handler boosted; and when one that serves is
+//! held up, the others that want to run are boosted until the event is answered.
 
 use super::state::{BoostedVcpu, LOOK, MAX_TARGETS, Part, PartialBoost, Serving, boost};
 use crate::action::BoostTarget;
@@ -35,8 +35,8 @@ impl PartialBoost {
         }
     }
 
-    /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs. First those that were woken
-    /// and have not run since: if they slept for a lock, they have it.
+    /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs.
+    /// First those that were woken and have not run since: if they slept for a lock, they have it.
     pub(super) fn help(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(since) = self.serving(index).map(|serving| serving.since) else { return };
         let awake = |(_, known): &(u16, &GuestVcpu)| known.seen.thread.is_awake();
@@ -48,8 +48,8 @@ impl PartialBoost {
         }
     }
 
-    /// While the event is held up, one that is boosted has woken a vCPU that its emulator had wait: that one has the lock now that it gave
-    /// up.
+    /// While the event is held up, one that is boosted has woken a vCPU that its emulator had wait: that one
+    /// has the lock now that it gave up.
     pub(super) fn inherit(&mut self, index: u16, from: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let helped = |serving: &Serving| serving.part == Part::Helped;
         let held_up = self.vcpus.iter().any(|vcpu| vcpu.serving.as_ref().is_some_and(helped));
@@ -70,8 +70,10 @@ impl PartialBoost {
     /// is looked at soon.
     pub(super) fn stalled(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let until = view.now.plus(LOOK);
+        let several = self.vcpus.len() > 1;
         if let Some(serving) = self.serving(index)
-            && serving.part == Part::Serves
+            && several
+            && serving.part != Part::Helps
             && serving.until > until
         {
             serving.until = until;

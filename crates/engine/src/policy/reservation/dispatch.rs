@@ -17,7 +17,8 @@ pub struct Dispatch {
 /// How a member is to be scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DispatchKind {
-    /// Before everything without a reservation, and before members on the CPU with a lower level (1 to [`LEVELS`](super::LEVELS)).
+    /// Before everything without a reservation, and before members on the CPU with a lower level (1 to
+    /// [`LEVELS`](super::LEVELS)).
     Run {
         /// Its level.
         level: u8,

@@ -1,11 +1,13 @@
 //! Who runs on which CPU, earliest deadline first (VSched §3.3).
 //!
-//! Decisions are made when a slice is used up, at the boundaries of periods, and when reservations change; the kernel does the rest. On
-//! each CPU every member with something left of its slice has a level, by deadline, so that the next one runs while the
-//! first sleeps. One whose slice is used up gets what nobody else wants, or nothing if its limit is hard.
+//! Decisions are made when a slice is used up, at the boundaries of periods, and when reservations change;
+//! the kernel does the rest. On each CPU every member with something left of its slice has a level, by
+//! deadline, so that the next one runs while the first sleeps. One whose slice is used up gets what nobody
+//! else wants, or nothing if its limit is hard.
 //!
-//! A member that slept and wakes with more of its slice left than its share of the rest of the period comes behind those that it would
-//! delay (its deadline is postponed as a constant bandwidth server's is, Abeni and Buttazzo 1998): who sleeps harms nobody else.
+//! A member that slept and wakes with more of its slice left than its share of the rest of the period comes
+//! behind those that it would delay (its deadline is postponed as a constant bandwidth server's is, Abeni and
+//! Buttazzo 1998): who sleeps harms nobody else.
 
 mod state;
 
@@ -99,8 +101,8 @@ impl TryFrom<Saved> for Dispatcher {
 type Queued = (u16, Time, Member, Option<u8>);
 
 impl Dispatcher {
-    /// Nobody has a reservation yet. `wall_offset_ns` is what the wall clock, in nanoseconds, shows at [`Time`] zero: periods that have
-    /// a phase are aligned to it.
+    /// Nobody has a reservation yet. `wall_offset_ns` is what the wall clock, in nanoseconds, shows at
+    /// [`Time`] zero: periods that have a phase are aligned to it.
     #[must_use]
     pub fn new(wall_offset_ns: u64) -> Dispatcher {
         Dispatcher { wall_offset_ns, ..Dispatcher::default() }

@@ -36,8 +36,8 @@ pub struct Reservation {
     pub slice_ns: u64,
     /// Whether the slice is also the most that the target gets. If not, it may use what nobody else wants.
     pub hard: bool,
-    /// Periods begin so long after the multiples of their length on the wall clock: 0 to the period, in nanoseconds. If absent, the first
-    /// begins at once.
+    /// Periods begin so long after the multiples of their length on the wall clock: 0 to the period, in
+    /// nanoseconds. If absent, the first begins at once.
     pub phase_ns: Option<u64>,
 }
 
@@ -70,8 +70,9 @@ impl Reservation {
         check("phase", self.phase_ns.unwrap_or(0), 0, self.period_ns)
     }
 
-    /// How it is kept: a slice of more than 20 ms as several equal parts of it, in as many parts of the period. A batch VM at (10 min, 1 min)
-    /// would have the CPU for a minute otherwise, and nothing without a reservation would run there.
+    /// How it is kept: a slice of more than 20 ms as several equal parts of it, in as many parts of the
+    /// period. A batch VM at (10 min, 1 min) would have the CPU for a minute otherwise, and nothing without a
+    /// reservation would run there.
     #[must_use]
     pub fn in_turns(self) -> Reservation {
         let turns = self.slice_ns.div_ceil(TURN_NS).max(1);
