@@ -35,7 +35,8 @@ pub struct TaskId(pub u64);
 pub enum Thread {
     /// The thread that runs the vCPU with this index.
     Vcpu(u16),
-    /// A thread of the VM's I/O path (QEMU's main loop and I/O threads: the papers' driver domain).
+    /// A thread of the VM's I/O path (QEMU's main loop, which is the first, its I/O threads and vhost workers: the
+    /// papers' driver domain).
     Emulator(u16),
 }
 

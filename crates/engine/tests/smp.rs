@@ -24,11 +24,14 @@ struct World {
     engine: Engine,
     now: u64,
     vcpus: u16,
+    /// Hands packets over.
+    emulator: Thread,
 }
 
 impl World {
     fn new(vcpus: u16) -> World {
-        let mut world = World { engine: Engine::new(Config::default()).unwrap(), now: MS, vcpus };
+        let engine = Engine::new(Config::default()).unwrap();
+        let mut world = World { engine, now: MS, vcpus, emulator: Thread::Emulator(0) };
         world.feed(EventKind::VmAdded { vm: VM, vcpus, weight: 1024 });
         for vcpu in 0..vcpus {
             world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(vcpu), pcpu: vcpu });
@@ -48,7 +51,7 @@ impl World {
 
     /// The emulator thread hands the packet over, and the first vCPU is interrupted.
     fn deliver(&mut self, interrupts: bool) {
-        let emulator = Thread::Emulator(0);
+        let emulator = self.emulator;
         self.feed(EventKind::Run { vm: VM, thread: emulator, pcpu: 9 });
         self.now += 30 * US;
         self.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
@@ -220,6 +223,20 @@ fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
     world.deliver(true);
     world.answer(0);
     assert_eq!(world.boosted(), []);
+}
+
+/// A vhost worker sleeps although there is a packet if the guest has no room for it: it waits for no lock that
+/// a vCPU holds.
+#[test]
+fn a_vhost_worker_that_sleeps_waits_for_no_lock() {
+    let mut world = World::new(2);
+    world.emulator = Thread::Emulator(1);
+    world.learn(0, true);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+    world.packet();
+    world.now += 200 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [0]);
 }
 
 /// The emulator's lock goes from one to the next, and not every hand-over is seen.

@@ -154,7 +154,7 @@ impl KvmSource {
     pub fn with(method: Method) -> Result<KvmSource, BpfError> {
         KvmSource::load(method, true).or_else(|refusal| {
             let source = KvmSource::load(method, false)?;
-            tracing::debug!("KVM's interrupts are not told: {refusal}");
+            tracing::warn!("which vCPUs take interrupts under KVM is not told: {refusal}");
             Ok(source)
         })
     }

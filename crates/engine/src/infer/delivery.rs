@@ -1,6 +1,6 @@
 //! What the guest is told of, packets and reads that have ended, and whether it has answered by a doorbell.
 
-use super::guest::{Guest, GuestVcpu, Judgement, bit, inspect};
+use super::guest::{Guest, GuestVcpu, Judgement, MAIN_LOOP, bit, inspect};
 use super::io_bound::Verdict;
 use super::ports::Port;
 use super::reads::{Asker, Read};
@@ -15,9 +15,11 @@ impl Guest {
     }
 
     /// Whether a packet waits for an emulator thread that sleeps, in a guest whose network device is the
-    /// emulator's: it tells who takes its interrupts.
+    /// emulator's: its main loop delivers, and it is known who takes the interrupts. A vhost worker waits for no
+    /// lock that a vCPU may have.
     pub(crate) fn is_kept_waiting(&self) -> bool {
-        self.undelivered && !self.emulator_is_awake() && self.routing.takers(Device::Network).is_some()
+        let by_main_loop = self.deliverer == MAIN_LOOP && self.routing.takers(Device::Network).is_some();
+        self.undelivered && by_main_loop && !self.emulator_is_awake()
     }
 
     /// Whether an event was delivered since this was asked last.

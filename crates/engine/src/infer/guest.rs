@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 const MAX_VCPUS: u16 = 512;
 /// Emulator threads are told apart only for their run time; more than these share the last one's account.
 const MAX_EMULATORS: usize = 8;
+/// The emulator thread that is QEMU's main loop.
+pub(super) const MAIN_LOOP: u16 = 0;
 
 /// What is known of a guest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,6 +32,8 @@ pub(crate) struct Guest {
     pub(super) arrivals: Arrivals,
     /// A packet is queued, but the emulator thread, which hands it to the guest, has not run yet.
     pub(super) undelivered: bool,
+    /// The emulator thread that handed the last one over.
+    pub(super) deliverer: u16,
     /// An event was delivered, and the policies have not been told.
     pub(super) delivered: bool,
     /// A read is about to end, but the emulator thread, which tells the guest, has not done so yet.
@@ -83,6 +87,7 @@ impl Guest {
             routing: Routing::default(),
             arrivals: Arrivals::default(),
             undelivered: false,
+            deliverer: MAIN_LOOP,
             delivered: false,
             read_pending: false,
             kick: None,
@@ -209,6 +214,7 @@ impl Guest {
             Thread::Emulator(index) => {
                 self.emulator(index).run(pcpu);
                 if std::mem::take(&mut self.undelivered) {
+                    self.deliverer = index;
                     self.deliver(config);
                 }
             }
