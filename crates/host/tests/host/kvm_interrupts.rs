@@ -2,7 +2,7 @@
 
 use crate::{
     kvm_guest::pinned,
-    kvm_pair::{CALL, Command, DEVICE, Pair, RESCHEDULE},
+    kvm_pair::{BY_HYPERCALL, CALL, Command, DEVICE, Pair, RESCHEDULE},
     support::eventually,
 };
 use anyhow::{Result, ensure};
@@ -110,6 +110,7 @@ fn tells_those_between_vcpus(method: Method) -> Result<()> {
         ("by both bits", once(3, 0x48fd), RESCHEDULE, BOTH),
         ("all but the sender", once(0, 0xc_40fb), CALL, RECEIVES),
         ("all", once(0, 0x8_40fb), CALL, BOTH),
+        ("by hypercall", Command { times: BY_HYPERCALL, ..once(0x21, CALL.into()) }, CALL, BOTH),
     ];
     for ((what, command, vector, to), taken) in commands.into_iter().zip(1..) {
         pair.send(command)?;
