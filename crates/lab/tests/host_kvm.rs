@@ -95,7 +95,7 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
 }
 
 /// The lines that tell of trials with this prefix that passed.
-fn passes(console: &str, prefix: &str) -> impl Iterator<Item = &str> {
+fn passes<'a>(console: &'a str, prefix: &str) -> impl Iterator<Item = &'a str> {
     let prefix = format!("test {prefix}");
     console.lines().filter(move |line| line.starts_with(&prefix) && line.trim_end().ends_with(" ok"))
 }

@@ -27,9 +27,8 @@ const END: u8 = 0x31;
 
 const RECEIVER_CODE: u32 = CODE + 0x800;
 const HANDLERS: u32 = 0x2000;
+/// What the sender is told: COMMAND and TIMES follow.
 const DESTINATION: u32 = 0x3000;
-const COMMAND: u32 = 0x3004;
-const TIMES: u32 = 0x3008;
 const COUNTS: u32 = 0x3010;
 const STACKS: [u32; 2] = [0x8000, 0x9000];
 
