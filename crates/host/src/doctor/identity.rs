@@ -51,10 +51,8 @@ pub(super) fn interrupts() -> Finding {
         Ok(Interrupts::None) => Finding::limited(AREA, "KVM in software (PVM) does not tell them", WITHOUT),
         Err(e @ KvmError::NoKvm) => Finding::limited(AREA, "KVM is not loaded", e.to_string()),
         Err(KvmError::Hidden) => Finding::limited(AREA, "not told", "see tasks under KVM"),
-        Err(KvmError::Bpf(e)) => Finding::limited(
-            AREA,
-            "the kernel refuses the BPF programs",
-            format!("{e}; {WITHOUT}"),
-        ),
+        Err(KvmError::Bpf(e)) => {
+            Finding::limited(AREA, "the kernel refuses the BPF programs", format!("{e}; {WITHOUT}"))
+        }
     }
 }

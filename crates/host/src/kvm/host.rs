@@ -84,7 +84,6 @@ mod tests {
         assert_eq!(methods("flags : fpu vmx").unwrap(), [Method::Trap, Method::Switch]);
         set("kvm_pvm", "x", "");
         assert_eq!(methods("flags : fpu").unwrap(), [Method::Switch]);
-
     }
 
     #[test]

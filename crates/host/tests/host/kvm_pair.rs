@@ -108,7 +108,14 @@ pub(crate) const BY_HYPERCALL: u32 = u32::MAX;
 
 /// Which count a vector adds to.
 fn count_of(vector: u8) -> u32 {
-    COUNTS + if vector == DEVICE { 0 } else if vector == CLOCK { 4 } else { 8 }
+    COUNTS
+        + if vector == DEVICE {
+            0
+        } else if vector == CLOCK {
+            4
+        } else {
+            8
+        }
 }
 
 /// A running guest. It has to be ended: [`end`](Self::end).
@@ -207,9 +214,9 @@ impl Pair {
     pub(crate) fn end(self) -> Result<()> {
         self.interrupt(END)?;
         drop((self.commands, self.begin));
-        self.vcpus.into_iter().try_for_each(|vcpu| {
-            vcpu.join().unwrap_or_else(|_| bail!("the thread of a vCPU panicked"))
-        })
+        self.vcpus
+            .into_iter()
+            .try_for_each(|vcpu| vcpu.join().unwrap_or_else(|_| bail!("the thread of a vCPU panicked")))
     }
 }
 

@@ -42,13 +42,18 @@ impl Vhost {
             index: u32,
             fd: i32,
         }
-        let device = File::options().read(true).write(true).open("/dev/vhost-net").context("/dev/vhost-net")?;
-        let done = |result, what| if result < 0 { Err(io::Error::last_os_error()).context(what) } else { Ok(()) };
+        let device =
+            File::options().read(true).write(true).open("/dev/vhost-net").context("/dev/vhost-net")?;
+        let done =
+            |result, what| if result < 0 { Err(io::Error::last_os_error()).context(what) } else { Ok(()) };
         // SAFETY: takes no argument.
         done(unsafe { libc::ioctl(device.as_raw_fd(), SET_OWNER, 0) }, "own a vhost device")?;
         let vring = Vring { index: TRANSMIT, fd: kick.as_raw_fd() };
         // SAFETY: reads a struct vhost_vring_file, which this is.
-        done(unsafe { libc::ioctl(device.as_raw_fd(), SET_VRING_KICK, &raw const vring) }, "set its doorbell")?;
+        done(
+            unsafe { libc::ioctl(device.as_raw_fd(), SET_VRING_KICK, &raw const vring) },
+            "set its doorbell",
+        )?;
         Ok(Vhost { _device: device, worker: worker()? })
     }
 }
