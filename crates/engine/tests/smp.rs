@@ -357,6 +357,34 @@ fn the_port_of_a_server_is_learnt_in_a_guest_that_idles() {
 
 /// The task has a vCPU to itself, which runs nearly only when it is boosted.
 #[test]
+fn a_background_task_that_moves_between_vcpus_is_not_believed() {
+    let mut world = World::new(2);
+    // It moves to the first vCPU, and stays loaded on the second, which idles.
+    world.feed(EventKind::Halt { vm: VM, vcpu: 1 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: NET, task: hog(1) });
+    let run = |runs| match runs {
+        true => EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu: 1 },
+        false => EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: false },
+    };
+    world.feed(run(false));
+    for _ in 0..40 {
+        world.packet();
+        world.deliver(true);
+        world.ipi(1);
+        for kind in [run(true), EventKind::Resume { vm: VM, vcpu: 1 }] {
+            world.feed(kind);
+        }
+        world.now += 50 * US;
+        for kind in [EventKind::Halt { vm: VM, vcpu: 1 }, run(false)] {
+            world.feed(kind);
+        }
+        world.now += 100 * MS;
+        world.engine.on_deadline(Time(world.now));
+    }
+    assert_eq!(world.engine.explain(VM).unwrap().io_bound_count, 0);
+}
+
+#[test]
 fn pb_ratio_is_for_the_whole_vm() {
     let mut world = World::new(2);
     world.learn(1, true);
