@@ -51,7 +51,7 @@ fn world() -> impl Strategy<Value = Capabilities> {
 }
 
 fn kind() -> impl Strategy<Value = EventKind> {
-    let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
+    let protocol = || prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
     let standing = prop_oneof![8 => Just(Standing::Acting), 1 => Just(Standing::Observed), 1 => Just(Standing::Reserved)];
     prop_oneof![
         1 => (vm(), any::<u16>(), any::<u32>())
@@ -67,8 +67,10 @@ fn kind() -> impl Strategy<Value = EventKind> {
         4 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::Resume { vm, vcpu }),
         4 => (vm(), any_vcpu(), targets(), any::<u8>())
             .prop_map(|(vm, vcpu, to, vector)| EventKind::Ipi { vm, vcpu, to, vector }),
-        16 => (vm(), protocol, 0..4u16)
+        16 => (vm(), protocol(), 0..4u16)
             .prop_map(|(vm, protocol, port)| EventKind::Packet { vm, protocol, port }),
+        4 => (vm(), protocol(), 0..4u16)
+            .prop_map(|(vm, protocol, port)| EventKind::Reply { vm, protocol, port }),
         4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockRead { vm, request }),
         4 => vm().prop_map(|vm| EventKind::BlockPending { vm }),
         4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockDone { vm, request }),

@@ -121,9 +121,9 @@ impl BpfSource {
             Err(e) => return Err(first_refused().unwrap_or_else(|| setup("load the BPF object")(e))),
         };
         let mut links = Vec::new();
-        for (name, program) in
-            [(0, &skel.progs.on_switch), (1, &skel.progs.on_wakeup), (2, &skel.progs.on_transmit)]
-        {
+        let programs = &skel.progs;
+        let traced = [&programs.on_switch, &programs.on_wakeup, &programs.on_transmit, &programs.on_receive];
+        for (name, program) in traced.into_iter().enumerate() {
             links.push(program.attach_trace().map_err(|e| BpfError::Program {
                 program: PROGRAMS[name].0,
                 cause: chain(&e),

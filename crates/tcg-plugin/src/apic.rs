@@ -196,9 +196,7 @@ impl Command {
                 others => apic.answers(others),
             }
         };
-        vcpus
-            .filter(|(index, apic)| is_addressed(*index, apic))
-            .fold(0, |to, (index, _)| to | bit(index))
+        vcpus.filter(|(index, apic)| is_addressed(*index, apic)).fold(0, |to, (index, _)| to | bit(index))
     }
 
     /// Leaves it at the vCPUs in `to`, which take it from now on.

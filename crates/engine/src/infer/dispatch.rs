@@ -2,6 +2,7 @@
 
 use super::guest::{Guest, GuestVcpu};
 use super::io_bound::Verdict;
+use super::routing::Device;
 use crate::config::Tavs;
 use crate::event::{TaskId, Time};
 use crate::observe::Registry;
@@ -54,12 +55,13 @@ impl Guest {
         let patience = self.answers.patience(config);
         let verdict = vcpu.observer.next(Some(task), resumed, patience, &self.tasks, config);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
-        (vcpu.handles, vcpu.resumed) = (false, resumed);
+        (vcpu.handles_since, vcpu.resumed) = (None, resumed);
         let io_bound = self.tasks.dispatch(task, now);
         let fell_asleep = std::mem::take(&mut vcpu.falling_asleep) && !io_bound;
         if io_bound {
             vcpu.last_io = Some(now);
-            vcpu.served = true;
+            // A vCPU that only goes on with what was loaded serves the event if it is told of it.
+            vcpu.served |= !resumed || self.routing.takers(Device::Network).is_none();
             if let Some(delay) = vcpu.observer.serves(task) {
                 self.answers.dispatched(delay, now);
             }
@@ -88,7 +90,7 @@ impl Guest {
         vcpu.end_run(only_loaded, &mut self.tasks, config);
         let verdict = vcpu.observer.next(None, false, self.answers.patience(config), &self.tasks, config);
         vcpu.seen.halt();
-        vcpu.handles = false;
+        vcpu.handles_since = None;
         self.learn(verdict);
     }
 
