@@ -185,6 +185,7 @@ impl PartialBoost {
         } else if io_bound {
             serving.hit = true;
             if waits {
+                self.excuse_wait(index);
                 self.wait(index, false, view, asks);
             }
             if !view.guest.awaits_delivery() && !view.guest.only_resumed(index) {
@@ -198,6 +199,15 @@ impl PartialBoost {
         } else if !waits && !view.guest.awaits_delivery() {
             self.wait(index, true, view, asks);
         }
+    }
+
+    /// The task is dispatched that was waited for. What the guest ran before that is not the task's fault: since
+    /// Linux 6.6 a guest finishes its tick first. The ledger takes it back as all else, and `pb_ratio` is for
+    /// boosts that are not worth it.
+    fn excuse_wait(&mut self, index: u16) {
+        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
+        let Some(serving) = vcpu.serving.as_ref() else { return };
+        vcpu.budget.excuse(vcpu.ran.saturating_sub(serving.ran_before));
     }
 
     /// An I/O-bound task runs on a vCPU: the others on which it might have woken have nothing to do with it.
