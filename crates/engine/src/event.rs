@@ -245,6 +245,17 @@ pub enum EventKind {
         /// Its weight in permille of an ordinary thread's; 1000 until said.
         permille: u32,
     },
+    /// The VM sent a packet with content from the port that the last [`Packet`](EventKind::Packet) was for, and
+    /// had sent none since: the answer to it, or its beginning. Where this is not told, the guest's doorbells
+    /// are the sign of an answer.
+    Reply {
+        /// The VM.
+        vm: VmId,
+        /// Transport protocol.
+        protocol: Protocol,
+        /// Source port.
+        port: u16,
+    },
     /// What the world can do from now on. Until it says so, the default.
     World(Capabilities),
     /// How a VM stands from now on. One that is added anew stands as [acting](Standing::Acting).

@@ -112,7 +112,10 @@ struct net_device {
 } __core;
 
 struct sk_buff {
+	struct net_device *dev;
+	unsigned char *head;
 	unsigned char *data;
+	u16 mac_header; /* from the head */
 	unsigned int len;
 	unsigned int data_len;
 } __core;

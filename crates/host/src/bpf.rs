@@ -121,9 +121,15 @@ impl BpfSource {
             Err(e) => return Err(first_refused().unwrap_or_else(|| setup("load the BPF object")(e))),
         };
         let mut links = Vec::new();
-        let progs = &skel.progs;
+        let programs = &skel.progs;
         // Who wakes a thread is to be known before it is told that it was woken.
-        let traced = [&progs.on_switch, &progs.on_waking, &progs.on_wakeup, &progs.on_transmit];
+        let traced = [
+            &programs.on_switch,
+            &programs.on_waking,
+            &programs.on_wakeup,
+            &programs.on_transmit,
+            &programs.on_receive,
+        ];
         for (&(program, _), code) in PROGRAMS.iter().zip(traced) {
             links.push(code.attach_trace().map_err(|e| BpfError::Program {
                 program,

@@ -8,12 +8,6 @@
 mod kvm;
 #[path = "../../host/tests/host/kvm_guest.rs"]
 mod kvm_guest;
-#[path = "../../host/tests/host/kvm_interrupts.rs"]
-mod kvm_interrupts;
-#[path = "../../host/tests/host/kvm_pair.rs"]
-mod kvm_pair;
-#[path = "../../host/tests/host/kvm_vhost.rs"]
-mod kvm_vhost;
 #[path = "inside/own_init.rs"]
 mod own_init;
 #[path = "../../host/tests/host/support.rs"]
@@ -82,8 +76,7 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
     let kernel = Kernel::resolve(kernel, None)?;
     let program = env::current_exe()?;
     let initrd = run_dir.path().join("initrd");
-    // The last one is loaded anew for each setting.
-    write_initramfs_with(&kernel, &program, &["vhost_net", "kvm_amd"], &initrd)?;
+    write_initramfs_with(&kernel, &program, &["kvm_amd"], &initrd)?;
     let mut files = libraries(&program)?;
     files.extend(libraries(Path::new(TOOL))?);
     files.insert(TOOL.into());
@@ -94,25 +87,18 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
     all_passed(&console).with_context(|| format!("the VM's console:\n{console}"))
 }
 
-/// The lines that tell of trials with this prefix that passed.
-fn passes<'a>(console: &'a str, prefix: &str) -> impl Iterator<Item = &'a str> {
-    let prefix = format!("test {prefix}");
-    console.lines().filter(move |line| line.starts_with(&prefix) && line.trim_end().ends_with(" ok"))
-}
-
 fn all_passed(console: &str) -> Result<()> {
     for (setting, (_, best, other)) in SETTINGS.into_iter().enumerate() {
         for method in [best, other] {
             let suffix = format!("_by_{method:?}").to_lowercase();
-            for prefix in ["kvm_", "kvm_tells_interrupts_between_vcpus"] {
-                let done = passes(console, prefix).any(|line| line.contains(&suffix));
-                ensure!(done, "no trial {prefix}*{suffix} passed");
-            }
+            let done = console.lines().any(|line| {
+                line.starts_with("test kvm_") && line.contains(&suffix) && line.trim_end().ends_with(" ok")
+            });
+            ensure!(done, "no trial *{suffix} passed");
         }
         let passed = passed(setting);
         ensure!(console.lines().any(|line| line.trim_end() == passed), "{passed:?} is missing");
     }
-    ensure!(passes(console, "kvm_vhost_").count() == SETTINGS.len(), "a trial kvm_vhost_* is missing");
     Ok(())
 }
 
@@ -150,8 +136,6 @@ fn trials(setting: usize) -> ExitCode {
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
     let mut trials = kvm::trials(&[best, other]);
-    trials.extend(kvm_interrupts::trials(&[best, other]));
-    trials.extend(kvm_vhost::trials());
     trials.push(chosen);
     libtest_mimic::run(&arguments, trials).exit_code()
 }

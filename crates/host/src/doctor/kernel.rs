@@ -77,6 +77,7 @@ pub(super) fn bpf_programs() -> Vec<Finding> {
         "BPF on_waking",
         "BPF on_wakeup",
         "BPF on_transmit",
+        "BPF on_receive",
         "BPF on_read",
         "BPF on_read_done",
     ];
