@@ -12,7 +12,7 @@ use frontdesk_host::{
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
-    env, fs,
+    env, fs, hint,
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Command, ExitCode, Stdio},
@@ -54,6 +54,9 @@ pub(crate) fn owner() -> ExitCode {
     let result = match env::args().nth(2).as_deref() {
         Some("crowd") => crowd(),
         Some("many") => own_many(),
+        Some("computing") => loop {
+            hint::spin_loop();
+        },
         _ => own(),
     };
     match result {
@@ -244,7 +247,7 @@ fn of_many(computing: usize) -> Result<()> {
         groups.push(group);
     }
     for _ in 0..computing {
-        crowds.push(Idler(Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?));
+        crowds.push(Idler(Command::new(env::current_exe()?).args(["owner", "computing"]).spawn()?));
     }
     let pids: Vec<i32> = crowds.iter().map(Idler::pid).collect();
     let now = || -> Result<_> {
