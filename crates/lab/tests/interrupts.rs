@@ -186,7 +186,11 @@ fn tells_interrupts(kernel: &str, vcpus: u16, arguments: &[&str]) {
             Kind::IpiTaken => {
                 let sent = sent.entry(*vcpu).or_default();
                 sent.taken += 1;
-                assert!(sent.taken <= sent.all, "vCPU {vcpu} took one that nobody had sent, at {at}");
+                let left = seen.entries.last().map_or(0, |(end, ..)| end - at);
+                assert!(
+                    sent.taken <= sent.all,
+                    "vCPU {vcpu} took one that nobody had sent, {left} ns before the end"
+                );
                 // The highest comes first.
                 taken += u32::from(sent.waiting.pop_last().is_some());
             }
