@@ -4,7 +4,7 @@ use crate::outputs::{create, failed, finish};
 use crate::recording::{open, warn_if_cut};
 use anyhow::{Context, bail};
 use frontdesk_engine::{Event, Time};
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 use frontdesk_replay::TimelineBuilder;
 use std::path::PathBuf;
 use std::process::ExitCode;

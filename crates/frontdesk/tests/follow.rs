@@ -7,9 +7,10 @@
 mod operator;
 
 use frontdesk_engine::EventKind;
+use frontdesk_host::GUARDIAN_ARGUMENT;
 use frontdesk_host::cgroup::Hierarchy;
 use frontdesk_host::guardian::Guardian;
-use frontdesk_host::{GUARDIAN_ARGUMENT, Record, read_recording};
+use frontdesk_record::{Record, read_recording};
 use operator::{Daemon, FRONTDESK, Qmp, boot, eventually};
 use serde_json::json;
 use std::fs;

@@ -6,7 +6,7 @@ use frontdesk_engine::reservation::{
     Dispatch, Dispatcher, Event, EventKind, Member, Reading, Reservation, TargetId,
 };
 use frontdesk_engine::{Config, Time};
-use frontdesk_host::{Record, Recorder};
+use frontdesk_record::{Record, Recorder};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

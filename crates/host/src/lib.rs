@@ -14,7 +14,6 @@ mod identity;
 pub mod kvm;
 pub mod qemu;
 mod realtime;
-mod record;
 pub mod reporter;
 mod reserve;
 pub mod sched;
@@ -29,7 +28,6 @@ pub use daemon::{
 };
 pub use identity::{Identities, Identity, IdentityError};
 pub use realtime::{RealtimeError, run_ahead};
-pub use record::{Ending, Record, RecordError, Recorder, Recording, read_recording};
 pub use reserve::{ReserveMechanism, ReserveSettings};
 pub use tcg::{TcgError, TcgSource};
 

@@ -6,7 +6,7 @@ use crate::{ReplayError, Rerun};
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Config, Event, EventKind, Reason, Time, VmId,
 };
-use frontdesk_host::{Record, Recording};
+use frontdesk_record::{Record, Recording};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -26,7 +26,7 @@ pub use totals::Totals;
 pub use verify::{Mismatch, Verified, verify};
 
 use frontdesk_engine::ConfigError;
-use frontdesk_host::RecordError;
+use frontdesk_record::RecordError;
 
 /// A recording can't be gone through again.
 #[derive(Debug, thiserror::Error)]

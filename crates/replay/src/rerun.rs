@@ -2,7 +2,7 @@
 
 use crate::ReplayError;
 use frontdesk_engine::{Action, Config, Engine, Event, Time};
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 
 /// Deadlines that an engine is given one by one between two events; if it asks for more, as that of a forged recording may, it is told
 /// the time once.

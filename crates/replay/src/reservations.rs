@@ -2,7 +2,7 @@
 
 use crate::verify::Span;
 use frontdesk_engine::reservation::{Account, Dispatch, Dispatcher, Event, EventKind, Member, TargetId};
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

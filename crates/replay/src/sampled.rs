@@ -11,7 +11,7 @@ use crate::{ReplayError, Rerun};
 use frontdesk_engine::{
     ActionKind, Boost, BoostTarget, Event, EventKind, Reason, TaskId, Thread, Time, VmId,
 };
-use frontdesk_host::{Record, Recording};
+use frontdesk_record::{Record, Recording};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -4,7 +4,7 @@ use crate::{ReplayError, Rerun};
 use frontdesk_engine::{
     ActionKind, Boost, BoostTarget, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
 };
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 use frontdesk_scenario::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 use std::collections::{BTreeMap, HashMap};
 

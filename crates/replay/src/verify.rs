@@ -3,7 +3,7 @@
 use crate::reservations::{Redecided, Redispatch};
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{Action, Time};
-use frontdesk_host::{Record, Recording};
+use frontdesk_record::{Record, Recording};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::Read;
@@ -82,7 +82,7 @@ pub fn verify<R: Read>(recording: &mut Recording<R>) -> Result<Verified, ReplayE
     }
     // What the last event led to may have been cut off; a recording that ended in order has it.
     if verified.mismatch.is_none()
-        && recording.ending() == Some(frontdesk_host::Ending::Complete)
+        && recording.ending() == Some(frontdesk_record::Ending::Complete)
         && let Some(action) = decided.front()
     {
         let (record, at_s) = (recording.records() + 1, span.seconds());

@@ -9,7 +9,7 @@ use frontdesk_engine::reservation::{
     Dispatch, DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
 };
 use frontdesk_engine::{Config, Time};
-use frontdesk_host::{Ending, Record};
+use frontdesk_record::{Ending, Record};
 use frontdesk_replay::{Redecided, Verified, verify};
 use recorded::{recording, records, written};
 use std::collections::BTreeMap;

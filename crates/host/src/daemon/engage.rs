@@ -5,9 +5,9 @@ use super::{Daemon, DaemonError, monotonic, realtime_permille};
 use crate::cgroup::{CgroupError, Group, RealTimeRule};
 use crate::config::Settings;
 use crate::realtime;
-use crate::record::Record;
 use crate::watch::Place;
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
+use frontdesk_record::Record;
 
 /// Begins what the log says about a VM that the daemon does not act on although it should; the reason follows.
 pub const NOT_ACTING: &str = "not acting on the VM, only watching it";

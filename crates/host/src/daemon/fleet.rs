@@ -6,10 +6,10 @@ use super::{Daemon, DaemonError, monotonic};
 use crate::bpf::Probes;
 use crate::cgroup::DEFAULT_WEIGHT;
 use crate::qemu::{QemuVm, VmEvent};
-use crate::record::Record;
 use crate::sched::ThreadId;
 use crate::watch::{News, Sighting, Source};
 use frontdesk_engine::{Event, EventKind, Standing, VmId};
+use frontdesk_record::Record;
 use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
 

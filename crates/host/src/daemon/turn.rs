@@ -3,8 +3,8 @@
 use super::followed::Failure;
 use super::token::Token;
 use super::{Daemon, DaemonError, monotonic};
-use crate::record::Record;
 use frontdesk_engine::{ActionKind, Event, EventKind, VmId};
+use frontdesk_record::Record;
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 

@@ -6,9 +6,9 @@
 //! allocation. One that does not fit is counted as lost, and when there is room again the dispatcher's whole
 //! state is told, from which a replay goes on.
 
-use crate::record::Record;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{Dispatch, Dispatcher, Event, EventKind, Member, Reading};
+use frontdesk_record::Record;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -7,12 +7,12 @@ use crate::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{EventKind, VmPolicy};
 use frontdesk_host::{
-    Daemon, DaemonConfig, Record, Reloader,
+    Daemon, DaemonConfig, Reloader,
     cgroup::{Group, Hierarchy},
     config::{Settings, VmSettings},
     guardian::Guardian,
-    read_recording,
 };
+use frontdesk_record::{Record, read_recording};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

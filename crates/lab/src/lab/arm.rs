@@ -283,6 +283,6 @@ fn examine(
     to: Time,
     truth: &IndexMap<String, Truth>,
 ) -> Result<(Findings, f64), LabError> {
-    let records = frontdesk_host::read_recording(&daemon.stop()?)?;
+    let records = frontdesk_record::read_recording(&daemon.stop()?)?;
     Ok((replay::examine(&records, from, to, truth)?, replay::engine_speed(&records)?))
 }

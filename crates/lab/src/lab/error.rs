@@ -6,9 +6,9 @@ use crate::debian::DebianError;
 use crate::load::LoadError;
 use crate::net::NetError;
 use crate::{InitramfsError, KernelError, VmError};
-use frontdesk_host::RecordError;
 use frontdesk_host::cgroup::CgroupError;
 use frontdesk_host::guardian::GuardianError;
+use frontdesk_record::RecordError;
 use frontdesk_scenario::Violation;
 
 /// A run could not be made.

@@ -12,8 +12,7 @@ mod tests;
 mod writer;
 
 pub use reader::{Ending, Recording, read_recording};
-pub use writer::Recorder;
-pub(crate) use writer::Recordings;
+pub use writer::{Recorder, Recordings};
 
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, TargetId};
 use frontdesk_engine::{Action, Config, Engine, Event, Time, VmId, VmPolicy};

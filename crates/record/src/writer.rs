@@ -200,7 +200,7 @@ impl Client {
 
 /// All recordings of a daemon: its own, and those that others asked for.
 #[derive(Default)]
-pub(crate) struct Recordings {
+pub struct Recordings {
     own: Option<Recorder>,
     clients: Vec<Client>,
     /// Why its own ended early.
@@ -208,12 +208,17 @@ pub(crate) struct Recordings {
 }
 
 impl Recordings {
-    pub(crate) fn new(own: Option<Recorder>) -> Recordings {
+    /// With the daemon's own, if it makes one.
+    #[must_use]
+    pub fn new(own: Option<Recorder>) -> Recordings {
         Recordings { own, ..Recordings::default() }
     }
 
     /// Whether one more recording may begin.
-    pub(crate) fn room(&self) -> Result<(), RecordError> {
+    ///
+    /// # Errors
+    /// There are too many already.
+    pub fn room(&self) -> Result<(), RecordError> {
         let running = self.clients.len();
         if running < MAX_CLIENTS {
             return Ok(());
@@ -222,7 +227,10 @@ impl Recordings {
     }
 
     /// Begins a recording in the middle of the daemon's life, of an engine that has no action left to be taken.
-    pub(crate) fn begin<'a>(
+    ///
+    /// # Errors
+    /// There are too many already, the connection can't be had twice, or the engine knows too much.
+    pub fn begin<'a>(
         &mut self,
         connection: UnixStream,
         engine: &Engine,
@@ -244,7 +252,8 @@ impl Recordings {
     }
 
     /// Whether nothing is recorded.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.own.is_none() && self.clients.is_empty()
     }
 
@@ -253,7 +262,7 @@ impl Recordings {
     }
 
     /// Adds a record to each; `record` is not called if there is none.
-    pub(crate) fn push(&mut self, record: impl FnOnce() -> Record) {
+    pub fn push(&mut self, record: impl FnOnce() -> Record) {
         if !self.is_empty() {
             let record = record();
             self.all().for_each(|recorder| recorder.push(&record));
@@ -262,7 +271,7 @@ impl Recordings {
 
     /// Hands over what has waited for long enough, and looks after recordings that have ended or are to end. Call it at least each half
     /// second.
-    pub(crate) fn tick(&mut self, now: Time) {
+    pub fn tick(&mut self, now: Time) {
         self.all().for_each(|recorder| recorder.tick(now));
         self.clients.iter_mut().for_each(|client| client.look_after(now));
         for Client { recorder, connection, .. } in
@@ -295,7 +304,7 @@ impl Recordings {
     ///
     /// # Errors
     /// The daemon's own recording is not complete.
-    pub(crate) fn finish(self) -> Result<(), RecordError> {
+    pub fn finish(self) -> Result<(), RecordError> {
         let deadline = Instant::now() + PATIENCE;
         for client in self.clients {
             if let Err(error) = client.recorder.finish_by(deadline) {

@@ -8,7 +8,7 @@ pub(super) const MAGIC: [u8; 8] = *b"fdsk\r\n\0\n";
 /// Counts up with every change of the frames or of a record's encoding.
 pub(super) const VERSION: u32 = 4;
 /// Bytes of a block before compression, at most: room for the state of an engine with thousands of vCPUs.
-pub(crate) const MAX_BLOCK: usize = 32 << 20;
+pub(super) const MAX_BLOCK: usize = 32 << 20;
 /// Bytes of a block after compression, at most; what can't be compressed grows a little.
 const MAX_COMPRESSED: u32 = 33 << 20;
 /// Fast: it runs beside the VMs.
