@@ -1,6 +1,5 @@
 use super::frame::{MAX_BLOCK, VERSION, header};
-use super::writer::{Recorder, Recordings};
-use super::{Ending, Record, RecordError, Recording, read_recording};
+use super::{Ending, Record, RecordError, Recorder, Recording, Recordings, read_recording};
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, Member, Reading, Reservation, TargetId};
 use frontdesk_engine::{Config, Engine, Event, EventKind, TaskId, Time, VmId};
 use proptest::prelude::*;
