@@ -7,7 +7,7 @@ mod fake_daemon;
 mod served;
 
 use fake_daemon::FakeDaemon;
-use frontdesk_host::control::Target;
+use frontdesk_control_protocol::Target;
 use served::{PASSWORD, Served};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;

@@ -4,8 +4,8 @@
 //! `cargo run --release --example reservations [SECONDS [REPEATS]]`, as root on a quiet machine.
 
 use anyhow::{Context as _, Result, bail, ensure};
+use frontdesk_control_protocol::{Answer, Query, Reservation, Reserve, Target, ask};
 use frontdesk_host::config::Settings;
-use frontdesk_host::control::{Answer, Query, Reservation, Reserve, Target, ask};
 use frontdesk_host::sched::{self, Attributes, Policy};
 use frontdesk_host::{Daemon, DaemonConfig, GUARDIAN_ARGUMENT, guardian, monotonic};
 use std::io::{BufRead as _, BufReader, Write as _};

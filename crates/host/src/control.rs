@@ -1,48 +1,28 @@
-//! Looking in and reserving: what a running daemon says about itself and its VMs, and what it is told to change, over a Unix socket; and
-//! metrics for Prometheus, over HTTP.
+//! The server for those who look in and reserve, over a Unix socket ([`frontdesk_control_protocol`]); and metrics for Prometheus, over HTTP.
 //!
-//! One request per connection, a line of JSON each way ([`Query`], [`Answer`]). Clients are served by threads at ordinary
-//! priority; these ask the daemon's loop, which only copies its state ([`Status`]) and never waits. A client that stalls, floods
-//! or talks nonsense is dropped within seconds, and the loop does not notice.
+//! Clients are served by threads at ordinary priority; these ask the daemon's loop, which only copies its state
+//! ([`Status`](frontdesk_control_protocol::Status)) and never waits. A client that stalls, floods or talks nonsense is dropped within
+//! seconds, and the loop does not notice.
 //!
 //! Root and the daemon's own user may look in and change reservations. The configuration names a group that may look in, and another
 //! that may do both.
 
 mod access;
-mod client;
-mod connection;
 mod haste;
 mod http;
 mod metrics;
-mod model;
-mod protocol;
-mod reservation;
 mod server;
-mod target;
 mod targets;
 #[cfg(test)]
 mod tests;
 
-pub use crate::scx::Usage;
-pub use client::{ClientError, ask, ask_recording, ask_status};
 pub use metrics::exposition;
-pub(crate) use model::VmFacts;
-pub use model::{
-    DaemonStatus, Identity, Latency, SCHEMA, SourceStatus, Status, TaskStatus, VcpuStatus, VmStatus,
-};
-pub use protocol::{Answer, MAX_ANSWER_BYTES, MAX_QUERY_BYTES, Query, Refusal, RefusalKind};
-pub use reservation::{
-    CpuRoom, Delivered, Fit, MOST_RECENT, Reservation, Reservations, Reserve, TargetStatus, Targets,
-};
 pub use server::{Control, RecordRequest, Request, ReservationRequest, StatusRequest};
-pub use target::{Target, TargetError};
 
+use frontdesk_control_protocol::DEFAULT_SOCKET;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-
-/// Where the daemon is asked, if nothing else is configured.
-pub const DEFAULT_SOCKET: &str = "/run/frontdesk/control.sock";
 
 /// Who may look in, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

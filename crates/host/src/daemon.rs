@@ -10,7 +10,6 @@ mod supervisor;
 mod token;
 mod turn;
 
-pub use engage::NOT_ACTING;
 pub use lock::LockError;
 
 use crate::bpf::{BpfError, BpfSource};

@@ -23,9 +23,7 @@ mod tcg;
 pub mod threads;
 mod watch;
 
-pub use daemon::{
-    Daemon, DaemonConfig, DaemonError, LOCK, LockError, NOT_ACTING, Reloader, monotonic, stop_signal,
-};
+pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, monotonic, stop_signal};
 pub use identity::{Identities, Identity, IdentityError};
 pub use realtime::{RealtimeError, run_ahead};
 pub use reserve::{ReserveMechanism, ReserveSettings};

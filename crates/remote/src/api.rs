@@ -14,7 +14,9 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use frontdesk_host::control::{self, Answer, ClientError, MAX_QUERY_BYTES, Query, Refusal, RefusalKind};
+use frontdesk_control_protocol::{
+    self as control, Answer, ClientError, MAX_QUERY_BYTES, Query, Refusal, RefusalKind,
+};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

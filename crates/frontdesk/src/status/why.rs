@@ -2,8 +2,8 @@
 
 use super::table::task_name;
 use crate::words::{self, count, percent};
+use frontdesk_control_protocol::{Status, VmStatus};
 use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason};
-use frontdesk_host::control::{Status, VmStatus};
 use std::time::Duration;
 
 /// Tasks and ports that are named one by one.
@@ -287,8 +287,8 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
 mod tests {
     use super::*;
     use crate::status::tests::sample;
+    use frontdesk_control_protocol::Usage;
     use frontdesk_engine::Standing;
-    use frontdesk_host::control::Usage;
 
     fn told(change: impl FnOnce(&mut Status)) -> String {
         let mut status = sample();

@@ -1,11 +1,11 @@
 //! The server: threads that talk to clients, and ask the daemon's loop on their behalf.
 
 use crate::control::access::{self, Access};
-use crate::control::connection::Connection;
 use crate::control::haste::{self, Pace};
-use crate::control::model::Status;
-use crate::control::protocol::{Answer, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
 use crate::control::{ControlConfig, ControlError, http, targets};
+use frontdesk_control_protocol::{
+    Answer, Connection, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, Status, line,
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Write};

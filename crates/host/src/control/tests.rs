@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::status::{DaemonFacts, Tally, status};
+use frontdesk_control_protocol::*;
 use frontdesk_engine::{Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use server::MAX_CLIENTS;

@@ -6,11 +6,9 @@ use crate::cgroup::{CgroupError, Group, RealTimeRule};
 use crate::config::Settings;
 use crate::realtime;
 use crate::watch::Place;
+use frontdesk_control_protocol::NOT_ACTING;
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
 use frontdesk_record::Record;
-
-/// Begins what the log says about a VM that the daemon does not act on although it should; the reason follows.
-pub const NOT_ACTING: &str = "not acting on the VM, only watching it";
 
 const SHARED_GROUP: &str = "it shares its CPU control group with other processes, whose share frontdesk would change; start each VM in \
                             a group of its own, for example with `systemd-run --scope -p CPUWeight=100`";

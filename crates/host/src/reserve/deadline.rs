@@ -4,9 +4,9 @@
 use super::enforce::Enforce;
 use super::target::Found;
 use super::user::{Role, Threads, signal};
-use crate::control::{Refusal, RefusalKind};
 use crate::sched::{self, Attributes, Policy, SchedError};
 use crate::threads::HIGHEST_PRIORITY;
+use frontdesk_control_protocol::{Refusal, RefusalKind};
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};
 use std::collections::BTreeMap;
 

@@ -4,9 +4,9 @@ use super::held::{HeldProcess, HeldThread, HoldError, Original};
 use super::meter::{Birth, Meter};
 use super::target::{Found, threads_of};
 use super::user::{Role, Threads};
-use crate::control::Target;
 use crate::guardian::Guardian;
 use crate::sched::{self, SchedError, ThreadId};
+use frontdesk_control_protocol::Target;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
 
 /// A target with a reservation.

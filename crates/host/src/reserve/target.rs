@@ -2,8 +2,8 @@
 
 use super::user::Role;
 use crate::cgroup::Hierarchy;
-use crate::control::{Refusal, RefusalKind, Target};
 use crate::sched::ThreadId;
+use frontdesk_control_protocol::{Refusal, RefusalKind, Target};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

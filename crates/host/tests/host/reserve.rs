@@ -2,13 +2,13 @@
 
 use crate::support::{eventually, trial};
 use anyhow::{Context as _, Result, bail, ensure};
-use frontdesk_host::{
-    Daemon, DaemonConfig, ReserveMechanism,
-    cgroup::{Group, Hierarchy},
-    config::Settings,
-    control::{Answer, ClientError, Query, RefusalKind, Reservation, Reservations, Reserve, Target, ask},
-    sched::{self, Attributes, Policy},
+use frontdesk_control_protocol::{
+    Answer, ClientError, Query, RefusalKind, Reservation, Reservations, Reserve, Target, ask,
 };
+use frontdesk_host::cgroup::{Group, Hierarchy};
+use frontdesk_host::config::Settings;
+use frontdesk_host::sched::{Attributes, Policy};
+use frontdesk_host::{Daemon, DaemonConfig, ReserveMechanism, sched};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

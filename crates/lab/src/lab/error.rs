@@ -44,7 +44,7 @@ pub enum LabError {
     #[error(transparent)]
     Replay(#[from] frontdesk_replay::ReplayError),
     #[error(transparent)]
-    Control(#[from] frontdesk_host::control::ClientError),
+    Control(#[from] frontdesk_control_protocol::ClientError),
     #[error(transparent)]
     Sched(#[from] frontdesk_host::sched::SchedError),
     #[error("the reservation for {of} is not kept: {trouble}")]

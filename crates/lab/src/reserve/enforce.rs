@@ -3,9 +3,9 @@
 use super::delivered::float;
 use crate::LabError;
 use crate::daemon::{DaemonProcess, SOCKET};
+use frontdesk_control_protocol::{Answer, ClientError, Query, Reservation, Reserve, Target, ask};
 use frontdesk_engine::Config;
 use frontdesk_host::cgroup::{Group, Hierarchy};
-use frontdesk_host::control::{Answer, ClientError, Query, Reservation, Reserve, Target, ask};
 use frontdesk_host::guardian::{Guardian, Undo};
 use frontdesk_host::monotonic;
 use frontdesk_host::sched::{self, Attributes, Policy, process_start_time};

@@ -1,6 +1,6 @@
 //! A process's worth of daemon: answers about reservations over a Unix socket as the real one does, and keeps CPUs only on paper.
 
-use frontdesk_host::control::{
+use frontdesk_control_protocol::{
     Answer, CpuRoom, Delivered, Fit, MOST_RECENT, Query, Refusal, RefusalKind, Reservation, Reservations,
     Reserve, SCHEMA, Target, TargetStatus, Targets,
 };

@@ -1,12 +1,12 @@
 //! What the keeper follows by itself: threads and processes that come and go, VMs that change, and targets that end.
 
 use super::Keeper;
-use crate::control::Target;
 use crate::daemon::monotonic;
 use crate::reserve::controller::Command;
 use crate::reserve::pen::Pen;
 use crate::reserve::reserved::Reserved;
 use crate::reserve::target::Vm;
+use frontdesk_control_protocol::Target;
 
 /// Reservations whose targets have ended are told this long, in nanoseconds, and so many of them.
 const ENDED_FOR: u64 = 60_000_000_000;

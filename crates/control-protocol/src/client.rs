@@ -1,8 +1,8 @@
 //! The client's side: what the commands that look in or change reservations ask.
 
-use crate::control::connection::Connection;
-use crate::control::model::{SCHEMA, Status};
-use crate::control::protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, line};
+use crate::connection::Connection;
+use crate::model::{SCHEMA, Status};
+use crate::protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, line};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

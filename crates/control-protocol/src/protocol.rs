@@ -1,8 +1,8 @@
 //! What is said over the control socket: a line of JSON each way.
 
-use crate::control::model::Status;
-use crate::control::reservation::{Fit, Reservation, Reservations, Reserve, Targets};
-use crate::control::target::Target;
+use crate::model::Status;
+use crate::reservation::{Fit, Reservation, Reservations, Reserve, Targets};
+use crate::target::Target;
 use serde::{Deserialize, Serialize};
 
 /// A request longer than this is refused.
@@ -151,8 +151,9 @@ impl Query {
     }
 }
 
-/// A message as a line.
-pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
+/// A message as a line, with its end.
+#[must_use]
+pub fn line(message: &impl Serialize) -> Vec<u8> {
     // The messages have only string keys and finite numbers, so this does not fail.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');

@@ -3,7 +3,7 @@
 //!
 //! Units are those of [`super::Status`]: nanoseconds (`_ns`) of the host's monotonic clock, and fractions (`_ratio`).
 
-use crate::control::Target;
+use crate::target::Target;
 use serde::{Deserialize, Serialize};
 
 /// A reservation asked for: from now on, in each period, the target is to run for a slice. What the target had before is replaced.

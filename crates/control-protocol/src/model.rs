@@ -3,7 +3,6 @@
 //! Times are in nanoseconds (`_ns`) of the host's monotonic clock, or in seconds (`_seconds`); fractions are between 0 and 1
 //! (`_ratio`). Fields may be added; whatever else changes, changes [`SCHEMA`].
 
-use crate::scx::Usage;
 use frontdesk_engine::{
     Boost, Capabilities, Config, PortExplain, Recent, Standing, TaskExplain, TaskId, VcpuExplain, VmExplain,
 };
@@ -139,6 +138,19 @@ pub struct VmStatus {
     pub recent: Recent,
 }
 
+/// What the kernel has charged a VM with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time of all its threads, in nanoseconds.
+    pub consumed_ns: u64,
+    /// The part of it in which they went first.
+    pub boosted_ns: u64,
+    /// How many times a thread of it got a CPU.
+    pub runs: u64,
+    /// The part of them in which it went first.
+    pub boosted_runs: u64,
+}
+
 /// How guest tasks are told apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -202,12 +214,8 @@ impl Status {
 
 impl VmStatus {
     /// What the engine knows of a VM, with what the daemon knows besides.
-    pub(crate) fn new(
-        facts: VmFacts<'_>,
-        explain: VmExplain,
-        recent: Recent,
-        memory_bytes: usize,
-    ) -> VmStatus {
+    #[must_use]
+    pub fn new(facts: VmFacts<'_>, explain: VmExplain, recent: Recent, memory_bytes: usize) -> VmStatus {
         VmStatus {
             name: facts.name.to_owned(),
             pid: facts.pid,
@@ -254,11 +262,15 @@ impl VmStatus {
 }
 
 /// What the daemon knows of a VM besides what its engine knows.
-pub(crate) struct VmFacts<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) pid: i32,
-    pub(crate) trouble: Option<String>,
-    pub(crate) identity: Option<Identity>,
+pub struct VmFacts<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Process id of its QEMU.
+    pub pid: i32,
+    /// What is wrong with it, for people.
+    pub trouble: Option<String>,
+    /// How its guest tasks are told apart.
+    pub identity: Option<Identity>,
 }
 
 impl VcpuStatus {

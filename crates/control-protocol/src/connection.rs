@@ -6,8 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// A stream whose single reads and writes can be given a time limit.
-pub(crate) trait Stream: Read + Write + Send + 'static {
+pub trait Stream: Read + Write + Send + 'static {
     /// No read or write from now on takes longer than this, which is not zero.
+    ///
+    /// # Errors
+    /// The limit can't be set.
     fn limit(&self, time: Duration) -> io::Result<()>;
 }
 
@@ -26,28 +29,30 @@ impl Stream for TcpStream {
 }
 
 /// What is said to somebody, up to a deadline.
-pub(crate) struct Connection<S> {
+pub struct Connection<S> {
     stream: S,
     time: Duration,
     deadline: Instant,
 }
 
 impl<S: Stream> Connection<S> {
-    pub(crate) fn new(stream: S, time: Duration) -> Connection<S> {
+    /// A conversation over `stream` that is over after `time`.
+    pub fn new(stream: S, time: Duration) -> Connection<S> {
         Connection { stream, time, deadline: Instant::now() + time }
     }
 
     /// The other side has done its part, or failed to: our answer has the same time again.
-    pub(crate) fn renew(&mut self) {
+    pub fn renew(&mut self) {
         self.deadline = Instant::now() + self.time;
     }
 
-    pub(crate) fn stream(&self) -> &S {
+    /// The stream itself.
+    pub fn stream(&self) -> &S {
         &self.stream
     }
 
     /// The stream itself, without the deadline's limits on it.
-    pub(crate) fn into_stream(self) -> S {
+    pub fn into_stream(self) -> S {
         self.stream
     }
 
@@ -58,11 +63,10 @@ impl<S: Stream> Connection<S> {
 
     /// Reads until `end` says so, which is given all that was read and where the newest piece of it begins, or the other side has
     /// nothing more to say. More than `most` bytes without an end are an error (`FileTooLarge`).
-    pub(crate) fn read_until(
-        &mut self,
-        most: usize,
-        end: impl Fn(&[u8], usize) -> bool,
-    ) -> io::Result<Vec<u8>> {
+    ///
+    /// # Errors
+    /// As said, at the deadline (`TimedOut`), and when reading fails.
+    pub fn read_until(&mut self, most: usize, end: impl Fn(&[u8], usize) -> bool) -> io::Result<Vec<u8>> {
         self.read_pieces(&mut [0; 4096], most, end)
     }
 
@@ -93,13 +97,19 @@ impl<S: Stream> Connection<S> {
 
     /// Reads a line of at most `most` bytes; its end, and what comes after it, is not part of it. No end is an error
     /// (`UnexpectedEof`).
-    pub(crate) fn read_line(&mut self, most: usize) -> io::Result<Vec<u8>> {
+    ///
+    /// # Errors
+    /// As said, and as [`read_until`](Self::read_until).
+    pub fn read_line(&mut self, most: usize) -> io::Result<Vec<u8>> {
         let line = self.read_until(most, |bytes, newest| bytes[newest..].contains(&b'\n'))?;
         Self::cut(line, most)
     }
 
     /// The same, but what comes after the line is left in the stream.
-    pub(crate) fn read_only_line(&mut self, most: usize) -> io::Result<Vec<u8>> {
+    ///
+    /// # Errors
+    /// As [`read_line`](Self::read_line).
+    pub fn read_only_line(&mut self, most: usize) -> io::Result<Vec<u8>> {
         let line = self.read_pieces(&mut [0], most, |bytes, _| bytes.ends_with(b"\n"))?;
         Self::cut(line, most)
     }
@@ -116,7 +126,10 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Writes all of it.
-    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// At the deadline (`TimedOut`), and when writing fails.
+    pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.wait()?;
             match self.stream.write(bytes) {
