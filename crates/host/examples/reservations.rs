@@ -5,9 +5,11 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_control_protocol::{Answer, Query, Reservation, Reserve, Target, ask};
+use frontdesk_guardian::{self as guardian, GUARDIAN_ARGUMENT};
 use frontdesk_host::config::Settings;
-use frontdesk_host::sched::{self, Attributes, Policy};
-use frontdesk_host::{Daemon, DaemonConfig, GUARDIAN_ARGUMENT, guardian, monotonic};
+use frontdesk_host::{Daemon, DaemonConfig};
+use frontdesk_linux::monotonic_ns;
+use frontdesk_linux::sched::{self, Attributes, Policy};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -40,15 +42,15 @@ fn main() -> Result<ExitCode> {
 fn target(millis: u64) -> Result<()> {
     let mut ran: Vec<(u64, u64)> = vec![(1, 1); 400_000];
     ran.clear();
-    let end = monotonic().0 + millis * MS;
+    let end = monotonic_ns() + millis * MS;
     let own = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
     };
-    let (mut from, mut used) = (monotonic().0, own());
+    let (mut from, mut used) = (monotonic_ns(), own());
     let mut last = from;
     while last < end {
-        let now = monotonic().0;
+        let now = monotonic_ns();
         if now - last > GAP {
             // An interrupt is not a gap: its time counts as ours.
             let so_far = own();
@@ -213,7 +215,7 @@ fn precision(seconds: u64, repeats: u64) -> Result<()> {
                             period_ns: period,
                             flags: 0,
                         };
-                        let begin = monotonic().0;
+                        let begin = monotonic_ns();
                         sched::set(target.pid()?, Attributes { policy, reset_on_fork: true })?;
                         begin
                     }
@@ -268,7 +270,7 @@ fn precision(seconds: u64, repeats: u64) -> Result<()> {
 /// A boundary of periods aligned to the wall clock, on the monotonic one.
 fn boundary(period: u64) -> u64 {
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let now = monotonic().0;
+    let now = monotonic_ns();
     let wall = u64::try_from(wall.as_nanos()).unwrap_or(0);
     now + period - wall % period
 }
@@ -310,9 +312,9 @@ fn change(count: u64) -> Result<()> {
     let mut answered = Vec::new();
     for at in 0..count {
         thread::sleep(Duration::from_millis(10 + at % 7));
-        let begin = monotonic().0;
+        let begin = monotonic_ns();
         service.reserve(target.pid()?, 10 * MS, MS + at % 5 * MS, false)?;
-        answered.push(monotonic().0 - begin);
+        answered.push(monotonic_ns() - begin);
     }
     answered.sort_unstable();
     println!(

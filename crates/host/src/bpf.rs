@@ -36,6 +36,7 @@ pub use reads::{Probes, ReadProbes};
 
 use abi::Counter;
 use frontdesk_engine::{Event, Thread, VmId};
+use frontdesk_linux::Tap;
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, OpenObject, PrintLevel,
     skel::{OpenSkel as _, SkelBuilder as _},
@@ -44,15 +45,6 @@ use probe::first_refused;
 use reads::Programs;
 use skeleton::FrontdeskSkelBuilder;
 use std::{collections::HashMap, mem::MaybeUninit, os::fd::BorrowedFd, sync::Arc};
-
-/// A tap device of a VM. Packets the host transmits on it are those the guest receives.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tap {
-    /// Inode number of the network namespace it is in (of `/proc/PID/ns/net`).
-    pub netns: u32,
-    /// Name of the interface in there, 1 to 15 bytes.
-    pub ifname: String,
-}
 
 /// What the programs have counted since they were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,12 +13,11 @@ mod turn;
 pub use lock::LockError;
 
 use crate::bpf::{BpfError, BpfSource};
-use crate::cgroup::{Budget, CgroupError, Hierarchy, RealTimeBudgets, RealTimeRule};
+use crate::budget::{Budget, RealTimeBudgets};
+use crate::clock::monotonic;
 use crate::config::Settings;
 use crate::control::{Control, ControlError};
-use crate::guardian::{Guardian, GuardianError};
 use crate::identity::Identities;
-use crate::realtime;
 use crate::reserve::{Reserves, TraceReader};
 use crate::status::Tally;
 use crate::threads::Threads;
@@ -26,6 +25,9 @@ use crate::watch::{Kit, Mailbox, News, Watcher};
 use followed::Followed;
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_engine::{Config, ConfigError, Engine, Event, Time};
+use frontdesk_guardian::{Guardian, GuardianError};
+use frontdesk_linux::cgroup::{CgroupError, Hierarchy, RealTimeRule};
+use frontdesk_linux::realtime;
 use frontdesk_record::{Record, RecordError, Recorder, Recordings};
 use lock::Lock;
 use rustix::event::epoll;
@@ -313,15 +315,6 @@ impl Daemon {
         recorded?;
         Ok(())
     }
-}
-
-/// The time on the clock that all events carry.
-#[must_use]
-pub fn monotonic() -> Time {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Time(seconds * 1_000_000_000 + nanos)
 }
 
 /// A descriptor that becomes readable when the process is told to end (SIGTERM or SIGINT).

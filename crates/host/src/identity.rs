@@ -128,7 +128,7 @@ impl Identities {
     /// Listens to the guest's reporter, which may speak now or later; whether there is a port for one.
     fn listen(&mut self, vm: VmId, qemu: &QemuVm) -> Result<bool, IdentityError> {
         let vcpus = qemu.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1));
-        self.reporters.follow(vm, qemu.pid, vcpus, crate::monotonic()).map_err(IdentityError::Reporter)
+        self.reporters.follow(vm, qemu.pid, vcpus, crate::clock::monotonic()).map_err(IdentityError::Reporter)
     }
 
     fn follow_by_kvm(&mut self, vm: VmId, qemu: &QemuVm) -> Result<Identity, IdentityError> {
@@ -230,7 +230,7 @@ impl Identities {
             let first = out.len();
             plugin.drain(vm, out);
             // The ring belongs to QEMU, which may write any time into it: events from the future would never leave.
-            let limit = crate::monotonic();
+            let limit = crate::clock::monotonic();
             out[first..].iter_mut().for_each(|event| event.at = event.at.min(limit));
             let count = plugin.take_dropped();
             out.extend((count > 0).then(|| lost(vm, count)));

@@ -8,7 +8,8 @@ pub use libvirt::{examine as examine_libvirt, is_libvirt};
 pub use process::thread_count;
 pub use qmp::{QmpError, VmEvent};
 
-use crate::{bpf::Tap, sched::ThreadId};
+use frontdesk_linux::Tap;
+use frontdesk_linux::sched::ThreadId;
 use qmp::Qmp;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;

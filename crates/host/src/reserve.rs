@@ -5,7 +5,6 @@
 //! `docs/reservations.md` says what is done to a target and why.
 
 mod controller;
-mod cpus;
 mod deadline;
 mod enforce;
 mod fair;
@@ -28,10 +27,10 @@ pub(crate) use target::Vm;
 pub(crate) use trace::{TraceReader, TraceSource};
 
 use crate::bpf::BpfError;
-use crate::cgroup::Hierarchy;
 use crate::control::ReservationRequest;
-use crate::guardian::Guardian;
 use crate::watch::Mailbox;
+use frontdesk_guardian::Guardian;
+use frontdesk_linux::cgroup::Hierarchy;
 use keeper::Keeper;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};

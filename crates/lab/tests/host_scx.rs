@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         inside::init();
     }
     match env::args().nth(1).as_deref() {
-        Some("guardian") => return frontdesk_host::guardian::run(),
+        Some("guardian") => return frontdesk_guardian::run(),
         Some(scx::work::WORK) => return scx::work::run(),
         Some(scx::OWNER) => return scx::owner(),
         Some(INSIDE) => return trials(),

@@ -21,7 +21,7 @@ mod support;
 mod threads;
 
 use anyhow::Result;
-use frontdesk_host::cgroup::{Hierarchy, Version};
+use frontdesk_linux::cgroup::{Hierarchy, Version};
 use inside::INSIDE;
 use libtest_mimic::{Arguments, ColorSetting};
 use std::{
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         inside::init();
     }
     match env::args().nth(1).as_deref() {
-        Some("guardian") => return frontdesk_host::guardian::run(),
+        Some("guardian") => return frontdesk_guardian::run(),
         Some("owner") => return guardian::owner(),
         Some("reserving") => return reserve::main(),
         Some("target") => return reserve::target(),

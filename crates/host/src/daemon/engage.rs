@@ -1,13 +1,16 @@
 //! Taking control of VMs and giving it up again: whatever fails about one VM is that VM's affair alone.
 
 use super::followed::{Control, Failure, Followed};
-use super::{Daemon, DaemonError, monotonic, realtime_permille};
-use crate::cgroup::{CgroupError, Group, RealTimeRule};
+use super::{Daemon, DaemonError, realtime_permille};
+use crate::clock::monotonic;
 use crate::config::Settings;
-use crate::realtime;
+use crate::share::ShareControl;
 use crate::watch::Place;
 use frontdesk_control_protocol::NOT_ACTING;
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
+use frontdesk_guardian::GroupError;
+use frontdesk_linux::cgroup::{Group, RealTimeRule};
+use frontdesk_linux::realtime;
 use frontdesk_record::Record;
 
 const SHARED_GROUP: &str = "it shares its CPU control group with other processes, whose share frontdesk would change; start each VM in \
@@ -50,7 +53,7 @@ impl Daemon {
             return self.take_control(id, group);
         }
         self.threads.adopt(id, vm.weight, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
-        let mut share = group.control_share(guardian)?;
+        let mut share = ShareControl::take(&group, guardian)?;
         if vm.settings.weight.is_some() {
             share.set_base(vm.settings.shares(), guardian)?;
         }
@@ -192,7 +195,7 @@ impl Daemon {
                     self.budget = budget;
                     self.tell_world()?;
                 }
-                Err(CgroupError::Guardian(error)) => return Err(error.into()),
+                Err(GroupError::Guardian(error)) => return Err(error.into()),
                 Err(error) => {
                     let under_control = || self.vms.iter().rev().filter(|vm| vm.control.is_some());
                     let gone = under_control().find(|vm| !group_exists(vm));

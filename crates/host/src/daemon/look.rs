@@ -1,13 +1,14 @@
 //! Answers those who look in.
 
 use super::followed::Followed;
-use super::{Daemon, DaemonError, monotonic};
-use crate::cgroup::RealTimeRule;
+use super::{Daemon, DaemonError};
+use crate::clock::monotonic;
 use crate::control::{RecordRequest, Request, StatusRequest};
 use crate::identity::Identity;
 use crate::scx;
 use crate::status::{DaemonFacts, status};
 use frontdesk_control_protocol::{self as control, Refusal, SourceStatus, Status, VmFacts};
+use frontdesk_linux::cgroup::RealTimeRule;
 
 impl Daemon {
     /// Serves one of those who look in.

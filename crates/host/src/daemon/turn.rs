@@ -2,7 +2,8 @@
 
 use super::followed::Failure;
 use super::token::Token;
-use super::{Daemon, DaemonError, monotonic};
+use super::{Daemon, DaemonError};
+use crate::clock::monotonic;
 use frontdesk_engine::{ActionKind, Event, EventKind, VmId};
 use frontdesk_record::Record;
 use frontdesk_ring::Interest;

@@ -1,12 +1,10 @@
 //! The kernel: what it is, allows and schedules.
 
 use super::{Finding, read, version};
-use crate::{
-    bpf,
-    cgroup::{Hierarchy, RealTimeRule, Version},
-    reserve::{self, ReserveMechanism},
-    scx::{self, ScxError},
-};
+use crate::reserve::ReserveMechanism;
+use crate::scx::ScxError;
+use crate::{bpf, reserve, scx};
+use frontdesk_linux::cgroup::{Hierarchy, RealTimeRule, Version};
 use std::{fs::OpenOptions, path::Path};
 
 /// Capabilities frontdesk uses, by bit of `CapEff`.

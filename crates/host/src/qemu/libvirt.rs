@@ -6,7 +6,7 @@
 //! it fades).
 
 use super::{DiscoverError, MAX_VCPUS, QemuVm, in_order, process};
-use crate::sched::ThreadId;
+use frontdesk_linux::sched::ThreadId;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{fs, io};
 

@@ -1,6 +1,7 @@
 //! What `/proc` tells about a QEMU process.
 
-use crate::{bpf::Tap, sched::ThreadId};
+use frontdesk_linux::Tap;
+use frontdesk_linux::sched::ThreadId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::BTreeSet,

@@ -28,7 +28,7 @@ impl HostTime {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicRaw);
         let (seconds, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
         let raw_ns = seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos);
-        HostTime { monotonic: crate::monotonic(), raw_ns }
+        HostTime { monotonic: crate::clock::monotonic(), raw_ns }
     }
 }
 

@@ -9,13 +9,13 @@ use super::margin::{Early, Elsewhere, LAG};
 use super::meter::{Ring, Slots};
 use super::trace::TraceWriter;
 use super::user::Threads;
-use crate::daemon::monotonic;
-use crate::guardian::Promise;
-use crate::sched;
+use crate::clock::monotonic;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
     Account, Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, Meter, Reading, Reservation,
 };
+use frontdesk_guardian::Promise;
+use frontdesk_linux::sched;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;

@@ -4,10 +4,10 @@
 use super::enforce::Enforce;
 use super::target::Found;
 use super::user::{Role, Threads, signal};
-use crate::sched::{self, Attributes, Policy, SchedError};
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_control_protocol::{Refusal, RefusalKind};
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};
+use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
 use std::collections::BTreeMap;
 
 /// The kernel takes no longer periods (`sched_deadline_period_max_us`, 2^22). A longer one is kept as several with a part of the slice each.

@@ -1,9 +1,9 @@
 //! How members are made to run when the dispatcher says so.
 
 use super::user::Threads;
-use crate::cgroup::{Hierarchy, RealTimeRule};
-use crate::sched::{Attributes, SchedError};
 use frontdesk_engine::reservation::{Dispatch, Member, Reservation};
+use frontdesk_linux::cgroup::{Hierarchy, RealTimeRule};
+use frontdesk_linux::sched::{Attributes, SchedError};
 use serde::{Deserialize, Serialize};
 
 /// Which mechanism is wanted.

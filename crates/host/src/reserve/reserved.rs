@@ -4,10 +4,10 @@ use super::held::{HeldProcess, HeldThread, HoldError, Original};
 use super::meter::{Birth, Meter};
 use super::target::{Found, threads_of};
 use super::user::{Role, Threads};
-use crate::guardian::Guardian;
-use crate::sched::{self, SchedError, ThreadId};
 use frontdesk_control_protocol::Target;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
+use frontdesk_guardian::Guardian;
+use frontdesk_linux::sched::{self, SchedError, ThreadId};
 
 /// A target with a reservation.
 pub(super) struct Reserved {

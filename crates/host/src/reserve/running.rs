@@ -7,7 +7,7 @@ use super::meter::{Birth, Meter, Ring, Tidings};
 use super::ring;
 use super::trace::TraceSource;
 use super::user::User;
-use crate::guardian::Guardian;
+use frontdesk_guardian::Guardian;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

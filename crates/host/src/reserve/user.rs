@@ -1,9 +1,9 @@
 //! Reservations by real-time priority: who is to run gets a priority of its own, who has used up its slice none (VSched §3.2).
 
 use super::enforce::{AHEAD, Enforce};
-use crate::sched::{self, Attributes, Policy, SchedError};
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation};
+use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
 use std::collections::BTreeMap;
 
 /// Below the daemon (50), its guardian (60) and the host's interrupt threads (50); above boosts.

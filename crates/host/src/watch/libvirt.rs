@@ -2,7 +2,7 @@
 
 use super::mailbox::{Kit, Source};
 use crate::qemu;
-use crate::sched::ThreadId;
+use frontdesk_linux::sched::ThreadId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

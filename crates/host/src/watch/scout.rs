@@ -7,7 +7,7 @@
 use super::Round;
 use super::mailbox::{Kit, News, Source};
 use crate::qemu::{self, QemuVm, Session};
-use crate::sched::ThreadId;
+use frontdesk_linux::sched::ThreadId;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};

@@ -28,7 +28,7 @@ use std::{env, path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
-        Some("guardian") => return frontdesk_host::guardian::run(),
+        Some("guardian") => return frontdesk_guardian::run(),
         Some("owner") => return guardian::owner(),
         Some("reserving") => return reserve::main(),
         Some("target") => return reserve::target(),

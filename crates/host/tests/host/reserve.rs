@@ -5,10 +5,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_control_protocol::{
     Answer, ClientError, Query, RefusalKind, Reservation, Reservations, Reserve, Target, ask,
 };
-use frontdesk_host::cgroup::{Group, Hierarchy};
 use frontdesk_host::config::Settings;
-use frontdesk_host::sched::{Attributes, Policy};
-use frontdesk_host::{Daemon, DaemonConfig, ReserveMechanism, sched};
+use frontdesk_host::{Daemon, DaemonConfig, ReserveMechanism};
+use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_linux::sched;
+use frontdesk_linux::sched::{Attributes, Policy};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -282,7 +283,7 @@ fn covers_new_threads_and_processes() -> Result<()> {
     let (daemon, mut target, root) =
         (Service::start("user")?, computing()?, Hierarchy::detect()?.root_group());
     let keeper = crate::support::start_guardian()?;
-    let group = root.create(&format!("frontdesk-unit-{}", target.pid()), &keeper)?;
+    let group = keeper.create_group(&root, &format!("frontdesk-unit-{}", target.pid()))?;
     group.add(target.pid().unsigned_abs())?;
     let before = place(target.pid())?;
     let name = Target::Cgroup(format!("/{}", group.path().display()));

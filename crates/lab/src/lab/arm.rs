@@ -12,8 +12,9 @@ use crate::reserve::{nanos, reserve_for};
 use crate::workload::{guest_workload, steps};
 use frontdesk_control_protocol::{Reserve, Target};
 use frontdesk_engine::Time;
-use frontdesk_host::guardian::Undo;
-use frontdesk_host::sched::process_start_time;
+use frontdesk_guardian::Undo;
+use frontdesk_linux::monotonic_ns;
+use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{self as scenario, Daemon, LoadKind, LoadProfile, Repeat, Summary, Timeline};
 use indexmap::IndexMap;
 use std::net::SocketAddr;
@@ -55,11 +56,11 @@ impl Lab<'_> {
         self.pass(self.scenario.warmup, &clients, daemon.as_mut())?;
 
         let first = self.readings()?;
-        let from = (Instant::now(), frontdesk_host::monotonic());
+        let from = (Instant::now(), Time(monotonic_ns()));
         let before = self.cpu_times(daemon.as_ref())?;
         self.pass(self.scenario.duration, &clients, daemon.as_mut())?;
         let after = self.cpu_times(daemon.as_ref())?;
-        let to = (Instant::now(), frontdesk_host::monotonic());
+        let to = (Instant::now(), Time(monotonic_ns()));
         let last = self.readings()?;
 
         let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();

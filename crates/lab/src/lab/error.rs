@@ -6,8 +6,8 @@ use crate::debian::DebianError;
 use crate::load::LoadError;
 use crate::net::NetError;
 use crate::{InitramfsError, KernelError, VmError};
-use frontdesk_host::cgroup::CgroupError;
-use frontdesk_host::guardian::GuardianError;
+use frontdesk_guardian::{GroupError, GuardianError};
+use frontdesk_linux::cgroup::CgroupError;
 use frontdesk_record::RecordError;
 use frontdesk_scenario::Violation;
 
@@ -28,6 +28,8 @@ pub enum LabError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
+    Group(#[from] GroupError),
+    #[error(transparent)]
     Guardian(#[from] GuardianError),
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -46,7 +48,7 @@ pub enum LabError {
     #[error(transparent)]
     Control(#[from] frontdesk_control_protocol::ClientError),
     #[error(transparent)]
-    Sched(#[from] frontdesk_host::sched::SchedError),
+    Sched(#[from] frontdesk_linux::sched::SchedError),
     #[error("the reservation for {of} is not kept: {trouble}")]
     Reservation { of: String, trouble: String },
     #[error("{what}: {source}")]

@@ -10,9 +10,9 @@ use super::worker::{Task, Worker};
 use crate::LabError;
 use crate::lab::{Progress, interrupted, make_run_dir};
 use crate::{cpu, machine};
-use frontdesk_host::guardian::{Guardian, Undo};
-use frontdesk_host::monotonic;
-use frontdesk_host::sched::{self, Attributes, Policy, process_start_time};
+use frontdesk_guardian::{Guardian, Undo};
+use frontdesk_linux::monotonic_ns;
+use frontdesk_linux::sched::{self, Attributes, Policy, process_start_time};
 use frontdesk_scenario::{
     Enforcer, Figure, Mark, Outcome, PeriodSlice, Series, Study, StudyKind, StudyMeasure, duration_text,
 };
@@ -60,7 +60,7 @@ pub fn study(
     let online = machine::online_cpus()
         .map_err(|source| LabError::Io { what: "examining the machine".to_owned(), source })?;
     study.fits(&online)?;
-    let guardian = Guardian::start(frontdesk, frontdesk_host::GUARDIAN_ARGUMENT)?;
+    let guardian = Guardian::start(frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
     let run_dir = make_run_dir(&guardian)?;
     let mut lab = Lab {
         study,
@@ -147,9 +147,9 @@ impl Lab<'_> {
             let (begin, _) = by.reserve(worker.pid(), *of, self.guardian)?;
             workers.push((worker, *of, begin));
         }
-        let settled = monotonic().0 + nanos(SETTLE);
+        let settled = monotonic_ns() + nanos(SETTLE);
         self.pass(SETTLE + self.study.duration)?;
-        let end = monotonic().0;
+        let end = monotonic_ns();
         workers.iter().try_for_each(|(worker, ..)| by.release(worker.pid()))?;
         let mut targets = Vec::new();
         for (worker, of, begin) in workers {

@@ -1,7 +1,7 @@
 //! What the keeper follows by itself: threads and processes that come and go, VMs that change, and targets that end.
 
 use super::Keeper;
-use crate::daemon::monotonic;
+use crate::clock::monotonic;
 use crate::reserve::controller::Command;
 use crate::reserve::pen::Pen;
 use crate::reserve::reserved::Reserved;

@@ -1,7 +1,7 @@
 //! What the keeper tells of reservations.
 
 use super::{Keeper, PATIENCE};
-use crate::daemon::monotonic;
+use crate::clock::monotonic;
 use crate::reserve::controller::{Command, Report};
 use crate::reserve::reserved::Reserved;
 use crate::reserve::told;

@@ -1,8 +1,8 @@
 //! Real-time budgets of groups: version 1 hierarchies of kernels with RT_GROUP_SCHED let a group's threads be real-time
 //! only if the group has run time to spend on it.
 
-use super::{CgroupError, Group, Hierarchy, RealTimeRule, error::file_error, read_number, write};
-use crate::guardian::{Guardian, Undo, UndoId};
+use frontdesk_guardian::{GroupError, Guardian, Undo, UndoId};
+use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, file_error, read_number, write};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -109,14 +109,14 @@ impl RealTimeBudgets {
     /// # Errors
     /// If too little is left, a group is the root or refuses, or the kernel has no real time for groups at all. Some
     /// groups may then have their new budget already.
-    pub fn grant(&mut self, groups: &[Group], guardian: &Guardian) -> Result<Option<Budget>, CgroupError> {
+    pub fn grant(&mut self, groups: &[Group], guardian: &Guardian) -> Result<Option<Budget>, GroupError> {
         match self.hierarchy.real_time() {
             RealTimeRule::Free => return Ok(None),
-            RealTimeRule::Refused => return Err(CgroupError::RealTimeRefused),
+            RealTimeRule::Refused => return Err(CgroupError::RealTimeRefused.into()),
             RealTimeRule::Budget => {}
         }
         if groups.iter().any(Group::is_root) {
-            return Err(CgroupError::Root { what: "real-time budget" });
+            return Err(CgroupError::Root { what: "real-time budget" }.into());
         }
         let wanted: BTreeSet<PathBuf> = groups.iter().map(|g| g.path().to_owned()).collect();
         // Sorted by path, so that parents come before their children.
@@ -150,7 +150,7 @@ impl RealTimeBudgets {
     }
 
     /// Groups that were removed meanwhile need nothing.
-    fn forget_removed(&mut self, guardian: &Guardian) -> Result<(), CgroupError> {
+    fn forget_removed(&mut self, guardian: &Guardian) -> Result<(), GroupError> {
         let mount = self.hierarchy.mount();
         self.original.retain(|path, _| mount.join(path).is_dir());
         let removed = self.undo.extract_if(.., |path, _| !self.original.contains_key(path));
@@ -229,7 +229,7 @@ impl RealTimeBudgets {
     }
 
     /// Remembers and journals what a group has. The latest record is undone first: the run time goes before the period.
-    fn journal(&mut self, path: &Path, guardian: &Guardian) -> Result<(), CgroupError> {
+    fn journal(&mut self, path: &Path, guardian: &Guardian) -> Result<(), GroupError> {
         let dir = self.dir(path);
         let original = Limit::read(&dir)?;
         let record = |file: &str, value: i64| {

@@ -1,10 +1,6 @@
 //! What can go wrong with control groups.
 
-use crate::guardian::GuardianError;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
 /// What went wrong with a control group.
 #[derive(Debug, thiserror::Error)]
@@ -83,16 +79,4 @@ pub enum CgroupError {
          boot with rt_group_sched=0 (Linux 6.16 or newer) or a kernel without it"
     )]
     RealTimeRefused,
-    /// The change could not be made undoable, and was not made.
-    #[error(transparent)]
-    Guardian(#[from] GuardianError),
-}
-
-/// An error maker for `map_err`.
-pub(super) fn file_error<'a>(
-    action: &'a str,
-    path: &'a Path,
-    advice: &'static str,
-) -> impl FnOnce(io::Error) -> CgroupError + use<'a> {
-    move |source| CgroupError::File { action: action.into(), path: path.into(), source, advice }
 }

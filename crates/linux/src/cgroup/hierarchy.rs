@@ -1,18 +1,8 @@
-//! Control groups with the cpu controller, on hierarchies of version 1 and 2: one group per VM, its weight among the
-//! others, and its real-time budget.
+//! Hierarchies and their groups.
 
-mod error;
-mod mounts;
-mod realtime;
-mod share;
-
-pub use error::CgroupError;
-pub use realtime::{Budget, RealTimeBudgets};
-pub use share::ShareControl;
-
-use crate::guardian::{Guardian, Undo};
-use error::file_error;
-use mounts::Mount;
+use super::file::{file_error, read_weight, write};
+use super::mounts::{self, Mount};
+use super::{CgroupError, Version};
 use std::{
     fs::{self, File},
     io::{self, BufRead as _, BufReader},
@@ -20,9 +10,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-
-/// A weight in the units of `cpu.shares`: what a group has unless told otherwise.
-pub const DEFAULT_WEIGHT: u32 = 1024;
 
 /// How long a group that is removed is given to empty: the processes in it were killed just before.
 const EMPTYING: Duration = Duration::from_secs(2);
@@ -33,15 +20,6 @@ const CONTROLLER_OFF: &str = "; the cpu controller is not enabled for this group
                               -p CPUWeight=100`, `systemctl set-property` that of its unit, or write `+cpu` to its \
                               parent's cgroup.subtree_control";
 
-/// Version of a hierarchy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// Version 1: a hierarchy of the cpu controller's own.
-    V1,
-    /// Version 2: the unified hierarchy.
-    V2,
-}
-
 /// What the kernel asks of real-time threads in groups other than the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RealTimeRule {
@@ -51,6 +29,15 @@ pub enum RealTimeRule {
     Budget,
     /// It refuses them.
     Refused,
+}
+
+/// A change that is about to be made for a new group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The directory of the group is made.
+    Group(PathBuf),
+    /// The cpu controller is enabled for the groups below this directory (version 2).
+    CpuController(PathBuf),
 }
 
 /// The hierarchy that has the cpu controller.
@@ -123,7 +110,8 @@ impl Hierarchy {
     }
 
     /// The path, below the mount, of the group in a `/proc/PID/cgroup` file; `None` if it is outside of what the mount shows.
-    pub(crate) fn path_in(&self, cgroup: &str) -> Option<PathBuf> {
+    #[must_use]
+    pub fn path_in(&self, cgroup: &str) -> Option<PathBuf> {
         let path = mounts::group_path(cgroup, self.version)?;
         Some(path.strip_prefix(&self.subtree).ok()?.to_owned())
     }
@@ -187,19 +175,23 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates a group below this one; the guardian removes it at the end. On version 2 this lets all groups below
+    /// Creates a group below this one; `record` is told of each change before it is made. On version 2 this lets all groups below
     /// this one have weights (`cgroup.subtree_control`); groups other than the root must then hold no processes
     /// themselves.
     ///
     /// # Errors
-    /// If the name is none, the group exists or can not be made.
-    pub fn create(&self, name: &str, guardian: &Guardian) -> Result<Group, CgroupError> {
+    /// If the name is none, the group exists or can not be made, or a change can not be recorded.
+    pub fn create<E: From<CgroupError>>(
+        &self,
+        name: &str,
+        mut record: impl FnMut(Change) -> Result<(), E>,
+    ) -> Result<Group, E> {
         let mut parts = Path::new(name).components();
         if !matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name) {
-            return Err(CgroupError::Name { name: name.into() });
+            return Err(CgroupError::Name { name: name.into() }.into());
         }
         if self.hierarchy.version == Version::V2 {
-            self.delegate_cpu(guardian)?;
+            self.delegate_cpu(&mut record)?;
         }
         let group = Group { hierarchy: self.hierarchy.clone(), path: self.path.join(name) };
         let dir = group.dir();
@@ -208,15 +200,19 @@ impl Group {
         if dir.exists() {
             return Err(file_error("create control group", &dir, advice)(
                 io::ErrorKind::AlreadyExists.into(),
-            ));
+            )
+            .into());
         }
-        guardian.record(Undo::ControlGroup { path: dir.clone() })?;
+        record(Change::Group(dir.clone()))?;
         fs::create_dir(&dir).map_err(file_error("create control group", &dir, "; it needs root"))?;
         Ok(group)
     }
 
     /// Enables the cpu controller for the groups below this one (version 2).
-    fn delegate_cpu(&self, guardian: &Guardian) -> Result<(), CgroupError> {
+    fn delegate_cpu<E: From<CgroupError>>(
+        &self,
+        record: &mut impl FnMut(Change) -> Result<(), E>,
+    ) -> Result<(), E> {
         let dir = self.dir();
         // Beside processes the kernel would enable the controller, but make groups that take only threads. It does not
         // mind in the root of the whole hierarchy, the one group that has no type.
@@ -226,16 +222,16 @@ impl Group {
         {
             let advice = "; on version 2 it must hold no processes itself: move them to a group of their own";
             let busy = io::ErrorKind::ResourceBusy.into();
-            return Err(file_error("create a control group in", &dir, advice)(busy));
+            return Err(file_error("create a control group in", &dir, advice)(busy).into());
         }
         let file = dir.join("cgroup.subtree_control");
         let enabled = fs::read_to_string(&file).map_err(file_error("read", &file, ""))?;
         if enabled.split_ascii_whitespace().any(|c| c == "cpu") {
             return Ok(());
         }
-        guardian.record(Undo::CpuController { path: dir })?;
+        record(Change::CpuController(dir))?;
         let advice = "; its parents must have the cpu controller enabled";
-        fs::write(&file, "+cpu").map_err(file_error("enable the cpu controller in", &file, advice))
+        Ok(fs::write(&file, "+cpu").map_err(file_error("enable the cpu controller in", &file, advice))?)
     }
 
     /// Its path below the root of the hierarchy; empty for the root.
@@ -293,31 +289,32 @@ impl Group {
     /// # Errors
     /// If it can not be read.
     pub fn weight(&self) -> Result<u32, CgroupError> {
-        let native = share::read(&self.weight_file("weight")?)?;
-        Ok(share::from_native(self.hierarchy.version, native))
+        let native = read_weight(&self.weight_file("weight")?)?;
+        Ok(self.hierarchy.version.from_native(native))
     }
 
     /// Sets its weight, in the units of `cpu.shares` (2 to 262144, clamped). Version 2 counts in hundredths of the
-    /// default weight: the value is rounded to those. For a group frontdesk created; to change one it found, see
-    /// [`Group::control_share`].
+    /// default weight: the value is rounded to those. For a group of the caller's own: nothing puts it back.
     ///
     /// # Errors
     /// If it can not be written.
     pub fn set_weight(&self, weight: u32) -> Result<(), CgroupError> {
         let file = self.weight_file("weight")?;
-        let native = share::to_native(self.hierarchy.version, weight);
+        let native = self.hierarchy.version.to_native(weight);
         write(&file, native.to_string(), "")
     }
 
-    /// Takes control of its share: journals its weight and keeps the file open.
-    ///
-    /// # Errors
-    /// If it is the root group, or its weight can not be read, journalled or opened.
-    pub fn control_share(&self, guardian: &Guardian) -> Result<ShareControl, CgroupError> {
-        ShareControl::new(self.hierarchy.version, self.weight_file("share")?, guardian)
+    /// The version of its hierarchy.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.hierarchy.version
     }
 
-    fn weight_file(&self, what: &'static str) -> Result<PathBuf, CgroupError> {
+    /// The file that holds its weight, in the version's units; `what` is to be set, for errors.
+    ///
+    /// # Errors
+    /// It is the root group, or has no weight.
+    pub fn weight_file(&self, what: &'static str) -> Result<PathBuf, CgroupError> {
         if self.is_root() {
             return Err(CgroupError::Root { what });
         }
@@ -356,24 +353,6 @@ impl Group {
     }
 }
 
-fn write(path: &Path, content: String, advice: &'static str) -> Result<(), CgroupError> {
-    fs::write(path, &content).map_err(|source| CgroupError::File {
-        action: format!("write {content} to"),
-        path: path.into(),
-        source,
-        advice,
-    })
-}
-
-pub(crate) fn read_number(path: &Path) -> Result<i64, CgroupError> {
-    let text = fs::read_to_string(path).map_err(file_error("read", path, ""))?;
-    text.trim().parse().map_err(|_| CgroupError::Content {
-        path: path.into(),
-        content: text.trim().into(),
-        expected: "a number".into(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,7 +385,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&file).unwrap(), weight, "{shares} shares");
         }
         fs::write(&file, "100\n").unwrap();
-        assert_eq!(group.weight().unwrap(), DEFAULT_WEIGHT);
+        assert_eq!(group.weight().unwrap(), super::super::DEFAULT_WEIGHT);
         fs::write(&file, "idle\n").unwrap();
         assert!(matches!(group.weight(), Err(CgroupError::Content { .. })));
         assert!(matches!(hierarchy.root_group().set_weight(1), Err(CgroupError::Root { .. })));

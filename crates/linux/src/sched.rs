@@ -66,7 +66,7 @@ pub enum Policy {
 
 impl Policy {
     /// The nice value and the slice of a policy that has such.
-    pub(crate) const fn fair_mut(&mut self) -> Option<(&mut i32, &mut u64)> {
+    pub const fn fair_mut(&mut self) -> Option<(&mut i32, &mut u64)> {
         match self {
             Policy::Other { nice, slice_ns }
             | Policy::Batch { nice, slice_ns }

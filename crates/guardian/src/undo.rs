@@ -1,6 +1,6 @@
 //! What the guardian can undo, and how.
 
-use crate::sched::{self, Attributes, SchedError, ThreadId};
+use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,

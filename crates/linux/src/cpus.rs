@@ -2,8 +2,11 @@
 
 use std::{fs, io};
 
-/// The CPUs of the machine that are in use.
-pub(super) fn online_cpus() -> io::Result<Vec<u16>> {
+/// The numbers of the CPUs of the machine that are in use.
+///
+/// # Errors
+/// `/sys` can't be read.
+pub fn online_cpus() -> io::Result<Vec<u16>> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
     Ok(cpu_list(&text))
 }

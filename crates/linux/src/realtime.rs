@@ -1,6 +1,6 @@
 //! Real-time priority for our own threads.
 
-use crate::sched::Attributes;
+use crate::sched::{self, Attributes};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// A thread of ours could not be made real-time.
@@ -18,11 +18,11 @@ pub struct RealtimeError {
 ///
 /// # Errors
 /// No privilege, no real-time budget, or a CPU that is not there.
-pub(crate) fn enter(priority: u32, cpus: &[u16]) -> Result<(), RealtimeError> {
+pub fn enter(priority: u32, cpus: &[u16]) -> Result<(), RealtimeError> {
     if !cpus.is_empty() {
         pin(cpus)?;
     }
-    crate::sched::set(0, Attributes::fifo(priority))
+    sched::set(0, Attributes::fifo(priority))
         .map_err(|error| RealtimeError { what: "make a thread real-time", reason: error.to_string() })
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn enter(priority: u32, cpus: &[u16]) -> Result<(), RealtimeError> {
 ///
 /// # Errors
 /// None of the CPUs is there.
-pub(crate) fn pin(cpus: &[u16]) -> Result<(), RealtimeError> {
+pub fn pin(cpus: &[u16]) -> Result<(), RealtimeError> {
     let mut set = CpuSet::new();
     if cpus.is_empty() {
         (0..CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));

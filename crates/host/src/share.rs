@@ -1,62 +1,13 @@
 //! A group's weight as a knob: set relative to what it was, fast.
 
-use super::{CgroupError, Version, error::file_error, read_number};
-use crate::guardian::{Guardian, Undo, UndoId};
+use frontdesk_guardian::{GroupError, Guardian, Undo, UndoId};
+use frontdesk_linux::cgroup::{CgroupError, Group, Version, file_error, read_weight, scale};
 use std::{
     fs::{File, OpenOptions},
     io,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
-
-const V1_RANGE: (u32, u32) = (2, 262_144);
-const V2_RANGE: (u32, u32) = (1, 10_000);
-/// The kernel's own rate: a weight of 100 is what 1024 shares are.
-const SHARES_PER_100: u32 = 1024;
-
-fn range(version: Version) -> (u32, u32) {
-    match version {
-        Version::V1 => V1_RANGE,
-        Version::V2 => V2_RANGE,
-    }
-}
-
-/// From the units of `cpu.shares` to those of the version's file, rounded and clamped to its range.
-pub(super) fn to_native(version: Version, shares: u32) -> u32 {
-    let native = match version {
-        Version::V1 => shares,
-        Version::V2 => scale(shares, 100, SHARES_PER_100),
-    };
-    let (least, most) = range(version);
-    native.clamp(least, most)
-}
-
-/// From the units of the version's file to those of `cpu.shares`.
-pub(super) fn from_native(version: Version, native: u32) -> u32 {
-    match version {
-        Version::V1 => native,
-        Version::V2 => scale(native, SHARES_PER_100, 100),
-    }
-}
-
-/// What a weight's file holds. Those of idle groups say what nobody set, and refuse to be set.
-pub(super) fn read(file: &Path) -> Result<u32, CgroupError> {
-    let idle = file.with_file_name("cpu.idle");
-    if read_number(&idle).is_ok_and(|idle| idle != 0) {
-        return Err(CgroupError::Content {
-            path: idle,
-            content: "1".into(),
-            expected: "0: the group has no weight, but gets what others leave".into(),
-        });
-    }
-    Ok(u32::try_from(read_number(file)?).unwrap_or(u32::MAX))
-}
-
-/// `value * by / of`, rounded.
-fn scale(value: u32, by: u32, of: u32) -> u32 {
-    let scaled = (u64::from(value) * u64::from(by) + u64::from(of / 2)) / u64::from(of);
-    u32::try_from(scaled).unwrap_or(u32::MAX)
-}
 
 /// Control over the share of a group that frontdesk found or made. Setting it costs about a microsecond; the guardian
 /// gives the group its weight back at the end.
@@ -81,12 +32,13 @@ pub struct ShareControl {
 }
 
 impl ShareControl {
-    pub(super) fn new(
-        version: Version,
-        path: PathBuf,
-        guardian: &Guardian,
-    ) -> Result<ShareControl, CgroupError> {
-        let original = read(&path)?;
+    /// Takes control of a group's share: journals its weight and keeps the file open.
+    ///
+    /// # Errors
+    /// If it is the root group, or its weight can not be read, journalled or opened.
+    pub fn take(group: &Group, guardian: &Guardian) -> Result<ShareControl, GroupError> {
+        let (version, path) = (group.version(), group.weight_file("share")?);
+        let original = read_weight(&path)?;
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(file_error(
             "open",
             &path,
@@ -100,16 +52,16 @@ impl ShareControl {
     /// The group's whole weight, in the units of `cpu.shares`: as found, as set, or as others wrote it since.
     #[must_use]
     pub fn base(&self) -> u32 {
-        from_native(self.version, self.base)
+        self.version.from_native(self.base)
     }
 
     /// Sets the whole weight, in the units of `cpu.shares`; `None` is what others gave the group.
     ///
     /// # Errors
     /// As [`ShareControl::set_permille`].
-    pub fn set_base(&mut self, weight: Option<u32>, guardian: &Guardian) -> Result<(), CgroupError> {
+    pub fn set_base(&mut self, weight: Option<u32>, guardian: &Guardian) -> Result<(), GroupError> {
         self.notice(guardian)?;
-        self.base = weight.map_or(self.original, |weight| to_native(self.version, weight));
+        self.base = weight.map_or(self.original, |weight| self.version.to_native(weight));
         self.write()
     }
 
@@ -120,7 +72,7 @@ impl ShareControl {
     ///
     /// # Errors
     /// If the file refuses, or holds something else afterwards. A group that is gone is no error.
-    pub fn set_permille(&mut self, permille: u32, guardian: &Guardian) -> Result<(), CgroupError> {
+    pub fn set_permille(&mut self, permille: u32, guardian: &Guardian) -> Result<(), GroupError> {
         self.notice(guardian)?;
         self.permille = permille;
         self.write()
@@ -130,7 +82,7 @@ impl ShareControl {
     ///
     /// # Errors
     /// As [`ShareControl::set_permille`].
-    pub fn refresh(&mut self, guardian: &Guardian) -> Result<(), CgroupError> {
+    pub fn refresh(&mut self, guardian: &Guardian) -> Result<(), GroupError> {
         self.set_permille(self.permille, guardian)
     }
 
@@ -138,14 +90,14 @@ impl ShareControl {
     ///
     /// # Errors
     /// If the file refuses; the guardian then still has it on record.
-    pub fn release(mut self, guardian: &Guardian) -> Result<(), CgroupError> {
+    pub fn release(mut self, guardian: &Guardian) -> Result<(), GroupError> {
         self.permille = 1000;
         self.set_base(None, guardian)?;
         Ok(guardian.forget(self.undo)?)
     }
 
     /// What others wrote is what the group has from now on.
-    fn notice(&mut self, guardian: &Guardian) -> Result<(), CgroupError> {
+    fn notice(&mut self, guardian: &Guardian) -> Result<(), GroupError> {
         // What can't be read or understood shows when it is written.
         let Some(found) = self.found().ok().and_then(|text| text.trim().parse().ok()) else { return Ok(()) };
         if found == self.now {
@@ -162,8 +114,8 @@ impl ShareControl {
         Ok(())
     }
 
-    fn write(&mut self) -> Result<(), CgroupError> {
-        let (least, most) = range(self.version);
+    fn write(&mut self) -> Result<(), GroupError> {
+        let (least, most) = self.version.weights();
         let wanted = scale(self.base, self.permille, 1000).clamp(least, most);
         if wanted == self.now {
             return Ok(());
@@ -173,7 +125,7 @@ impl ShareControl {
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(()),
             Err(source) => {
                 let action = format!("write {wanted} to");
-                Err(CgroupError::File { action, path: self.path.clone(), source, advice: "" })
+                Err(CgroupError::File { action, path: self.path.clone(), source, advice: "" }.into())
             }
             Ok(found) if found.trim() == wanted.to_string() => {
                 self.now = wanted;
@@ -181,7 +133,7 @@ impl ShareControl {
             }
             Ok(content) => {
                 let expected = format!("the {wanted} just written");
-                Err(CgroupError::Content { path: self.path.clone(), content, expected })
+                Err(CgroupError::Content { path: self.path.clone(), content, expected }.into())
             }
         }
     }
@@ -193,21 +145,6 @@ impl ShareControl {
     }
 }
 
-fn journal(path: &Path, weight: u32, guardian: &Guardian) -> Result<UndoId, CgroupError> {
+fn journal(path: &Path, weight: u32, guardian: &Guardian) -> Result<UndoId, GroupError> {
     Ok(guardian.record(Undo::File { path: path.to_owned(), content: weight.to_string() })?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn conversion_keeps_the_default_and_the_ends() {
-        assert_eq!(to_native(Version::V2, 1024), 100);
-        assert_eq!(from_native(Version::V2, 100), 1024);
-        assert_eq!(to_native(Version::V2, 0), 1);
-        assert_eq!(to_native(Version::V1, 0), 2);
-        assert_eq!(to_native(Version::V1, u32::MAX), 262_144);
-        assert_eq!(scale(1024, 333, 1000), 341);
-    }
 }

@@ -1,25 +1,10 @@
-//! A process that undoes every change when frontdesk ends, however it ends.
-//!
-//! It is started before the first change. Each change is recorded with it, as what undoes it, before the change is
-//! made. When the connection to its owner closes, because the owner finished or died, it runs all undos, the latest
-//! first, and exits. If it is the guardian that dies, its owner runs them.
-//!
-//! An owner that dispatches others may promise to come back in time ([`Promise`]). If it does not, because it hangs or is stopped, the guardian
-//! gives the threads on record their scheduling back, and lets stopped processes go on, without waiting for its end.
-//!
-//! A supervisor that kills the whole process group or control group of its owner kills the guardian too unless told
-//! otherwise (systemd: `KillMode=process` or `mixed`).
+//! The owner's end.
 
-mod process;
-mod undo;
-mod wire;
-
-pub use process::run;
-pub use undo::{NotOurs, TREE_PREFIX, Tree, Undo};
-
+use crate::process::{self, Report};
+use crate::undo::Undo;
+use crate::wire::{self, Message};
 use rustix::event::epoll::{self, EventData};
 use rustix::fs::{MemfdFlags, memfd_create};
-use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -34,7 +19,6 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use wire::Message;
 
 /// The guardian answers within microseconds; one that is silent for this long is stopped or broken.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,17 +50,6 @@ pub enum GuardianError {
     },
 }
 
-/// What was undone at the end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Undos that were run.
-    pub undone: usize,
-    /// Undos of what no longer existed.
-    pub gone: usize,
-    /// Undos that failed, told for people.
-    pub failed: Vec<String>,
-}
-
 /// A recorded undo, for [`Guardian::forget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UndoId(u64);
@@ -96,7 +69,7 @@ pub struct Promise(File);
 
 impl Promise {
     /// Promises to be back before this time of the monotonic clock, in nanoseconds; 0 for no promise. Costs a system call.
-    pub(crate) fn until(&self, time: u64) {
+    pub fn until(&self, time: u64) {
         // Memory can be written.
         let _ = rustix::io::pwrite(&self.0, &time.to_ne_bytes(), 0);
     }
@@ -120,7 +93,7 @@ fn last_of_all(stream: UnixStream) -> UnixStream {
 }
 
 impl Guardian {
-    /// Starts `exe arg`, which is to call [`run`] before anything else, and waits until it is ready. When the
+    /// Starts `exe arg`, which is to call [`run`](crate::run) before anything else, and waits until it is ready. When the
     /// calling thread ends, everything is undone as if the process had ended.
     ///
     /// # Errors
@@ -191,12 +164,16 @@ impl Guardian {
     }
 
     /// Has it tell this epoll instance of the guardian's death, with this data.
-    pub(crate) fn watch(&self, epoll: impl AsFd, data: EventData) -> rustix::io::Result<()> {
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn watch(&self, epoll: impl AsFd, data: EventData) -> rustix::io::Result<()> {
         epoll::add(epoll, &self.connection().stream, data, epoll::EventFlags::RDHUP)
     }
 
     /// That the guardian is dead.
-    pub(crate) fn dead(&self) -> GuardianError {
+    #[must_use]
+    pub fn dead(&self) -> GuardianError {
         GuardianError::Silent { pid: self.child.id(), source: io::ErrorKind::BrokenPipe.into() }
     }
 

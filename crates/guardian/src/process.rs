@@ -1,18 +1,16 @@
 //! The guardian's own process.
 
 use super::{
-    Report,
     undo::{Outcome, Undo},
     wire::{self, Message},
 };
-use crate::daemon::monotonic;
-use crate::{
-    cgroup::Hierarchy,
-    sched::{self, Attributes, Policy, SchedError},
-};
+use frontdesk_linux::cgroup::Hierarchy;
+use frontdesk_linux::monotonic_ns;
+use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
+use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -38,6 +36,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ROUND: Duration = Duration::from_millis(5);
 /// The first descriptor behind standard input, output and error.
 const FIRST_OWN: u32 = 3;
+
+/// What was undone at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Undos that were run.
+    pub undone: usize,
+    /// Undos of what no longer existed.
+    pub gone: usize,
+    /// Undos that failed, told for people.
+    pub failed: Vec<String>,
+}
 
 /// Is the guardian: keeps the journal that arrives on standard input and, when that closes, undoes what it holds.
 /// To be called first thing in `main`, before any file is opened or thread started. Returns success if
@@ -138,7 +147,7 @@ fn wait(stream: &UnixStream, death: &OwnedFd, journal: &BTreeMap<u64, Undo>) {
         // There is none to be read if this was started by hand.
         let _ = rustix::io::pread(io::stdout(), &mut promise, 0);
         let promise = u64::from_ne_bytes(promise);
-        if promise != 0 && promise != broken && monotonic().0 > promise {
+        if promise != 0 && promise != broken && monotonic_ns() > promise {
             broken = promise;
             eprintln!(
                 "frontdesk guardian: frontdesk does not come back to dispatch: the CPUs are given back until it does"
