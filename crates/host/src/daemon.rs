@@ -12,7 +12,6 @@ mod turn;
 
 pub use lock::LockError;
 
-use crate::bpf::{BpfError, BpfSource};
 use crate::budget::{Budget, RealTimeBudgets};
 use crate::clock::monotonic;
 use crate::config::Settings;
@@ -28,6 +27,8 @@ use frontdesk_engine::{Config, ConfigError, Engine, Event, Time};
 use frontdesk_guardian::{Guardian, GuardianError};
 use frontdesk_linux::cgroup::{CgroupError, Hierarchy, RealTimeRule};
 use frontdesk_linux::realtime;
+use frontdesk_probes::BpfError;
+use frontdesk_probes::bpf::BpfSource;
 use frontdesk_record::{Record, RecordError, Recorder, Recordings};
 use lock::Lock;
 use rustix::event::epoll;

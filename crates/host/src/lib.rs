@@ -3,7 +3,6 @@
 //!
 //! Everything here needs Linux, and nearly everything root; [`doctor`] says what a host lacks.
 
-pub mod bpf;
 pub mod budget;
 mod clock;
 pub mod config;
@@ -11,11 +10,9 @@ pub mod control;
 mod daemon;
 pub mod doctor;
 mod identity;
-pub mod kvm;
 pub mod qemu;
 pub mod reporter;
 mod reserve;
-pub mod scx;
 pub mod share;
 mod status;
 mod tcg;

@@ -11,7 +11,6 @@ mod fair;
 mod held;
 mod keeper;
 mod margin;
-mod meter;
 mod pen;
 mod reserved;
 mod running;
@@ -26,11 +25,12 @@ pub(crate) use pen::make_room;
 pub(crate) use target::Vm;
 pub(crate) use trace::{TraceReader, TraceSource};
 
-use crate::bpf::BpfError;
 use crate::control::ReservationRequest;
 use crate::watch::Mailbox;
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::Hierarchy;
+use frontdesk_probes::BpfError;
+use frontdesk_probes::meter::Meter;
 use keeper::Keeper;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
@@ -139,7 +139,7 @@ impl Drop for Reserves {
 /// # Errors
 /// The kernel refuses, and why.
 pub(crate) fn probe() -> Result<(), BpfError> {
-    meter::Meter::open().map(drop)
+    Meter::open().map(drop)
 }
 
 /// Makes an eventfd readable.

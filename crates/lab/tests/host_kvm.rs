@@ -16,8 +16,8 @@ mod own_init;
 mod support;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use frontdesk_host::kvm::Method;
 use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
+use frontdesk_probes::kvm::Method;
 use libtest_mimic::{Arguments, ColorSetting, Failed, Trial};
 use own_init::{bare_vm, console_of, libraries, load_module, modules, mount_kernel_file_systems};
 use rustix::{process::setsid, system::delete_module};
@@ -130,7 +130,7 @@ fn set_up_and_run_trials() -> Result<()> {
 /// The trials themselves, in a VM.
 fn trials(setting: usize) -> ExitCode {
     let (parameter, best, other) = SETTINGS[setting];
-    let chosen = Trial::test("the_best_method_is_chosen", move || match frontdesk_host::kvm::probe() {
+    let chosen = Trial::test("the_best_method_is_chosen", move || match frontdesk_probes::kvm::probe() {
         Ok(method) if method == best => Ok(()),
         other => Err(Failed::from(format!("with {parameter:?}: {other:?}"))),
     });

@@ -5,10 +5,10 @@ use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
 use crate::control::{RecordRequest, Request, StatusRequest};
 use crate::identity::Identity;
-use crate::scx;
 use crate::status::{DaemonFacts, status};
 use frontdesk_control_protocol::{self as control, Refusal, SourceStatus, Status, VmFacts};
 use frontdesk_linux::cgroup::RealTimeRule;
+use frontdesk_probes::scx;
 
 impl Daemon {
     /// Serves one of those who look in.

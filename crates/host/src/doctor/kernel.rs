@@ -1,10 +1,11 @@
 //! The kernel: what it is, allows and schedules.
 
 use super::{Finding, read, version};
+use crate::reserve;
 use crate::reserve::ReserveMechanism;
-use crate::scx::ScxError;
-use crate::{bpf, reserve, scx};
 use frontdesk_linux::cgroup::{Hierarchy, RealTimeRule, Version};
+use frontdesk_probes::scx::ScxError;
+use frontdesk_probes::{bpf, scx};
 use std::{fs::OpenOptions, path::Path};
 
 /// Capabilities frontdesk uses, by bit of `CapEff`.

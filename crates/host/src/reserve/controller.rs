@@ -6,7 +6,6 @@
 
 use super::enforce::{AHEAD, Enforce};
 use super::margin::{Early, Elsewhere, LAG};
-use super::meter::{Ring, Slots};
 use super::trace::TraceWriter;
 use super::user::Threads;
 use crate::clock::monotonic;
@@ -16,6 +15,7 @@ use frontdesk_engine::reservation::{
 };
 use frontdesk_guardian::Promise;
 use frontdesk_linux::sched;
+use frontdesk_probes::meter::{Ring, Slots};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;

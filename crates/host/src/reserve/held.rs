@@ -25,7 +25,7 @@ pub(super) enum HoldError {
     #[error(transparent)]
     Guardian(#[from] GuardianError),
     #[error(transparent)]
-    Meter(#[from] crate::bpf::BpfError),
+    Meter(#[from] frontdesk_probes::BpfError),
 }
 
 /// A thread with a reservation.

@@ -7,7 +7,6 @@ use super::controller::Command;
 use super::enforce::ReserveMechanism;
 use super::fair::{FairServerError, FairServers};
 use super::held::{HeldProcess, HoldError};
-use super::meter::SLOTS;
 use super::pen::Pen;
 use super::reserved::Reserved;
 use super::running::Running;
@@ -21,6 +20,7 @@ use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WH
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::{online_cpus, realtime};
+use frontdesk_probes::meter::SLOTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -3,11 +3,11 @@
 use super::controller::{Command, Controller};
 use super::deadline::Deadline;
 use super::enforce::{Enforce, ReserveMechanism};
-use super::meter::{Birth, Meter, Ring, Tidings};
 use super::ring;
 use super::trace::TraceSource;
 use super::user::User;
 use frontdesk_guardian::Guardian;
+use frontdesk_probes::meter::{Birth, Meter, Ring, Tidings};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Drop for Running {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
     #[error(transparent)]
-    Meter(#[from] crate::bpf::BpfError),
+    Meter(#[from] frontdesk_probes::BpfError),
     #[error("can't start a thread: {0}")]
     Thread(#[from] std::io::Error),
     #[error("can't make an eventfd: {0}")]

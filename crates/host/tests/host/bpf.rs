@@ -3,8 +3,8 @@
 use crate::support::{eventually, trial};
 use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_engine::{Event, EventKind, Protocol, Thread, VmId};
-use frontdesk_host::bpf::BpfSource;
 use frontdesk_linux::{Tap, monotonic_ns};
+use frontdesk_probes::bpf::BpfSource;
 use libtest_mimic::Trial;
 use rustix::{
     event::epoll,

@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Event, EventKind, Thread, VmId};
-use frontdesk_host::bpf::BpfSource;
+use frontdesk_probes::bpf::BpfSource;
 use libtest_mimic::Trial;
 use rustix::thread::gettid;
 use std::{

@@ -21,7 +21,7 @@ mod support;
 mod threads;
 
 use anyhow::Context as _;
-use frontdesk_host::kvm::Method;
+use frontdesk_probes::kvm::Method;
 use kvm_guest::{Between, Guest, Halts, Program};
 use libtest_mimic::{Arguments, Trial};
 use std::{env, path::Path, process::ExitCode};
@@ -77,7 +77,7 @@ fn trials_with_kvm() -> Vec<Trial> {
 }
 
 fn kvm_method() -> anyhow::Result<Method> {
-    let method = frontdesk_host::kvm::probe()?;
+    let method = frontdesk_probes::kvm::probe()?;
     // KVM in software may not take a guest in 32-bit mode.
     let guest = Guest::new(Program::Steps(Between::Nothing), &[], Halts::InUserSpace(1))?;
     guest.begin()?;

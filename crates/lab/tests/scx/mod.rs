@@ -6,10 +6,10 @@ use crate::support::{eventually, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId};
 use frontdesk_guardian::Guardian;
-use frontdesk_host::scx::{self, Scx, ScxError};
 use frontdesk_host::threads::{MechanismChoice, Threads};
 use frontdesk_linux::cgroup::RealTimeRule;
 use frontdesk_linux::sched::{self, Policy, ThreadId};
+use frontdesk_probes::scx::{self, Scx, ScxError};
 use libtest_mimic::Trial;
 use std::{
     env, fs,

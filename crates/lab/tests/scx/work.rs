@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::VmId;
-use frontdesk_host::scx::Usage;
 use frontdesk_host::threads::Threads;
 use frontdesk_linux::sched::{self, Attributes, ThreadId};
+use frontdesk_probes::scx::Usage;
 use std::{
     env, fs,
     hint::spin_loop,

@@ -18,27 +18,22 @@
 //! `docs/results/tavs.md`).
 
 mod abi;
-mod channel;
-mod error;
 mod probe;
 mod reads;
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
-#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/frontdesk.skel.rs"));
-}
+mod skeleton;
 
-pub(crate) use channel::{Channel, Maps, keep, setup};
-pub use error::BpfError;
-pub(crate) use error::{advice, chain, refusal};
 pub use probe::{PROGRAMS, probe};
 pub use reads::{Probes, ReadProbes};
 
+use crate::BpfError;
+use crate::channel::{Channel, Maps};
+use crate::error::{advice, chain, refusal};
+use crate::libbpf::{keep, setup, silence_libbpf};
 use abi::Counter;
 use frontdesk_engine::{Event, Thread, VmId};
 use frontdesk_linux::Tap;
 use libbpf_rs::{
-    Link, MapCore as _, MapFlags, MapHandle, OpenObject, PrintLevel,
+    Link, MapCore as _, MapFlags, MapHandle, OpenObject,
     skel::{OpenSkel as _, SkelBuilder as _},
 };
 use probe::first_refused;
@@ -300,12 +295,4 @@ impl BpfSource {
             reads: read(Counter::Reads)?,
         })
     }
-}
-
-/// Sends libbpf's messages to the log: what matters is in the errors.
-pub(crate) fn silence_libbpf() {
-    fn to_log(_: PrintLevel, message: String) {
-        tracing::debug!(target: "libbpf", "{}", message.trim_end());
-    }
-    libbpf_rs::set_print(Some((PrintLevel::Info, to_log)));
 }

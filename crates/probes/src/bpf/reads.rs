@@ -1,7 +1,8 @@
 //! The probes on QEMU's accounting of reads, set off the loop: the kernel takes some ten milliseconds for each VM.
 
 use super::skeleton::FrontdeskSkel;
-use super::{BpfError, chain};
+use crate::BpfError;
+use crate::error::chain;
 use libbpf_rs::{Link, ProgramMut, UprobeOpts};
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub struct Probes(#[expect(dead_code, reason = "held until they are dropped")] V
 
 impl Probes {
     /// Takes them out without waiting for it.
-    pub(crate) fn drop_elsewhere(self) {
+    pub fn drop_elsewhere(self) {
         // If there can be no thread, this one has to wait.
         let _ = std::thread::Builder::new().name("probes".into()).spawn(move || drop(self));
     }

@@ -1,7 +1,6 @@
 //! What the scheduler and user space tell each other, as `bpf/scx.bpf.c` lays it out.
 
 use frontdesk_engine::Boost;
-use serde::{Deserialize, Serialize};
 use std::ffi::c_char;
 
 pub(super) const MAX_VMS: u32 = 1024;
@@ -11,7 +10,7 @@ pub(super) const EMULATOR: u32 = u32::MAX;
 pub(super) const MAX_WEIGHT: u32 = 262_144;
 
 /// What a VM has used, as the scheduler charged it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time of all its threads, in nanoseconds.
     pub consumed_ns: u64,

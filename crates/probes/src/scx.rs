@@ -3,15 +3,11 @@
 //! `bpf/scx.bpf.c` says how it schedules, and `docs/sched-ext.md` what that means for a host.
 
 mod abi;
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
-#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/scx.skel.rs"));
-}
+mod skeleton;
 
 pub use abi::Usage;
 
-use crate::bpf::silence_libbpf;
+use crate::libbpf::silence_libbpf;
 use abi::{EMULATOR, MAX_VMS, Order};
 use frontdesk_engine::{Boost, VmId};
 use libbpf_rs::{
@@ -30,7 +26,7 @@ use std::{
 const SYSFS: &str = "/sys/kernel/sched_ext";
 
 /// What the kernel calls the scheduler, at least in front.
-pub(crate) const NAME: &str = "frontdesk";
+pub const NAME: &str = "frontdesk";
 
 /// Why the scheduler can not be had, or not run a VM.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +118,10 @@ impl Scx {
     }
 
     /// Opens the account of a VM. `weight` is in the units of `cpu.shares` (1024 is the default).
-    pub(crate) fn open(&mut self, vm: VmId, weight: u32) -> Result<(), ScxError> {
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn open(&mut self, vm: VmId, weight: u32) -> Result<(), ScxError> {
         let taken: BTreeSet<u32> = self.vms.values().map(|account| account.number).collect();
         // Account 0 is that of threads that are no VM's.
         let number = (1..MAX_VMS).find(|number| !taken.contains(number)).ok_or_else(|| ScxError::Vm {
@@ -136,37 +135,49 @@ impl Scx {
     }
 
     /// Closes the account of a VM, whose threads have left.
-    pub(crate) fn close(&mut self, vm: VmId) {
+    pub fn close(&mut self, vm: VmId) {
         self.vms.remove(&vm);
         self.tell_total_weight();
     }
 
     /// Charges a thread to the account of its VM from now on. `vcpu` is its index if it is one; the others are emulator threads.
-    pub(crate) fn enter(&self, vm: VmId, tid: i32, vcpu: Option<u16>) -> Result<(), ScxError> {
+    ///
+    /// # Errors
+    /// The scheduler can't be told.
+    pub fn enter(&self, vm: VmId, tid: i32, vcpu: Option<u16>) -> Result<(), ScxError> {
         let Some(account) = self.vms.get(&vm) else { return Ok(()) };
         let vcpu = vcpu.map_or(EMULATOR, u32::from);
         update(&self.skel.maps.threads, vm, tid.cast_unsigned(), &abi::thread(account.number, vcpu))
     }
 
     /// Forgets a thread, and what was wanted of it.
-    pub(crate) fn leave(&self, tid: i32) {
+    pub fn leave(&self, tid: i32) {
         // Deleting fails only for what is not there.
         let _ = self.skel.maps.threads.delete(&tid.to_ne_bytes());
     }
 
     /// Sets the dispatch preference of a vCPU.
-    pub(crate) fn boost(&self, vm: VmId, tid: i32, level: Boost) -> Result<(), ScxError> {
+    ///
+    /// # Errors
+    /// The scheduler can't be told.
+    pub fn boost(&self, vm: VmId, tid: i32, level: Boost) -> Result<(), ScxError> {
         self.order(vm, Order::Boost { tid, level })
     }
 
     /// Sets the dispatch preference of the emulator threads of a VM: one system call, whatever their number.
-    pub(crate) fn boost_emulators(&self, vm: VmId, level: Boost) -> Result<(), ScxError> {
+    ///
+    /// # Errors
+    /// The scheduler can't be told.
+    pub fn boost_emulators(&self, vm: VmId, level: Boost) -> Result<(), ScxError> {
         let Some(account) = self.vms.get(&vm) else { return Ok(()) };
         self.order(vm, Order::BoostEmulators { account: account.number, level })
     }
 
     /// Sets the weight of a vCPU among the threads of its VM, in permille of an ordinary thread's.
-    pub(crate) fn weigh(&self, vm: VmId, tid: i32, permille: u32) -> Result<(), ScxError> {
+    ///
+    /// # Errors
+    /// The scheduler can't be told.
+    pub fn weigh(&self, vm: VmId, tid: i32, permille: u32) -> Result<(), ScxError> {
         self.order(vm, Order::Weigh { tid, permille: permille.clamp(1, abi::MAX_PERMILLE) })
     }
 
@@ -178,7 +189,10 @@ impl Scx {
     }
 
     /// Changes the weight of a VM, from the next run of its threads on. One without account is no error.
-    pub(crate) fn set_weight(&mut self, vm: VmId, weight: u32) -> Result<(), ScxError> {
+    ///
+    /// # Errors
+    /// The scheduler can't be told.
+    pub fn set_weight(&mut self, vm: VmId, weight: u32) -> Result<(), ScxError> {
         let Some(account) = self.vms.get_mut(&vm) else { return Ok(()) };
         account.weight = weight.clamp(1, abi::MAX_WEIGHT);
         update(&self.skel.maps.weights, vm, account.number, &account.weight.to_ne_bytes())?;
@@ -194,7 +208,10 @@ impl Scx {
     }
 
     /// What the VM has used since its account was opened, as the scheduler charged it; `None` if it has none.
-    pub(crate) fn usage(&self, vm: VmId) -> Result<Option<Usage>, ScxError> {
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn usage(&self, vm: VmId) -> Result<Option<Usage>, ScxError> {
         let Some(account) = self.vms.get(&vm) else { return Ok(None) };
         let failed = |cause| ScxError::Vm { vm, step: "read the account", cause };
         let value = self.skel.maps.accounts.lookup(&account.number.to_ne_bytes(), MapFlags::ANY);

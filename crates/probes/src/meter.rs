@@ -1,12 +1,10 @@
 //! How much each member has run, read from memory that the BPF programs keep (`bpf/reserve.bpf.c`).
 
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
-#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/reserve.skel.rs"));
-}
+mod skeleton;
 
-use crate::bpf::{BpfError, advice, chain, silence_libbpf};
+use crate::BpfError;
+use crate::error::{advice, chain};
+use crate::libbpf::silence_libbpf;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::Reading;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
@@ -19,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Slots there are (`SLOTS`).
-pub(super) const SLOTS: usize = 1024;
+pub const SLOTS: usize = 1024;
 
 /// Where the BPF programs count for one member (`struct slot`).
 #[repr(C, align(64))]
@@ -45,7 +43,7 @@ unsafe impl Sync for Loaded {}
 
 /// The memory shared with the BPF programs.
 #[derive(Clone)]
-pub(super) struct Slots(Arc<Loaded>);
+pub struct Slots(Arc<Loaded>);
 
 impl Slots {
     fn slot(&self, index: usize) -> Option<&Slot> {
@@ -57,7 +55,8 @@ impl Slots {
     }
 
     /// What a member has done so far.
-    pub(super) fn read(&self, index: usize, now: Time) -> Reading {
+    #[must_use]
+    pub fn read(&self, index: usize, now: Time) -> Reading {
         let Some(slot) = self.slot(index) else { return Reading::default() };
         let mut since = slot.since.load(Ordering::Acquire);
         let mut ran = slot.ran.load(Ordering::Acquire);
@@ -75,18 +74,20 @@ impl Slots {
     }
 
     /// Whether a member runs right now.
-    pub(super) fn is_running(&self, index: usize) -> bool {
+    #[must_use]
+    pub fn is_running(&self, index: usize) -> bool {
         self.slot(index).is_some_and(|slot| slot.since.load(Ordering::Acquire) != 0)
     }
 
     /// CPU time at which the slice of a member ends, as told last.
-    pub(super) fn ends(&self, index: usize) -> u64 {
+    #[must_use]
+    pub fn ends(&self, index: usize) -> u64 {
         self.slot(index).map_or(0, |slot| slot.ends.load(Ordering::Relaxed))
     }
 
     /// Tells the programs when the slice of a member ends, in its CPU time (0: it has none), and after when its waking up
     /// matters (0: never).
-    pub(super) fn tell(&self, index: usize, ends: u64, late: u64) {
+    pub fn tell(&self, index: usize, ends: u64, late: u64) {
         if let Some(slot) = self.slot(index) {
             slot.ends.store(ends, Ordering::Relaxed);
             slot.late.store(late, Ordering::Relaxed);
@@ -94,7 +95,7 @@ impl Slots {
     }
 
     /// Makes a slot ready for another member; `family` if processes that it starts belong to it, too.
-    pub(super) fn open(&self, index: usize, ready: bool, family: bool) {
+    pub fn open(&self, index: usize, ready: bool, family: bool) {
         let Some(slot) = self.slot(index) else { return };
         for field in [&slot.ran, &slot.since, &slot.woken, &slot.ends, &slot.late] {
             field.store(0, Ordering::Relaxed);
@@ -104,7 +105,7 @@ impl Slots {
     }
 
     /// Tells the programs when the next decision is planned: whatever makes one due before wakes the dispatcher.
-    pub(super) fn arm(&self, at: Time) {
+    pub fn arm(&self, at: Time) {
         if let Some(bss) = self.0.0.maps.bss_data.as_deref() {
             // SAFETY: `armed` is an aligned 64-bit number, changed by others only as a whole.
             let armed: &AtomicU64 = unsafe { &*std::ptr::from_ref(&bss.armed).cast() };
@@ -115,25 +116,30 @@ impl Slots {
 
 /// A thread that came into being as a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Birth {
-    pub(super) pid: i32,
-    pub(super) tid: i32,
-    pub(super) slot: usize,
+pub struct Birth {
+    /// Its process.
+    pub pid: i32,
+    /// Its thread id.
+    pub tid: i32,
+    /// The slot of its member.
+    pub slot: usize,
 }
 
 /// What wakes its owner when something comes in, and forgets or keeps it.
-pub(super) struct Ring {
+pub struct Ring {
     ring: RingBuffer<'static>,
     map: MapHandle,
 }
 
 impl Ring {
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    /// Readable when there is something in it.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 
     /// Takes what is in it. Never waits.
-    pub(super) fn drain(&self) {
+    pub fn drain(&self) {
         // It fails only when interrupted, and is drained the next time.
         let _ = self.ring.consume();
     }
@@ -143,22 +149,29 @@ impl Ring {
 unsafe impl Send for Ring {}
 
 /// The BPF programs, attached.
-pub(super) struct Meter {
-    pub(super) slots: Slots,
+pub struct Meter {
+    /// What was counted.
+    pub slots: Slots,
     members: MapHandle,
     _links: Vec<Link>,
 }
 
 /// What the meter tells its users of: decisions that are due, and births.
-pub(super) struct Tidings {
-    pub(super) kicks: Ring,
-    pub(super) births: Ring,
-    pub(super) born: Receiver<Birth>,
+pub struct Tidings {
+    /// Readable when a decision is due before it was planned.
+    pub kicks: Ring,
+    /// Makes [`Self::born`] hear of births when it is drained.
+    pub births: Ring,
+    /// Births.
+    pub born: Receiver<Birth>,
 }
 
 impl Meter {
     /// Loads and attaches the programs.
-    pub(super) fn open() -> Result<(Meter, Tidings), BpfError> {
+    ///
+    /// # Errors
+    /// The kernel refuses, and why.
+    pub fn open() -> Result<(Meter, Tidings), BpfError> {
         silence_libbpf();
         let setup =
             |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
@@ -202,7 +215,10 @@ impl Meter {
     }
 
     /// Counts a thread for the member with this slot.
-    pub(super) fn add(&self, tid: i32, slot: usize) -> Result<(), BpfError> {
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn add(&self, tid: i32, slot: usize) -> Result<(), BpfError> {
         let value = u32::try_from(slot).unwrap_or(u32::MAX).to_ne_bytes();
         self.members.update(&tid.to_ne_bytes(), &value, MapFlags::ANY).map_err(|e| BpfError::Setup {
             step: "measure another thread for a reservation",
@@ -212,7 +228,7 @@ impl Meter {
     }
 
     /// Counts a thread no more.
-    pub(super) fn remove(&self, tid: i32) {
+    pub fn remove(&self, tid: i32) {
         // It fails only for what is not there: one that ended is forgotten at once.
         let _ = self.members.delete(&tid.to_ne_bytes());
     }

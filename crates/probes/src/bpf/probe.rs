@@ -1,7 +1,9 @@
 //! The programs one by one: which of them the kernel takes.
 
 use super::skeleton::FrontdeskSkelBuilder;
-use super::{BpfError, advice, chain, silence_libbpf};
+use crate::BpfError;
+use crate::error::{advice, chain};
+use crate::libbpf::silence_libbpf;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use std::mem::MaybeUninit;
 

@@ -18,13 +18,15 @@
 
 mod abi;
 mod host;
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
-#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/kvm.skel.rs"));
-}
+mod method;
+mod skeleton;
 
-use crate::bpf::{BpfError, Channel, Maps, advice, chain, keep, refusal, setup, silence_libbpf};
+pub use method::{Interrupts, KvmError, Method};
+
+use crate::BpfError;
+use crate::channel::{Channel, Maps};
+use crate::error::{advice, chain, refusal};
+use crate::libbpf::{keep, setup, silence_libbpf};
 use abi::Counter;
 use frontdesk_engine::{Event, VmId};
 use frontdesk_ring::Interest;
@@ -35,74 +37,8 @@ use libbpf_rs::{
 use skeleton::{KvmSkel, KvmSkelBuilder};
 use std::{collections::HashMap, mem::MaybeUninit, os::fd::BorrowedFd};
 
-/// How the guest's CR3 is come by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Loads of CR3 trap, and KVM carries each out: every switch is seen. Halts are seen when the vCPU's thread sleeps.
-    Trap,
-    /// AMD's nested paging: CR3 is in the processor's control block (VMCB) at every exit of the guest. Every halt is an exit.
-    Exit,
-    /// KVM's copy of CR3, when the vCPU's thread loses its CPU. Halts are seen when it sleeps.
-    Switch,
-}
-
-impl Method {
-    /// Whether every task switch is seen, rather than samples of what runs.
-    #[must_use]
-    pub const fn is_exact(self) -> bool {
-        matches!(self, Method::Trap)
-    }
-
-    /// Its name, for people.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Method::Trap => "KVM, CR3 loads",
-            Method::Exit => "KVM, CR3 at exits",
-            Method::Switch => "KVM, CR3 at thread switches",
-        }
-    }
-
-    /// The BPF programs that it takes.
-    const fn programs(self) -> &'static [&'static str] {
-        match self {
-            Method::Trap => &["on_load", "on_switch"],
-            Method::Exit => &["on_exit", "on_entry"],
-            Method::Switch => &["on_switch_sample"],
-        }
-    }
-}
-
 /// The BPF programs that tell interrupts, with any method.
 const INTERRUPTS: [&str; 5] = ["on_accept", "on_entry", "on_hypercall", "on_interrupt", "on_ipi"];
-
-/// Which interrupts of VMs with several vCPUs are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interrupts {
-    /// All.
-    All,
-    /// Not those that the processor delivers by itself (AMD's AVIC, Intel's APICv).
-    DeliveredByKvm,
-    /// None: KVM in software (PVM) does not tell when it enters a guest.
-    None,
-}
-
-/// Why the guest tasks of VMs under KVM can't be told apart from outside.
-#[derive(Debug, thiserror::Error)]
-pub enum KvmError {
-    /// KVM is not in use.
-    #[error("KVM is not loaded, so no VM runs under it; load kvm_amd or kvm_intel")]
-    NoKvm,
-    /// The processor keeps CR3 to itself.
-    #[error(
-        "this host's processor (Intel, with EPT) keeps the guest's CR3 where only KVM can read it; install frontdesk's reporter \
-         in the guest"
-    )]
-    Hidden,
-    /// The programs were refused, or the maps could not be used.
-    #[error(transparent)]
-    Bpf(#[from] BpfError),
-}
 
 /// What the programs have counted since they were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

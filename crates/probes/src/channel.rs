@@ -1,6 +1,8 @@
 //! What BPF programs of frontdesk's have in common (`bpf/channel.h`): a ring of events, and counters, also of what was lost.
 
-use super::{BpfError, advice, chain, refusal};
+use crate::BpfError;
+use crate::error::{chain, refusal};
+use crate::libbpf::{keep, setup};
 use frontdesk_engine::{Event, VmId};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapMut, RingBuffer, RingBufferBuilder};
 use std::collections::HashMap;
@@ -113,16 +115,6 @@ impl Channel {
     pub(crate) fn counter(&self, index: u32) -> Result<u64, BpfError> {
         read(&self.counters, index, "the counters")
     }
-}
-
-/// An error maker for `map_err`.
-pub(crate) fn setup(step: &'static str) -> impl Fn(libbpf_rs::Error) -> BpfError {
-    move |e| BpfError::Setup { step, cause: chain(&e), advice: advice() }
-}
-
-/// A map, also when the object that it is part of is gone.
-pub(crate) fn keep(map: &MapMut<'_>) -> Result<MapHandle, BpfError> {
-    MapHandle::try_from(map).map_err(setup("keep a map of the BPF object open"))
 }
 
 fn read(map: &MapHandle, key: u32, what: &'static str) -> Result<u64, BpfError> {
