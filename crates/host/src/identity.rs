@@ -5,12 +5,11 @@ mod wake;
 
 pub use error::IdentityError;
 
-use crate::qemu::QemuVm;
-use crate::reporter::{ReporterSource, Reporters};
-use crate::tcg::TcgSource;
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
 use frontdesk_probes::BpfError;
 use frontdesk_probes::kvm::{KvmError, KvmSource, Method};
+use frontdesk_qemu::reporter::{ReporterSource, Reporters};
+use frontdesk_qemu::{QemuVm, TcgSource};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;

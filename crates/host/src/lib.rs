@@ -10,16 +10,12 @@ pub mod control;
 mod daemon;
 pub mod doctor;
 mod identity;
-pub mod qemu;
-pub mod reporter;
 mod reserve;
 pub mod share;
 mod status;
-mod tcg;
 pub mod threads;
 mod watch;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, stop_signal};
 pub use identity::{Identities, Identity, IdentityError};
 pub use reserve::{ReserveMechanism, ReserveSettings};
-pub use tcg::{TcgError, TcgSource};

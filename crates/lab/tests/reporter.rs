@@ -5,9 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
-use frontdesk_host::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
 use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
 use frontdesk_lab_guest::{Storm, Workload};
+use frontdesk_qemu::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
 use frontdesk_ring::{Consumer, Entry, Kind};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;

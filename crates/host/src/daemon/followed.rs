@@ -2,13 +2,13 @@
 
 use crate::config::VmSettings;
 use crate::daemon::DaemonError;
-use crate::qemu::QemuVm;
 use crate::share::ShareControl;
 use crate::threads::ThreadsError;
 use crate::watch::Source;
 use frontdesk_engine::{Standing, Thread, VmId, VmPolicy};
 use frontdesk_guardian::GroupError;
 use frontdesk_linux::cgroup::Group;
+use frontdesk_qemu::QemuVm;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A VM that is followed.

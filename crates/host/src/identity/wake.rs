@@ -1,8 +1,8 @@
 //! Who wakes the daemon: the vCPUs whose next task switch or interrupt is waited for.
 
 use super::{Identities, KVM, REPORTERS};
-use crate::reporter::HostTime;
 use frontdesk_engine::VmId;
+use frontdesk_qemu::reporter::HostTime;
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 use std::io;

@@ -1,11 +1,11 @@
 //! What the watching threads tell the daemon's loop.
 
 use crate::config::Settings;
-use crate::qemu::{QemuVm, VmEvent};
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_probes::bpf::{Probes, ReadProbes};
+use frontdesk_qemu::{QemuVm, VmEvent};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -6,8 +6,8 @@
 
 use super::Round;
 use super::mailbox::{Kit, News, Source};
-use crate::qemu::{self, QemuVm, Session};
 use frontdesk_linux::sched::ThreadId;
+use frontdesk_qemu::{self as qemu, QemuVm, Session};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};

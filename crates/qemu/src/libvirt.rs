@@ -5,7 +5,8 @@
 //! sight: whether a VM is paused (its vCPUs then just do not run), and that its guest was reset (what was learnt of the tasks before
 //! it fades).
 
-use super::{DiscoverError, MAX_VCPUS, QemuVm, in_order, process};
+use crate::process;
+use crate::vm::{DiscoverError, MAX_VCPUS, QemuVm, in_order};
 use frontdesk_linux::sched::ThreadId;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{fs, io};

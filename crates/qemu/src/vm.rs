@@ -1,16 +1,9 @@
 //! Finding out about a running QEMU VM: its threads, disks and taps, from its QMP socket and `/proc`.
 
-mod libvirt;
-mod process;
-mod qmp;
-
-pub use libvirt::{examine as examine_libvirt, is_libvirt};
-pub use process::thread_count;
-pub use qmp::{QmpError, VmEvent};
-
+use crate::process;
+use crate::qmp::{Qmp, QmpError, VmEvent};
 use frontdesk_linux::Tap;
 use frontdesk_linux::sched::ThreadId;
-use qmp::Qmp;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 use std::{
@@ -21,7 +14,7 @@ use std::{
 };
 
 /// The engine follows no more vCPUs of a VM.
-const MAX_VCPUS: usize = 512;
+pub(crate) const MAX_VCPUS: usize = 512;
 /// More threads than any VM has for I/O: those of virtio devices with a queue for each vCPU.
 const MAX_EMULATORS: usize = 64;
 
@@ -116,7 +109,7 @@ pub struct QemuVm {
     pub disks: Vec<Disk>,
     /// Its tap devices, each once. They are taken to be in QEMU's own network namespace.
     pub taps: Vec<Tap>,
-    pidfd: OwnedFd,
+    pub(crate) pidfd: OwnedFd,
 }
 
 impl QemuVm {
@@ -213,7 +206,7 @@ pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, Session), Discove
 }
 
 /// The main thread and the others in one order, however they were found. One VM can't take the room of all.
-fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadId> {
+pub(crate) fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadId> {
     others.retain(|thread| *thread != main);
     others.sort_unstable_by_key(|thread| thread.tid);
     others.dedup();

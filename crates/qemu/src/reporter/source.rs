@@ -1,19 +1,7 @@
-//! The reporter in a guest as a source of events: which task runs on which vCPU, where that can't be seen from outside.
-//!
-//! The reporter (`frontdesk-guest`) is optional and not trusted. It reaches the host by a virtio-serial port, whose other end is a Unix
-//! socket of QEMU's. Whatever the guest does with it, its own VM alone is affected: when the reporter is silent, floods or makes no sense,
-//! [`is_live`](ReporterSource::is_live) says so, and the VM is followed as if it had none.
+//! The reporter in one VM.
 
-mod all;
-mod clock;
-mod port;
-mod session;
-
-pub use all::Reporters;
-pub use clock::HostTime;
-pub use port::find_port;
-pub use session::ReporterStats;
-
+use super::clock::HostTime;
+use super::session::{Offence, ReporterStats, Session};
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
 use frontdesk_guest_protocol::{Decoder, HEARTBEAT, Request, VERSION, encode};
 use rustix::event::epoll;
@@ -22,7 +10,6 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
     socket_with, sockopt,
 };
-use session::{Offence, Session};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -121,7 +108,7 @@ impl std::fmt::Debug for Link {
 }
 
 impl ReporterSource {
-    /// Connects to the reporter of the VM of QEMU process `pid`, which has so many vCPUs, at the socket that [`find_port`] found. If that
+    /// Connects to the reporter of the VM of QEMU process `pid`, which has so many vCPUs, at the socket that [`find_port`](super::find_port) found. If that
     /// fails, it is tried again later; [`state`](Self::state) tells.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
 use super::*;
+use crate::reporter::{Reporters, clock};
 use frontdesk_guest_protocol::{HEARTBEAT, MAGIC, MAX_MESSAGES_PER_SECOND, Message, Name};
 use proptest::prelude::*;
 use std::io::{Read, Write};
