@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
-#[path = "../../remote/tests/server/fake_daemon.rs"]
-mod fake_daemon;
 mod operator;
 mod served;
 

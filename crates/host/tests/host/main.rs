@@ -1,8 +1,7 @@
 //! Tests against the real kernel. They need root and run in a process of their own, which is also the guardian and
 //! the owner that the guardian's tests start; hence no standard harness.
 //!
-//! `frontdesk-lab` runs those on scheduling and control groups once more, in VMs whose kernels have control groups of
-//! version 2 (`host_v2.rs` there).
+//! `host_v2.rs` runs those on scheduling and control groups once more, in VMs whose kernels have control groups of version 2.
 
 mod bpf;
 mod cgroup;
@@ -55,7 +54,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Those with guests under KVM, by the method that this host allows. `frontdesk-lab` runs them in VMs (`host_kvm.rs` there).
+/// Those with guests under KVM, by the method that this host allows. `host_kvm.rs` runs them in VMs.
 fn trials_with_kvm() -> Vec<Trial> {
     match kvm_method() {
         Ok(method) => {

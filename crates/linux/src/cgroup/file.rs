@@ -4,7 +4,6 @@ use super::CgroupError;
 use std::{fs, io, path::Path};
 
 /// An error maker for `map_err`.
-#[must_use]
 pub fn file_error<'a>(
     action: &'a str,
     path: &'a Path,

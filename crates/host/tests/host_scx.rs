@@ -8,7 +8,7 @@
 mod inside;
 mod scx;
 #[allow(dead_code)] // The trials here use only a part of it.
-#[path = "../../host/tests/host/support.rs"]
+#[path = "host/support.rs"]
 mod support;
 
 use inside::INSIDE;

@@ -19,7 +19,7 @@ const RESERVE: f64 = 0.1;
 const BEGIN: u64 = 100_000 * MS;
 
 /// The daemon; ended with the value.
-pub(crate) struct FakeDaemon {
+pub struct FakeDaemon {
     folder: tempfile::TempDir,
     state: Arc<Mutex<State>>,
     thread: Option<JoinHandle<()>>,
@@ -33,7 +33,12 @@ struct State {
 }
 
 impl FakeDaemon {
-    pub(crate) fn start() -> FakeDaemon {
+    /// Starts one with a socket of its own.
+    ///
+    /// # Panics
+    /// It can't.
+    #[must_use]
+    pub fn start() -> FakeDaemon {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("control.sock");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -54,20 +59,28 @@ impl FakeDaemon {
         FakeDaemon { folder, state, thread: Some(thread) }
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    /// Where it answers.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join("control.sock")
     }
 
     /// The reservation of a target, if it has one.
-    #[allow(dead_code)] // Not all that use this module look.
-    pub(crate) fn reservation(&self, target: &Target) -> Option<Reservation> {
+    ///
+    /// # Panics
+    /// It has panicked.
+    #[must_use]
+    pub fn reservation(&self, target: &Target) -> Option<Reservation> {
         let state = self.state.lock().unwrap();
         state.reservations.iter().find(|one| one.target == *target).cloned()
     }
 
     /// Requests for changes so far.
-    #[allow(dead_code)]
-    pub(crate) fn asked(&self) -> Vec<Query> {
+    ///
+    /// # Panics
+    /// It has panicked.
+    #[must_use]
+    pub fn asked(&self) -> Vec<Query> {
         self.state.lock().unwrap().asked.clone()
     }
 }

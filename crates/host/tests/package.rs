@@ -5,7 +5,7 @@
 //! Debian system, which starts this program once more to do the trial. It also is the process that passes for a QEMU.
 
 #[allow(dead_code)] // systemd starts it here, for it is to have a control group of its own.
-#[path = "../../host/tests/host/fake_qemu.rs"]
+#[path = "host/fake_qemu.rs"]
 mod fake_qemu;
 #[path = "package/init.rs"]
 mod init;
@@ -14,7 +14,7 @@ mod own_init;
 #[path = "package/trial.rs"]
 mod package_trial;
 #[allow(dead_code)] // Only a part of it is for here.
-#[path = "../../host/tests/host/support.rs"]
+#[path = "host/support.rs"]
 mod support;
 
 use anyhow::{Result, ensure};

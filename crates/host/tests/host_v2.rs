@@ -1,23 +1,22 @@
 //! What `frontdesk-host` does to threads and control groups, on kernels that have control groups of version 2.
 //!
 //! The host that runs the tests may have version 1 only. So this program boots VMs with itself as init, and does
-//! the trials of `frontdesk-host` in there: it is built from the same sources, for another crate's test program can
-//! not be found from here. They include this program being the guardian and the owner of its changes.
+//! the trials of `host` in there, which are built into it. They include this program being the guardian and the owner of its changes.
 
-#[path = "../../host/tests/host/bpf.rs"]
+#[path = "host/bpf.rs"]
 mod bpf;
-#[path = "../../host/tests/host/cgroup.rs"]
+#[path = "host/cgroup.rs"]
 mod cgroup;
-#[path = "../../host/tests/host/fair.rs"]
+#[path = "host/fair.rs"]
 mod fair;
-#[path = "../../host/tests/host/guardian.rs"]
+#[path = "host/guardian.rs"]
 mod guardian;
 mod inside;
-#[path = "../../host/tests/host/reserve.rs"]
+#[path = "host/reserve.rs"]
 mod reserve;
-#[path = "../../host/tests/host/support.rs"]
+#[path = "host/support.rs"]
 mod support;
-#[path = "../../host/tests/host/threads.rs"]
+#[path = "host/threads.rs"]
 mod threads;
 
 use anyhow::Result;

@@ -16,13 +16,20 @@ use std::time::Duration;
 /// What a line tells the engine.
 #[derive(Debug)]
 pub enum Told {
+    /// Its parameters.
     Config(Config),
+    /// What holds for one VM.
     Policy(VmId, VmPolicy),
+    /// What happens.
     Event(Event),
+    /// That it is so late.
     Deadline(Time),
 }
 
 /// Reads a line.
+///
+/// # Errors
+/// It is not one, and why.
 pub fn parse(line: &str) -> Result<Told, String> {
     let mut words = line.split_whitespace();
     let first = words.next().ok_or("an empty line")?;
@@ -43,6 +50,7 @@ pub fn parse(line: &str) -> Result<Told, String> {
 }
 
 /// The line of an event.
+#[must_use]
 pub fn event(event: &Event) -> String {
     let told = match event.kind {
         EventKind::VmAdded { vm: VmId(vm), vcpus, weight } => {
@@ -203,6 +211,7 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
 }
 
 /// The words of an action; `None` for a kind that is not frozen.
+#[must_use]
 pub fn action(action: &Action) -> Option<String> {
     let told = match action.kind {
         ActionKind::Boost { vm: VmId(vm), target, level } => {
@@ -224,6 +233,7 @@ pub fn action(action: &Action) -> Option<String> {
 }
 
 /// The line of all parameters.
+#[must_use]
 pub fn config(config: &Config) -> String {
     let (tavs, ledger) = (&config.tavs, &config.ledger);
     let ns = |duration: Duration| duration.as_nanos().to_string();
@@ -278,6 +288,7 @@ fn config_of(fields: &mut Fields<'_>) -> Result<Config, String> {
 }
 
 /// The line of what holds for one VM.
+#[must_use]
 pub fn policy(vm: VmId, policy: &VmPolicy) -> String {
     format!("policy vm={} off={} pb_ratio={}", vm.0, policy.off, option_word(policy.pb_ratio))
 }

@@ -1,7 +1,7 @@
 //! Actions as they were once decided, in a compressed text, and as they are decided now.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Set to `freeze`, what is decided now is frozen.
 const VARIABLE: &str = "ORACLE";
@@ -18,6 +18,10 @@ pub struct Section {
 }
 
 /// The text of a compressed fixture.
+///
+/// # Panics
+/// There is none.
+#[must_use]
 pub fn read(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let text =
@@ -25,12 +29,12 @@ pub fn read(path: &Path) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Compares with what is frozen in `tests/oracle/NAME.actions.zst`, or freezes it. `context` tells what happened up to a number.
+/// Compares with what is frozen in `NAME.actions.zst` in a folder, or freezes it. `context` tells what happened up to a number.
 ///
 /// # Panics
 /// Something differs.
-pub fn check(name: &str, sections: &[Section], context: impl Fn(&Section, usize) -> String) {
-    let path = fixture(&format!("{name}.actions.zst"));
+pub fn check(folder: &str, name: &str, sections: &[Section], context: impl Fn(&Section, usize) -> String) {
+    let path = Path::new(folder).join(format!("{name}.actions.zst"));
     let now: String = sections.iter().map(render).collect();
     if std::env::var_os(VARIABLE).is_some_and(|value| value == "freeze") {
         let before = if path.exists() { read(&path) } else { String::new() };
@@ -47,12 +51,8 @@ pub fn check(name: &str, sections: &[Section], context: impl Fn(&Section, usize)
     }
 }
 
-/// Where a fixture of the crate that is tested lies.
-pub fn fixture(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle").join(file)
-}
-
 /// How many lines there are, and their FNV-1a of 64 bits.
+#[must_use]
 pub fn digest(lines: &[String]) -> String {
     let bytes = lines.iter().flat_map(|line| line.bytes().chain([b'\n']));
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

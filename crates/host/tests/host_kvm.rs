@@ -1,17 +1,16 @@
 //! Guest task identity under KVM, on a host that has KVM: a VM with an AMD processor that can run VMs itself.
 //!
 //! The host that runs the tests may have no hardware virtualisation. So this program boots a VM with itself as init,
-//! and does the trials of `frontdesk-host` with tiny guests in there, first with nested paging, then without: it is
-//! built from the same sources, for another crate's test program can not be found from here.
+//! and does the trials of `host` with tiny guests in there, first with nested paging, then without: they are built into it, too.
 
-#[path = "../../host/tests/host/kvm.rs"]
+#[path = "host/kvm.rs"]
 mod kvm;
 #[allow(dead_code, reason = "trials that are made on hosts with KVM only use more of it")]
-#[path = "../../host/tests/host/kvm_guest.rs"]
+#[path = "host/kvm_guest.rs"]
 mod kvm_guest;
 #[path = "inside/own_init.rs"]
 mod own_init;
-#[path = "../../host/tests/host/support.rs"]
+#[path = "host/support.rs"]
 #[allow(dead_code)] // Not all of what the trials share is for these.
 mod support;
 
