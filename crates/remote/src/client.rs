@@ -4,7 +4,7 @@ mod address;
 mod hosts;
 mod trust;
 
-pub use address::{Address, NoAddress};
+pub use address::{Address, DEFAULT_PORT, NoAddress};
 pub use hosts::{Hosts, HostsError, KnownHost};
 pub use trust::{Identity, Trust, TrustError};
 

@@ -1,6 +1,6 @@
 //! Whether the dispatcher of reservations decides again what it decided.
 
-use crate::verify::Span;
+use crate::span::Span;
 use frontdesk_engine::reservation::{Account, Dispatch, Dispatcher, Event, EventKind, Member, TargetId};
 use frontdesk_record::Record;
 use serde::Serialize;

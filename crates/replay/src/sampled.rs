@@ -6,7 +6,7 @@
 //! does not show - timer interrupts - would let a sampler see more, so what is found here is a lower bound.
 
 use crate::compare::{Arm, Names, subject};
-use crate::verify::{Span, seconds};
+use crate::span::{Span, seconds};
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{
     ActionKind, Boost, BoostTarget, Event, EventKind, Reason, TaskId, Thread, Time, VmId,

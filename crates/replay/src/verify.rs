@@ -1,6 +1,7 @@
 //! Whether the same events give the same actions.
 
 use crate::reservations::{Redecided, Redispatch};
+use crate::span::Span;
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{Action, Time};
 use frontdesk_record::{Record, Recording};
@@ -91,35 +92,4 @@ pub fn verify<R: Read>(recording: &mut Recording<R>) -> Result<Verified, ReplayE
     verified.seconds = span.seconds();
     verified.reservations = redispatch.finish();
     Ok(verified)
-}
-
-/// From the first event to the latest.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Span(Option<(Time, Time)>);
-
-impl Span {
-    pub(crate) fn add(&mut self, at: Time) {
-        let (first, last) = self.0.get_or_insert((at, at));
-        *first = (*first).min(at);
-        *last = (*last).max(at);
-    }
-
-    /// The latest time.
-    pub(crate) fn end(self) -> u64 {
-        self.0.map_or(0, |(_, last)| last.0)
-    }
-
-    pub(crate) fn nanos(self) -> u64 {
-        self.0.map_or(0, |(first, last)| last.since(first))
-    }
-
-    pub(crate) fn seconds(self) -> f64 {
-        seconds(self.nanos())
-    }
-}
-
-/// Nanoseconds as seconds; exact below 104 days.
-#[allow(clippy::cast_precision_loss)]
-pub(crate) fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
 }

@@ -30,6 +30,7 @@ fn no_module_of_a_library_knows_one_that_knows_it() {
         }
     }
     assert!(libraries > 15, "{libraries} libraries were found");
-    let told = told.iter().fold(String::new(), |all, (name, text)| format!("{all}{}:\n{text}", name.display()));
+    let told =
+        told.iter().fold(String::new(), |all, (name, text)| format!("{all}{}:\n{text}", name.display()));
     assert!(told.is_empty(), "modules that know each other:\n{told}");
 }

@@ -4,7 +4,8 @@
 //! of the socket: the address may be one that guests reach.
 
 use crate::control::metrics::exposition;
-use crate::control::server::{Asker, DEADLINE, Place};
+use crate::control::place::Place;
+use crate::control::request::{Asker, DEADLINE};
 use frontdesk_control_protocol::Connection;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;

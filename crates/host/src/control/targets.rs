@@ -1,7 +1,7 @@
 //! What can be reserved for: the VMs that the daemon follows, and the processes in `/proc`. Found by the thread that serves the client;
 //! the daemon's loop is only asked for its VMs and reservations.
 
-use crate::control::server::Asker;
+use crate::control::request::Asker;
 use frontdesk_control_protocol::{Answer, Query, Refusal, SCHEMA, Target, TargetStatus, Targets};
 use std::collections::{HashMap, HashSet};
 use std::fs;

@@ -1,11 +1,12 @@
 //! Taking control of VMs and giving it up again: whatever fails about one VM is that VM's affair alone.
 
 use super::followed::{Control, Failure, Followed};
-use super::{Daemon, DaemonError, realtime_permille};
+use super::{Daemon, DaemonError};
+use crate::budget::Budget;
 use crate::clock::monotonic;
 use crate::config::Settings;
+use crate::news::Place;
 use crate::share::ShareControl;
-use crate::watch::Place;
 use frontdesk_control_protocol::NOT_ACTING;
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
 use frontdesk_guardian::GroupError;
@@ -13,6 +14,9 @@ use frontdesk_linux::cgroup::{Group, RealTimeRule};
 use frontdesk_linux::realtime;
 use frontdesk_record::Record;
 
+/// How much of a VM's real-time budget it may count on: what comes in a burst is on top of it, and a VM that
+/// oversteps its budget is stalled.
+const BUDGET_USED: f64 = 0.8;
 const SHARED_GROUP: &str = "it shares its CPU control group with other processes, whose share frontdesk would change; start each VM in \
                             a group of its own, for example with `systemd-run --scope -p CPUWeight=100`";
 
@@ -296,6 +300,13 @@ impl Daemon {
         self.tell_weight(id)?;
         self.tell_policy(id)
     }
+}
+
+/// What a VM may count on of its real-time budget, in permille of a CPU.
+fn realtime_permille(budget: Option<Budget>) -> u32 {
+    // No budget is more than some CPUs, and the smallest is still one.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    budget.map_or(1000, |budget| ((budget.cpus() * BUDGET_USED * 1000.0).round() as u32).max(1))
 }
 
 fn group_exists(vm: &Followed) -> bool {

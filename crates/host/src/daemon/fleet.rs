@@ -4,7 +4,7 @@ use super::followed::{Followed, watched_threads};
 use super::token::Token;
 use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
-use crate::watch::{News, Sighting, Source};
+use crate::news::{News, Sighting, Source};
 use frontdesk_engine::{Event, EventKind, Standing, VmId};
 use frontdesk_linux::cgroup::DEFAULT_WEIGHT;
 use frontdesk_linux::sched::ThreadId;

@@ -1,10 +1,10 @@
 //! What the daemon keeps of a VM that it follows.
 
+use super::DaemonError;
 use crate::config::VmSettings;
-use crate::daemon::DaemonError;
+use crate::news::Source;
 use crate::share::ShareControl;
 use crate::threads::ThreadsError;
-use crate::watch::Source;
 use frontdesk_engine::{Standing, Thread, VmId, VmPolicy};
 use frontdesk_guardian::GroupError;
 use frontdesk_linux::cgroup::Group;

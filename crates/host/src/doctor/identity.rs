@@ -1,6 +1,7 @@
 //! From where the tasks of guests can be known: without that, nothing in a VM is boosted.
 
-use super::{Finding, machine};
+use super::Finding;
+use super::machine;
 use crate::Identity;
 use frontdesk_probes::kvm::{self, Interrupts, KvmError, Method};
 

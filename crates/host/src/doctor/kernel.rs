@@ -1,6 +1,7 @@
 //! The kernel: what it is, allows and schedules.
 
-use super::{Finding, read, version};
+use super::Finding;
+use super::file::{read, version};
 use crate::reserve;
 use crate::reserve::ReserveMechanism;
 use frontdesk_linux::cgroup::{Hierarchy, RealTimeRule, Version};

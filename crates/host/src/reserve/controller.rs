@@ -6,8 +6,8 @@
 
 use super::enforce::{AHEAD, Enforce};
 use super::margin::{Early, Elsewhere, LAG};
+use super::members::Threads;
 use super::trace::TraceWriter;
-use super::user::Threads;
 use crate::clock::monotonic;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{

@@ -2,8 +2,9 @@
 //! tick, and every limit is hard.
 
 use super::enforce::Enforce;
+use super::members::{Role, Threads};
 use super::target::Found;
-use super::user::{Role, Threads, signal};
+use super::user::signal;
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_control_protocol::{Refusal, RefusalKind};
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};

@@ -1,7 +1,7 @@
 //! What was changed of the threads and processes of a target, and how it is put back.
 
+use super::members::Role;
 use super::target::Part;
-use super::user::Role;
 use crate::threads::{Held, HeldError, attributes_of};
 use frontdesk_guardian::{GroupError, Guardian, GuardianError, Undo, UndoId};
 use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy};

@@ -1,10 +1,7 @@
 //! The thread that admits reservations and takes hold of their targets.
 
-mod follow;
-mod tell;
-
+use super::ReserveMechanism;
 use super::controller::Command;
-use super::enforce::ReserveMechanism;
 use super::fair::{FairServerError, FairServers};
 use super::held::{HeldProcess, HoldError};
 use super::pen::Pen;
@@ -14,7 +11,7 @@ use super::target::{Found, Vm, is_ready};
 use super::trace::TraceSource;
 use super::{Order, ReserveSettings, deadline, told};
 use crate::clock::monotonic;
-use crate::watch::Mailbox;
+use crate::news::Mailbox;
 use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WHOLE_CPU};
 use frontdesk_guardian::Guardian;
@@ -33,41 +30,41 @@ const PRIORITY: u32 = 51;
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The controller answers within microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The keeper.
 pub(super) struct Keeper {
-    mechanism: ReserveMechanism,
+    pub(super) mechanism: ReserveMechanism,
     /// What the group of all that has reservations may use of each CPU in real time.
-    real_time: f64,
+    pub(super) real_time: f64,
     /// Where the daemon's loop hears which VMs have reservations.
-    mailbox: Mailbox,
+    pub(super) mailbox: Mailbox,
     /// How its recordings hear of decisions.
-    trace: TraceSource,
-    hierarchy: Hierarchy,
-    guardian: Arc<Guardian>,
+    pub(super) trace: TraceSource,
+    pub(super) hierarchy: Hierarchy,
+    pub(super) guardian: Arc<Guardian>,
     /// The daemon and its guardian.
-    own: Vec<i32>,
-    own_cpus: Vec<u16>,
+    pub(super) own: Vec<i32>,
+    pub(super) own_cpus: Vec<u16>,
     /// What may be reserved of each CPU.
-    capacity: u64,
-    cpus: Vec<u16>,
-    admission: Admission,
-    next: u32,
-    targets: Vec<Reserved>,
+    pub(super) capacity: u64,
+    pub(super) cpus: Vec<u16>,
+    pub(super) admission: Admission,
+    pub(super) next: u32,
+    pub(super) targets: Vec<Reserved>,
     /// Targets that ended by themselves, and when.
-    ended: VecDeque<(u64, control::Reservation)>,
-    running: Option<Running>,
+    pub(super) ended: VecDeque<(u64, control::Reservation)>,
+    pub(super) running: Option<Running>,
     /// The group of all that has reservations, once it was made; it stays until the daemon ends.
-    pen: Option<Option<Pen>>,
+    pub(super) pen: Option<Option<Pen>>,
     /// Whether it has its real time.
-    pen_open: bool,
+    pub(super) pen_open: bool,
     /// Those of the kernel that are changed meanwhile.
-    fair_servers: FairServers,
+    pub(super) fair_servers: FairServers,
     /// When the last reservation went, in nanoseconds.
-    emptied: u64,
+    pub(super) emptied: u64,
     /// Requests for reservations so far.
-    asked: u64,
+    pub(super) asked: u64,
 }
 
 impl Keeper {
@@ -218,7 +215,12 @@ impl Keeper {
     }
 
     /// Takes hold of a target.
-    fn begin(&mut self, target: &Target, reservation: Reservation, vms: &[Vm]) -> Result<usize, Refusal> {
+    pub(super) fn begin(
+        &mut self,
+        target: &Target,
+        reservation: Reservation,
+        vms: &[Vm],
+    ) -> Result<usize, Refusal> {
         reservation.validate().map_err(|error| told::refusal(&error.into(), self.capacity))?;
         let found = Found::find(target, vms, &self.own, &self.hierarchy)?;
         for other in &self.targets {
@@ -368,7 +370,7 @@ impl Keeper {
     }
 
     /// Puts a target back as it was.
-    fn release(&mut self, index: usize) {
+    pub(super) fn release(&mut self, index: usize) {
         if self.targets.len() == 1 {
             // If that is refused, it is tried again.
             let _ = self.fair_servers.restore(&self.guardian);

@@ -1,8 +1,8 @@
 //! A target with a reservation: its processes and threads, and who of them runs where.
 
 use super::held::{HeldProcess, HeldThread, HoldError, Original};
+use super::members::{Role, Threads};
 use super::target::{Found, threads_of};
-use super::user::{Role, Threads};
 use frontdesk_control_protocol::Target;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
 use frontdesk_guardian::Guardian;

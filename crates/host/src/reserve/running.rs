@@ -1,8 +1,9 @@
 //! What runs while there are reservations: the meter and the thread that dispatches.
 
+use super::ReserveMechanism;
 use super::controller::{Command, Controller};
 use super::deadline::Deadline;
-use super::enforce::{Enforce, ReserveMechanism};
+use super::enforce::Enforce;
 use super::ring;
 use super::trace::TraceSource;
 use super::user::User;

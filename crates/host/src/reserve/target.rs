@@ -1,6 +1,6 @@
 //! What a request names: which processes and threads, and whether they may have a reservation.
 
-use super::user::Role;
+use super::members::Role;
 use frontdesk_control_protocol::{Refusal, RefusalKind, Target};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;

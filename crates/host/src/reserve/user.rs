@@ -1,6 +1,7 @@
 //! Reservations by real-time priority: who is to run gets a priority of its own, who has used up its slice none (VSched §3.2).
 
 use super::enforce::{AHEAD, Enforce};
+use super::members::{Role, Threads};
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation};
 use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
@@ -9,22 +10,6 @@ use std::collections::BTreeMap;
 /// Below the daemon (50), its guardian (60) and the host's interrupt threads (50); above boosts.
 const LOWEST_PRIORITY: u32 = HIGHEST_PRIORITY + 1;
 const _: () = assert!(LOWEST_PRIORITY + 2 * LEVELS as u32 <= 49);
-
-/// What a thread does in its member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It computes: a vCPU, or any thread of a process.
-    Worker,
-    /// A thread of a VM that delivers what its vCPUs wait for: it comes before them.
-    Emulator,
-}
-
-/// The threads of a member.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Threads {
-    /// Process, thread and role of each.
-    pub(super) all: Vec<(i32, i32, Role)>,
-}
 
 #[derive(Debug)]
 struct Held {

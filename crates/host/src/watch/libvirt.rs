@@ -1,6 +1,7 @@
 //! Looks for libvirt's VMs in `/proc`.
 
-use super::mailbox::{Kit, Source};
+use super::Kit;
+use crate::news::Source;
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_qemu as qemu;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! What the keeper follows by itself: threads and processes that come and go, VMs that change, and targets that end.
 
-use super::Keeper;
+use super::keeper::Keeper;
 use crate::clock::monotonic;
 use crate::reserve::controller::Command;
 use crate::reserve::pen::Pen;

@@ -1,11 +1,11 @@
 //! What the keeper tells of reservations.
 
-use super::{Keeper, PATIENCE};
+use super::keeper::{Keeper, PATIENCE};
 use crate::clock::monotonic;
+use crate::news::News;
 use crate::reserve::controller::{Command, Report};
 use crate::reserve::reserved::Reserved;
 use crate::reserve::told;
-use crate::watch::News;
 use frontdesk_control_protocol::{self as control, Reserve, SCHEMA, Target};
 use frontdesk_engine::reservation::{MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, Reservation};
 use std::sync::mpsc::sync_channel;

@@ -1,10 +1,10 @@
-//! What the watching threads tell the daemon's loop.
+//! What other threads tell the daemon's loop: those that watch for VMs, the one that keeps reservations, and whoever reloads.
 
 use crate::config::Settings;
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_linux::sched::ThreadId;
-use frontdesk_probes::bpf::{Probes, ReadProbes};
+use frontdesk_probes::bpf::Probes;
 use frontdesk_qemu::{QemuVm, VmEvent};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// News that may wait to be taken. Who has more waits: it is never the loop.
 const CAPACITY: usize = 256;
-/// Characters of a VM's name that are kept. libvirt and QEMU set no limit.
-const NAME_MAX: usize = 64;
 
 /// Where a VM was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +51,7 @@ pub(crate) struct Sighting {
     pub(crate) place: Result<Place, String>,
 }
 
+/// What there is to tell.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A VM is there, or still there.
@@ -72,29 +71,6 @@ pub(crate) enum News {
     Settings(Box<Settings>),
     /// The configuration was to be another, but that is wrong.
     Refused(String),
-}
-
-/// What a watching thread needs to look at a VM and to tell of it.
-#[derive(Clone)]
-pub(crate) struct Kit {
-    pub(crate) hierarchy: Hierarchy,
-    pub(crate) probes: ReadProbes,
-    pub(crate) mailbox: Mailbox,
-}
-
-impl Kit {
-    /// Tells of a VM.
-    pub(crate) fn tell(&self, source: Source, name: &str, vm: QemuVm) {
-        let name = name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
-        let place = Place::of(&self.hierarchy, vm.pid);
-        self.mailbox.post(News::Seen(Box::new(Sighting { source, name, vm, place })));
-    }
-
-    /// Sets probes for a VM that was told of.
-    pub(crate) fn probe(&self, main: ThreadId) {
-        let probes = self.probes.attach(main.pid).map_err(|error| error.to_string());
-        self.mailbox.post(News::Probed(main, probes));
-    }
 }
 
 /// Takes news for the loop.
