@@ -3,7 +3,7 @@
 use crate::reservations::{Redecided, Redispatch};
 use crate::span::Span;
 use crate::{ReplayError, Rerun};
-use frontdesk_engine::{Action, Time};
+use frontdesk_engine::Action;
 use frontdesk_record::{Record, Recording};
 use serde::Serialize;
 use std::collections::VecDeque;

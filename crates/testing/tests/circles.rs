@@ -8,6 +8,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+/// Libraries with circles that are still to be taken apart.
+const TO_DO: [&str; 4] = ["lab", "lab-guest", "scenario", "sim"];
+
 #[test]
 fn no_module_of_a_library_knows_one_that_knows_it() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -25,8 +28,11 @@ fn no_module_of_a_library_knows_one_that_knows_it() {
             let known: Vec<String> = known.iter().map(name).collect();
             writeln!(text, "  {} knows {}", name(&module), known.join(", ")).unwrap();
         }
-        if !text.is_empty() {
-            told.insert(source.parent().unwrap().file_name().unwrap().to_owned(), text);
+        let library = source.parent().unwrap().file_name().unwrap().to_owned();
+        if TO_DO.iter().any(|known| library == *known) {
+            assert!(!text.is_empty(), "{} is to be taken out of the list", library.display());
+        } else if !text.is_empty() {
+            told.insert(library, text);
         }
     }
     assert!(libraries > 15, "{libraries} libraries were found");
