@@ -7,8 +7,8 @@
 
 mod conditions;
 
-use conditions::repeats;
 pub use conditions::{Conditions, predict};
+use conditions::{repeats, scale};
 
 use crate::guest::nanos;
 use crate::world::SimError;
@@ -151,27 +151,6 @@ fn quantiles(repeats: &[Repeat]) -> [f64; 2] {
         let rank = (samples.len() as f64 * quantile) as usize;
         samples.get(rank).copied().unwrap_or(0.0)
     })
-}
-
-fn scale(sim: &mut Sim, factor: f64, spread: f64) {
-    let longest = Duration::from_secs(1);
-    let (host, guest) = (&mut sim.costs, &mut sim.guest);
-    for cost in [
-        &mut host.packet_in,
-        &mut host.packet_out,
-        &mut host.block,
-        &mut host.timer,
-        &mut guest.interrupt,
-        &mut guest.receive,
-        &mut guest.send,
-        &mut guest.request,
-        &mut guest.block,
-        &mut guest.switch,
-        &mut guest.message,
-    ] {
-        *cost = Duration::from_nanos(nanos(cost.mul_f64(factor))).min(longest);
-    }
-    host.spread = spread;
 }
 
 #[cfg(test)]

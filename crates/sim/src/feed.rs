@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Group};
 use crate::trace::Tracer;
-use crate::world::{Measure, id};
+use crate::world::Measure;
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Standing, Time, VmId,
     nice_for,
@@ -249,4 +249,9 @@ impl Feed {
             }
         }
     }
+}
+
+/// The engine's number of a VM.
+pub(crate) fn id(vm: usize) -> VmId {
+    VmId(u32::try_from(vm).unwrap_or(u32::MAX))
 }

@@ -1,10 +1,10 @@
 //! From a scenario to a world on a machine.
 
-use super::io::{Gpu, Sound};
-use super::{Measure, Role, Source, Vm, WATCH, World, id};
+use super::devices::{Gpu, Sound};
+use super::{Measure, Role, Source, Vm, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::Disk;
-use crate::feed::{Feed, Target};
+use crate::feed::{Feed, Target, id};
 use crate::guest::{Guest, nanos};
 use crate::machine::{Fault, Machine};
 use crate::network::{Client, Kind};
