@@ -14,6 +14,7 @@ mod keeper;
 mod margin;
 mod meter;
 mod pen;
+mod promises;
 mod reserved;
 mod running;
 mod target;
@@ -140,7 +141,7 @@ impl Drop for Reserves {
 /// # Errors
 /// The kernel refuses, and why.
 pub(crate) fn probe() -> Result<(), BpfError> {
-    meter::Meter::open().map(drop)
+    meter::Meter::open(&[0]).map(drop)
 }
 
 /// Makes an eventfd readable.

@@ -11,7 +11,7 @@ use super::held::{HeldProcess, HoldError};
 use super::meter::SLOTS;
 use super::pen::Pen;
 use super::reserved::Reserved;
-use super::running::Running;
+use super::running::{Running, StartError};
 use super::target::{Found, Vm, is_ready};
 use super::trace::TraceSource;
 use super::{Order, ReserveSettings, deadline, told};
@@ -26,15 +26,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 /// Above the targets, that a request is answered while they run, and above the daemon's loop, that waits for nothing.
 const PRIORITY: u32 = 51;
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// The controller answers within microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The keeper.
 pub(super) struct Keeper {
@@ -214,7 +212,7 @@ impl Keeper {
             held.pin();
             self.see_all_switch(index);
         }
-        self.tell_controller(index);
+        self.tell_controllers(index)?;
         Ok(index)
     }
 
@@ -260,7 +258,10 @@ impl Keeper {
             return Err(refusal);
         }
         self.see_all_switch(index);
-        self.tell_controller(index);
+        if let Err(refusal) = self.tell_controllers(index) {
+            self.release(index);
+            return Err(refusal);
+        }
         tracing::info!(target = %self.targets[index].target, name, %reservation, cpus = ?self.targets[index].cpus, "reserved");
         Ok(index)
     }
@@ -322,9 +323,7 @@ impl Keeper {
         if self.running.is_none() {
             let cpus = online_cpus().unwrap_or_default();
             let running = Running::start(self.mechanism, cpus, &self.guardian, &self.trace);
-            self.running = Some(running.map_err(|error| {
-                Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
-            })?);
+            self.running = Some(running.map_err(|error| cannot_keep(&error))?);
         }
         Ok(())
     }
@@ -345,14 +344,19 @@ impl Keeper {
         let _ = realtime::pin(&self.own_cpus);
     }
 
-    fn tell_controller(&self, index: usize) {
-        let (Some(running), held) = (&self.running, &self.targets[index]) else { return };
+    fn tell_controllers(&mut self, index: usize) -> Result<(), Refusal> {
+        let (Some(running), held) = (&mut self.running, &self.targets[index]) else { return Ok(()) };
         for (index, (&cpu, &slot)) in (0..).zip(held.cpus.iter().zip(&held.slots)) {
             let member = Member { target: held.id, index };
             let threads = held.threads_of(usize::from(index));
             let reservation = held.reservation.in_turns();
-            running.send(Command::Set { member, cpu, slot, reservation, threads });
+            running.set(member, cpu, slot, reservation, threads).map_err(|error| cannot_keep(&error))?;
+            if held.paused {
+                // On another CPU it is not known yet.
+                running.send(member, Command::Pause { member, paused: true });
+            }
         }
+        Ok(())
     }
 
     fn pause(&mut self, target: &Target, paused: bool) -> Result<control::Reservation, Refusal> {
@@ -362,7 +366,7 @@ impl Keeper {
         held.paused = paused;
         if let Some(running) = &self.running {
             for member in held.members() {
-                running.send(Command::Pause { member, paused });
+                running.send(member, Command::Pause { member, paused });
             }
         }
         Ok(self.tell(&self.targets[index], &self.reports()))
@@ -376,12 +380,8 @@ impl Keeper {
         }
         let mut held = self.targets.remove(index);
         self.admission.release(held.id);
-        if let Some(running) = &self.running {
-            for member in held.members() {
-                let (done, when_done) = sync_channel(1);
-                running.send(Command::Remove { member, done });
-                let _ = when_done.recv_timeout(PATIENCE);
-            }
+        if let Some(running) = &mut self.running {
+            held.members().for_each(|member| running.remove(member));
             // What came into being meanwhile, and inherited something.
             if let Err(error) = held.take_threads(&running.meter, &self.guardian) {
                 tracing::warn!(target = %held.target, "{error}");
@@ -406,6 +406,10 @@ impl Keeper {
             self.emptied = monotonic().0;
         }
     }
+}
+
+fn cannot_keep(error: &StartError) -> Refusal {
+    Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
 }
 
 fn failed(error: &HoldError) -> Refusal {

@@ -1,8 +1,5 @@
 //! How much sooner the dispatcher has to come than it is wanted: learnt from each time that it came too early or too late.
 
-/// A member on another CPU stops sooner than this when it is told to, in nanoseconds, if nothing is wrong.
-pub(super) const LAG: u64 = 150_000;
-
 /// How much before its time the timer is set.
 #[derive(Debug)]
 pub(super) struct Early {
@@ -27,28 +24,5 @@ impl Early {
             (true, true) => (self.ns + self.up).min(self.most),
             (true, false) => self.ns.saturating_sub(Self::DOWN),
         };
-    }
-}
-
-/// For a member on another CPU.
-#[derive(Debug)]
-pub(super) struct Elsewhere {
-    pub(super) early: Early,
-    /// How long it runs on when it is told to stop.
-    pub(super) lag: Early,
-}
-
-impl Elsewhere {
-    /// What it gets too much is what nobody else wanted, or little: as often too early as too late.
-    pub(super) fn soft() -> Elsewhere {
-        Elsewhere { early: Early::here(), lag: Early { most: LAG, ..Early::here() } }
-    }
-
-    /// It is to get no more: late once in two hundred times, at the price of waiting for the exact time, and stopped late once in five.
-    pub(super) fn hard() -> Elsewhere {
-        Elsewhere {
-            early: Early { ns: 40_000, up: 199 * Early::DOWN, most: 150_000 },
-            lag: Early { ns: 20_000, up: 4 * Early::DOWN, most: LAG },
-        }
     }
 }

@@ -5,6 +5,7 @@ use crate::sched::{self, Attributes, Policy, SchedError};
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Below the daemon (50), its guardian (60) and the host's interrupt threads (50); above boosts.
 const LOWEST_PRIORITY: u32 = HIGHEST_PRIORITY + 1;
@@ -33,10 +34,10 @@ struct Held {
     stopped: bool,
 }
 
-/// Carries out what the dispatcher says.
-#[derive(Debug, Default)]
+/// Carries out what the dispatchers say. Each has a copy; what they hold is common, for a process is stopped as a whole.
+#[derive(Clone, Debug, Default)]
 pub(super) struct User {
-    members: BTreeMap<Member, Held>,
+    members: Arc<Mutex<BTreeMap<Member, Held>>>,
 }
 
 impl Enforce for User {
@@ -51,7 +52,8 @@ impl Enforce for User {
     /// New threads are scheduled at the next [`apply`](Self::apply), or at once if the member has been dispatched already.
     fn hold(&mut self, member: Member, _: Option<Reservation>, threads: Threads) -> Result<(), SchedError> {
         let fresh = Held { threads: Threads::default(), kind: None, stopped: false };
-        let held = self.members.entry(member).or_insert(fresh);
+        let mut members = self.lock();
+        let held = members.entry(member).or_insert(fresh);
         let known = std::mem::replace(&mut held.threads, threads);
         let Some(kind) = held.kind else { return Ok(()) };
         let new = held.threads.all.iter().filter(|thread| !known.all.contains(thread));
@@ -59,7 +61,7 @@ impl Enforce for User {
     }
 
     fn forget(&mut self, member: Member) {
-        if let Some(held) = self.members.remove(&member)
+        if let Some(held) = self.lock().remove(&member)
             && held.stopped
         {
             signal(&held.threads, libc::SIGCONT);
@@ -68,7 +70,8 @@ impl Enforce for User {
 
     fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
         let Dispatch { member, kind, .. } = dispatch;
-        let Some(held) = self.members.get_mut(&member) else { return Ok(()) };
+        let mut members = self.lock();
+        let Some(held) = members.get_mut(&member) else { return Ok(()) };
         // One that is to stop is scheduled last before it is signalled: it gives way at once, and a signal takes longer.
         if held.kind.replace(kind) != Some(kind) {
             let count = held.threads.all.len();
@@ -76,22 +79,26 @@ impl Enforce for User {
         }
         // Those of a process are stopped together.
         if held.stopped || kind == DispatchKind::Stop {
-            self.stop_or_continue(member);
+            stop_or_continue(&mut members, member);
         }
         Ok(())
     }
 }
 
 impl User {
-    /// A process is stopped as a whole: only when all members of its target are to stop.
-    fn stop_or_continue(&mut self, member: Member) {
-        let range = Member { index: 0, ..member }..=Member { index: u16::MAX, ..member };
-        let stop = self.members.range(range.clone()).all(|(_, held)| held.kind == Some(DispatchKind::Stop));
-        for (_, held) in self.members.range_mut(range) {
-            if held.stopped != stop {
-                held.stopped = stop;
-                signal(&held.threads, if stop { libc::SIGSTOP } else { libc::SIGCONT });
-            }
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Member, Held>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A process is stopped as a whole: only when all members of its target are to stop.
+fn stop_or_continue(members: &mut BTreeMap<Member, Held>, member: Member) {
+    let range = Member { index: 0, ..member }..=Member { index: u16::MAX, ..member };
+    let stop = members.range(range.clone()).all(|(_, held)| held.kind == Some(DispatchKind::Stop));
+    for (_, held) in members.range_mut(range) {
+        if held.stopped != stop {
+            held.stopped = stop;
+            signal(&held.threads, if stop { libc::SIGSTOP } else { libc::SIGCONT });
         }
     }
 }

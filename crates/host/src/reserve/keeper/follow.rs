@@ -38,7 +38,7 @@ impl Keeper {
         let (Some(running), held) = (&self.running, &self.targets[index]) else { return };
         for member in held.members() {
             let threads = held.threads_of(usize::from(member.index));
-            running.send(Command::Threads { member, threads });
+            running.send(member, Command::Threads { member, threads });
         }
     }
 
