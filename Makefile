@@ -34,7 +34,7 @@ bench: setup-build setup-sim
 CASES ?= 200000
 fuzz: setup-build
 	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-engine -p frontdesk-host -p frontdesk-lab-guest \
-		-p frontdesk-remote -p frontdesk-ring --lib --bins --test properties fuzz_
+		-p frontdesk-remote -p frontdesk-ring -p frontdesk-tcg-plugin --lib --bins --test properties fuzz_
 
 # In the profile of the tests, so that what compiles others is compiled once for both.
 lint: setup-build

@@ -31,25 +31,31 @@ pub struct Tavs {
     pub belief_min: i32,
     /// Upper bound of the degree of belief (§5: 300). 0 to 10000.
     pub belief_max: i32,
-    /// CPU time a vCPU may use while boosted, as a fraction of all it uses (§3.2, §5.2: 0.125). 0 to 1;
-    /// 0 turns boosting off.
+    /// CPU time the vCPUs of a VM may use while boosted, as a fraction of all they use (§3.2, §5.2: 0.125). 0 to 1;
+    /// 0 turns boosting off. The paper's VMs have one vCPU; of several, one may do nothing but answer.
     pub pb_ratio: f64,
-    /// CPU time that all threads of a VM together may use boosted, in CPUs. It is lowered to what the world lets a VM run in real
-    /// time. 0.001 to 1.
+    /// CPU time that all threads of a VM together may use boosted, in CPUs. It is lowered to what the world
+    /// lets a VM run in real time. 0.001 to 1.
     pub boost_limit: f64,
     /// How often the counts behind `pb_ratio` start afresh (§3.2 says "periodically": 1 s). 10 ms to 1 h.
     #[serde(with = "humantime_serde")]
     pub pb_period: Duration,
-    /// How long a boosted vCPU may run for an event before an I/O-bound task runs: a guest may finish its tick first (the paper's guests
-    /// preempt at once). Used until it is learnt for each VM, between `io_threshold` and `max_boost`. 1 us to 1 s.
+    /// How long a boosted vCPU may run for an event before an I/O-bound task runs: a guest may finish its
+    /// tick first (the paper's guests preempt at once). Used until it is learnt for each VM, between
+    /// `io_threshold` and `max_boost`. 1 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub patience: Duration,
-    /// Longest boost, as run time of the vCPU (§3.2: a tick, 10 ms); with what it waits for a CPU four times that at most. 100 us to 1 s.
+    /// Longest boost, as run time of the vCPU (§3.2: a tick, 10 ms); with what it waits for a CPU four times
+    /// that at most. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub max_boost: Duration,
     /// Boost only for events that the correlation says an I/O-bound task waits for (§3.3). Without it any
     /// event for a VM with an I/O-bound task boosts.
     pub correlation: bool,
+    /// Whether TCP segments without payload count as packets, too, pure acknowledgements above all (§4.3.2:
+    /// all do). They wake no task, so that boosts for them are in vain; what wakes nobody then teaches
+    /// nothing about its port. Sources go by this: the engine does not hear of what does not count.
+    pub acknowledgements: bool,
     /// Tasks looked at when a block is requested (§3.3.1: 3). 1 to 16.
     pub inspection_window: usize,
     /// Bits of a port's saturating counter (§3.3.2: 2). 1 to 8.
@@ -77,6 +83,7 @@ impl Default for Tavs {
             patience: Duration::from_millis(6),
             max_boost: Duration::from_millis(10),
             correlation: true,
+            acknowledgements: false,
             inspection_window: 3,
             counter_bits: 2,
             tasks_per_vcpu: 256,

@@ -1,92 +1,28 @@
 //! The engine: events in, actions out.
+//!
+//! It routes events to the rooms and what these find to the next ones, and decides nothing itself.
 
+mod claims;
+mod settling;
+mod state;
 mod vm;
 
-pub(crate) use vm::Vm;
+pub use state::{Engine, Troubles};
 
 use crate::action::{Action, ActionKind};
 use crate::capabilities::{Capabilities, Standing};
-use crate::config::{self, Config, ConfigError, VmPolicy};
+use crate::config::{Config, ConfigError, VmPolicy};
 use crate::event::{Event, EventKind, TaskId, Thread, Time, VmId};
-use crate::explain::{Cause, Decision, Recent, VmExplain};
+use crate::explain::Cause;
 use crate::infer::Device;
-use crate::knob::{Account, Ledger};
-use crate::policy::{Ask, Claim, Fact, Owner, Target};
-use crate::state::{StateError, check};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
-
-/// More VMs than any host runs: a bound on memory if a source goes wrong.
-pub(crate) const MAX_VMS: usize = 4096;
-
-/// Rounds of the world's scheduler, each a slice for every VM, in a settlement of the ledger at least.
-const ROUNDS: u64 = 4;
-/// Longest time between settlements.
-const LONGEST: Duration = Duration::from_secs(10);
-
-/// Counts of what went wrong outside the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Troubles {
-    /// Events that sources reported as lost.
-    pub lost: u64,
-    /// Events older than one seen before.
-    pub late: u64,
-    /// Events that name a VM or vCPU that is not followed.
-    pub unknown: u64,
-}
-
-/// Infers which guest work someone waits for and decides what to give it first.
-///
-/// Sans-I/O: give it events with [`on_event`](Engine::on_event) and the time with
-/// [`on_deadline`](Engine::on_deadline), and after each take the decisions with
-/// [`poll_action`](Engine::poll_action). The same calls give the same actions. Any sequence of events is legal.
-///
-/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded is checked, and
-/// whatever passes is as safe as an engine that came to its state by events.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Saved")]
-pub struct Engine {
-    pub(crate) config: Config,
-    pub(crate) world: Capabilities,
-    pub(crate) now: Time,
-    pub(crate) vms: BTreeMap<VmId, Vm>,
-    /// When each claim ends by itself; the same times as in the claims.
-    #[serde(skip)]
-    pub(crate) ends: BTreeSet<End>,
-    /// Empty; kept for its memory.
-    #[serde(skip)]
-    asks: Vec<Ask>,
-    pub(crate) ledger: Ledger,
-    pub(crate) actions: VecDeque<Action>,
-    pub(crate) troubles: Troubles,
-}
-
-/// When a claim ends by itself, and which.
-pub(crate) type End = (Time, VmId, Owner, Target);
+use crate::knob::Ledger;
+use crate::policy::Fact;
+use state::MAX_VMS;
+use vm::Vm;
 
 impl Engine {
-    /// An engine that knows no VM yet.
-    ///
-    /// # Errors
-    /// A parameter out of its range.
-    pub fn new(config: Config) -> Result<Engine, ConfigError> {
-        config.validate()?;
-        Ok(Engine {
-            config,
-            world: Capabilities::default(),
-            now: Time::default(),
-            vms: BTreeMap::new(),
-            ends: BTreeSet::new(),
-            asks: Vec::new(),
-            ledger: Ledger::default(),
-            actions: VecDeque::new(),
-            troubles: Troubles::default(),
-        })
-    }
-
-    /// Takes other parameters from now on, keeping all that is known. `tavs.counter_bits` and `tavs.tasks_per_vcpu` are the sizes of
-    /// tables: they hold for VMs and vCPUs that come after.
+    /// Takes other parameters from now on, keeping all that is known. `tavs.counter_bits` and
+    /// `tavs.tasks_per_vcpu` are the sizes of tables: they hold for VMs and vCPUs that come after.
     ///
     /// # Errors
     /// A parameter out of its range; the former ones then stay.
@@ -99,8 +35,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets what holds for one VM only. A VM that is not followed is none of the engine's business; one that is added anew begins
-    /// without.
+    /// Sets what holds for one VM only. A VM that is not followed is none of the engine's business; one that
+    /// is added anew begins without.
     ///
     /// # Errors
     /// A parameter out of its range; the former policy then stays.
@@ -147,71 +83,6 @@ impl Engine {
         self.actions.pop_front()
     }
 
-    /// The parameters.
-    #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// What the world can do.
-    #[must_use]
-    pub fn capabilities(&self) -> Capabilities {
-        self.world
-    }
-
-    /// The state behind the decisions about a VM; `None` if it is not followed.
-    #[must_use]
-    pub fn explain(&self, vm: VmId) -> Option<VmExplain> {
-        self.explain_most(vm, usize::MAX)
-    }
-
-    /// The same with at most so many guest tasks of each vCPU and so many ports, which bounds the time it takes.
-    #[must_use]
-    pub fn explain_most(&self, vm: VmId, most: usize) -> Option<VmExplain> {
-        self.vms.get(&vm).map(|state| state.explain(vm, &self.ledger, &self.config, most))
-    }
-
-    /// The decisions about a VM in the seconds before `now`; `None` if it is not followed.
-    #[must_use]
-    pub fn recent(&self, vm: VmId, now: Time) -> Option<Recent> {
-        self.vms.get(&vm).map(|state| state.log.recent(now.max(self.now), &state.guest.ports))
-    }
-
-    /// Bytes held for a VM, from the capacities of its tables; `None` if it is not followed.
-    #[must_use]
-    pub fn memory(&self, vm: VmId) -> Option<usize> {
-        self.vms.get(&vm).map(Vm::bytes)
-    }
-
-    /// The degree of belief that a task of a VM is I/O-bound; `None` if the task or VM is not known. Unlike [`explain`](Engine::explain) it costs next to nothing.
-    #[must_use]
-    pub fn belief(&self, vm: VmId, task: TaskId) -> Option<i32> {
-        self.vms.get(&vm)?.guest.tasks.belief(task)
-    }
-
-    /// The last decision about a VM; `None` if there was none.
-    #[must_use]
-    pub fn decision(&self, vm: VmId) -> Option<Decision> {
-        self.vms.get(&vm)?.log.last()
-    }
-
-    /// Boosts of a vCPU that have ended and in which an I/O-bound task ran; `None` if it is not followed.
-    #[must_use]
-    pub fn boost_hits(&self, vm: VmId, vcpu: u16) -> Option<u64> {
-        Some(self.vms.get(&vm)?.partial_boost.vcpus.get(usize::from(vcpu))?.counts.hits)
-    }
-
-    /// The VMs that are followed.
-    pub fn vms(&self) -> impl Iterator<Item = VmId> {
-        self.vms.keys().copied()
-    }
-
-    /// What went wrong outside the engine so far.
-    #[must_use]
-    pub fn troubles(&self) -> Troubles {
-        self.troubles
-    }
-
     /// Handles an event; `None` if it names something that is not followed.
     fn handle(&mut self, kind: EventKind) -> Option<()> {
         let now = self.now;
@@ -233,18 +104,28 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 state.account(thread, now, config);
                 state.guest.stop(thread, runnable);
-                if !runnable && matches!(thread, Thread::Emulator(_)) {
-                    self.tell(vm, Fact::EmulatorSlept);
+                match thread {
+                    Thread::Emulator(_) if !runnable => {
+                        self.tell(vm, Fact::EmulatorSlept);
+                    }
+                    Thread::Vcpu(vcpu) if !runnable && !state.guest.is_halted(vcpu) => {
+                        self.tell(vm, Fact::Stalled { vcpu });
+                    }
+                    Thread::Emulator(_) | Thread::Vcpu(_) => {}
                 }
             }
             EventKind::Wake { vm, thread, by } => {
                 let state = self.vms.get_mut(&vm)?;
                 state.account(thread, now, config);
                 state.guest.wake(thread, by, config);
-                if let (Thread::Emulator(_), Some(vcpu)) = (thread, by)
-                    && state.guest.doorbell(vcpu)
-                {
-                    self.tell(vm, Fact::Answered { vcpu });
+                match (thread, by) {
+                    (Thread::Emulator(_), Some(vcpu)) if state.guest.doorbell(vcpu) => {
+                        self.tell(vm, Fact::Answered { vcpu });
+                    }
+                    (Thread::Vcpu(vcpu), Some(from)) if !state.guest.is_halted(vcpu) => {
+                        self.tell(vm, Fact::Inherited { vcpu, from });
+                    }
+                    _ => {}
                 }
             }
             EventKind::TaskSwitch { vm, vcpu, task } => self.switch(vm, vcpu, task, true)?,
@@ -286,6 +167,7 @@ impl Engine {
                 let state = self.vms.get_mut(&vm)?;
                 let correlated = !config.correlation || state.guest.ports.predicts_io_bound((protocol, port));
                 let cause = Cause::Packet { protocol, port };
+                state.guest.queued();
                 self.tell(vm, Fact::Event { cause, device: Device::Network, correlated });
                 let state = self.vms.get_mut(&vm)?;
                 state.account_all(now, &self.config.tavs);
@@ -386,76 +268,6 @@ impl Engine {
         Some(())
     }
 
-    /// Does what policies ask, and keeps the emptied list for the next time.
-    fn apply(&mut self, vm: VmId, mut asks: Vec<Ask>) {
-        for ask in asks.drain(..) {
-            match ask {
-                Ask::Claim(claim) => self.claim(vm, claim),
-                Ask::End(owner, target) => self.end_claim(vm, owner, target),
-            }
-        }
-        self.asks = asks;
-    }
-
-    fn claim(&mut self, vm: VmId, claim: Claim) {
-        let boosts = matches!(claim.target, Target::Boost(_));
-        if boosts && self.ledger.next().is_none() {
-            self.open_ledger();
-        }
-        self.change(vm, claim.target, |state, ends| {
-            if let Some(until) = state.claims.set(claim) {
-                ends.remove(&(until, vm, claim.owner, claim.target));
-            }
-            ends.insert((claim.until, vm, claim.owner, claim.target));
-        });
-    }
-
-    fn end_claim(&mut self, vm: VmId, owner: Owner, target: Target) {
-        self.change(vm, target, |state, ends| {
-            if let Some(until) = state.claims.end(owner, target) {
-                ends.remove(&(until, vm, owner, target));
-            }
-        });
-    }
-
-    /// Changes claims on a knob of a VM whose times are up to date. The winner is told where it is another one now.
-    fn change(&mut self, vm: VmId, target: Target, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
-        let Some(state) = self.vms.get_mut(&vm) else { return };
-        let before = state.claims.value(target);
-        change(state, &mut self.ends);
-        if state.claims.value(target) == before {
-            return;
-        }
-        let kind = match target {
-            Target::Boost(target) => ActionKind::Boost { vm, target, level: state.claims.level(target) },
-            Target::Watch(vcpu) => ActionKind::Watch { vm, vcpu, on: before == 0 },
-        };
-        self.act(kind);
-    }
-
-    /// Ends the claims whose time is over, but those that their owners want to go on.
-    fn expire(&mut self) {
-        while let Some((until, vm, owner, target)) =
-            self.ends.first().copied().filter(|(until, ..)| *until <= self.now)
-        {
-            let Some(state) = self.vms.get_mut(&vm) else {
-                self.ends.remove(&(until, vm, owner, target));
-                continue;
-            };
-            let debt = self.ledger.debt(vm);
-            let mut asks = std::mem::take(&mut self.asks);
-            let later = state.expire(target, self.now, &self.config, self.world, debt, &mut asks);
-            match later.filter(|later| *later > self.now) {
-                Some(until) => {
-                    let value = state.claims.value(target);
-                    self.claim(vm, Claim { owner, target, value, until });
-                }
-                None => self.end_claim(vm, owner, target),
-            }
-            self.apply(vm, asks);
-        }
-    }
-
     fn remove(&mut self, vm: VmId) -> Option<()> {
         self.let_go(vm)?;
         self.vms.remove(&vm);
@@ -494,91 +306,7 @@ impl Engine {
         Some(())
     }
 
-    /// What the VMs got and wanted of what the ordinary scheduler has to give; what has a reservation gets nothing of that.
-    fn accounts(&mut self) -> Vec<Account> {
-        for state in self.vms.values_mut() {
-            state.account_all(self.now, &self.config.tavs);
-        }
-        let vms = self.vms.iter().filter(|(_, state)| state.standing != Standing::Reserved);
-        let repays = self.world.acts && !self.world.charges_boosts;
-        let so_far = |(vm, state): (&VmId, &Vm)| {
-            let account = state.so_far(*vm);
-            Account { acting: account.acting && repays, ..account }
-        };
-        vms.map(so_far).collect()
-    }
-
-    fn open_ledger(&mut self) {
-        for state in self.vms.values_mut() {
-            state.account_all(self.now, &self.config.tavs);
-            state.restart_window();
-        }
-        let accounts = self.accounts();
-        let config = self.ledger_config();
-        self.ledger.open(self.now, accounts.into_iter(), &config);
-    }
-
-    fn settle(&mut self) {
-        let accounts = self.accounts();
-        let config = self.ledger_config();
-        for (vm, permille) in self.ledger.settle(self.now, &accounts, &config) {
-            self.act(ActionKind::Share { vm, permille });
-        }
-        // A boost that is on may yet give something.
-        if !self.ends.is_empty() {
-            self.ledger.keep_open(self.now, &config);
-        }
-        self.vms.values_mut().for_each(Vm::restart_window);
-    }
-
-    /// The ledger's parameters, its times long enough for the world: in a window each VM must have had some turns, or what it got by
-    /// chance is taken for an error.
-    fn ledger_config(&self) -> config::Ledger {
-        let mut config = self.config.ledger.clone();
-        let vms = u64::try_from(self.vms.len()).unwrap_or(u64::MAX);
-        let rounds = self.world.slice_ns.saturating_mul(vms).saturating_mul(ROUNDS);
-        let least = Duration::from_nanos(rounds).min(LONGEST);
-        if config.period < least {
-            let horizons = config.horizon.as_secs_f64() / config.period.as_secs_f64();
-            config.period = least;
-            config.horizon = least.mul_f64(horizons).min(LONGEST * 6);
-        }
-        config
-    }
-
     fn act(&mut self, kind: ActionKind) {
         self.actions.push_back(Action { at: self.now, kind });
-    }
-}
-
-/// A state whose parts were read, but not checked; field by field as `Engine` is serialised.
-#[derive(Deserialize)]
-struct Saved {
-    config: Config,
-    world: Capabilities,
-    now: Time,
-    vms: BTreeMap<VmId, Vm>,
-    ledger: Ledger,
-    actions: VecDeque<Action>,
-    troubles: Troubles,
-}
-
-impl TryFrom<Saved> for Engine {
-    type Error = StateError;
-
-    fn try_from(saved: Saved) -> Result<Engine, StateError> {
-        let Saved { config, world, now, mut vms, ledger, actions, troubles } = saved;
-        config.validate()?;
-        check(vms.len() <= MAX_VMS, "more VMs than any host runs")?;
-        for vm in vms.values_mut() {
-            vm.restore(now, &config.tavs)?;
-        }
-        ledger.check(now, |vm| vms.contains_key(&vm))?;
-        let end = |vm, claim: &Claim| (claim.until, vm, claim.owner, claim.target);
-        let ends: BTreeSet<End> =
-            vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
-        let boosts = ends.iter().any(|(.., target)| matches!(target, Target::Boost(_)));
-        check(!boosts || ledger.next().is_some(), "a boost without a ledger")?;
-        Ok(Engine { config, world, now, vms, ends, asks: Vec::new(), ledger, actions, troubles })
     }
 }

@@ -365,8 +365,9 @@ fn pb_ratio_bounds_boosted_time_and_zero_turns_it_off() {
             world.handle(ECHO, 400 * US);
             world.pass(4 * MS);
         }
-        let vcpu = &world.engine.explain(VM).unwrap().vcpus[0];
-        assert!(vcpu.pb_used <= ratio + 0.01, "ratio {ratio}: {}", vcpu.pb_used);
+        let vm = world.engine.explain(VM).unwrap();
+        assert!(vm.pb_used <= ratio + 0.01, "ratio {ratio}: {}", vm.pb_used);
+        let vcpu = &vm.vcpus[0];
         assert_eq!(vcpu.boosts - before == 200, allowed, "ratio {ratio}: {} boosts", vcpu.boosts);
     }
 }
@@ -524,6 +525,32 @@ fn an_explanation_can_be_bounded_and_counts_what_it_leaves_out() {
     assert_eq!((explain.tasks.len(), explain.task_count, explain.io_bound_count), (3, 52, 1));
     assert_eq!(explain.tasks[0].task, TaskId(49), "the latest first");
     assert_eq!(world.engine.explain(VM).unwrap().tasks.len(), 52);
+}
+
+/// The client acknowledges each answer with a segment that wakes nobody.
+#[test]
+fn where_acknowledgements_count_they_do_not_undo_what_requests_taught() {
+    let reason = |acknowledgements| {
+        let mut config = Config::default();
+        // Boosts for acknowledgements are in vain, and use the budget up.
+        (config.tavs.acknowledgements, config.tavs.pb_ratio) = (acknowledgements, 1.0);
+        let mut world = World::new(config);
+        for _ in 0..12 {
+            world.request(7, ECHO, 200 * US);
+            world.packet(7);
+            world.deliver();
+            world.pass(50 * MS);
+            world.engine.on_deadline(Time(world.now));
+        }
+        world.packet(7);
+        world.reason()
+    };
+    assert_eq!(reason(true), Some(Reason::Boosted));
+    assert_eq!(
+        reason(false),
+        Some(Reason::NotCorrelated),
+        "any packet that wakes nobody speaks against its port"
+    );
 }
 
 /// TAVS §3.3.2: the map of ports is only updated if all packets before the time slice were for one port.

@@ -93,8 +93,8 @@ fn targets() -> impl Strategy<Value = u64> {
     prop_oneof![3 => (0..4u32).prop_map(|vcpu| 1 << vcpu), 1 => Just(0), 1 => Just(u64::MAX), 1 => any::<u64>()]
 }
 
-/// What a source tells of a request: a packet is delivered, the first vCPU takes the interrupt and tells the one where a task waits, and that
-/// answers with a doorbell, or does not.
+/// What a source tells of a request: a packet is delivered, the first vCPU takes the interrupt and tells the
+/// one where a task waits, and that answers with a doorbell, or does not.
 fn request() -> impl Strategy<Value = Vec<EventKind>> {
     (vm(), 0..2u16, 0..3u64, any::<bool>()).prop_map(|(vm, vcpu, task, rings)| {
         let (emulator, thread) = (Thread::Emulator(0), Thread::Vcpu(vcpu));
@@ -259,7 +259,8 @@ proptest! {
         prop_assert_eq!(postcard::to_stdvec(&loaded).unwrap(), postcard::to_stdvec(&engine).unwrap());
     }
 
-    /// A state with some bytes changed is refused, or an engine like any other: it takes all events, and its boosts end.
+    /// A state with some bytes changed is refused, or an engine like any other: it takes all events, and its
+    /// boosts end.
     #[test]
     fn fuzz_damaged_states(
         events in events(),
@@ -285,7 +286,8 @@ proptest! {
         all_ends(engine, actions, &events)?;
     }
 
-    /// A vCPU that is boosted interrupts all others, and is plugged in again, or out, or another is, or its VM is gone or comes afresh.
+    /// A vCPU that is boosted interrupts all others, and is plugged in again, or out, or another is, or its
+    /// VM is gone or comes afresh.
     #[test]
     fn boosts_end_whatever_is_plugged_meanwhile(events in events(), plugs in prop::collection::vec(0..6u8, 1..20)) {
         let mut engine = Engine::new(config()).unwrap();
@@ -314,15 +316,54 @@ proptest! {
         all_ends(engine, actions, &events)?;
     }
 
+    /// A guest whose vCPUs interrupt each other without end while one of them is boosted, as if each handled
+    /// the event and handed it on.
+    #[test]
+    fn no_flood_of_interrupts_makes_boosts_last(
+        events in events(),
+        flood in prop::collection::vec((0..4u16, targets(), any::<u8>()), 1..8),
+    ) {
+        const STEP: u64 = 20_000;
+        let mut engine = Engine::new(config()).unwrap();
+        let (mut now, mut floods) = (Time(0), 0);
+        for event in &events {
+            now = now.max(event.at);
+            let boosted = go_on(&mut engine, &[*event]).into_iter().find_map(|action| match action.kind {
+                ActionKind::Boost { vm, target: BoostTarget::Vcpu(_), level: Boost::Io } => Some(vm),
+                _ => None,
+            });
+            let Some(vm) = boosted.filter(|_| floods < 3) else { continue };
+            floods += 1;
+            let mut flooded = engine.clone();
+            // Longer than any boost.
+            for (step, (vcpu, to, vector)) in (0..60_000_000 / STEP).zip(flood.iter().cycle()) {
+                let (vcpu, to, vector) = (*vcpu, *to, *vector);
+                let at = now.plus(step * STEP);
+                let kinds = [
+                    EventKind::Interrupt { vm, vcpu, vector },
+                    EventKind::Ipi { vm, vcpu, to, vector },
+                    EventKind::IpiTaken { vm, vcpu },
+                ];
+                go_on(&mut flooded, &kinds.map(|kind| Event { at, kind }));
+            }
+            // The event that boosted one may have been its last.
+            let Some(vcpus) = flooded.explain(vm).map(|vm| vm.vcpus) else { continue };
+            prop_assert!(vcpus.iter().all(|vcpu| vcpu.boost == Boost::None), "{:?} since {:?}", vcpus, now);
+        }
+    }
+
     #[test]
     fn only_vcpus_that_are_there_are_boosted(events in events()) {
         let mut engine = Engine::new(config()).unwrap();
+        let vcpus = |engine: &Engine, vm| engine.explain(vm).map_or(0, |explain| explain.vcpus.len());
         for event in &events {
+            // One whose time is over just when its VM goes may be followed by another, which then ends as well.
+            let before = [0, 1, 2].map(|vm| vcpus(&engine, VmId(vm)));
             for action in go_on(&mut engine, &[*event]) {
                 if let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind
                     && level > Boost::None
                 {
-                    let vcpus = engine.explain(vm).map_or(0, |explain| explain.vcpus.len());
+                    let vcpus = vcpus(&engine, vm).max(before[vm.0 as usize]);
                     prop_assert!(usize::from(vcpu) < vcpus, "{action:?}, and {vm:?} has {vcpus} vCPUs");
                 }
             }
@@ -442,8 +483,8 @@ fn floods_are_bounded() {
     assert!(engine.poll_action().is_none());
 }
 
-/// A guest whose vCPUs do nothing but interrupt each other, whatever vectors, and vCPUs that are not there: what names one is counted, and
-/// the flood is no reason to boost anything.
+/// A guest whose vCPUs do nothing but interrupt each other, whatever vectors, and vCPUs that are not there:
+/// what names one is counted, and the flood is no reason to boost anything.
 #[test]
 fn floods_of_interrupts_are_bounded_and_counted() {
     const ROUNDS: u64 = 100_000;

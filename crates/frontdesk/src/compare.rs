@@ -1,7 +1,7 @@
 //! `frontdesk compare`.
 
 use crate::FAILED;
-use crate::lab::measure;
+use crate::lab::{Recordings, measure};
 use crate::outputs::{check, create, finish};
 use anyhow::Context;
 use frontdesk_report::{Ratio, compare, comparison_table, svg_comparison};
@@ -85,7 +85,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let lab = match &args.lab {
         Some(path) => read(path)?,
-        None => match measure(&args.scenario, &scenario)? {
+        None => match measure(&args.scenario, &scenario, Recordings::new())? {
             Ok((outcome, _)) => outcome,
             Err(status) => return Ok(status),
         },

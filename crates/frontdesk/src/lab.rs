@@ -2,10 +2,12 @@
 
 use crate::companion::{GUEST, PLUGIN, own_program};
 use crate::outputs::Outputs;
+use crate::recording::new_file;
 use crate::{FAILED, IMPOSSIBLE};
 use frontdesk_lab::{LabConfig, LabError, Progress};
-use frontdesk_scenario::{Experiment, Outcome, Overrides, Scenario, Study, Timeline};
+use frontdesk_scenario::{Daemon, Experiment, Outcome, Overrides, Scenario, Study, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,7 +31,8 @@ const INTERRUPTED: u8 = 130;
 #[command(after_help = "Examples:
   frontdesk lab scenarios/echo-mixed.toml --html report.html
   frontdesk lab scenarios/echo-mixed.toml --set vm.cpu.count=2 --set guest.kernel=6.12-cloud
-  frontdesk lab scenarios/echo-mixed.toml --arms stock,frontdesk --repeats 1 --duration 10s")]
+  frontdesk lab scenarios/echo-mixed.toml --arms stock,frontdesk --repeats 1 --duration 10s
+  frontdesk lab scenarios/echo-mixed.toml --arms frontdesk --repeats 1 --record echo-mixed.fdsk")]
 pub(crate) struct Args {
     /// The scenario file.
     scenario: PathBuf,
@@ -45,6 +48,10 @@ pub(crate) struct Args {
     /// Run only these arms; checks that need others are left out.
     #[arg(long, value_name = "ARM,...", value_delimiter = ',')]
     arms: Vec<String>,
+    /// Keep the daemon's recording of the arm in which it acts, for `frontdesk replay`. If there are several such arms or repeats,
+    /// each has its name and number before the extension: FILE-ARM-REPEAT.
+    #[arg(long, value_name = "FILE", value_parser = new_file)]
+    record: Option<PathBuf>,
     #[command(flatten)]
     outputs: Outputs,
 }
@@ -57,9 +64,13 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         arms: args.arms.clone(),
     };
     let experiment = Experiment::load(&args.scenario, &overrides)?;
-    let telling = args.outputs.check(None)?;
+    let recordings = match &args.record {
+        Some(file) => recordings(file, &experiment)?,
+        None => Recordings::new(),
+    };
+    let telling = args.outputs.check(recordings.values())?;
     let measured = match &experiment {
-        Experiment::Vms(scenario) => measure(&args.scenario, scenario)?,
+        Experiment::Vms(scenario) => measure(&args.scenario, scenario, recordings)?,
         Experiment::Processes(study) => measure_study(&args.scenario, study)?,
     };
     let (outcome, timelines) = match measured {
@@ -72,11 +83,47 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
+/// The files of recordings, by arm and number of the repeat.
+pub(crate) type Recordings = BTreeMap<(String, u32), PathBuf>;
+
+/// Which recordings are made, and where.
+fn recordings(file: &Path, experiment: &Experiment) -> anyhow::Result<Recordings> {
+    let Experiment::Vms(scenario) = experiment else {
+        anyhow::bail!("--record: a study of reservations on processes is not recorded, only arms on VMs are");
+    };
+    let acting = scenario.arms.iter().filter(|(_, arm)| arm.daemon == Daemon::Act);
+    let runs: Vec<_> =
+        acting.flat_map(|(arm, _)| (1..=scenario.repeats).map(|repeat| (arm.clone(), repeat))).collect();
+    if let [only] = runs.as_slice() {
+        return Ok(Recordings::from([(only.clone(), file.to_owned())]));
+    }
+    anyhow::ensure!(
+        !runs.is_empty(),
+        "--record: there is no arm in which the daemon acts, so nothing to record"
+    );
+    let named = runs.into_iter().map(|(arm, repeat)| {
+        let file = numbered(file, &arm, repeat);
+        ((arm, repeat), file)
+    });
+    Ok(named.collect())
+}
+
+/// The file's name with that of an arm and the number of a repeat before its extension.
+fn numbered(file: &Path, arm: &str, repeat: u32) -> PathBuf {
+    let mut name = file.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{arm}-{repeat}"));
+    if let Some(extension) = file.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    file.with_file_name(name)
+}
+
 /// What came out; or an exit status, if what is to be said about it has been said.
 type Measured = Result<(Outcome, Vec<Timeline>), ExitCode>;
 
 /// Runs a scenario on real VMs.
-pub(crate) fn measure(path: &Path, scenario: &Scenario) -> anyhow::Result<Measured> {
+pub(crate) fn measure(path: &Path, scenario: &Scenario, recordings: Recordings) -> anyhow::Result<Measured> {
     let missing = crate::doctor::missing();
     if !missing.is_empty() {
         eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
@@ -84,7 +131,7 @@ pub(crate) fn measure(path: &Path, scenario: &Scenario) -> anyhow::Result<Measur
     }
     let (guest, plugin, frontdesk) = (GUEST.find()?, PLUGIN.find()?, own_program()?);
     interruptibly(path, |stop, progress| {
-        frontdesk_lab::run(scenario, &LabConfig { guest, plugin, frontdesk, stop }, progress)
+        frontdesk_lab::run(scenario, &LabConfig { guest, plugin, frontdesk, recordings, stop }, progress)
     })
 }
 
@@ -134,5 +181,29 @@ fn show(bar: &ProgressBar, progress: &Progress) {
     bar.set_message(doing.clone());
     if bar.is_hidden() {
         eprintln!("{done}/{total} done; {doing}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recordings_of(file: &str, arms: &[&str], repeats: u32) -> Vec<String> {
+        let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/echo-mixed.toml");
+        let arms = arms.iter().map(|arm| (*arm).to_owned()).collect();
+        let overrides = Overrides { arms, repeats: Some(repeats), ..Overrides::default() };
+        let experiment = Experiment::load(&scenario, &overrides).unwrap();
+        let files = recordings(Path::new(file), &experiment).unwrap();
+        files.values().map(|file| file.display().to_string()).collect()
+    }
+
+    #[test]
+    fn one_recording_has_the_name_that_was_given_and_several_have_names_of_their_own() {
+        assert_eq!(recordings_of("a.b/c.fdsk", &["stock", "observe", "frontdesk"], 1), ["a.b/c.fdsk"]);
+        assert_eq!(
+            recordings_of("a.b/c.fdsk", &["frontdesk", "io-only-acting"], 1),
+            ["a.b/c-frontdesk-1.fdsk", "a.b/c-io-only-acting-1.fdsk"]
+        );
+        assert_eq!(recordings_of("a.b/c", &["frontdesk"], 2), ["a.b/c-frontdesk-1", "a.b/c-frontdesk-2"]);
     }
 }

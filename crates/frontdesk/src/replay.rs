@@ -21,8 +21,9 @@ const NAME: usize = 16;
 
 /// Run the engine over a recording again.
 ///
-/// Without other options it checks that the same events still give the same actions, and reports the first that differs. If there were
-/// reservations, it checks the decisions of their dispatcher, too, and reports the deadlines that were missed.
+/// Without other options it checks that the same events still give the same actions, and reports the first
+/// that differs. If there were reservations, it checks the decisions of their dispatcher, too, and reports
+/// the deadlines that were missed.
 ///
 /// With --config it runs two engines, A with the recorded parameters and B with those of the file, and reports what each did and which
 /// boosts only one of them gave. With --sampled, B has the recorded parameters, but sees a guest's task only where its vCPU leaves the

@@ -4,38 +4,26 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+mod operator;
+
 use frontdesk_host::GUARDIAN_ARGUMENT;
-use frontdesk_host::cgroup::{Group, Hierarchy};
+use frontdesk_host::cgroup::Hierarchy;
 use frontdesk_host::guardian::Guardian;
-use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig, add_to_initramfs, write_initramfs};
-use frontdesk_lab_guest::{Protocol, Workload};
+use frontdesk_lab::{Kernel, add_to_initramfs, write_initramfs};
+use operator::FRONTDESK;
+use operator::desk::{Desk, Told, built, reporter};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const FRONTDESK: &str = env!("CARGO_BIN_EXE_frontdesk");
 /// Generous: emulated machines on a busy one are slow.
 const PATIENCE: Duration = Duration::from_secs(180);
-const PORT: u16 = 7;
 /// As in `scenarios/echo-mixed.toml`, where the reasons are.
 const POLICY: &str = "[tavs]\nio_threshold = '3ms'\npb_ratio = 0.5\n";
-
-/// A file that another build makes.
-fn built(path: &str) -> PathBuf {
-    let release = Path::new(FRONTDESK).parent().unwrap();
-    let path = release.parent().unwrap().join(path);
-    assert!(path.is_file(), "{} is not there: `make build` makes it", path.display());
-    path.canonicalize().unwrap()
-}
-
-fn reporter() -> PathBuf {
-    built("x86_64-unknown-linux-gnu/release/frontdesk-guest")
-}
 
 /// A process that ends with the test.
 struct Process(Child);
@@ -52,88 +40,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-fn ip(arguments: &[&str]) {
-    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
-}
-
-/// How a VM's guest tasks are told apart.
-#[derive(Clone, Copy, PartialEq)]
-enum Told {
-    Plugin,
-    Reporter,
-}
-
-struct Desk {
-    vm: Vm,
-    client: UdpSocket,
-}
-
-impl Desk {
-    /// A VM that answers and computes, on the first CPU, beside what else runs there.
-    fn boot(home: &Path, initrd: &Path, kernel: &Kernel, group: &Group, number: u8, told: Told) -> Desk {
-        let ifname = format!("desk{number}");
-        ip(&["tuntap", "add", &ifname, "mode", "tap"]);
-        ip(&["address", "add", &format!("10.78.{number}.1/24"), "dev", &ifname]);
-        ip(&["link", "set", &ifname, "up"]);
-        let guest_ip = Ipv4Addr::new(10, 78, number, 2);
-        let vm = Vm::boot(&VmConfig {
-            name: format!("desk-{number}"),
-            vcpus: 1,
-            memory_mib: 160,
-            kernel: kernel.image.clone(),
-            initrd: initrd.to_owned(),
-            tap: Some(TapConfig {
-                ifname,
-                mac: format!("52:54:00:12:34:{number:02x}"),
-                guest_ip,
-                prefix: 24,
-            }),
-            disks: Vec::new(),
-            time_slice: None,
-            counted_time: false,
-            arguments: Vec::new(),
-            reporter: told == Told::Reporter,
-            plugin: (told == Told::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
-            cpus: vec![0],
-            run_dir: home.to_owned(),
-            cgroup_procs: vec![group.procs_file()],
-        });
-        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
-        client.connect((guest_ip, PORT)).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        Desk { vm: vm.unwrap(), client }
-    }
-
-    fn begin(&mut self, told: Told) {
-        self.vm.wait_ready(PATIENCE).unwrap();
-        if told == Told::Reporter {
-            let program = reporter().to_str().unwrap().to_owned();
-            self.vm.start("reporter", Workload::Reporter { program }).unwrap();
-        }
-        self.vm.start("echo", Workload::Echo { protocol: Protocol::Udp, port: PORT, cost: 0 }).unwrap();
-        self.vm.start("hog", Workload::Hog).unwrap();
-    }
-
-    fn ask(&self) {
-        self.client.send(b"is somebody there?").unwrap();
-        let mut answer = [0; 64];
-        assert_eq!(self.client.recv(&mut answer).unwrap(), 18);
-        // A person thinks before the next question.
-        std::thread::sleep(Duration::from_millis(20));
-    }
-
-    /// Scheduling policies of all its threads; ordinary is 0.
-    fn policies(&self) -> Vec<u32> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.vm.pid())).unwrap();
-        let policy = |task: std::io::Result<fs::DirEntry>| {
-            let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            // The name may contain blanks; the policy is field 41, and the field after the name the third.
-            stat.rsplit_once(')').unwrap().1.split_whitespace().nth(38).unwrap().parse().unwrap()
-        };
-        tasks.map(policy).collect()
     }
 }
 

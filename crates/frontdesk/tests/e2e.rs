@@ -1,7 +1,9 @@
-//! The frontdesk program on real VMs, as an operator meets it: a run of the lab, and everything that may go wrong in one.
+//! The frontdesk program on real VMs, as an operator meets it: a run of the lab, and everything that may go
+//! wrong in one.
 //!
-//! Needs root, QEMU, and what `make build` makes. Times are never asserted, but for the one promise that is a time: after `kill -9`
-//! of the daemon every thread is ordinary within 100 ms, of a machine that does not stand still.
+//! Needs root, QEMU, and what `make build` makes. Times are never asserted, but for the one promise that is a
+//! time: after `kill -9` of the daemon every thread is ordinary within 100 ms, of a machine that does not
+//! stand still.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
@@ -165,7 +167,8 @@ fn a_run_gives_the_result_as_documented() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (json, html, trace) = (file("out.json"), file("out.html"), file("out.trace"));
-    let outputs = ["--json", &json, "--html", &html, "--trace", &trace];
+    let recording = file("out.fdsk");
+    let outputs = ["--json", &json, "--html", &html, "--trace", &trace, "--record", &recording];
     let output = lab(folder.path(), &[&["--duration", "6s"], &outputs[..]].concat()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     // 1: a bar that a short run on a busy machine does not reach.
@@ -208,6 +211,14 @@ fn a_run_gives_the_result_as_documented() {
     assert!(page.contains("</html>") && page.contains("<svg"));
     let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
+    assert!(!Path::new(&recording).exists());
+    for arm in ["frontdesk", "io-only-acting"] {
+        let recording = file(&format!("out-{arm}-1.fdsk"));
+        let replay = Command::new(FRONTDESK).arg("replay").arg(recording).output().unwrap();
+        let told = String::from_utf8_lossy(&replay.stdout);
+        let said = String::from_utf8_lossy(&replay.stderr);
+        assert!(replay.status.success() && said.is_empty(), "{arm}: {told}{said}");
+    }
 }
 
 #[test]
@@ -235,7 +246,8 @@ fn a_daemon_that_is_killed_in_a_boost_leaves_no_thread_real_time() {
     let (looks, after) = ordinary.join().unwrap();
     assert!(looks < 100, "still real-time: {:?}", policies(boosted));
     println!("all threads ordinary {after:?} after kill -9");
-    // On cgroup v1 the shares and real-time budgets are back as well; the guardian restores them right after the threads.
+    // On cgroup v1 the shares and real-time budgets are back as well; the guardian restores them right after
+    // the threads.
     if let Ok(now) = shares("cpu.rt_runtime_us") {
         let restored = || {
             Some(

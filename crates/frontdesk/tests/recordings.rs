@@ -63,7 +63,8 @@ fn the_recorded_run_is_the_same_again() {
     assert!(json["events"].as_u64().unwrap() > 20_000 && json["mismatch"].is_null());
 }
 
-/// A recording of 60 ms in which a process has 2 of each 10 ms; with the loss of some decisions, and with some that were made otherwise.
+/// A recording of 60 ms in which a process has 2 of each 10 ms; with the loss of some decisions, and with
+/// some that were made otherwise.
 fn reserved(file: &Path, lost: bool, otherwise: u64) {
     const MS: u64 = 1_000_000;
     let member = Member { target: TargetId(4), index: 0 };

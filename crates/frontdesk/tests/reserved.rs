@@ -1,5 +1,5 @@
-//! Reservations as an operator makes them, for VMs that he started by hand, a process and a unit, through all that happens to them and to
-//! the daemon.
+//! Reservations as an operator makes them, for VMs that he started by hand, a process and a unit, through all
+//! that happens to them and to the daemon.
 //!
 //! Needs root and QEMU. The guests have no system: their vCPUs compute from the first instruction on.
 
@@ -10,43 +10,16 @@ mod operator;
 use frontdesk_host::GUARDIAN_ARGUMENT;
 use frontdesk_host::cgroup::{Group, Hierarchy};
 use frontdesk_host::guardian::Guardian;
-use operator::{Daemon, FRONTDESK, Process, Qmp, boot, eventually};
+use operator::{Daemon, FRONTDESK, Process, Qmp, boot, eventually, firmware};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MS: u64 = 1_000_000;
-
-/// A firmware with which all vCPUs compute for ever.
-fn firmware(home: &Path) -> PathBuf {
-    // In real mode, in a segment of 64 KiB. The others begin at its first byte.
-    const OTHERS: [u8; 2] = [0xeb, 0xfe]; // jmp $
-    const FIRST: [u8; 34] = [
-        0x66, 0xb9, 0x1b, 0x00, 0x00, 0x00, // mov ecx, the register of the APIC's base
-        0x0f, 0x32, // rdmsr
-        0x0d, 0x00, 0x0c, // or ax, x2APIC
-        0x0f, 0x30, // wrmsr
-        0xb9, 0x30, 0x08, // mov cx, the register of its interrupt command
-        0x66, 0x31, 0xd2, // xor edx, edx
-        0x66, 0xb8, 0x00, 0x45, 0x0c, 0x00, // mov eax, all others are to initialise
-        0x0f, 0x30, // wrmsr
-        0xb8, 0xf0, 0x46, // mov ax, and to begin in page 0xf0
-        0x0f, 0x30, // wrmsr
-        0xeb, 0xfe, // jmp $
-    ];
-    const RESET: [u8; 3] = [0xe9, 0x1d, 0x00]; // jmp 0x10
-    let mut image = vec![0; 0x1_0000];
-    image[..OTHERS.len()].copy_from_slice(&OTHERS);
-    image[0x10..][..FIRST.len()].copy_from_slice(&FIRST);
-    image[0xfff0..][..RESET.len()].copy_from_slice(&RESET);
-    let file = home.join("firmware");
-    fs::write(&file, image).unwrap();
-    file
-}
 
 /// How a thread is scheduled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,12 +176,6 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_else(|| panic!("{key}: {value}"))
 }
 
-/// The thread of each vCPU.
-fn vcpus(operator: &mut Qmp) -> Vec<u64> {
-    let all = operator.execute("query-cpus-fast", &json!({}));
-    all.as_array().unwrap().iter().map(|vcpu| number(vcpu, "thread-id")).collect()
-}
-
 #[test]
 fn a_vm_has_its_slices_until_it_is_released() {
     let host = Host::start();
@@ -230,12 +197,13 @@ fn a_vm_has_its_slices_until_it_is_released() {
     // If the daemon gets no CPU for long, it gives them back for a moment.
     eventually("all threads are kept", || threads(pid).iter().all(is_kept));
     let held = threads(pid);
-    for (tid, cpu) in vcpus(&mut operator).iter().zip(&cpus) {
+    for (tid, cpu) in operator.vcpus().iter().zip(&cpus) {
         let thread = held.iter().find(|thread| thread.tid == *tid).unwrap();
         assert_eq!(thread.cpus, cpu.to_string(), "a vCPU runs where its slices are: {held:?}");
     }
-    // Without a limit it would use more than two thirds of both CPUs even on a busy machine, which is three times as much. A time for which
-    // the machine stands still counts as used, but most of the time it does not.
+    // Without a limit it would use more than two thirds of both CPUs even on a busy machine, which is three
+    // times as much. A time for which the machine stands still counts as used, but most of the time it does
+    // not.
     let mut last = host.listed("vm:alice").unwrap();
     let mut parts: Vec<f64> = Vec::new();
     for _ in 0..7 {
@@ -427,7 +395,8 @@ fn a_recording_holds_what_was_decided_about_reservations() {
     assert!(number(&part, "decisions") < number(&all, "decisions"));
 }
 
-/// Where real time of groups is budgeted, VMs without a reservation have little of it while there are reservations, and no longer.
+/// Where real time of groups is budgeted, VMs without a reservation have little of it while there are
+/// reservations, and no longer.
 #[test]
 fn boosts_have_their_real_time_again_after_the_last_release() {
     let host = Host::start();

@@ -67,7 +67,7 @@ enum counter {
 	COUNT_PACKETS,     /* transmitted on a followed tap */
 	COUNT_PUSHED,      /* packets pushed to the daemon */
 	COUNT_WOKEN,       /* of these, with a wake-up */
-	COUNT_NO_PAYLOAD,  /* TCP segments that no task waits for */
+	COUNT_NO_PAYLOAD,  /* TCP segments that no task waits for and that do not count */
 	COUNT_OTHER,       /* neither TCP nor UDP, a later fragment, or headers out of reach */
 	COUNT_SUPPRESSED,  /* beyond the flood guard */
 	COUNT_LOST,        /* records of any kind that found the ring full */
@@ -223,6 +223,21 @@ int BPF_PROG(on_wakeup, struct task_struct *task)
 
 enum parsed { NOT_OURS, NO_PAYLOAD, WAITED_FOR };
 
+/* Whether TCP segments without payload count as packets, too: tavs.acknowledgements. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} acknowledgements SEC(".maps");
+
+static __always_inline bool acknowledgements_count(void)
+{
+	u32 first = 0, *counts = bpf_map_lookup_elem(&acknowledgements, &first);
+
+	return counts && *counts;
+}
+
 struct packet {
 	u16 port;
 	u8 protocol;
@@ -239,6 +254,7 @@ static __always_inline bool load(const struct sk_buff *skb, u32 offset, void *to
 static __always_inline enum parsed parse(const struct sk_buff *skb, struct packet *packet)
 {
 	u32 at = ETH_HEADER, end;
+	bool payload = true;
 	u8 h[20];
 	u16 type;
 
@@ -282,13 +298,12 @@ static __always_inline enum parsed parse(const struct sk_buff *skb, struct packe
 	} else if (packet->protocol == PROTO_TCP) {
 		if (!load(skb, at, h, 20))
 			return NOT_OURS;
-		if (at + (h[12] >> 4) * 4 >= end && !(h[13] & (TCP_FIN | TCP_RST)))
-			return NO_PAYLOAD;
+		payload = at + (h[12] >> 4) * 4 < end || h[13] & (TCP_FIN | TCP_RST);
 	} else {
 		return NOT_OURS;
 	}
 	packet->port = h[2] << 8 | h[3];
-	return WAITED_FOR;
+	return payload ? WAITED_FOR : NO_PAYLOAD;
 }
 
 /* What the host transmits on a tap, the guest receives. */
@@ -311,8 +326,11 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 		count(COUNT_OTHER);
 		return 0;
 	case NO_PAYLOAD:
-		count(COUNT_NO_PAYLOAD);
-		return 0;
+		if (!acknowledgements_count()) {
+			count(COUNT_NO_PAYLOAD);
+			return 0;
+		}
+		break;
 	case WAITED_FOR:
 		break;
 	}

@@ -1,5 +1,5 @@
-//! The kernel as a source of events: scheduling of followed threads, packets towards followed taps and reads of followed
-//! VMs' disks, heard by eBPF programs that filter in the kernel.
+//! The kernel as a source of events: scheduling of followed threads, packets towards followed taps and reads
+//! of followed VMs' disks, heard by eBPF programs that filter in the kernel.
 //!
 //! # Reads
 //! Two probes on QEMU's own accounting functions (`block_acct_start`, `block_acct_done` and `block_acct_failed`) tell which
@@ -8,9 +8,10 @@
 //! them because its modules need them. A third sign comes earlier than the end: a thread of the I/O path that is woken while
 //! reads are in flight is about to end one.
 //!
-//! The other places to look are not as good. QEMU's virtio-blk traces are text, have to be switched on in each VM, and can
-//! block QEMU when nobody reads them. The plugin sees neither requests (a write to memory) nor their end. The kernel's
-//! block events know nothing of what the host's page cache answers, nor of remote storage, nor of the guest's requests.
+//! The other places to look are not as good. QEMU's virtio-blk traces are text, have to be switched on in
+//! each VM, and can block QEMU when nobody reads them. The plugin sees neither requests (a write to memory)
+//! nor their end. The kernel's block events know nothing of what the host's page cache answers, nor of remote
+//! storage, nor of the guest's requests.
 //!
 //! A probe costs the VM that reads a trap when a read begins and when it ends, and a record for each, some of which wake the daemon: some 3 %
 //! of the throughput of a VM that does nothing but read at 20 MB/s (`scenarios/tavs/hackbench.toml`; what it measures is in
@@ -62,7 +63,8 @@ pub struct BpfStats {
     pub pushed: u64,
     /// Of the pushed ones, those that woke the reader.
     pub woken: u64,
-    /// TCP segments that no task waits for: pure acknowledgements and handshakes.
+    /// TCP segments that no task waits for, where they do not [count](BpfSource::count_acknowledgements):
+    /// pure acknowledgements and handshakes.
     pub no_payload: u64,
     /// Neither TCP nor UDP, a later fragment, or with headers outside the packet's linear part.
     pub other: u64,
@@ -85,6 +87,7 @@ pub struct BpfSource {
     channel: Channel,
     threads: MapHandle,
     taps: MapHandle,
+    acknowledgements: MapHandle,
     disks: MapHandle,
     followed: HashMap<VmId, Followed>,
     _links: Vec<Link>,
@@ -108,8 +111,8 @@ impl BpfSource {
     /// information (BTF), a tracepoint, or freedom from lockdown.
     pub fn open() -> Result<BpfSource, BpfError> {
         silence_libbpf();
-        // The probes are attached when a VM is followed, so the programs must stay; what they borrow is some bytes that are
-        // not worth a self-referential struct.
+        // The probes are attached when a VM is followed, so the programs must stay; what they borrow is some
+        // bytes that are not worth a self-referential struct.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let open = FrontdeskSkelBuilder::default().open(storage).map_err(setup("open the BPF object"))?;
         let skel = match open.load() {
@@ -134,11 +137,22 @@ impl BpfSource {
             channel,
             threads: keep(&maps.threads)?,
             taps: keep(&maps.taps)?,
+            acknowledgements: keep(&maps.acknowledgements)?,
             disks: keep(&maps.disks)?,
             followed: HashMap::new(),
             _links: links,
             programs: Arc::new(Programs(skel)),
         })
+    }
+
+    /// From now on TCP segments without payload count as packets, too (TAVS §4.3.2), or do not; at first they do not.
+    ///
+    /// # Errors
+    /// If the map can not be written, which no working kernel makes happen.
+    pub fn count_acknowledgements(&self, count: bool) -> Result<(), BpfError> {
+        let value = u32::from(count).to_ne_bytes();
+        let update = self.acknowledgements.update(&[0; 4], &value, MapFlags::ANY);
+        update.map_err(setup("say which packets count"))
     }
 
     /// Follows a VM's threads (by thread id) and taps. A VM that is followed already is followed afresh.
@@ -180,7 +194,8 @@ impl BpfSource {
         Ok(())
     }
 
-    /// Follows other threads and taps of a VM from now on, keeping its reads. One that is not followed is followed from now on.
+    /// Follows other threads and taps of a VM from now on, keeping its reads. One that is not followed is
+    /// followed from now on.
     ///
     /// # Errors
     /// As [`BpfSource::follow`]; the VM is then not followed at all.

@@ -39,8 +39,8 @@ use supervisor::Supervisor;
 use token::Token;
 use turn::{TICK, Until};
 
-/// How much of a VM's real-time budget it may count on: what comes in a burst is on top of it, and a VM that oversteps its budget is
-/// stalled.
+/// How much of a VM's real-time budget it may count on: what comes in a burst is on top of it, and a VM that
+/// oversteps its budget is stalled.
 const BUDGET_USED: f64 = 0.8;
 /// What the kernel's scheduler lets a thread run while others wait, of Linux 6.6 and of those before.
 const SLICE_FILES: [&str; 2] =
@@ -66,7 +66,8 @@ pub struct DaemonConfig {
     pub lock: PathBuf,
 }
 
-/// The daemon can't begin or go on. What is wrong with one VM only is told in the log, and the daemon goes on without it.
+/// The daemon can't begin or go on. What is wrong with one VM only is told in the log, and the daemon goes on
+/// without it.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // Each variant passes on an error that describes itself.
 pub enum DaemonError {
@@ -151,8 +152,12 @@ pub struct Daemon {
     handled: usize,
     /// The longest wait, in nanoseconds.
     tick: u64,
+    /// When the rings were last emptied.
+    emptied: Time,
     /// When a boost began or ended last.
     last_boost: Option<Time>,
+    /// When the nice values of vCPUs were last looked at.
+    looked: Time,
     news: Receiver<News>,
     mailbox: Mailbox,
     watcher: Watcher,
@@ -184,6 +189,7 @@ impl Daemon {
         let engine = Engine::new(policy.clone())?;
         let control = Control::start(&config.settings.control)?;
         let bpf = BpfSource::open()?;
+        bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
         let identities = Identities::new()?;
         let hierarchy = Hierarchy::detect()?;
         let threads = match config.act {
@@ -249,7 +255,9 @@ impl Daemon {
             pending: Vec::new(),
             handled: 0,
             tick: TICK,
+            emptied: monotonic(),
             last_boost: None,
+            looked: Time(0),
             news,
             mailbox,
             watcher,
@@ -258,8 +266,8 @@ impl Daemon {
         };
         daemon.recordings.push(|| Record::Config(policy));
         daemon.tell_world()?;
-        // Reading a page of the program from disk in the middle of a decision would cost more than the decision. Without the
-        // right to lock memory, it still works.
+        // Reading a page of the program from disk in the middle of a decision would cost more than the
+        // decision. Without the right to lock memory, it still works.
         let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
         realtime::enter(DAEMON_PRIORITY, &[])?;
         daemon.follow_until(Until::Settled)?;

@@ -1,8 +1,9 @@
 //! Recordings of a daemon's run: every event it fed the engine and every action the engine decided.
 //!
-//! A recording is enough to repeat the run: the same state, events and deadlines give the same actions. `docs/recording.md` says how it
-//! lies in a file or goes over a socket: a header with the format's version, then frames, each with its length, its checksum and a compressed
-//! block of [`Record`]s. Whatever cuts a recording short, up to its last whole frame it can be read.
+//! A recording is enough to repeat the run: the same state, events and deadlines give the same actions.
+//! `docs/recording.md` says how it lies in a file or goes over a socket: a header with the format's version,
+//! then frames, each with its length, its checksum and a compressed block of [`Record`]s. Whatever cuts a
+//! recording short, up to its last whole frame it can be read.
 
 mod frame;
 mod reader;
@@ -23,8 +24,8 @@ use serde::{Deserialize, Serialize};
 pub enum Record {
     /// The engine as it was. The first record of a recording that begins in the middle of a daemon's life.
     State(Box<Engine>),
-    /// The engine's parameters. The first record of a recording that begins with the daemon, whose engine knows no VM then; later, the
-    /// parameters that the engine was given.
+    /// The engine's parameters. The first record of a recording that begins with the daemon, whose engine
+    /// knows no VM then; later, the parameters that the engine was given.
     Config(Config),
     /// What holds for one VM only, from now on.
     Policy {
@@ -53,8 +54,8 @@ pub enum Record {
     },
     /// The engine decided this, and it was not applied: the VM is gone, or can't be acted on any more.
     Discarded(Action),
-    /// A dispatcher of reservations as it was: when it began, when a recording began in the middle of its life, and after a loss. What is
-    /// told of its decisions before the first of these is of no use.
+    /// A dispatcher of reservations as it was: when it began, when a recording began in the middle of its
+    /// life, and after a loss. What is told of its decisions before the first of these is of no use.
     Dispatcher {
         /// The CPU for which it decides.
         cpu: u16,
@@ -70,7 +71,8 @@ pub enum Record {
         /// What it decided, in order.
         dispatches: Vec<Dispatch>,
     },
-    /// So many decisions about reservations were made faster than they could be recorded. Their dispatcher follows as it was after them.
+    /// So many decisions about reservations were made faster than they could be recorded. Their dispatcher
+    /// follows as it was after them.
     DecisionsLost {
         /// How many.
         decisions: u64,

@@ -1,7 +1,9 @@
-//! The actuator of how threads are scheduled: for each thread of a VM, what it had, what is wanted of it, and one change where they differ.
+//! The actuator of how threads are scheduled: for each thread of a VM, what it had, what is wanted of it, and
+//! one change where they differ.
 //!
-//! A thread's state is a function of what it had when its VM was adopted, of its weight and of its boost. Nothing else is remembered, so
-//! boosts and weights may come and go in any order, and the guardian needs to know of each thread only once.
+//! A thread's state is a function of what it had when its VM was adopted, of its weight and of its boost.
+//! Nothing else is remembered, so boosts and weights may come and go in any order, and the guardian needs to
+//! know of each thread only once.
 
 mod error;
 mod held;
@@ -19,7 +21,7 @@ use crate::{
     sched::ThreadId,
     scx::{Scx, Usage},
 };
-use frontdesk_engine::{Boost, BoostTarget, VmId};
+use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use wanted::{ORDINARY, Role, Wish, by_real_time, by_sched_ext};
@@ -30,8 +32,9 @@ use wanted::{ORDINARY, Role, Wish, by_real_time, by_sched_ext};
 pub enum MechanismChoice {
     /// Real time, where the kernel lets VMs in control groups be real-time at all; otherwise sched_ext.
     ///
-    /// Real time comes first because the kernel runs every ordinary thread before those of sched_ext: a process beside the VMs that
-    /// computes would take nearly the whole CPU from them. `docs/sched-ext.md` has the measurements.
+    /// Real time comes first because the kernel runs every ordinary thread before those of sched_ext: a
+    /// process beside the VMs that computes would take nearly the whole CPU from them. `docs/sched-ext.md`
+    /// has the measurements.
     #[default]
     Auto,
     /// Real-time priority while boosted; the VMs stay with the kernel's scheduler.
@@ -43,7 +46,8 @@ pub enum MechanismChoice {
 /// What carries out what is wanted of threads.
 #[derive(Debug, Default)]
 enum Mechanism {
-    /// Real-time priority, and niceness. What a VM runs boosted comes on top of its fair share, and the engine's ledger takes it back.
+    /// Real-time priority, and niceness. What a VM runs boosted comes on top of its fair share, and the
+    /// engine's ledger takes it back.
     #[default]
     RealTime,
     /// The scheduler of frontdesk's own. Boosted time is charged in the kernel: there is nothing to take back.
@@ -84,8 +88,9 @@ impl Threads {
         Threads { mechanism: Mechanism::SchedExt(Box::new(scx)), vms: HashMap::new() }
     }
 
-    /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but can't be had, the log says why. `real_time`
-    /// is what the kernel thinks of real-time threads in the VMs' control groups.
+    /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but can't be had,
+    /// the log says why. `real_time` is what the kernel thinks of real-time threads in the VMs' control
+    /// groups.
     #[must_use]
     pub fn start(choice: MechanismChoice, real_time: RealTimeRule) -> Threads {
         let wanted = match choice {
@@ -103,8 +108,8 @@ impl Threads {
         }
     }
 
-    /// Whether boosts are real time. Only then do the VMs need real-time budgets, and the engine's changes of share be carried out: under
-    /// sched_ext what they would take back has not been given.
+    /// Whether boosts are real time. Only then do the VMs need real-time budgets, and the engine's changes of
+    /// share be carried out: under sched_ext what they would take back has not been given.
     #[must_use]
     pub fn is_real_time(&self) -> bool {
         matches!(self.mechanism, Mechanism::RealTime)
@@ -137,8 +142,8 @@ impl Threads {
         result
     }
 
-    /// Adopts what is new among the threads of an adopted VM, and lets go of those that are gone; the others keep what is wanted of them.
-    /// A VM that is not adopted is no error.
+    /// Adopts what is new among the threads of an adopted VM, and lets go of those that are gone; the others
+    /// keep what is wanted of them. A VM that is not adopted is no error.
     ///
     /// # Errors
     /// As [`Threads::adopt`]; the VM then keeps the threads that it has.
@@ -176,8 +181,30 @@ impl Threads {
         Ok(())
     }
 
-    /// Sets the dispatch preference of a vCPU, or of the emulator threads of a VM. Repeating a preference costs nothing; a VM, vCPU or
-    /// thread that is not there (any more) needs none.
+    /// Looks at the nice values of an adopted VM's vCPUs, which an operator may have changed by hand: what
+    /// was set last is kept when boosts end. Returns what each vCPU's weight is by its own nice value, in
+    /// permille of an ordinary thread's.
+    ///
+    /// # Errors
+    /// If a thread's attributes can't be read, recorded or changed.
+    pub fn look(&mut self, vm: VmId, guardian: &Guardian) -> Result<Vec<(u16, u32)>, ThreadsError> {
+        let Threads { mechanism, vms } = self;
+        let Some(adopted) = vms.get_mut(&vm) else { return Ok(Vec::new()) };
+        let mut weights = Vec::new();
+        for thread in &mut adopted.threads {
+            let Role::Vcpu(index) = thread.role else { continue };
+            thread.held.look(guardian).map_err(ThreadsError::of(vm))?;
+            // If another value was found, a weight is relative to that from now on.
+            mechanism.settle(vm, thread)?;
+            let nice = thread.held.original().policy.nice().and_then(|nice| i8::try_from(nice).ok());
+            let permille = u64::from(nice_weight(nice.unwrap_or(0))) * 1000 / u64::from(nice_weight(0));
+            weights.push((index, u32::try_from(permille).unwrap_or(u32::MAX)));
+        }
+        Ok(weights)
+    }
+
+    /// Sets the dispatch preference of a vCPU, or of the emulator threads of a VM. Repeating a preference
+    /// costs nothing; a VM, vCPU or thread that is not there (any more) needs none.
     ///
     /// # Errors
     /// If the kernel refuses. A boost that fails is taken back.
@@ -191,8 +218,8 @@ impl Threads {
         result
     }
 
-    /// Sets the weight of a vCPU among the threads of its VM, in permille of what it had. It holds whenever the vCPU is not boosted. A VM or
-    /// vCPU that is not there (any more) needs none.
+    /// Sets the weight of a vCPU among the threads of its VM, in permille of what it had. It holds whenever
+    /// the vCPU is not boosted. A VM or vCPU that is not there (any more) needs none.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -255,8 +282,8 @@ impl Threads {
         }
     }
 
-    /// Goes on by real time if the kernel has [ejected](Threads::ejected) the scheduler, and tells why it has. The VMs stay adopted with
-    /// their weights, unboosted, and need real-time budgets from now on.
+    /// Goes on by real time if the kernel has [ejected](Threads::ejected) the scheduler, and tells why it
+    /// has. The VMs stay adopted with their weights, unboosted, and need real-time budgets from now on.
     ///
     /// What fails about one VM is told in the log, and that VM is not adopted any more.
     ///

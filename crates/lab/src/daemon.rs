@@ -47,6 +47,17 @@ pub enum DaemonProcessError {
     },
 }
 
+/// What a daemon does with VMs.
+pub(crate) struct Following<'a> {
+    /// The QMP sockets of those that it follows.
+    pub(crate) sockets: &'a [&'a Path],
+    /// It runs on these CPUs.
+    pub(crate) cpus: &'a [u16],
+    /// Whether it acts, or only watches.
+    pub(crate) act: bool,
+    pub(crate) recording: PathBuf,
+}
+
 /// A running daemon. Dropping it kills it, and its guardian restores the VMs.
 pub(crate) struct DaemonProcess {
     child: Child,
@@ -55,17 +66,15 @@ pub(crate) struct DaemonProcess {
 }
 
 impl DaemonProcess {
-    /// Starts the daemon for the VMs with these QMP sockets and waits until it follows them. `settings` are tables of its configuration.
+    /// Starts the daemon for VMs and waits until it follows them. `settings` are tables of its configuration.
     pub(crate) fn start(
         frontdesk: &Path,
         run_dir: &Path,
-        sockets: &[&Path],
         policy: &Config,
         settings: &str,
-        cpus: &[u16],
-        act: bool,
+        following: Following<'_>,
     ) -> Result<DaemonProcess, DaemonProcessError> {
-        let recording = run_dir.join("daemon.rec");
+        let Following { sockets, cpus, act, recording } = following;
         let mut arguments: Vec<OsString> = vec!["--record".into(), recording.as_os_str().into()];
         arguments.extend(sockets.iter().flat_map(|socket| ["--qmp".into(), socket.as_os_str().into()]));
         arguments.extend(cpus.iter().flat_map(|cpu| ["--cpu".into(), cpu.to_string().into()]));

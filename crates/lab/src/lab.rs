@@ -19,6 +19,7 @@ use frontdesk_engine::Time;
 use frontdesk_host::guardian::{Guardian, Undo};
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,8 @@ pub struct LabConfig {
     pub plugin: PathBuf,
     /// The frontdesk program: the daemon and the guardian.
     pub frontdesk: PathBuf,
+    /// Where the daemon's recordings are kept, by arm and number of the repeat; others go with the run.
+    pub recordings: BTreeMap<(String, u32), PathBuf>,
     /// Set to end the run early.
     pub stop: Arc<AtomicBool>,
 }
@@ -76,7 +79,8 @@ struct LabVm {
     running: Vec<String>,
 }
 
-/// Runs a scenario. The calling thread is in a network namespace of the run's own afterwards, and must live as long as the run.
+/// Runs a scenario. The calling thread is in a network namespace of the run's own afterwards, and must live
+/// as long as the run.
 ///
 /// # Errors
 /// The run could not be made; nothing that it started is left.

@@ -15,7 +15,8 @@ pub struct Redecided {
     pub dispatches: u64,
     /// From the first decision to the last.
     pub seconds: f64,
-    /// Decisions that are not in the recording, for they came too fast. After each loss the replay went on from the recorded state.
+    /// Decisions that are not in the recording, for they came too fast. After each loss the replay went on
+    /// from the recorded state.
     pub lost: u64,
     /// Decisions of which other dispatches came than recorded.
     pub differences: u64,

@@ -16,7 +16,7 @@ const SAMPLE_NS: u64 = 100_000_000;
 pub struct Examined {
     /// What ran where and when. Whether a boost was a hit is what the engine thought.
     pub timeline: Timeline,
-    /// From each event to the boost that it led to, in microseconds.
+    /// From each packet to the boosts that it led to, in microseconds.
     pub decisions_us: Vec<f64>,
     /// Events lost before they reached the engine, in the whole recording.
     pub lost_events: u64,
@@ -39,6 +39,8 @@ pub struct TimelineBuilder {
     boosted: BTreeMap<(usize, u16), Time>,
     /// The engine's own count of hits, as of the last boost that ended.
     hits: HashMap<(usize, u16), u64>,
+    /// When a packet was queued last, per VM.
+    packet_at: HashMap<usize, Time>,
     /// The packet that waits for a task switch, per VM.
     waiting: HashMap<usize, usize>,
     /// Reads in flight, by VM and request.
@@ -70,6 +72,7 @@ impl TimelineBuilder {
             tasks: HashMap::new(),
             boosted: BTreeMap::new(),
             hits: HashMap::new(),
+            packet_at: HashMap::new(),
             waiting: HashMap::new(),
             reads: HashMap::new(),
         }
@@ -214,6 +217,7 @@ impl TimelineBuilder {
 
     fn packet(&mut self, id: VmId, protocol: Protocol, port: u16, at: Time) {
         let Some(vm) = self.index.get(&id).copied().filter(|_| self.within(at)) else { return };
+        self.packet_at.insert(vm, at);
         let protocol = match protocol {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",
@@ -231,7 +235,7 @@ impl TimelineBuilder {
         match level {
             Boost::Io | Boost::Multimedia => {
                 self.boosted.entry((vm, vcpu)).or_insert(at);
-                if self.within(at) {
+                if self.within(at) && self.packet_at.get(&vm) == Some(&at) {
                     #[allow(clippy::cast_precision_loss)]
                     self.examined.decisions_us.push(latency_ns as f64 / 1000.0);
                 }

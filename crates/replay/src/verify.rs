@@ -45,8 +45,8 @@ pub struct Mismatch {
     pub decided: Option<Action>,
 }
 
-/// Goes through a recording with its own parameters and compares the actions one by one, the engine's and those of the dispatcher of
-/// reservations.
+/// Goes through a recording with its own parameters and compares the actions one by one, the engine's and
+/// those of the dispatcher of reservations.
 ///
 /// # Errors
 /// The recording can't be read to its end, or not be gone through.

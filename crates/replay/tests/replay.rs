@@ -2,45 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+mod recorded;
+
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Reason, TaskId, Thread, Time,
 };
-use frontdesk_host::{Ending, Record, Recorder, Recording};
+use frontdesk_host::{Ending, Record};
 use frontdesk_replay::{Rerun, Side, TimelineBuilder, compare, sample, verify};
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
-const BYTES: &[u8] = include_bytes!("../../frontdesk/tests/data/echo-mixed.fdsk");
-
-fn recording(bytes: &[u8]) -> Recording<&[u8]> {
-    Recording::new(bytes, "test".to_owned()).unwrap()
-}
-
-fn records() -> Vec<Record> {
-    recording(BYTES).map(Result::unwrap).collect()
-}
-
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// A recording of these records.
-fn written<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<u8> {
-    let sink = Shared::default();
-    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
-    records.into_iter().for_each(|record| recorder.push(record));
-    recorder.finish().unwrap();
-    sink.0.lock().unwrap().clone()
-}
+use recorded::{ECHO_MIXED, recording, records, written};
 
 fn recorded_config() -> Config {
     let config = records().into_iter().find_map(|record| match record {
@@ -52,7 +21,7 @@ fn recorded_config() -> Config {
 
 #[test]
 fn the_recorded_run_gives_the_same_actions_again() {
-    let mut recording = recording(BYTES);
+    let mut recording = recording(ECHO_MIXED);
     let verified = verify(&mut recording).unwrap();
     assert!(verified.mismatch.is_none(), "{:?}", verified.mismatch);
     assert!(verified.events > 20_000 && verified.actions > 100, "{verified:?}");
@@ -102,7 +71,7 @@ fn the_first_action_that_differs_is_reported() {
 #[test]
 fn equal_parameters_do_not_differ() {
     let mut differences = 0;
-    let comparison = compare(&mut recording(BYTES), &recorded_config(), |_| differences += 1).unwrap();
+    let comparison = compare(&mut recording(ECHO_MIXED), &recorded_config(), |_| differences += 1).unwrap();
     assert_eq!(differences, 0);
     let mixed = &comparison.vms[0];
     assert_eq!((mixed.vm.as_str(), mixed.a, mixed.only_a), ("mixed", mixed.b, 0));
@@ -114,7 +83,7 @@ fn a_difference_is_told_with_the_reason() {
     let mut config = recorded_config();
     config.tavs.pb_ratio = 0.0;
     let mut reasons = Vec::new();
-    let comparison = compare(&mut recording(BYTES), &config, |difference| {
+    let comparison = compare(&mut recording(ECHO_MIXED), &config, |difference| {
         assert_eq!((difference.vm.as_str(), difference.only), ("mixed", Side::A));
         reasons.push(difference.reason);
     });
@@ -126,7 +95,7 @@ fn a_difference_is_told_with_the_reason() {
 
 #[test]
 fn sampled_tasks_agree_mostly_and_false_boosts_are_bounded() {
-    let agreement = sample(&mut recording(BYTES)).unwrap();
+    let agreement = sample(&mut recording(ECHO_MIXED)).unwrap();
     let mixed = &agreement.vms[0];
     assert!(mixed.agreed > 10 * mixed.false_boosts && mixed.agreed > mixed.missed, "{mixed:?}");
     assert!(agreement.bounded());

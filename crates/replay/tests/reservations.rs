@@ -1,44 +1,24 @@
-//! Recordings of a dispatcher of reservations, gone through again. The dispatcher keeps two processes on a CPU of a small model.
+//! Recordings of a dispatcher of reservations, gone through again. The dispatcher keeps two processes on a
+//! CPU of a small model.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
+
+mod recorded;
 
 use frontdesk_engine::reservation::{
     Dispatch, DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
 };
 use frontdesk_engine::{Config, Time};
-use frontdesk_host::{Ending, Record, Recorder, Recording};
+use frontdesk_host::{Ending, Record};
 use frontdesk_replay::{Redecided, Verified, verify};
+use recorded::{recording, records, written};
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 
 const MS: u64 = 1_000_000;
-const ECHO_MIXED: &[u8] = include_bytes!("../../frontdesk/tests/data/echo-mixed.fdsk");
-
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-fn written<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<u8> {
-    let sink = Shared::default();
-    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
-    records.into_iter().for_each(|record| recorder.push(record));
-    recorder.finish().unwrap();
-    sink.0.lock().unwrap().clone()
-}
 
 fn replayed(records: &[Record]) -> Verified {
     let bytes = written(records);
-    let mut recording = Recording::new(&bytes[..], "test".to_owned()).unwrap();
+    let mut recording = recording(&bytes);
     let verified = verify(&mut recording).unwrap();
     assert_eq!(recording.ending(), Some(Ending::Complete));
     verified
@@ -179,7 +159,8 @@ fn recorded_decisions_are_made_again() {
 fn a_recording_that_begins_in_the_middle_begins_with_the_state() {
     let world = life();
     let middle = world.records.len() / 2;
-    // A recording that begins while another one runs hears of decisions before it hears of the state: they are of no use.
+    // A recording that begins while another one runs hears of decisions before it hears of the state: they
+    // are of no use.
     for heard_before in [0, 5] {
         let mut records = vec![Record::Config(Config::default())];
         records.extend_from_slice(&world.records[middle - heard_before..middle]);
@@ -262,8 +243,7 @@ fn lost_decisions_are_told_and_are_no_difference() {
 
 #[test]
 fn the_engines_part_and_that_of_reservations_are_apart() {
-    let engine: Vec<Record> =
-        Recording::new(ECHO_MIXED, "test".to_owned()).unwrap().map(Result::unwrap).collect();
+    let engine = records();
     let alone = replayed(&engine);
     assert!(alone.reservations.is_none() && alone.actions > 100);
     let world = life();

@@ -27,7 +27,9 @@ pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
     Measure, Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
 };
-pub use sim::{Credit, GuestCosts, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation};
+pub use sim::{
+    Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,
+};
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
 pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};

@@ -141,6 +141,16 @@ pub struct Guest {
     pub debian: Option<Debian>,
 }
 
+impl Guest {
+    /// Major and minor version of the kernel, if its name or that of its modules' folder begins with them.
+    #[must_use]
+    pub fn version(&self) -> Option<(u32, u32)> {
+        let release = self.modules.as_deref().and_then(|folder| folder.file_name()?.to_str());
+        let mut numbers = release.unwrap_or(&self.kernel).split(|c: char| !c.is_ascii_digit());
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
 /// A Debian 12 system, made once and kept in the user's cache folder. A VM's changes to it are gone when the VM is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,5 +1,6 @@
 //! The machine on which a scenario is simulated: its types, and their ranges.
 
+use crate::scenario::Guest;
 use crate::validate::{Violation, one_of, period, quoted, range, require, seconds};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,8 @@ pub struct Sim {
     /// Physical CPUs, 1 to 128; as many as `host.vm_cpus` if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcpus: Option<u16>,
-    /// CPUs of the host, `pcpus` among them: the slices of Linux's schedulers grow with their number. 1 to 1024; with `pcpus` as many, else
-    /// those that `host` names, if left out.
+    /// CPUs of the host, `pcpus` among them: the slices of Linux's schedulers grow with their number. 1 to
+    /// 1024; with `pcpus` as many, else those that `host` names, if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_cpus: Option<u16>,
     /// Parameters of `scheduler = "credit"`.
@@ -92,14 +93,15 @@ pub struct HostCosts {
     /// A frame of the framebuffer, or a period of sound.
     #[serde(with = "humantime_serde")]
     pub media: Duration,
-    /// From the last notification that the I/O path sends until it sleeps. With 0 s, "send event" and "block" are one step: the I/O path is
-    /// not preempted by the vCPU that it wakes. Otherwise they are two.
+    /// From the last notification that the I/O path sends until it sleeps. With 0 s, "send event" and "block"
+    /// are one step: the I/O path is not preempted by the vCPU that it wakes. Otherwise they are two.
     #[serde(with = "humantime_serde")]
     pub block: Duration,
     /// A clock tick of a guest, with `io_path = "emulator"`.
     #[serde(with = "humantime_serde")]
     pub timer: Duration,
-    /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of the logarithm. 0 to 2.
+    /// How much requests differ in what they cost, on the host and in the guest: the standard deviation of
+    /// the logarithm. 0 to 2.
     pub spread: f64,
 }
 
@@ -153,18 +155,25 @@ pub struct GuestCosts {
     /// A run of a program of the Debian system, of which nothing else is known.
     #[serde(with = "humantime_serde")]
     pub program: Duration,
-    /// Period of the clock tick, with `io_path = "emulator"`: a thread of the emulator keeps that time, and each tick makes it run, also while
-    /// the guest idles. It interrupts vCPUs that do not idle, and they set their clock anew, which makes the thread run again; so does a vCPU
-    /// that stops idling. 0 s: none. 0 s to 1 s.
+    /// Period of the clock tick, with `io_path = "emulator"`: a thread of the emulator keeps that time, and
+    /// each tick makes it run, also while the guest idles. It interrupts vCPUs that do not idle, and they set
+    /// their clock anew, which makes the thread run again; so does a vCPU that stops idling. 0 s: none. 0 s
+    /// to 1 s.
     #[serde(with = "humantime_serde")]
     pub tick: Duration,
-    /// The longest time slice of the guests' scheduler; `guest.time_slice` of the scenario if that is given. 100 us to 1 s.
+    /// The scheduler. If left out that of `guest.kernel`, as far as its version is known and there is a
+    /// `tick`; else `preempt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<GuestScheduler>,
+    /// The longest time slice, with `scheduler = "preempt"`; `guest.time_slice` of the scenario if that is
+    /// given. 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub slice: Duration,
-    /// Who wakes preempts who has run so much more.
+    /// Who wakes preempts who has run so much more, with `scheduler = "preempt"`.
     #[serde(with = "humantime_serde")]
     pub granularity: Duration,
-    /// Whether the guests hear of the time in which they do not run. Emulated ones do not, and take it for their tasks'.
+    /// Whether the guests hear of the time in which they do not run. Emulated ones do not, and take it for
+    /// their tasks'.
     pub sees_stolen_time: bool,
 }
 
@@ -182,6 +191,7 @@ impl Default for GuestCosts {
             frame: Duration::from_millis(1),
             program: Duration::from_millis(100),
             tick: Duration::ZERO,
+            scheduler: None,
             slice: Duration::from_millis(3),
             granularity: Duration::from_millis(1),
             sees_stolen_time: true,
@@ -196,8 +206,9 @@ pub struct Network {
     /// From a client to the host, and back. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub latency: Duration,
-    /// How long a client that got an answer over TCP waits for its next request to acknowledge it with, before it sends an acknowledgement
-    /// alone, which the I/O path and the guest have to handle: 0 s to 1 s. If absent, none is sent alone.
+    /// How long a client that got an answer over TCP waits for its next request to acknowledge it with,
+    /// before it sends an acknowledgement alone, which the I/O path and the guest have to handle: 0 s to 1 s.
+    /// If absent, none is sent alone.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub delayed_ack: Option<Duration>,
     /// Bandwidth of a bulk stream in Mbit/s. 0.1 to 100000.
@@ -258,6 +269,17 @@ pub enum Scheduler {
     Edf,
 }
 
+/// The scheduler of a guest's kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestScheduler {
+    /// Linux before 6.6: who wakes after a sleep preempts.
+    Preempt,
+    /// Linux since 6.6: the task that runs goes on to the end of its slice when another wakes, which is seen
+    /// at the next clock tick.
+    Eevdf,
+}
+
 /// A slice of CPU time in every period (VSched §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -284,7 +306,8 @@ pub struct Credit {
     pub slice_ticks: u32,
     /// Credits are handed out every so many ticks. 1 to 100.
     pub accounting_ticks: u32,
-    /// Measured run time is charged instead of ticks (TAVS §4.2).
+    /// Measured run time is charged instead of ticks (TAVS §4.2). A debt is kept up to ten accounting periods
+    /// then, not one: it was really used.
     pub fine_accounting: bool,
     /// A vCPU preempted by a boosted driver domain goes to the head of its priority's list (TAVS §4.4).
     pub head_of_list: bool,
@@ -316,7 +339,19 @@ impl Default for Credit {
 }
 
 impl Sim {
-    /// Checks every value against its documented range. `key`: where it is in the scenario; `vms`: the names of the VM entries.
+    /// The scheduler of the guests' kernel: the one that is said, or else the kernel's own.
+    #[must_use]
+    pub fn guest_scheduler(&self, guest: &Guest) -> GuestScheduler {
+        let ticks = self.io_path == IoPath::Emulator && !self.guest.tick.is_zero();
+        let own = || match guest.version() {
+            Some(version) if version >= (6, 6) && ticks => GuestScheduler::Eevdf,
+            _ => GuestScheduler::Preempt,
+        };
+        self.guest.scheduler.unwrap_or_else(own)
+    }
+
+    /// Checks every value against its documented range. `key`: where it is in the scenario; `vms`: the names
+    /// of the VM entries.
     pub(crate) fn validate(&self, key: &str, vms: &[&str]) -> Result<(), Violation> {
         let at = |field: &str| format!("{key}.{field}");
         let second = Duration::ZERO..=seconds(1);
@@ -369,6 +404,11 @@ impl Sim {
             period(at(field), cost, second.clone())?;
         }
         period(at("guest.slice"), guest.slice, Duration::from_micros(100)..=seconds(1))?;
+        let ticks = self.io_path == IoPath::Emulator && !guest.tick.is_zero();
+        let works = ticks || guest.scheduler != Some(GuestScheduler::Eevdf);
+        let allowed =
+            "\"eevdf\" only with a `guest.tick` and `io_path = \"emulator\"`: it goes by clock ticks";
+        require(works, at("guest.scheduler"), "\"eevdf\"", allowed)?;
         range(at("network.mbit_per_s"), self.network.mbit_per_s, 0.1..=100_000.0)?;
         range(at("network.window"), self.network.window, 1..=4096)?;
         range(at("disk.mb_per_s"), self.disk.mb_per_s, 0.1..=100_000.0)?;

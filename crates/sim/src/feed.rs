@@ -6,14 +6,25 @@ use crate::scheduler::{Entity, Group};
 use crate::trace::Tracer;
 use crate::world::{Measure, id};
 use frontdesk_engine::{
-    Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Time, VmId, nice_for,
+    Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Standing, Time, VmId,
+    nice_for,
 };
 use std::collections::VecDeque;
+
+/// Something between a world and the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// What the engine was told.
+    Heard(Event),
+    /// What it decided.
+    Decided(Action),
+}
 
 /// What actions about a VM act on.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) group: Group,
+    pub(crate) standing: Standing,
     pub(crate) vcpus: Vec<Entity>,
     /// The emulator's thread, which is part of its I/O path.
     pub(crate) emulator: Option<Entity>,
@@ -35,8 +46,10 @@ pub(crate) struct Feed {
     deadline: Timer,
     armed: Nanos,
     events: u64,
-    /// All that was decided, if somebody wants to know.
-    recorded: Option<Vec<Action>>,
+    /// What was told and decided, if somebody wants to know.
+    recorded: Option<Vec<Told>>,
+    /// Whether what was told, too.
+    records_events: bool,
 }
 
 impl Feed {
@@ -57,15 +70,17 @@ impl Feed {
             armed: NEVER,
             events: 0,
             recorded: None,
+            records_events: false,
         }
     }
 
-    /// Keeps what the engine decides from now on, for [`recorded`](Feed::recorded).
-    pub(crate) fn record(&mut self) {
+    /// Keeps what the engine decides from now on, and what it is told if `events`, for [`recorded`](Feed::recorded).
+    pub(crate) fn record(&mut self, events: bool) {
         self.recorded = Some(Vec::new());
+        self.records_events = events;
     }
 
-    pub(crate) fn recorded(self) -> Vec<Action> {
+    pub(crate) fn recorded(self) -> Vec<Told> {
         self.recorded.unwrap_or_default()
     }
 
@@ -82,9 +97,17 @@ impl Feed {
         engine.on_event(&Event { at: Time(0), kind: EventKind::World(world) });
         for (vm, target) in self.targets.iter().enumerate().filter(|(_, target)| target.tracked) {
             let vcpus = u16::try_from(target.vcpus.len()).unwrap_or(u16::MAX);
-            let kind = EventKind::VmAdded { vm: id(vm), vcpus, weight: target.weight };
-            engine.on_event(&Event { at: Time(0), kind });
+            let added = EventKind::VmAdded { vm: id(vm), vcpus, weight: target.weight };
+            let stands = EventKind::Standing { vm: id(vm), standing: target.standing };
+            for kind in [added, stands] {
+                engine.on_event(&Event { at: Time(0), kind });
+            }
         }
+    }
+
+    /// Whether packets without payload count.
+    pub(crate) fn hears_acknowledgements(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.config().tavs.acknowledgements)
     }
 
     /// Tells the engine what happened to a VM, and does what it decides.
@@ -101,7 +124,11 @@ impl Feed {
             return;
         }
         self.events += 1;
-        engine.on_event(&Event { at: Time(machine.now()), kind });
+        let event = Event { at: Time(machine.now()), kind };
+        engine.on_event(&event);
+        if let Some(recorded) = self.recorded.as_mut().filter(|_| self.records_events) {
+            recorded.push(Told::Heard(event));
+        }
         let mut trace = trace;
         if let (EventKind::Packet { protocol, port, .. }, Some(trace)) = (kind, trace.as_mut()) {
             let decision = engine.decision(id(vm)).map(|decision| decision.verdict.to_string());
@@ -149,7 +176,7 @@ impl Feed {
         }
         while let Some(action) = self.engine.as_mut().and_then(Engine::poll_action) {
             if let Some(recorded) = &mut self.recorded {
-                recorded.push(action);
+                recorded.push(Told::Decided(action));
             }
             if self.latency == 0 {
                 self.apply(machine, action, measure, trace.as_deref_mut());

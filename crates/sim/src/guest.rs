@@ -1,7 +1,8 @@
 //! A guest: its kernel's scheduler, its tasks, and the interrupts that are pending for it.
 //!
-//! Interrupts are delivered only while the vCPU runs. The kernel's work on one happens in the address space of the task that was
-//! interrupted: seen from outside it is that task's. What reaches beyond the guest comes out as [`Effect`]s.
+//! Interrupts are delivered only while the vCPU runs. The kernel's work on one happens in the address space
+//! of the task that was interrupted: seen from outside it is that task's. What reaches beyond the guest comes
+//! out as [`Effect`]s.
 
 mod deadlock;
 mod schedule;
@@ -112,6 +113,8 @@ pub(crate) struct Socket {
     waiting: VecDeque<usize>,
 }
 
+/// The slice of EEVDF on one CPU (`base_slice_ns`); it grows with the logarithm of their number.
+const BASE_SLICE: Nanos = 700_000;
 /// Packets that a socket holds; more are dropped.
 const BACKLOG: usize = 256;
 
@@ -145,6 +148,8 @@ struct Costs {
     frame: Nanos,
     slice: Nanos,
     granularity: Nanos,
+    /// What a task may run before another that wakes takes its place, if that is only seen at clock ticks (EEVDF).
+    request: Option<Nanos>,
     sees_stolen: bool,
     /// Whether it has a clock tick.
     ticks: bool,
@@ -163,6 +168,7 @@ impl Costs {
             frame: nanos(costs.frame),
             slice: nanos(costs.slice).max(1),
             granularity: nanos(costs.granularity),
+            request: None,
             sees_stolen: costs.sees_stolen_time,
             ticks: !costs.tick.is_zero(),
         }
@@ -188,6 +194,14 @@ impl Guest {
             effects: Vec::new(),
             exits: false,
         }
+    }
+
+    /// Its kernel is since Linux 6.6: the running task goes on until it has run for a `slice`, the kernel's
+    /// own if that is not said, and a clock tick has seen that.
+    pub(crate) fn with_eevdf(mut self, slice: Option<Nanos>) -> Guest {
+        let own = BASE_SLICE * u64::from(1 + self.cpus.len().clamp(1, 8).ilog2());
+        self.costs.request = Some(slice.unwrap_or(own));
+        self
     }
 
     /// Adds a task that starts at once, on the vCPU with the fewest. Returns its number.
@@ -277,7 +291,7 @@ impl Guest {
         }
         let Some(current) = cpu.current else { return 0 };
         let left = self.tasks[current].left;
-        if cpu.ready.is_empty() { left } else { left.min(cpu.slice) }
+        if cpu.ready.is_empty() || self.goes_by_ticks(vcpu) { left } else { left.min(cpu.slice) }
     }
 
     /// Does what happens on a vCPU now. The caller takes the [`effects`](Guest::effects) afterwards.
@@ -319,9 +333,8 @@ impl Guest {
                 }
                 continue;
             }
-            if cpu.slice == 0 && !cpu.ready.is_empty() {
-                cpu.reschedule = true;
-                self.push_surplus(vcpu);
+            if cpu.slice == 0 && !cpu.ready.is_empty() && !self.goes_by_ticks(vcpu) {
+                self.end_turn(vcpu);
             }
             let cpu = &self.cpus[vcpu];
             if cpu.reschedule || cpu.current.is_none() {
@@ -358,7 +371,12 @@ impl Guest {
                 }
                 self.wake(vcpu, task, io);
             }
-            Interrupt::Tick => self.set_clock(vcpu),
+            Interrupt::Tick => {
+                if self.renew(vcpu) && !self.cpus[vcpu].ready.is_empty() {
+                    self.end_turn(vcpu);
+                }
+                self.set_clock(vcpu);
+            }
             Interrupt::Reschedule => self.cpus[vcpu].reschedule = true,
         }
     }

@@ -29,12 +29,13 @@ mod world;
 pub use calibrate::{Calibration, CalibrationError, Conditions, calibrate, predict};
 pub use credit::Credit;
 pub use disk::{Class, Request};
+pub use feed::Told;
 pub use machine::{Fault, Flow, Machine, Work};
 pub use program::{Packet, Step, Waits};
 pub use queue::{NEVER, Nanos, Queue, Timer};
 pub use rng::Rng;
 pub use rtapp::RtAppError;
-pub use run::{Run, decisions, outcome, run};
+pub use run::{Run, decisions, outcome, run, told};
 pub use scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, cfs_on,
     edf, eevdf, eevdf_on,

@@ -1,5 +1,6 @@
 //! Runs a scenario: every arm and repeat on a machine of its own.
 
+use crate::feed::Told;
 use crate::guest::nanos;
 use crate::machine::{Fault, Machine};
 use crate::queue::Nanos;
@@ -59,8 +60,30 @@ pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool)
 /// # Errors
 /// As [`run`], but for tasks that wait for each other.
 pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<Action>, SimError> {
+    let decided = |told| match told {
+        Told::Decided(action) => Some(action),
+        Told::Heard(_) => None,
+    };
+    Ok(recorded(scenario, name, repeat, seed, false)?.into_iter().filter_map(decided).collect())
+}
+
+/// What the engine is told in one repeat of an arm, warm-up included, and what it decides about that, in order.
+///
+/// # Errors
+/// As [`decisions`].
+pub fn told(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<Told>, SimError> {
+    recorded(scenario, name, repeat, seed, true)
+}
+
+fn recorded(
+    scenario: &Scenario,
+    name: &str,
+    repeat: u32,
+    seed: u64,
+    events: bool,
+) -> Result<Vec<Told>, SimError> {
     let (mut machine, mut world) = start(scenario, name, repeat, seed)?;
-    world.feed.record();
+    world.feed.record(events);
     let end = nanos(scenario.warmup).saturating_add(nanos(scenario.duration));
     let fault = |fault| failed(scenario, &scenario.arms[name], name, repeat, BuildError::Fault(fault));
     machine.run_until(&mut world, end).map_err(fault)?;

@@ -2,10 +2,11 @@
 
 mod edf;
 mod fair;
+mod reserved;
 
 pub use edf::edf;
-pub(crate) use fair::nice_weight;
 pub use fair::{cfs, cfs_on, eevdf, eevdf_on};
+pub(crate) use fair::{cfs_reserving, eevdf_reserving, nice_weight};
 
 use crate::queue::{Nanos, Queue, Timer};
 use frontdesk_engine::Boost;
@@ -271,8 +272,9 @@ impl Host {
         }
     }
 
-    /// Asks for a decision on a physical CPU: as soon as what happens now is over, at this very time, [`HostScheduler::pick`] is called
-    /// for it. Several requests are one; of several physical CPUs the lowest decides first.
+    /// Asks for a decision on a physical CPU: as soon as what happens now is over, at this very time,
+    /// [`HostScheduler::pick`] is called for it. Several requests are one; of several physical CPUs the
+    /// lowest decides first.
     pub fn reschedule(&mut self, pcpu: Pcpu) {
         self.reschedule.insert(pcpu);
     }
@@ -314,15 +316,18 @@ impl Host {
 /// - What the engine decides comes as [`boost`](HostScheduler::boost) and [`share`](HostScheduler::share). Both may come for an entity in
 ///   any state.
 ///
-/// It must pick somebody when somebody may run (work conservation), and must not pick who runs elsewhere, is blocked, or may not run there.
+/// It must pick somebody when somebody may run (work conservation), and must not pick who runs elsewhere, is
+/// blocked, or may not run there.
 pub trait HostScheduler: Send + std::fmt::Debug {
     /// A short name, such as "credit".
     fn name(&self) -> &'static str;
 
-    /// A group is added, number [`Group`] in order. All groups come before [`start`](HostScheduler::start), and before their entities.
+    /// A group is added, number [`Group`] in order. All groups come before [`start`](HostScheduler::start),
+    /// and before their entities.
     fn add_group(&mut self, group: Group, spec: GroupSpec);
 
-    /// An entity is added, blocked, number [`Entity`] in order. All come before [`start`](HostScheduler::start).
+    /// An entity is added, blocked, number [`Entity`] in order. All come before
+    /// [`start`](HostScheduler::start), and the vCPUs of a group before its emulator threads.
     fn add_entity(&mut self, entity: Entity, spec: EntitySpec);
 
     /// The machine begins to run.

@@ -102,8 +102,8 @@ pub(crate) struct World {
     requests: u64,
     /// Whether the I/O path is a thread of each VM's own, which the engine knows.
     emulators: bool,
-    /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks at them when it takes the CPU
-    /// from the driver domain (TAVS §4.3.2).
+    /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks
+    /// at them when it takes the CPU from the driver domain (TAVS §4.3.2).
     forwarded: Vec<(usize, Packet)>,
     pub(crate) feed: Feed,
     measure: Measure,
@@ -268,9 +268,10 @@ impl World {
         self.queue_job(machine, vm, None, Job::PacketIn { vm, packet });
     }
 
-    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of those that no task waits for.
+    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of
+    /// those that do not count.
     fn pending_packet(&mut self, machine: &mut Machine, vm: usize, packet: Packet) {
-        if packet.bytes == 0 {
+        if packet.bytes == 0 && !self.feed.hears_acknowledgements() {
             return;
         }
         let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };

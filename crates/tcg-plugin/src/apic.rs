@@ -1,11 +1,11 @@
-//! The vCPUs' interrupt controllers (APICs), as far as the guest's writes to them show: where the interrupts that vCPUs send each
-//! other go, and when they are taken.
+//! The vCPUs' interrupt controllers (APICs), as far as the guest's writes to them show: where the interrupts
+//! that vCPUs send each other go, and when they are taken.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
-/// Numbers of the controller's registers: the low byte of the MSR's number in x2APIC mode, the offset in its page by 16 in
-/// xAPIC mode.
+/// Numbers of the controller's registers: the low byte of the MSR's number in x2APIC mode, the offset in its
+/// page by 16 in xAPIC mode.
 const EOI: u8 = 0x0b;
 const LOGICAL_DESTINATION: u8 = 0x0d;
 const DESTINATION_FORMAT: u8 = 0x0e;
@@ -97,8 +97,9 @@ impl Apic {
         None
     }
 
-    /// The guest tells the controller that it deals with the interrupt that it entered last. Those of other vCPUs and of the clock
-    /// enter by ways that do not show, so it may be the clock's that came just before; the next is then the other one.
+    /// The guest tells the controller that it deals with the interrupt that it entered last. Those of other
+    /// vCPUs and of the clock enter by ways that do not show, so it may be the clock's that came just before;
+    /// the next is then the other one.
     fn end(&self) -> Option<Meaning> {
         if self.in_device.swap(false, Relaxed) {
             return None;
@@ -185,7 +186,8 @@ impl Command {
         (delivery <= 1).then_some(Command { vector, to })
     }
 
-    /// Leaves it at the vCPUs that it goes to if the one with index `sender` sends it, and tells them: a bit for each index.
+    /// Leaves it at the vCPUs that it goes to if the one with index `sender` sends it, and tells them: a bit
+    /// for each index.
     pub(crate) fn deliver<'a>(self, sender: u16, vcpus: impl Iterator<Item = (u16, &'a Apic)>) -> u64 {
         let mut to = 0;
         for (index, apic) in vcpus {
@@ -207,8 +209,11 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const RESCHEDULE: u8 = 0xfd;
+    /// More than a set holds.
+    const VCPUS: usize = 66;
 
     fn apics(ids: &[u32]) -> Vec<Apic> {
         let apic = |id| {
@@ -302,5 +307,78 @@ mod tests {
         );
         deliver(&apics, 0, Command { vector: 0xf6, to: Destination::Own });
         assert_eq!(apics[0].write_xapic(EOI, 0), taken);
+    }
+
+    /// What happens on a vCPU.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Plug { id: u32 },
+        Unplug,
+        EnterDevice,
+        Write { x2apic: bool, register: u8, high: u32, low: u32 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let known = [EOI, LOGICAL_DESTINATION, DESTINATION_FORMAT, COMMAND, COMMAND_HIGH, SELF_IPI];
+        let register = prop_oneof![9 => prop::sample::select(known.to_vec()), 1 => any::<u8>()];
+        // Small ids and ordinary commands are among them.
+        let value = || prop_oneof![any::<u32>(), 0..80u32, (0..0x1000u32).prop_map(|low| low | 0xc_0000)];
+        let write = (any::<bool>(), register, value(), value());
+        prop_oneof![
+            2 => (0..80u32).prop_map(|id| Step::Plug { id }),
+            1 => Just(Step::Unplug),
+            1 => Just(Step::EnterDevice),
+            12 => write.prop_map(|(x2apic, register, high, low)| Step::Write { x2apic, register, high, low }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever a guest writes, to whichever vCPUs and while some come and go: only those that are there
+        /// are told, and each takes no more than it was sent.
+        #[test]
+        fn fuzz_writes(steps in prop::collection::vec((0..VCPUS, step()), 0..400)) {
+            let apics: Vec<Apic> = (0..VCPUS).map(|_| Apic::new()).collect();
+            let (mut plugged, mut sent) = (0u64, [0; VCPUS]);
+            let bit = |vcpu: usize| 1u64.checked_shl(u32::try_from(vcpu).unwrap()).unwrap_or(0);
+            for (vcpu, step) in steps {
+                let apic = &apics[vcpu];
+                let meaning = match step {
+                    Step::Plug { id } => {
+                        apic.plug(id);
+                        plugged |= bit(vcpu);
+                        None
+                    }
+                    Step::Unplug => {
+                        apic.unplug();
+                        plugged &= !bit(vcpu);
+                        None
+                    }
+                    Step::EnterDevice => {
+                        apic.enter_device();
+                        None
+                    }
+                    Step::Write { x2apic: true, register, high, low } => apic.write_x2apic(register, high, low),
+                    Step::Write { x2apic: false, register, low, .. } => apic.write_xapic(register, low),
+                };
+                match meaning {
+                    Some(Meaning::Sends(command)) => {
+                        let to = deliver(&apics, u16::try_from(vcpu).unwrap(), command);
+                        // Who sends it is there.
+                        prop_assert_eq!(to & !(plugged | bit(vcpu)), 0);
+                        (0..VCPUS).filter(|of| to & bit(*of) != 0).for_each(|of| sent[of] += 1);
+                    }
+                    Some(Meaning::Taken) if bit(vcpu) != 0 => {
+                        prop_assert!(sent[vcpu] > 0);
+                        sent[vcpu] -= 1;
+                    }
+                    _ => {}
+                }
+            }
+            for apic in &apics {
+                apic.in_device.store(false, Relaxed);
+                let taken = std::iter::from_fn(|| apic.write_x2apic(EOI, 0, 0)).take(257).count();
+                prop_assert!(taken <= 256, "one of each vector at most");
+            }
+        }
     }
 }

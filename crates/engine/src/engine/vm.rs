@@ -224,6 +224,7 @@ impl Vm {
             debt_ns: ledger.debt(vm),
             share_permille: ledger.permille(vm),
             pb_ratio: if self.own.off { 0.0 } else { self.own.pb_ratio.unwrap_or(config.tavs.pb_ratio) },
+            pb_used: self.partial_boost.pb_used(),
             paused: self.paused,
             standing: self.standing,
             emulator_ran_ns: self.guest.emulator_ran(),
@@ -244,7 +245,6 @@ impl Vm {
             boosts: boosted.counts.boosts,
             hits: boosted.counts.hits,
             expired: boosted.counts.expired,
-            pb_used: boosted.pb_used(),
         }
     }
 }

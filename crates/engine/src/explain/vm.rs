@@ -29,8 +29,10 @@ pub struct VmExplain {
     pub debt_ns: i64,
     /// The fraction of its weight it has at the moment, in permille.
     pub share_permille: u32,
-    /// The fraction of its CPU time that each of its vCPUs may use boosted; 0 if it is not to be boosted.
+    /// The fraction of the CPU time of its vCPUs that they may use boosted; 0 if it is not to be boosted.
     pub pb_ratio: f64,
+    /// The fraction that they used boosted in the last periods.
+    pub pb_used: f64,
     /// Whether it is paused.
     pub paused: bool,
     /// How it stands.
@@ -62,8 +64,6 @@ pub struct VcpuExplain {
     pub hits: u64,
     /// Boosts so far that ended only by time.
     pub expired: u64,
-    /// Boosted CPU time over all CPU time in the last periods; to compare with `pb_ratio`.
-    pub pb_used: f64,
 }
 
 /// What the engine knows about a guest task.

@@ -1,7 +1,7 @@
 //! One guest: what was observed of it, and what is inferred from that.
 
 use super::answers::Answers;
-use super::io_bound::{Observer, Verdict};
+use super::io_bound::Observer;
 use super::ports::{Arrivals, Port, PortMap};
 use super::reads::{Asker, Read, Reads};
 use super::routing::{Device, Routing};
@@ -21,60 +21,53 @@ const MAX_EMULATORS: usize = 8;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Guest {
     pub(crate) vcpus: Vec<GuestVcpu>,
-    emulators: Vec<ThreadTimes>,
+    pub(super) emulators: Vec<ThreadTimes>,
     pub(crate) tasks: Registry,
     pub(crate) ports: PortMap,
     pub(crate) reads: Reads,
     pub(crate) answers: Answers,
-    routing: Routing,
-    arrivals: Arrivals,
+    pub(super) routing: Routing,
+    pub(super) arrivals: Arrivals,
     /// A packet is queued, but the emulator thread, which hands it to the guest, has not run yet.
-    undelivered: bool,
+    pub(super) undelivered: bool,
     /// An event was delivered, and the policies have not been told.
-    delivered: bool,
+    pub(super) delivered: bool,
     /// A read is about to end, but the emulator thread, which tells the guest, has not done so yet.
     pub(crate) read_pending: bool,
     /// The request for which the guest woke the emulator thread, until that sleeps again.
-    kick: Option<Read>,
-    judgement: Option<Judgement>,
+    pub(super) kick: Option<Read>,
+    pub(super) judgement: Option<Judgement>,
 }
 
 /// What is known of one of its vCPUs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct GuestVcpu {
     pub(crate) seen: Vcpu,
-    observer: Observer,
+    pub(super) observer: Observer,
     /// When an I/O-bound task last ran here.
     pub(crate) last_io: Option<Time>,
-    /// The current task, an I/O-bound one, asked for a read that has ended, and may not know: it may be on its way to sleep, to be woken
-    /// at once.
+    /// The current task, an I/O-bound one, asked for a read that has ended, and may not know: it may be on
+    /// its way to sleep, to be woken at once.
     pub(crate) falling_asleep: bool,
     /// Whether an I/O-bound task has run here since the last event was delivered.
     pub(crate) served: bool,
     /// Whether the guest has rung a doorbell here since then.
-    rang: bool,
-    /// It took a device's interrupt for an event and runs its handler, or what that woke: until it changes tasks or hands the event on.
-    handles: bool,
+    pub(super) rang: bool,
+    /// It took a device's interrupt for an event and runs its handler, or what that woke: until it changes
+    /// tasks or hands the event on.
+    pub(super) handles: bool,
+    /// What is loaded was loaded when the vCPU was halted: the guest's idle task may run with it, and
+    /// whatever interrupts that.
+    pub(super) resumed: bool,
 }
 
 /// A packet whose port is to be learnt from: it woke an I/O-bound task if one was woken on any vCPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Judgement {
-    port: Port,
+pub(super) struct Judgement {
+    pub(super) port: Port,
     /// vCPUs that have not given their verdict.
-    outstanding: usize,
-    clear: bool,
-}
-
-/// A task was dispatched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dispatch {
-    /// Whether it is I/O-bound.
-    pub(crate) io_bound: bool,
-    /// Whether the one before was on its way to sleep, to be woken at once.
-    pub(crate) fell_asleep: bool,
-    /// Whether it is the one that ran before.
-    pub(crate) again: bool,
+    pub(super) outstanding: usize,
+    pub(super) clear: bool,
 }
 
 impl Guest {
@@ -264,82 +257,6 @@ impl Guest {
         }
     }
 
-    /// A task was dispatched. `exactly`: the source tells each switch, and tells it when it is made.
-    ///
-    /// When one that was only seen was dispatched is not known, and still less when it stops: a task that answers and sleeps is followed by
-    /// one that computes and gives nobody reason to look. So it is taken to have run from when the one before was last seen until it was
-    /// last seen itself.
-    pub(crate) fn switch(
-        &mut self,
-        index: u16,
-        task: TaskId,
-        exactly: bool,
-        now: Time,
-        config: &Tavs,
-    ) -> Option<Dispatch> {
-        let vcpu = self.vcpu(index)?;
-        let unseen = vcpu.seen.unseen_run();
-        let dispatch = self.dispatch(index, task, now, config);
-        let vcpu = self.vcpu(index)?;
-        if exactly {
-            vcpu.seen.told_exactly();
-        } else {
-            vcpu.seen.was_seen(if dispatch.again { 0 } else { unseen });
-        }
-        Some(dispatch)
-    }
-
-    fn dispatch(&mut self, index: u16, task: TaskId, now: Time, config: &Tavs) -> Dispatch {
-        let vcpu = &mut self.vcpus[usize::from(index)];
-        if vcpu.seen.current() == Some(task) {
-            let io_bound = self.tasks.is_io_bound(task);
-            return Dispatch { io_bound, fell_asleep: false, again: true };
-        }
-        vcpu.end_run(&mut self.tasks, config);
-        let patience = self.answers.patience(config);
-        let verdict = vcpu.observer.next(Some(task), patience, &self.tasks);
-        vcpu.seen.switch(task, vcpu.observer.goes_on(task));
-        vcpu.handles = false;
-        let io_bound = self.tasks.dispatch(task, now);
-        let fell_asleep = std::mem::take(&mut vcpu.falling_asleep) && !io_bound;
-        if io_bound {
-            vcpu.last_io = Some(now);
-            vcpu.served = true;
-            if let Some(delay) = vcpu.observer.serves(task) {
-                self.answers.dispatched(delay);
-            }
-        }
-        self.learn(verdict);
-        Dispatch { io_bound, fell_asleep, again: false }
-    }
-
-    /// The guest halted a vCPU: its idle task preempts nobody and is woken by nobody.
-    pub(crate) fn halt(&mut self, index: u16, config: &Tavs) {
-        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
-        vcpu.seen.seen_until_now();
-        vcpu.end_run(&mut self.tasks, config);
-        let verdict = vcpu.observer.next(None, self.answers.patience(config), &self.tasks);
-        vcpu.seen.halt();
-        vcpu.handles = false;
-        self.learn(verdict);
-    }
-
-    /// A halted vCPU goes on. A guest that idles keeps the last address space loaded, so without a switch the task that runs now is the
-    /// one that ran before.
-    pub(crate) fn resume(&mut self, index: u16, now: Time, config: &Tavs) -> Option<Dispatch> {
-        let vcpu = self.vcpu(index)?;
-        if !vcpu.seen.is_halted() {
-            return None;
-        }
-        match vcpu.seen.loaded() {
-            Some(task) => Some(self.dispatch(index, task, now, config)),
-            None => {
-                vcpu.seen.resume();
-                None
-            }
-        }
-    }
-
     /// A vCPU took an interrupt of a device.
     pub(crate) fn interrupt(&mut self, index: u16, vector: u8) {
         self.routing.interrupt(index, vector);
@@ -348,8 +265,8 @@ impl Guest {
         }
     }
 
-    /// A vCPU interrupted others, as bits. If it does so while it handles an event, it hands the event on: what the event wakes runs
-    /// there. Returns whether it does. Times are up to date.
+    /// A vCPU interrupted others, as bits. If it does so while it handles an event, it hands the event on:
+    /// what the event wakes runs there. Returns whether it does. Times are up to date.
     pub(crate) fn ipi(&mut self, from: u16, to: u64, config: &Tavs) -> bool {
         for (_, vcpu) in members(to, &mut self.vcpus) {
             vcpu.seen.ipi_pending = true;
@@ -375,126 +292,14 @@ impl Guest {
         }
     }
 
-    /// Whether an event is on its way that the guest has not been told of.
-    pub(crate) fn awaits_delivery(&self) -> bool {
-        self.undelivered || self.read_pending
+    /// Whether the guest has halted a vCPU.
+    pub(crate) fn is_halted(&self, index: u16) -> bool {
+        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.seen.is_halted())
     }
 
-    /// Whether an event was delivered since this was asked last.
-    pub(crate) fn take_delivered(&mut self) -> bool {
-        std::mem::take(&mut self.delivered)
-    }
-
-    /// A packet was queued towards the VM. The times of all vCPUs are up to date.
-    pub(crate) fn packet(&mut self, port: Port, config: &Tavs) {
-        self.arrivals.add(port);
-        // Without an emulator thread in sight the packet needs no help to reach the guest.
-        if self.emulators.is_empty() || self.emulators.iter().any(ThreadTimes::is_running) {
-            self.deliver(config);
-        } else {
-            self.undelivered = true;
-        }
-    }
-
-    /// Packets were handed to the guest. The vCPUs that take its interrupts are observed, or each if that is not known.
-    fn deliver(&mut self, config: &Tavs) {
-        let single = self.arrivals.single();
-        // Which packet woke whom can only be told of those that came before the guest runs, and they must all be for one port.
-        if self.vcpus.iter().any(|vcpu| vcpu.seen.thread.is_running()) {
-            self.arrivals.clear();
-        }
-        self.told();
-        let takers = self.routing.takers(Device::Network);
-        self.routing.delivered(Device::Network);
-        let mut outstanding = 0;
-        for vcpu in taking(takers, &mut self.vcpus) {
-            // Verdicts from here are on the packet before, which a new one leaves unjudged.
-            let _ = vcpu.observer.event_pending(single.is_some(), &vcpu.seen, &mut self.tasks, config);
-            outstanding += 1;
-        }
-        self.judgement = single.map(|port| Judgement { port, outstanding, clear: true });
-    }
-
-    /// A read of the guest was taken up. What counts is who asked for it, not who runs by now.
-    pub(crate) fn read(&mut self, request: u64, config: &Tavs) {
-        let late = self.vcpus.iter().any(|vcpu| inspect(&vcpu.seen, &self.tasks, config));
-        let read = self.kick.map_or(Read { io_bound: late, asker: None }, |kick| Read {
-            io_bound: kick.io_bound || late,
-            ..kick
-        });
-        self.reads.request(request, read);
-    }
-
-    /// A read has ended; returns whether it was an I/O-bound task's. The times of all vCPUs are up to date.
-    pub(crate) fn read_done(&mut self, request: u64, config: &Tavs) -> bool {
-        let read = self.reads.complete(request);
-        self.read_pending = false;
-        self.routing.delivered(Device::Disk);
-        for (index, vcpu) in (0u16..).zip(&mut self.vcpus) {
-            let here = |asker: Asker| asker.vcpu == index && asker.switches == vcpu.seen.switches;
-            if read.asker.is_some_and(here) {
-                vcpu.observer.read_ended_at_once(&vcpu.seen, &mut self.tasks, config);
-                vcpu.falling_asleep = vcpu.seen.current().is_some_and(|task| self.tasks.is_io_bound(task));
-                vcpu.seen.begin_run(0);
-            } else {
-                let _ = vcpu.observer.event_pending(false, &vcpu.seen, &mut self.tasks, config);
-            }
-        }
-        self.told();
-        read.io_bound
-    }
-
-    /// The guest was told of an event: what was to be answered before is as answered as it will be.
-    fn told(&mut self) {
-        self.delivered = true;
-        for vcpu in &mut self.vcpus {
-            if vcpu.served && !vcpu.rang {
-                self.answers.handled(false);
-            }
-            let io_bound = vcpu.seen.current().is_some_and(|task| self.tasks.is_io_bound(task));
-            vcpu.served = io_bound && !vcpu.falling_asleep;
-            vcpu.rang = false;
-        }
-    }
-
-    /// The guest rang a doorbell on a vCPU. Returns whether what it was told of is answered by that.
-    pub(crate) fn doorbell(&mut self, index: u16) -> bool {
-        if self.awaits_delivery() {
-            return false;
-        }
-        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)).filter(|vcpu| vcpu.served) else {
-            return false;
-        };
-        if !std::mem::replace(&mut vcpu.rang, true) {
-            self.answers.handled(true);
-        }
-        true
-    }
-
-    /// Whether what the guest was told of last is answered, when an I/O-bound task has given up a vCPU: it has rung a doorbell, or is none
-    /// that would.
-    pub(crate) fn is_answered(&self, index: u16) -> bool {
-        let Some(vcpu) = self.vcpus.get(usize::from(index)).filter(|vcpu| vcpu.served) else { return false };
-        !self.awaits_delivery() && (vcpu.rang || !self.answers.expects_doorbell(vcpu.seen.is_sampled()))
-    }
-
-    /// Takes a vCPU's verdict on the packet (TAVS §4.3.2).
-    fn learn(&mut self, verdict: Option<Verdict>) {
-        let (Some(verdict), Some(judgement)) = (verdict, self.judgement.as_mut()) else { return };
-        judgement.outstanding = judgement.outstanding.saturating_sub(1);
-        match verdict {
-            Verdict::IoBound => self.ports.learn(judgement.port, true),
-            Verdict::Unclear => judgement.clear = false,
-            Verdict::NotIoBound => {}
-        }
-        if verdict == Verdict::IoBound {
-            self.judgement = None;
-        } else if judgement.outstanding == 0 {
-            if judgement.clear {
-                self.ports.learn(judgement.port, false);
-            }
-            self.judgement = None;
-        }
+    /// Whether the task on a vCPU is one that was loaded when it was halted, and may not have run since.
+    pub(crate) fn only_resumed(&self, index: u16) -> bool {
+        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.resumed)
     }
 
     /// Whether the task on a vCPU is I/O-bound.
@@ -546,16 +351,6 @@ impl Guest {
     }
 }
 
-impl GuestVcpu {
-    /// The run of the current task ends.
-    fn end_run(&mut self, tasks: &mut Registry, config: &Tavs) {
-        self.observer.end_run(&self.seen, tasks, config);
-        if let Some(task) = self.seen.current() {
-            tasks.charge(task, self.seen.take_uncharged());
-        }
-    }
-}
-
 /// The bit of a vCPU in a set.
 pub(crate) fn bit(vcpu: u16) -> u64 {
     1u64.checked_shl(vcpu.into()).unwrap_or(0)
@@ -566,18 +361,8 @@ fn members(set: u64, vcpus: &mut [GuestVcpu]) -> impl Iterator<Item = (u16, &mut
     (0u16..).zip(vcpus).filter(move |(index, _)| set & bit(*index) != 0)
 }
 
-/// The vCPUs of a set, or all if it is not known or none of it exists.
-fn taking(set: Option<u64>, vcpus: &mut [GuestVcpu]) -> impl Iterator<Item = &mut GuestVcpu> {
-    let here = (0u16..).take(vcpus.len()).fold(0, |here, index| here | bit(index));
-    let set = set.filter(|set| set & here != 0);
-    (0u16..)
-        .zip(vcpus)
-        .filter(move |(index, _)| set.is_none_or(|set| set & bit(*index) != 0))
-        .map(|(_, vcpu)| vcpu)
-}
-
 /// Whether an I/O-bound task is among the last tasks dispatched (TAVS §3.3.1).
-fn inspect(vcpu: &Vcpu, tasks: &Registry, config: &Tavs) -> bool {
+pub(super) fn inspect(vcpu: &Vcpu, tasks: &Registry, config: &Tavs) -> bool {
     vcpu.recent().take(config.inspection_window).any(|task| tasks.is_io_bound(task))
 }
 

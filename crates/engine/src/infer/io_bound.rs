@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Where in the order of tasks after an event we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
-    /// The task that was there when the vCPU was scheduled with the event pending. If it runs shortly, that is ambiguous:
-    /// it was preempted by the task that the event woke, or is it itself.
+    /// The task that was there when the vCPU was scheduled with the event pending. If it runs shortly, that
+    /// is ambiguous: it was preempted by the task that the event woke, or is it itself.
     First,
     /// So far every task after the first ran shortly.
     Consecutive,
@@ -26,8 +26,8 @@ enum Phase {
 struct Observation {
     phase: Phase,
     first: Option<TaskId>,
-    /// What the first task had run when it was preempted. When it goes on in the same observation, so does its run: otherwise
-    /// frequent events would cut the run of a CPU-bound task into many short ones.
+    /// What the first task had run when it was preempted. When it goes on in the same observation, so does
+    /// its run: otherwise frequent events would cut the run of a CPU-bound task into many short ones.
     first_ran: u64,
     ran: u64,
     /// Whether an I/O-bound task was dispatched in it.
@@ -65,7 +65,8 @@ impl Observer {
         if vcpu.thread.is_running() { self.begin(vcpu, tasks, config) } else { None }
     }
 
-    /// A read ended before the guest could put the task that asked for it to sleep: for what it is, as if it had slept and been woken.
+    /// A read ended before the guest could put the task that asked for it to sleep: for what it is, as if it
+    /// had slept and been woken.
     pub(crate) fn read_ended_at_once(&mut self, vcpu: &Vcpu, tasks: &mut Registry, config: &Tavs) {
         self.end_run(vcpu, tasks, config);
         self.pending = None;
@@ -111,7 +112,7 @@ impl Observer {
             self.end_run(vcpu, tasks, config);
         }
         let observation = self.observation.take()?;
-        observation.unjudged.then(|| judge(observation.first, None, tasks))
+        observation.unjudged.then(|| judge(observation.first, None, tasks, config))
     }
 
     /// Draws the evidence from the current task's run, which ends (TAVS §3.1, Figure 2).
@@ -138,17 +139,29 @@ impl Observer {
         tasks.observe(task, evidence, config);
     }
 
-    /// Moves on to `next`, the task that follows the current one (`None`: idle). It was dispatched at once if the guest, which may finish
-    /// its tick first, ran no longer than `patience`.
-    pub(crate) fn next(&mut self, next: Option<TaskId>, patience: u64, tasks: &Registry) -> Option<Verdict> {
+    /// Moves on to `next`, the task that follows the current one (`None`: idle). It was dispatched at once if
+    /// the guest, which may finish its tick first, ran no longer than `patience`. `resumed`: the vCPU was
+    /// idle, and `next` is what was loaded all the while.
+    pub(crate) fn next(
+        &mut self,
+        next: Option<TaskId>,
+        resumed: bool,
+        patience: u64,
+        tasks: &Registry,
+        config: &Tavs,
+    ) -> Option<Verdict> {
         let observation = self.observation.as_mut()?;
-        if observation.phase != Phase::First {
+        if observation.phase == Phase::First {
+            let immediate = observation.ran <= patience;
+            observation.phase = if immediate { Phase::Consecutive } else { Phase::AfterLong };
+        }
+        // It is the idle task, probably, with the handler of the interrupt: whom that wakes is dispatched
+        // next, perhaps on another vCPU.
+        if resumed && !next.is_some_and(|task| tasks.is_io_bound(task)) {
             return None;
         }
-        let immediate = observation.ran <= patience;
-        observation.phase = if immediate { Phase::Consecutive } else { Phase::AfterLong };
         let first = observation.first;
-        std::mem::take(&mut observation.unjudged).then(|| judge(first, next, tasks))
+        std::mem::take(&mut observation.unjudged).then(|| judge(first, next, tasks, config))
     }
 
     /// What the run of `task` begins with: the first task of an observation goes on with its own.
@@ -157,14 +170,20 @@ impl Observer {
         first.map_or(0, |observation| observation.first_ran)
     }
 
-    /// An I/O-bound task was dispatched. Returns for how long the vCPU had run for the event, if this is the first such task and was not
-    /// there before.
+    /// An I/O-bound task was dispatched. Returns for how long the vCPU had run for the event, if this is the
+    /// first such task and was not there before.
     pub(crate) fn serves(&mut self, task: TaskId) -> Option<u64> {
         let observation = self.observation.as_mut().filter(|observation| observation.first != Some(task))?;
         (!std::mem::replace(&mut observation.served, true)).then_some(observation.ran)
     }
 
-    /// What the event woke runs on another vCPU: here it is over. Returns whether its packet is still to be judged, if there was one.
+    /// Whether an observation goes on.
+    pub(crate) fn observes(&self) -> bool {
+        self.observation.is_some()
+    }
+
+    /// What the event woke runs on another vCPU: here it is over. Returns whether its packet is still to be
+    /// judged, if there was one.
     pub(crate) fn hand_on(&mut self) -> Option<bool> {
         self.observation.take().map(|observation| observation.unjudged)
     }
@@ -175,12 +194,15 @@ impl Observer {
     }
 }
 
-/// TAVS §4.3.2: up if the first woken task is I/O-bound, down if neither it nor the first task is.
-fn judge(first: Option<TaskId>, woken: Option<TaskId>, tasks: &Registry) -> Verdict {
+/// TAVS §4.3.2: up if the first woken task is I/O-bound, down if neither it nor the first task is. Where
+/// acknowledgements count, what woke nobody is probably one, and says nothing: they would undo what the
+/// requests taught.
+fn judge(first: Option<TaskId>, woken: Option<TaskId>, tasks: &Registry, config: &Tavs) -> Verdict {
     let io_bound = |task: Option<TaskId>| task.is_some_and(|id| tasks.is_io_bound(id));
     match (io_bound(woken), io_bound(first)) {
         (true, _) => Verdict::IoBound,
         (false, true) => Verdict::Unclear,
+        (false, false) if woken.is_none() && config.acknowledgements => Verdict::Unclear,
         (false, false) => Verdict::NotIoBound,
     }
 }

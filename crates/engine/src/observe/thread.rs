@@ -23,9 +23,11 @@ pub(crate) struct ThreadTimes {
     pub(crate) ran: u64,
     /// Nanoseconds runnable but not running: stolen time.
     pub(crate) waited: u64,
-    /// Whether it slept since the last settlement, and how long it waited since then.
-    slept: bool,
+    /// How long it slept and waited since the last settlement.
+    slept_in_window: u64,
     waited_in_window: u64,
+    /// Whether it was woken and has not run since.
+    woken: bool,
     /// The physical CPU it last ran on.
     pub(crate) pcpu: Option<u16>,
 }
@@ -45,44 +47,57 @@ impl ThreadTimes {
                 self.waited_in_window = self.waited_in_window.saturating_add(elapsed);
                 0
             }
-            State::Unknown | State::Sleeping => 0,
+            State::Sleeping => {
+                self.slept_in_window = self.slept_in_window.saturating_add(elapsed);
+                0
+            }
+            State::Unknown => 0,
         }
     }
 
     /// The thread got a physical CPU. Call after [`account`](Self::account).
     pub(crate) fn run(&mut self, pcpu: u16) {
         self.state = State::Running;
+        self.woken = false;
         self.pcpu = Some(pcpu);
     }
 
     /// The thread lost its physical CPU.
     pub(crate) fn stop(&mut self, runnable: bool) {
         self.state = if runnable { State::Runnable } else { State::Sleeping };
-        self.slept |= !runnable;
+        self.woken = false;
     }
 
     /// The thread became runnable. A wake-up of a running thread changes nothing.
     pub(crate) fn wake(&mut self) {
         if self.state != State::Running {
             self.state = State::Runnable;
+            self.woken = true;
         }
     }
 
     /// Events were lost: what the thread does is unknown until the next one.
     pub(crate) fn forget(&mut self) {
         self.state = State::Unknown;
+        self.woken = false;
     }
 
-    /// What it would have run since the last settlement beyond what it did. A thread that slept got all it wanted, though
-    /// late; one that never did would have used all the time it waited.
+    /// What it would have run since the last settlement beyond what it did: what it waited would have made it
+    /// sleep sooner, and beyond what it slept it would have used it. A thread that sleeps a lot gets all it
+    /// wants, though late; one that computes, and sleeps only while its emulator has it wait for a moment,
+    /// does not.
     pub(crate) fn unmet(&self) -> u64 {
-        if self.slept { 0 } else { self.waited_in_window }
+        self.waited_in_window.saturating_sub(self.slept_in_window)
     }
 
     /// Starts a new settlement window.
     pub(crate) fn restart_window(&mut self) {
-        self.waited_in_window = 0;
-        self.slept = self.state == State::Sleeping;
+        (self.waited_in_window, self.slept_in_window) = (0, 0);
+    }
+
+    /// Whether it was woken and has not run since: what it slept for, it has or is about to take.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken
     }
 
     /// Whether it runs or wants to.
@@ -99,11 +114,13 @@ impl ThreadTimes {
 mod tests {
     use super::*;
 
-    /// Waiting delays a thread that sleeps in between, but it gets all it wanted; one that never sleeps wants it all.
+    /// Waiting delays a thread that sleeps in between, but it gets all it wanted; one that hardly sleeps
+    /// wants nearly all of it.
     #[test]
-    fn only_a_thread_that_never_slept_wanted_more() {
-        let (mut hungry, mut sleeper) = (ThreadTimes::default(), ThreadTimes::default());
-        for thread in [&mut hungry, &mut sleeper] {
+    fn a_thread_wanted_what_it_waited_beyond_what_it_slept() {
+        let threads = || [ThreadTimes::default(), ThreadTimes::default(), ThreadTimes::default()];
+        let [mut hungry, mut dozer, mut sleeper] = threads();
+        for thread in [&mut hungry, &mut dozer, &mut sleeper] {
             thread.account(Time(0));
             thread.wake();
             thread.account(Time(40));
@@ -111,13 +128,19 @@ mod tests {
             thread.account(Time(50));
         }
         hungry.stop(true);
+        dozer.stop(false);
         sleeper.stop(false);
-        assert_eq!((hungry.unmet(), sleeper.unmet()), (40, 0));
-        for thread in [&mut hungry, &mut sleeper] {
-            thread.restart_window();
-            thread.account(Time(60));
+        dozer.account(Time(51));
+        dozer.run(0);
+        for thread in [&mut hungry, &mut dozer, &mut sleeper] {
+            thread.account(Time(100));
         }
-        assert_eq!((hungry.unmet(), sleeper.unmet()), (10, 0));
-        assert_eq!((hungry.ran, hungry.waited), (10, 50));
+        assert_eq!((hungry.unmet(), dozer.unmet(), sleeper.unmet()), (90, 39, 0));
+        for thread in [&mut hungry, &mut dozer, &mut sleeper] {
+            thread.restart_window();
+            thread.account(Time(110));
+        }
+        assert_eq!((hungry.unmet(), dozer.unmet(), sleeper.unmet()), (10, 0, 0));
+        assert_eq!((hungry.ran, hungry.waited), (10, 100));
     }
 }

@@ -1,4 +1,4 @@
-//! `PBratio`: how much of its CPU time a vCPU may use while boosted (TAVS §3.2).
+//! `PBratio`: how much of its CPU time a VM may use while boosted (TAVS §3.2).
 
 use crate::event::Time;
 use crate::nanos::nanos_f64;
@@ -17,14 +17,15 @@ pub(crate) struct Budget {
 impl Budget {
     /// Adds run time; starts a new period when `period` nanoseconds have passed.
     pub(crate) fn charge(&mut self, now: Time, period: u64, ran: u64, boosted: bool) {
-        self.roll(now, period);
+        self.advance(now, period);
         self.total[0] = self.total[0].saturating_add(ran);
         if boosted {
             self.boosted[0] = self.boosted[0].saturating_add(ran);
         }
     }
 
-    fn roll(&mut self, now: Time, period: u64) {
+    /// Begins a new period if it is time.
+    pub(crate) fn advance(&mut self, now: Time, period: u64) {
         let elapsed = now.since(self.period_start);
         if elapsed < period {
             return;
@@ -36,17 +37,13 @@ impl Budget {
         self.period_start = now;
     }
 
-    /// Boosted time over all time; zero if the vCPU has not run.
-    pub(crate) fn used(&self) -> f64 {
-        let total = self.total[0].saturating_add(self.total[1]);
-        let boosted = self.boosted[0].saturating_add(self.boosted[1]);
+    /// Boosted time of these vCPUs over all their time; zero if none has run.
+    pub(crate) fn used<'a>(budgets: impl IntoIterator<Item = &'a Budget>) -> f64 {
+        let sum = |account: [u64; 2]| account[0].saturating_add(account[1]);
+        let (total, boosted) = budgets.into_iter().fold((0u64, 0u64), |(total, boosted), budget| {
+            (total.saturating_add(sum(budget.total)), boosted.saturating_add(sum(budget.boosted)))
+        });
         if total == 0 { 0.0 } else { nanos_f64(boosted) / nanos_f64(total) }
-    }
-
-    /// Whether another boost is within `ratio`.
-    pub(crate) fn allows(&mut self, now: Time, period: u64, ratio: f64) -> bool {
-        self.roll(now, period);
-        ratio > 0.0 && self.used() <= ratio
     }
 }
 
@@ -92,10 +89,13 @@ mod tests {
         let mut budget = Budget::default();
         budget.charge(Time(1), SECOND, 800, false);
         budget.charge(Time(2), SECOND, 100, true);
-        assert!(budget.allows(Time(3), SECOND, 0.125));
+        assert!(Budget::used([&budget]) <= 0.125);
         budget.charge(Time(4), SECOND, 100, true);
-        assert!(!budget.allows(Time(5), SECOND, 0.125));
-        assert!(!budget.allows(Time(5), SECOND, 0.0), "zero turns boosting off");
+        assert!(Budget::used([&budget]) > 0.125);
+        let mut idle = Budget::default();
+        assert_eq!(Budget::used([&budget, &idle]), 0.2);
+        idle.charge(Time(5), SECOND, 1000, false);
+        assert_eq!(Budget::used([&budget, &idle]), 0.1, "what another vCPU runs counts as well");
     }
 
     #[test]
@@ -115,7 +115,9 @@ mod tests {
     fn old_use_is_forgotten_after_two_periods() {
         let mut budget = Budget::default();
         budget.charge(Time(1), SECOND, 100, true);
-        assert!(!budget.allows(Time(SECOND + 1), SECOND, 0.5), "the previous period still counts");
-        assert!(budget.allows(Time(4 * SECOND), SECOND, 0.5));
+        budget.advance(Time(SECOND + 1), SECOND);
+        assert_eq!(Budget::used([&budget]), 1.0, "the previous period still counts");
+        budget.advance(Time(4 * SECOND), SECOND);
+        assert_eq!(Budget::used([&budget]), 0.0);
     }
 }

@@ -32,6 +32,11 @@ pub(crate) enum Fact {
     Dispatched { vcpu: u16, dispatch: Dispatch },
     /// A vCPU was halted.
     Halted { vcpu: u16 },
+    /// A vCPU sleeps that the guest has not halted: its emulator has it wait.
+    Stalled { vcpu: u16 },
+    /// A vCPU woke another one that the guest has not halted: it gave up a lock of the emulator's, which that
+    /// one has from now on.
+    Inherited { vcpu: u16, from: u16 },
     /// The guest rang a doorbell on a vCPU, which answers what it was told of.
     Answered { vcpu: u16 },
     /// A vCPU handed the event that it handled on to others, given as bits.
@@ -46,7 +51,8 @@ pub(crate) enum Fact {
 
 /// A policy, for one VM.
 pub(crate) trait Policy {
-    /// Something happened. What the policy claims or no longer claims is added to `asks`; what it decided about an event is returned.
+    /// Something happened. What the policy claims or no longer claims is added to `asks`; what it decided
+    /// about an event is returned.
     fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)>;
 
     /// The time of one of its claims is over. Returns until when it goes on, if it does.

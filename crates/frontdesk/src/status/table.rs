@@ -32,7 +32,7 @@ pub(crate) fn vms(status: &Status) -> String {
             words::duration(vm.sum(|vcpu| vcpu.stolen_ns)),
             vm.boosts().to_string(),
             hits(vm.sum(|vcpu| vcpu.hits), vm.boosts()),
-            words::percent(vm.pb_used_ratio()),
+            words::percent(vm.pb_used_ratio),
             first,
             second,
         ]
@@ -60,7 +60,7 @@ pub(crate) fn hits(hits: u64, boosts: u64) -> String {
 
 /// A line for each vCPU of a VM.
 pub(crate) fn vcpus(vm: &VmStatus) -> String {
-    let header = ["vCPU", "runs", "CPU", "stolen", "boosted", "boosts", "hits", "by time", "PB used"];
+    let header = ["vCPU", "runs", "CPU", "stolen", "boosted", "boosts", "hits", "by time"];
     let rows = vm.vcpus.iter().map(|vcpu| {
         [
             vcpu.index.to_string(),
@@ -71,7 +71,6 @@ pub(crate) fn vcpus(vm: &VmStatus) -> String {
             vcpu.boosts.to_string(),
             hits(vcpu.hits, vcpu.boosts),
             vcpu.expired.to_string(),
-            words::percent(vcpu.pb_used_ratio),
         ]
     });
     words::table(&header, 2, Some(WIDTH), rows)

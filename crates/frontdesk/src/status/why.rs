@@ -111,13 +111,9 @@ fn decisions(status: &Status, vm: &VmStatus, reason: Reason) -> Option<String> {
             format!("{number} did not boost, because none of its guest tasks is believed to be I/O-bound.")
         }
         Reason::BudgetSpent => {
-            let used =
-                vm.vcpus.iter().map(|vcpu| format!("vCPU {}: {}", vcpu.index, percent(vcpu.pb_used_ratio)));
-            let used: Vec<String> = used.take(NAMED).collect();
-            let allowed = percent(vm.pb_allowed_ratio);
+            let (allowed, used) = (percent(vm.pb_allowed_ratio), percent(vm.pb_used_ratio));
             format!(
-                "{number} did not boost, because the vCPU had used up pb_ratio: {allowed} of its CPU time may be boosted (now {}).",
-                list(&used)
+                "{number} did not boost, because the VM had used up pb_ratio: {allowed} of its CPU time may be boosted (now {used})."
             )
         }
         Reason::LimitReached => format!(

@@ -101,7 +101,7 @@ fn vms(frame: &mut Frame<'_>, area: Rect, app: &App) {
 fn vm_row(app: &App, vm: &VmStatus) -> Row<'static> {
     let rates = app.rates(vm);
     let rate = |text: fn(super::app::Rates) -> String| rates.map_or_else(|| "-".to_owned(), text);
-    let (vcpus, used) = (vm.vcpus.len().max(1) as f64, vm.pb_used_ratio());
+    let (vcpus, used) = (vm.vcpus.len().max(1) as f64, vm.pb_used_ratio);
     let spent = if vm.pb_allowed_ratio > 0.0 { used / vm.pb_allowed_ratio } else { 0.0 };
     let state = match table::state(vm) {
         "TROUBLE" => Cell::from("TROUBLE").style(Style::new().fg(Color::Red)),
@@ -167,11 +167,11 @@ mod tests {
         let mut later = sample();
         later.at_ns += 1_000_000_000;
         later.daemon.cpu_seconds += 0.004;
+        later.vms[0].pb_used_ratio = 0.0625;
         let vcpu = &mut later.vms[0].vcpus[0];
         vcpu.ran_ns += 500_000_000;
         vcpu.stolen_ns += 250_000_000;
         vcpu.boosts += 12;
-        vcpu.pb_used_ratio = 0.0625;
         app.update(Ok(later));
         app
     }

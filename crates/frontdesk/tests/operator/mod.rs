@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Not all that use this module use all of it.
 
+pub(crate) mod desk;
+
 use frontdesk_host::cgroup::Group;
 use serde_json::{Value, json};
 use std::fs;
@@ -71,6 +73,12 @@ impl Qmp {
         }
     }
 
+    /// The thread of each vCPU.
+    pub(crate) fn vcpus(&mut self) -> Vec<u64> {
+        let all = self.execute("query-cpus-fast", &json!({}));
+        all.as_array().unwrap().iter().map(|vcpu| vcpu["thread-id"].as_u64().unwrap()).collect()
+    }
+
     /// Puts another vCPU into one of the VM's free slots.
     pub(crate) fn add_vcpu(&mut self) {
         let slots = self.execute("query-hotpluggable-cpus", &json!({}));
@@ -82,7 +90,35 @@ impl Qmp {
     }
 }
 
-/// A VM in a group of its own, with one socket for frontdesk and one for the operator. `more` are further words for QEMU.
+/// A firmware with which all vCPUs compute for ever.
+pub(crate) fn firmware(home: &Path) -> PathBuf {
+    // In real mode, in a segment of 64 KiB. The others begin at its first byte.
+    const OTHERS: [u8; 2] = [0xeb, 0xfe]; // jmp $
+    const FIRST: [u8; 34] = [
+        0x66, 0xb9, 0x1b, 0x00, 0x00, 0x00, // mov ecx, the register of the APIC's base
+        0x0f, 0x32, // rdmsr
+        0x0d, 0x00, 0x0c, // or ax, x2APIC
+        0x0f, 0x30, // wrmsr
+        0xb9, 0x30, 0x08, // mov cx, the register of its interrupt command
+        0x66, 0x31, 0xd2, // xor edx, edx
+        0x66, 0xb8, 0x00, 0x45, 0x0c, 0x00, // mov eax, all others are to initialise
+        0x0f, 0x30, // wrmsr
+        0xb8, 0xf0, 0x46, // mov ax, and to begin in page 0xf0
+        0x0f, 0x30, // wrmsr
+        0xeb, 0xfe, // jmp $
+    ];
+    const RESET: [u8; 3] = [0xe9, 0x1d, 0x00]; // jmp 0x10
+    let mut image = vec![0; 0x1_0000];
+    image[..OTHERS.len()].copy_from_slice(&OTHERS);
+    image[0x10..][..FIRST.len()].copy_from_slice(&FIRST);
+    image[0xfff0..][..RESET.len()].copy_from_slice(&RESET);
+    let file = home.join("firmware");
+    fs::write(&file, image).unwrap();
+    file
+}
+
+/// A VM in a group of its own, with one socket for frontdesk and one for the operator. `more` are further
+/// words for QEMU.
 pub(crate) fn boot(home: &Path, group: &Group, name: &str, more: &[&str]) -> (Process, Qmp) {
     let file = |suffix: &str| home.join(format!("{name}.{suffix}"));
     let server = |socket: PathBuf| format!("unix:{},server=on,wait=off", socket.display());

@@ -113,8 +113,13 @@ impl Metrics {
         );
         self.gauge(
             "vm_pb_allowed_ratio",
-            "Fraction of its CPU time that each vCPU of the VM may use boosted (PBratio)",
+            "Fraction of the CPU time of its vCPUs that the VM may use boosted (PBratio)",
             each(|vm| vm.pb_allowed_ratio),
+        );
+        self.gauge(
+            "vm_pb_used_ratio",
+            "Fraction of the CPU time of its vCPUs that the VM used boosted lately",
+            each(|vm| vm.pb_used_ratio),
         );
         self.gauge(
             "vm_patience_seconds",
@@ -173,11 +178,6 @@ impl Metrics {
             "vcpu_boosts_expired",
             "Boosts that ended only by time",
             each(|vcpu| count(vcpu.expired)),
-        );
-        self.gauge(
-            "vcpu_pb_used_ratio",
-            "Fraction of its CPU time that the vCPU used boosted lately",
-            each(|vcpu| vcpu.pb_used_ratio),
         );
     }
 }

@@ -112,8 +112,10 @@ pub struct VmStatus {
     pub trouble: Option<String>,
     /// How its guest tasks are told apart; absent if they are not, and then nothing is boosted.
     pub identity: Option<Identity>,
-    /// The fraction of its CPU time that each vCPU may use boosted (`PBratio`); 0 if it is not to be boosted.
+    /// The fraction of the CPU time of its vCPUs that they may use boosted (`PBratio`); 0 if it is not to be boosted.
     pub pb_allowed_ratio: f64,
+    /// The fraction that they used boosted lately.
+    pub pb_used_ratio: f64,
     /// CPU time that a boosted vCPU is given to answer an event, as learnt so far.
     pub patience_ns: u64,
     /// CPU time its emulator threads used.
@@ -167,8 +169,6 @@ pub struct VcpuStatus {
     pub hits: u64,
     /// Boosts that ended only by time.
     pub expired: u64,
-    /// Boosted CPU time over all CPU time, lately; to compare with `pb_allowed_ratio`.
-    pub pb_used_ratio: f64,
 }
 
 /// A guest task.
@@ -220,6 +220,7 @@ impl VmStatus {
             trouble: facts.trouble,
             identity: facts.identity,
             pb_allowed_ratio: explain.pb_ratio,
+            pb_used_ratio: explain.pb_used,
             patience_ns: explain.patience_ns,
             emulator_ran_ns: explain.emulator_ran_ns,
             lost_events: explain.lost,
@@ -243,12 +244,6 @@ impl VmStatus {
     #[must_use]
     pub fn boosts(&self) -> u64 {
         self.sum(|vcpu| vcpu.boosts)
-    }
-
-    /// The largest fraction of its CPU time that one of its vCPUs used boosted.
-    #[must_use]
-    pub fn pb_used_ratio(&self) -> f64 {
-        self.vcpus.iter().map(|vcpu| vcpu.pb_used_ratio).fold(0.0, f64::max)
     }
 
     /// A sum over its vCPUs.
@@ -278,7 +273,6 @@ impl VcpuStatus {
             boosts: explain.boosts,
             hits: explain.hits,
             expired: explain.expired,
-            pb_used_ratio: explain.pb_used,
         }
     }
 }

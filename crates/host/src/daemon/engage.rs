@@ -161,6 +161,25 @@ impl Daemon {
         self.feed(EventKind::Weight { vm: id, weight })
     }
 
+    /// Tells the engine the weights of a VM's vCPUs inside it, where they are others than it was told.
+    pub(super) fn tell_vcpu_weights(&mut self, id: VmId) -> Result<(), DaemonError> {
+        let Some(guardian) = &self.guardian else { return Ok(()) };
+        let weights = match self.threads.look(id, guardian).map_err(Failure::from) {
+            Ok(weights) => weights,
+            Err(Failure::Vm(reason)) => return self.disengage(id, reason),
+            Err(Failure::Daemon(error)) => return Err(error),
+        };
+        for (vcpu, permille) in weights {
+            let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
+            if vm.vcpu_weights.insert(vcpu, permille).unwrap_or(1000) == permille {
+                continue;
+            }
+            tracing::info!(vm = vm.name, vcpu, permille, "a vCPU has another weight inside its VM");
+            self.feed(EventKind::VcpuWeight { vm: id, vcpu, permille })?;
+        }
+        Ok(())
+    }
+
     /// Splits the real-time budget anew when VMs have come or gone. What can't have one is only watched, the latest first.
     pub(super) fn grant(&mut self) -> Result<(), DaemonError> {
         if !self.threads.is_real_time() {
@@ -216,6 +235,7 @@ impl Daemon {
         if policy != self.policy {
             self.policy = policy.clone();
             self.recordings.push(|| Record::Config(policy.clone()));
+            self.bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
             self.engine.configure(policy)?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::sched::ThreadId;
 use crate::watch::{News, Sighting, Source};
 use frontdesk_engine::{Event, EventKind, Standing, VmId};
 use rustix::event::epoll;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
     /// Takes all news; whether the first round of looking is over.
@@ -72,6 +72,7 @@ impl Daemon {
             sources: BTreeSet::from([source]),
             control: None,
             weight: weight.unwrap_or(DEFAULT_WEIGHT),
+            vcpu_weights: BTreeMap::new(),
             policy: None,
             standing: Standing::default(),
             paused: qemu.is_paused(),
@@ -170,6 +171,10 @@ impl Daemon {
         let paused = now.status.is_some().then(|| now.is_paused());
         let threads = !changes.is_empty();
         for change in changes {
+            if let EventKind::VcpuAdded { vcpu, .. } | EventKind::VcpuRemoved { vcpu, .. } = change {
+                // What comes in its place begins with an ordinary weight.
+                self.vms[index].vcpu_weights.remove(&vcpu);
+            }
             self.feed(change)?;
         }
         if let Some(paused) = paused {

@@ -7,7 +7,7 @@ use crate::qemu::QemuVm;
 use crate::threads::ThreadsError;
 use crate::watch::Source;
 use frontdesk_engine::{Standing, Thread, VmId, VmPolicy};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A VM that is followed.
 pub(super) struct Followed {
@@ -20,6 +20,8 @@ pub(super) struct Followed {
     pub(super) control: Option<Control>,
     /// As the engine was told.
     pub(super) weight: u32,
+    /// Of its vCPUs inside it, in permille, as the engine was told.
+    pub(super) vcpu_weights: BTreeMap<u16, u32>,
     pub(super) paused: bool,
     /// It has a reservation, and is not boosted.
     pub(super) reserved: bool,

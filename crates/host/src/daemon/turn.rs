@@ -4,12 +4,13 @@ use super::followed::Failure;
 use super::token::Token;
 use super::{Daemon, DaemonError, monotonic};
 use crate::record::Record;
-use frontdesk_engine::{ActionKind, Event, EventKind};
+use frontdesk_engine::{ActionKind, Event, EventKind, VmId};
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 
-/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled before the packet that
-/// ends the wait, so the pile must be small when one comes; and a daemon that ran just before finds its memory in the cache.
+/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled
+/// before the packet that ends the wait, so the pile must be small when one comes; and a daemon that ran just
+/// before finds its memory in the cache.
 pub(super) const TICK: u64 = 5_000_000;
 /// While next to nothing happens, at least this often.
 const IDLE_TICK: u64 = 80_000_000;
@@ -17,8 +18,12 @@ const IDLE_TICK: u64 = 80_000_000;
 const MANY: usize = 32;
 /// And so many even while nobody is boosted, for the rings must not get full.
 const FLOOD: usize = 1024;
-/// Who was boosted within this is likely to be boosted again; if nobody was, the first one after it may wait for a pile.
+/// Who was boosted within this is likely to be boosted again; if nobody was, the first one after it may wait
+/// for a pile.
 const LIVELY: u64 = 10_000_000_000;
+
+/// How often the nice values of vCPUs are looked at.
+const LOOK: u64 = 1_000_000_000;
 
 /// When the loop is to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,14 +63,34 @@ impl Daemon {
             }
             let lively = self.last_boost.is_some_and(|boost| monotonic().since(boost) < LIVELY);
             let many = if lively { MANY } else { FLOOD };
-            self.tick = if self.handled >= many { TICK } else { (self.tick * 2).min(IDLE_TICK) };
+            // Few in a moment may be many in a tick.
+            let waited = monotonic().since(self.emptied) >= self.tick;
+            self.emptied = monotonic();
+            self.tick = match self.handled >= many {
+                true => TICK,
+                false if waited => (self.tick * 2).min(IDLE_TICK),
+                false => self.tick,
+            };
             if news && self.take_news()? && until == Until::Settled {
                 return Ok(());
             }
             self.check_threads()?;
+            self.look_at_weights()?;
             self.grant()?;
             self.supervisor.alive(monotonic());
         }
+    }
+
+    /// Tells the engine of vCPUs that somebody has given other nice values by hand.
+    fn look_at_weights(&mut self) -> Result<(), DaemonError> {
+        let now = monotonic();
+        if now.since(self.looked) < LOOK {
+            return Ok(());
+        }
+        self.looked = now;
+        let ids: Vec<VmId> =
+            self.vms.iter().filter(|vm| vm.control.is_some() && !vm.reserved).map(|vm| vm.id).collect();
+        ids.into_iter().try_for_each(|id| self.tell_vcpu_weights(id))
     }
 
     /// Time until the engine or the rings want attention.

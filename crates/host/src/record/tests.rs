@@ -314,7 +314,8 @@ proptest! {
         prop_assert!(bytes == *WHOLE || !matches!(result, Ok(Some(Ending::Complete))));
     }
 
-    /// What is told of reservations, with a right checksum, but with any bytes changed: what is read can be told to a dispatcher.
+    /// What is told of reservations, with a right checksum, but with any bytes changed: what is read can be
+    /// told to a dispatcher.
     #[test]
     fn fuzz_decisions(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
         static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {

@@ -1,9 +1,10 @@
-//! How recordings hear of reservations: what dispatchers were told and what they decided, from the threads that dispatch to the daemon's
-//! loop, each by a ring that neither ever waits for.
+//! How recordings hear of reservations: what dispatchers were told and what they decided, from the threads
+//! that dispatch to the daemon's loop, each by a ring that neither ever waits for.
 //!
-//! The rings are made when a recording begins and emptied at each turn of the loop. A decision goes into one as a whole, after it has been carried
-//! out, as moves within memory that is there already: no system call, no allocation. One that does not fit is counted as lost, and when
-//! there is room again the dispatcher's whole state is told, from which a replay goes on.
+//! The rings are made when a recording begins and emptied at each turn of the loop. A decision goes into one as
+//! a whole, after it has been carried out, as moves within memory that is there already: no system call, no
+//! allocation. One that does not fit is counted as lost, and when there is room again the dispatcher's whole
+//! state is told, from which a replay goes on.
 
 use crate::record::Record;
 use frontdesk_engine::Time;
@@ -13,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Entries of the ring: at 20,000 decisions a second, each with two readings and two dispatches, enough for a sixth of a second. The loop
-/// comes every 80 ms at least.
+/// Entries of the ring: at 20,000 decisions a second, each with two readings and two dispatches, enough for a
+/// sixth of a second. The loop comes every 80 ms at least.
 const ENTRIES: usize = 1 << 14;
 
 enum Entry {

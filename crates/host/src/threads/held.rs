@@ -64,7 +64,8 @@ impl Held {
         self.original
     }
 
-    /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing. One that has ended needs none.
+    /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing.
+    /// One that has ended needs none.
     pub(crate) fn set(&mut self, wanted: Attributes) -> Result<(), HeldError> {
         if self.now == Some(wanted) || !self.thread.is_in_process() {
             return Ok(());
@@ -86,6 +87,22 @@ impl Held {
     pub(crate) fn restore(&mut self) -> Result<(), HeldError> {
         self.now = None;
         self.set(self.original)
+    }
+
+    /// Looks whether somebody else has given it another nice value since it was last set: that is what it has
+    /// from then on, as if it had had it when it was taken. One that is real-time now has none to look at.
+    pub(crate) fn look(&mut self, guardian: &Guardian) -> Result<(), HeldError> {
+        let Some(expected) = self.now.and_then(|now| now.policy.nice()) else { return Ok(()) };
+        let found = attributes_of(self.thread)?.and_then(|found| found.policy.nice());
+        let Some(found) = found.filter(|found| *found != expected) else { return Ok(()) };
+        let mut attributes = self.original;
+        if let Some((nice, _)) = attributes.policy.fair_mut() {
+            *nice = found;
+        }
+        let undo = guardian.record(Undo::Thread { thread: self.thread, attributes })?;
+        guardian.forget(std::mem::replace(&mut self.undo, undo))?;
+        (self.original, self.now) = (attributes, None);
+        Ok(())
     }
 
     /// It has what it had, or has ended: the guardian needs not know of it any more.

@@ -57,8 +57,8 @@ pub(crate) struct Sighting {
 pub(crate) enum News {
     /// A VM is there, or still there.
     Seen(Box<Sighting>),
-    /// These VMs, by name, have reservations, and no others; all targets that have some; whether real time is kept for any; and after how many
-    /// requests for reservations that is so.
+    /// These VMs, by name, have reservations, and no others; all targets that have some; whether real time is
+    /// kept for any; and after how many requests for reservations that is so.
     Reserved { vms: BTreeSet<String>, targets: BTreeMap<TargetId, String>, any: bool, asked: u64 },
     /// The reads of the VM with this main thread can be followed, or why not.
     Probed(ThreadId, Result<Probes, String>),

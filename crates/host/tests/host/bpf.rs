@@ -317,6 +317,17 @@ fn hears_packets_towards_a_tap() -> Result<()> {
         }
         let stats = source.stats()?;
         ensure!((stats.pushed, stats.woken, stats.no_payload) == (7, 7, 3) && stats.other >= 4, "{stats:?}");
+        // Where they count, they are heard of like any other.
+        let acknowledgement = ethernet(0x0800, &ipv4(6, 0, &tcp(22, ACK, b"")));
+        let heard = |count| {
+            thread::sleep(Duration::from_millis(2));
+            source.count_acknowledgements(count)?;
+            wire.send(&acknowledgement)?;
+            drain(source)
+        };
+        let packet = EventKind::Packet { vm: VM, protocol: Protocol::Tcp, port: 22 };
+        let counted = [true, false].into_iter().map(heard).collect::<Result<Vec<_>>>()?;
+        ensure!(counted == [vec![packet], vec![]], "{counted:?}");
         Ok(())
     })
 }

@@ -14,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("threads_are_boosted_as_told", are_boosted_as_told),
         trial("threads_keep_a_weight_under_a_boost", keep_a_weight_under_a_boost),
+        trial("threads_keep_a_nice_value_set_by_hand", keep_a_nice_value_set_by_hand),
         trial("threads_that_are_real_time_or_gone_are_left", that_are_real_time_or_gone_are_left),
         trial("threads_are_undone_by_the_guardian", are_undone_by_the_guardian),
         trial("threads_are_what_was_last_wanted_of_them", are_what_was_last_wanted_of_them),
@@ -106,6 +107,47 @@ fn keep_a_weight_under_a_boost() -> Result<()> {
     Ok(())
 }
 
+/// What an operator sets while a VM is followed is neither lost with the next boost nor at the end, nor with
+/// the daemon.
+fn keep_a_nice_value_set_by_hand() -> Result<()> {
+    let (vcpu, other_vcpu) = (Idler::start()?, Idler::start()?);
+    // The test itself may have another.
+    for idler in [&vcpu, &other_vcpu] {
+        sched::set(idler.pid(), other(0))?;
+    }
+    let guardian = start_guardian()?;
+    let mut threads = Threads::by_real_time();
+    let both = [(0, vcpu.thread()?), (1, other_vcpu.thread()?)];
+    threads.adopt(VM, 1024, &both, &[], &guardian)?;
+    ensure!(threads.look(VM, &guardian)? == [(0, 1000), (1, 1000)]);
+    let renice = |nice| {
+        let found = sched::get(vcpu.pid())?;
+        let Policy::Other { slice_ns, .. } = found.policy else { anyhow::bail!("{found:?}") };
+        Ok(sched::set(vcpu.pid(), Attributes { policy: Policy::Other { nice, slice_ns }, ..found })?)
+    };
+    let nice = || sched::get(vcpu.pid()).map(|found| found.policy.nice());
+    renice(5)?;
+    ensure!(threads.look(VM, &guardian)? == [(0, 327), (1, 1000)]);
+    threads.boost(VM, VCPU, Boost::Io)?;
+    ensure!(threads.look(VM, &guardian)? == [(0, 327), (1, 1000)], "a boost hides it");
+    threads.boost(VM, VCPU, Boost::None)?;
+    ensure!(nice()? == Some(5));
+    // A weight is relative to what was set.
+    threads.weigh(VM, 0, 333)?;
+    ensure!(nice()? == Some(10));
+    renice(0)?;
+    ensure!(threads.look(VM, &guardian)? == [(0, 1000), (1, 1000)] && nice()? == Some(5));
+    threads.weigh(VM, 0, 1000)?;
+    renice(7)?;
+    threads.look(VM, &guardian)?;
+    threads.boost(VM, VCPU, Boost::Io)?;
+    // As after a kill -9: the guardian is left to undo.
+    drop(threads);
+    let report = guardian.finish()?;
+    ensure!(report.undone == 2 && nice()? == Some(7), "{report:?}, {:?}", nice()?);
+    Ok(())
+}
+
 fn that_are_real_time_or_gone_are_left() -> Result<()> {
     let (real_time, vanishing, vcpu) = (Idler::start()?, Idler::start()?, Idler::start()?);
     sched::set(real_time.pid(), Attributes::fifo(10))?;
@@ -192,7 +234,8 @@ impl Random {
     }
 }
 
-/// Boosts, weights and threads come and go at random: each thread always has what the model says, and the guardian has each just once.
+/// Boosts, weights and threads come and go at random: each thread always has what the model says, and the
+/// guardian has each just once.
 fn are_what_was_last_wanted_of_them() -> Result<()> {
     const VCPUS: u16 = 4;
     const ALL: u16 = 7;

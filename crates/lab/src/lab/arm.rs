@@ -4,8 +4,7 @@ use super::{Lab, LabError, interrupted};
 use crate::client::AnyClient;
 use crate::clock::HostClock;
 use crate::cpu;
-use crate::daemon::DaemonProcess;
-use crate::daemon::SOCKET;
+use crate::daemon::{DaemonProcess, Following, SOCKET};
 use crate::edit::{EditClient, EditConfig};
 use crate::load::{Client, ClientConfig, ClientWork, Sample};
 use crate::replay::{self, Findings, Truth};
@@ -48,7 +47,7 @@ impl Lab<'_> {
     ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
         self.set_workloads(name)?;
         self.set_nice(name)?;
-        let mut daemon = self.start_daemon(name)?;
+        let mut daemon = self.start_daemon(name, number)?;
         let clients = self.start_clients(name, number)?;
         while !clients.iter().all(|asking| asking.client.is_ready() || asking.client.has_ended()) {
             self.pass(WATCH, &clients, daemon.as_mut())?;
@@ -147,7 +146,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    fn start_daemon(&self, arm: &str) -> Result<Option<DaemonProcess>, LabError> {
+    fn start_daemon(&self, arm: &str, repeat: u32) -> Result<Option<DaemonProcess>, LabError> {
         let act = match self.scenario.arms[arm].daemon {
             Daemon::Off => return Ok(None),
             Daemon::Observe => false,
@@ -160,7 +159,11 @@ impl Lab<'_> {
         // Reserved VMs stay on the CPUs of all VMs; the others are boosted in what is spared.
         let reserve = format!("[reserve]\ncpus = {:?}\nspare = {SPARE}\n", self.scenario.host.vm_cpus);
         let (program, dir) = (&self.config.frontdesk, &self.run_dir);
-        let daemon = DaemonProcess::start(program, dir, &sockets, policy, &reserve, cpus, act)?;
+        // Written where it is kept: whatever ends the run, it can be read up to there.
+        let kept = self.config.recordings.get(&(arm.to_owned(), repeat)).cloned();
+        let recording = kept.unwrap_or_else(|| dir.join("daemon.rec"));
+        let following = Following { sockets: &sockets, cpus, act, recording };
+        let daemon = DaemonProcess::start(program, dir, policy, &reserve, following)?;
         // If the lab dies, its daemon must not stay.
         if let Some(started) = process_start_time(daemon.pid()) {
             self.guardian.record(Undo::Process { pid: daemon.pid(), started })?;

@@ -6,8 +6,14 @@ use crate::scheduler::{Entity, Group, Host, Pcpu};
 
 /// What a tick costs.
 const PER_TICK: i64 = 100;
-/// What one physical CPU earns in an accounting period, what a vCPU has at most, and what it owes at most.
+/// What one physical CPU earns in an accounting period, what a vCPU has at most, and what it owes at most if
+/// ticks are charged.
 const PER_PERIOD: i64 = 300;
+/// What a vCPU owes at most if its run time is measured. An unlucky tick is forgiven by a floor, but what is
+/// measured was really used: who is boosted may use it while OVER, or in one turn, for a stream arms a whole
+/// slice with each decision. If it were forgiven, TAVS' "CPU fairness among guest domains is guaranteed for
+/// all cases" (§5.2) would not hold without a PBratio.
+const MEASURED_FLOOR: i64 = 10 * PER_PERIOD;
 
 impl Credit {
     pub(super) fn accounting_period(&self) -> Nanos {
@@ -53,8 +59,8 @@ impl Credit {
         vcpu.credit = vcpu.credit.saturating_sub_unsigned(credits);
     }
 
-    /// A vCPU that runs at a tick earns credits from now on. Measured charging changes what is paid, and not this: TAVS §4.2 says so of no
-    /// more, and Xen, when it came to measure itself, left it to the ticks too.
+    /// A vCPU that runs at a tick earns credits from now on. Measured charging changes what is paid, and not
+    /// this: TAVS §4.2 says so of no more, and Xen, when it came to measure itself, left it to the ticks too.
     fn activate(&mut self, entity: Entity) {
         let vcpu = &mut self.vcpus[entity.index()];
         if std::mem::replace(&mut vcpu.active, true) {
@@ -68,7 +74,8 @@ impl Credit {
         }
     }
 
-    /// Hands out the credits of a period: by weight among the domains with active vCPUs; what one does not need goes to those after it.
+    /// Hands out the credits of a period: by weight among the domains with active vCPUs; what one does not
+    /// need goes to those after it.
     pub(super) fn account(&mut self, host: &mut Host) {
         self.epoch += 1;
         let weights: i64 = self.active.iter().map(|group| self.domains[group.index()].weight).sum();
@@ -120,6 +127,7 @@ impl Credit {
     fn pay(&mut self, host: &mut Host, group: Group, each: i64, cap: Option<i64>) -> i64 {
         let mut balance = 0;
         let mut place = 0;
+        let floor = if self.config.fine_accounting { MEASURED_FLOOR } else { PER_PERIOD };
         while let Some(entity) = self.domains[group.index()].active.get(place).copied() {
             place += 1;
             let vcpu = self.vcpu(entity);
@@ -130,7 +138,7 @@ impl Credit {
                     self.park(host, entity);
                 }
                 let vcpu = self.vcpu(entity);
-                vcpu.credit = vcpu.credit.max(-PER_PERIOD);
+                vcpu.credit = vcpu.credit.max(-floor);
             } else {
                 vcpu.stored = Priority::Under;
                 if vcpu.parked {

@@ -1,4 +1,5 @@
-//! The guest kernel's scheduler: a queue for each vCPU, fair by virtual run time; who wakes after a sleep preempts.
+//! The guest kernel's scheduler: a queue for each vCPU, fair by virtual run time. Who wakes after a sleep
+//! preempts, but since Linux 6.6 nobody who is in the middle of his slice: he goes on until a clock tick.
 
 use super::{Effect, Guest};
 use crate::program::{Class, State, Task};
@@ -48,12 +49,14 @@ impl Guest {
         let target = if idle(&last) { last } else { (0..self.cpus.len()).find(idle).unwrap_or(last) };
         self.tasks[task].woken |= io;
         self.enqueue(task, target);
+        let in_the_middle = self.goes_by_ticks(target) && !self.renew(target);
+        let granularity = if self.costs.request.is_some() { 0 } else { self.costs.granularity };
         let cpu = &mut self.cpus[target];
         let preempts = cpu.current.is_none_or(|current| {
             let (current, woken) = (&self.tasks[current], &self.tasks[task]);
             match woken.class.rank().cmp(&current.class.rank()) {
-                Ordering::Equal if woken.class.rank() > 0 => false,
-                Ordering::Equal => current.vruntime > woken.vruntime.saturating_add(self.costs.granularity),
+                Ordering::Equal if woken.class.rank() > 0 || in_the_middle => false,
+                Ordering::Equal => current.vruntime > woken.vruntime.saturating_add(granularity),
                 other => other == Ordering::Greater,
             }
         });
@@ -62,6 +65,31 @@ impl Guest {
         } else if preempts {
             self.effects.push(Effect::Ipi { from: here, to: target });
         }
+    }
+
+    /// Whether the current task of a vCPU goes on, whoever waits, until a clock tick finds that it has used
+    /// up its slice.
+    pub(super) fn goes_by_ticks(&self, vcpu: usize) -> bool {
+        let fair = |current: usize| self.tasks[current].class.rank() == 0;
+        self.costs.request.is_some() && self.cpus[vcpu].current.is_some_and(fair)
+    }
+
+    /// Gives the current task of a vCPU that goes by ticks another slice if it has used its own up, and says
+    /// whether it had. The kernel does so at ticks, and when another task wakes.
+    pub(super) fn renew(&mut self, vcpu: usize) -> bool {
+        let Some(request) = self.costs.request.filter(|_| self.goes_by_ticks(vcpu)) else { return false };
+        let cpu = &mut self.cpus[vcpu];
+        let used_up = cpu.slice == 0;
+        if used_up {
+            cpu.slice = request;
+        }
+        used_up
+    }
+
+    /// The turn of the current task of a vCPU is over.
+    pub(super) fn end_turn(&mut self, vcpu: usize) {
+        self.cpus[vcpu].reschedule = true;
+        self.push_surplus(vcpu);
     }
 
     fn enqueue(&mut self, task: usize, vcpu: usize) {
@@ -106,8 +134,10 @@ impl Guest {
         cpu.slice = (self.costs.slice.saturating_mul(3) / sharing)
             .clamp(self.costs.slice / 4, self.costs.slice)
             .max(1);
-        if matches!(self.tasks[next].class, Class::Fifo { .. }) {
-            cpu.slice = NEVER;
+        match (self.tasks[next].class, self.costs.request) {
+            (Class::Fifo { .. }, _) => cpu.slice = NEVER,
+            (Class::Fair { .. }, Some(request)) => cpu.slice = request,
+            _ => {}
         }
         let resumes = std::mem::take(&mut cpu.halted);
         let task = &mut self.tasks[next];
@@ -145,7 +175,7 @@ impl Guest {
     }
 
     /// A vCPU with at least two tasks more than another gives one away.
-    pub(super) fn push_surplus(&mut self, vcpu: usize) {
+    fn push_surplus(&mut self, vcpu: usize) {
         let load = |cpu: &super::Cpu| cpu.ready.len() + usize::from(cpu.current.is_some());
         let Some(least) = (0..self.cpus.len()).min_by_key(|other| load(&self.cpus[*other])) else { return };
         if load(&self.cpus[vcpu]) >= load(&self.cpus[least]) + 2 {

@@ -63,6 +63,24 @@ fn who_wakes_after_a_sleep_preempts_and_the_interrupt_is_on_the_others_time() {
 }
 
 #[test]
+fn since_linux_6_6_who_wakes_in_the_middle_of_a_slice_waits_for_the_tick_after_it() {
+    let mut guest = mixed().with_eevdf(Some(2 * MS));
+    run(&mut guest, 0, 0, 10 * MS);
+    guest.cpus[0].pending.push_back(Interrupt::Tick);
+    run(&mut guest, 0, 10 * MS, 20 * MS);
+    let (hog, server) = (guest.tasks[0].space, guest.tasks[1].space);
+    guest.cpus[0].pending.push_back(packet(7));
+    let effects = run(&mut guest, 0, 20 * MS, 21 * MS);
+    assert_eq!(switches(&effects), [server, hog], "the hog has used its slice up long ago");
+    guest.cpus[0].pending.push_back(packet(7));
+    assert!(switches(&run(&mut guest, 0, 21 * MS, 22 * MS)).is_empty());
+    guest.cpus[0].pending.push_back(Interrupt::Tick);
+    assert!(switches(&run(&mut guest, 0, 22 * MS, 26 * MS)).is_empty(), "its slice was not over at the tick");
+    guest.cpus[0].pending.push_back(Interrupt::Tick);
+    assert_eq!(switches(&run(&mut guest, 0, 26 * MS, 27 * MS)), [server, hog]);
+}
+
+#[test]
 fn an_interrupt_waits_until_the_vcpu_runs() {
     let mut guest = mixed();
     run(&mut guest, 0, 0, 20 * MS);
@@ -110,13 +128,18 @@ fn the_clock_is_set_after_a_tick_and_after_idling() {
 
 #[test]
 fn hogs_share_a_vcpu_by_time_slices() {
-    let mut guest = Guest::new(1, &GuestCosts::default());
-    (0..3).for_each(|number| {
-        guest.add_task(number, &[Step::Compute(NEVER)], false);
-    });
-    run(&mut guest, 0, 0, 900 * MS);
-    let used: Vec<_> = guest.tasks.iter().map(|task| task.vruntime / MS).collect();
-    assert!(used.iter().all(|used| (290..=305).contains(used)), "{used:?}");
+    let new = || Guest::new(1, &GuestCosts::default());
+    for mut guest in [new(), new().with_eevdf(None)] {
+        (0..3).for_each(|number| {
+            guest.add_task(number, &[Step::Compute(NEVER)], false);
+        });
+        for tick in 0..225 {
+            guest.cpus[0].pending.push_back(Interrupt::Tick);
+            run(&mut guest, 0, tick * 4 * MS, (tick + 1) * 4 * MS);
+        }
+        let used: Vec<_> = guest.tasks.iter().map(|task| task.vruntime / MS).collect();
+        assert!(used.iter().all(|used| (290..=305).contains(used)), "{used:?}");
+    }
 }
 
 #[test]

@@ -1,50 +1,40 @@
 //! The engine's own reservation dispatcher (VSched §3.3) as the scheduler of a host.
 //!
-//! Entities of a group with a reservation are its members, each on a physical CPU of its own; the [`Dispatcher`] decides when they run.
-//! The others share what is left, in turns, and one that is boosted comes before those that are not.
+//! What has no reservation shares what is left, in turns, and who is boosted comes before who is not.
 
+use super::reserved::{DISPATCH, Reserved};
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Nanos, Timer};
-use frontdesk_engine::reservation::{
-    DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
-};
-use frontdesk_engine::{Boost, Time};
+use frontdesk_engine::Boost;
+use frontdesk_engine::reservation::{DispatchKind, Reservation};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 /// How long one without a reservation runs before it is another's turn.
 const TURN: Nanos = 10_000_000;
-/// The timer of the dispatcher; those of the turns have the numbers of their physical CPUs.
-const DISPATCH: SchedulerTimer = SchedulerTimer(u32::MAX);
 
 /// Earliest deadline first for groups with reservations. Whether they fit is for the engine's
 /// [`Admission`](frontdesk_engine::reservation::Admission) to say; here they may ask for too much, and miss.
 #[must_use]
 pub fn edf(reservations: &[(Group, Reservation)]) -> Box<dyn HostScheduler> {
-    Box::new(Edf { reservations: reservations.to_vec(), ..Edf::default() })
+    Box::new(Edf { reserved: Reserved::new(reservations), ..Edf::default() })
 }
 
 #[derive(Debug, Default)]
 struct Edf {
-    reservations: Vec<(Group, Reservation)>,
-    dispatcher: Dispatcher,
-    /// What it was told last; kept for its memory.
-    told: Event,
-    dispatch: Option<Timer>,
+    reserved: Reserved,
+    /// Of the physical CPUs, with their numbers.
     turns: Vec<Timer>,
     entities: Vec<State>,
     /// Those that are runnable and do not run, the first come first.
     waiting: VecDeque<Entity>,
-    /// Something happened that the dispatcher does not know yet. It decides once about all that happens at one time.
-    stale: bool,
 }
 
 #[derive(Debug)]
 struct State {
-    group: Group,
     affinity: PcpuSet,
+    emulator: bool,
     boosted: bool,
-    woken: Time,
     /// How it is scheduled, if it has a reservation.
     kind: Option<DispatchKind>,
 }
@@ -55,34 +45,19 @@ enum Rank {
     Leftover,
     Ordinary,
     Boosted,
-    Reserved(u8),
+    /// By level, an emulator thread before the vCPU that it runs with.
+    Reserved(u8, bool),
 }
 
 impl State {
     /// Its rank; `None`: it must not run.
     fn rank(&self) -> Option<Rank> {
         match self.kind {
-            Some(DispatchKind::Run { level }) => Some(Rank::Reserved(level)),
+            Some(DispatchKind::Run { level }) => Some(Rank::Reserved(level, self.emulator)),
             Some(DispatchKind::Leftover) => Some(Rank::Leftover),
             Some(DispatchKind::Stop) => None,
             None => Some(if self.boosted { Rank::Boosted } else { Rank::Ordinary }),
         }
-    }
-}
-
-/// What the dispatcher is told about the machine.
-struct View<'a> {
-    host: &'a Host,
-    entities: &'a [State],
-}
-
-impl Meter for View<'_> {
-    fn read(&self, member: Member) -> Reading {
-        let of_target = |(_, state): &(usize, &State)| state.group == Group(member.target.0);
-        let mut members = self.entities.iter().enumerate().filter(of_target);
-        let Some((index, state)) = members.nth(usize::from(member.index)) else { return Reading::default() };
-        let entity = Entity(u32::try_from(index).unwrap_or(u32::MAX));
-        Reading { ran_ns: self.host.ran(entity), ready: self.host.is_runnable(entity), woken: state.woken }
     }
 }
 
@@ -91,35 +66,12 @@ impl Edf {
         self.entities[entity.index()].rank()
     }
 
-    /// The entity that is this member.
-    fn entity(&self, member: Member) -> Option<Entity> {
-        let of_target = |(_, state): &(usize, &State)| state.group == Group(member.target.0);
-        let mut members = self.entities.iter().enumerate().filter(of_target);
-        members.nth(usize::from(member.index)).and_then(|(index, _)| u32::try_from(index).ok()).map(Entity)
-    }
-
-    /// Tells the dispatcher what happened, and how its members are.
-    fn tell(&mut self, host: &Host, kind: EventKind) {
-        (self.told.at, self.told.kind) = (Time(host.now()), kind);
-        self.dispatcher.read(&mut self.told, &View { host, entities: &self.entities });
-        self.dispatcher.on_event(&self.told);
-    }
-
-    /// Lets the dispatcher decide, and does what it says.
-    fn decide(&mut self, host: &mut Host) {
-        self.tell(host, EventKind::Decide { tolerance_ns: 0 });
-        self.carry_out(host);
-    }
-
-    fn carry_out(&mut self, host: &mut Host) {
-        while let Some(action) = self.dispatcher.poll_action() {
-            if let Some(entity) = self.entity(action.member) {
-                self.entities[entity.index()].kind = Some(action.kind);
-                host.reschedule(Pcpu(action.cpu));
-            }
-        }
-        if let Some(timer) = self.dispatch {
-            host.arm(timer, self.dispatcher.next_due().map_or(NEVER, |due| due.at.0.max(host.now())));
+    /// Does what the dispatcher said.
+    fn carry_out(&mut self, host: &mut Host, told: Vec<(Entity, DispatchKind)>) {
+        for (entity, kind) in told {
+            let state = &mut self.entities[entity.index()];
+            state.kind = Some(kind);
+            state.affinity.iter().for_each(|pcpu| host.reschedule(pcpu));
         }
     }
 
@@ -146,54 +98,34 @@ impl HostScheduler for Edf {
 
     fn add_group(&mut self, _: Group, _: GroupSpec) {}
 
-    fn add_entity(&mut self, _: Entity, spec: EntitySpec) {
-        self.entities.push(State {
-            group: spec.group,
-            affinity: spec.affinity,
-            boosted: false,
-            woken: Time::default(),
-            kind: None,
-        });
+    fn add_entity(&mut self, entity: Entity, spec: EntitySpec) {
+        self.reserved.add(entity, &spec);
+        let EntitySpec { affinity, emulator, .. } = spec;
+        self.entities.push(State { affinity, emulator, boosted: false, kind: None });
     }
 
     fn start(&mut self, host: &mut Host) {
         self.turns = host.pcpus().map(|pcpu| host.add_timer(SchedulerTimer(u32::from(pcpu.0)))).collect();
-        self.dispatch = Some(host.add_timer(DISPATCH));
-        for (group, reservation) in self.reservations.clone() {
-            let mut taken = PcpuSet::default();
-            for index in 0u16.. {
-                let member = Member { target: TargetId(group.0), index };
-                let Some(entity) = self.entity(member) else { break };
-                let allowed = self.entities[entity.index()].affinity;
-                let mut candidates = host.pcpus().filter(|pcpu| allowed.contains(*pcpu));
-                let free = candidates.find(|pcpu| !taken.contains(*pcpu));
-                let Some(pcpu) = free.or(allowed.lowest()) else { continue };
-                taken.insert(pcpu);
-                self.entities[entity.index()].affinity = [pcpu].into_iter().collect();
-                self.tell(host, EventKind::Set { member, cpu: pcpu.0, reservation });
-            }
+        for (entity, pcpu) in self.reserved.start(host) {
+            self.entities[entity.index()].affinity = [pcpu].into_iter().collect();
         }
-        self.carry_out(host);
+        let told = self.reserved.told(host);
+        self.carry_out(host, told);
     }
 
     fn wake(&mut self, host: &mut Host, entity: Entity) {
-        self.entities[entity.index()].woken = Time(host.now());
         self.waiting.push_back(entity);
-        self.stale = true;
-        if let Some(pcpu) = self.entities[entity.index()].affinity.lowest() {
-            host.reschedule(pcpu);
-        }
+        self.reserved.wake(host, entity);
         self.preempt(host, entity);
     }
 
-    fn block(&mut self, _: &mut Host, _: Entity, _: Pcpu) {
-        self.stale = true;
+    fn block(&mut self, _: &mut Host, entity: Entity, _: Pcpu) {
+        self.reserved.block(entity);
     }
 
     fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
-        if std::mem::take(&mut self.stale) {
-            self.decide(host);
-        }
+        let told = self.reserved.decide(host);
+        self.carry_out(host, told);
         let current = host.current(pcpu);
         let may = |entity: &Entity| self.entities[entity.index()].affinity.contains(pcpu);
         let rank = |entity: Entity| self.rank(entity).filter(|_| may(&entity));
@@ -221,8 +153,7 @@ impl HostScheduler for Edf {
 
     fn timer(&mut self, host: &mut Host, timer: SchedulerTimer) {
         if timer == DISPATCH {
-            self.stale = true;
-            host.reschedule(Pcpu(0));
+            self.reserved.due(host);
         } else if let Ok(pcpu) = u16::try_from(timer.0) {
             // The timer is no longer armed, which says that the turn is over.
             host.reschedule(Pcpu(pcpu));

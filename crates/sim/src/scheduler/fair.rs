@@ -1,8 +1,12 @@
-//! Linux group scheduling: groups share each physical CPU by weight, entities share what their group gets, and real-time
-//! entities run before all.
+//! Linux group scheduling: groups share each physical CPU by weight, entities share what their group gets,
+//! and real-time entities run before all.
 //!
-//! What differs between versions of the kernel - the order in a run queue - is a [`Discipline`]. Real-time throttling is not modelled:
-//! what frontdesk boosts is bounded by its own ledger. Neither are bandwidth limits, NUMA and caches.
+//! What has a reservation is of the real-time class in its slices, above what is boosted, and out of them an
+//! idle-class group: as the daemon does it.
+//!
+//! What differs between versions of the kernel - the order in a run queue - is a [`Discipline`]. Real-time
+//! throttling is not modelled: what frontdesk boosts is bounded by its own ledger. Neither are bandwidth
+//! limits, NUMA and caches.
 
 mod balance;
 mod cfs;
@@ -13,13 +17,17 @@ mod load;
 mod queue;
 mod realtime;
 
+pub(crate) use cfs::cfs_reserving;
 pub use cfs::{cfs, cfs_on};
+pub(crate) use eevdf::eevdf_reserving;
 pub use eevdf::{eevdf, eevdf_on};
 
+use super::reserved::{DISPATCH, Reserved};
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Nanos, Timer};
 use discipline::{Discipline, Placement, TICK, Timing};
 use frontdesk_engine::Boost;
+use frontdesk_engine::reservation::{DispatchKind, Reservation};
 pub(crate) use load::nice_weight;
 use load::{Average, GroupLoad, SCALE};
 use queue::{Node, NodeId, RunQueue, signed};
@@ -31,6 +39,9 @@ struct Task {
     group: Group,
     affinity: PcpuSet,
     emulator: bool,
+    boost: Boost,
+    /// How its reservation has it scheduled, if it has one.
+    reserved: Option<DispatchKind>,
     /// Where it runs, waits, or ran last.
     home: Option<Pcpu>,
     /// Its real-time priority; 0 in the fair class.
@@ -93,10 +104,14 @@ struct GroupFair<D> {
     cells: Vec<Cell>,
     pcpus: Vec<PcpuState>,
     realtime: Waiting,
+    reserved: Reserved,
 }
 
+/// The weight of a group of the idle class (`WEIGHT_IDLEPRIO`).
+const IDLE_WEIGHT: u64 = 3;
+
 impl<D: Discipline> GroupFair<D> {
-    fn with(discipline: D) -> GroupFair<D> {
+    fn with(discipline: D, reservations: &[(Group, Reservation)]) -> GroupFair<D> {
         GroupFair {
             discipline,
             timing: Timing::of(1),
@@ -107,6 +122,7 @@ impl<D: Discipline> GroupFair<D> {
             cells: Vec::new(),
             pcpus: Vec::new(),
             realtime: Waiting::default(),
+            reserved: Reserved::new(reservations),
         }
     }
 
@@ -250,17 +266,20 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
         D::NAME
     }
 
-    fn add_group(&mut self, _: Group, spec: GroupSpec) {
-        let weight = u64::from(spec.weight);
+    fn add_group(&mut self, group: Group, spec: GroupSpec) {
+        let weight = if self.reserved.has(group) { IDLE_WEIGHT } else { u64::from(spec.weight) };
         self.groups.push(GroupState { weight, share: weight * SCALE, load: 0.0 });
     }
 
-    fn add_entity(&mut self, _: Entity, spec: EntitySpec) {
+    fn add_entity(&mut self, entity: Entity, spec: EntitySpec) {
+        self.reserved.add(entity, &spec);
         self.nodes.push(Node { weight: nice_weight(spec.nice), ..Node::default() });
         self.tasks.push(Task {
             group: spec.group,
             affinity: spec.affinity,
             emulator: spec.emulator,
+            boost: Boost::None,
+            reserved: None,
             home: None,
             priority: 0,
             load: Average::new(1.0),
@@ -291,9 +310,15 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
             let node = self.cell_node(cell);
             self.nodes[node as usize].weight = share;
         }
+        for (entity, pcpu) in self.reserved.start(host) {
+            self.tasks[entity.index()].affinity = [pcpu].into_iter().collect();
+        }
+        let told = self.reserved.told(host);
+        self.schedule_reserved(host, told);
     }
 
     fn wake(&mut self, host: &mut Host, entity: Entity) {
+        self.reserved.wake(host, entity);
         let node = self.nodes[entity.index()];
         if node.delayed {
             if let Some(home) = self.tasks[entity.index()].home {
@@ -311,12 +336,15 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
     }
 
     fn block(&mut self, host: &mut Host, entity: Entity, pcpu: Pcpu) {
+        self.reserved.block(entity);
         if self.tasks[entity.index()].priority == 0 {
             self.dequeue(host, pcpu, entity, true);
         }
     }
 
     fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
+        let told = self.reserved.decide(host);
+        self.schedule_reserved(host, told);
         self.evict(host, pcpu);
         let next = self.pick_realtime(host, pcpu).or_else(|| self.pick_fairly(host, pcpu));
         let fair = next.filter(|entity| self.tasks[entity.index()].priority == 0);
@@ -331,13 +359,16 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
     }
 
     fn timer(&mut self, host: &mut Host, timer: SchedulerTimer) {
-        if let Ok(pcpu) = u16::try_from(timer.0) {
+        if timer == DISPATCH {
+            self.reserved.due(host);
+        } else if let Ok(pcpu) = u16::try_from(timer.0) {
             self.tick(host, Pcpu(pcpu));
         }
     }
 
     fn boost(&mut self, host: &mut Host, entity: Entity, level: Boost) {
-        self.set_priority(host, entity, level);
+        self.tasks[entity.index()].boost = level;
+        self.reclass(host, entity);
     }
 
     fn share(&mut self, host: &mut Host, group: Group, permille: u32) {

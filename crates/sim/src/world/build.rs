@@ -11,13 +11,16 @@ use crate::network::{Client, Kind};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
 use crate::rtapp::RtAppError;
-use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_on, edf, eevdf_on};
+use crate::scheduler::{
+    Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_reserving, edf, eevdf_reserving,
+};
 use crate::trace::Tracer;
 use crate::workload;
 use frontdesk_engine::reservation::{Reservation, ReservationError};
-use frontdesk_engine::{ConfigError, Engine, Protocol};
+use frontdesk_engine::{ConfigError, Engine, Protocol, Standing};
 use frontdesk_scenario::{
-    Arm, Daemon, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Vm as Entry, WorkloadKind,
+    Arm, Daemon, GuestScheduler, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Vm as Entry,
+    WorkloadKind,
 };
 
 use std::collections::HashSet;
@@ -89,16 +92,18 @@ const STREAM_TICK: u64 = 4 << 32;
 /// Between two packets of a storm.
 const STORM_PAUSE: Nanos = 50_000;
 
-fn scheduler(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Box<dyn HostScheduler>, BuildError> {
-    if arm.daemon == Daemon::Act && !arm.reserve.is_empty() {
-        return Ok(edf(&reservations(scenario, arm, sim)?));
+fn scheduler(
+    scenario: &Scenario,
+    sim: &Sim,
+    reservations: &[(Group, Reservation)],
+) -> Box<dyn HostScheduler> {
+    let host_cpus = host_cpus(scenario, sim);
+    match sim.scheduler {
+        Scheduler::Credit if reservations.is_empty() => Box::new(Credit::new(&sim.credit)),
+        Scheduler::Eevdf => eevdf_reserving(host_cpus, reservations),
+        Scheduler::Cfs => cfs_reserving(host_cpus, reservations),
+        Scheduler::Credit | Scheduler::Edf => edf(reservations),
     }
-    Ok(match sim.scheduler {
-        Scheduler::Credit => Box::new(Credit::new(&sim.credit)),
-        Scheduler::Eevdf => eevdf_on(host_cpus(scenario, sim)),
-        Scheduler::Cfs => cfs_on(host_cpus(scenario, sim)),
-        Scheduler::Edf => edf(&reservations(scenario, arm, sim)?),
-    })
 }
 
 /// CPUs of the host that is modelled.
@@ -109,7 +114,8 @@ fn host_cpus(scenario: &Scenario, sim: &Sim) -> usize {
     sim.host_cpus.or(sim.pcpus).map_or(named.len(), usize::from)
 }
 
-/// The reservations of the VMs' groups: those of the arm, and else those of the machine. A driver domain is the group before them.
+/// The reservations of the VMs' groups: those of the arm, and else those of the machine, if its scheduler is
+/// one for that. A driver domain is the group before them.
 fn reservations(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
     let first = u32::from(sim.io_path == IoPath::DriverDomain);
     let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
@@ -117,8 +123,10 @@ fn reservations(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Vec<(Group,
     for (group, entry) in (first..).map(Group).zip(entries) {
         let of_arm = arm.reserve.get(&entry.name).filter(|_| arm.daemon == Daemon::Act);
         let of_arm = of_arm.map(|asked| (asked.period, asked.slice, false));
-        let of_machine =
-            || sim.reservations.get(&entry.name).map(|asked| (asked.period, asked.slice, asked.hard));
+        let of_machine = || {
+            let asked = sim.reservations.get(&entry.name).filter(|_| sim.scheduler == Scheduler::Edf)?;
+            Some((asked.period, asked.slice, asked.hard))
+        };
         let Some((period, slice, hard)) = of_arm.or_else(of_machine) else { continue };
         let reservation =
             Reservation { period_ns: nanos(period), slice_ns: nanos(slice), hard, phase_ns: None };
@@ -136,7 +144,8 @@ const DRIVER: &str = "driver domain";
 pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machine, World), BuildError> {
     let sim = scenario.sim_of(arm);
     let pcpus = sim.pcpus.unwrap_or_else(|| u16::try_from(scenario.host.vm_cpus.len()).unwrap_or(u16::MAX));
-    let mut machine = Machine::new(pcpus, scheduler(scenario, arm, sim)?, nanos(sim.costs.switch));
+    let reservations = reservations(scenario, arm, sim)?;
+    let mut machine = Machine::new(pcpus, scheduler(scenario, sim, &reservations), nanos(sim.costs.switch));
     let everywhere = PcpuSet::first(pcpus);
     let mut sources = Vec::new();
     let mut timer = |machine: &mut Machine, source: Source| {
@@ -215,8 +224,10 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
             };
             world.measure.entities.push(own);
             world.measure.knows_wakes.push(workload::knows_wakes(arm, entry));
+            let reserved = reservations.iter().any(|(of, _)| *of == group);
             targets.push(Target {
                 group,
+                standing: if reserved { Standing::Reserved } else { Standing::Acting },
                 vcpus: entities.clone(),
                 emulator,
                 tracked: entry.tracked,
@@ -286,8 +297,12 @@ pub(crate) enum BuildError {
 
 fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Result<Guest, BuildError> {
     let mut costs = sim.guest.clone();
-    costs.slice = scenario.guest.time_slice.unwrap_or(costs.slice);
+    let slice = scenario.guest.time_slice;
+    costs.slice = slice.unwrap_or(costs.slice);
     let mut guest = Guest::new(entry.vcpus, &costs);
+    if sim.guest_scheduler(&scenario.guest) == GuestScheduler::Eevdf {
+        guest = guest.with_eevdf(slice.map(nanos));
+    }
     for (number, workload) in entry.workloads.iter().enumerate() {
         if !arm.stops(entry, workload) {
             workload::add(&mut guest, number, workload, scenario, sim)

@@ -1,20 +1,22 @@
 //! Who runs on which CPU, earliest deadline first (VSched §3.3).
 //!
-//! Decisions are made when a slice is used up, at the boundaries of periods, and when reservations change; the kernel does the rest. On
-//! each CPU every member with something left of its slice has a level, by deadline, so that the next one runs while the
-//! first sleeps. One whose slice is used up gets what nobody else wants, or nothing if its limit is hard.
+//! Decisions are made when a slice is used up, at the boundaries of periods, and when reservations change;
+//! the kernel does the rest. On each CPU every member with something left of its slice has a level, by
+//! deadline, so that the next one runs while the first sleeps. One whose slice is used up gets what nobody
+//! else wants, or nothing if its limit is hard.
 //!
-//! A member that slept and wakes with more of its slice left than its share of the rest of the period comes behind those that it would
-//! delay (its deadline is postponed as a constant bandwidth server's is, Abeni and Buttazzo 1998): who sleeps harms nobody else.
+//! A member that slept and wakes with more of its slice left than its share of the rest of the period comes
+//! behind those that it would delay (its deadline is postponed as a constant bandwidth server's is, Abeni and
+//! Buttazzo 1998): who sleeps harms nobody else.
 
 mod state;
 
 use super::levels;
-use super::{Account, Event, EventKind, Member, Meter, Reading, Reservation};
+use super::{Account, Dispatch, DispatchKind, Event, EventKind, Member, Meter, Reading, Reservation};
 use crate::Time;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
-use state::State;
+use state::{State, boundary_after};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
@@ -22,44 +24,6 @@ use std::mem;
 const STANDSTILL: u64 = 500_000;
 /// More members than any host has CPUs and levels for: a bound on memory.
 const MAX_MEMBERS: usize = 1 << 16;
-
-/// What is to be done with a member from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dispatch {
-    /// The member.
-    pub member: Member,
-    /// The CPU that it is to be on.
-    pub cpu: u16,
-    /// How it is to be scheduled.
-    pub kind: DispatchKind,
-}
-
-/// How a member is to be scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DispatchKind {
-    /// Before everything without a reservation, and before members on the CPU with a lower level (1 to [`LEVELS`](super::LEVELS)).
-    Run {
-        /// Its level.
-        level: u8,
-    },
-    /// Only when nothing else wants the CPU.
-    Leftover,
-    /// Not at all.
-    Stop,
-}
-
-impl DispatchKind {
-    fn is_run(self) -> bool {
-        self.level().is_some()
-    }
-
-    fn level(self) -> Option<u8> {
-        match self {
-            DispatchKind::Run { level } => Some(level),
-            DispatchKind::Leftover | DispatchKind::Stop => None,
-        }
-    }
-}
 
 /// A decision to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +52,8 @@ pub struct Eligible {
 /// Sans-I/O: it is told events with [`on_event`](Dispatcher::on_event) and its decisions are taken with
 /// [`poll_action`](Dispatcher::poll_action). The same events give the same actions.
 ///
-/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded is checked, and whatever
-/// passes is as safe as a dispatcher that came to its state by events.
+/// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded
+/// is checked, and whatever passes is as safe as a dispatcher that came to its state by events.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Dispatcher {
@@ -137,14 +101,15 @@ impl TryFrom<Saved> for Dispatcher {
 type Queued = (u16, Time, Member, Option<u8>);
 
 impl Dispatcher {
-    /// Nobody has a reservation yet. `wall_offset_ns` is what the wall clock, in nanoseconds, shows at [`Time`] zero: periods that have
-    /// a phase are aligned to it.
+    /// Nobody has a reservation yet. `wall_offset_ns` is what the wall clock, in nanoseconds, shows at
+    /// [`Time`] zero: periods that have a phase are aligned to it.
     #[must_use]
     pub fn new(wall_offset_ns: u64) -> Dispatcher {
         Dispatcher { wall_offset_ns, ..Dispatcher::default() }
     }
 
-    /// Puts what the meter says into an event: of each member that it is about what is new, and nothing if no decision is made.
+    /// Puts what the meter says into an event: of each member that it is about what is new, and nothing if no
+    /// decision is made.
     pub fn read(&self, event: &mut Event, meter: &impl Meter) {
         event.readings.clear();
         if matches!(event.kind, EventKind::Remove { .. } | EventKind::Align { .. }) {
@@ -236,8 +201,8 @@ impl Dispatcher {
         self.members.get(&member).map(|state| &state.account)
     }
 
-    /// When the next decision is due, as far as the latest one knows. It is to be asked for then, and whenever another member
-    /// begins to run whose slice ends sooner, or one wakes up.
+    /// When the next decision is due, as far as the latest one knows. It is to be asked for then, and
+    /// whenever another member begins to run whose slice ends sooner, or one wakes up.
     #[must_use]
     pub fn next_due(&self) -> Option<Due> {
         self.due
@@ -358,15 +323,6 @@ impl Dispatcher {
         let latest: Vec<Dispatch> = self.actions.drain(..).rev().filter(|a| seen.insert(a.member)).collect();
         self.actions.extend(latest.into_iter().rev());
     }
-}
-
-/// The first time after `time` that is `phase` after a multiple of the period on the wall clock.
-fn boundary_after(time: Time, period: u64, wall_offset: u64, phase: u64) -> Time {
-    let period = u128::from(period.max(1));
-    // How long before time zero the wall clock was at such a point.
-    let offset = (u128::from(wall_offset) + period - u128::from(phase) % period) % period;
-    let next = ((u128::from(time.0) + offset) / period + 1) * period - offset;
-    Time(u64::try_from(next).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

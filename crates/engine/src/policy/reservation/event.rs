@@ -42,9 +42,10 @@ impl Default for Event {
 /// The kinds of [`Event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
-    /// A member is given a [valid](Reservation::validate) reservation on a CPU, in place of what it had. A period begins at once; if periods
-    /// are aligned, it ends at the next boundary and has its part of the slice. A reservation that stays the same is not touched. It is up to
-    /// [`Admission`](super::Admission) that all of them fit.
+    /// A member is given a [valid](Reservation::validate) reservation on a CPU, in place of what it had. A
+    /// period begins at once; if periods are aligned, it ends at the next boundary and has its part of the
+    /// slice. A reservation that stays the same is not touched. It is up to [`Admission`](super::Admission)
+    /// that all of them fit.
     Set {
         /// The member.
         member: Member,
@@ -53,8 +54,8 @@ pub enum EventKind {
         /// What it is given.
         reservation: Reservation,
     },
-    /// A member is to be stopped altogether, or to go on. Its periods pass as before; while it is stopped nothing is missed, and when it goes
-    /// on it is as one that wakes up.
+    /// A member is to be stopped altogether, or to go on. Its periods pass as before; while it is stopped
+    /// nothing is missed, and when it goes on it is as one that wakes up.
     Pause {
         /// The member.
         member: Member,

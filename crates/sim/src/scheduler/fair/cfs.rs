@@ -4,7 +4,8 @@
 //! preempt. The `LAST_BUDDY` feature, which is for the caches, is left out.
 
 use super::{Discipline, GroupFair, Node, NodeId, Placement, RunQueue, Timing, signed};
-use crate::{HostScheduler, Nanos};
+use crate::{Group, HostScheduler, Nanos};
+use frontdesk_engine::reservation::Reservation;
 
 /// The fair class of Linux 3.0 with the kernel's defaults, and its real-time class for boosts.
 #[must_use]
@@ -15,7 +16,15 @@ pub fn cfs() -> Box<dyn HostScheduler> {
 /// The same on a host with so many CPUs, of which the machine models some: the kernel's slices grow with their number.
 #[must_use]
 pub fn cfs_on(host_cpus: usize) -> Box<dyn HostScheduler> {
-    Box::new(GroupFair::with(Cfs { factor: 1 }).on(host_cpus))
+    cfs_reserving(host_cpus, &[])
+}
+
+/// The same where these groups have reservations.
+pub(crate) fn cfs_reserving(
+    host_cpus: usize,
+    reservations: &[(Group, Reservation)],
+) -> Box<dyn HostScheduler> {
+    Box::new(GroupFair::with(Cfs { factor: 1 }, reservations).on(host_cpus))
 }
 
 /// How run queues are ordered.

@@ -4,7 +4,8 @@
 //! request of one slice ends first. Slices are all equal here, so one with a shorter slice never preempts (`PREEMPT_SHORT`).
 
 use super::{Discipline, GroupFair, Node, NodeId, Placement, RunQueue, Timing};
-use crate::{HostScheduler, Nanos};
+use crate::{Group, HostScheduler, Nanos};
+use frontdesk_engine::reservation::Reservation;
 
 /// The fair class of Linux 6.18 with the kernel's defaults, and its real-time class for boosts.
 #[must_use]
@@ -15,7 +16,15 @@ pub fn eevdf() -> Box<dyn HostScheduler> {
 /// The same on a host with so many CPUs, of which the machine models some: the kernel's slices grow with their number.
 #[must_use]
 pub fn eevdf_on(host_cpus: usize) -> Box<dyn HostScheduler> {
-    Box::new(GroupFair::with(Eevdf { slice: 0 }).on(host_cpus))
+    eevdf_reserving(host_cpus, &[])
+}
+
+/// The same where these groups have reservations.
+pub(crate) fn eevdf_reserving(
+    host_cpus: usize,
+    reservations: &[(Group, Reservation)],
+) -> Box<dyn HostScheduler> {
+    Box::new(GroupFair::with(Eevdf { slice: 0 }, reservations).on(host_cpus))
 }
 
 /// How run queues are ordered.

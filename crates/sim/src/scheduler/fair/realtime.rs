@@ -1,8 +1,9 @@
 //! The real-time class (SCHED_FIFO), in which boosted entities run.
 
-use super::{Discipline, GroupFair, Placement};
+use super::{Discipline, GroupFair, Placement, Task};
 use crate::scheduler::{Entity, Host, Pcpu};
 use frontdesk_engine::Boost;
+use frontdesk_engine::reservation::DispatchKind;
 
 /// Real-time entities that wait, for each physical CPU: the highest priority first, and the first come of those.
 #[derive(Debug, Default)]
@@ -43,6 +44,21 @@ impl Waiting {
             queue.remove(place);
             self.count -= 1;
         }
+    }
+}
+
+impl Task {
+    /// Its real-time priority; 0 in the fair class. Emulator threads are above vCPUs, with the daemon's
+    /// priorities: a vCPU must not starve the thread that delivers its input. A reservation with a limit that
+    /// is not hard, as those of an arm are, never stops anybody.
+    fn wanted_priority(&self) -> u8 {
+        let vcpu = match (self.reserved, self.boost) {
+            (Some(DispatchKind::Run { level }), _) => 3 + 2 * level,
+            (Some(DispatchKind::Leftover | DispatchKind::Stop), _) | (None, Boost::None) => return 0,
+            (None, Boost::Io) => 1,
+            (None, Boost::Multimedia) => 3,
+        };
+        vcpu + u8::from(self.emulator)
     }
 }
 
@@ -105,15 +121,18 @@ impl<D: Discipline> GroupFair<D> {
         }
     }
 
-    /// Moves an entity to the real-time class, or back. Emulator threads are above vCPUs, with the daemon's priorities: a vCPU must not
-    /// starve the thread that delivers its input.
-    pub(super) fn set_priority(&mut self, host: &mut Host, entity: Entity, level: Boost) {
+    /// Does what the dispatcher of reservations said.
+    pub(super) fn schedule_reserved(&mut self, host: &mut Host, told: Vec<(Entity, DispatchKind)>) {
+        for (entity, kind) in told {
+            self.tasks[entity.index()].reserved = Some(kind);
+            self.reclass(host, entity);
+        }
+    }
+
+    /// Moves an entity to the real-time class, or back, as its boost and its reservation say.
+    pub(super) fn reclass(&mut self, host: &mut Host, entity: Entity) {
         let task = &self.tasks[entity.index()];
-        let priority = match level {
-            Boost::None => 0,
-            Boost::Io => 1 + u8::from(task.emulator),
-            Boost::Multimedia => 3 + u8::from(task.emulator),
-        };
+        let priority = task.wanted_priority();
         if priority == task.priority {
             return;
         }

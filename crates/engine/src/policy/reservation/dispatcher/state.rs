@@ -1,8 +1,7 @@
 //! What the dispatcher knows of a member.
 
-use super::{DispatchKind, boundary_after};
 use crate::Time;
-use crate::policy::reservation::{Account, LEVELS, RECENT, Reading, Reservation};
+use crate::policy::reservation::{Account, DispatchKind, LEVELS, RECENT, Reading, Reservation};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 
@@ -136,4 +135,13 @@ impl State {
         self.left = self.slice;
         self.used = 0;
     }
+}
+
+/// The first time after `time` that is `phase` after a multiple of the period on the wall clock.
+pub(super) fn boundary_after(time: Time, period: u64, wall_offset: u64, phase: u64) -> Time {
+    let period = u128::from(period.max(1));
+    // How long before time zero the wall clock was at such a point.
+    let offset = (u128::from(wall_offset) + period - u128::from(phase) % period) % period;
+    let next = ((u128::from(time.0) + offset) / period + 1) * period - offset;
+    Time(u64::try_from(next).unwrap_or(u64::MAX))
 }

@@ -1,0 +1,70 @@
+//! Accounts with the ledger: opened when something is given that is to be repaid, and settled from time to time.
+
+use super::state::Engine;
+use super::vm::Vm;
+use crate::action::ActionKind;
+use crate::capabilities::Standing;
+use crate::config;
+use crate::event::VmId;
+use crate::knob::Account;
+use std::time::Duration;
+
+/// Rounds of the world's scheduler, each a slice for every VM, in a settlement of the ledger at least.
+const ROUNDS: u64 = 4;
+/// Longest time between settlements.
+const LONGEST: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// What the VMs got and wanted of what the ordinary scheduler has to give; what has a reservation gets
+    /// nothing of that.
+    fn accounts(&mut self) -> Vec<Account> {
+        for state in self.vms.values_mut() {
+            state.account_all(self.now, &self.config.tavs);
+        }
+        let vms = self.vms.iter().filter(|(_, state)| state.standing != Standing::Reserved);
+        let repays = self.world.acts && !self.world.charges_boosts;
+        let so_far = |(vm, state): (&VmId, &Vm)| {
+            let account = state.so_far(*vm);
+            Account { acting: account.acting && repays, ..account }
+        };
+        vms.map(so_far).collect()
+    }
+
+    pub(super) fn open_ledger(&mut self) {
+        for state in self.vms.values_mut() {
+            state.account_all(self.now, &self.config.tavs);
+            state.restart_window();
+        }
+        let accounts = self.accounts();
+        let config = self.ledger_config();
+        self.ledger.open(self.now, accounts.into_iter(), &config);
+    }
+
+    pub(super) fn settle(&mut self) {
+        let accounts = self.accounts();
+        let config = self.ledger_config();
+        for (vm, permille) in self.ledger.settle(self.now, &accounts, &config) {
+            self.act(ActionKind::Share { vm, permille });
+        }
+        // A boost that is on may yet give something.
+        if !self.ends.is_empty() {
+            self.ledger.keep_open(self.now, &config);
+        }
+        self.vms.values_mut().for_each(Vm::restart_window);
+    }
+
+    /// The ledger's parameters, its times long enough for the world: in a window each VM must have had some
+    /// turns, or what it got by chance is taken for an error.
+    fn ledger_config(&self) -> config::Ledger {
+        let mut config = self.config.ledger.clone();
+        let vms = u64::try_from(self.vms.len()).unwrap_or(u64::MAX);
+        let rounds = self.world.slice_ns.saturating_mul(vms).saturating_mul(ROUNDS);
+        let least = Duration::from_nanos(rounds).min(LONGEST);
+        if config.period < least {
+            let horizons = config.horizon.as_secs_f64() / config.period.as_secs_f64();
+            config.period = least;
+            config.horizon = least.mul_f64(horizons).min(LONGEST * 6);
+        }
+        config
+    }
+}

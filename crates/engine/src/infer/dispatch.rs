@@ -1,0 +1,108 @@
+//! What follows when a vCPU changes tasks, halts, or goes on.
+
+use super::guest::{Guest, GuestVcpu};
+use super::io_bound::Verdict;
+use crate::config::Tavs;
+use crate::event::{TaskId, Time};
+use crate::observe::Registry;
+
+/// A task was dispatched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dispatch {
+    /// Whether it is I/O-bound.
+    pub(crate) io_bound: bool,
+    /// Whether the one before was on its way to sleep, to be woken at once.
+    pub(crate) fell_asleep: bool,
+    /// Whether it is the one that ran before.
+    pub(crate) again: bool,
+}
+
+impl Guest {
+    /// A task was dispatched. `exactly`: the source tells each switch, and tells it when it is made.
+    ///
+    /// When one that was only seen was dispatched is not known, and still less when it stops: a task that
+    /// answers and sleeps is followed by one that computes and gives nobody reason to look. So it is taken to
+    /// have run from when the one before was last seen until it was last seen itself.
+    pub(crate) fn switch(
+        &mut self,
+        index: u16,
+        task: TaskId,
+        exactly: bool,
+        now: Time,
+        config: &Tavs,
+    ) -> Option<Dispatch> {
+        let vcpu = self.vcpu(index)?;
+        let unseen = vcpu.seen.unseen_run();
+        let dispatch = self.dispatch(index, task, false, now, config);
+        let vcpu = self.vcpu(index)?;
+        if exactly {
+            vcpu.seen.told_exactly();
+        } else {
+            vcpu.seen.was_seen(if dispatch.again { 0 } else { unseen });
+        }
+        Some(dispatch)
+    }
+
+    fn dispatch(&mut self, index: u16, task: TaskId, resumed: bool, now: Time, config: &Tavs) -> Dispatch {
+        let vcpu = &mut self.vcpus[usize::from(index)];
+        if vcpu.seen.current() == Some(task) {
+            let io_bound = self.tasks.is_io_bound(task);
+            return Dispatch { io_bound, fell_asleep: false, again: true };
+        }
+        vcpu.end_run(&mut self.tasks, config);
+        let patience = self.answers.patience(config);
+        let verdict = vcpu.observer.next(Some(task), resumed, patience, &self.tasks, config);
+        vcpu.seen.switch(task, vcpu.observer.goes_on(task));
+        (vcpu.handles, vcpu.resumed) = (false, resumed);
+        let io_bound = self.tasks.dispatch(task, now);
+        let fell_asleep = std::mem::take(&mut vcpu.falling_asleep) && !io_bound;
+        if io_bound {
+            vcpu.last_io = Some(now);
+            vcpu.served = true;
+            if let Some(delay) = vcpu.observer.serves(task) {
+                self.answers.dispatched(delay, now);
+            }
+        }
+        // What the interrupt's taker wakes may run on a vCPU that is not observed.
+        let elsewhere = io_bound && !vcpu.observer.observes();
+        self.learn(verdict.or(elsewhere.then_some(Verdict::IoBound)));
+        Dispatch { io_bound, fell_asleep, again: false }
+    }
+
+    /// The guest halted a vCPU: its idle task preempts nobody and is woken by nobody.
+    pub(crate) fn halt(&mut self, index: u16, config: &Tavs) {
+        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
+        vcpu.seen.seen_until_now();
+        vcpu.end_run(&mut self.tasks, config);
+        let verdict = vcpu.observer.next(None, false, self.answers.patience(config), &self.tasks, config);
+        vcpu.seen.halt();
+        vcpu.handles = false;
+        self.learn(verdict);
+    }
+
+    /// A halted vCPU goes on. A guest that idles keeps the last address space loaded, so without a switch the
+    /// task that runs now is the one that ran before.
+    pub(crate) fn resume(&mut self, index: u16, now: Time, config: &Tavs) -> Option<Dispatch> {
+        let vcpu = self.vcpu(index)?;
+        if !vcpu.seen.is_halted() {
+            return None;
+        }
+        match vcpu.seen.loaded() {
+            Some(task) => Some(self.dispatch(index, task, true, now, config)),
+            None => {
+                vcpu.seen.resume();
+                None
+            }
+        }
+    }
+}
+
+impl GuestVcpu {
+    /// The run of the current task ends.
+    fn end_run(&mut self, tasks: &mut Registry, config: &Tavs) {
+        self.observer.end_run(&self.seen, tasks, config);
+        if let Some(task) = self.seen.current() {
+            tasks.charge(task, self.seen.take_uncharged());
+        }
+    }
+}

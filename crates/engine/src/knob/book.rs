@@ -1,0 +1,114 @@
+//! A VM's account in the ledger: what it owes or is owed, and the share by which that is repaid.
+
+use super::account::Delta;
+use super::fair_share::Fair;
+use crate::config::Ledger as Config;
+use crate::event::Time;
+use crate::nanos::nanos;
+use serde::{Deserialize, Serialize};
+
+pub(super) const FULL: u32 = 1000;
+/// A VM's share is never raised above so many times its weight.
+pub(super) const MOST: u32 = 16 * FULL;
+/// A VM that the world's scheduler treats unfairly may owe, or be owed, so many horizons: it may be kept from
+/// running for a second.
+const UNFAIR: u64 = 4;
+/// What the share of a VM with unequal vCPUs changes by in a settlement, at most: by a quarter.
+const GAIN: i128 = 4;
+
+/// A VM's account.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Book {
+    pub(super) ran: u64,
+    pub(super) boosted: u64,
+    /// What the VM got beyond its fair share, in nanoseconds, negative if it got less; `None` while nothing
+    /// was done to it that changes that.
+    pub(super) debt: Option<i64>,
+    /// What a VM without a debt got beyond its fair share, bounded by the horizon: the world's scheduler is
+    /// not always fair.
+    pub(super) drift: i64,
+    /// Boosted time since the account was opened: no more than this is taken back, unless
+    pub(super) since_open: u64,
+    /// the world's scheduler gave the VM much more or less than its fair share since then.
+    pub(super) unfair: bool,
+    /// When it was boosted last, or its vCPUs were of unequal weight.
+    pub(super) last_cause: Time,
+    pub(super) permille: u32,
+}
+
+impl Book {
+    pub(super) fn book(&mut self, now: Time, delta: &Delta, fair: Fair, config: &Config) {
+        let horizon = nanos(config.horizon);
+        let error = signed(delta.ran).saturating_sub(signed(fair.share));
+        if delta.boosted > 0 || delta.uneven {
+            self.last_cause = now;
+            self.since_open = self.since_open.saturating_add(delta.boosted);
+            self.debt.get_or_insert(0);
+        }
+        let Some(debt) = self.debt.as_mut() else {
+            self.drift = self.drift.saturating_add(error).clamp(-signed(horizon), signed(horizon));
+            if self.is_treated_unfairly(config) {
+                self.debt = Some(std::mem::take(&mut self.drift));
+                (self.unfair, self.last_cause) = (true, now);
+            }
+            return;
+        };
+        // Both are bounded. Who wants no more than it may have can't save credit up to be favoured later, and
+        // nobody owes more than boosts gave it, or an unfair scheduler.
+        let most = if self.unfair { horizon.saturating_mul(UNFAIR) } else { horizon };
+        let credit = if delta.wanted > fair.share { most } else { nanos(config.period) / 2 };
+        let owed = if delta.uneven || self.unfair { most } else { 0 };
+        *debt = debt.saturating_add(error).clamp(-signed(credit), signed(owed.max(self.since_open)));
+        // A VM that wants less than it may have repays with that: it would not get less, and so never repay,
+        // by a lower share.
+        *debt -= (*debt).clamp(0, signed(fair.unwanted));
+        let settled = *debt <= 0 && -*debt < signed(horizon / 8);
+        if self.is_treated_unfairly(config) {
+            (self.unfair, self.last_cause) = (true, now);
+        } else if settled && now.since(self.last_cause) > horizon.saturating_mul(4) {
+            self.drift = self.debt.take().unwrap_or(0);
+            (self.since_open, self.unfair) = (0, false);
+        }
+    }
+
+    /// Whether it got so much more or less than its fair share that no scheduler that is fair within some
+    /// slices can be the reason.
+    fn is_treated_unfairly(&self, config: &Config) -> bool {
+        self.debt.unwrap_or(self.drift).unsigned_abs() >= nanos(config.horizon) / 4
+    }
+
+    /// The share that lets the VM have its fair share in the next window and settles what it owes, or is
+    /// owed, within the horizon.
+    ///
+    /// Of its fair share it gets a part as boosts, probably as much as in the last window, and owes a part;
+    /// what is left must come from the fair class. All VMs together leave just what the fair class has, so
+    /// weights in proportion to what each is to get from it are right for all. With unequal vCPUs the fair
+    /// class gives less than in proportion, how much less depends on who runs where, and a scheduler that is
+    /// not fair gives anything: there the share goes on from what it was, by what the VM got for it.
+    pub(super) fn target(&self, delta: &Delta, fair: u64, window: u64, config: &Config) -> u32 {
+        let Some(debt) = self.debt else { return FULL };
+        if delta.wanted <= fair && debt <= 0 && !delta.uneven {
+            // It wants no more than its share: its boosts take nothing from others.
+            return FULL;
+        }
+        let settled = i128::from(debt) * i128::from(window) / i128::from(nanos(config.horizon).max(1));
+        let left = i128::from(fair) - i128::from(delta.boosted) - settled;
+        let permille = if delta.uneven || self.unfair {
+            let got = i128::from(delta.ran.saturating_sub(delta.boosted)).max(1);
+            let before = i128::from(self.permille);
+            (before * left / got).clamp(before - before / GAIN, before + before / GAIN + 1)
+        } else {
+            left * i128::from(FULL) / i128::from(fair.max(1))
+        };
+        // Between 0 and 1000.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let least = ((config.min_share * f64::from(FULL)) as u32).max(1);
+        // Who waits for an answer repays later, as long as that is little.
+        let least = if delta.waits && debt <= signed(nanos(config.period)) { FULL } else { least };
+        u32::try_from(permille.clamp(i128::from(least), i128::from(MOST))).unwrap_or(FULL)
+    }
+}
+
+pub(super) fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}

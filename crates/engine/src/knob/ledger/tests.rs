@@ -1,0 +1,187 @@
+//! Fairness, with an ideal fluid in place of the world's scheduler.
+
+use super::*;
+use crate::knob::book::signed;
+use crate::nanos::nanos_f64;
+
+/// VMs that want all they can get share one CPU; the first ones are boosted for a part of the time, on
+/// top of what their share gives. The fair class is modelled as an ideal fluid. What each got over its
+/// fair share, after a minute: what is still owed then is bounded, however long it goes on. The
+/// scheduler's `bias` for a VM in a window, in permille, is what it takes its weight for.
+fn shares_after(weights: &[u32], boosted: &[u64], bias: impl Fn(u32, u64) -> u64) -> Vec<f64> {
+    let config = Config::default();
+    let mut ledger = Ledger::default();
+    let claim = |(vm, weight): (u32, &u32)| Account { weight: *weight, threads: 2, ..Account::on(vm, &[0]) };
+    let mut claims: Vec<Account> = (0..).zip(weights).map(claim).collect();
+    let mut now = Time(0);
+    ledger.open(now, claims.iter().copied(), &config);
+    let window = nanos(config.period);
+    let rest = window - boosted.iter().sum::<u64>();
+    for step in 0..1200 {
+        let effective = |claim: &Account| {
+            let weight = u64::from(claim.weight) * u64::from(ledger.permille(claim.vm));
+            weight * bias(claim.vm.0, step) / 1000
+        };
+        let all: u64 = claims.iter().map(effective).sum();
+        let ran: Vec<u64> = claims.iter().map(|claim| rest * effective(claim) / all).collect();
+        for (i, claim) in claims.iter_mut().enumerate() {
+            let boosted = boosted.get(i).copied().unwrap_or(0);
+            claim.ran += ran[i] + boosted;
+            claim.boosted += boosted;
+            claim.unmet = window - ran[i] - boosted;
+        }
+        now = now.plus(window);
+        ledger.settle(now, &claims, &config);
+    }
+    let total: u64 = claims.iter().map(|claim| claim.ran).sum();
+    let weights: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
+    let share = |claim: &Account| {
+        nanos_f64(claim.ran) / nanos_f64(total) * nanos_f64(weights) / f64::from(claim.weight)
+    };
+    claims.iter().map(share).collect()
+}
+
+#[test]
+fn what_a_boost_gave_is_taken_back() {
+    let shares = shares_after(&[1024; 6], &[2_500_000], |_, _| 1000);
+    assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{shares:?}");
+}
+
+proptest::proptest! {
+    /// Fairness: as long as no VM is boosted for more than its fair share, each gets that share.
+    #[test]
+    fn every_vm_gets_its_fair_share(
+        weights in proptest::collection::vec(512..4096u32, 2..9),
+        boosts in proptest::collection::vec(0.0..0.8f64, 0..4),
+    ) {
+        let all: u32 = weights.iter().sum();
+        let window = nanos_f64(nanos(Config::default().period));
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Below the window, above zero.
+        let boosted: Vec<u64> = weights
+            .iter()
+            .zip(boosts)
+            .map(|(weight, part)| (window * part * f64::from(*weight) / f64::from(all)) as u64)
+            .collect();
+        let shares = shares_after(&weights, &boosted, |_, _| 1000);
+        proptest::prop_assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.02), "{:?}", shares);
+    }
+}
+
+/// A scheduler gives some VMs more than others all the time, or keeps one from running for half a second
+/// now and then.
+#[test]
+fn what_an_unfair_scheduler_gives_is_evened_out() {
+    let favours = |vm: u32, _: u64| [1300u64, 1000, 700, 1000, 1100, 900][vm as usize];
+    let starves = |vm: u32, step: u64| if vm == 0 && step % 60 < 10 { 10u64 } else { 1000 };
+    for (name, bias) in [("favours", &favours as &dyn Fn(u32, u64) -> u64), ("starves", &starves)] {
+        for boosted in [&[][..], &[2_500_000]] {
+            let shares = shares_after(&[1024; 6], boosted, bias);
+            assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{name} {boosted:?}: {shares:?}");
+        }
+    }
+}
+
+/// A VM that needs little of its share had more than that in one window, boosted. It gets all it wants ever after.
+#[test]
+fn who_wants_less_than_its_share_repays_with_the_rest() {
+    const MS: u64 = 1_000_000;
+    let config = Config::default();
+    let mut ledger = Ledger::default();
+    let claim = |vm, ran, boosted| {
+        let unmet = if vm == 0 { 0 } else { 50 * MS };
+        Account { ran, unmet, boosted, ..Account::on(vm, &[0]) }
+    };
+    ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
+    ledger.settle(Time(50 * MS), &[claim(0, 35 * MS, 35 * MS), claim(1, 15 * MS, 0)], &config);
+    assert_eq!(ledger.debt(VmId(0)), signed(10 * MS));
+    ledger.settle(Time(100 * MS), &[claim(0, 54 * MS, 40 * MS), claim(1, 46 * MS, 0)], &config);
+    assert_eq!(ledger.debt(VmId(0)), signed(4 * MS), "6 of 25 ms were left to the other");
+    ledger.settle(Time(150 * MS), &[claim(0, 55 * MS, 41 * MS), claim(1, 95 * MS, 0)], &config);
+    assert_eq!(ledger.debt(VmId(0)), 0, "and no credit is saved up");
+}
+
+#[test]
+fn a_vm_that_was_never_boosted_is_left_alone() {
+    let config = Config::default();
+    let mut ledger = Ledger::default();
+    let claim = |vm, ran, boosted| Account { ran, unmet: 50_000_000, boosted, ..Account::on(vm, &[0]) };
+    ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
+    let changes =
+        ledger.settle(Time(50_000_000), &[claim(0, 45_000_000, 0), claim(1, 5_000_000, 1_000_000)], &config);
+    assert_eq!(changes, [(VmId(1), 1120)], "who was boosted and got less is owed it, a little at a time");
+    assert_eq!(ledger.debt(VmId(0)), 0);
+}
+
+/// A VM with one of two vCPUs at a low weight, beside an even one, on two CPUs. The kernel divides a group's
+/// weight among CPUs by the weights of what runs there, which is modelled as an ideal fluid. The share of CPU
+/// that the uneven VM has at the end.
+fn uneven_share(fast: u64, slow: u64, corrected: bool) -> f64 {
+    const WINDOW: u64 = 50_000_000;
+    let config = Config::default();
+    let mut ledger = Ledger::default();
+    let account = |vm, uneven| Account { weight: 1024, threads: 2, uneven, ..Account::on(vm, &[0, 1]) };
+    let mut accounts = [account(0, corrected), account(1, false)];
+    ledger.open(Time(0), accounts.iter().copied(), &config);
+    for round in 1..=600 {
+        let weight = 1024 * u64::from(ledger.permille(VmId(0)));
+        let on = |part: u64| {
+            let mine = u128::from(weight) * u128::from(part) / u128::from(fast + slow);
+            u64::try_from(u128::from(WINDOW) * mine / (mine + 512_000)).unwrap()
+        };
+        let got = on(fast) + on(slow);
+        if round == 400 {
+            accounts[0].ran = 0;
+            accounts[1].ran = 0;
+            ledger.open(Time((round - 1) * WINDOW), accounts.iter().copied(), &config);
+        }
+        for (account, ran) in accounts.iter_mut().zip([got, 2 * WINDOW - got]) {
+            account.ran += ran;
+            account.unmet = 2 * WINDOW - ran;
+        }
+        if corrected {
+            ledger.settle(Time(round * WINDOW), &accounts, &config);
+        }
+    }
+    nanos_f64(accounts[0].ran) / nanos_f64(accounts[0].ran + accounts[1].ran)
+}
+
+#[test]
+fn a_vm_with_unequal_vcpus_keeps_its_share() {
+    for (slow, alone) in [(335, 0.46), (110, 0.40), (56, 0.37)] {
+        let kernel = uneven_share(1024, slow, false);
+        assert!(kernel < alone + 0.02, "the kernel alone: {kernel}");
+        let share = uneven_share(1024, slow, true);
+        assert!((share - 0.5).abs() < 0.005, "{slow} of 1024: {share}");
+    }
+}
+
+#[test]
+fn who_waits_for_an_answer_repays_later_but_not_never() {
+    const MS: u64 = 1_000_000;
+    let config = Config::default();
+    let settled = |waits, boosted| {
+        let account = |vm, ran, boosted, waits| Account {
+            ran,
+            unmet: 50 * MS,
+            boosted,
+            waits,
+            ..Account::on(vm, &[0])
+        };
+        let mut ledger = Ledger::default();
+        ledger.open(Time(0), [account(0, 0, 0, false), account(1, 0, 0, false)].into_iter(), &config);
+        let now = [account(0, 25 * MS + boosted, boosted, waits), account(1, 25 * MS - boosted, 0, false)];
+        let mut time = Time(0);
+        let mut accounts = now;
+        for _ in 0..8 {
+            time = time.plus(50 * MS);
+            ledger.settle(time, &accounts, &config);
+            for (account, step) in accounts.iter_mut().zip(now) {
+                (account.ran, account.boosted) = (account.ran + step.ran, account.boosted + step.boosted);
+            }
+        }
+        ledger.permille(VmId(0))
+    };
+    assert!(settled(false, 5 * MS) < FULL);
+    assert!(settled(true, 5 * MS) >= FULL);
+    assert!(settled(true, 20 * MS) < FULL, "who waits for ever repays all the same");
+}

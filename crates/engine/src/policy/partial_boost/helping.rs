@@ -1,0 +1,95 @@
+//! Helping: locks of the guest and of its emulator.
+//!
+//! A vCPU that serves an event may need what another vCPU of the VM holds that has lost its CPU. The one that
+//! took the interrupt and woke the task elsewhere finishes its handler boosted; and when one that serves is
+//! held up, the others that want to run are boosted until the event is answered.
+
+use super::state::{BoostedVcpu, LOOK, MAX_TARGETS, Part, PartialBoost, Serving, boost};
+use crate::action::BoostTarget;
+use crate::event::Time;
+use crate::infer::{GuestVcpu, bit};
+use crate::policy::claim::Ask;
+use crate::policy::view::View;
+use arrayvec::ArrayVec;
+
+impl PartialBoost {
+    /// The vCPU that took the interrupt has woken somebody on others: those are boosted in its place, and it
+    /// may finish its handler, which holds locks that they need.
+    pub(super) fn hand_on(&mut self, from: u16, to: u64, view: &View<'_>, asks: &mut Vec<Ask>) {
+        // What was loaded when it was halted may not have run at all.
+        let resumed = view.guest.only_resumed(from);
+        let waits =
+            |serving: &Serving| (resumed || serving.waits && !serving.hit) && serving.part != Part::Helps;
+        let Some(since) = self.serving(from).filter(|serving| waits(serving)).map(|serving| serving.since)
+        else {
+            return;
+        };
+        // The event was within the budget when it came.
+        let others = (0u16..).take(self.vcpus.len()).filter(|index| *index != from && to & bit(*index) != 0);
+        let targets: ArrayVec<u16, MAX_TARGETS> = others.take(MAX_TARGETS).collect();
+        targets.iter().for_each(|index| self.begin_since(*index, since, view, asks));
+        if !targets.is_empty() {
+            // It did what it was boosted for.
+            self.count_end(from, true);
+            self.start(from, Part::Helps, since, view, asks);
+        }
+    }
+
+    /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs.
+    /// First those that were woken and have not run since: if they slept for a lock, they have it.
+    pub(super) fn help(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let Some(since) = self.serving(index).map(|serving| serving.since) else { return };
+        let awake = |(_, known): &(u16, &GuestVcpu)| known.seen.thread.is_awake();
+        let others = (0u16..).zip(&view.guest.vcpus).filter(awake).filter(|(other, _)| *other != index);
+        let (woken, preempted): (Vec<_>, Vec<_>) =
+            others.partition(|(_, known)| known.seen.thread.is_woken());
+        for (other, _) in woken.into_iter().chain(preempted).take(MAX_TARGETS) {
+            self.help_by(other, since, view, asks);
+        }
+    }
+
+    /// While the event is held up, one that is boosted has woken a vCPU that its emulator had wait: that one
+    /// has the lock now that it gave up.
+    pub(super) fn inherit(&mut self, index: u16, from: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let helped = |serving: &Serving| serving.part == Part::Helped;
+        let held_up = self.vcpus.iter().any(|vcpu| vcpu.serving.as_ref().is_some_and(helped));
+        if let Some(since) = self.serving(from).map(|serving| serving.since)
+            && held_up
+        {
+            self.help_by(index, since, view, asks);
+        }
+    }
+
+    fn help_by(&mut self, index: u16, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
+        if self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.serving.is_none()) {
+            self.start(index, Part::Helps, since, view, asks);
+        }
+    }
+
+    /// A boosted vCPU sleeps although the guest has not halted it: the emulator has it wait for something. It
+    /// is looked at soon.
+    pub(super) fn stalled(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let until = view.now.plus(LOOK);
+        let several = self.vcpus.len() > 1;
+        if let Some(serving) = self.serving(index)
+            && several
+            && serving.part != Part::Helps
+            && serving.until > until
+        {
+            serving.until = until;
+            asks.push(boost(BoostTarget::Vcpu(index), until));
+        }
+    }
+
+    /// Nobody serves the event any more. One that helped may have been the one that does after all; the
+    /// others are ended with it.
+    pub(super) fn end_helping(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let helping = |(_, vcpu): &(u16, &BoostedVcpu)| vcpu.helps();
+        while let Some((index, _)) = (0u16..).zip(&self.vcpus).find(helping) {
+            if view.guest.runs_io_bound(index) {
+                return self.begin(index, view, asks);
+            }
+            self.end(index, view, asks);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `kill -9` of the daemon in the middle of all that it does: each VM has again what it had.
+//!
+//! Needs root, QEMU, and what `make build` makes. Prints how long it took; `-- --nocapture` shows it.
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+mod operator;
+
+use frontdesk_host::GUARDIAN_ARGUMENT;
+use frontdesk_host::cgroup::{Group, Hierarchy};
+use frontdesk_host::guardian::Guardian;
+use frontdesk_host::sched::{self, Attributes, Policy};
+use frontdesk_lab::{Kernel, write_initramfs};
+use operator::desk::{Desk, Told, built};
+use operator::{Daemon, FRONTDESK, boot, eventually, firmware};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// As in `scenarios/echo-mixed.toml`, where the reasons are.
+const POLICY: &str = "[tavs]\nio_threshold = '3ms'\npb_ratio = 0.5\n";
+/// One that is boosted, one that somebody gave a nice value, one whose share changes because its vCPUs are
+/// unequal, and one with a reservation.
+const VMS: [&str; 4] = ["desk-1", "nice", "uneven", "kept"];
+const DESK: usize = 0;
+const NICE: usize = 1;
+const UNEVEN: usize = 2;
+const KEPT: usize = 3;
+
+/// What frontdesk may change of a VM.
+#[derive(Debug, PartialEq)]
+struct Had {
+    threads: BTreeMap<i32, Thread>,
+    share: u32,
+    /// What its control group has of real time, where there is such a thing.
+    real_time: Option<String>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Thread {
+    attributes: Attributes,
+    cpus: String,
+    groups: String,
+    stopped: bool,
+}
+
+impl Had {
+    fn by(pid: u32, group: &Group) -> Had {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        // A thread may end meanwhile.
+        let threads = tasks.filter_map(|task| {
+            let folder = task.unwrap().path();
+            let read = |file| fs::read_to_string(folder.join(file)).ok();
+            let tid = folder.file_name()?.to_str()?.parse().ok()?;
+            let (status, groups) = (read("status")?, read("cgroup")?);
+            let said = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+            let (cpus, stopped) = (said("Cpus_allowed_list:")?.to_owned(), said("State:")?.starts_with('T'));
+            Some((tid, Thread { attributes: sched::get(tid).ok()?, cpus, groups, stopped }))
+        });
+        let real_time = fs::read_to_string(group.dir().join("cpu.rt_runtime_us")).ok();
+        Had { threads: threads.collect(), share: group.weight().unwrap(), real_time }
+    }
+
+    fn is_boosted(&self) -> bool {
+        self.threads.values().any(|thread| matches!(thread.attributes.policy, Policy::Fifo { .. }))
+    }
+
+    /// Whether each thread is scheduled as it was not before.
+    fn is_other_than(&self, before: &Had) -> bool {
+        self.threads.iter().all(|(tid, thread)| before.threads.get(tid) != Some(thread))
+    }
+
+    /// Somebody gives a thread another nice value.
+    fn renice(&mut self, thread: u64, nice: i32) {
+        let words = ["-n", &nice.to_string(), "-p", &thread.to_string()];
+        assert!(Command::new("renice").args(words).status().unwrap().success());
+        let had = self.threads.get_mut(&i32::try_from(thread).unwrap()).unwrap();
+        let Policy::Other { nice: had, .. } = &mut had.attributes.policy else { panic!("{had:?}") };
+        *had = nice;
+    }
+}
+
+/// The throttle of real time, which reservations change for the whole host.
+fn throttle() -> String {
+    fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap()
+}
+
+#[test]
+fn all_is_as_it_was_whatever_was_held() {
+    // The tap is gone when this thread and the VM are.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
+    let root = Hierarchy::detect().unwrap().root_group();
+    let groups =
+        VMS.map(|vm| root.create(&format!("frontdesk-killed-{vm}-{}", std::process::id()), &keeper).unwrap());
+    let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
+    let (initrd, firmware) = (home.join("initrd"), firmware(home));
+    let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
+    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
+    let mut desk = Desk::boot(home, &initrd, &kernel, &groups[DESK], 1, Told::Plugin);
+    desk.begin(Told::Plugin);
+    let computes = |vm: usize, vcpus| {
+        boot(home, &groups[vm], VMS[vm], &["-smp", vcpus, "-bios", firmware.to_str().unwrap()])
+    };
+    let (nice, mut nice_qmp) = computes(NICE, "1");
+    let (uneven, mut uneven_qmp) = computes(UNEVEN, "2");
+    let (kept, _kept_qmp) = computes(KEPT, "1");
+    let pids = [desk.vm.pid().cast_unsigned(), nice.0.id(), uneven.0.id(), kept.0.id()];
+    let now = || [DESK, NICE, UNEVEN, KEPT].map(|vm| Had::by(pids[vm], &groups[vm]));
+    let (mut before, throttled) = (now(), throttle());
+
+    let (config, socket) = (home.join("frontdesk.toml"), home.join("control.sock"));
+    let text = format!("{POLICY}[vms]\nlibvirt = false\nqmp = ['{}/*.qmp']\n", home.display());
+    fs::write(&config, format!("{text}[reserve]\nspare = 0.2\n")).unwrap();
+    let daemon = Daemon::start(home, &config, &["--socket", socket.to_str().unwrap()]);
+    assert!(daemon.line.starts_with("following 4 VMs: "), "{}{}", daemon.line, daemon.log());
+    // What somebody sets beside the daemon is what the VM had.
+    before[NICE].renice(nice_qmp.vcpus()[0], 5);
+    before[UNEVEN].renice(uneven_qmp.vcpus()[1], 10);
+    for vm in [NICE, UNEVEN] {
+        daemon.says(&["a vCPU has another weight inside its VM", &format!("{:?}", VMS[vm])]);
+    }
+    let terms = ["--period", "20ms", "--slice", "4ms", "--hard", "--socket", socket.to_str().unwrap()];
+    let reserved = Command::new(FRONTDESK).args(["reserve", VMS[KEPT]]).args(terms).output().unwrap();
+    assert!(reserved.status.success(), "{reserved:?}");
+    desk.keep_asking();
+
+    let is_held = |now: &[Had; 4]| {
+        now[DESK].is_boosted()
+            && now[UNEVEN].share != before[UNEVEN].share
+            && now[KEPT].is_other_than(&before[KEPT])
+    };
+    let kill = || {
+        // Just below the guardian, which has 60: whoever has the CPUs, this goes on.
+        sched::set(0, Attributes::fifo(59)).unwrap();
+        eventually("all of it is held at once", || {
+            if !Had::by(pids[DESK], &groups[DESK]).is_boosted() {
+                return false;
+            }
+            // With nobody to end it, a boost lasts; but it may have ended between the two.
+            daemon.process.signal("STOP");
+            std::thread::sleep(Duration::from_millis(20));
+            let held = is_held(&now());
+            if !held {
+                daemon.process.signal("CONT");
+            }
+            held
+        });
+        daemon.process.signal("KILL");
+        let killed = Instant::now();
+        let mut took = Duration::ZERO;
+        eventually("all is as it was", || {
+            took = killed.elapsed();
+            now() == before && throttle() == throttled
+        });
+        took
+    };
+    let took = std::thread::scope(|scope| scope.spawn(kill).join().unwrap());
+    println!("measured: all is as it was {took:?} after kill -9");
+}
