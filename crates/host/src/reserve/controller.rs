@@ -1,8 +1,10 @@
-//! A thread that dispatches, one for each CPU that has reservations: it sleeps until a decision is due, decides, and carries the decision out.
+//! A thread that dispatches, one for each CPU that has reservations: it sleeps until a decision is due, decides,
+//! and carries the decision out.
 //!
-//! It runs as `SCHED_DEADLINE`, ahead of everything and exempt from the real-time throttle (unless the kernel enforces the slices itself), on
-//! the CPU of its members: what it takes from their slices it takes whoever decides, and nothing is told to another CPU. A timer wakes it late, so it
-//! is set as much earlier; how much is learnt from each time.
+//! It runs as `SCHED_DEADLINE`, ahead of everything and exempt from the real-time throttle (unless the kernel
+//! enforces the slices itself), on the CPU of its members: nothing has to be told to another CPU, and whoever it
+//! decides about does not run meanwhile. A timer wakes it late, so for the end of a slice it is set as much earlier;
+//! how much is learnt from each time.
 
 use super::enforce::{AHEAD, Enforce};
 use super::margin::Early;
@@ -80,6 +82,7 @@ pub(super) struct Controller {
 /// A member that has a reservation.
 struct Kept {
     slot: usize,
+    hard: bool,
     threads: Threads,
 }
 
@@ -104,6 +107,7 @@ impl Controller {
             cpu,
             pinned,
             cpus,
+            unreachable: false,
             dispatcher: Dispatcher::new(wall_offset()),
             event: Event::default(),
             dispatches: Vec::new(),
@@ -112,7 +116,8 @@ impl Controller {
             enforcer,
             members: BTreeMap::new(),
             troubles: BTreeMap::new(),
-            early: Early::here(),
+            soft: Early::soft(),
+            hard: Early::hard(),
             learns: false,
             last: None,
         };
@@ -176,7 +181,9 @@ struct Work {
     enforcer: Box<dyn Enforce>,
     members: BTreeMap<Member, Kept>,
     troubles: BTreeMap<Member, String>,
-    early: Early,
+    /// For ends of slices, by the limit of whose they are.
+    soft: Early,
+    hard: Early,
     /// Whether we slept until now.
     learns: bool,
     /// Whose slice we last came for, and how much it had run then.
@@ -185,40 +192,53 @@ struct Work {
     cpu: u16,
     pinned: bool,
     cpus: Vec<u16>,
+    /// That CPU could not be gone to.
+    unreachable: bool,
 }
 
 impl Work {
-    /// Goes to the CPU of its members. No CPU can be had for good without the loss of `SCHED_DEADLINE`, but the kernel wakes a thread where
-    /// it slept.
+    /// Goes to the CPU of its members. No CPU can be had for good without the loss of `SCHED_DEADLINE`, but the kernel
+    /// wakes a thread where it slept. From a CPU that is taken away we are put on another, and decide from there until
+    /// the keeper has released who was on it.
     fn settle(&mut self) {
-        let moved = match self.pinned {
-            false => Ok(()),
-            true => sched::set(0, AHEAD)
-                .and_then(|()| sched::set_affinity(0, &[self.cpu]))
-                .and_then(|()| sched::set_affinity(0, &self.cpus)),
+        let go = || {
+            sched::set(0, AHEAD)?;
+            sched::set_affinity(0, &[self.cpu])?;
+            sched::set_affinity(0, &self.cpus)
         };
+        let gone = if self.pinned { go() } else { Ok(()) };
+        self.unreachable = gone.is_err();
+        if let Err(error) = gone {
+            tracing::warn!(cpu = self.cpu, "reservations are kept badly: their CPU can't be reached: {error}");
+        }
         let [first, second] = self.enforcer.dispatcher();
-        if moved.and_then(|()| sched::set(0, first)).or_else(|_| sched::set(0, second)).is_err() {
+        if sched::set(0, first).or_else(|_| sched::set(0, second)).is_err() {
             tracing::warn!("reservations are kept badly: their dispatcher can't be made real-time");
         }
     }
 
     /// Whether the kernel has woken us elsewhere.
     fn is_astray(&self) -> bool {
-        self.pinned && rustix::thread::sched_getcpu() != usize::from(self.cpu)
+        self.pinned && !self.unreachable && rustix::thread::sched_getcpu() != usize::from(self.cpu)
     }
 
-    /// When the timer is to wake us for a decision.
+    /// When the timer is to wake us for a decision. No period begins before its time.
     fn alarm(&self, due: Due) -> Time {
-        Time(due.at.0.saturating_sub(self.early.ns))
+        let kept = due.slice_of.and_then(|member| self.members.get(&member));
+        let early = kept.map_or(0, |kept| if kept.hard { self.hard.ns } else { self.soft.ns });
+        Time(due.at.0.saturating_sub(early))
     }
 
     fn obey(&mut self, command: Command, slots: &Slots) {
         let now = monotonic();
         match command {
             Command::Set { member, cpu, slot, reservation, threads } => {
+                if self.unreachable {
+                    self.settle();
+                }
                 slots.place(slot, cpu);
-                self.members.insert(member, Kept { slot, threads: threads.clone() });
+                let hard = reservation.hard;
+                self.members.insert(member, Kept { slot, hard, threads: threads.clone() });
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
                 self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
@@ -257,30 +277,30 @@ impl Work {
     /// Decides. `due` is what the timer was set for, if it was the timer.
     fn decide(&mut self, slots: &Slots, due: Option<Due>) {
         let now = monotonic();
-        let mut tolerance = 0;
-        if let Some(due) = due {
-            match due.slice_of.and_then(|member| Some(self.members.get(&member)?.slot)) {
-                // We run in its place: what it has used is known, and can't become more.
-                Some(slot) => {
-                    let Reading { ran_ns, ready, .. } = slots.read(slot, now);
-                    let ends = slots.ends(slot);
-                    if self.last.replace((slot, ran_ns)) == Some((slot, ran_ns)) {
-                        // It wants to run and comes first, but the kernel does not run it.
-                        tolerance = REST;
-                        if ready && ends > ran_ns.saturating_add(REST) {
-                            self.nudge(due.slice_of);
-                        }
-                    } else {
-                        tolerance = self.early.ns + GRAIN;
-                        self.early.adjust(self.learns, ran_ns > ends);
+        let kept = due.and_then(|due| self.members.get(&due.slice_of?));
+        let tolerance = match kept {
+            // We run in its place: what it has used is known, and can't become more.
+            Some(&Kept { slot, hard, .. }) => {
+                let Reading { ran_ns, ready, .. } = slots.read(slot, now);
+                let ends = slots.ends(slot);
+                if self.last.replace((slot, ran_ns)) == Some((slot, ran_ns)) {
+                    // It wants to run and comes first, but the kernel does not run it.
+                    if ready && ends > ran_ns.saturating_add(REST) {
+                        self.nudge(due.and_then(|due| due.slice_of));
                     }
-                }
-                None => {
-                    tolerance = self.early.ns;
-                    self.early.adjust(self.learns, now > due.at);
+                    REST
+                } else {
+                    let early = if hard { &mut self.hard } else { &mut self.soft };
+                    let tolerance = early.ns + GRAIN;
+                    if self.learns {
+                        early.adjust(ran_ns > ends);
+                    }
+                    tolerance
                 }
             }
-        }
+            None if due.is_some() => GRAIN,
+            None => 0,
+        };
         if now.since(self.aligned) >= ALIGN {
             self.aligned = now;
             self.dispatch(now, EventKind::Align { wall_offset_ns: wall_offset() }, slots);
@@ -288,7 +308,8 @@ impl Work {
         self.dispatch(now, EventKind::Decide { tolerance_ns: tolerance }, slots);
     }
 
-    /// Has a member switched to again, by moving it to another CPU and back: it was running when it was taken in, and was not seen.
+    /// Has a member switched to again, by moving it to another CPU and back: it was running when it was taken in, and
+    /// was not seen.
     fn nudge(&self, member: Option<Member>) {
         let kept = member.and_then(|member| self.members.get(&member));
         let other = self.cpus.iter().find(|cpu| **cpu != self.cpu);

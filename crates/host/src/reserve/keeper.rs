@@ -31,6 +31,9 @@ use std::time::Duration;
 
 /// Above the targets, that a request is answered while they run, and above the daemon's loop, that waits for nothing.
 const PRIORITY: u32 = 51;
+/// What the dispatcher takes of a CPU in each period of a member, in nanoseconds: one decision when it begins, and
+/// one when its slice ends.
+const DECIDING: u64 = 40_000;
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -83,9 +86,12 @@ impl Keeper {
         let cpus: Vec<u16> = online.into_iter().filter(wanted).collect();
         let spare = Duration::from_nanos(WHOLE_CPU).mul_f64(settings.spare);
         let spare = u64::try_from(spare.as_nanos()).unwrap_or(WHOLE_CPU);
+        let mechanism = settings.mechanism.on(&hierarchy);
+        // Where the kernel decides, the dispatcher comes after the members.
+        let deciding_ns = if mechanism == ReserveMechanism::Deadline { 0 } else { DECIDING };
         let own = [std::process::id(), guardian.pid()].map(|pid| i32::try_from(pid).unwrap_or(0));
         Ok(Keeper {
-            mechanism: settings.mechanism.on(&hierarchy),
+            mechanism,
             real_time: settings.real_time(),
             mailbox,
             trace,
@@ -94,7 +100,7 @@ impl Keeper {
             own: own.into(),
             own_cpus: own_cpus.into(),
             capacity: WHOLE_CPU.saturating_sub(spare),
-            admission: Admission::new(&cpus, spare),
+            admission: Admission::new(&cpus, spare, deciding_ns),
             cpus,
             next: 0,
             targets: Vec::new(),
@@ -212,7 +218,10 @@ impl Keeper {
             held.pin();
             self.see_all_switch(index);
         }
-        self.tell_controllers(index)?;
+        if let Err(refusal) = self.tell_controllers(index) {
+            self.release(index);
+            return Err(refusal);
+        }
         Ok(index)
     }
 
@@ -321,7 +330,11 @@ impl Keeper {
             let _ = self.lower_fair_servers();
         }
         if self.running.is_none() {
-            let cpus = online_cpus().unwrap_or_default();
+            // Those that can be reserved may come back later.
+            let mut cpus = online_cpus().unwrap_or_default();
+            cpus.extend(&self.cpus);
+            cpus.sort_unstable();
+            cpus.dedup();
             let running = Running::start(self.mechanism, cpus, &self.guardian, &self.trace);
             self.running = Some(running.map_err(|error| cannot_keep(&error))?);
         }

@@ -162,7 +162,7 @@ fn the_schedule_of_figure_2() {
 fn the_vcpus_of_a_target_run_in_lock_step() {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(3 * MS));
     let reservation = Reservation { period_ns: 10 * MS, slice_ns: 4 * MS, hard: true, phase_ns: Some(MS) };
-    let cpus = Admission::new(&[0, 1], 0).admit(TargetId(1), reservation, 2).unwrap();
+    let cpus = Admission::new(&[0, 1], 0, 0).admit(TargetId(1), reservation, 2).unwrap();
     for (index, cpu) in (0..).zip(cpus) {
         let vcpu = Member { target: TargetId(1), index };
         world.actors.insert(vcpu, Actor::default());
@@ -283,7 +283,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A dispatcher's life: what it was told, and what it said to each.
 fn live(steps: &[Step]) -> (Vec<Event>, Vec<Vec<Dispatch>>, Dispatcher) {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(OFFSET));
-    let mut admission = Admission::new(&[0, 1, 2], WHOLE_CPU / 20);
+    let mut admission = Admission::new(&[0, 1, 2], WHOLE_CPU / 20, 40_000);
     let (mut events, mut dispatches) = (Vec::new(), Vec::new());
     for (what, target, jump, a, b, flag) in steps {
         let id = TargetId(*target);
