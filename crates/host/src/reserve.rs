@@ -4,6 +4,7 @@
 //! milliseconds. The keeper admits reservations, takes hold of the targets' threads and tells the *controller*, the thread that dispatches.
 //! `docs/reservations.md` says what is done to a target and why.
 
+mod bell;
 mod controller;
 mod cpus;
 mod deadline;

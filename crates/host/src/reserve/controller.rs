@@ -6,6 +6,7 @@
 //! decides about does not run meanwhile. A timer wakes it late, so for the end of a slice it is set as much earlier;
 //! how much is learnt from each time.
 
+use super::bell::Bell;
 use super::enforce::{AHEAD, Enforce};
 use super::margin::Early;
 use super::meter::{Ring, Slots};
@@ -18,7 +19,6 @@ use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
     Account, Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, Meter, Reading, Reservation,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,6 +65,8 @@ pub(super) struct Controller {
     pub(super) commands: Receiver<Command>,
     /// Readable when there are commands, or when all who could send some have gone.
     pub(super) wake: Arc<OwnedFd>,
+    /// Rings for both.
+    pub(super) bell: Bell,
     /// The CPU of the members,
     pub(super) cpu: u16,
     /// and whether that is where they are: the kernel has those under `SCHED_DEADLINE` anywhere.
@@ -102,7 +104,8 @@ impl Meter for Gauge<'_> {
 impl Controller {
     /// Dispatches until nobody can send commands any more.
     pub(super) fn run(self) {
-        let Controller { slots, kicks, commands, wake, cpu, pinned, cpus, enforcer, promises, trace } = self;
+        let Controller { slots, kicks, commands, wake, bell, cpu, pinned, cpus, enforcer, promises, trace } =
+            self;
         let mut work = Work {
             cpu,
             pinned,
@@ -134,13 +137,9 @@ impl Controller {
                 promised = if work.members.is_empty() { 0 } else { now.0 + PROMISE };
                 promises.until(cpu, promised);
             }
-            let timeout = alarm.map(|alarm| until(alarm.min(now.plus(BACK))));
-            let mut fds =
-                [PollFd::new(&*wake, PollFlags::IN), PollFd::from_borrowed_fd(kicks.fd(), PollFlags::IN)];
-            // An interruption is as good as a reason.
-            let by_timer =
-                poll(&mut fds, timeout.as_ref()) == Ok(0) && alarm.is_some_and(|at| at <= monotonic());
-            if !fds[1].revents().is_empty() {
+            let rung = bell.wait(alarm.map(|alarm| alarm.min(now.plus(BACK)).since(monotonic())));
+            let by_timer = rung.by_timer && alarm.is_some_and(|alarm| alarm <= monotonic());
+            if rung.by_kick {
                 kicks.drain();
             }
             // What is due while we are busy says nothing of how late a timer is.
@@ -148,9 +147,8 @@ impl Controller {
             if work.is_astray() {
                 work.settle();
             }
-            let told = !fds[0].revents().is_empty();
             work.decide(&slots, due.filter(|_| by_timer));
-            if told && !take_commands(&mut work, &commands, &wake, &slots) {
+            if rung.by_command && !take_commands(&mut work, &commands, &wake, &slots) {
                 break;
             }
         }
@@ -209,7 +207,10 @@ impl Work {
         let gone = if self.pinned { go() } else { Ok(()) };
         self.unreachable = gone.is_err();
         if let Err(error) = gone {
-            tracing::warn!(cpu = self.cpu, "reservations are kept badly: their CPU can't be reached: {error}");
+            tracing::warn!(
+                cpu = self.cpu,
+                "reservations are kept badly: their CPU can't be reached: {error}"
+            );
         }
         let [first, second] = self.enforcer.dispatcher();
         if sched::set(0, first).or_else(|_| sched::set(0, second)).is_err() {
@@ -365,14 +366,6 @@ impl Work {
         }
         slots.arm(self.cpu, due.at);
         Some(due)
-    }
-}
-
-fn until(at: Time) -> Timespec {
-    let nanos = at.since(monotonic());
-    Timespec {
-        tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What runs while there are reservations: the meter and the thread that dispatches.
 
+use super::bell::Bell;
 use super::controller::{Command, Controller, Report};
 use super::deadline::Deadline;
 use super::enforce::{Enforce, ReserveMechanism};
@@ -7,7 +8,7 @@ use super::meter::{Birth, Meter, Ring, Tidings};
 use super::promises::Promises;
 use super::ring;
 use super::trace::TraceSource;
-use super::user::{Threads, User};
+use super::user::{Halts, Threads, User};
 use crate::guardian::Guardian;
 use frontdesk_engine::reservation::{Account, Member, Reservation};
 use rustix::event::{EventfdFlags, eventfd};
@@ -29,7 +30,7 @@ pub(super) struct Running {
     /// Of CPUs that have had no dispatcher yet.
     kicks: BTreeMap<u16, Ring>,
     mechanism: ReserveMechanism,
-    user: User,
+    halts: Halts,
     cpus: Vec<u16>,
     promises: Promises,
     trace: TraceSource,
@@ -81,7 +82,7 @@ impl Running {
             born,
             kicks,
             mechanism,
-            user: User::default(),
+            halts: Halts::default(),
             cpus,
             promises,
             trace: trace.clone(),
@@ -98,16 +99,18 @@ impl Running {
         }
         let enforcer: Box<dyn Enforce> = match self.mechanism {
             ReserveMechanism::Deadline => Box::new(Deadline::default()),
-            _ => Box::new(self.user.clone()),
+            _ => Box::new(User::new(&self.halts)),
         };
         let kicks = self.kicks.remove(&cpu).ok_or(StartError::Offline { cpu })?;
         let (commands, receiver) = channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = Bell::new(&wake, kicks.fd())?;
         let controller = Controller {
             slots: self.meter.slots.clone(),
             kicks,
             commands: receiver,
             wake: Arc::clone(&wake),
+            bell,
             cpu,
             pinned: self.mechanism != ReserveMechanism::Deadline,
             cpus: self.cpus.clone(),
@@ -193,6 +196,6 @@ pub(super) enum StartError {
     Thread(#[from] std::io::Error),
     #[error("CPU {cpu} was offline before")]
     Offline { cpu: u16 },
-    #[error("can't make an eventfd: {0}")]
+    #[error("can't make an eventfd or wait for one: {0}")]
     Eventfd(#[from] rustix::io::Errno),
 }

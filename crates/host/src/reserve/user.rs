@@ -3,7 +3,7 @@
 use super::enforce::{AHEAD, Enforce};
 use crate::sched::{self, Attributes, Policy, SchedError};
 use crate::threads::HIGHEST_PRIORITY;
-use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation};
+use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation, TargetId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,13 +31,49 @@ pub(super) struct Threads {
 struct Held {
     threads: Threads,
     kind: Option<DispatchKind>,
+    halt: Arc<Mutex<Halt>>,
+}
+
+/// Who of a target is to stop, for a process is stopped as a whole: only when all of its members are to. They may have
+/// different dispatchers.
+#[derive(Debug, Default)]
+pub(super) struct Halt {
+    /// The threads of each member by its index, and whether it is to stop.
+    members: BTreeMap<u16, (Threads, bool)>,
     stopped: bool,
 }
 
-/// Carries out what the dispatchers say. Each has a copy; what they hold is common, for a process is stopped as a whole.
-#[derive(Clone, Debug, Default)]
+impl Halt {
+    fn follow(&mut self) {
+        let stop = self.members.values().all(|(_, stop)| *stop);
+        if self.stopped != stop {
+            self.stopped = stop;
+            let number = if stop { libc::SIGSTOP } else { libc::SIGCONT };
+            self.members.values().for_each(|(threads, _)| signal(threads, number));
+        }
+    }
+}
+
+/// Carries out what a dispatcher says.
+#[derive(Debug, Default)]
 pub(super) struct User {
-    members: Arc<Mutex<BTreeMap<Member, Held>>>,
+    members: BTreeMap<Member, Held>,
+    halts: Halts,
+}
+
+/// The targets of all dispatchers. Locked when members come and go only: dispatchers whose periods begin together would
+/// wait for each other.
+pub(super) type Halts = Arc<Mutex<BTreeMap<TargetId, Arc<Mutex<Halt>>>>>;
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl User {
+    /// One for another dispatcher.
+    pub(super) fn new(halts: &Halts) -> User {
+        User { members: BTreeMap::new(), halts: Arc::clone(halts) }
+    }
 }
 
 impl Enforce for User {
@@ -51,9 +87,11 @@ impl Enforce for User {
 
     /// New threads are scheduled at the next [`apply`](Self::apply), or at once if the member has been dispatched already.
     fn hold(&mut self, member: Member, _: Option<Reservation>, threads: Threads) -> Result<(), SchedError> {
-        let fresh = Held { threads: Threads::default(), kind: None, stopped: false };
-        let mut members = self.lock();
-        let held = members.entry(member).or_insert(fresh);
+        let held = self.members.entry(member).or_insert_with(|| {
+            let halt = Arc::clone(lock(&self.halts).entry(member.target).or_default());
+            Held { threads: Threads::default(), kind: None, halt }
+        });
+        lock(&held.halt).members.entry(member.index).or_default().0 = threads.clone();
         let known = std::mem::replace(&mut held.threads, threads);
         let Some(kind) = held.kind else { return Ok(()) };
         let new = held.threads.all.iter().filter(|thread| !known.all.contains(thread));
@@ -61,45 +99,36 @@ impl Enforce for User {
     }
 
     fn forget(&mut self, member: Member) {
-        if let Some(held) = self.lock().remove(&member)
-            && held.stopped
-        {
+        let Some(held) = self.members.remove(&member) else { return };
+        let mut halts = lock(&self.halts);
+        let mut halt = lock(&held.halt);
+        halt.members.remove(&member.index);
+        if std::mem::take(&mut halt.stopped) {
             signal(&held.threads, libc::SIGCONT);
+        }
+        if halt.members.is_empty() {
+            halts.remove(&member.target);
         }
     }
 
     fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
         let Dispatch { member, kind, .. } = dispatch;
-        let mut members = self.lock();
-        let Some(held) = members.get_mut(&member) else { return Ok(()) };
+        let Some(held) = self.members.get_mut(&member) else { return Ok(()) };
+        let before = held.kind.replace(kind);
         // One that is to stop is scheduled last before it is signalled: it gives way at once, and a signal takes longer.
-        if held.kind.replace(kind) != Some(kind) {
+        if before != Some(kind) {
             let count = held.threads.all.len();
             held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
         }
-        // Those of a process are stopped together.
-        if held.stopped || kind == DispatchKind::Stop {
-            stop_or_continue(&mut members, member);
+        let stop = kind == DispatchKind::Stop;
+        if stop || before == Some(DispatchKind::Stop) {
+            let mut halt = lock(&held.halt);
+            if let Some((_, stops)) = halt.members.get_mut(&member.index) {
+                *stops = stop;
+            }
+            halt.follow();
         }
         Ok(())
-    }
-}
-
-impl User {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Member, Held>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A process is stopped as a whole: only when all members of its target are to stop.
-fn stop_or_continue(members: &mut BTreeMap<Member, Held>, member: Member) {
-    let range = Member { index: 0, ..member }..=Member { index: u16::MAX, ..member };
-    let stop = members.range(range.clone()).all(|(_, held)| held.kind == Some(DispatchKind::Stop));
-    for (_, held) in members.range_mut(range) {
-        if held.stopped != stop {
-            held.stopped = stop;
-            signal(&held.threads, if stop { libc::SIGSTOP } else { libc::SIGCONT });
-        }
     }
 }
 
