@@ -84,6 +84,7 @@ pub(super) struct Controller {
 /// A member that has a reservation.
 struct Kept {
     slot: usize,
+    slice_ns: u64,
     hard: bool,
     threads: Threads,
 }
@@ -226,7 +227,10 @@ impl Work {
     /// When the timer is to wake us for a decision. No period begins before its time.
     fn alarm(&self, due: Due) -> Time {
         let kept = due.slice_of.and_then(|member| self.members.get(&member));
-        let early = kept.map_or(0, |kept| if kept.hard { self.hard.ns } else { self.soft.ns });
+        let early = kept.map_or(0, |kept| {
+            let learnt = if kept.hard { &self.hard } else { &self.soft };
+            learnt.of(kept.slice_ns)
+        });
         Time(due.at.0.saturating_sub(early))
     }
 
@@ -238,8 +242,8 @@ impl Work {
                     self.settle();
                 }
                 slots.place(slot, cpu);
-                let hard = reservation.hard;
-                self.members.insert(member, Kept { slot, hard, threads: threads.clone() });
+                let Reservation { slice_ns, hard, .. } = reservation;
+                self.members.insert(member, Kept { slot, slice_ns, hard, threads: threads.clone() });
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
                 self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
@@ -281,7 +285,7 @@ impl Work {
         let kept = due.and_then(|due| self.members.get(&due.slice_of?));
         let tolerance = match kept {
             // We run in its place: what it has used is known, and can't become more.
-            Some(&Kept { slot, hard, .. }) => {
+            Some(&Kept { slot, slice_ns, hard, .. }) => {
                 let Reading { ran_ns, ready, .. } = slots.read(slot, now);
                 let ends = slots.ends(slot);
                 if self.last.replace((slot, ran_ns)) == Some((slot, ran_ns)) {
@@ -292,8 +296,8 @@ impl Work {
                     REST
                 } else {
                     let early = if hard { &mut self.hard } else { &mut self.soft };
-                    let tolerance = early.ns + GRAIN;
-                    if self.learns {
+                    let tolerance = early.of(slice_ns) + GRAIN;
+                    if self.learns && early.of(slice_ns) == early.ns {
                         early.adjust(ran_ns > ends);
                     }
                     tolerance

@@ -4,6 +4,7 @@
 /// How much before its time the timer is set.
 #[derive(Debug)]
 pub(super) struct Early {
+    /// In nanoseconds, for slices that are long enough.
     pub(super) ns: u64,
     /// By how much it grows when that was too late.
     up: u64,
@@ -23,6 +24,11 @@ impl Early {
     /// It is to get no more: late once in twenty times.
     pub(super) fn hard() -> Early {
         Early { ns: 30_000, up: 19 * Self::DOWN }
+    }
+
+    /// For a slice of so many nanoseconds: a quarter of it at most.
+    pub(super) fn of(&self, slice_ns: u64) -> u64 {
+        self.ns.min(slice_ns / 4)
     }
 
     pub(super) fn adjust(&mut self, late: bool) {
