@@ -297,8 +297,10 @@ impl Work {
                 } else {
                     let early = if hard { &mut self.hard } else { &mut self.soft };
                     let tolerance = early.of(slice_ns) + GRAIN;
-                    if self.learns && early.of(slice_ns) == early.ns {
-                        early.adjust(ran_ns > ends);
+                    let late = ran_ns > ends;
+                    // What is late in spite of all that its slice allows says nothing of others.
+                    if self.learns && (!late || early.of(slice_ns) == early.ns) {
+                        early.adjust(late);
                     }
                     tolerance
                 }
