@@ -37,8 +37,8 @@ impl Bell {
         });
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        // SAFETY: the kernel writes at most two events where there is room for two, and reads the timeout, if there is
-        // one; there is no signal mask. rustix knows milliseconds only.
+        // SAFETY: the kernel writes at most two events where there is room for two, and reads the timeout, if
+        // there is one; there is no signal mask. rustix knows milliseconds only.
         let count = unsafe {
             let (events, mask) = (events.as_mut_ptr(), ptr::null::<libc::sigset_t>());
             libc::syscall(libc::SYS_epoll_pwait2, self.0.as_raw_fd(), events, 2, timeout, mask, 8usize)

@@ -1,10 +1,10 @@
-//! A thread that dispatches, one for each CPU that has reservations: it sleeps until a decision is due, decides,
-//! and carries the decision out.
+//! A thread that dispatches, one for each CPU that has reservations: it sleeps until a decision is due,
+//! decides, and carries the decision out.
 //!
 //! It runs as `SCHED_DEADLINE`, ahead of everything and exempt from the real-time throttle (unless the kernel
-//! enforces the slices itself), on the CPU of its members: nothing has to be told to another CPU, and whoever it
-//! decides about does not run meanwhile. A timer wakes it late, so for the end of a slice it is set as much earlier;
-//! how much is learnt from each time.
+//! enforces the slices itself), on the CPU of its members: nothing has to be told to another CPU, and whoever
+//! it decides about does not run meanwhile. A timer wakes it late, so for the end of a slice it is set as
+//! much earlier; how much is learnt from each time.
 
 use super::bell::Bell;
 use super::enforce::{AHEAD, Enforce};
@@ -196,9 +196,9 @@ struct Work {
 }
 
 impl Work {
-    /// Goes to the CPU of its members. No CPU can be had for good without the loss of `SCHED_DEADLINE`, but the kernel
-    /// wakes a thread where it slept. From a CPU that is taken away we are put on another, and decide from there until
-    /// the keeper has released who was on it.
+    /// Goes to the CPU of its members. No CPU can be had for good without the loss of `SCHED_DEADLINE`, but
+    /// the kernel wakes a thread where it slept. From a CPU that is taken away we are put on another, and
+    /// decide from there until the keeper has released who was on it.
     fn settle(&mut self) {
         let go = || {
             sched::set(0, AHEAD)?;
@@ -315,8 +315,8 @@ impl Work {
         self.dispatch(now, EventKind::Decide { tolerance_ns: tolerance }, slots);
     }
 
-    /// Has a member switched to again, by moving it to another CPU and back: it was running when it was taken in, and
-    /// was not seen.
+    /// Has a member switched to again, by moving it to another CPU and back: it was running when it was taken
+    /// in, and was not seen.
     fn nudge(&self, member: Option<Member>) {
         let kept = member.and_then(|member| self.members.get(&member));
         let other = self.cpus.iter().find(|cpu| **cpu != self.cpu);

@@ -31,8 +31,8 @@ use std::time::Duration;
 
 /// Above the targets, that a request is answered while they run, and above the daemon's loop, that waits for nothing.
 const PRIORITY: u32 = 51;
-/// What the dispatcher takes of a CPU in each period of a member, in nanoseconds: one decision when it begins, and
-/// one when its slice ends, each as long as on a slow virtual machine.
+/// What the dispatcher takes of a CPU in each period of a member, in nanoseconds: one decision when it
+/// begins, and one when its slice ends, each as long as on a slow virtual machine.
 const DECIDING: u64 = 60_000;
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };

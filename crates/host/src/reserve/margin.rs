@@ -1,5 +1,5 @@
-//! How much sooner than it is wanted the dispatcher has to be woken for the end of a slice: learnt from each time
-//! that it came too early or too late.
+//! How much sooner than it is wanted the dispatcher has to be woken for the end of a slice: learnt from each
+//! time that it came too early or too late.
 
 /// How much before its time the timer is set.
 #[derive(Debug)]
@@ -16,7 +16,8 @@ impl Early {
     /// No member loses more of its slice.
     const MOST: u64 = 50_000;
 
-    /// What such a member gets too much is what nobody else wanted, or little: as often too early as too late.
+    /// What such a member gets too much is what nobody else wanted, or little: as often too early as too
+    /// late.
     pub(super) fn soft() -> Early {
         Early { ns: 15_000, up: Self::DOWN }
     }

@@ -110,7 +110,8 @@ impl Slots {
         }
     }
 
-    /// Tells the programs when the dispatcher of a CPU plans its next decision: whatever makes one due before wakes it.
+    /// Tells the programs when the dispatcher of a CPU plans its next decision: whatever makes one due before
+    /// wakes it.
     pub(super) fn arm(&self, cpu: u16, at: Time) {
         let Some(bss) = self.0.0.maps.bss_data.as_deref() else { return };
         // SAFETY: `armed` is an array of CPUS aligned 64-bit numbers, changed by others only as a whole.
@@ -227,7 +228,8 @@ impl Meter {
     }
 }
 
-/// Makes what wakes the dispatcher of a CPU. The kernel waits until all CPUs have passed by, so it is done before any is full of reservations.
+/// Makes what wakes the dispatcher of a CPU. The kernel waits until all CPUs have passed by, so it is done
+/// before any is full of reservations.
 fn kicks(all: &MapHandle, cpu: u16) -> Result<Ring, libbpf_rs::Error> {
     let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as u64,

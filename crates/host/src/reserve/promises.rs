@@ -19,8 +19,8 @@ impl Promises {
         Promises(Arc::new(Mutex::new(Kept { promise, until: BTreeMap::new() })))
     }
 
-    /// Promises that the dispatcher of a CPU will be back before this time; 0 for no promise. Once a second: another thread may have the lock for
-    /// as long as a system call takes.
+    /// Promises that the dispatcher of a CPU will be back before this time; 0 for no promise. Once a second:
+    /// another thread may have the lock for as long as a system call takes.
     pub(super) fn until(&self, cpu: u16, time: u64) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match time {

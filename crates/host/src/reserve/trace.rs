@@ -1,10 +1,10 @@
 //! How recordings hear of reservations: what dispatchers were told and what they decided, from the threads
 //! that dispatch to the daemon's loop, each by a ring that neither ever waits for.
 //!
-//! The rings are made when a recording begins and emptied at each turn of the loop. A decision goes into one as
-//! a whole, after it has been carried out, as moves within memory that is there already: no system call, no
-//! allocation. One that does not fit is counted as lost, and when there is room again the dispatcher's whole
-//! state is told, from which a replay goes on.
+//! The rings are made when a recording begins and emptied at each turn of the loop. A decision goes into one
+//! as a whole, after it has been carried out, as moves within memory that is there already: no system call,
+//! no allocation. One that does not fit is counted as lost, and when there is room again the dispatcher's
+//! whole state is told, from which a replay goes on.
 
 use crate::record::Record;
 use frontdesk_engine::Time;
@@ -100,7 +100,8 @@ impl TraceReader {
         self.source.clone()
     }
 
-    /// A recording begins: it is to hear of each dispatcher's state as soon as there is one, and then of each of its decisions.
+    /// A recording begins: it is to hear of each dispatcher's state as soon as there is one, and then of each
+    /// of its decisions.
     pub(crate) fn begin(&mut self) {
         let mut ends = self.source.ends();
         if !std::mem::replace(&mut ends.recording, true) {

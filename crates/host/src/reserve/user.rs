@@ -34,8 +34,8 @@ struct Held {
     halt: Arc<Mutex<Halt>>,
 }
 
-/// Who of a target is to stop, for a process is stopped as a whole: only when all of its members are to. They may have
-/// different dispatchers.
+/// Who of a target is to stop, for a process is stopped as a whole: only when all of its members are to. They
+/// may have different dispatchers.
 #[derive(Debug, Default)]
 pub(super) struct Halt {
     /// The threads of each member by its index, and whether it is to stop.
@@ -61,8 +61,8 @@ pub(super) struct User {
     halts: Halts,
 }
 
-/// The targets of all dispatchers. Locked when members come and go only: dispatchers whose periods begin together would
-/// wait for each other.
+/// The targets of all dispatchers. Locked when members come and go only: dispatchers whose periods begin
+/// together would wait for each other.
 pub(super) type Halts = Arc<Mutex<BTreeMap<TargetId, Arc<Mutex<Halt>>>>>;
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,8 +78,8 @@ impl User {
 
 impl Enforce for User {
     fn dispatcher(&self) -> [Attributes; 2] {
-        // It must come when a slice ends, whatever runs: twenty decisions in a millisecond. With more for each CPU, the
-        // kernel would not let one of two be taken away. It is refused in a CPU set of its own.
+        // It must come when a slice ends, whatever runs: twenty decisions in a millisecond. With more for
+        // each CPU, the kernel would not let one of two be taken away. It is refused in a CPU set of its own.
         let policy =
             Policy::Deadline { runtime_ns: 400_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 };
         [Attributes { policy, reset_on_fork: true }, AHEAD]

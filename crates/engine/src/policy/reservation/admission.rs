@@ -109,9 +109,9 @@ struct Grant {
 }
 
 impl Admission {
-    /// Nothing is reserved yet. Of each of these CPUs, `spare` of [`WHOLE_CPU`] stays for everything without a
-    /// reservation: the administrator's reserve. The dispatcher takes `deciding_ns` nanoseconds of a CPU in each
-    /// period of each member there.
+    /// Nothing is reserved yet. Of each of these CPUs, `spare` of [`WHOLE_CPU`] stays for everything without
+    /// a reservation: the administrator's reserve. The dispatcher takes `deciding_ns` nanoseconds of a CPU in
+    /// each period of each member there.
     #[must_use]
     pub fn new(cpus: &[u16], spare: u64, deciding_ns: u64) -> Admission {
         let capacity = WHOLE_CPU.saturating_sub(spare);
@@ -196,8 +196,8 @@ impl Admission {
         Reservation { slice_ns: with_decisions, ..reservation }.utilisation()
     }
 
-    /// The largest slice that takes no more than `free`, rounded down to three digits, for people are to read and use
-    /// it.
+    /// The largest slice that takes no more than `free`, rounded down to three digits, for people are to read
+    /// and use it.
     fn largest_slice(&self, reservation: Reservation, free: u64) -> Option<u64> {
         let exact = u128::from(reservation.period_ns) * u128::from(free) / u128::from(WHOLE_CPU);
         let exact = u64::try_from(exact).unwrap_or(u64::MAX).saturating_sub(self.deciding_ns);
