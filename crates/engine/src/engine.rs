@@ -108,7 +108,7 @@ impl Engine {
                     Thread::Emulator(_) if !runnable => {
                         self.tell(vm, Fact::EmulatorSlept);
                     }
-                    Thread::Vcpu(vcpu) if !runnable && !state.guest.is_halted(vcpu) => {
+                    Thread::Vcpu(vcpu) if !runnable && !state.guest.rests(vcpu) => {
                         self.tell(vm, Fact::Stalled { vcpu });
                     }
                     Thread::Emulator(_) | Thread::Vcpu(_) => {}
@@ -122,7 +122,7 @@ impl Engine {
                     (Thread::Emulator(_), Some(vcpu)) if state.guest.doorbell(vcpu) => {
                         self.tell(vm, Fact::Answered { vcpu });
                     }
-                    (Thread::Vcpu(vcpu), Some(from)) if !state.guest.is_halted(vcpu) => {
+                    (Thread::Vcpu(vcpu), Some(from)) if !state.guest.rests(vcpu) => {
                         self.tell(vm, Fact::Inherited { vcpu, from });
                     }
                     _ => {}
@@ -154,9 +154,10 @@ impl Engine {
                 }
             }
             EventKind::Interrupt { vm, vcpu, vector } => {
-                let guest = &mut self.vms.get_mut(&vm)?.guest;
-                guest.vcpu(vcpu)?;
-                guest.interrupt(vcpu, vector);
+                let state = self.vms.get_mut(&vm)?;
+                state.guest.vcpu(vcpu)?;
+                state.account(Thread::Vcpu(vcpu), now, config);
+                state.guest.interrupt(vcpu, vector);
             }
             EventKind::IpiTaken { vm, vcpu } => {
                 let guest = &mut self.vms.get_mut(&vm)?.guest;
@@ -165,14 +166,21 @@ impl Engine {
             }
             EventKind::Packet { vm, protocol, port } => {
                 let state = self.vms.get_mut(&vm)?;
-                let correlated = !config.correlation || state.guest.ports.predicts_io_bound((protocol, port));
+                let correlated = !config.correlation || state.guest.ports.predicts((protocol, port));
                 let cause = Cause::Packet { protocol, port };
                 state.guest.queued();
                 self.tell(vm, Fact::Event { cause, device: Device::Network, correlated });
                 let state = self.vms.get_mut(&vm)?;
                 state.account_all(now, &self.config.tavs);
-                state.guest.packet((protocol, port), &self.config.tavs);
+                state.guest.packet((protocol, port), now, &self.config.tavs);
                 self.tell_of_delivery(vm);
+            }
+            EventKind::Reply { vm, protocol, port } => {
+                let state = self.vms.get_mut(&vm)?;
+                state.account_all(now, config);
+                if state.guest.replied((protocol, port)) {
+                    self.tell(vm, Fact::Replied);
+                }
             }
             EventKind::BlockRead { vm, request } => self.vms.get_mut(&vm)?.guest.read(request, config),
             EventKind::BlockPending { vm } => {

@@ -35,7 +35,8 @@ pub struct TaskId(pub u64);
 pub enum Thread {
     /// The thread that runs the vCPU with this index.
     Vcpu(u16),
-    /// A thread of the VM's I/O path (QEMU's main loop and I/O threads: the papers' driver domain).
+    /// A thread of the VM's I/O path (QEMU's main loop, which is the first, its I/O threads and vhost workers: the
+    /// papers' driver domain).
     Emulator(u16),
 }
 
@@ -243,6 +244,17 @@ pub enum EventKind {
         vcpu: u16,
         /// Its weight in permille of an ordinary thread's; 1000 until said.
         permille: u32,
+    },
+    /// The VM sent a packet with content from the port that the last [`Packet`](EventKind::Packet) was for, and
+    /// had sent none since: the answer to it, or its beginning. Where this is not told, the guest's doorbells
+    /// are the sign of an answer.
+    Reply {
+        /// The VM.
+        vm: VmId,
+        /// Transport protocol.
+        protocol: Protocol,
+        /// Source port.
+        port: u16,
     },
     /// What the world can do from now on. Until it says so, the default.
     World(Capabilities),

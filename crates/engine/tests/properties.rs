@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+mod anything;
+
+use anything::{events, kind, targets};
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, Protocol,
-    Standing, TaskId, Thread, Time, VmId,
+    Standing, TaskId, Time, VmId,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -12,140 +15,8 @@ use proptest::test_runner::TestRunner;
 use std::collections::{BTreeMap, BTreeSet};
 
 const TASKS: usize = 16;
-const VMS: u32 = 3;
 /// Deadlines between two events, at most; those of a ledger with the shortest period are fewer.
 const MOST_DEADLINES: usize = 10_000;
-
-fn thread() -> impl Strategy<Value = Thread> {
-    prop_oneof![vcpu().prop_map(Thread::Vcpu), any::<u16>().prop_map(Thread::Emulator)]
-}
-
-// Few VMs, vCPUs and tasks have most of the events: else hardly any task would be believed in, and nothing boosted.
-
-fn vm() -> impl Strategy<Value = VmId> {
-    prop_oneof![2 => Just(VmId(0)), 1 => (0..VMS).prop_map(VmId)]
-}
-
-fn vcpu() -> impl Strategy<Value = u16> {
-    prop_oneof![3 => 0..2u16, 1 => 0..4u16]
-}
-
-/// One that an interrupt names: it may be any.
-fn any_vcpu() -> impl Strategy<Value = u16> {
-    prop_oneof![3 => vcpu(), 1 => any::<u16>()]
-}
-
-fn task() -> impl Strategy<Value = TaskId> {
-    prop_oneof![3 => 0..3u64, 1 => 0..40u64].prop_map(TaskId)
-}
-
-fn world() -> impl Strategy<Value = Capabilities> {
-    (prop::bool::weighted(0.95), any::<bool>(), any::<u32>(), any::<u64>()).prop_map(
-        |(acts, charges_boosts, realtime_permille, slice_ns)| Capabilities {
-            acts,
-            charges_boosts,
-            realtime_permille,
-            slice_ns,
-        },
-    )
-}
-
-fn kind() -> impl Strategy<Value = EventKind> {
-    let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
-    let standing = prop_oneof![8 => Just(Standing::Acting), 1 => Just(Standing::Observed), 1 => Just(Standing::Reserved)];
-    prop_oneof![
-        1 => (vm(), any::<u16>(), any::<u32>())
-            .prop_map(|(vm, vcpus, weight)| EventKind::VmAdded { vm, vcpus: vcpus % 4, weight }),
-        1 => vm().prop_map(|vm| EventKind::VmRemoved { vm }),
-        8 => (vm(), thread(), any::<u16>()).prop_map(|(vm, thread, pcpu)| EventKind::Run { vm, thread, pcpu }),
-        8 => (vm(), thread(), any::<bool>())
-            .prop_map(|(vm, thread, runnable)| EventKind::Stop { vm, thread, runnable }),
-        4 => (vm(), thread(), prop::option::of(vcpu()))
-            .prop_map(|(vm, thread, by)| EventKind::Wake { vm, thread, by }),
-        16 => (vm(), vcpu(), task()).prop_map(|(vm, vcpu, task)| EventKind::TaskSwitch { vm, vcpu, task }),
-        4 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::Halt { vm, vcpu }),
-        4 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::Resume { vm, vcpu }),
-        4 => (vm(), any_vcpu(), targets(), any::<u8>())
-            .prop_map(|(vm, vcpu, to, vector)| EventKind::Ipi { vm, vcpu, to, vector }),
-        16 => (vm(), protocol, 0..4u16)
-            .prop_map(|(vm, protocol, port)| EventKind::Packet { vm, protocol, port }),
-        4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockRead { vm, request }),
-        4 => vm().prop_map(|vm| EventKind::BlockPending { vm }),
-        4 => (vm(), 0..8u64).prop_map(|(vm, request)| EventKind::BlockDone { vm, request }),
-        1 => (prop::option::of(vm()), any::<u64>()).prop_map(|(vm, count)| EventKind::Lost { vm, count }),
-        1 => vm().prop_map(|vm| EventKind::VmReset { vm }),
-        1 => vm().prop_map(|vm| EventKind::VmPaused { vm }),
-        2 => vm().prop_map(|vm| EventKind::VmResumed { vm }),
-        1 => (vm(), any::<u16>()).prop_map(|(vm, vcpu)| EventKind::VcpuAdded { vm, vcpu: vcpu % 600 }),
-        1 => (vm(), vcpu()).prop_map(|(vm, vcpu)| EventKind::VcpuRemoved { vm, vcpu }),
-        1 => (vm(), any::<u32>()).prop_map(|(vm, weight)| EventKind::Weight { vm, weight }),
-        8 => (vm(), vcpu(), task()).prop_map(|(vm, vcpu, task)| EventKind::TaskSeen { vm, vcpu, task }),
-        4 => (vm(), any_vcpu(), any::<u8>()).prop_map(|(vm, vcpu, vector)| EventKind::Interrupt { vm, vcpu, vector }),
-        4 => (vm(), any_vcpu()).prop_map(|(vm, vcpu)| EventKind::IpiTaken { vm, vcpu }),
-        1 => world().prop_map(EventKind::World),
-        1 => (vm(), standing).prop_map(|(vm, standing)| EventKind::Standing { vm, standing }),
-        1 => (vm(), any_vcpu(), 1..4000u32).prop_map(|(vm, vcpu, permille)| EventKind::VcpuWeight { vm, vcpu, permille }),
-    ]
-}
-
-/// Where an inter-processor interrupt goes: to one vCPU, to none, to all that could be, or to any.
-fn targets() -> impl Strategy<Value = u64> {
-    prop_oneof![3 => (0..4u32).prop_map(|vcpu| 1 << vcpu), 1 => Just(0), 1 => Just(u64::MAX), 1 => any::<u64>()]
-}
-
-/// What a source tells of a request: a packet is delivered, the first vCPU takes the interrupt and tells the
-/// one where a task waits, and that answers with a doorbell, or does not.
-fn request() -> impl Strategy<Value = Vec<EventKind>> {
-    (vm(), 0..2u16, 0..3u64, any::<bool>()).prop_map(|(vm, vcpu, task, rings)| {
-        let (emulator, thread) = (Thread::Emulator(0), Thread::Vcpu(vcpu));
-        let mut kinds = vec![
-            EventKind::Packet { vm, protocol: Protocol::Tcp, port: u16::try_from(task).unwrap() },
-            EventKind::Run { vm, thread: emulator, pcpu: 0 },
-            EventKind::Stop { vm, thread: emulator, runnable: false },
-            EventKind::Run { vm, thread: Thread::Vcpu(0), pcpu: 0 },
-            EventKind::Interrupt { vm, vcpu: 0, vector: 0x21 },
-        ];
-        if vcpu > 0 {
-            kinds.extend([
-                EventKind::Ipi { vm, vcpu: 0, to: 1 << vcpu, vector: 0xfd },
-                EventKind::Run { vm, thread, pcpu: 1 },
-                EventKind::IpiTaken { vm, vcpu },
-            ]);
-        }
-        kinds.push(EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) });
-        if rings {
-            kinds.push(EventKind::Wake { vm, thread: emulator, by: Some(vcpu) });
-        }
-        kinds.push(EventKind::TaskSwitch { vm, vcpu, task: TaskId(39) });
-        kinds
-    })
-}
-
-/// Events mostly a little apart, now and then far apart, late, or at the end of time.
-fn events() -> impl Strategy<Value = Vec<Event>> {
-    let step = prop_oneof![
-        40 => (0..100_000u64).prop_map(|ns| (ns, false)),
-        2 => (0..100_000_000u64).prop_map(|ns| (ns, false)),
-        1 => (0..100_000_000u64).prop_map(|ns| (ns, true)),
-    ];
-    let kinds = prop_oneof![7 => kind().prop_map(|kind| vec![kind]), 1 => request()];
-    prop::collection::vec((step, kinds), 0..400).prop_map(|steps| {
-        let mut now = 0u64;
-        let mut events: Vec<Event> = (0..VMS)
-            .map(|vm| EventKind::VmAdded { vm: VmId(vm), vcpus: 2, weight: 1024 })
-            .map(|kind| Event { at: Time(0), kind })
-            .collect();
-        for ((nanos, back), kinds) in steps {
-            let mut at = if back { now.saturating_sub(nanos) } else { now + nanos };
-            for kind in kinds {
-                events.push(Event { at: Time(at), kind });
-                now = now.max(at);
-                at += 20_000;
-            }
-        }
-        events
-    })
-}
 
 /// A belief low enough to be reached, so that boosts do happen.
 fn config() -> Config {

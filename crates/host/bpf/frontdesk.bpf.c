@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * What frontdesk hears from the host kernel: when threads of followed VMs get and lose a CPU or wake up, which
- * packets are queued towards a VM, and which reads of its disks begin and end. Everything is filtered here, so that
+ * packets are queued towards a VM and which of them it replies to, and which reads of its disks begin and end. Everything is filtered here, so that
  * unrelated threads and devices cost next to nothing and no guest can flood the daemon.
  */
 #include "kernel.h"
@@ -20,15 +20,16 @@ enum kind {
 	KIND_READ = 5,
 	KIND_READ_PENDING = 6,
 	KIND_READ_DONE = 7,
+	KIND_REPLY = 8,
 };
 
 struct record {
 	u64 at;     /* CLOCK_MONOTONIC, ns */
 	u32 vm;
 	u8 kind;
-	u8 detail;  /* stop: still runnable; packet: IP protocol number */
+	u8 detail;  /* stop: still runnable; packet, reply: IP protocol number */
 	u16 role;   /* of the thread */
-	u16 index;  /* of the thread among those of its role; packet: destination port */
+	u16 index;  /* of the thread among those of its role; packet: destination port; reply: source port */
 	u16 cpu;
 	u32 request; /* read: which; wake: index of the VM's own vCPU that woke it plus 1, or 0 */
 };
@@ -41,6 +42,7 @@ struct thread {
 	u32 vm;
 	u16 role;
 	u16 index;
+	u32 waker;  /* index of the VM's own vCPU that is waking it plus 1, or 0 */
 };
 
 struct tap_key {
@@ -50,7 +52,7 @@ struct tap_key {
 
 struct tap {
 	u32 vm;
-	u32 unused;
+	u32 asked;   /* see asked_at(): the last packet that was pushed, until there is a reply to it, or 0 */
 	u64 window;  /* see admit() */
 };
 
@@ -191,22 +193,35 @@ static __always_inline void read_pending(const struct thread *t, struct task_str
 		push(t->vm, KIND_READ_PENDING, 0, 0, 0, 0, now, BPF_RB_FORCE_WAKEUP);
 }
 
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(on_wakeup, struct task_struct *task)
+/*
+ * Somebody is about to wake a task. Who it is has to be seen now: the wake-up itself is left to the CPU that the task
+ * sleeps on if that is idle or far away, and whoever that runs is no waker. From here to there nobody else wakes it.
+ */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *task)
 {
 	struct thread *t = followed(task), *by;
 	u32 current = bpf_get_current_pid_tgid();
 
-	/* A task woken before it got round to sleeping is still on its CPU: nothing changed for it. */
-	if (!t || task->on_cpu)
+	if (!t)
 		return 0;
 	by = current ? bpf_map_lookup_elem(&threads, &current) : NULL;
-	if (by && by->vm == t->vm && by->role == ROLE_VCPU) {
-		push_thread(t, KIND_WAKE, 0, by->index + 1);
+	t->waker = by && by->vm == t->vm && by->role == ROLE_VCPU ? by->index + 1 : 0;
+	return 0;
+}
+
+/* A vCPU that wakes a thread of its VM's I/O path, be that QEMU's or a vhost worker, rings a doorbell. */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *task)
+{
+	struct thread *t = followed(task);
+	bool rings = t && t->role == ROLE_EMULATOR && t->waker;
+
+	/* A task woken before it got round to sleeping is still on its CPU: nothing changed for it. */
+	if (!t || (task->on_cpu && !rings))
 		return 0;
-	}
-	push_thread(t, KIND_WAKE, 0, 0);
-	if (t->role == ROLE_EMULATOR)
+	push_thread(t, KIND_WAKE, 0, t->waker);
+	if (t->role == ROLE_EMULATOR && !rings)
 		read_pending(t, task);
 	return 0;
 }
@@ -239,29 +254,36 @@ static __always_inline bool acknowledgements_count(void)
 }
 
 struct packet {
-	u16 port;
+	u16 from;
+	u16 to;
 	u8 protocol;
 };
 
-/* Copies `size` bytes at `offset` if the packet's linear part holds them. */
-static __always_inline bool load(const struct sk_buff *skb, u32 offset, void *to, u32 size)
+/* An Ethernet frame, of which the first `linear` of `length` bytes are in one piece. */
+struct frame {
+	const unsigned char *data;
+	u32 linear;
+	u32 length;
+};
+
+static __always_inline bool load(const struct frame *frame, u32 offset, void *to, u32 size)
 {
-	if (offset + size > skb->len - skb->data_len)
+	if (offset + size > frame->linear)
 		return false;
-	return bpf_probe_read_kernel(to, size, skb->data + offset) == 0;
+	return bpf_probe_read_kernel(to, size, frame->data + offset) == 0;
 }
 
-static __always_inline enum parsed parse(const struct sk_buff *skb, struct packet *packet)
+static __always_inline enum parsed parse(const struct frame *frame, struct packet *packet)
 {
 	u32 at = ETH_HEADER, end;
 	bool payload = true;
 	u8 h[20];
 	u16 type;
 
-	if (!load(skb, 12, &type, 2))
+	if (!load(frame, 12, &type, 2))
 		return NOT_OURS;
 	if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD)) {
-		if (!load(skb, 16, &type, 2))
+		if (!load(frame, 16, &type, 2))
 			return NOT_OURS;
 		at += 4;
 	}
@@ -272,56 +294,72 @@ static __always_inline enum parsed parse(const struct sk_buff *skb, struct packe
 	if (type == bpf_htons(ETH_P_IP)) {
 		u16 length;
 
-		if (!load(skb, at, h, 20))
+		if (!load(frame, at, h, 20))
 			return NOT_OURS;
 		if ((h[6] & 0x1f) | h[7]) /* a later fragment has no ports */
 			return NOT_OURS;
 		length = h[2] << 8 | h[3];
-		end = length ? at + length : skb->len;
+		end = length ? at + length : frame->length;
 		packet->protocol = h[9];
 		at += (h[0] & 0xf) * 4;
 	} else if (type == bpf_htons(ETH_P_IPV6)) {
 		u16 length;
 
-		if (!load(skb, at, h, 8))
+		if (!load(frame, at, h, 8))
 			return NOT_OURS;
 		length = h[4] << 8 | h[5];
 		at += 40;
-		end = length ? at + length : skb->len;
+		end = length ? at + length : frame->length;
 		packet->protocol = h[6];
 	} else {
 		return NOT_OURS;
 	}
 	if (packet->protocol == PROTO_UDP) {
-		if (!load(skb, at, h, 8))
+		if (!load(frame, at, h, 8))
 			return NOT_OURS;
 	} else if (packet->protocol == PROTO_TCP) {
-		if (!load(skb, at, h, 20))
+		if (!load(frame, at, h, 20))
 			return NOT_OURS;
 		payload = at + (h[12] >> 4) * 4 < end || h[13] & (TCP_FIN | TCP_RST);
 	} else {
 		return NOT_OURS;
 	}
-	packet->port = h[2] << 8 | h[3];
+	packet->from = h[0] << 8 | h[1];
+	packet->to = h[2] << 8 | h[3];
 	return payload ? WAITED_FOR : NO_PAYLOAD;
+}
+
+/* The tap of a followed VM. */
+static __always_inline struct tap *tap_of(const struct net_device *dev)
+{
+	struct tap_key key = { .netns = dev->nd_net.net->ns.inum };
+
+	bpf_probe_read_kernel_str(key.name, sizeof(key.name), dev->name);
+	return bpf_map_lookup_elem(&taps, &key);
+}
+
+/* Protocol and port; and for a packet that was pushed with a wake-up, its reply is pushed with one. */
+#define ASKED_WOKEN 0x1000000
+
+static __always_inline u32 asked_at(u8 protocol, u16 port)
+{
+	return protocol << 16 | port;
 }
 
 /* What the host transmits on a tap, the guest receives. */
 SEC("tp_btf/net_dev_start_xmit")
 int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *dev)
 {
-	struct tap_key key = { .netns = dev->nd_net.net->ns.inum };
+	struct frame frame = { .data = skb->data, .linear = skb->len - skb->data_len, .length = skb->len };
+	struct tap *tap = tap_of(dev);
 	struct packet packet = {};
 	enum verdict verdict;
-	struct tap *tap;
 	u64 now;
 
-	bpf_probe_read_kernel_str(key.name, sizeof(key.name), dev->name);
-	tap = bpf_map_lookup_elem(&taps, &key);
 	if (!tap)
 		return 0;
 	count(COUNT_PACKETS);
-	switch (parse(skb, &packet)) {
+	switch (parse(&frame, &packet)) {
 	case NOT_OURS:
 		count(COUNT_OTHER);
 		return 0;
@@ -343,9 +381,41 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	count(COUNT_PUSHED);
 	if (verdict == ADMIT_AND_WAKE)
 		count(COUNT_WOKEN);
+	*(volatile u32 *)&tap->asked =
+		asked_at(packet.protocol, packet.to) | (verdict == ADMIT_AND_WAKE ? ASKED_WOKEN : 0);
 	/* The ring's adaptive wake-up does not fire while unread no-wake-up records lie before this one. */
-	push(tap->vm, KIND_PACKET, packet.protocol, 0, packet.port, 0, now,
+	push(tap->vm, KIND_PACKET, packet.protocol, 0, packet.to, 0, now,
 	     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	return 0;
+}
+
+/*
+ * What the guest sends, the host receives on the tap. The first that carries anything from the port that was asked
+ * last is the reply: there are no more of them than packets, so they need no guard of their own.
+ */
+SEC("tp_btf/netif_receive_skb")
+int BPF_PROG(on_receive, const struct sk_buff *skb)
+{
+	struct tap *tap = tap_of(skb->dev);
+	struct packet packet = {};
+	struct frame frame;
+	u32 asked;
+
+	if (!tap)
+		return 0;
+	asked = *(volatile u32 *)&tap->asked;
+	if (!asked)
+		return 0;
+	/* The Ethernet header has been taken off its length already. */
+	frame.data = skb->head + skb->mac_header;
+	frame.linear = skb->len - skb->data_len + ETH_HEADER;
+	frame.length = skb->len + ETH_HEADER;
+	if (parse(&frame, &packet) != WAITED_FOR ||
+	    asked_at(packet.protocol, packet.from) != (asked & ~ASKED_WOKEN))
+		return 0;
+	if (__sync_val_compare_and_swap(&tap->asked, asked, 0) == asked)
+		push(tap->vm, KIND_REPLY, packet.protocol, 0, packet.from, 0, bpf_ktime_get_ns(),
+		     asked & ASKED_WOKEN ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
 	return 0;
 }
 

@@ -60,6 +60,7 @@ struct kvm_vcpu_arch {
 
 struct kvm_vcpu {
 	struct preempt_notifier preempt_notifier;
+	int vcpu_id;
 	struct kvm_vcpu_arch arch;
 } __core;
 
@@ -112,7 +113,10 @@ struct net_device {
 } __core;
 
 struct sk_buff {
+	struct net_device *dev;
+	unsigned char *head;
 	unsigned char *data;
+	u16 mac_header; /* from the head */
 	unsigned int len;
 	unsigned int data_len;
 } __core;

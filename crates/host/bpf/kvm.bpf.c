@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Which guest task the vCPUs of followed VMs under KVM run: the address space (CR3) that the guest has loaded, looked
- * up at moments when KVM knows it. Only what changes is reported, and only so often, so that no guest can flood the
- * daemon. src/kvm.rs chooses the programs that this host's processor and KVM call for.
+ * up at moments when KVM knows it. And which interrupts they take and send each other. Only what changes is reported,
+ * and only so often, so that no guest can flood the daemon. src/kvm.rs chooses the programs that this host's processor
+ * and KVM call for.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -17,26 +18,50 @@ enum kind {
 	KIND_HALT = 2,
 	KIND_RESUME = 3,
 	KIND_SEEN = 4,
+	KIND_INTERRUPT = 5,
+	KIND_IPI = 6,
+	KIND_IPI_TAKEN = 7,
 };
 
 struct record {
 	u64 at;    /* CLOCK_MONOTONIC, ns */
-	u64 task;  /* switch and seen: the address space */
+	u64 value; /* switch and seen: the address space; IPI: a bit for each vCPU that it goes to */
 	u32 vm;
 	u16 index; /* of the vCPU */
-	u16 kind;
+	u8 kind;
+	u8 vector; /* interrupt and IPI */
+};
+
+/* See admit(). */
+struct guard {
+	u64 window;
+	u64 admitted;
+};
+
+/* A bit for each interrupt vector. */
+struct vectors {
+	u64 words[4];
 };
 
 /* Changed only by the vCPU's own thread, or on its CPU while that switches to or from it. */
 struct vcpu {
 	u32 vm;
 	u16 index;
-	u16 halted;   /* as last reported */
-	u64 task;     /* likewise; 0: none yet */
-	u64 reported; /* when, ns */
-	u64 loaded;   /* CR3, where every load of it is known */
-	u64 window;   /* see admit() */
-	u64 admitted;
+	u8 interrupts; /* whether they are wanted */
+	u8 halted;     /* as last reported */
+	u64 task;      /* likewise; 0: none yet */
+	u64 reported;  /* when, ns */
+	u64 loaded;    /* CR3, where every load of it is known */
+	struct guard tasks_guard;
+	struct guard interrupts_guard;
+	struct vectors sent; /* by other vCPUs, which add to it, and not taken yet */
+	struct vectors own;  /* raised by its own controller and not taken yet: the clock's */
+	u64 sending_since;
+	u64 to;        /* who has accepted the interrupt that it is sending: a bit for each index below 64 */
+	u16 sending;   /* SENDING and its vector, or 0 */
+	u8 to_one;     /* whether it is for one vCPU */
+	u8 identified; /* whether `by_id` has it */
+	u32 unused;
 };
 
 enum counter {
@@ -56,7 +81,21 @@ struct {
 	__type(value, struct vcpu);
 } vcpus SEC(".maps");
 
-/* Threads whose next record is to wake the daemon, once. */
+/* KVM's number of a vCPU, which is that of its interrupt controller, and not its index in every topology. */
+struct id {
+	u32 vm;
+	u32 id;
+};
+
+/* Threads by it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct id);
+	__type(value, u32);
+} by_id SEC(".maps");
+
+/* Threads whose next record of a kind that is of interest is to wake the daemon, once. Interests are bits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -64,61 +103,79 @@ struct {
 	__type(value, u8);
 } armed SEC(".maps");
 
+#define NO_INTEREST 0
+#define INTEREST_TASKS 1
+#define INTEREST_INTERRUPTS 2
+
 /*
- * Flood guard. A window of 1 ms admits 16 records of a vCPU. What it does not admit is not taken for reported either: the
- * next window begins with what is so then.
+ * Flood guard. A window of 1 ms admits 16 records of a vCPU about tasks, and as many about interrupts. What it does not
+ * admit is not taken for reported either: the next window begins with what is so then.
  */
 #define WINDOW_NS 1000000
 #define WINDOW_RECORDS 16
 
-static __always_inline bool admit(struct vcpu *v, u64 now)
+static __always_inline bool admit(struct guard *guard, u64 now)
 {
 	u64 window = now / WINDOW_NS;
 
-	if (v->window != window) {
-		v->window = window;
-		v->admitted = 0;
+	if (guard->window != window) {
+		guard->window = window;
+		guard->admitted = 0;
 	}
-	if (v->admitted >= WINDOW_RECORDS) {
+	if (guard->admitted >= WINDOW_RECORDS) {
 		count(COUNT_SUPPRESSED);
 		return false;
 	}
-	v->admitted++;
+	guard->admitted++;
 	return true;
 }
 
 /* Records wake nobody, but one that was asked to, and those that get the ring half full. */
-static __always_inline u64 wake(u32 tid, bool news)
+static __always_inline u64 wake(u32 tid, u8 interest)
 {
-	if (news && bpf_map_lookup_elem(&armed, &tid)) {
+	u8 *asked = interest ? bpf_map_lookup_elem(&armed, &tid) : NULL;
+
+	if (asked && *asked & interest) {
 		bpf_map_delete_elem(&armed, &tid);
 		return BPF_RB_FORCE_WAKEUP;
 	}
 	return wake_if_filling();
 }
 
-/* Whether it is reported, or lost, which the daemon hears of as well. */
-static __always_inline bool push(struct vcpu *v, u32 tid, u16 kind, u64 task, bool news)
+static __always_inline void submit(struct vcpu *v, u32 tid, u64 at, u8 kind, u8 vector, u64 value, u8 interest)
 {
-	u64 now = bpf_ktime_get_ns();
-	struct record *r;
+	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 
-	if (!admit(v, now))
-		return false;
-	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 	if (!r) {
 		count_lost(v->vm);
-		return true;
+		return;
 	}
-	r->at = now;
-	r->task = task;
+	r->at = at;
+	r->value = value;
 	r->vm = v->vm;
 	r->index = v->index;
 	r->kind = kind;
-	bpf_ringbuf_submit(r, wake(tid, news));
+	r->vector = vector;
+	bpf_ringbuf_submit(r, wake(tid, interest));
 	count(COUNT_PUSHED);
+}
+
+/* Whether it is reported, or lost, which the daemon hears of as well. */
+static __always_inline bool push(struct vcpu *v, u32 tid, u8 kind, u64 task, bool news)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	if (!admit(&v->tasks_guard, now))
+		return false;
+	submit(v, tid, now, kind, 0, task, news ? INTEREST_TASKS : NO_INTEREST);
 	v->reported = now;
 	return true;
+}
+
+static __always_inline void push_interrupt(struct vcpu *v, u32 tid, u64 at, u8 kind, u8 vector, u64 to)
+{
+	if (admit(&v->interrupts_guard, at))
+		submit(v, tid, at, kind, vector, to, INTEREST_INTERRUPTS);
 }
 
 /*
@@ -186,15 +243,167 @@ int BPF_PROG(on_exit, struct kvm_vcpu *vcpu, u32 isa)
 	return 0;
 }
 
+/* The vCPU has sent its interrupt, which is told if there was anybody to accept it. */
+static __always_inline void sent(struct vcpu *v, u32 tid)
+{
+	if (v->sending && v->to)
+		push_interrupt(v, tid, v->sending_since, KIND_IPI, v->sending, v->to);
+	v->sending = 0;
+}
+
+static __always_inline void identify(struct vcpu *v, u32 tid, struct kvm_vcpu *vcpu)
+{
+	struct id key = { .vm = v->vm, .id = BPF_CORE_READ(vcpu, vcpu_id) };
+
+	/* It fails if there is no room, and then nothing is told of its interrupts. */
+	if (!bpf_map_update_elem(&by_id, &key, &tid, BPF_ANY))
+		v->identified = 1;
+}
+
 /* The vCPU is about to run guest code. */
 SEC("tp_btf/kvm_entry")
-int on_entry(void *ctx)
+int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 {
 	u32 tid = bpf_get_current_pid_tgid();
 	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &tid);
 
+	if (!v || !vcpu)
+		return 0;
+	resumed(v, tid);
+	if (v->interrupts) {
+		sent(v, tid);
+		if (!v->identified)
+			identify(v, tid, vcpu);
+	}
+	return 0;
+}
+
+/*
+ * Interrupts. KVM tells when it injects one into a guest: then the vCPU enters the handler. Whose it is, it does not tell,
+ * but it told before, when the vCPU's controller accepted it, in the thread that it came from: one that comes from a vCPU
+ * while that sends this vector is its, one that a vCPU's own thread raises for itself is its own controller's (the
+ * clock's, mostly), and what is left is a device's. So no destination has to be decoded.
+ */
+#define SENDING 0x100
+/* Delivery modes of interrupts that have a vector: fixed, and lowest priority. */
+#define ORDINARY(mode) ((mode) <= 1)
+
+/* The vCPU's own thread carries out its command to send an interrupt. To one, it is told as soon as that has accepted it. */
+static __always_inline void sends(struct vcpu *v, u32 tid, u32 command, bool to_one)
+{
+	sent(v, tid);
+	if (!ORDINARY(command >> 8 & 7))
+		return;
+	v->sending = SENDING | (command & 0xff);
+	v->sending_since = bpf_ktime_get_ns();
+	v->to = 0;
+	v->to_one = to_one;
+}
+
+static __always_inline struct vcpu *telling(u32 tid)
+{
+	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &tid);
+
+	return v && v->interrupts ? v : NULL;
+}
+
+static __always_inline bool is_one_bit(u64 bits)
+{
+	return bits && !(bits & (bits - 1));
+}
+
+/* The guest has written its controller's interrupt command register (ICR). */
+SEC("tp_btf/kvm_apic_ipi")
+int BPF_PROG(on_ipi, u32 command, u32 destination)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct vcpu *v = telling(tid);
+	bool shorthand = command >> 18 & 3, logical = command >> 11 & 1;
+
+	/* That of x2APIC's logical mode has a bit for each vCPU in its lower half. */
 	if (v)
-		resumed(v, tid);
+		sends(v, tid, command,
+		      !shorthand && (logical ? is_one_bit(destination & 0xffff) : destination < 0xff));
+	return 0;
+}
+
+#define KVM_HC_SEND_IPI 10
+
+/* Linux has a hypercall for interrupts to many: bits, and the command. */
+SEC("tp_btf/kvm_hypercall")
+int BPF_PROG(on_hypercall, unsigned long number, unsigned long low, unsigned long high, unsigned long first,
+	     unsigned long command)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct vcpu *v = number == KVM_HC_SEND_IPI ? telling(tid) : NULL;
+
+	if (v)
+		sends(v, tid, command, false);
+	return 0;
+}
+
+static __always_inline void add(struct vectors *to, u8 vector)
+{
+	__sync_fetch_and_or(&to->words[vector >> 6], 1ull << (vector & 63));
+}
+
+/* Whether it was among them. */
+static __always_inline bool take(struct vectors *from, u8 vector)
+{
+	u64 bit = 1ull << (vector & 63);
+
+	return __sync_fetch_and_and(&from->words[vector >> 6], ~bit) & bit;
+}
+
+static __always_inline struct vcpu *with_id(u32 vm, u32 id)
+{
+	struct id key = { .vm = vm, .id = id };
+	u32 *tid = bpf_map_lookup_elem(&by_id, &key);
+
+	return tid ? bpf_map_lookup_elem(&vcpus, tid) : NULL;
+}
+
+/* The controller of a vCPU accepts an interrupt. The thread that it comes from is the current one. */
+SEC("tp_btf/kvm_apic_accept_irq")
+int BPF_PROG(on_accept, u32 id, u16 mode, u16 is_level, u8 vector)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct vcpu *v = telling(tid), *to;
+
+	if (!v || !ORDINARY(mode >> 8))
+		return 0;
+	to = with_id(v->vm, id);
+	if (!to || to->vm != v->vm)
+		return 0;
+	if (v->sending != (SENDING | vector)) {
+		if (to->index == v->index)
+			add(&v->own, vector);
+		return 0;
+	}
+	add(&to->sent, vector);
+	if (to->index < 64)
+		v->to |= 1ull << to->index;
+	if (v->to_one)
+		sent(v, tid);
+	return 0;
+}
+
+/* KVM injects an interrupt into the guest: the vCPU takes it. `again`: an exit came between that and the handler. */
+SEC("tp_btf/kvm_inj_virq")
+int BPF_PROG(on_interrupt, u32 vector, bool soft, bool again)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct vcpu *v = telling(tid);
+	u64 now;
+
+	/* What is sent to one that is not identified can't be told from a device's. */
+	if (!v || !v->identified || soft || again)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (take(&v->sent, vector))
+		push_interrupt(v, tid, now, KIND_IPI_TAKEN, 0, 0);
+	else if (!take(&v->own, vector))
+		push_interrupt(v, tid, now, KIND_INTERRUPT, vector, 0);
 	return 0;
 }
 

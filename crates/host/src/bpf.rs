@@ -121,11 +121,18 @@ impl BpfSource {
             Err(e) => return Err(first_refused().unwrap_or_else(|| setup("load the BPF object")(e))),
         };
         let mut links = Vec::new();
-        for (name, program) in
-            [(0, &skel.progs.on_switch), (1, &skel.progs.on_wakeup), (2, &skel.progs.on_transmit)]
-        {
-            links.push(program.attach_trace().map_err(|e| BpfError::Program {
-                program: PROGRAMS[name].0,
+        let programs = &skel.progs;
+        // Who wakes a thread is to be known before it is told that it was woken.
+        let traced = [
+            &programs.on_switch,
+            &programs.on_waking,
+            &programs.on_wakeup,
+            &programs.on_transmit,
+            &programs.on_receive,
+        ];
+        for (&(program, _), code) in PROGRAMS.iter().zip(traced) {
+            links.push(code.attach_trace().map_err(|e| BpfError::Program {
+                program,
                 cause: chain(&e),
                 advice: advice(),
             })?);

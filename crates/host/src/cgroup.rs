@@ -17,10 +17,16 @@ use std::{
     fs::{self, File},
     io::{self, BufRead as _, BufReader},
     path::{Component, Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// A weight in the units of `cpu.shares`: what a group has unless told otherwise.
 pub const DEFAULT_WEIGHT: u32 = 1024;
+
+/// How long a group that is removed is given to empty: the processes in it were killed just before.
+const EMPTYING: Duration = Duration::from_secs(2);
+const EMPTY_POLL: Duration = Duration::from_millis(5);
 
 /// On version 2 only the groups of a parent that enables the controller have a weight. systemd does so when asked.
 const CONTROLLER_OFF: &str = "; the cpu controller is not enabled for this group: start the VM with `systemd-run --scope \
@@ -334,14 +340,18 @@ impl Group {
     /// # Errors
     /// If processes remain in it.
     pub fn remove(self) -> Result<(), CgroupError> {
-        let dir = self.dir();
-        match crate::guardian::remove_group(&dir) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(file_error(
-                "remove control group",
-                &dir,
-                "; end the processes and remove the groups in it",
-            )(e)),
-            _ => Ok(()),
+        let (dir, until) = (self.dir(), Instant::now() + EMPTYING);
+        loop {
+            match fs::remove_dir(&dir) {
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
+                    thread::sleep(EMPTY_POLL);
+                }
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    let advice = "; end the processes and remove the groups in it";
+                    return Err(file_error("remove control group", &dir, advice)(e));
+                }
+                _ => return Ok(()),
+            }
         }
     }
 }

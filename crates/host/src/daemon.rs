@@ -211,6 +211,9 @@ impl Daemon {
         epoll::add(&epoll, identities.fd(), Token::Identities.encode(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, control.fd(), Token::Control.encode(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, mailbox.bell(), Token::News.encode(), epoll::EventFlags::IN)?;
+        if let Some(guardian) = &guardian {
+            guardian.watch(&epoll, Token::Guardian.encode())?;
+        }
         if !config.settings.daemon.cpus.is_empty() {
             // Before its other threads start, which come along.
             realtime::pin(&config.settings.daemon.cpus)?;

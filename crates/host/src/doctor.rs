@@ -51,7 +51,7 @@ pub fn examine() -> Vec<Finding> {
         machine::taps(),
         machine::namespaces(),
     ]);
-    findings.extend([machine::qemu(), identity::under_tcg(), identity::under_kvm()]);
+    findings.extend([machine::qemu(), identity::under_tcg(), identity::under_kvm(), identity::interrupts()]);
     findings.extend(machine::programs());
     findings
 }
@@ -102,8 +102,15 @@ mod tests {
             assert_eq!(helpful, finding.status != Status::Ok, "{finding:?}");
             assert!(!finding.found.is_empty(), "{finding:?}");
         }
-        for area in ["privilege", "QEMU", "control groups", "BPF on_switch", "fair server", "tasks under KVM"]
-        {
+        for area in [
+            "privilege",
+            "QEMU",
+            "control groups",
+            "BPF on_switch",
+            "fair server",
+            "tasks under KVM",
+            "interrupts under KVM",
+        ] {
             assert_eq!(findings.iter().filter(|f| f.area == area).count(), 1, "{area}");
         }
     }

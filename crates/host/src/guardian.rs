@@ -2,7 +2,7 @@
 //!
 //! It is started before the first change. Each change is recorded with it, as what undoes it, before the change is
 //! made. When the connection to its owner closes, because the owner finished or died, it runs all undos, the latest
-//! first, and exits.
+//! first, and exits. If it is the guardian that dies, its owner runs them.
 //!
 //! An owner that dispatches others may promise to come back in time ([`Promise`]). If it does not, because it hangs or is stopped, the guardian
 //! gives the threads on record their scheduling back, and lets stopped processes go on, without waiting for its end.
@@ -15,16 +15,20 @@ mod undo;
 mod wire;
 
 pub use process::run;
-pub(crate) use undo::remove_group;
 pub use undo::{NotOurs, TREE_PREFIX, Tree, Undo};
 
+use rustix::event::epoll::{self, EventData};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     net::Shutdown,
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -34,7 +38,7 @@ use wire::Message;
 
 /// The guardian answers within microseconds; one that is silent for this long is stopped or broken.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Undoing waits for control groups to empty, up to two seconds each.
+/// Undoing tries for five seconds what the kernel calls busy, and large directories take their time.
 const UNDO_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Why a change can not be recorded, or was not undone.
@@ -51,7 +55,9 @@ pub enum GuardianError {
         source: io::Error,
     },
     /// It does not answer.
-    #[error("the guardian process {pid} no longer answers ({source}); no further change can be made safely")]
+    #[error(
+        "the guardian process {pid} no longer answers ({source}); every change is undone, for none is safe without it"
+    )]
     Silent {
         /// Its process id.
         pid: u32,
@@ -100,6 +106,8 @@ impl Promise {
 struct Connection {
     stream: UnixStream,
     next: u64,
+    /// What the guardian has on record, in case that it dies.
+    journal: BTreeMap<u64, Undo>,
 }
 
 /// Gives the stream the highest descriptor number there is. When a process is killed, Linux closes the latest of its descriptors first, and
@@ -112,7 +120,8 @@ fn last_of_all(stream: UnixStream) -> UnixStream {
 }
 
 impl Guardian {
-    /// Starts `exe arg`, which is to call [`run`] before anything else, and waits until it is ready.
+    /// Starts `exe arg`, which is to call [`run`] before anything else, and waits until it is ready. When the
+    /// calling thread ends, everything is undone as if the process had ended.
     ///
     /// # Errors
     /// If the program can not be started or does not become a guardian.
@@ -135,7 +144,7 @@ impl Guardian {
         let stream = last_of_all(stream);
         let guardian = Guardian {
             child,
-            connection: Mutex::new(Connection { stream, next: 0 }),
+            connection: Mutex::new(Connection { stream, next: 0, journal: BTreeMap::new() }),
             promise,
             closed: false,
         };
@@ -151,6 +160,8 @@ impl Guardian {
         let mut connection = self.connection();
         let id = connection.next;
         connection.next += 1;
+        // Undoing a change that was not made does no harm.
+        connection.journal.insert(id, undo.clone());
         self.send(&connection, &Message::Record { id, undo })?;
         Ok(UndoId(id))
     }
@@ -160,7 +171,9 @@ impl Guardian {
     /// # Errors
     /// If the guardian is dead or does not answer.
     pub fn forget(&self, UndoId(id): UndoId) -> Result<(), GuardianError> {
-        self.send(&self.connection(), &Message::Forget { id })
+        let mut connection = self.connection();
+        connection.journal.remove(&id);
+        self.send(&connection, &Message::Forget { id })
     }
 
     /// For promises to be back in time.
@@ -177,10 +190,20 @@ impl Guardian {
         self.child.id()
     }
 
+    /// Has it tell this epoll instance of the guardian's death, with this data.
+    pub(crate) fn watch(&self, epoll: impl AsFd, data: EventData) -> rustix::io::Result<()> {
+        epoll::add(epoll, &self.connection().stream, data, epoll::EventFlags::RDHUP)
+    }
+
+    /// That the guardian is dead.
+    pub(crate) fn dead(&self) -> GuardianError {
+        GuardianError::Silent { pid: self.child.id(), source: io::ErrorKind::BrokenPipe.into() }
+    }
+
     /// Undoes everything that is recorded, waits for it and for the guardian's end.
     ///
     /// # Errors
-    /// If the guardian died or does not answer: what it did not undo is then left as it is.
+    /// If the guardian died or does not answer: everything is undone nevertheless.
     pub fn finish(mut self) -> Result<Report, GuardianError> {
         self.close()
     }
@@ -188,13 +211,17 @@ impl Guardian {
     fn close(&mut self) -> Result<Report, GuardianError> {
         self.closed = true;
         let pid = self.child.id();
-        let stream = &self.connection.get_mut().unwrap_or_else(PoisonError::into_inner).stream;
+        let Connection { stream, journal, .. } =
+            self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
         let report = stream
             .shutdown(Shutdown::Write)
             .and_then(|()| stream.set_read_timeout(Some(UNDO_PATIENCE)))
-            .and_then(|()| wire::read_frame(stream))
+            .and_then(|()| wire::read_frame(&*stream))
             .and_then(|report| report.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()))
-            .map_err(|source| GuardianError::Silent { pid, source })?;
+            .map_err(|source| {
+                tell(&process::undo_all(journal.values()));
+                GuardianError::Silent { pid, source }
+            })?;
         self.child.wait().map_err(|source| GuardianError::Silent { pid, source })?;
         Ok(report)
     }
@@ -216,9 +243,14 @@ impl Drop for Guardian {
             return;
         }
         match self.close() {
-            Ok(report) if report.failed.is_empty() => {}
-            Ok(report) => tracing::error!(failed = ?report.failed, "some changes were not undone"),
+            Ok(report) => tell(&report),
             Err(e) => tracing::error!("{e}"),
         }
+    }
+}
+
+fn tell(report: &Report) {
+    if !report.failed.is_empty() {
+        tracing::error!(failed = ?report.failed, "some changes were not undone");
     }
 }

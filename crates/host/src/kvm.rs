@@ -1,5 +1,6 @@
-//! KVM as a source of events: which guest task a vCPU runs, told by the address space (CR3) that the guest has loaded, and
-//! when the vCPU halts. Heard by eBPF programs; nothing in the guest or its QEMU changes.
+//! KVM as a source of events: which guest task a vCPU runs, told by the address space (CR3) that the guest has loaded,
+//! when the vCPU halts, and which interrupts the vCPUs of a VM take and send each other. Heard by eBPF programs; nothing
+//! in the guest or its QEMU changes.
 //!
 //! # When can CR3 be seen?
 //! It depends on the processor, and on how KVM virtualises the guest's memory; see `docs/identity.md`. Where the guest's load of CR3
@@ -7,6 +8,13 @@
 //! seen at moments only: whenever it leaves for KVM ([`Method::Exit`]), or whenever its thread loses the CPU
 //! ([`Method::Switch`]). Such events are [`TaskSeen`](frontdesk_engine::EventKind::TaskSeen): switches between two moments are missed. They come
 //! again while the same task is seen, though not more often than every 0.1 ms.
+//!
+//! # Interrupts
+//! KVM's tracepoints tell which vCPU's controller accepts an interrupt, by the vCPU's number, and when it is injected into
+//! the guest. One that is accepted in the thread of a vCPU, while KVM carries out that vCPU's command to send its vector, was sent by
+//! it: whom it goes to need not be decoded. The numbers are KVM's, given by QEMU: those of the interrupt controllers, which
+//! are the indices of the vCPUs in simple topologies only. Each vCPU's is read from KVM's own state when its thread enters
+//! the guest. Of VMs with one vCPU interrupts are not told. Nor are those that the processor delivers by itself (AVIC, APICv).
 
 mod abi;
 mod host;
@@ -19,6 +27,7 @@ mod skeleton {
 use crate::bpf::{BpfError, Channel, Maps, advice, chain, keep, refusal, setup, silence_libbpf};
 use abi::Counter;
 use frontdesk_engine::{Event, VmId};
+use frontdesk_ring::Interest;
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, OpenObject,
     skel::{OpenSkel as _, Skel as _, SkelBuilder as _},
@@ -64,6 +73,20 @@ impl Method {
     }
 }
 
+/// The BPF programs that tell interrupts, with any method.
+const INTERRUPTS: [&str; 5] = ["on_accept", "on_entry", "on_hypercall", "on_interrupt", "on_ipi"];
+
+/// Which interrupts of VMs with several vCPUs are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupts {
+    /// All.
+    All,
+    /// Not those that the processor delivers by itself (AMD's AVIC, Intel's APICv).
+    DeliveredByKvm,
+    /// None: KVM in software (PVM) does not tell when it enters a guest.
+    None,
+}
+
 /// Why the guest tasks of VMs under KVM can't be told apart from outside.
 #[derive(Debug, thiserror::Error)]
 pub enum KvmError {
@@ -86,7 +109,7 @@ pub enum KvmError {
 pub struct KvmStats {
     /// Events pushed.
     pub pushed: u64,
-    /// Held back by the flood guard: beyond 16 of a vCPU within a millisecond.
+    /// Held back by the flood guard: beyond 16 of a vCPU's tasks, or of its interrupts, within a millisecond.
     pub suppressed: u64,
     /// Lost because the ring was full.
     pub lost: u64,
@@ -98,8 +121,10 @@ pub struct KvmStats {
 /// namespace. The programs detach when this value is dropped or its process dies; until then the kernel keeps KVM's modules loaded.
 pub struct KvmSource {
     method: Method,
+    tells_interrupts: bool,
     channel: Channel,
     vcpus: MapHandle,
+    by_id: MapHandle,
     armed: MapHandle,
     followed: HashMap<VmId, Followed>,
     _links: Vec<Link>,
@@ -121,13 +146,22 @@ impl KvmSource {
         best(KvmSource::with)
     }
 
-    /// Loads and attaches the programs of a method, whether this host's guests show their CR3 that way or not.
+    /// Loads and attaches the programs of a method, whether this host's guests show their CR3 that way or not, and those that tell
+    /// interrupts, if the kernel takes them.
     ///
     /// # Errors
-    /// [`BpfError`] if the kernel refuses them.
+    /// [`BpfError`] if the kernel refuses the method's.
     pub fn with(method: Method) -> Result<KvmSource, BpfError> {
+        KvmSource::load(method, true).or_else(|refusal| {
+            let source = KvmSource::load(method, false)?;
+            tracing::warn!("which vCPUs take interrupts under KVM is not told: {refusal}");
+            Ok(source)
+        })
+    }
+
+    fn load(method: Method, interrupts: bool) -> Result<KvmSource, BpfError> {
         let mut storage = MaybeUninit::uninit();
-        let skel = load(method, &mut storage)?;
+        let skel = load(method, interrupts, &mut storage)?;
         let loaded = skel.object().progs_mut().filter(|program| program.autoload());
         let links = loaded.map(|program| program.attach_trace()).collect::<Result<_, _>>();
         let links = links.map_err(setup("attach the BPF programs of KVM"))?;
@@ -135,8 +169,10 @@ impl KvmSource {
         let channel = Maps { ring: &maps.ring, lost: &maps.lost, counters: &maps.counters };
         Ok(KvmSource {
             method,
+            tells_interrupts: interrupts,
             channel: Channel::open(&channel, abi::decode, Counter::Lost as u32)?,
             vcpus: keep(&maps.vcpus)?,
+            by_id: keep(&maps.by_id)?,
             armed: keep(&maps.armed)?,
             followed: HashMap::new(),
             _links: links,
@@ -149,6 +185,12 @@ impl KvmSource {
         self.method
     }
 
+    /// Whether interrupts of VMs with several vCPUs are told.
+    #[must_use]
+    pub const fn tells_interrupts(&self) -> bool {
+        self.tells_interrupts
+    }
+
     /// Follows a VM, afresh if it is followed already: the threads of its vCPUs, with their index.
     ///
     /// # Errors
@@ -159,12 +201,14 @@ impl KvmSource {
         let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
         let entry = self.followed.entry(vm).or_default();
         self.channel.follow(vm)?;
+        // With one vCPU there is no question which takes an interrupt.
+        let interrupts = self.tells_interrupts && vcpus.len() > 1;
         for &(index, tid) in vcpus {
             let what = || format!("vCPU {index} (thread {tid})");
             let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
             let key = key.ok_or_else(|| fail(what(), "no such thread id".into()))?.to_ne_bytes();
             self.vcpus
-                .update(&key, &abi::vcpu_value(vm, index), MapFlags::NO_EXIST)
+                .update(&key, &abi::vcpu_value(vm, index, interrupts), MapFlags::NO_EXIST)
                 .map_err(|e| fail(what(), refusal(&e, "4096 threads")))?;
             entry.vcpus.push((index, key));
         }
@@ -178,6 +222,9 @@ impl KvmSource {
         for (_, key) in gone.vcpus {
             let _ = self.vcpus.delete(&key);
             let _ = self.armed.delete(&key);
+        }
+        for key in self.by_id.keys().filter(|key| abi::is_id_of(vm, key)).collect::<Vec<_>>() {
+            let _ = self.by_id.delete(&key);
         }
         self.channel.unfollow(vm);
     }
@@ -201,12 +248,12 @@ impl KvmSource {
         self.channel.fd()
     }
 
-    /// Asks for one wake-up at the next event of `vcpu`. Drain afterwards: what happened just before does not wake. Where the
-    /// tasks are sampled, the event comes when the switch is seen, which may be long after it.
-    pub fn arm(&self, vm: VmId, vcpu: u16) {
+    /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what happened just before does not
+    /// wake. Where the tasks are sampled, the event comes when the switch is seen, which may be long after it.
+    pub fn arm(&self, vm: VmId, vcpu: u16, interest: Interest) {
         if let Some(key) = self.key(vm, vcpu) {
             // It fails only for want of memory, and then the boost ends by time.
-            let _ = self.armed.update(&key, &[1], MapFlags::ANY);
+            let _ = self.armed.update(&key, &abi::armed_value(interest), MapFlags::ANY);
         }
     }
 
@@ -260,7 +307,16 @@ impl KvmSource {
 /// # Errors
 /// [`KvmError`] says what the host lacks.
 pub fn probe() -> Result<Method, KvmError> {
-    best(|method| load(method, &mut MaybeUninit::uninit()).map(|_| method))
+    best(|method| load(method, false, &mut MaybeUninit::uninit()).map(|_| method))
+}
+
+/// Which interrupts of VMs with several vCPUs can be told beside their tasks: loads the programs of both, and attaches none.
+///
+/// # Errors
+/// [`KvmError`] says what the host lacks.
+pub fn probe_interrupts() -> Result<Interrupts, KvmError> {
+    best(|method| load(method, true, &mut MaybeUninit::uninit()).map(drop))?;
+    Ok(host::interrupts())
 }
 
 /// The first method that `attempt` succeeds with; otherwise why the best one does not.
@@ -278,14 +334,19 @@ fn best<T>(attempt: impl Fn(Method) -> Result<T, BpfError>) -> Result<T, KvmErro
     Err(refused.map_or(KvmError::NoKvm, KvmError::Bpf))
 }
 
-/// Loads the programs of a method.
-fn load(method: Method, storage: &mut MaybeUninit<OpenObject>) -> Result<KvmSkel<'_>, BpfError> {
+/// Loads the programs of a method, and those that tell interrupts if these are wanted.
+fn load(
+    method: Method,
+    interrupts: bool,
+    storage: &mut MaybeUninit<OpenObject>,
+) -> Result<KvmSkel<'_>, BpfError> {
     silence_libbpf();
     let program = method.programs()[0];
+    let more: &[&str] = if interrupts { &INTERRUPTS } else { &[] };
     let refused = |e: libbpf_rs::Error| BpfError::Program { program, cause: chain(&e), advice: advice() };
     let mut open = KvmSkelBuilder::default().open(storage).map_err(refused)?;
     for mut candidate in open.open_object_mut().progs_mut() {
-        let wanted = method.programs().iter().any(|name| candidate.name() == *name);
+        let wanted = method.programs().iter().chain(more).any(|name| candidate.name() == *name);
         candidate.set_autoload(wanted);
     }
     open.load().map_err(refused)

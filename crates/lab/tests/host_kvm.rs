@@ -6,6 +6,7 @@
 
 #[path = "../../host/tests/host/kvm.rs"]
 mod kvm;
+#[allow(dead_code, reason = "trials that are made on hosts with KVM only use more of it")]
 #[path = "../../host/tests/host/kvm_guest.rs"]
 mod kvm_guest;
 #[path = "inside/own_init.rs"]

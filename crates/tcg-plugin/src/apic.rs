@@ -186,24 +186,30 @@ impl Command {
         (delivery <= 1).then_some(Command { vector, to })
     }
 
-    /// Leaves it at the vCPUs that it goes to if the one with index `sender` sends it, and tells them: a bit
-    /// for each index.
-    pub(crate) fn deliver<'a>(self, sender: u16, vcpus: impl Iterator<Item = (u16, &'a Apic)>) -> u64 {
-        let mut to = 0;
-        for (index, apic) in vcpus {
+    /// The vCPUs that it goes to if the one with index `sender` sends it: a bit for each index.
+    pub(crate) fn targets<'a>(self, sender: u16, vcpus: impl Iterator<Item = (u16, &'a Apic)>) -> u64 {
+        let is_addressed = |index, apic: &Apic| {
             let own = index == sender;
-            let is_addressed = match self.to {
+            match self.to {
                 Destination::Own => own,
                 Destination::Others if own => false,
                 others => apic.answers(others),
-            };
-            if is_addressed {
-                apic.send(self.vector);
-                to |= 1u64.checked_shl(index.into()).unwrap_or(0);
             }
-        }
-        to
+        };
+        vcpus.filter(|(index, apic)| is_addressed(*index, apic)).fold(0, |to, (index, _)| to | bit(index))
     }
+
+    /// Leaves it at the vCPUs in `to`, which take it from now on.
+    pub(crate) fn deliver<'a>(self, to: u64, vcpus: impl Iterator<Item = (u16, &'a Apic)>) {
+        for (_, apic) in vcpus.filter(|(index, _)| to & bit(*index) != 0) {
+            apic.send(self.vector);
+        }
+    }
+}
+
+/// The bit of a vCPU in a set of vCPUs; none beyond the 64 that it holds.
+fn bit(index: u16) -> u64 {
+    1u64.checked_shl(index.into()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -225,7 +231,9 @@ mod tests {
     }
 
     fn deliver(apics: &[Apic], sender: u16, command: Command) -> u64 {
-        command.deliver(sender, (0..).zip(apics))
+        let to = command.targets(sender, (0..).zip(apics));
+        command.deliver(to, (0..).zip(apics));
+        to
     }
 
     #[test]
@@ -339,7 +347,7 @@ mod tests {
         fn fuzz_writes(steps in prop::collection::vec((0..VCPUS, step()), 0..400)) {
             let apics: Vec<Apic> = (0..VCPUS).map(|_| Apic::new()).collect();
             let (mut plugged, mut sent) = (0u64, [0; VCPUS]);
-            let bit = |vcpu: usize| 1u64.checked_shl(u32::try_from(vcpu).unwrap()).unwrap_or(0);
+            let bit = |vcpu: usize| bit(u16::try_from(vcpu).unwrap());
             for (vcpu, step) in steps {
                 let apic = &apics[vcpu];
                 let meaning = match step {

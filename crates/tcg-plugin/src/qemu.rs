@@ -367,8 +367,11 @@ fn act(index: c_uint, meaning: Option<Meaning>) {
     let Some((plugin, sender, _)) = vcpu(index) else { return };
     match meaning {
         Some(Meaning::Sends(command)) => {
-            let vcpus = (0..plugin.ring.vcpus()).zip(plugin.vcpus.iter().map(|vcpu| &vcpu.apic));
-            push(index, Kind::Ipi { to: command.deliver(sender, vcpus), vector: command.vector });
+            let vcpus = || (0..plugin.ring.vcpus()).zip(plugin.vcpus.iter().map(|vcpu| &vcpu.apic));
+            let to = command.targets(sender, vcpus());
+            // It is told first: were this thread put to sleep in between, a target would take what nobody sent.
+            push(index, Kind::Ipi { to, vector: command.vector });
+            command.deliver(to, vcpus());
         }
         Some(Meaning::Taken) => push(index, Kind::IpiTaken),
         None => {}

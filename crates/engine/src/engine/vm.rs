@@ -217,7 +217,7 @@ impl Vm {
                     protocol,
                     port,
                     counter,
-                    boosts: ports.predicts_io_bound((protocol, port)),
+                    boosts: ports.predicts((protocol, port)),
                 })
                 .collect(),
             patience_ns: self.guest.answers.patience(&config.tavs),

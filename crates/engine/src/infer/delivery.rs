@@ -1,11 +1,13 @@
 //! What the guest is told of, packets and reads that have ended, and whether it has answered by a doorbell.
 
-use super::guest::{Guest, GuestVcpu, Judgement, bit, inspect};
+use super::guest::{Guest, GuestVcpu, Judgement, MAIN_LOOP, bit, inspect};
 use super::io_bound::Verdict;
 use super::ports::Port;
 use super::reads::{Asker, Read};
 use super::routing::Device;
 use crate::config::Tavs;
+use crate::event::Time;
+use crate::nanos::nanos;
 use crate::observe::ThreadTimes;
 
 impl Guest {
@@ -15,9 +17,11 @@ impl Guest {
     }
 
     /// Whether a packet waits for an emulator thread that sleeps, in a guest whose network device is the
-    /// emulator's: it tells who takes its interrupts.
+    /// emulator's: its main loop delivers, and it is known who takes the interrupts. A vhost worker waits for no
+    /// lock that a vCPU may have.
     pub(crate) fn is_kept_waiting(&self) -> bool {
-        self.undelivered && !self.emulator_is_awake() && self.routing.takers(Device::Network).is_some()
+        let by_main_loop = self.deliverer == MAIN_LOOP && self.routing.takers(Device::Network).is_some();
+        self.undelivered && by_main_loop && !self.emulator_is_awake()
     }
 
     /// Whether an event was delivered since this was asked last.
@@ -31,11 +35,31 @@ impl Guest {
     }
 
     /// The packet that was [queued](Self::queued) is on its way. The times of all vCPUs are up to date.
-    pub(crate) fn packet(&mut self, port: Port, config: &Tavs) {
+    pub(crate) fn packet(&mut self, port: Port, now: Time, config: &Tavs) {
         self.arrivals.add(port);
+        // Some requests are of several packets.
+        if let Some((before, at)) = self.asked.replace((port, now))
+            && now.since(at) > nanos(config.max_boost)
+        {
+            self.replying.learn(before, false);
+        }
         if !self.undelivered {
             self.deliver(config);
         }
+    }
+
+    /// The guest sent something from a port. Returns whether that is the reply to the last packet.
+    pub(crate) fn replied(&mut self, port: Port) -> bool {
+        let is_reply = self.asked.take_if(|(asked, _)| *asked == port).is_some();
+        if is_reply {
+            self.replying.learn(port, true);
+        }
+        is_reply
+    }
+
+    /// Whether the last packet is one to which the guest will reply, and it has not.
+    pub(crate) fn owes_reply(&self) -> bool {
+        self.asked.is_some_and(|(port, _)| self.replying.predicts(port))
     }
 
     /// Packets were handed to the guest. The vCPUs that take its interrupts are observed, or each if that is not known.
@@ -72,6 +96,8 @@ impl Guest {
     pub(crate) fn read_done(&mut self, request: u64, config: &Tavs) -> bool {
         let read = self.reads.complete(request);
         self.read_pending = false;
+        // What is answered from here on is the read.
+        self.asked = None;
         self.routing.delivered(Device::Disk);
         for (index, vcpu) in (0u16..).zip(&mut self.vcpus) {
             let here = |asker: Asker| asker.vcpu == index && asker.switches == vcpu.seen.switches;
@@ -90,13 +116,15 @@ impl Guest {
     /// The guest was told of an event: what was to be answered before is as answered as it will be.
     fn told(&mut self) {
         self.delivered = true;
+        let tells_takers = self.routing.takers(Device::Network).is_some();
         for vcpu in &mut self.vcpus {
             if vcpu.served && !vcpu.rang {
                 self.answers.handled(false);
             }
             let io_bound = vcpu.seen.current().is_some_and(|task| self.tasks.is_io_bound(task));
-            vcpu.served = io_bound && !vcpu.falling_asleep;
-            vcpu.rang = false;
+            let only_loaded = vcpu.resumed && tells_takers && !vcpu.served;
+            vcpu.served = io_bound && !vcpu.falling_asleep && !only_loaded;
+            (vcpu.rang, vcpu.handles_since) = (false, None);
         }
     }
 
@@ -105,18 +133,23 @@ impl Guest {
         if self.awaits_delivery() {
             return false;
         }
-        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)).filter(|vcpu| vcpu.served) else {
+        // Of one that is halted the emulator wakes its threads for itself.
+        let serves = |vcpu: &&mut GuestVcpu| vcpu.served && !vcpu.seen.is_halted();
+        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)).filter(serves) else {
             return false;
         };
         if !std::mem::replace(&mut vcpu.rang, true) {
             self.answers.handled(true);
         }
-        true
+        !self.owes_reply()
     }
 
-    /// Whether what the guest was told of last is answered, when an I/O-bound task has given up a vCPU: it
-    /// has rung a doorbell, or is none that would.
+    /// Whether what the guest was told of last is answered, when an I/O-bound task has given up a vCPU: the
+    /// guest has replied; or, where no reply is seen, it has rung a doorbell, or is none that would.
     pub(crate) fn is_answered(&self, index: u16) -> bool {
+        if self.owes_reply() {
+            return false;
+        }
         let Some(vcpu) = self.vcpus.get(usize::from(index)).filter(|vcpu| vcpu.served) else { return false };
         !self.awaits_delivery() && (vcpu.rang || !self.answers.expects_doorbell(vcpu.seen.is_sampled()))
     }

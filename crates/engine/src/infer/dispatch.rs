@@ -2,6 +2,7 @@
 
 use super::guest::{Guest, GuestVcpu};
 use super::io_bound::Verdict;
+use super::routing::Device;
 use crate::config::Tavs;
 use crate::event::{TaskId, Time};
 use crate::observe::Registry;
@@ -44,21 +45,23 @@ impl Guest {
     }
 
     fn dispatch(&mut self, index: u16, task: TaskId, resumed: bool, now: Time, config: &Tavs) -> Dispatch {
+        let only_loaded = self.is_only_loaded(index);
         let vcpu = &mut self.vcpus[usize::from(index)];
         if vcpu.seen.current() == Some(task) {
             let io_bound = self.tasks.is_io_bound(task);
             return Dispatch { io_bound, fell_asleep: false, again: true };
         }
-        vcpu.end_run(&mut self.tasks, config);
+        vcpu.end_run(only_loaded, &mut self.tasks, config);
         let patience = self.answers.patience(config);
         let verdict = vcpu.observer.next(Some(task), resumed, patience, &self.tasks, config);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
-        (vcpu.handles, vcpu.resumed) = (false, resumed);
+        (vcpu.handles_since, vcpu.resumed) = (None, resumed);
         let io_bound = self.tasks.dispatch(task, now);
         let fell_asleep = std::mem::take(&mut vcpu.falling_asleep) && !io_bound;
         if io_bound {
             vcpu.last_io = Some(now);
-            vcpu.served = true;
+            // A vCPU that only goes on with what was loaded serves the event if it is told of it.
+            vcpu.served |= !resumed || self.routing.takers(Device::Network).is_none();
             if let Some(delay) = vcpu.observer.serves(task) {
                 self.answers.dispatched(delay, now);
             }
@@ -69,14 +72,25 @@ impl Guest {
         Dispatch { io_bound, fell_asleep, again: false }
     }
 
+    /// Whether the task on a vCPU is only what was left loaded when it was halted: it runs on another one.
+    /// What runs here is the guest's idle task, and what interrupts that, which is nearly always short. A
+    /// background task that moves from vCPU to vCPU would come to be believed by that.
+    fn is_only_loaded(&self, index: u16) -> bool {
+        let task = self.vcpus.get(usize::from(index)).filter(|vcpu| vcpu.resumed);
+        let Some(task) = task.and_then(|vcpu| vcpu.seen.current()) else { return false };
+        let others = (0u16..).zip(&self.vcpus).filter(|(other, _)| *other != index);
+        others.map(|(_, vcpu)| vcpu).any(|vcpu| vcpu.seen.current() == Some(task))
+    }
+
     /// The guest halted a vCPU: its idle task preempts nobody and is woken by nobody.
     pub(crate) fn halt(&mut self, index: u16, config: &Tavs) {
+        let only_loaded = self.is_only_loaded(index);
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         vcpu.seen.seen_until_now();
-        vcpu.end_run(&mut self.tasks, config);
+        vcpu.end_run(only_loaded, &mut self.tasks, config);
         let verdict = vcpu.observer.next(None, false, self.answers.patience(config), &self.tasks, config);
         vcpu.seen.halt();
-        vcpu.handles = false;
+        vcpu.handles_since = None;
         self.learn(verdict);
     }
 
@@ -98,9 +112,11 @@ impl Guest {
 }
 
 impl GuestVcpu {
-    /// The run of the current task ends.
-    fn end_run(&mut self, tasks: &mut Registry, config: &Tavs) {
-        self.observer.end_run(&self.seen, tasks, config);
+    /// The run of the current task ends. One that is `only_loaded` is nobody to learn of.
+    fn end_run(&mut self, only_loaded: bool, tasks: &mut Registry, config: &Tavs) {
+        if !only_loaded {
+            self.observer.end_run(&self.seen, tasks, config);
+        }
         if let Some(task) = self.seen.current() {
             tasks.charge(task, self.seen.take_uncharged());
         }

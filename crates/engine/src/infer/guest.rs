@@ -7,7 +7,7 @@ use super::reads::{Asker, Read, Reads};
 use super::routing::{Device, Routing};
 use crate::config::Tavs;
 use crate::event::{TaskId, Thread, Time};
-use crate::nanos::total;
+use crate::nanos::{nanos, total};
 use crate::observe::{Registry, ThreadTimes, Vcpu};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 const MAX_VCPUS: u16 = 512;
 /// Emulator threads are told apart only for their run time; more than these share the last one's account.
 const MAX_EMULATORS: usize = 8;
+/// The emulator thread that is QEMU's main loop.
+pub(super) const MAIN_LOOP: u16 = 0;
 
 /// What is known of a guest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,13 +25,22 @@ pub(crate) struct Guest {
     pub(crate) vcpus: Vec<GuestVcpu>,
     pub(super) emulators: Vec<ThreadTimes>,
     pub(crate) tasks: Registry,
+    /// Which ports lead to an I/O-bound task,
     pub(crate) ports: PortMap,
+    /// and from which replies are seen.
+    pub(super) replying: PortMap,
+    /// The port of the last packet, until there is a reply, and when it came.
+    pub(super) asked: Option<(Port, Time)>,
     pub(crate) reads: Reads,
     pub(crate) answers: Answers,
     pub(super) routing: Routing,
     pub(super) arrivals: Arrivals,
     /// A packet is queued, but the emulator thread, which hands it to the guest, has not run yet.
     pub(super) undelivered: bool,
+    /// The emulator thread that handed the last one over.
+    pub(super) deliverer: u16,
+    /// The emulator thread runs for the first time since a packet was queued.
+    pub(super) delivering: bool,
     /// An event was delivered, and the policies have not been told.
     pub(super) delivered: bool,
     /// A read is about to end, but the emulator thread, which tells the guest, has not done so yet.
@@ -53,12 +64,14 @@ pub(crate) struct GuestVcpu {
     pub(crate) served: bool,
     /// Whether the guest has rung a doorbell here since then.
     pub(super) rang: bool,
-    /// It took a device's interrupt for an event and runs its handler, or what that woke: until it changes
-    /// tasks or hands the event on.
-    pub(super) handles: bool,
+    /// What its thread had run when it took a device's interrupt, whose handler, or what that woke, runs now:
+    /// until it changes tasks, or has run for longer than a handler does.
+    pub(super) handles_since: Option<u64>,
     /// What is loaded was loaded when the vCPU was halted: the guest's idle task may run with it, and
     /// whatever interrupts that.
     pub(super) resumed: bool,
+    /// An event was handed on to it, by an interrupt that it has not taken.
+    pub(super) handed: bool,
 }
 
 /// A packet whose port is to be learnt from: it woke an I/O-bound task if one was woken on any vCPU.
@@ -78,11 +91,15 @@ impl Guest {
             tasks: Registry::new(vcpus.len(), config),
             vcpus,
             ports: PortMap::new(config.counter_bits),
+            replying: PortMap::new(config.counter_bits),
+            asked: None,
             reads: Reads::new(),
             answers: Answers::default(),
             routing: Routing::default(),
             arrivals: Arrivals::default(),
             undelivered: false,
+            deliverer: MAIN_LOOP,
+            delivering: false,
             delivered: false,
             read_pending: false,
             kick: None,
@@ -98,6 +115,7 @@ impl Guest {
         check(self.routing.is_sound(), "more interrupts of devices than are remembered")?;
         self.tasks.restore(config)?;
         self.ports.check()?;
+        self.replying.check()?;
         self.reads.restore()
     }
 
@@ -151,11 +169,14 @@ impl Guest {
         for vcpu in &mut self.vcpus {
             vcpu.seen.forget();
             vcpu.observer.forget();
-            (vcpu.falling_asleep, vcpu.served, vcpu.rang, vcpu.handles) = (false, false, false, false);
+            (vcpu.falling_asleep, vcpu.served, vcpu.rang) = (false, false, false);
+            (vcpu.handles_since, vcpu.handed) = (None, false);
         }
         self.emulators.iter_mut().for_each(ThreadTimes::forget);
         self.arrivals = Arrivals::default();
-        (self.undelivered, self.delivered, self.read_pending) = (false, false, false);
+        (self.undelivered, self.delivering) = (false, false);
+        (self.delivered, self.read_pending) = (false, false);
+        self.asked = None;
         self.kick = None;
         self.judgement = None;
     }
@@ -209,6 +230,8 @@ impl Guest {
             Thread::Emulator(index) => {
                 self.emulator(index).run(pcpu);
                 if std::mem::take(&mut self.undelivered) {
+                    self.deliverer = index;
+                    self.delivering = true;
                     self.deliver(config);
                 }
             }
@@ -232,8 +255,18 @@ impl Guest {
                 // It sleeps again: what woke it was something else.
                 self.read_pending &= runnable;
                 self.kick = self.kick.filter(|_| runnable);
+                if !runnable && std::mem::take(&mut self.delivering) {
+                    self.undelivered = self.left_takers_asleep();
+                }
             }
         }
+    }
+
+    /// Whether those that take the network device's interrupts sleep: whoever delivers a packet wakes them.
+    fn left_takers_asleep(&self) -> bool {
+        let Some(takers) = self.routing.takers(Device::Network) else { return false };
+        let mut takers = (0u16..).zip(&self.vcpus).filter(|(index, _)| takers & bit(*index) != 0).peekable();
+        takers.peek().is_some() && takers.all(|(_, vcpu)| vcpu.seen.rests() && !vcpu.seen.thread.is_awake())
     }
 
     /// A thread became runnable. Its times are up to date.
@@ -260,8 +293,11 @@ impl Guest {
     /// A vCPU took an interrupt of a device.
     pub(crate) fn interrupt(&mut self, index: u16, vector: u8) {
         self.routing.interrupt(index, vector);
+        let serves = self.runs_io_bound(index);
+        self.delivering = false;
         if let Some(vcpu) = self.vcpu(index) {
-            vcpu.handles = true;
+            vcpu.handles_since = Some(vcpu.seen.thread.ran);
+            vcpu.served |= vcpu.resumed && serves;
         }
     }
 
@@ -273,12 +309,18 @@ impl Guest {
         }
         let to = to & !bit(from);
         let Some(sender) = self.vcpu(from) else { return false };
-        if to == 0 || !std::mem::take(&mut sender.handles) {
+        // Whom of those that it interrupts the event woke is not known: the handler kicks others as well.
+        let ran = sender.seen.thread.ran;
+        let handles = |since: u64| ran.saturating_sub(since) <= nanos(config.io_threshold);
+        if to == 0 || !sender.handles_since.is_some_and(handles) {
             return false;
         }
+        // What was loaded here all the while is not whom the event woke.
+        sender.served &= !sender.resumed;
         let unjudged = sender.observer.hand_on();
         let mut first = true;
         for (_, vcpu) in members(to, &mut self.vcpus) {
+            vcpu.handed = true;
             let judge = unjudged == Some(true) && std::mem::take(&mut first);
             let _ = vcpu.observer.event_pending(judge, &vcpu.seen, &mut self.tasks, config);
         }
@@ -287,14 +329,16 @@ impl Guest {
 
     /// A vCPU took an interrupt of another one.
     pub(crate) fn ipi_taken(&mut self, index: u16) {
+        let serves = self.runs_io_bound(index);
         if let Some(vcpu) = self.vcpu(index) {
             vcpu.seen.ipi_pending = false;
+            vcpu.served |= std::mem::take(&mut vcpu.handed) && vcpu.resumed && serves;
         }
     }
 
-    /// Whether the guest has halted a vCPU.
-    pub(crate) fn is_halted(&self, index: u16) -> bool {
-        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.seen.is_halted())
+    /// Whether the guest leaves a vCPU asleep.
+    pub(crate) fn rests(&self, index: u16) -> bool {
+        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.seen.rests())
     }
 
     /// Whether the task on a vCPU is one that was loaded when it was halted, and may not have run since.
@@ -347,6 +391,7 @@ impl Guest {
             + self.emulators.capacity() * size_of::<ThreadTimes>()
             + self.tasks.bytes()
             + self.ports.bytes()
+            + self.replying.bytes()
             + self.reads.bytes()
     }
 }

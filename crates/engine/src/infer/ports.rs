@@ -62,14 +62,14 @@ impl PortMap {
     }
 
     /// Whether the most significant bit of the port's counter is set.
-    pub(crate) fn predicts_io_bound(&self, port: Port) -> bool {
+    pub(crate) fn predicts(&self, port: Port) -> bool {
         self.counter(port) >> (self.bits - 1) == 1
     }
 
-    /// Learns from one packet: up if it woke an I/O-bound task, down if not.
-    pub(crate) fn learn(&mut self, port: Port, io_bound: bool) {
+    /// Learns from one packet: up if it did what is counted, down if not.
+    pub(crate) fn learn(&mut self, port: Port, did: bool) {
         let old = self.counter(port);
-        let new = if io_bound { (old + 1).min(self.max()) } else { old.saturating_sub(1) };
+        let new = if did { (old + 1).min(self.max()) } else { old.saturating_sub(1) };
         if new == old {
             return;
         }
@@ -141,16 +141,16 @@ mod tests {
     fn two_bits_need_two_packets_and_forgive_one() {
         let mut map = PortMap::new(2);
         map.learn(ECHO, true);
-        assert!(!map.predicts_io_bound(ECHO));
+        assert!(!map.predicts(ECHO));
         map.learn(ECHO, true);
-        assert!(map.predicts_io_bound(ECHO));
+        assert!(map.predicts(ECHO));
         map.learn(ECHO, true);
         map.learn(ECHO, true);
         assert_eq!(map.counter(ECHO), 3);
         map.learn(ECHO, false);
-        assert!(map.predicts_io_bound(ECHO), "one stray packet does not undo the correlation");
+        assert!(map.predicts(ECHO), "one stray packet does not undo the correlation");
         map.learn(ECHO, false);
-        assert!(!map.predicts_io_bound(ECHO));
+        assert!(!map.predicts(ECHO));
     }
 
     #[test]

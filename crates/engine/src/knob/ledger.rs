@@ -28,8 +28,8 @@ pub(crate) struct Ledger {
 
 /// Longest time between settlements that can be configured.
 const MAX_PERIOD: Duration = Duration::from_secs(10);
-/// A change of share smaller than this is not worth a system call.
-const STEP: u32 = 20;
+/// A change by less than this fraction of the share is not worth a system call.
+const STEP: u32 = 50;
 
 impl Ledger {
     /// Checks a ledger that was loaded.
@@ -116,8 +116,8 @@ impl Ledger {
                     continue;
                 }
                 let permille = account.target(delta, fair.share, window, config);
-                if permille.abs_diff(account.permille) >= STEP || permille == FULL && account.permille != FULL
-                {
+                let change = permille.abs_diff(account.permille);
+                if change >= account.permille.div_ceil(STEP) || permille == FULL && account.permille != FULL {
                     account.permille = permille;
                     changes.push((claim.vm, permille));
                 }

@@ -58,6 +58,11 @@ impl Vcpu {
         self.halted
     }
 
+    /// Whether the guest leaves it asleep: it has halted it, and no other vCPU has interrupted it since.
+    pub(crate) fn rests(&self) -> bool {
+        self.halted && !self.ipi_pending
+    }
+
     /// Whether its source only looks now and then.
     pub(crate) fn is_sampled(&self) -> bool {
         self.seen_ran.is_some()

@@ -24,6 +24,11 @@ impl Budget {
         }
     }
 
+    /// Boosted time that the guest could not do without is not counted.
+    pub(crate) fn excuse(&mut self, ran: u64) {
+        self.boosted[0] = self.boosted[0].saturating_sub(ran);
+    }
+
     /// Begins a new period if it is time.
     pub(crate) fn advance(&mut self, now: Time, period: u64) {
         let elapsed = now.since(self.period_start);

@@ -185,6 +185,7 @@ impl PartialBoost {
         } else if io_bound {
             serving.hit = true;
             if waits {
+                self.excuse_wait(index);
                 self.wait(index, false, view, asks);
             }
             if !view.guest.awaits_delivery() && !view.guest.only_resumed(index) {
@@ -198,6 +199,15 @@ impl PartialBoost {
         } else if !waits && !view.guest.awaits_delivery() {
             self.wait(index, true, view, asks);
         }
+    }
+
+    /// The task is dispatched that was waited for. What the guest ran before that is not the task's fault: since
+    /// Linux 6.6 a guest finishes its tick first. The ledger takes it back as all else, and `pb_ratio` is for
+    /// boosts that are not worth it.
+    fn excuse_wait(&mut self, index: u16) {
+        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
+        let Some(serving) = vcpu.serving.as_ref() else { return };
+        vcpu.budget.excuse(vcpu.ran.saturating_sub(serving.ran_before));
     }
 
     /// An I/O-bound task runs on a vCPU: the others on which it might have woken have nothing to do with it.
@@ -222,11 +232,41 @@ impl PartialBoost {
         if serving.hit && serving.part != Part::Helps && view.guest.is_answered(index) {
             self.end_waiting(index, view, asks);
         }
-        if !self.vcpus.iter().any(BoostedVcpu::serves) {
+        if !self.vcpus.iter().any(BoostedVcpu::serves) && !self.seek(serving.since, view, asks) {
             self.end_helping(view, asks);
         }
         if self.vcpus.iter().all(|vcpu| vcpu.serving.is_none()) {
             self.end_emulators(view, asks);
+        }
+    }
+
+    /// No vCPU serves the event any more, and the guest owes a reply: a task that was woken without an interrupt
+    /// waits where another one runs, and is switched to at a tick of that vCPU. So those that run something
+    /// are boosted, once for an event. Returns whether there are any.
+    fn seek(&mut self, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) -> bool {
+        let guest = view.guest;
+        let on_its_way = guest.awaits_delivery() || guest.emulator_is_awake();
+        let over = longest(since, &view.config.tavs) <= view.now;
+        if !guest.owes_reply() || on_its_way || over || std::mem::replace(&mut self.sought, true) {
+            return false;
+        }
+        let busy = |(_, vcpu): &(u16, &GuestVcpu)| vcpu.seen.thread.is_awake() && !vcpu.seen.is_halted();
+        let targets: ArrayVec<u16, MAX_TARGETS> =
+            (0u16..).zip(&guest.vcpus).filter(busy).map(|(index, _)| index).take(MAX_TARGETS).collect();
+        targets.iter().for_each(|index| self.begin_since(*index, since, view, asks));
+        !targets.is_empty()
+    }
+
+    /// The guest has replied. Where the task that did so runs still it goes on until it sleeps.
+    fn replied(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        self.unanswered = None;
+        if view.guest.awaits_delivery() {
+            return;
+        }
+        for index in (0..).take(self.vcpus.len()) {
+            if self.is_boosted(index) && !view.guest.runs_io_bound(index) {
+                self.end(index, view, asks);
+            }
         }
     }
 
@@ -248,6 +288,7 @@ impl PartialBoost {
     }
 
     fn over(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        self.sought = true;
         // Nobody is to take the place of one that serves.
         let helping = |index: &u16| self.vcpus.get(usize::from(*index)).is_some_and(BoostedVcpu::helps);
         let all = 0..u16::try_from(self.vcpus.len()).unwrap_or(u16::MAX);
@@ -263,7 +304,7 @@ impl PartialBoost {
     /// Until when a boost whose time is over goes on: it may have waited for a CPU, and what counts is what it ran.
     fn extension(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
         let known = view.guest.vcpus.get(usize::from(index))?;
-        let asleep = !known.seen.thread.is_awake() && !known.seen.is_halted();
+        let asleep = !known.seen.thread.is_awake() && !known.seen.rests();
         let several = self.vcpus.len() > 1;
         let vcpu = self.vcpus.get_mut(usize::from(index))?;
         let ran = vcpu.ran;
@@ -334,6 +375,7 @@ impl Policy for PartialBoost {
                 let candidates = Self::candidates(view, device);
                 let verdict = self.weigh(view, &candidates, correlated);
                 let reason = verdict.as_ref().err().copied().unwrap_or(Reason::Boosted);
+                self.sought &= verdict.is_err();
                 verdict.into_iter().flatten().for_each(|index| self.begin(index, view, asks));
                 return Some((cause, reason));
             }
@@ -362,11 +404,15 @@ impl Policy for PartialBoost {
             }
             Fact::Stalled { vcpu } => self.stalled(vcpu, view, asks),
             Fact::Inherited { vcpu, from } => self.inherit(vcpu, from, view, asks),
+            Fact::Replied => self.replied(view, asks),
             Fact::HandedOn { from, to } => self.hand_on(from, to, view, asks),
             Fact::EmulatorSlept => {
                 if self.lingers && !view.guest.emulator_is_awake() {
                     self.lingers = false;
                     asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+                }
+                if view.guest.is_kept_waiting() {
+                    (0..).take(self.vcpus.len()).for_each(|index| self.stalled(index, view, asks));
                 }
             }
             Fact::Over => self.over(view, asks),

@@ -39,6 +39,8 @@ pub(crate) enum Fact {
     Inherited { vcpu: u16, from: u16 },
     /// The guest rang a doorbell on a vCPU, which answers what it was told of.
     Answered { vcpu: u16 },
+    /// The guest has replied to the packet that it was told of last.
+    Replied,
     /// A vCPU handed the event that it handled on to others, given as bits.
     HandedOn { from: u16, to: u64 },
     /// An emulator thread sleeps.

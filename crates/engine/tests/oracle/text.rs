@@ -67,11 +67,10 @@ pub fn event(event: &Event) -> String {
             format!("ipi vm={vm} vcpu={vcpu} to={to} vector={vector}")
         }
         EventKind::Packet { vm: VmId(vm), protocol, port } => {
-            let protocol = match protocol {
-                Protocol::Tcp => "tcp",
-                Protocol::Udp => "udp",
-            };
-            format!("packet vm={vm} protocol={protocol} port={port}")
+            format!("packet vm={vm} protocol={} port={port}", name_of(protocol))
+        }
+        EventKind::Reply { vm: VmId(vm), protocol, port } => {
+            format!("reply vm={vm} protocol={} port={port}", name_of(protocol))
         }
         EventKind::BlockRead { vm: VmId(vm), request } => format!("block-read vm={vm} request={request}"),
         EventKind::BlockPending { vm: VmId(vm) } => format!("block-pending vm={vm}"),
@@ -102,6 +101,21 @@ pub fn event(event: &Event) -> String {
         EventKind::Standing { vm: VmId(vm), standing } => format!("standing vm={vm} as={standing:?}"),
     };
     format!("{} {told}", event.at.0)
+}
+
+fn name_of(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
+}
+
+fn protocol(fields: &mut Fields<'_>) -> Result<Protocol, String> {
+    match fields.take::<String>("protocol")?.as_str() {
+        "tcp" => Ok(Protocol::Tcp),
+        "udp" => Ok(Protocol::Udp),
+        other => Err(format!("`protocol={other}`: tcp or udp is known")),
+    }
 }
 
 fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
@@ -138,12 +152,10 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
             vector: fields.take("vector")?,
         },
         "packet" => {
-            let protocol = match fields.take::<String>("protocol")?.as_str() {
-                "tcp" => Protocol::Tcp,
-                "udp" => Protocol::Udp,
-                other => return Err(format!("`protocol={other}`: tcp or udp is known")),
-            };
-            EventKind::Packet { vm: vm(fields)?, protocol, port: fields.take("port")? }
+            EventKind::Packet { vm: vm(fields)?, protocol: protocol(fields)?, port: fields.take("port")? }
+        }
+        "reply" => {
+            EventKind::Reply { vm: vm(fields)?, protocol: protocol(fields)?, port: fields.take("port")? }
         }
         "block-read" => EventKind::BlockRead { vm: vm(fields)?, request: fields.take("request")? },
         "block-pending" => EventKind::BlockPending { vm: vm(fields)? },

@@ -9,6 +9,7 @@ const KIND_PACKET: u8 = 4;
 const KIND_READ: u8 = 5;
 const KIND_READ_PENDING: u8 = 6;
 const KIND_READ_DONE: u8 = 7;
+const KIND_REPLY: u8 = 8;
 
 const ROLE_VCPU: u16 = 0;
 const ROLE_EMULATOR: u16 = 1;
@@ -32,16 +33,16 @@ pub(super) enum Counter {
     Reads = 7,
 }
 
-/// Value of the map `threads` (struct thread).
-pub(super) fn thread_value(vm: VmId, thread: Thread) -> [u8; 8] {
+/// Value of the map `threads` (struct thread): nobody wakes it yet.
+pub(super) fn thread_value(vm: VmId, thread: Thread) -> [u8; 12] {
     let (role, index) = match thread {
         Thread::Vcpu(index) => (ROLE_VCPU, index),
         Thread::Emulator(index) => (ROLE_EMULATOR, index),
     };
-    let mut value = [0; 8];
+    let mut value = [0; 12];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());
     value[4..6].copy_from_slice(&role.to_ne_bytes());
-    value[6..].copy_from_slice(&index.to_ne_bytes());
+    value[6..8].copy_from_slice(&index.to_ne_bytes());
     value
 }
 
@@ -56,7 +57,7 @@ pub(super) fn tap_key(netns: u32, name: &str) -> Option<[u8; 20]> {
     Some(key)
 }
 
-/// Value of the map `taps` (struct tap): no window opened yet.
+/// Value of the map `taps` (struct tap): nothing asked, no window opened yet.
 pub(super) fn tap_value(vm: VmId) -> [u8; 16] {
     let mut value = [0; 16];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());
@@ -85,18 +86,17 @@ pub(super) fn decode(record: &[u8]) -> Option<Event> {
         ROLE_EMULATOR => Some(Thread::Emulator(index)),
         _ => None,
     };
+    let protocol = || match detail {
+        PROTOCOL_TCP => Some(Protocol::Tcp),
+        PROTOCOL_UDP => Some(Protocol::Udp),
+        _ => None,
+    };
     let kind = match kind {
         KIND_RUN => EventKind::Run { vm, thread: thread()?, pcpu: cpu },
         KIND_STOP => EventKind::Stop { vm, thread: thread()?, runnable: detail != 0 },
         KIND_WAKE => EventKind::Wake { vm, thread: thread()?, by: waker },
-        KIND_PACKET => {
-            let protocol = match detail {
-                PROTOCOL_TCP => Protocol::Tcp,
-                PROTOCOL_UDP => Protocol::Udp,
-                _ => return None,
-            };
-            EventKind::Packet { vm, protocol, port: index }
-        }
+        KIND_PACKET => EventKind::Packet { vm, protocol: protocol()?, port: index },
+        KIND_REPLY => EventKind::Reply { vm, protocol: protocol()?, port: index },
         KIND_READ => EventKind::BlockRead { vm, request },
         KIND_READ_PENDING => EventKind::BlockPending { vm },
         KIND_READ_DONE => EventKind::BlockDone { vm, request },
@@ -130,6 +130,7 @@ mod tests {
         expect(record(5, 0, 0, 0), EventKind::BlockRead { vm, request: 5 });
         expect(record(6, 0, 0, 0), EventKind::BlockPending { vm });
         expect(record(7, 0, 0, 0), EventKind::BlockDone { vm, request: 5 });
+        expect(record(8, 6, 0, 443), EventKind::Reply { vm, protocol: Protocol::Tcp, port: 443 });
         assert_eq!(decode(&record(1, 0, 9, 0)), None, "unknown role");
         assert_eq!(decode(&record(4, 1, 0, 0)), None, "ICMP");
         assert_eq!(decode(&record(9, 0, 0, 0)), None, "unknown kind");

@@ -6,10 +6,12 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use std::mem::MaybeUninit;
 
 /// The BPF programs, by name, and what each listens to.
-pub const PROGRAMS: [(&str, &str); 5] = [
+pub const PROGRAMS: [(&str, &str); 7] = [
     ("on_switch", "tp_btf/sched_switch: threads get and lose a CPU"),
+    ("on_waking", "tp_btf/sched_waking: who wakes a thread, as a guest's doorbell does"),
     ("on_wakeup", "tp_btf/sched_wakeup: sleeping threads become runnable"),
     ("on_transmit", "tp_btf/net_dev_start_xmit: packets are queued towards a VM"),
+    ("on_receive", "tp_btf/netif_receive_skb: a VM replies"),
     ("on_read", "uprobe block_acct_start: QEMU takes a read of its guest"),
     ("on_read_done", "uprobe block_acct_done: QEMU has ended it"),
 ];

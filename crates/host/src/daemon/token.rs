@@ -15,6 +15,8 @@ pub(super) enum Token {
     Control,
     /// A boosted vCPU switched to another task.
     Identities,
+    /// The guardian has ended.
+    Guardian,
     /// The VM has ended.
     Death(VmId),
 }
@@ -28,6 +30,7 @@ impl Token {
             Token::Death(vm) => (3, vm.0),
             Token::News => (4, 0),
             Token::Control => (5, 0),
+            Token::Guardian => (6, 0),
         };
         EventData::new_u64(kind << 32 | u64::from(vm))
     }
@@ -42,6 +45,7 @@ impl Token {
             3 => Token::Death(vm),
             4 => Token::News,
             5 => Token::Control,
+            6 => Token::Guardian,
             _ => return None,
         })
     }
@@ -54,9 +58,9 @@ mod tests {
     #[test]
     fn every_token_comes_back() {
         let vm = VmId(u32::MAX);
-        for token in
-            [Token::Stop, Token::Bpf, Token::News, Token::Control, Token::Identities, Token::Death(vm)]
-        {
+        let plain =
+            [Token::Stop, Token::Bpf, Token::News, Token::Control, Token::Identities, Token::Guardian];
+        for token in plain.into_iter().chain([Token::Death(vm)]) {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }
         assert_eq!(Token::decode(EventData::new_u64(99 << 32)), None);

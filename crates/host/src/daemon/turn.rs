@@ -52,6 +52,9 @@ impl Daemon {
                     Some(Token::Control) => self.answer()?,
                     Some(Token::Bpf) | None => {}
                     Some(Token::Identities) => self.identities.clear_wakes()?,
+                    Some(Token::Guardian) => {
+                        return self.guardian.as_ref().map_or(Ok(()), |guardian| Err(guardian.dead().into()));
+                    }
                     Some(Token::Death(vm)) => self.bury(vm)?,
                 }
             }

@@ -3,7 +3,7 @@
 use super::{Finding, machine};
 use crate::{
     Identity,
-    kvm::{self, KvmError, Method},
+    kvm::{self, Interrupts, KvmError, Method},
 };
 
 pub(super) fn under_tcg() -> Finding {
@@ -35,5 +35,24 @@ pub(super) fn under_kvm() -> Finding {
             "the kernel refuses the BPF programs",
             format!("{e}; or install frontdesk's reporter in the guest"),
         ),
+    }
+}
+
+pub(super) fn interrupts() -> Finding {
+    const AREA: &str = "interrupts under KVM";
+    const WITHOUT: &str = "in VMs with several vCPUs, more of them are boosted than take part in an answer";
+    match kvm::probe_interrupts() {
+        Ok(Interrupts::All) => Finding::ok(AREA, "which vCPU takes which, and whom vCPUs interrupt"),
+        Ok(Interrupts::DeliveredByKvm) => Finding::limited(
+            AREA,
+            "those that the processor delivers by itself (AVIC, APICv) are not seen",
+            format!("{WITHOUT}; kvm_amd.avic=0 or kvm_intel.enable_apicv=0 lets KVM deliver all"),
+        ),
+        Ok(Interrupts::None) => Finding::limited(AREA, "KVM in software (PVM) does not tell them", WITHOUT),
+        Err(e @ KvmError::NoKvm) => Finding::limited(AREA, "KVM is not loaded", e.to_string()),
+        Err(KvmError::Hidden) => Finding::limited(AREA, "not told", "see tasks under KVM"),
+        Err(KvmError::Bpf(e)) => {
+            Finding::limited(AREA, "the kernel refuses the BPF programs", format!("{e}; {WITHOUT}"))
+        }
     }
 }

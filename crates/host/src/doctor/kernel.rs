@@ -72,8 +72,15 @@ pub(super) fn btf() -> Finding {
 }
 
 pub(super) fn bpf_programs() -> Vec<Finding> {
-    const AREAS: [&str; bpf::PROGRAMS.len()] =
-        ["BPF on_switch", "BPF on_wakeup", "BPF on_transmit", "BPF on_read", "BPF on_read_done"];
+    const AREAS: [&str; bpf::PROGRAMS.len()] = [
+        "BPF on_switch",
+        "BPF on_waking",
+        "BPF on_wakeup",
+        "BPF on_transmit",
+        "BPF on_receive",
+        "BPF on_read",
+        "BPF on_read_done",
+    ];
     let verdicts = bpf::probe();
     AREAS
         .into_iter()

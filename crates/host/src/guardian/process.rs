@@ -17,8 +17,13 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::{self, Read, Write},
-    os::{fd::AsFd as _, unix::net::UnixStream},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd as _, FromRawFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
     process::{self, ExitCode},
+    ptr, thread,
     time::{Duration, Instant},
 };
 
@@ -26,8 +31,11 @@ use std::{
 const PRIORITY: u32 = 60;
 /// How often it is looked whether the owner keeps its promise.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
-/// The kernel takes no longer periods for `SCHED_DEADLINE` (`sched_deadline_period_max_us`, 2^22).
-const LONGEST_PERIOD: Duration = Duration::from_micros(1 << 22);
+/// How long what the kernel calls busy is tried. It takes no longer periods for `SCHED_DEADLINE` than 4.2 s
+/// (`sched_deadline_period_max_us`, 2^22).
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two rounds of undoing when the first undid nothing.
+const ROUND: Duration = Duration::from_millis(5);
 /// The first descriptor behind standard input, output and error.
 const FIRST_OWN: u32 = 3;
 
@@ -36,7 +44,10 @@ const FIRST_OWN: u32 = 3;
 /// everything was undone, and says on standard error what was not.
 #[must_use]
 pub fn run() -> ExitCode {
-    match settle_in().and_then(|stream| guard(&stream, &stream, |journal| wait(&stream, journal))) {
+    let settled = settle_in().and_then(|stream| Ok((stream, death()?)));
+    match settled
+        .and_then(|(stream, death)| guard(&stream, &stream, |journal| wait(&stream, &death, journal)))
+    {
         Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
         Ok(report) => {
             for failure in report.failed {
@@ -74,6 +85,25 @@ fn settle_in() -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// What is readable once the thread that started this process has ended. The connection closes only when the
+/// owner's last thread has ended, which an ordinary one that is killed does not before it gets a CPU: up to a
+/// second later if real-time threads have them all.
+fn death() -> io::Result<OwnedFd> {
+    let signal = libc::SIGRTMIN();
+    let mut signals = MaybeUninit::uninit();
+    // SAFETY: the set is on this stack, and made before it is used; the descriptor is nobody else's.
+    unsafe {
+        libc::sigemptyset(signals.as_mut_ptr());
+        libc::sigaddset(signals.as_mut_ptr(), signal);
+        libc::sigprocmask(libc::SIG_BLOCK, signals.as_ptr(), ptr::null_mut());
+        let death = libc::signalfd(-1, signals.as_ptr(), libc::SFD_CLOEXEC);
+        if death < 0 || libc::prctl(libc::PR_SET_PDEATHSIG, signal) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(death))
+    }
+}
+
 /// Real time if that can be had: from the root control group where its own has no real-time budget.
 fn get_ahead() {
     let fifo = Attributes::fifo(PRIORITY);
@@ -86,16 +116,23 @@ fn get_ahead() {
     }
 }
 
-/// Waits for the owner to say something. Meanwhile, if it is not back when it promised to be, undoes what keeps others from running.
-fn wait(stream: &UnixStream, journal: &BTreeMap<u64, Undo>) {
+/// Waits for the owner to say something. Meanwhile, if it is not back when it promised to be, undoes what
+/// keeps others from running; and if the thread that started us has ended, everything. What is undone here is
+/// undone again at the end, when failures are told: some of the owner's threads may still be about to change
+/// something.
+fn wait(stream: &UnixStream, death: &OwnedFd, journal: &BTreeMap<u64, Undo>) {
     let mut broken = 0;
     loop {
-        let mut fds = [PollFd::new(stream, PollFlags::IN)];
+        let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(death, PollFlags::IN)];
         match poll(&mut fds, Some(&LOOK)) {
             Ok(0) => {}
-            Ok(_) => return,
+            Ok(_) if fds[0].revents().is_empty() => {
+                // It says nothing new, and once.
+                let _ = rustix::io::read(death, &mut [0; size_of::<libc::signalfd_siginfo>()]);
+                undo_all(journal.values());
+            }
             Err(Errno::INTR) => continue,
-            Err(_) => return,
+            Ok(_) | Err(_) => return,
         }
         let mut promise = [0; 8];
         // There is none to be read if this was started by hand.
@@ -107,10 +144,7 @@ fn wait(stream: &UnixStream, journal: &BTreeMap<u64, Undo>) {
                 "frontdesk guardian: frontdesk does not come back to dispatch: the CPUs are given back until it does"
             );
             let scheduling = |undo: &&Undo| matches!(undo, Undo::Thread { .. } | Undo::Continue { .. });
-            for undo in journal.values().rev().filter(scheduling) {
-                // It is undone again at the end, when failures are told.
-                let _ = undo.run(Instant::now());
-            }
+            undo_all(journal.values().filter(scheduling));
         }
     }
 }
@@ -139,38 +173,60 @@ fn guard(
             break;
         }
     }
-    let report = undo_all(journal);
+    let report = undo_all(journal.values());
     // An owner that died does not read it.
     let _ = wire::write_frame(&mut to, &report);
     Ok(report)
 }
 
-/// Undoes the latest first. What fails is tried once more at the end: an undo may need another, recorded before it, to
-/// come first (a control group gives up its real-time budget only without real-time threads), or time (a fair server gets
-/// back what a thread had by `SCHED_DEADLINE` only when that thread's period is over).
-fn undo_all(journal: BTreeMap<u64, Undo>) -> Report {
-    let mut report = Report::default();
-    let mut again = Vec::new();
-    for undo in journal.into_values().rev() {
-        if tally(&mut report, undo.run(Instant::now())).is_err() {
-            again.push(undo);
-        }
+/// When it is the turn of an undo. What keeps others from running comes first: while real-time threads have all
+/// CPUs, moving a process takes more than 100 ms, for it waits until each CPU has switched.
+fn turn(undo: &Undo) -> u8 {
+    match undo {
+        Undo::Thread { .. } | Undo::Affinity { .. } | Undo::Continue { .. } => 0,
+        Undo::File { .. } => 1,
+        Undo::Return { .. }
+        | Undo::Process { .. }
+        | Undo::ControlGroup { .. }
+        | Undo::CpuController { .. }
+        | Undo::Tree(_) => 2,
     }
-    let until = Instant::now() + LONGEST_PERIOD;
-    for undo in again {
-        if let Err(failure) = tally(&mut report, undo.run(until)) {
-            report.failed.push(failure);
-        }
-    }
-    report
 }
 
-fn tally(report: &mut Report, result: Result<Outcome, String>) -> Result<(), String> {
-    match result? {
-        Outcome::Done => report.undone += 1,
-        Outcome::Gone => report.gone += 1,
+/// Undoes all by [turns](turn), in each the latest first, and in rounds: nothing waits for anything. What fails is
+/// tried again as long as that helps, for it may need another that was recorded before it (a control group gives up
+/// its real-time budget only without real-time threads, and goes only when it is empty), or time (a fair server gets
+/// back what a thread had by `SCHED_DEADLINE` only when that thread's period is over).
+pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -> Report {
+    let until = Instant::now() + PATIENCE;
+    let mut report = Report::default();
+    let mut left: Vec<&Undo> = journal.rev().collect();
+    left.sort_by_key(|undo| turn(undo));
+    loop {
+        let (before, mut busy) = (left.len(), false);
+        report.failed.clear();
+        left.retain(|undo| match undo.run() {
+            Ok(outcome) => {
+                match outcome {
+                    Outcome::Done => report.undone += 1,
+                    Outcome::Gone => report.gone += 1,
+                }
+                false
+            }
+            Err(failure) => {
+                busy |= failure.busy;
+                report.failed.push(failure.told);
+                true
+            }
+        });
+        let helped = left.len() < before;
+        if left.is_empty() || !(helped || busy && Instant::now() < until) {
+            return report;
+        }
+        if !helped {
+            thread::sleep(ROUND);
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -185,7 +241,7 @@ mod tests {
         // Recorded in the wrong order: the outer directory is not empty when it is tried first.
         let inner = Undo::tree(&outer.join("frontdesk-inner")).unwrap();
         let journal = BTreeMap::from([(0, inner), (1, Undo::ControlGroup { path: outer.clone() })]);
-        let report = undo_all(journal);
+        let report = undo_all(journal.values());
         assert_eq!((report.undone, report.failed.len()), (2, 0), "{report:?}");
         assert!(!outer.exists());
     }

@@ -13,16 +13,13 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
 };
 
 /// What every directory tree that frontdesk creates and the guardian may remove is called, at least in front.
 pub const TREE_PREFIX: &str = "frontdesk";
 
-/// How long a control group is given to empty: the processes in it were killed just before.
-const EMPTYING: Duration = Duration::from_secs(2);
-const BUSY_POLL: Duration = Duration::from_millis(5);
+/// How long a process that is killed is given to end.
+const ENDING: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// One change, told as what undoes it. Undoing twice, or what is gone already, does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +38,7 @@ pub enum Undo {
         /// What it held.
         content: String,
     },
-    /// Remove a control group, waiting briefly for it to empty. Kills nothing.
+    /// Remove a control group once it is empty. Kills nothing.
     ControlGroup {
         /// Its directory.
         path: PathBuf,
@@ -124,6 +121,21 @@ pub(super) enum Outcome {
     Gone,
 }
 
+/// Why an undo failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// For people.
+    pub(super) told: String,
+    /// Whether the kernel says that it is only for now.
+    pub(super) busy: bool,
+}
+
+impl From<SchedError> for Failure {
+    fn from(error: SchedError) -> Failure {
+        Failure { told: error.to_string(), busy: false }
+    }
+}
+
 impl Undo {
     /// Removes the directory at `path` with all it holds.
     ///
@@ -133,8 +145,8 @@ impl Undo {
         Ok(Undo::Tree(Tree::try_from(path.to_owned())?))
     }
 
-    /// Undoes. A file that the kernel calls busy is tried again until then. The error says what failed.
-    pub(super) fn run(&self, until: Instant) -> Result<Outcome, String> {
+    /// Undoes.
+    pub(super) fn run(&self) -> Result<Outcome, Failure> {
         match self {
             Undo::Thread { thread, attributes } => {
                 if !thread.is_alive() {
@@ -143,15 +155,13 @@ impl Undo {
                 match sched::set(thread.tid, *attributes) {
                     Ok(()) => Ok(Outcome::Done),
                     Err(SchedError::Vanished { .. }) => Ok(Outcome::Gone),
-                    Err(e) => Err(e.to_string()),
+                    Err(e) => Err(e.into()),
                 }
             }
-            Undo::File { path, content } => {
-                outcome(while_busy(until, || write_existing(path, content)), |e| {
-                    format!("cannot write {content:?} to {}: {e}", path.display())
-                })
-            }
-            Undo::ControlGroup { path } => outcome(remove_group(path), |e| {
+            Undo::File { path, content } => outcome(write_existing(path, content), |e| {
+                format!("cannot write {content:?} to {}: {e}", path.display())
+            }),
+            Undo::ControlGroup { path } => outcome(fs::remove_dir(path), |e| {
                 format!(
                     "cannot remove the control group {}: {e}; end its processes, then rmdir it",
                     path.display()
@@ -170,7 +180,7 @@ impl Undo {
                 match sched::set_affinity(thread.tid, cpus) {
                     Ok(()) => Ok(Outcome::Done),
                     Err(SchedError::Vanished { .. }) => Ok(Outcome::Gone),
-                    Err(e) => Err(e.to_string()),
+                    Err(e) => Err(e.into()),
                 }
             }
             Undo::Continue { pid, started } => outcome(signal(*pid, *started, Signal::CONT).map(drop), |e| {
@@ -191,7 +201,7 @@ impl Undo {
     }
 }
 
-fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Result<Outcome, String> {
+fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Result<Outcome, Failure> {
     match result {
         Ok(()) => Ok(Outcome::Done),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::Gone),
@@ -199,7 +209,7 @@ fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Re
         Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(Outcome::Gone),
         // A process that has ended.
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(Outcome::Gone),
-        Err(e) => Err(describe(e)),
+        Err(e) => Err(Failure { busy: e.kind() == io::ErrorKind::ResourceBusy, told: describe(e) }),
     }
 }
 
@@ -209,22 +219,6 @@ fn write_existing(path: &Path, content: &str) -> io::Result<()> {
     // Ordinary files hold the former content only; those of a control group ignore it.
     file.set_len(0)?;
     file.write_all(content.as_bytes())
-}
-
-pub(crate) fn remove_group(path: &Path) -> io::Result<()> {
-    while_busy(Instant::now() + EMPTYING, || fs::remove_dir(path))
-}
-
-/// Does it, and again until then if something is busy.
-fn while_busy(until: Instant, action: impl Fn() -> io::Result<()>) -> io::Result<()> {
-    loop {
-        match action() {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
-                thread::sleep(BUSY_POLL);
-            }
-            result => return result,
-        }
-    }
 }
 
 fn disable_cpu(group: &Path) -> io::Result<()> {
@@ -254,8 +248,7 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 fn kill(pid: i32, started: u64) -> io::Result<()> {
     let process = signal(pid, started, Signal::KILL)?;
     // Its files and its control group are removed next: better when it no longer uses them.
-    let patience = Timespec { tv_sec: EMPTYING.as_secs().cast_signed(), tv_nsec: 0 };
-    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))?;
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&ENDING))?;
     Ok(())
 }
 
@@ -289,11 +282,11 @@ mod tests {
         fs::create_dir_all(ours.join("a/b")).unwrap();
         fs::write(ours.join("a/file"), "x").unwrap();
         let undo = Undo::tree(&ours).unwrap();
-        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Done));
+        assert_eq!(undo.run(), Ok(Outcome::Done));
         assert!(!ours.exists());
-        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Gone), "idempotent");
+        assert_eq!(undo.run(), Ok(Outcome::Gone), "idempotent");
         std::os::unix::fs::symlink(home.path(), &ours).unwrap();
-        assert!(undo.run(Instant::now()).is_err(), "a link in its place");
+        assert!(undo.run().is_err(), "a link in its place");
         assert!(home.path().exists());
     }
 
@@ -302,10 +295,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("cpu.shares");
         let undo = Undo::File { path: path.clone(), content: "1024\n".into() };
-        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Gone));
+        assert_eq!(undo.run(), Ok(Outcome::Gone));
         assert!(!path.exists());
         fs::write(&path, "a longer content than before").unwrap();
-        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Done));
+        assert_eq!(undo.run(), Ok(Outcome::Done));
         assert_eq!(fs::read_to_string(&path).unwrap(), "1024\n");
     }
 
@@ -314,25 +307,21 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let started = sched::process_start_time(pid).unwrap();
-        assert_eq!(Undo::Process { pid, started: started + 1 }.run(Instant::now()), Ok(Outcome::Gone));
+        assert_eq!(Undo::Process { pid, started: started + 1 }.run(), Ok(Outcome::Gone));
         assert!(child.try_wait().unwrap().is_none(), "a stranger with the same number lives on");
         let undo = Undo::Process { pid, started };
-        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Done));
+        assert_eq!(undo.run(), Ok(Outcome::Done));
         assert!(!child.wait().unwrap().success());
-        assert_eq!(undo.run(Instant::now()), Ok(Outcome::Gone));
-        assert_eq!(Undo::Process { pid: 1, started: 0 }.run(Instant::now()), Ok(Outcome::Gone), "never init");
-        assert_eq!(
-            Undo::Process { pid: -1, started: 0 }.run(Instant::now()),
-            Ok(Outcome::Gone),
-            "never a group"
-        );
+        assert_eq!(undo.run(), Ok(Outcome::Gone));
+        assert_eq!(Undo::Process { pid: 1, started: 0 }.run(), Ok(Outcome::Gone), "never init");
+        assert_eq!(Undo::Process { pid: -1, started: 0 }.run(), Ok(Outcome::Gone), "never a group");
     }
 
     #[test]
     fn an_occupied_directory_is_reported() {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("file"), "").unwrap();
-        let failure = Undo::ControlGroup { path: home.path().to_owned() }.run(Instant::now()).unwrap_err();
-        assert!(failure.contains("cannot remove the control group"), "{failure}");
+        let failure = Undo::ControlGroup { path: home.path().to_owned() }.run().unwrap_err();
+        assert!(failure.told.contains("cannot remove the control group"), "{failure:?}");
     }
 }

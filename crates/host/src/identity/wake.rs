@@ -69,7 +69,7 @@ impl Identities {
         for watched in self.watched.iter_mut().filter(|watched| !watched.armed) {
             match (self.plugins.get(&watched.vm), &self.kvm) {
                 (Some(plugin), _) => plugin.arm(watched.vcpu, watched.interest),
-                (None, Some(kvm)) => kvm.arm(watched.vm, watched.vcpu),
+                (None, Some(kvm)) => kvm.arm(watched.vm, watched.vcpu, watched.interest),
                 (None, None) => {}
             }
             watched.armed = true;

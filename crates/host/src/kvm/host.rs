@@ -1,13 +1,41 @@
 //! What KVM does on this host.
 
-use super::{KvmError, Method};
+use super::{Interrupts, KvmError, Method};
 use std::{fs, path::Path};
+
+/// The kernel's modules, with their parameters.
+const MODULES: &str = "/sys/module";
 
 /// The methods that tell this host's guest tasks, best first. The next is for kernels that refuse the programs of the one before.
 pub(super) fn methods() -> Result<&'static [Method], KvmError> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    methods_of(flags, Path::new("/sys/module"))
+    methods_of(flags, Path::new(MODULES))
+}
+
+/// Which interrupts are told, if the kernel takes the programs.
+pub(super) fn interrupts() -> Interrupts {
+    interrupts_of(Path::new(MODULES))
+}
+
+fn interrupts_of(modules: &Path) -> Interrupts {
+    // Without hardware's KVM, methods_of() takes the one in software.
+    let hardware = [("kvm_amd", "avic"), ("kvm_intel", "enable_apicv")].map(|(module, parameter)| {
+        let parameters = modules.join(module).join("parameters");
+        (parameters.exists(), fs::read_to_string(parameters.join(parameter)).is_ok_and(|value| is_on(&value)))
+    });
+    if hardware.iter().any(|(_, delivers)| *delivers) {
+        Interrupts::DeliveredByKvm
+    } else if hardware.iter().any(|(is_there, _)| *is_there) {
+        Interrupts::All
+    } else {
+        Interrupts::None
+    }
+}
+
+/// What a switch of a module's says.
+fn is_on(value: &str) -> bool {
+    matches!(value.trim(), "Y" | "1")
 }
 
 fn methods_of(cpu_flags: &str, modules: &Path) -> Result<&'static [Method], KvmError> {
@@ -15,7 +43,7 @@ fn methods_of(cpu_flags: &str, modules: &Path) -> Result<&'static [Method], KvmE
     // Modules built into the kernel are listed whatever the processor is.
     let nested_paging = |flag, module: &str, parameter: &str| {
         let value = fs::read_to_string(modules.join(module).join("parameters").join(parameter)).ok()?;
-        has(flag).then_some(matches!(value.trim(), "Y" | "1"))
+        has(flag).then_some(is_on(&value))
     };
     if let Some(nested_paging) = nested_paging("svm", "kvm_amd", "npt") {
         return Ok(if nested_paging {
@@ -56,5 +84,27 @@ mod tests {
         assert_eq!(methods("flags : fpu vmx").unwrap(), [Method::Trap, Method::Switch]);
         set("kvm_pvm", "x", "");
         assert_eq!(methods("flags : fpu").unwrap(), [Method::Switch]);
+    }
+
+    #[test]
+    fn the_processor_may_deliver_interrupts_by_itself() {
+        let modules = tempfile::tempdir().unwrap();
+        let set = |module: &str, parameter: &str, value: &str| {
+            let folder = modules.path().join(module).join("parameters");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(parameter), value).unwrap();
+        };
+        let interrupts = || interrupts_of(modules.path());
+        set("kvm_pvm", "x", "");
+        assert_eq!(interrupts(), Interrupts::None);
+        set("kvm_amd", "npt", "Y\n");
+        assert_eq!(interrupts(), Interrupts::All, "a module without such a switch");
+        set("kvm_amd", "avic", "N\n");
+        assert_eq!(interrupts(), Interrupts::All);
+        set("kvm_intel", "enable_apicv", "Y\n");
+        assert_eq!(interrupts(), Interrupts::DeliveredByKvm);
+        set("kvm_intel", "enable_apicv", "N\n");
+        set("kvm_amd", "avic", "1\n");
+        assert_eq!(interrupts(), Interrupts::DeliveredByKvm);
     }
 }

@@ -7,7 +7,7 @@ use frontdesk_host::bpf::{BpfSource, Tap};
 use libtest_mimic::Trial;
 use rustix::{
     event::epoll,
-    thread::{CpuSet, gettid, sched_setaffinity},
+    thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity},
 };
 use std::{
     ffi::c_void,
@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("bpf_hears_a_thread_sleep_and_wake", hears_a_thread_sleep_and_wake),
         trial("bpf_tells_preemption_from_sleep", tells_preemption_from_sleep),
+        trial("bpf_tells_a_doorbell_also_on_an_idle_cpu", tells_a_doorbell_also_on_an_idle_cpu),
         trial("bpf_refuses_a_thread_of_another_vm", refuses_a_thread_of_another_vm),
         trial("bpf_hears_packets_towards_a_tap", hears_packets_towards_a_tap),
         trial("bpf_guards_against_a_flood", guards_against_a_flood),
@@ -117,6 +118,56 @@ fn tells_preemption_from_sleep() -> Result<()> {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         result
     })
+}
+
+/// The thread that is woken has a CPU to itself, if there are two: the kernel has that CPU carry out the wake-up.
+fn tells_a_doorbell_also_on_an_idle_cpu() -> Result<()> {
+    const DOORBELLS: usize = 20;
+    let before = sched_getaffinity(None)?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu)).collect();
+    let result = thread::scope(|scope| {
+        let (ring, doorbell) = std::sync::mpsc::channel();
+        let (tell_tid, tid) = std::sync::mpsc::channel();
+        let last = cpus.last();
+        scope.spawn(move || {
+            let pinned = pin(last);
+            let _ = tell_tid.send(own_tid());
+            while doorbell.recv().is_ok() {}
+            pinned
+        });
+        pin(cpus.first())?;
+        doorbells_heard(DOORBELLS, tid.recv()?, &ring)
+    });
+    sched_setaffinity(None, &before)?;
+    let by = result?;
+    ensure!(by.iter().all(|by| *by == Some(VCPU)) && by.len() >= DOORBELLS / 2, "woken by {by:?}");
+    Ok(())
+}
+
+const VCPU: u16 = 4;
+
+fn pin(cpu: Option<&usize>) -> Result<()> {
+    let mut one = CpuSet::new();
+    one.set(*cpu.context("no CPU")?);
+    Ok(sched_setaffinity(None, &one)?)
+}
+
+/// Who is told to have woken the thread `tid` when this one did.
+fn doorbells_heard(count: usize, tid: i32, ring: &std::sync::mpsc::Sender<()>) -> Result<Vec<Option<u16>>> {
+    let emulator = Thread::Emulator(1);
+    let mut source = BpfSource::open()?;
+    source.follow(VM, &[(own_tid(), Thread::Vcpu(VCPU)), (tid, emulator)], &[])?;
+    for _ in 0..count {
+        // Time to go to sleep.
+        thread::sleep(Duration::from_millis(5));
+        ring.send(())?;
+    }
+    thread::sleep(Duration::from_millis(5));
+    let by = |kind| match kind {
+        EventKind::Wake { thread, by, .. } if thread == emulator => Some(by),
+        _ => None,
+    };
+    Ok(drain(&mut source)?.into_iter().filter_map(by).collect())
 }
 
 fn refuses_a_thread_of_another_vm() -> Result<()> {

@@ -4,7 +4,7 @@ use crate::{
     fake_qemu::FakeQemu,
     support::{eventually, start_guardian, trial},
 };
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{EventKind, VmPolicy};
 use frontdesk_host::{
     Daemon, DaemonConfig, Record, Reloader,
@@ -14,8 +14,9 @@ use frontdesk_host::{
     read_recording,
 };
 use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
-    env,
+    env, fs,
     io::{self, Write},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
@@ -32,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon_takes_another_configuration", takes_another_configuration),
         trial("daemon_only_watches_a_vm_in_a_shared_group", only_watches_a_vm_in_a_shared_group),
         trial("daemon_is_alone", is_alone),
+        trial("daemon_ends_when_its_guardian_is_killed", ends_when_its_guardian_is_killed),
     ]
 }
 
@@ -97,7 +99,7 @@ impl Running {
     /// Ends it; what it recorded.
     fn end(self) -> Result<Vec<Record>> {
         drop(self.stop);
-        self.thread.join().map_err(|_| anyhow::anyhow!("the daemon panicked"))??;
+        self.thread.join().map_err(|_| anyhow!("the daemon panicked"))??;
         Ok(read_recording(&self.recording)?)
     }
 }
@@ -316,5 +318,28 @@ fn is_alone() -> Result<()> {
     ensure!(second.to_string().contains(&holder), "{second}");
     first.end()?;
     Running::start(place.home.path(), place.settings())?.end()?;
+    Ok(())
+}
+
+fn ends_when_its_guardian_is_killed() -> Result<()> {
+    let place = Place::new()?;
+    let (_vm, group) = place.vm("orphan")?;
+    let mut settings = place.settings();
+    settings.vm.insert("orphan".into(), VmSettings { weight: Some(300), ..VmSettings::default() });
+    let daemon = Running::start(place.home.path(), settings)?;
+    eventually("it is acted on", || group.weight().is_ok_and(|weight| weight == 3072))?;
+    for task in fs::read_dir("/proc/self/task")? {
+        for child in fs::read_to_string(task?.path().join("children"))?.split_whitespace() {
+            let guards = fs::read(format!("/proc/{child}/cmdline"))?.ends_with(b"\0guardian\0");
+            if guards && child != place.keeper.pid().to_string() {
+                kill_process(Pid::from_raw(child.parse()?).context("pid")?, Signal::KILL)?;
+            }
+        }
+    }
+    let error = daemon.thread.join().map_err(|_| anyhow!("the daemon panicked"))?.err();
+    let error = error.context("it went on without its guardian")?;
+    ensure!(error.to_string().contains("every change is undone"), "{error}");
+    ensure!(group.weight()? == 1024);
+    drop(daemon.stop);
     Ok(())
 }

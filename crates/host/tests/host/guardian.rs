@@ -1,10 +1,10 @@
 //! The guardian as a process, with owners that finish and owners that are killed.
 
 use crate::support::{Idler, eventually, start_guardian, trial};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId};
 use frontdesk_host::{
-    cgroup::{Group, Hierarchy},
+    cgroup::{Group, Hierarchy, RealTimeBudgets},
     guardian::{Guardian, GuardianError, Report, Undo},
     sched::{self, Attributes, Policy, ThreadId},
     threads::Threads,
@@ -12,7 +12,7 @@ use frontdesk_host::{
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
-    env, fs,
+    env, fs, hint,
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Command, ExitCode, Stdio},
@@ -24,6 +24,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("guardian_undoes_when_its_owner_finishes", undoes_when_its_owner_finishes),
         trial("guardian_undoes_when_its_owner_is_killed", undoes_when_its_owner_is_killed),
+        trial("guardian_undoes_what_is_held_of_many", undoes_what_is_held_of_many),
+        trial("guardian_undoes_when_no_cpu_is_left", undoes_when_no_cpu_is_left),
         trial("guardian_ignores_signals_meant_for_its_owner", ignores_signals_meant_for_its_owner),
         trial("guardian_dead_is_noticed", dead_is_noticed),
         trial("guardian_must_be_one", must_be_one),
@@ -47,10 +49,17 @@ fn undoes_when_its_owner_finishes() -> Result<()> {
     Ok(())
 }
 
-/// What the killed owner does: hold all that can be held of a VM's threads and of a share, make a control group with a process in it, say
-/// so, and wait.
+/// Who is killed, and whom it holds something of.
 pub(crate) fn owner() -> ExitCode {
-    match own() {
+    let result = match env::args().nth(2).as_deref() {
+        Some("crowd") => crowd(),
+        Some("many") => own_many(),
+        Some("computing") => loop {
+            hint::spin_loop();
+        },
+        _ => own(),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{e:?}");
@@ -59,6 +68,8 @@ pub(crate) fn owner() -> ExitCode {
     }
 }
 
+/// What the killed owner does: hold all that can be held of a VM's threads and of a share, make a control
+/// group with a process in it, say so, and wait.
 fn own() -> Result<()> {
     let of_argument = |n: usize| -> Result<ThreadId> {
         let pid: i32 = env::args().nth(n).context("which process?")?.parse()?;
@@ -155,6 +166,132 @@ fn undoes_when_its_owner_is_killed() -> Result<()> {
     Ok(())
 }
 
+/// VMs of a large host, and threads of each.
+const CROWDS: usize = 20;
+const THREADS: usize = 20;
+
+/// A process with so many threads.
+fn crowd() -> Result<()> {
+    for _ in 1..THREADS {
+        thread::spawn(|| thread::sleep(Duration::from_secs(600)));
+    }
+    println!("ready");
+    thread::sleep(Duration::from_secs(600));
+    Ok(())
+}
+
+fn threads_of(pid: i32) -> Result<Vec<ThreadId>> {
+    let mut threads = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let tid = task?.file_name().to_str().context("a number")?.parse()?;
+        threads.push(ThreadId::of(pid, tid).context("it has ended")?);
+    }
+    Ok(threads)
+}
+
+/// Holds the threads of all these processes, half of them boosted, and the shares and real-time budgets of
+/// their groups, and waits.
+fn own_many() -> Result<()> {
+    // A daemon has threads that are not real-time.
+    for _ in 0..8 {
+        thread::spawn(|| thread::sleep(Duration::from_secs(600)));
+    }
+    let pids = env::args().skip(3).map(|pid| Ok(pid.parse()?)).collect::<Result<Vec<i32>>>()?;
+    let guardian = Guardian::start(&env::current_exe()?, "guardian")?;
+    sched::set(0, Attributes::fifo(50))?;
+    let hierarchy = Hierarchy::detect()?;
+    let groups = pids.iter().map(|pid| Ok(hierarchy.group_of(*pid)?)).collect::<Result<Vec<Group>>>()?;
+    let groups: Vec<Group> = groups.into_iter().filter(|group| !group.is_root()).collect();
+    RealTimeBudgets::new(hierarchy).grant(&groups, &guardian)?;
+    let mut shares = Vec::new();
+    for group in groups {
+        let mut share = group.control_share(&guardian)?;
+        share.set_permille(1700, &guardian)?;
+        shares.push(share);
+    }
+    let mut threads = Threads::by_real_time();
+    for (vm, pid) in (0..).map(VmId).zip(pids) {
+        let vcpus: Vec<(u16, ThreadId)> = (0..).zip(threads_of(pid)?).collect();
+        threads.adopt(vm, 1024, &vcpus, &[], &guardian)?;
+        for (vcpu, _) in vcpus {
+            threads.weigh(vm, vcpu, 110)?;
+            if vcpu % 2 == 0 {
+                threads.boost(vm, BoostTarget::Vcpu(vcpu), Boost::Io)?;
+            }
+        }
+    }
+    println!("all is held");
+    thread::sleep(Duration::from_secs(600));
+    drop(shares);
+    Ok(())
+}
+
+fn undoes_what_is_held_of_many() -> Result<()> {
+    of_many(0)
+}
+
+/// On each CPU a boosted thread computes: none of the owner's ordinary threads can run, not even to end.
+fn undoes_when_no_cpu_is_left() -> Result<()> {
+    of_many(thread::available_parallelism()?.get())
+}
+
+fn of_many(computing: usize) -> Result<()> {
+    let keeper = start_guardian()?;
+    let root = Hierarchy::detect()?.root_group();
+    let (mut crowds, mut groups) = (Vec::new(), Vec::new());
+    for _ in 0..CROWDS {
+        let (crowd, _) = start_owner(&["crowd"], &[])?;
+        let group = root.create(&format!("frontdesk-test-{}", crowd.pid()), &keeper)?;
+        group.add(crowd.0.id())?;
+        crowds.push(crowd);
+        groups.push(group);
+    }
+    for _ in 0..computing {
+        crowds.push(Idler(Command::new(env::current_exe()?).args(["owner", "computing"]).spawn()?));
+    }
+    let pids: Vec<i32> = crowds.iter().map(Idler::pid).collect();
+    let now = || -> Result<_> {
+        let threads = pids.iter().map(|pid| threads_of(*pid)).collect::<Result<Vec<_>>>()?.concat();
+        let attributes =
+            threads.iter().map(|thread| Ok(sched::get(thread.tid)?)).collect::<Result<Vec<_>>>()?;
+        let shares = groups.iter().map(|group| Ok(group.weight()?)).collect::<Result<Vec<_>>>()?;
+        let budget = |group: &Group| fs::read_to_string(group.dir().join("cpu.rt_runtime_us")).ok();
+        Ok((attributes, shares, groups.iter().map(budget).collect::<Vec<_>>()))
+    };
+    let before = now()?;
+    let kill = || -> Result<()> {
+        // Just below the guardian, which has 60: whoever has the CPUs, this goes on.
+        sched::set(0, Attributes::fifo(59))?;
+        let (mut owner, line) = start_owner(&["many"], &pids)?;
+        ensure!(line == "all is held\n", "the owner failed: see above");
+        let held = now()?;
+        ensure!(held.0.iter().zip(&before.0).all(|(held, before)| held != before), "{held:?}");
+        ensure!(held.1.iter().zip(&before.1).all(|(held, before)| held > before), "{:?}", held.1);
+        let killed = Instant::now();
+        owner.0.kill()?;
+        eventually("all is as it was", || now().is_ok_and(|now| now == before))?;
+        let (threads, vms, took) = (before.0.len(), before.1.len(), killed.elapsed());
+        println!(
+            "measured: {threads} threads and {vms} shares as before {took:?} after kill -9, {computing} computing"
+        );
+        Ok(())
+    };
+    let result = thread::scope(|scope| scope.spawn(kill).join());
+    drop(crowds);
+    ensure!(keeper.finish()?.failed.is_empty());
+    result.map_err(|_| anyhow!("it panicked"))?
+}
+
+/// Starts a process that is or has an owner, and waits for its first line.
+fn start_owner(what: &[&str], pids: &[i32]) -> Result<(Idler, String)> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg("owner").args(what).args(pids.iter().map(ToString::to_string));
+    let mut owner = Idler(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?);
+    let mut line = String::new();
+    BufReader::new(owner.0.stdout.take().context("stdout")?).read_line(&mut line)?;
+    Ok((owner, line))
+}
+
 fn ignores_signals_meant_for_its_owner() -> Result<()> {
     let guardian = start_guardian()?;
     let pid = Pid::from_raw(guardian.pid().cast_signed()).context("pid")?;
@@ -166,17 +303,25 @@ fn ignores_signals_meant_for_its_owner() -> Result<()> {
     let attributes = sched::get(guardian.pid().cast_signed())?;
     ensure!(matches!(attributes.policy, Policy::Fifo { priority: 60 }), "{attributes:?}");
     let open = fs::read_dir(format!("/proc/{}/fd", guardian.pid()))?.count();
-    ensure!(open == 4, "it holds {open} descriptors: its standard ones and a copy of its input are enough");
+    ensure!(
+        open == 5,
+        "it holds {open} descriptors: its standard ones, a copy of its input and one for signals"
+    );
     ensure!(guardian.finish()?.failed.is_empty());
     Ok(())
 }
 
 fn dead_is_noticed() -> Result<()> {
+    let home = tempfile::tempdir()?;
     let guardian = start_guardian()?;
+    let tree = home.path().join("frontdesk-run");
+    guardian.record(Undo::tree(&tree)?)?;
+    fs::create_dir(&tree)?;
     kill_process(Pid::from_raw(guardian.pid().cast_signed()).context("pid")?, Signal::KILL)?;
     let undo = Undo::ControlGroup { path: "/nonexistent".into() };
     ensure!(matches!(guardian.record(undo), Err(GuardianError::Silent { .. })));
     ensure!(matches!(guardian.finish(), Err(GuardianError::Silent { .. })));
+    ensure!(!tree.exists(), "its owner undoes instead");
     Ok(())
 }
 

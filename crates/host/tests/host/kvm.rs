@@ -1,17 +1,15 @@
 //! The KVM source against real guests, tiny ones.
 
 use crate::{
-    kvm_guest::{Between, Guest, Halts, Program, TASKS},
+    kvm_guest::{Between, Guest, Halts, Program, TASKS, pinned},
     support::eventually,
 };
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
 use frontdesk_host::kvm::{KvmSource, Method};
+use frontdesk_ring::Interest;
 use libtest_mimic::{Failed, Trial};
-use rustix::{
-    event::epoll,
-    thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity},
-};
+use rustix::{event::epoll, thread::gettid};
 use std::{thread, time::Duration};
 
 const VM: VmId = VmId(7);
@@ -50,17 +48,6 @@ pub(crate) fn trials(methods: &[Method]) -> Vec<Trial> {
         }
     }
     trials
-}
-
-/// Runs a test on the CPU that the guests run on: so that it takes the CPU from them.
-fn pinned(test: impl FnOnce() -> Result<()>) -> Result<()> {
-    let before = sched_getaffinity(None)?;
-    let mut first = CpuSet::new();
-    first.set(0);
-    sched_setaffinity(None, &first)?;
-    let result = test();
-    sched_setaffinity(None, &before)?;
-    result
 }
 
 fn drain(source: &mut KvmSource) -> Result<Vec<EventKind>> {
@@ -128,7 +115,7 @@ fn follows_from_task_to_task(method: Method) -> Result<()> {
     for (number, task) in [0, 1, 2, 0, 2, 1, 0].map(|index| TASKS[index]).into_iter().enumerate() {
         let armed = number % 2 == 1;
         if armed {
-            source.arm(VM, VCPU);
+            source.arm(VM, VCPU, Interest::TASKS);
         }
         guest.command(task);
         if armed {
@@ -146,7 +133,7 @@ fn follows_from_task_to_task(method: Method) -> Result<()> {
         before = Some(runs(method, task));
         ensure!(armed || !woken(0)?, "woken for {task:#x}, which nobody asked for");
     }
-    source.arm(VM, VCPU);
+    source.arm(VM, VCPU, Interest::TASKS);
     source.disarm(VM, VCPU);
     guest.command(TASKS[2]);
     eventually("the task is heard of", || {

@@ -1,9 +1,9 @@
 //! The smallest guest that KVM runs and that has tasks: a few instructions in 32-bit protected mode, and page tables to load.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use kvm_bindings::{kvm_msi, kvm_regs, kvm_segment, kvm_userspace_memory_region};
-use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
-use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use kvm_bindings::{kvm_msi, kvm_regs, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
+use kvm_ioctls::{IoEventAddress, Kvm, NoDatamatch, VcpuExit, VcpuFd, VmFd};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use std::{
     sync::{
         Arc,
@@ -13,11 +13,12 @@ use std::{
     thread::{self, JoinHandle},
     time::Duration,
 };
+use vmm_sys_util::eventfd::EventFd;
 
 /// Page tables, all of them the identity on the first 4 MiB: a task each.
 pub(crate) const TASKS: [u32; 3] = [0x1_0000, 0x2_0000, 0x3_0000];
 
-const CODE: u32 = 0x1000;
+pub(crate) const CODE: u32 = 0x1000;
 const NMI_HANDLER: u32 = 0x2000;
 const COMMAND: u32 = 0x3000;
 const HALTS: u32 = 0x3004;
@@ -33,8 +34,10 @@ const PACE: Duration = Duration::from_micros(200);
 /// The flood guard counts for so long before it begins anew.
 const FLOOD_WINDOW: Duration = Duration::from_millis(1);
 
+/// The port to which the guest writes between steps.
+pub(crate) const STEP_PORT: u16 = 0x42;
 /// The port to which the guest writes when it has come to its end.
-const END_PORT: u16 = 0x43;
+pub(crate) const END_PORT: u16 = 0x43;
 
 /// What the guest does between the steps of [`Program::Steps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,20 +98,20 @@ impl Program {
 struct Page([AtomicU32; 1024]);
 
 /// The guest's memory, which the host writes to while it runs.
-struct Memory(Vec<Page>);
+pub(crate) struct Memory(Vec<Page>);
 
 impl Memory {
-    fn new() -> Memory {
+    pub(crate) fn new() -> Memory {
         let page = || Page([const { AtomicU32::new(0) }; 1024]);
         Memory(std::iter::repeat_with(page).take(PAGES).collect())
     }
 
-    fn word(&self, address: u32) -> &AtomicU32 {
+    pub(crate) fn word(&self, address: u32) -> &AtomicU32 {
         let word = usize::try_from(address).expect("an address fits") / 4;
         &self.0[word / 1024].0[word % 1024]
     }
 
-    fn write(&self, address: u32, bytes: &[u8]) {
+    pub(crate) fn write(&self, address: u32, bytes: &[u8]) {
         for (at, chunk) in (address..).step_by(4).zip(bytes.chunks(4)) {
             let mut word = [0; 4];
             word[..chunk.len()].copy_from_slice(chunk);
@@ -116,11 +119,32 @@ impl Memory {
         }
     }
 
-    fn write_words(&self, address: u32, words: &[u32]) {
+    pub(crate) fn write_words(&self, address: u32, words: &[u32]) {
         for (at, word) in (address..).step_by(4).zip(words) {
             self.word(at).store(*word, SeqCst);
         }
     }
+}
+
+/// Segments of code and data, from 0 to 4 GiB.
+pub(crate) fn flat_memory(memory: &Memory) {
+    memory.write_words(GDT, &[0, 0, 0x0000_ffff, 0x00cf_9a00, 0x0000_ffff, 0x00cf_9200]);
+}
+
+/// Has the guest handle a vector: a 32-bit interrupt gate.
+pub(crate) fn interrupt_gate(memory: &Memory, vector: u8, handler: u32) {
+    memory.write_words(IDT + u32::from(vector) * 8, &[8 << 16 | handler, 0x8e00]);
+}
+
+/// All of it, from address 0.
+pub(crate) fn memory_region(memory: &Memory) -> Result<kvm_userspace_memory_region> {
+    Ok(kvm_userspace_memory_region {
+        slot: 0,
+        flags: 0,
+        guest_phys_addr: 0,
+        memory_size: u64::try_from(PAGES * size_of::<Page>())?,
+        userspace_addr: u64::try_from(memory.0.as_ptr().expose_provenance())?,
+    })
 }
 
 /// A running guest with one vCPU. It has to be ended: [`end`](Self::end).
@@ -142,25 +166,17 @@ impl Guest {
         memory.write(NMI_HANDLER, &[0xcf]); // iret
         memory.write_words(COMMAND, &[TASKS[0]]);
         memory.write_words(STEPS, steps);
-        // Flat code and data, from 0 to 4 GiB.
-        memory.write_words(GDT, &[0, 0, 0x0000_ffff, 0x00cf_9a00, 0x0000_ffff, 0x00cf_9200]);
-        // Vector 2 is the NMI's: a 32-bit interrupt gate.
-        memory.write_words(IDT + 2 * 8, &[8 << 16 | NMI_HANDLER, 0x8e00]);
+        flat_memory(&memory);
+        // Vector 2 is the NMI's.
+        interrupt_gate(&memory, 2, NMI_HANDLER);
         for table in TASKS {
             memory.write_words(table, &[0x87]); // 4 MiB, present, writable, for all
         }
 
         let kvm = Kvm::new().context("open /dev/kvm")?;
         let vm = kvm.create_vm().context("make a VM")?;
-        let region = kvm_userspace_memory_region {
-            slot: 0,
-            flags: 0,
-            guest_phys_addr: 0,
-            memory_size: u64::try_from(PAGES * size_of::<Page>())?,
-            userspace_addr: u64::try_from(memory.0.as_ptr().expose_provenance())?,
-        };
         // SAFETY: the memory lives as long as the thread that runs the guest, and is only used by atomic operations.
-        unsafe { vm.set_user_memory_region(region) }.context("give the VM memory")?;
+        unsafe { vm.set_user_memory_region(memory_region(&memory)?) }.context("give the VM memory")?;
         if halts == Halts::InKvm {
             vm.create_irq_chip().context("make interrupt controllers")?;
         }
@@ -208,6 +224,12 @@ impl Guest {
         Ok(())
     }
 
+    /// What the guest writes to a port goes to an eventfd, and not to user space.
+    pub(crate) fn ring(&self, port: u16, doorbell: &EventFd) -> Result<()> {
+        let port = IoEventAddress::Pio(port.into());
+        self.vm.register_ioevent(doorbell, &port, NoDatamatch).context("set a doorbell")
+    }
+
     /// Waits until the guest has come to its end, after telling it to.
     pub(crate) fn end(self) -> Result<()> {
         self.command(0);
@@ -221,6 +243,17 @@ impl Guest {
     }
 }
 
+/// Runs a test on the CPU that the guests run on: so that it takes the CPU from them.
+pub(crate) fn pinned(test: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = sched_getaffinity(None)?;
+    let mut first = CpuSet::new();
+    first.set(0);
+    sched_setaffinity(None, &first)?;
+    let result = test();
+    sched_setaffinity(None, &before)?;
+    result
+}
+
 /// What a halt of the guest is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Halts {
@@ -232,6 +265,17 @@ pub(crate) enum Halts {
 
 /// 32-bit protected mode with paging, in the first task.
 fn prepare(vcpu: &VcpuFd) -> Result<()> {
+    protected_mode(vcpu, |system| {
+        system.cr0 = 0x8000_0031; // paging, numeric errors, extension type, protection
+        system.cr3 = TASKS[0].into();
+        system.cr4 = 0x10; // pages of 4 MiB
+    })?;
+    let general = kvm_regs { rip: CODE.into(), rsp: STACK.into(), rflags: 2, ..kvm_regs::default() };
+    vcpu.set_regs(&general).context("set the registers")
+}
+
+/// 32-bit protected mode, and what `more` makes of it.
+pub(crate) fn protected_mode(vcpu: &VcpuFd, more: impl FnOnce(&mut kvm_sregs)) -> Result<()> {
     let code = kvm_segment {
         limit: u32::MAX,
         selector: 8,
@@ -247,13 +291,9 @@ fn prepare(vcpu: &VcpuFd) -> Result<()> {
     system.cs = code;
     (system.ds, system.es, system.fs, system.gs, system.ss) = (data, data, data, data, data);
     (system.gdt.base, system.gdt.limit) = (GDT.into(), 3 * 8 - 1);
-    (system.idt.base, system.idt.limit) = (IDT.into(), 3 * 8 - 1);
-    system.cr0 = 0x8000_0031; // paging, numeric errors, extension type, protection
-    system.cr3 = TASKS[0].into();
-    system.cr4 = 0x10; // pages of 4 MiB
-    vcpu.set_sregs(&system).context("set the system registers")?;
-    let general = kvm_regs { rip: CODE.into(), rsp: STACK.into(), rflags: 2, ..kvm_regs::default() };
-    vcpu.set_regs(&general).context("set the registers")
+    (system.idt.base, system.idt.limit) = (IDT.into(), 256 * 8 - 1);
+    more(&mut system);
+    vcpu.set_sregs(&system).context("set the system registers")
 }
 
 fn run(mut vcpu: VcpuFd, memory: &Memory, halts: Halts) -> Result<()> {

@@ -12,6 +12,9 @@ mod fake_qemu;
 mod guardian;
 mod kvm;
 mod kvm_guest;
+mod kvm_interrupts;
+mod kvm_pair;
+mod kvm_vhost;
 mod qemu;
 mod reserve;
 mod support;
@@ -21,7 +24,7 @@ use anyhow::Context as _;
 use frontdesk_host::kvm::Method;
 use kvm_guest::{Between, Guest, Halts, Program};
 use libtest_mimic::{Arguments, Trial};
-use std::{env, process::ExitCode};
+use std::{env, path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
@@ -55,7 +58,17 @@ fn main() -> ExitCode {
 /// Those with guests under KVM, by the method that this host allows. `frontdesk-lab` runs them in VMs (`host_kvm.rs` there).
 fn trials_with_kvm() -> Vec<Trial> {
     match kvm_method() {
-        Ok(method) => kvm::trials(&[method]),
+        Ok(method) => {
+            let mut trials = kvm::trials(&[method]);
+            // KVM in software does not tell when it enters a guest.
+            if method != Method::Switch {
+                trials.extend(kvm_interrupts::trials(&[method]));
+            }
+            if Path::new("/dev/vhost-net").exists() {
+                trials.extend(kvm_vhost::trials());
+            }
+            trials
+        }
         Err(e) => {
             eprintln!("skipping the tests with guests under KVM: {e:#}");
             Vec::new()

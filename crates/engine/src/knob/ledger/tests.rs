@@ -100,6 +100,24 @@ fn who_wants_less_than_its_share_repays_with_the_rest() {
     assert_eq!(ledger.debt(VmId(0)), 0, "and no credit is saved up");
 }
 
+/// A VM that is owed CPU has a share that is low still, and gets nothing for it. It grows by little at a time,
+/// but it grows.
+#[test]
+fn no_share_is_so_low_that_it_is_not_left_again() {
+    const MS: u64 = 1_000_000;
+    let config = Config::default();
+    for permille in 1..FULL {
+        let mut ledger = Ledger::default();
+        let account = |vm, ran| Account { ran, unmet: 50 * MS, ..Account::on(vm, &[0]) };
+        ledger.open(Time(0), [account(0, 0), account(1, 0)].into_iter(), &config);
+        let book = ledger.books.get_mut(&VmId(0)).unwrap();
+        (book.debt, book.unfair, book.permille) = (Some(-signed(200 * MS)), true, permille);
+        ledger.settle(Time(50 * MS), &[account(0, 0), account(1, 50 * MS)], &config);
+        let now = ledger.permille(VmId(0));
+        assert!(now > permille, "{permille}, and then {now}");
+    }
+}
+
 #[test]
 fn a_vm_that_was_never_boosted_is_left_alone() {
     let config = Config::default();

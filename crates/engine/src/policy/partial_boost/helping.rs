@@ -19,16 +19,15 @@ impl PartialBoost {
         // What was loaded when it was halted may not have run at all.
         let resumed = view.guest.only_resumed(from);
         let waits =
-            |serving: &Serving| (resumed || serving.waits && !serving.hit) && serving.part != Part::Helps;
-        let Some(since) = self.serving(from).filter(|serving| waits(serving)).map(|serving| serving.since)
-        else {
+            |serving: &Serving| resumed || serving.waits && !serving.hit || serving.part == Part::Helps;
+        let Some((since, part)) = self.serving(from).filter(|s| waits(s)).map(|s| (s.since, s.part)) else {
             return;
         };
         // The event was within the budget when it came.
         let others = (0u16..).take(self.vcpus.len()).filter(|index| *index != from && to & bit(*index) != 0);
         let targets: ArrayVec<u16, MAX_TARGETS> = others.take(MAX_TARGETS).collect();
         targets.iter().for_each(|index| self.begin_since(*index, since, view, asks));
-        if !targets.is_empty() {
+        if !targets.is_empty() && part != Part::Helps {
             // It did what it was boosted for.
             self.count_end(from, true);
             self.start(from, Part::Helps, since, view, asks);

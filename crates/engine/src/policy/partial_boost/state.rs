@@ -87,6 +87,8 @@ pub(crate) struct PartialBoost {
     emulator_ran: u64,
     /// Whether emulator threads are boosted although no vCPU is.
     pub(super) lingers: bool,
+    /// Whether the vCPUs that run something else were boosted for the last event, too.
+    pub(super) sought: bool,
     /// When a boost ended before its event was answered.
     pub(super) unanswered: Option<Time>,
     /// What came of the boosts that ended since this was asked last: whether an I/O-bound task ran.
@@ -145,7 +147,7 @@ impl PartialBoost {
     pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
         match fact {
             Fact::Event { .. } | Fact::Over => true,
-            Fact::EmulatorSlept => self.lingers,
+            Fact::EmulatorSlept if self.lingers => true,
             _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
         }
     }

@@ -1,105 +1,7 @@
-//! Guests with several vCPUs: the boost goes where the event is handled.
+//! Which vCPUs an event boosts, and how its boost moves.
 
-#![allow(clippy::unwrap_used)] // A test that panics fails.
-
-use frontdesk_engine::{
-    ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId,
-};
-
-const VM: VmId = VmId(1);
-const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
-const ECHO: TaskId = TaskId(0x2000_0000);
-const VECTOR: u8 = 0x24;
-const NET: u16 = 0;
-/// The default of `tavs.io_threshold`.
-const THRESHOLD: u64 = 500 * US;
-
-fn hog(vcpu: u16) -> TaskId {
-    TaskId(0x1000_0000 + u64::from(vcpu))
-}
-
-/// A VM with a hog on each vCPU, whose first vCPU takes the interrupts of the network device.
-struct World {
-    engine: Engine,
-    now: u64,
-    vcpus: u16,
-}
-
-impl World {
-    fn new(vcpus: u16) -> World {
-        let mut world = World { engine: Engine::new(Config::default()).unwrap(), now: MS, vcpus };
-        world.feed(EventKind::VmAdded { vm: VM, vcpus, weight: 1024 });
-        for vcpu in 0..vcpus {
-            world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(vcpu), pcpu: vcpu });
-            world.feed(EventKind::TaskSwitch { vm: VM, vcpu, task: hog(vcpu) });
-        }
-        world.now += 100 * MS;
-        world
-    }
-
-    fn feed(&mut self, kind: EventKind) {
-        self.engine.on_event(&Event { at: Time(self.now), kind });
-    }
-
-    fn packet(&mut self) {
-        self.feed(EventKind::Packet { vm: VM, protocol: Protocol::Tcp, port: 7 });
-    }
-
-    /// The emulator thread hands the packet over, and the first vCPU is interrupted.
-    fn deliver(&mut self, interrupts: bool) {
-        let emulator = Thread::Emulator(0);
-        self.feed(EventKind::Run { vm: VM, thread: emulator, pcpu: 9 });
-        self.now += 30 * US;
-        self.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
-        if interrupts {
-            self.feed(EventKind::Interrupt { vm: VM, vcpu: NET, vector: VECTOR });
-        }
-    }
-
-    fn ipi(&mut self, to: u16) {
-        self.now += 10 * US;
-        self.feed(EventKind::Ipi { vm: VM, vcpu: NET, to: 1 << to, vector: 0xfd });
-        self.feed(EventKind::IpiTaken { vm: VM, vcpu: to });
-    }
-
-    /// The echo task answers on a vCPU.
-    fn answer(&mut self, vcpu: u16) {
-        self.now += 50 * US;
-        self.feed(EventKind::TaskSwitch { vm: VM, vcpu, task: ECHO });
-        self.now += 200 * US;
-        self.feed(EventKind::TaskSwitch { vm: VM, vcpu, task: hog(vcpu) });
-    }
-
-    fn learn(&mut self, server: u16, interrupts: bool) {
-        for _ in 0..40 {
-            self.packet();
-            self.deliver(interrupts);
-            if interrupts && server != NET {
-                self.ipi(server);
-            }
-            self.answer(server);
-            self.now += 100 * MS;
-            self.engine.on_deadline(Time(self.now));
-        }
-        self.boosts();
-    }
-
-    /// The vCPUs whose preference was changed, and to what.
-    fn boosts(&mut self) -> Vec<(u16, Boost)> {
-        let actions = std::iter::from_fn(|| self.engine.poll_action());
-        let boosts = actions.filter_map(|action| match action.kind {
-            ActionKind::Boost { target: BoostTarget::Vcpu(vcpu), level, .. } => Some((vcpu, level)),
-            _ => None,
-        });
-        boosts.collect()
-    }
-
-    fn boosted(&self) -> Vec<u16> {
-        let vcpus = self.engine.explain(VM).unwrap().vcpus;
-        (0..self.vcpus).filter(|vcpu| vcpus[usize::from(*vcpu)].boost > Boost::None).collect()
-    }
-}
+use crate::world::{ECHO, MS, NET, THRESHOLD, US, VECTOR, VM, World, hog};
+use frontdesk_engine::{Boost, Config, EventKind, Thread, Time};
 
 #[test]
 fn a_packet_boosts_who_takes_the_interrupt_and_where_the_task_ran_last() {
@@ -220,6 +122,20 @@ fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
     world.deliver(true);
     world.answer(0);
     assert_eq!(world.boosted(), []);
+}
+
+/// A vhost worker sleeps although there is a packet if the guest has no room for it: it waits for no lock that
+/// a vCPU holds.
+#[test]
+fn a_vhost_worker_that_sleeps_waits_for_no_lock() {
+    let mut world = World::new(2);
+    world.emulator = Thread::Emulator(1);
+    world.learn(0, true);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+    world.packet();
+    world.now += 200 * US;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [0]);
 }
 
 /// The emulator's lock goes from one to the next, and not every hand-over is seen.
@@ -356,6 +272,34 @@ fn the_port_of_a_server_is_learnt_in_a_guest_that_idles() {
 }
 
 /// The task has a vCPU to itself, which runs nearly only when it is boosted.
+#[test]
+fn a_background_task_that_moves_between_vcpus_is_not_believed() {
+    let mut world = World::new(2);
+    // It moves to the first vCPU, and stays loaded on the second, which idles.
+    world.feed(EventKind::Halt { vm: VM, vcpu: 1 });
+    world.feed(EventKind::TaskSwitch { vm: VM, vcpu: NET, task: hog(1) });
+    let run = |runs| match runs {
+        true => EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu: 1 },
+        false => EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: false },
+    };
+    world.feed(run(false));
+    for _ in 0..40 {
+        world.packet();
+        world.deliver(true);
+        world.ipi(1);
+        for kind in [run(true), EventKind::Resume { vm: VM, vcpu: 1 }] {
+            world.feed(kind);
+        }
+        world.now += 50 * US;
+        for kind in [EventKind::Halt { vm: VM, vcpu: 1 }, run(false)] {
+            world.feed(kind);
+        }
+        world.now += 100 * MS;
+        world.engine.on_deadline(Time(world.now));
+    }
+    assert_eq!(world.engine.explain(VM).unwrap().io_bound_count, 0);
+}
+
 #[test]
 fn pb_ratio_is_for_the_whole_vm() {
     let mut world = World::new(2);
