@@ -54,6 +54,9 @@ struct tap {
 	u32 vm;
 	u32 asked;   /* see asked_at(): the last packet that was pushed, until there is a reply to it, or 0 */
 	u64 window;  /* see admit() */
+	u32 replied; /* sequence number of the last reply by TCP, */
+	u16 to;      /* and the port that it went to */
+	u16 unused;
 };
 
 /* The disks of a VM, all together. */
@@ -254,6 +257,7 @@ static __always_inline bool acknowledgements_count(void)
 }
 
 struct packet {
+	u32 sequence; /* TCP */
 	u16 from;
 	u16 to;
 	u8 protocol;
@@ -320,6 +324,7 @@ static __always_inline enum parsed parse(const struct frame *frame, struct packe
 	} else if (packet->protocol == PROTO_TCP) {
 		if (!load(frame, at, h, 20))
 			return NOT_OURS;
+		packet->sequence = (u32)h[4] << 24 | h[5] << 16 | h[6] << 8 | h[7];
 		payload = at + (h[12] >> 4) * 4 < end || h[13] & (TCP_FIN | TCP_RST);
 	} else {
 		return NOT_OURS;
@@ -389,8 +394,20 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	return 0;
 }
 
+/* A guest that was kept from running sends its last answer again: its timer comes before the acknowledgement. */
+static __always_inline bool is_repeated(struct tap *tap, const struct packet *packet)
+{
+	if (packet->protocol != PROTO_TCP)
+		return false;
+	if (packet->to == tap->to && (s32)(packet->sequence - tap->replied) <= 0)
+		return true;
+	tap->to = packet->to;
+	tap->replied = packet->sequence;
+	return false;
+}
+
 /*
- * What the guest sends, the host receives on the tap. The first that carries anything from the port that was asked
+ * What the guest sends, the host receives on the tap. The first that carries anything new from the port that was asked
  * last is the reply: there are no more of them than packets, so they need no guard of their own.
  */
 SEC("tp_btf/netif_receive_skb")
@@ -411,7 +428,7 @@ int BPF_PROG(on_receive, const struct sk_buff *skb)
 	frame.linear = skb->len - skb->data_len + ETH_HEADER;
 	frame.length = skb->len + ETH_HEADER;
 	if (parse(&frame, &packet) != WAITED_FOR ||
-	    asked_at(packet.protocol, packet.from) != (asked & ~ASKED_WOKEN))
+	    asked_at(packet.protocol, packet.from) != (asked & ~ASKED_WOKEN) || is_repeated(tap, &packet))
 		return 0;
 	if (__sync_val_compare_and_swap(&tap->asked, asked, 0) == asked)
 		push(tap->vm, KIND_REPLY, packet.protocol, 0, packet.from, 0, bpf_ktime_get_ns(),

@@ -57,9 +57,9 @@ pub(super) fn tap_key(netns: u32, name: &str) -> Option<[u8; 20]> {
     Some(key)
 }
 
-/// Value of the map `taps` (struct tap): nothing asked, no window opened yet.
-pub(super) fn tap_value(vm: VmId) -> [u8; 16] {
-    let mut value = [0; 16];
+/// Value of the map `taps` (struct tap): nothing asked or replied, no window opened yet.
+pub(super) fn tap_value(vm: VmId) -> [u8; 24] {
+    let mut value = [0; 24];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());
     value
 }
