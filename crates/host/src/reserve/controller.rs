@@ -14,7 +14,7 @@ use super::promises::Promises;
 use super::trace::TraceWriter;
 use super::user::Threads;
 use crate::daemon::monotonic;
-use crate::sched;
+use crate::sched::{self, Attributes};
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
     Account, Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, Meter, Reading, Reservation,
@@ -112,6 +112,7 @@ impl Controller {
             pinned,
             cpus,
             unreachable: false,
+            ahead: None,
             dispatcher: Dispatcher::new(wall_offset()),
             event: Event::default(),
             dispatches: Vec::new(),
@@ -137,6 +138,7 @@ impl Controller {
             {
                 promised = if work.members.is_empty() { 0 } else { now.0 + PROMISE };
                 promises.until(cpu, promised);
+                work.stay_ahead();
             }
             let rung = bell.wait(alarm.map(|alarm| alarm.min(now.plus(BACK)).since(monotonic())));
             let by_timer = rung.by_timer && alarm.is_some_and(|alarm| alarm <= monotonic());
@@ -193,6 +195,8 @@ struct Work {
     cpus: Vec<u16>,
     /// That CPU could not be gone to.
     unreachable: bool,
+    /// How this thread is scheduled, unless it is an ordinary one.
+    ahead: Option<Attributes>,
 }
 
 impl Work {
@@ -213,9 +217,19 @@ impl Work {
                 "reservations are kept badly: their CPU can't be reached: {error}"
             );
         }
-        let [first, second] = self.enforcer.dispatcher();
-        if sched::set(0, first).or_else(|_| sched::set(0, second)).is_err() {
+        self.ahead = self.enforcer.dispatcher().into_iter().find(|wanted| sched::set(0, *wanted).is_ok());
+        if self.ahead.is_none() {
             tracing::warn!("reservations are kept badly: their dispatcher can't be made real-time");
+        }
+    }
+
+    /// Settles again if somebody has made this thread an ordinary one: the guardian does when it is not back in
+    /// time.
+    fn stay_ahead(&mut self) {
+        if let (Some(wanted), Ok(found)) = (self.ahead, sched::get(0))
+            && !wanted.agrees_with(found)
+        {
+            self.settle();
         }
     }
 
