@@ -47,9 +47,9 @@ pub fn run() -> ExitCode {
     let owner = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     let owner = owner.and_then(|pid| ThreadId::of(pid, pid));
     let settled = settle_in().and_then(|stream| Ok((stream, death()?)));
-    match settled.and_then(|(stream, death)| {
-        guard(&stream, &stream, |journal| wait(&stream, &death, owner, journal))
-    }) {
+    match settled
+        .and_then(|(stream, death)| guard(&stream, &stream, |journal| wait(&stream, &death, owner, journal)))
+    {
         Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
         Ok(report) => {
             for failure in report.failed {

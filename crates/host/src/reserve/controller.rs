@@ -35,6 +35,10 @@ const NEAREST: u64 = 10_000;
 /// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
 const PROMISE: u64 = 1_500_000_000;
 const BACK: u64 = 500_000_000;
+/// After it has left `SCHED_DEADLINE` this thread does not come back sooner, in nanoseconds. Within a period or
+/// two Linux may forget it for ever: if it was out of run time when it left, and the timer that is to give it
+/// more finds it gone.
+const SETTLING: u64 = 200_000_000;
 
 /// What the controller is told.
 pub(super) enum Command {
@@ -112,7 +116,8 @@ impl Controller {
             pinned,
             cpus,
             unreachable: false,
-            ahead: None,
+            settled: Time(0),
+            risen: None,
             dispatcher: Dispatcher::new(wall_offset()),
             event: Event::default(),
             dispatches: Vec::new(),
@@ -128,6 +133,8 @@ impl Controller {
         };
         let mut promised = 0;
         work.settle();
+        work.settled = Time(0);
+        work.rise();
         loop {
             work.trace.tell_state(&work.dispatcher);
             let due = work.tell(&slots);
@@ -138,7 +145,7 @@ impl Controller {
             {
                 promised = if work.members.is_empty() { 0 } else { now.0 + PROMISE };
                 promises.until(cpu, promised);
-                work.stay_ahead();
+                work.rise();
             }
             let rung = bell.wait(alarm.map(|alarm| alarm.min(now.plus(BACK)).since(monotonic())));
             let by_timer = rung.by_timer && alarm.is_some_and(|alarm| alarm <= monotonic());
@@ -195,20 +202,16 @@ struct Work {
     cpus: Vec<u16>,
     /// That CPU could not be gone to.
     unreachable: bool,
-    /// How this thread is scheduled, unless it is an ordinary one.
-    ahead: Option<Attributes>,
+    /// When it last went there, and how this thread is scheduled since it has been able to rise.
+    settled: Time,
+    risen: Option<Attributes>,
 }
 
 impl Work {
-    /// Goes to the CPU of its members. No CPU can be had for good without the loss of `SCHED_DEADLINE`, but
-    /// the kernel wakes a thread where it slept. From a CPU that is taken away we are put on another, and
-    /// decide from there until the keeper has released who was on it.
+    /// Goes to the CPU of its members. From a CPU that is taken away we are put on another, and decide from
+    /// there until the keeper has released who was on it.
     fn settle(&mut self) {
-        let go = || {
-            sched::set(0, AHEAD)?;
-            sched::set_affinity(0, &[self.cpu])?;
-            sched::set_affinity(0, &self.cpus)
-        };
+        let go = || sched::set(0, AHEAD).and_then(|()| sched::set_affinity(0, &[self.cpu]));
         let gone = if self.pinned { go() } else { Ok(()) };
         self.unreachable = gone.is_err();
         if let Err(error) = gone {
@@ -217,19 +220,22 @@ impl Work {
                 "reservations are kept badly: their CPU can't be reached: {error}"
             );
         }
-        self.ahead = self.enforcer.dispatcher().into_iter().find(|wanted| sched::set(0, *wanted).is_ok());
-        if self.ahead.is_none() {
-            tracing::warn!("reservations are kept badly: their dispatcher can't be made real-time");
-        }
+        (self.settled, self.risen) = (monotonic(), None);
     }
 
-    /// Settles again if somebody has made this thread an ordinary one: the guardian does when it is not back in
-    /// time.
-    fn stay_ahead(&mut self) {
-        if let (Some(wanted), Ok(found)) = (self.ahead, sched::get(0))
-            && !wanted.agrees_with(found)
-        {
-            self.settle();
+    /// Becomes what the enforcer wants of its dispatcher, also if somebody has made this thread an ordinary one
+    /// (the guardian does when it is not back in time). Under `SCHED_DEADLINE` no CPU can be had for good, but
+    /// the kernel wakes a thread where it slept.
+    fn rise(&mut self) {
+        let is_risen = |risen: Attributes| sched::get(0).is_ok_and(|found| risen.agrees_with(found));
+        if self.risen.is_some_and(is_risen) || monotonic().since(self.settled) < SETTLING {
+            return;
+        }
+        // Refused only where no CPU is left to run on.
+        let _ = sched::set_affinity(0, &self.cpus);
+        self.risen = self.enforcer.dispatcher().into_iter().find(|wanted| sched::set(0, *wanted).is_ok());
+        if self.risen.is_none() {
+            tracing::warn!("reservations are kept badly: their dispatcher can't be made real-time");
         }
     }
 

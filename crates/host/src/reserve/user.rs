@@ -82,8 +82,12 @@ impl Enforce for User {
         // each CPU, the kernel would not let one of two be taken away. Who has used up its run time waits for
         // the next period: in ten milliseconds that is only one that has gone wild, in one it was anyone that
         // the machine had held up. It is refused in a CPU set of its own.
-        let policy =
-            Policy::Deadline { runtime_ns: 4_000_000, deadline_ns: 10_000_000, period_ns: 10_000_000, flags: 0 };
+        let policy = Policy::Deadline {
+            runtime_ns: 4_000_000,
+            deadline_ns: 10_000_000,
+            period_ns: 10_000_000,
+            flags: 0,
+        };
         [Attributes { policy, reset_on_fork: true }, AHEAD]
     }
 
