@@ -18,9 +18,10 @@ pub(super) enum Job {
         vm: usize,
         packet: Packet,
     },
-    /// The answer to a packet.
+    /// The answer to a packet: with content, or the bare acknowledgement that it was taken.
     PacketOut {
         packet: Packet,
+        content: bool,
     },
     BlockIn {
         request: Request,
@@ -81,7 +82,7 @@ impl IoThread {
     fn cost(&self, job: &Job) -> Nanos {
         nanos(match job {
             Job::PacketIn { packet, .. } => return packet.cost(nanos(self.costs.packet_in)),
-            Job::PacketOut { packet } => return packet.cost(nanos(self.costs.packet_out)),
+            Job::PacketOut { packet, .. } => return packet.cost(nanos(self.costs.packet_out)),
             Job::BlockIn { .. } => self.costs.block_request,
             Job::BlockDone { .. } => self.costs.block_done,
             Job::Tick { .. } => self.costs.timer,
@@ -172,8 +173,16 @@ impl World {
                 }
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
             }
-            Job::PacketOut { packet: Packet { client, .. } } => {
+            Job::PacketOut { packet: Packet { client, protocol, port, .. }, content } => {
                 let now = machine.now();
+                let vm = self.clients.get(client as usize).map(|client| client.vm);
+                let asked = vm.and_then(|vm| self.vms.get_mut(vm)).map(|vm| &mut vm.asked);
+                if content
+                    && let Some(vm) = vm
+                    && asked.and_then(|asked| asked.take_if(|asked| *asked == (protocol, port))).is_some()
+                {
+                    self.tell(machine, vm, EventKind::Reply { vm: id(vm), protocol, port });
+                }
                 let Some(state) = self.clients.get_mut(client as usize) else { return };
                 let timer = state.timer;
                 if let Some(at) = state.answered(now) {
