@@ -6,7 +6,7 @@ use super::{
 };
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::monotonic_ns;
-use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
+use frontdesk_linux::sched::{self, Attributes, Policy, SchedError, ThreadId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -53,9 +53,11 @@ pub struct Report {
 /// everything was undone, and says on standard error what was not.
 #[must_use]
 pub fn run() -> ExitCode {
+    let owner = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    let owner = owner.and_then(|pid| ThreadId::of(pid, pid));
     let settled = settle_in().and_then(|stream| Ok((stream, death()?)));
     match settled
-        .and_then(|(stream, death)| guard(&stream, &stream, |journal| wait(&stream, &death, journal)))
+        .and_then(|(stream, death)| guard(&stream, &stream, |journal| wait(&stream, &death, owner, journal)))
     {
         Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
         Ok(report) => {
@@ -129,7 +131,7 @@ fn get_ahead() {
 /// keeps others from running; and if the thread that started us has ended, everything. What is undone here is
 /// undone again at the end, when failures are told: some of the owner's threads may still be about to change
 /// something.
-fn wait(stream: &UnixStream, death: &OwnedFd, journal: &BTreeMap<u64, Undo>) {
+fn wait(stream: &UnixStream, death: &OwnedFd, owner: Option<ThreadId>, journal: &BTreeMap<u64, Undo>) {
     let mut broken = 0;
     loop {
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(death, PollFlags::IN)];
@@ -139,6 +141,7 @@ fn wait(stream: &UnixStream, death: &OwnedFd, journal: &BTreeMap<u64, Undo>) {
                 // It says nothing new, and once.
                 let _ = rustix::io::read(death, &mut [0; size_of::<libc::signalfd_siginfo>()]);
                 undo_all(journal.values());
+                revive(owner);
             }
             Err(Errno::INTR) => continue,
             Ok(_) | Err(_) => return,
@@ -154,6 +157,23 @@ fn wait(stream: &UnixStream, death: &OwnedFd, journal: &BTreeMap<u64, Undo>) {
             );
             let scheduling = |undo: &&Undo| matches!(undo, Undo::Thread { .. } | Undo::Continue { .. });
             undo_all(journal.values().filter(scheduling));
+            revive(owner);
+        }
+    }
+}
+
+/// Makes ordinary what the owner has under `SCHED_DEADLINE`. Linux may forget such a thread for ever (seen with
+/// 6.18: it ran out of run time as it left that policy, and came back to it when the timer that would have given
+/// it more had just found it gone). Then it does not dispatch, and does not even end when it is killed; as an
+/// ordinary one it does.
+fn revive(owner: Option<ThreadId>) {
+    let Some(owner) = owner.filter(ThreadId::is_alive) else { return };
+    for thread in fs::read_dir(format!("/proc/{}/task", owner.pid)).into_iter().flatten().flatten() {
+        let Some(tid) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if matches!(sched::get(tid), Ok(Attributes { policy: Policy::Deadline { .. }, .. })) {
+            let ordinary = Policy::Other { nice: 0, slice_ns: 0 };
+            // One that has ended needs nothing.
+            let _ = sched::set(tid, Attributes { policy: ordinary, reset_on_fork: true });
         }
     }
 }

@@ -4,6 +4,7 @@
 //! milliseconds. The keeper admits reservations, takes hold of the targets' threads and tells the *controller*, the thread that dispatches.
 //! `docs/reservations.md` says what is done to a target and why.
 
+mod bell;
 mod controller;
 mod deadline;
 mod enforce;
@@ -15,6 +16,7 @@ mod margin;
 mod members;
 mod order;
 mod pen;
+mod promises;
 mod reserved;
 mod running;
 mod settings;
@@ -111,5 +113,5 @@ impl Drop for Reserves {
 /// # Errors
 /// The kernel refuses, and why.
 pub(crate) fn probe() -> Result<(), BpfError> {
-    Meter::open().map(drop)
+    Meter::open(&[0]).map(drop)
 }

@@ -13,6 +13,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Shared with src/reserve/meter.rs. */
 #define SLOTS 1024
+#define CPUS 1024
 
 struct slot {
 	u64 ran;    /* CPU time so far, ns, without that since `since` */
@@ -22,13 +23,13 @@ struct slot {
 	u64 ends;   /* its slice ends when it `ran` so long; 0 if it has none */
 	u64 late;   /* a wake-up after this time changes who comes first; 0 if none does */
 	u64 family; /* new processes belong to it, too */
-	u64 unused;
+	u64 cpu;    /* whose dispatcher decides about it */
 };
 
 struct slot slots[SLOTS] __attribute__((aligned(64)));
 
-/* When frontdesk will decide next. 0 if it has been told to do so at once. */
-u64 armed;
+/* When the dispatcher of each CPU will decide next. 0 if it has been told to do so at once. */
+u64 armed[CPUS];
 
 /* A thread that came into being. */
 struct birth {
@@ -45,10 +46,18 @@ struct {
 	__type(value, u32);
 } members SEC(".maps");
 
-/* Wakes the dispatcher; what is in it does not matter. */
-struct {
+/* Wakes a dispatcher; what is in it does not matter. */
+struct kick_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
+};
+
+/* One for each CPU that has a dispatcher. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, CPUS);
+	__type(key, u32);
+	__array(values, struct kick_ring);
 } kicks SEC(".maps");
 
 struct {
@@ -63,13 +72,22 @@ static __always_inline struct slot *slot_of(u32 tid)
 	return index && *index < SLOTS ? &slots[*index] : NULL;
 }
 
-/* The dispatcher has to decide before it meant to. */
-static __always_inline void kick(void)
+static __always_inline u64 armed_for(struct slot *s)
 {
+	return s->cpu < CPUS ? armed[s->cpu & (CPUS - 1)] : 0;
+}
+
+/* The dispatcher of a member has to decide before it meant to. */
+static __always_inline void kick(struct slot *s)
+{
+	u32 cpu = s->cpu & (CPUS - 1);
+	void *ring;
 	u64 one = 1;
 
-	armed = 0;
-	bpf_ringbuf_output(&kicks, &one, sizeof(one), BPF_RB_FORCE_WAKEUP);
+	armed[cpu] = 0;
+	ring = bpf_map_lookup_elem(&kicks, &cpu);
+	if (ring)
+		bpf_ringbuf_output(ring, &one, sizeof(one), BPF_RB_FORCE_WAKEUP);
 }
 
 static __always_inline void stop(struct slot *s, u64 now, bool ready)
@@ -86,8 +104,8 @@ static __always_inline void begin(struct slot *s, u64 now)
 	if (!s->ready)
 		s->woken = now;
 	s->ready = 1;
-	if (s->ends > s->ran && now + (s->ends - s->ran) < armed)
-		kick();
+	if (s->ends > s->ran && now + (s->ends - s->ran) < armed_for(s))
+		kick(s);
 }
 
 SEC("tp_btf/sched_switch")
@@ -132,8 +150,8 @@ int BPF_PROG(on_wakeup, struct task_struct *task)
 	now = bpf_ktime_get_ns();
 	s->woken = now;
 	s->ready = 1;
-	if (s->late && now > s->late && armed)
-		kick();
+	if (s->late && now > s->late && armed_for(s))
+		kick(s);
 	return 0;
 }
 

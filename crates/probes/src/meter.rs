@@ -8,16 +8,21 @@ use crate::libbpf::silence_libbpf;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::Reading;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    Link, MapCore as _, MapFlags, MapHandle, MapType, OpenObject, RingBuffer, RingBufferBuilder,
+};
 use skeleton::{ReserveSkel, ReserveSkelBuilder};
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Slots there are (`SLOTS`).
 pub const SLOTS: usize = 1024;
+/// CPUs that can have a dispatcher (`CPUS`).
+const CPUS: usize = 1024;
 
 /// Where the BPF programs count for one member (`struct slot`).
 #[repr(C, align(64))]
@@ -29,7 +34,7 @@ struct Slot {
     ends: AtomicU64,
     late: AtomicU64,
     family: AtomicU64,
-    unused: AtomicU64,
+    cpu: AtomicU64,
 }
 
 /// The loaded programs and their memory.
@@ -73,12 +78,6 @@ impl Slots {
         }
     }
 
-    /// Whether a member runs right now.
-    #[must_use]
-    pub fn is_running(&self, index: usize) -> bool {
-        self.slot(index).is_some_and(|slot| slot.since.load(Ordering::Acquire) != 0)
-    }
-
     /// CPU time at which the slice of a member ends, as told last.
     #[must_use]
     pub fn ends(&self, index: usize) -> u64 {
@@ -104,11 +103,20 @@ impl Slots {
         slot.family.store(family.into(), Ordering::Release);
     }
 
-    /// Tells the programs when the next decision is planned: whatever makes one due before wakes the dispatcher.
-    pub fn arm(&self, at: Time) {
-        if let Some(bss) = self.0.0.maps.bss_data.as_deref() {
-            // SAFETY: `armed` is an aligned 64-bit number, changed by others only as a whole.
-            let armed: &AtomicU64 = unsafe { &*std::ptr::from_ref(&bss.armed).cast() };
+    /// Tells the programs whose dispatcher decides about a member.
+    pub fn place(&self, index: usize, cpu: u16) {
+        if let Some(slot) = self.slot(index) {
+            slot.cpu.store(cpu.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Tells the programs when the dispatcher of a CPU plans its next decision: whatever makes one due before
+    /// wakes it.
+    pub fn arm(&self, cpu: u16, at: Time) {
+        let Some(bss) = self.0.0.maps.bss_data.as_deref() else { return };
+        // SAFETY: `armed` is an array of CPUS aligned 64-bit numbers, changed by others only as a whole.
+        let armed: &[AtomicU64; CPUS] = unsafe { &*std::ptr::from_ref(&bss.armed).cast() };
+        if let Some(armed) = armed.get(usize::from(cpu)) {
             armed.store(at.0, Ordering::Release);
         }
     }
@@ -156,10 +164,10 @@ pub struct Meter {
     _links: Vec<Link>,
 }
 
-/// What the meter tells its users of: decisions that are due, and births.
+/// What the meter tells its users of: decisions that are due, each on its CPU, and births.
 pub struct Tidings {
     /// Readable when a decision is due before it was planned.
-    pub kicks: Ring,
+    pub kicks: BTreeMap<u16, Ring>,
     /// Makes [`Self::born`] hear of births when it is drained.
     pub births: Ring,
     /// Births.
@@ -171,11 +179,14 @@ impl Meter {
     ///
     /// # Errors
     /// The kernel refuses, and why.
-    pub fn open() -> Result<(Meter, Tidings), BpfError> {
+    pub fn open(cpus: &[u16]) -> Result<(Meter, Tidings), BpfError> {
         silence_libbpf();
         let setup =
             |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
         let skel = load(true).or_else(|_| load(false)).map_err(setup("load the meter of reservations"))?;
+        let all = MapHandle::try_from(&skel.maps.kicks).map_err(setup("keep a map of the meter open"))?;
+        let kicks = cpus.iter().map(|cpu| Ok((*cpu, kicks(&all, *cpu)?))).collect::<Result<_, _>>();
+        let kicks = kicks.map_err(setup("make the rings of the meter"))?;
         let attach = |program: &libbpf_rs::ProgramMut<'_>| {
             program.attach_trace().map_err(setup("attach the meter of reservations"))
         };
@@ -190,9 +201,7 @@ impl Meter {
             links.push(attach(&programs.on_switched)?);
         }
         let keep = |map| MapHandle::try_from(map).map_err(setup("keep a map of the meter open"));
-        let (members, kicks, births) =
-            (keep(&skel.maps.members)?, keep(&skel.maps.kicks)?, keep(&skel.maps.births)?);
-        let kicks = ring(kicks, |_| {}).map_err(setup("map a ring of the meter"))?;
+        let (members, births) = (keep(&skel.maps.members)?, keep(&skel.maps.births)?);
         // As many as the ring holds; more would not fit there either.
         let (sender, born) = sync_channel(4096);
         let decode = move |record: &[u8]| {
@@ -232,6 +241,19 @@ impl Meter {
         // It fails only for what is not there: one that ended is forgotten at once.
         let _ = self.members.delete(&tid.to_ne_bytes());
     }
+}
+
+/// Makes what wakes the dispatcher of a CPU. The kernel waits until all CPUs have passed by, so it is done
+/// before any is full of reservations.
+fn kicks(all: &MapHandle, cpu: u16) -> Result<Ring, libbpf_rs::Error> {
+    let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as u64,
+        ..Default::default()
+    };
+    let map = MapHandle::create(MapType::RingBuf, Some("kicks"), 0, 0, 4096, &opts)?;
+    let fd = map.as_fd().as_raw_fd().to_ne_bytes();
+    all.update(&u32::from(cpu).to_ne_bytes(), &fd, MapFlags::ANY)?;
+    ring(map, |_| {})
 }
 
 /// Loads the programs, `after_switches` as well or without the one for that, which older kernels have no place for.

@@ -39,17 +39,24 @@ pub enum Record {
     },
     /// The engine decided this, and it was not applied: the VM is gone, or can't be acted on any more.
     Discarded(Action),
-    /// The dispatcher of reservations as it was: when it began, when a recording began in the middle of its
+    /// A dispatcher of reservations as it was: when it began, when a recording began in the middle of its
     /// life, and after a loss. What is told of its decisions before the first of these is of no use.
-    Dispatcher(Box<Dispatcher>),
-    /// The dispatcher of reservations was told this, decided that, and it was carried out.
+    Dispatcher {
+        /// The CPU for which it decides.
+        cpu: u16,
+        /// Its state.
+        state: Box<Dispatcher>,
+    },
+    /// A dispatcher of reservations was told this, decided that, and it was carried out.
     Decision {
+        /// The CPU for which it decides.
+        cpu: u16,
         /// What it was told.
         event: reservation::Event,
         /// What it decided, in order.
         dispatches: Vec<Dispatch>,
     },
-    /// So many decisions about reservations were made faster than they could be recorded. The dispatcher
+    /// So many decisions about reservations were made faster than they could be recorded. Their dispatcher
     /// follows as it was after them.
     DecisionsLost {
         /// How many.
@@ -72,7 +79,7 @@ impl Record {
     pub fn is_about_reservations(&self) -> bool {
         matches!(
             self,
-            Record::Dispatcher(_)
+            Record::Dispatcher { .. }
                 | Record::Decision { .. }
                 | Record::DecisionsLost { .. }
                 | Record::Target { .. }

@@ -86,7 +86,8 @@ fn dispatching(decisions: u64) -> Vec<Record> {
     let member = Member { target: TargetId(3), index: 1 };
     let mut dispatcher = Dispatcher::new(5);
     let target = Record::Target { target: member.target, name: "pid:4711".to_owned() };
-    let mut records = vec![target, Record::Dispatcher(Box::new(dispatcher.clone()))];
+    let state = |dispatcher: &Dispatcher| Record::Dispatcher { cpu: 1, state: Box::new(dispatcher.clone()) };
+    let mut records = vec![target, state(&dispatcher)];
     let reservation =
         Reservation { period_ns: 10_000_000, slice_ns: 2_000_000, hard: true, phase_ns: Some(9) };
     for n in 0..decisions {
@@ -101,10 +102,10 @@ fn dispatching(decisions: u64) -> Vec<Record> {
         let event = reservation::Event { at: Time(n * 1_000_000), readings: vec![(member, reading)], kind };
         dispatcher.on_event(&event);
         let dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
-        records.push(Record::Decision { event, dispatches });
+        records.push(Record::Decision { cpu: 1, event, dispatches });
     }
     records.push(Record::DecisionsLost { decisions: 17 });
-    records.push(Record::Dispatcher(Box::new(dispatcher)));
+    records.push(state(&dispatcher));
     records
 }
 
@@ -327,7 +328,7 @@ proptest! {
         let mut dispatcher = Dispatcher::new(0);
         for record in records {
             match record {
-                Record::Dispatcher(state) => dispatcher = *state,
+                Record::Dispatcher { state, .. } => dispatcher = *state,
                 Record::Decision { event, .. } => dispatcher.on_event(&event),
                 _ => {}
             }

@@ -55,7 +55,7 @@ impl Rerun {
             Record::Vm { .. }
             | Record::Applied { .. }
             | Record::Discarded(_)
-            | Record::Dispatcher(_)
+            | Record::Dispatcher { .. }
             | Record::Decision { .. }
             | Record::DecisionsLost { .. }
             | Record::Target { .. }

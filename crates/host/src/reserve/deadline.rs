@@ -33,8 +33,12 @@ impl Enforce for Deadline {
     fn dispatcher(&self) -> [Attributes; 2] {
         // It keeps the account and leaves the kernel's room for `SCHED_DEADLINE` to the members: above the daemon's other threads, and below the
         // guardian. Where real time is refused, a little of that room does.
-        let policy =
-            Policy::Deadline { runtime_ns: 50_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 };
+        let policy = Policy::Deadline {
+            runtime_ns: 500_000,
+            deadline_ns: 10_000_000,
+            period_ns: 10_000_000,
+            flags: 0,
+        };
         [Attributes::fifo(55), Attributes { policy, reset_on_fork: true }]
     }
 

@@ -7,6 +7,7 @@ use crate::reserve::pen::Pen;
 use crate::reserve::reserved::Reserved;
 use crate::reserve::target::Vm;
 use frontdesk_control_protocol::Target;
+use frontdesk_linux::online_cpus;
 
 /// Reservations whose targets have ended are told this long, in nanoseconds, and so many of them.
 const ENDED_FOR: u64 = 60_000_000_000;
@@ -38,20 +39,31 @@ impl Keeper {
         let (Some(running), held) = (&self.running, &self.targets[index]) else { return };
         for member in held.members() {
             let threads = held.threads_of(usize::from(member.index));
-            running.send(Command::Threads { member, threads });
+            running.send(member, Command::Threads { member, threads });
         }
     }
 
-    /// Looks whether targets have ended, or threads of theirs.
+    /// Looks whether targets have ended, or threads of theirs, or CPUs were taken away.
     pub(super) fn look(&mut self) {
+        let online = online_cpus().unwrap_or_else(|_| self.cpus.clone());
+        let there: Vec<u16> = self.cpus.iter().copied().filter(|cpu| online.contains(cpu)).collect();
+        self.admission.set_cpus(&there);
         let mut index = 0;
         while index < self.targets.len() {
             let held = &mut self.targets[index];
             held.processes.retain(|process| !process.has_ended());
-            if held.processes.is_empty() {
+            let end = match held.processes.is_empty() {
+                true => Some("it has ended, and its reservation with it"),
+                // The kernel lets its threads run elsewhere, where nobody reckons with them.
+                false if !held.cpus.iter().all(|cpu| there.contains(cpu)) => {
+                    Some("its CPU was taken away, and its reservation with it")
+                }
+                false => None,
+            };
+            if let Some(end) = end {
                 let mut told = self.tell(&self.targets[index], &self.reports());
-                told.trouble = Some("it has ended, and its reservation with it".into());
-                tracing::info!(target = %told.target, "a target has ended, and its reservation with it");
+                tracing::info!(target = %told.target, "{end}");
+                told.trouble = Some(end.into());
                 self.ended.push_back((monotonic().0, told));
                 self.release(index);
                 self.tell_reserved();

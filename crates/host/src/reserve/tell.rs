@@ -1,14 +1,14 @@
 //! What the keeper tells of reservations.
 
-use super::keeper::{Keeper, PATIENCE};
+use super::keeper::Keeper;
 use crate::clock::monotonic;
 use crate::news::News;
-use crate::reserve::controller::{Command, Report};
+use crate::reserve::controller::Report;
 use crate::reserve::reserved::Reserved;
+use crate::reserve::running::Running;
 use crate::reserve::told;
 use frontdesk_control_protocol::{self as control, Reserve, SCHEMA, Target};
 use frontdesk_engine::reservation::{MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, Reservation};
-use std::sync::mpsc::sync_channel;
 
 impl Keeper {
     /// Tells the daemon's loop which VMs have reservations, for it does not boost them, and whether real time is kept for any, for boosts have
@@ -24,10 +24,7 @@ impl Keeper {
     }
 
     pub(super) fn reports(&self) -> Vec<Report> {
-        let Some(running) = &self.running else { return Vec::new() };
-        let (reply, reports) = sync_channel(1);
-        running.send(Command::Report(reply));
-        reports.recv_timeout(PATIENCE).unwrap_or_default()
+        self.running.as_ref().map_or_else(Vec::new, Running::reports)
     }
 
     pub(super) fn tell(&self, held: &Reserved, reports: &[Report]) -> control::Reservation {

@@ -257,6 +257,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 sound_timer,
                 ticks,
                 ticking: vec![false; vcpus],
+                asked: None,
             });
             let boot = timer(&mut machine, Source::Boot { vm });
             let stream = STREAM_BOOT + u64::from(id(vm).0);

@@ -15,9 +15,10 @@ pub(super) enum Job {
         vm: usize,
         packet: Packet,
     },
-    /// The answer to a packet.
+    /// The answer to a packet: with content, or the bare acknowledgement that it was taken.
     PacketOut {
         packet: Packet,
+        content: bool,
     },
     BlockIn {
         request: Request,
@@ -78,7 +79,7 @@ impl IoThread {
     pub(super) fn cost(&self, job: &Job) -> Nanos {
         nanos(match job {
             Job::PacketIn { packet, .. } => return packet.cost(nanos(self.costs.packet_in)),
-            Job::PacketOut { packet } => return packet.cost(nanos(self.costs.packet_out)),
+            Job::PacketOut { packet, .. } => return packet.cost(nanos(self.costs.packet_out)),
             Job::BlockIn { .. } => self.costs.block_request,
             Job::BlockDone { .. } => self.costs.block_done,
             Job::Tick { .. } => self.costs.timer,

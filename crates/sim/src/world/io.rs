@@ -64,8 +64,16 @@ impl World {
                 }
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
             }
-            Job::PacketOut { packet: Packet { client, .. } } => {
+            Job::PacketOut { packet: Packet { client, protocol, port, .. }, content } => {
                 let now = machine.now();
+                let vm = self.clients.get(client as usize).map(|client| client.vm);
+                let asked = vm.and_then(|vm| self.vms.get_mut(vm)).map(|vm| &mut vm.asked);
+                if content
+                    && let Some(vm) = vm
+                    && asked.and_then(|asked| asked.take_if(|asked| *asked == (protocol, port))).is_some()
+                {
+                    self.tell(machine, vm, EventKind::Reply { vm: id(vm), protocol, port });
+                }
                 let Some(state) = self.clients.get_mut(client as usize) else { return };
                 let timer = state.timer;
                 if let Some(at) = state.answered(now) {

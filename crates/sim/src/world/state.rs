@@ -11,7 +11,7 @@ use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Pcpu};
 use crate::trace::Tracer;
-use frontdesk_engine::{EventKind, Thread, VmId};
+use frontdesk_engine::{EventKind, Protocol, Thread};
 
 /// What an entity is.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,8 @@ pub(super) struct Vm {
     pub(super) ticks: Vec<Timer>,
     /// Whether a tick of each vCPU is on its way.
     pub(super) ticking: Vec<bool>,
+    /// Of the last packet that the engine heard of, until the reply to it has been sent.
+    pub(super) asked: Option<(Protocol, u16)>,
 }
 
 /// Everything that runs on the machine, and around it.
@@ -211,10 +213,10 @@ impl World {
             Effect::Done { workload, bytes } => self.measure.done(vm, workload, bytes, now),
             Effect::Reply { vcpu, packet } => {
                 self.measure.replied(vm, packet.client as usize, now);
-                self.ask(machine, vm, vcpu, Job::PacketOut { packet });
+                self.ask(machine, vm, vcpu, Job::PacketOut { packet, content: true });
             }
             Effect::Took { vcpu, packet } => {
-                self.ask(machine, vm, vcpu, Job::PacketOut { packet });
+                self.ask(machine, vm, vcpu, Job::PacketOut { packet, content: false });
             }
             Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
@@ -260,6 +262,8 @@ impl World {
         if packet.bytes == 0 && !self.feed.hears_acknowledgements() {
             return;
         }
+        // A driver domain sees packets pass, and does not tell what answers what.
+        self.vms[vm].asked = self.emulators.then_some((packet.protocol, packet.port));
         let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };
         self.tell(machine, vm, kind);
     }
