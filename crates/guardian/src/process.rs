@@ -162,15 +162,17 @@ fn wait(stream: &UnixStream, death: &OwnedFd, owner: Option<ThreadId>, journal: 
     }
 }
 
-/// Makes ordinary what the owner has under `SCHED_DEADLINE`. Linux may forget such a thread for ever (seen with
-/// 6.18: it ran out of run time as it left that policy, and came back to it when the timer that would have given
-/// it more had just found it gone). Then it does not dispatch, and does not even end when it is killed; as an
-/// ordinary one it does.
+/// Makes ordinary what the owner has under `SCHED_DEADLINE` and wants to run. Linux may forget such a thread for
+/// ever (seen with 6.18: it ran out of run time as it left that policy, and came back to it when the timer that
+/// would have given it more had just found it gone). Then it does not dispatch, and does not even end when it is
+/// killed; as an ordinary one it does. One that sleeps is left: of that, Linux 6.1 keeps what it had reserved.
 fn revive(owner: Option<ThreadId>) {
     let Some(owner) = owner.filter(ThreadId::is_alive) else { return };
     for thread in fs::read_dir(format!("/proc/{}/task", owner.pid)).into_iter().flatten().flatten() {
         let Some(tid) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if matches!(sched::get(tid), Ok(Attributes { policy: Policy::Deadline { .. }, .. })) {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let runnable = stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('R'));
+        if runnable && matches!(sched::get(tid), Ok(Attributes { policy: Policy::Deadline { .. }, .. })) {
             let ordinary = Policy::Other { nice: 0, slice_ns: 0 };
             // One that has ended needs nothing.
             let _ = sched::set(tid, Attributes { policy: ordinary, reset_on_fork: true });

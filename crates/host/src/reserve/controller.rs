@@ -91,6 +91,8 @@ struct Kept {
     slice_ns: u64,
     hard: bool,
     threads: Threads,
+    /// Why not all of them could be taken hold of.
+    refused: Option<String>,
 }
 
 /// How readings are taken.
@@ -263,17 +265,16 @@ impl Work {
                 }
                 slots.place(slot, cpu);
                 let Reservation { slice_ns, hard, .. } = reservation;
-                self.members.insert(member, Kept { slot, slice_ns, hard, threads: threads.clone() });
-                let result = self.enforcer.hold(member, Some(reservation), threads);
-                self.note(member, result);
+                let kept = Kept { slot, slice_ns, hard, threads: threads.clone(), refused: None };
+                self.members.insert(member, kept);
+                self.hold(member, Some(reservation), threads);
                 self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
             }
             Command::Threads { member, threads } => {
                 if let Some(kept) = self.members.get_mut(&member) {
                     kept.threads = threads.clone();
                 }
-                let result = self.enforcer.hold(member, None, threads);
-                self.note(member, result);
+                self.hold(member, None, threads);
             }
             Command::Pause { member, paused } => {
                 self.dispatch(now, EventKind::Pause { member, paused }, slots);
@@ -290,9 +291,10 @@ impl Work {
             }
             Command::Report(reply) => {
                 self.decide(slots, None);
-                let reports = self.members.keys().filter_map(|member| {
+                let reports = self.members.iter().filter_map(|(member, kept)| {
                     let account = self.dispatcher.account(*member)?.clone();
-                    Some(Report { member: *member, account, trouble: self.troubles.get(member).cloned() })
+                    let trouble = kept.refused.as_ref().or(self.troubles.get(member)).cloned();
+                    Some(Report { member: *member, account, trouble })
                 });
                 let _ = reply.try_send(reports.collect());
             }
@@ -362,6 +364,14 @@ impl Work {
         self.trace.tell(&self.event, &self.dispatches);
     }
 
+    fn hold(&mut self, member: Member, reservation: Option<Reservation>, threads: Threads) {
+        let result = self.enforcer.hold(member, reservation, threads);
+        if let Some(kept) = self.members.get_mut(&member) {
+            kept.refused = result.err().map(|error| error.to_string());
+        }
+    }
+
+    /// Whether a decision could be carried out.
     fn note(&mut self, member: Member, result: Result<(), sched::SchedError>) {
         match result {
             Ok(()) => drop(self.troubles.remove(&member)),

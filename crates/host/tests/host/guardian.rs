@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("guardian_undoes_when_its_owner_is_killed", undoes_when_its_owner_is_killed),
         trial("guardian_undoes_what_is_held_of_many", undoes_what_is_held_of_many),
         trial("guardian_undoes_when_no_cpu_is_left", undoes_when_no_cpu_is_left),
+        trial("guardian_revives_who_does_not_come_back", revives_who_does_not_come_back),
         trial("guardian_ignores_signals_meant_for_its_owner", ignores_signals_meant_for_its_owner),
         trial("guardian_dead_is_noticed", dead_is_noticed),
         trial("guardian_must_be_one", must_be_one),
@@ -53,6 +54,7 @@ fn undoes_when_its_owner_finishes() -> Result<()> {
 pub(crate) fn owner() -> ExitCode {
     let result = match env::args().nth(2).as_deref() {
         Some("crowd") => crowd(),
+        Some("late") => be_late(),
         Some("many") => own_many(),
         Some("computing") => loop {
             hint::spin_loop();
@@ -66,6 +68,32 @@ pub(crate) fn owner() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Promises to be back, and computes under `SCHED_DEADLINE` instead.
+fn be_late() -> Result<()> {
+    let guardian = Guardian::start(&env::current_exe()?, "guardian")?;
+    let policy = Policy::Deadline {
+        runtime_ns: 10_000_000,
+        deadline_ns: 1_000_000_000,
+        period_ns: 1_000_000_000,
+        flags: 0,
+    };
+    sched::set(0, Attributes { policy, reset_on_fork: true })?;
+    guardian.promise()?.until(1);
+    println!("late");
+    std::io::stdout().flush()?;
+    loop {
+        hint::spin_loop();
+    }
+}
+
+/// The kernel may have forgotten who runs under `SCHED_DEADLINE`: as an ordinary thread it runs, or can be killed.
+fn revives_who_does_not_come_back() -> Result<()> {
+    let (owner, _) = start_owner(&["late"], &[])?;
+    eventually("it is an ordinary thread", || {
+        sched::get(owner.pid()).is_ok_and(|found| matches!(found.policy, Policy::Other { .. }))
+    })
 }
 
 /// What the killed owner does: hold all that can be held of a VM's threads and of a share, make a control
