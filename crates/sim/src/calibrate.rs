@@ -10,11 +10,9 @@ mod conditions;
 pub use conditions::{Conditions, predict};
 use conditions::{repeats, scale};
 
-use crate::guest::nanos;
 use crate::world::SimError;
-use frontdesk_scenario::{ArmResult, Repeat, Scenario, Sim};
+use frontdesk_scenario::{ArmResult, Repeat, Scenario};
 use serde::Serialize;
-use std::time::Duration;
 
 /// What the arm of a lab gave for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::guest::Stuck;
 use frontdesk_engine::Protocol;
 
 const US: Nanos = 1_000;
