@@ -1,4 +1,4 @@
-# Each target sets up what it needs. `make demo` shows what frontdesk does; `make test` runs every test.
+# Each target sets up what it needs. `make demo` shows what frontdesk does; `make check` runs the tests that need Rust only, `make test` all.
 
 SCENARIO ?= scenarios/echo-mixed.toml
 ARGS ?=
@@ -7,7 +7,7 @@ guest_target := x86_64-unknown-linux-gnu
 package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo test bench fuzz lint build deb setup-build setup-vms setup-deb setup-sim
+.PHONY: demo check test bench fuzz lint build deb setup-build setup-vms setup-deb setup-sim
 
 demo: setup-vms build
 	mkdir -p target/demo
@@ -16,6 +16,12 @@ demo: setup-vms build
 	status=$$?; \
 	if [ $$status -le 1 ]; then echo "Report: target/demo/report.html    Trace for ui.perfetto.dev: target/demo/trace.json"; fi; \
 	exit $$status
+
+# Rust only: no root, no QEMU, no clang.
+check:
+	cargo fmt --all --check
+	cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-record -p frontdesk-remote \
+		-p frontdesk-replay -p frontdesk-report -p frontdesk-scenario -p frontdesk-sim
 
 # One failure does not hide what comes after it.
 test: setup-vms setup-sim deb
@@ -41,7 +47,7 @@ fuzz: setup-build
 lint: setup-build
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
-	cargo test --release --locked -p frontdesk-testing --test circles
+	cargo test --release --locked -p frontdesk-testing --test circles --test crates --test extending
 
 # The program, the QEMU plugin, and the static binaries that run inside VMs: lab VMs, and those of users.
 build: setup-build

@@ -267,7 +267,7 @@ impl Engine {
     /// Tells the policies what happened to a VM, and does what they ask; `None` if it is not followed.
     fn tell(&mut self, vm: VmId, fact: Fact) -> Option<()> {
         let state = self.vms.get_mut(&vm)?;
-        if state.partial_boost.is_concerned(&fact) {
+        if state.is_concerned(&fact) {
             let mut asks = std::mem::take(&mut self.asks);
             let debt = self.ledger.debt(vm);
             state.decide(fact, self.now, &self.config, self.world, debt, &mut asks);

@@ -7,19 +7,6 @@
 //! - *Inference*: which tasks are I/O-bound (TAVS §3.1), and which ports and disk reads lead to them (TAVS §3.3).
 //! - *Policy*: partial boosts, bounded in time and by `pb_ratio` (TAVS §3.2), and the ledger that takes back what they
 //!   gave beyond a VM's share.
-//!
-//! ```
-//! use frontdesk_engine::{Config, Engine, Event, EventKind, TaskId, Time, VmId};
-//!
-//! let mut engine = Engine::new(Config::default())?;
-//! let vm = VmId(1);
-//! engine.on_event(&Event { at: Time(0), kind: EventKind::VmAdded { vm, vcpus: 1, weight: 1024 } });
-//! let task = TaskId(0x1234_0000);
-//! engine.on_event(&Event { at: Time(1000), kind: EventKind::TaskSwitch { vm, vcpu: 0, task } });
-//! assert_eq!(engine.explain(vm).unwrap().vcpus[0].current, Some(task));
-//! assert_eq!(engine.poll_action(), None);
-//! # Ok::<(), frontdesk_engine::ConfigError>(())
-//! ```
 
 #![forbid(unsafe_code)]
 
@@ -48,3 +35,8 @@ pub use explain::{
 };
 pub use nice::{nice_for, nice_weight};
 pub use policy::reservation;
+
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -171,6 +171,11 @@ impl Decoder {
     }
 }
 
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use super::*;

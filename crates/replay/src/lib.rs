@@ -27,3 +27,8 @@ pub use sampled::{Agreement, VmAgreement, sample};
 pub use timeline::{Examined, TimelineBuilder};
 pub use totals::Totals;
 pub use verify::{Mismatch, Verified, verify};
+
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -22,3 +22,8 @@ pub use perfetto::perfetto;
 pub use plot::svg_cdf;
 pub use reality::{Ratio, TOLERANCE, compare, comparison_table, svg_comparison};
 pub use table::table;
+
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

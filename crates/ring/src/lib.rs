@@ -21,5 +21,10 @@ pub use entry::{Entry, Interest, Kind};
 pub use layout::{CAPACITY, MAX_VCPUS};
 pub use producer::{CreateError, Producer};
 
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests;

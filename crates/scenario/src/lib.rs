@@ -34,3 +34,8 @@ pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, S
 pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
 pub use validate::Violation;
+
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

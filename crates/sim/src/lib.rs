@@ -42,3 +42,8 @@ pub use scheduler::{
 };
 pub use sweep::{Simulated, simulate};
 pub use world::SimError;
+
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -73,7 +73,7 @@ impl Engine {
             };
             let debt = self.ledger.debt(vm);
             let mut asks = std::mem::take(&mut self.asks);
-            let later = state.expire(target, self.now, &self.config, self.world, debt, &mut asks);
+            let later = state.expire((owner, target), self.now, &self.config, self.world, debt, &mut asks);
             match later.filter(|later| *later > self.now) {
                 Some(until) => {
                     let value = state.claims.value(target);

@@ -9,7 +9,7 @@ use crate::infer::Guest;
 use crate::knob::{Account, Claims, Ledger, PcpuSet};
 use crate::nanos::total;
 use crate::observe::ThreadTimes;
-use crate::policy::{Ask, Fact, PartialBoost, Policy, Target, View};
+use crate::policy::{Ask, Fact, Owner, PartialBoost, Policy, Target, View};
 use crate::state::StateError;
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +99,11 @@ impl Vm {
         self.guest.run(thread, pcpu, config);
     }
 
+    /// Whether a fact is to be told to the policies: events and ends always, what comes between while it may matter.
+    pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
+        self.partial_boost.is_concerned(fact)
+    }
+
     /// Adds what the policies ask for after a fact.
     pub(crate) fn decide(
         &mut self,
@@ -110,18 +115,19 @@ impl Vm {
         asks: &mut Vec<Ask>,
     ) {
         self.account_all(now, &config.tavs);
-        let (policy, view) = self.view(now, config, world, debt);
-        let decided = policy.on_fact(fact, &view, asks);
-        if let Some((cause, reason)) = decided {
-            self.log.decided(now, cause, reason);
+        let (policies, view, log) = self.policies(now, config, world, debt);
+        for (_, policy) in policies {
+            if let Some((cause, reason)) = policy.on_fact(fact, &view, asks) {
+                log.decided(now, cause, reason);
+            }
         }
         self.log_ended(now);
     }
 
-    /// The time of a claim is over: until when it goes on, if it does; adds what the policies ask for then.
+    /// The time of a claim is over: until when it goes on, if it does; adds what its owner asks for then.
     pub(crate) fn expire(
         &mut self,
-        target: Target,
+        (owner, target): (Owner, Target),
         now: Time,
         config: &Config,
         world: Capabilities,
@@ -129,8 +135,9 @@ impl Vm {
         asks: &mut Vec<Ask>,
     ) -> Option<Time> {
         self.account_all(now, &config.tavs);
-        let (policy, view) = self.view(now, config, world, debt);
-        let later = policy.on_expiry(target, &view, asks);
+        let (policies, view, _) = self.policies(now, config, world, debt);
+        let known = policies.into_iter().find(|(known, _)| *known == owner);
+        let later = known.and_then(|(_, policy)| policy.on_expiry(target, &view, asks));
         self.log_ended(now);
         later
     }
@@ -141,16 +148,17 @@ impl Vm {
         }
     }
 
-    fn view<'a>(
+    /// The policies, each with the owner of its claims, what they decide by, and the log of what they decide.
+    fn policies<'a>(
         &'a mut self,
         now: Time,
         config: &'a Config,
         world: Capabilities,
         debt: i64,
-    ) -> (&'a mut PartialBoost, View<'a>) {
-        let Vm { guest, partial_boost, standing, own, paused, .. } = self;
+    ) -> ([(Owner, &'a mut dyn Policy); 1], View<'a>, &'a mut Log) {
+        let Vm { guest, partial_boost, standing, own, paused, log, .. } = self;
         let view = View { now, config, world, guest, standing: *standing, own: *own, paused: *paused, debt };
-        (partial_boost, view)
+        ([(Owner::PartialBoost, partial_boost)], view, log)
     }
 
     /// Whether its vCPUs have unequal weights.

@@ -146,7 +146,7 @@ impl PartialBoost {
     /// Whether a fact may change anything. Most that happens does not: nobody is boosted.
     pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
         match fact {
-            Fact::Event { .. } | Fact::Over => true,
+            Fact::Event { .. } | Fact::Over | Fact::VcpuOver { .. } => true,
             Fact::EmulatorSlept if self.lingers => true,
             _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
         }
