@@ -1,7 +1,7 @@
 //! Load from outside: clients that send a request, wait for the answer and think, or send without pause (TAVS §5.1).
 
 use crate::net::slow_down;
-use frontdesk_engine::Protocol;
+use frontdesk_scenario::Protocol;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;

@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig, write_initramfs};
-use frontdesk_lab_guest::{Protocol, Workload};
 use frontdesk_ring::{Consumer, Entry, Kind};
+use frontdesk_scenario::{Protocol, WorkloadKind};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -107,7 +107,7 @@ fn watch(kernel: &str, vcpus: u16, arguments: &[&str]) -> Seen {
     vm.wait_ready(PATIENCE).unwrap();
     let ports = FIRST_PORT..FIRST_PORT + 2 * vcpus;
     for port in ports.clone() {
-        let echo = Workload::Echo { protocol: Protocol::Udp, port, cost: 0 };
+        let echo = WorkloadKind::Echo { protocol: Protocol::Udp, port, cost: Duration::ZERO };
         vm.start(&format!("echo-{port}"), echo).unwrap();
     }
     let socket = UdpSocket::bind((HOST, 0)).unwrap();

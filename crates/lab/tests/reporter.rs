@@ -7,8 +7,9 @@
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
 use frontdesk_host::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
 use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
-use frontdesk_lab_guest::{Storm, Workload};
+use frontdesk_lab_guest::Job;
 use frontdesk_ring::{Consumer, Entry, Kind};
+use frontdesk_scenario::{Storm, WorkloadKind};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> Vm {
 
 fn start_reporter(vm: &mut Vm) {
     let program = reporter().to_str().unwrap().to_owned();
-    vm.start("reporter", Workload::Reporter { program }).unwrap();
+    vm.start("reporter", Job::Reporter { program }).unwrap();
 }
 
 /// What both sources say, until `enough` says so.
@@ -228,7 +229,7 @@ fn agrees_with_the_plugin(kernel: &str) {
     start_reporter(&mut vm);
     both.follow("a hello", |both| both.source().is_live());
     for hog in 0..HOGS {
-        vm.start(&format!("hog{hog}"), Workload::Hog).unwrap();
+        vm.start(&format!("hog{hog}"), WorkloadKind::Hog).unwrap();
     }
     // A task that starts a program has its parent's name and address space before.
     both.follow("the hogs' names", |both| {
@@ -334,8 +335,8 @@ fn what_it_costs() {
     println!("load            reporter  changes/s  operations/s  vCPU thread  other threads");
     for (name, loads) in [
         ("idle", vec![]),
-        ("two hogs", vec![Workload::Hog, Workload::Hog]),
-        ("switch storm", vec![Workload::Storm { of: Storm::Switches }]),
+        ("two hogs", vec![WorkloadKind::Hog, WorkloadKind::Hog]),
+        ("switch storm", vec![WorkloadKind::Storm { of: Storm::Switches }]),
     ] {
         for (number, load) in loads.iter().enumerate() {
             vm.start(&format!("load{number}"), load.clone()).unwrap();

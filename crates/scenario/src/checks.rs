@@ -1,9 +1,8 @@
 //! What the checks of a scenario must be: bars, and subjects that are measured.
 
-use crate::scenario::{
-    Across, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, Workload, WorkloadKind,
-};
+use crate::scenario::{Across, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, Workload};
 use crate::validate::{Violation, one_of, quoted, require};
+use frontdesk_workload::WorkloadKind;
 use indexmap::IndexSet;
 
 impl Scenario {

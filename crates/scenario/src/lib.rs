@@ -18,6 +18,8 @@ mod summary;
 mod timeline;
 mod validate;
 
+pub use frontdesk_workload::{Protocol, Storm, Violation, WorkloadKind};
+
 pub use answers::{Request, RequestBoosts};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
@@ -25,7 +27,7 @@ pub use load::{Overrides, Place, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
-    Measure, Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
+    Measure, Scenario, Subject, Vm, Workload,
 };
 pub use sim::{
     Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,
@@ -33,4 +35,3 @@ pub use sim::{
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
 pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
-pub use validate::Violation;

@@ -1,14 +1,11 @@
 //! From the repeats of the arms to their medians and the scenario's checks.
 
 use crate::outcome::{ArmResult, Bar, Check, Follow, Latency, Rate, Repeat, Summary};
-use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, WorkloadKind};
+use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm};
 use indexmap::IndexMap;
-use std::time::Duration;
 
 /// A loss of throughput that can not be told from none.
 const SMALLEST_LOSS: f64 = 0.001;
-/// A task that computes for this long after each I/O keeps its VM busy.
-const LONG_COST: Duration = Duration::from_millis(100);
 
 /// CPU time of each VM over its fair share: what VMs that do not want theirs leave is shared by weight among those
 /// that do.
@@ -295,18 +292,7 @@ pub fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
     let Some(arm) = scenario.arms.get(arm) else { return Vec::new() };
     let wants = scenario.vms.iter().filter(|vm| {
         let running = vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
-        running.into_iter().any(|workload| match &workload.kind {
-            WorkloadKind::Hog
-            | WorkloadKind::Churn
-            | WorkloadKind::Messages { .. }
-            | WorkloadKind::Storm { .. } => true,
-            WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => *cost >= LONG_COST,
-            WorkloadKind::Program { repeat, cold, .. } => *repeat && !cold,
-            WorkloadKind::Shift { .. }
-            | WorkloadKind::ReadFiles
-            | WorkloadKind::Sink { .. }
-            | WorkloadKind::RtApp { .. } => false,
-        })
+        running.into_iter().any(|workload| workload.kind.wants_cpu())
     });
     wants.flat_map(Vm::names).collect()
 }

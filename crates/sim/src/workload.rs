@@ -6,7 +6,7 @@ use crate::program::Step;
 use crate::queue::Nanos;
 use crate::rtapp::{self, Conditions, RtAppError};
 use frontdesk_engine::Protocol;
-use frontdesk_scenario::{Arm, Scenario, Sim, Storm, Vm, Workload, WorkloadKind};
+use frontdesk_scenario::{self as scenario, Arm, Scenario, Sim, Storm, Vm, Workload, WorkloadKind};
 
 /// Where an ssh server listens, behind which an editor runs.
 pub(crate) const SSH: u16 = 22;
@@ -51,7 +51,7 @@ pub(crate) fn add(
             task(guest, &[Step::Compute(PIECE), Step::Done { bytes: 0 }]);
         }
         WorkloadKind::Echo { protocol, port, cost: own } => {
-            let socket = guest.add_socket(*protocol, *port);
+            let socket = guest.add_socket(transport(*protocol), *port);
             task(guest, &echo(socket, request.saturating_add(cost(*own))));
         }
         WorkloadKind::Shift { port, period } => {
@@ -115,6 +115,14 @@ pub(crate) fn add(
         }
     }
     Ok(())
+}
+
+/// What the engine calls the protocol of a workload.
+pub(crate) fn transport(protocol: scenario::Protocol) -> Protocol {
+    match protocol {
+        scenario::Protocol::Tcp => Protocol::Tcp,
+        scenario::Protocol::Udp => Protocol::Udp,
+    }
 }
 
 fn echo(socket: usize, cost: Nanos) -> [Step; 4] {

@@ -3,7 +3,8 @@
 use super::FRONTDESK;
 use frontdesk_host::cgroup::Group;
 use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig};
-use frontdesk_lab_guest::{Protocol, Workload};
+use frontdesk_lab_guest::Job;
+use frontdesk_scenario::{Protocol, WorkloadKind};
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -91,10 +92,12 @@ impl Desk {
         self.vm.wait_ready(PATIENCE).unwrap();
         if told == Told::Reporter {
             let program = reporter().to_str().unwrap().to_owned();
-            self.vm.start("reporter", Workload::Reporter { program }).unwrap();
+            self.vm.start("reporter", Job::Reporter { program }).unwrap();
         }
-        self.vm.start("echo", Workload::Echo { protocol: Protocol::Udp, port: PORT, cost: 0 }).unwrap();
-        self.vm.start("hog", Workload::Hog).unwrap();
+        self.vm
+            .start("echo", WorkloadKind::Echo { protocol: Protocol::Udp, port: PORT, cost: Duration::ZERO })
+            .unwrap();
+        self.vm.start("hog", WorkloadKind::Hog).unwrap();
     }
 
     pub(crate) fn ask(&self) {

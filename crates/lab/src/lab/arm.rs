@@ -9,11 +9,11 @@ use crate::edit::{EditClient, EditConfig};
 use crate::load::{Client, ClientConfig, ClientWork, Sample};
 use crate::replay::{self, Findings, Truth};
 use crate::reserve::{nanos, reserve_for};
-use crate::workload::{guest_workload, steps};
 use frontdesk_engine::Time;
 use frontdesk_host::control::{Reserve, Target};
 use frontdesk_host::guardian::Undo;
 use frontdesk_host::sched::process_start_time;
+use frontdesk_lab_guest::Job;
 use frontdesk_scenario::{self as scenario, Daemon, LoadKind, LoadProfile, Repeat, Summary, Timeline};
 use indexmap::IndexMap;
 use std::net::SocketAddr;
@@ -119,6 +119,8 @@ impl Lab<'_> {
     /// Starts and stops workloads so that those of the arm run.
     fn set_workloads(&mut self, arm: &str) -> Result<(), LabError> {
         let arm = &self.scenario.arms[arm];
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Neither negative nor too large.
+        let steps_per_s = (self.steps_per_s * self.scenario.cost_scale) as u64;
         for entry in &self.scenario.vms {
             for name in entry.names() {
                 let Some(vm) = self.vms.get_mut(&name) else { continue };
@@ -126,12 +128,8 @@ impl Lab<'_> {
                     let runs = vm.running.contains(&workload.name);
                     match (runs, arm.stops(entry, workload)) {
                         (false, false) => {
-                            let steps = |cost| steps(self.scenario.scaled_cost(cost), self.steps_per_s);
-                            let host = vm.link.host.to_string();
-                            let Some(program) = guest_workload(&workload.kind, steps, &host) else {
-                                continue;
-                            };
-                            vm.vm.start(&workload.name, program)?;
+                            let kind = workload.kind.clone();
+                            vm.vm.start(&workload.name, Job::Workload { kind, steps_per_s })?;
                             vm.running.push(workload.name.clone());
                         }
                         (true, true) => {

@@ -6,9 +6,9 @@ mod entries;
 mod errors;
 mod studies;
 
-use frontdesk_engine::Protocol;
 use frontdesk_scenario::{
-    Arm, Daemon, Experiment, LoadKind, LoadProfile, Overrides, Scenario, ScenarioError, Storm, WorkloadKind,
+    Arm, Daemon, Experiment, LoadKind, LoadProfile, Overrides, Protocol, Scenario, ScenarioError, Storm,
+    WorkloadKind,
 };
 use std::path::Path;
 use std::time::Duration;

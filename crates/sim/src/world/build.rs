@@ -335,7 +335,7 @@ fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16
     match load.kind {
         LoadKind::Ask { protocol, port, bytes, think: between } => {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            ((protocol, port), Kind::Ask { bytes, think: think(between) })
+            ((workload::transport(protocol), port), Kind::Ask { bytes, think: think(between) })
         }
         LoadKind::Bulk { port } => {
             let frame = Client::frame(sim.network.mbit_per_s);
