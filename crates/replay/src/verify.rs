@@ -4,6 +4,7 @@ use crate::reservations::{Redecided, Redispatch};
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{Action, Time};
 use frontdesk_host::{Record, Recording};
+use frontdesk_scenario::float;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::Read;
@@ -118,8 +119,7 @@ impl Span {
     }
 }
 
-/// Nanoseconds as seconds; exact below 104 days.
-#[allow(clippy::cast_precision_loss)]
+/// Nanoseconds as seconds.
 pub(crate) fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
+    float(nanos) / 1e9
 }

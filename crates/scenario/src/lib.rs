@@ -13,9 +13,11 @@ mod load;
 mod outcome;
 mod scenario;
 mod sim;
+mod statistics;
 mod study;
 mod summary;
 mod timeline;
+mod tracer;
 mod validate;
 
 pub use frontdesk_workload::{Protocol, Storm, Violation, WorkloadKind};
@@ -32,6 +34,8 @@ pub use scenario::{
 pub use sim::{
     Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,
 };
+pub use statistics::{float, median, quantile};
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
 pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
+pub use tracer::Tracer;

@@ -1,6 +1,7 @@
 //! The result of a run: what `--json` writes and the report shows.
 
 use crate::figure::{Figure, NumberTable};
+use crate::statistics::{float, median, quantile};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
@@ -163,11 +164,10 @@ impl Summary {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let max = *sorted.last()?;
-        let rank = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
         let count = u64::try_from(sorted.len()).unwrap_or(u64::MAX);
-        #[allow(clippy::cast_precision_loss)]
-        let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
-        Some(Summary { count, mean, p50: rank(50), p95: rank(95), p99: rank(99), max })
+        let mean = sorted.iter().sum::<f64>() / float(count);
+        let [p50, p95, p99] = [50, 95, 99].map(|percent| quantile(&sorted, percent).unwrap_or(max));
+        Some(Summary { count, mean, p50, p95, p99, max })
     }
 }
 
@@ -234,7 +234,7 @@ impl Check {
     pub fn median(name: impl Into<String>, values: &[f64], bar: Bar) -> Check {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
-        let value = median_of_sorted(&sorted);
+        let value = median(sorted.iter().copied());
         let spread = (sorted.len() > 1).then(|| (sorted[0], sorted[sorted.len() - 1]));
         Check {
             name: name.into(),
@@ -256,14 +256,5 @@ impl Check {
         };
         let value = worst.filter(|_| values.iter().all(|value| value.is_finite()));
         Check { value, pass: value.is_some_and(|value| bar.reached_by(value)), ..median }
-    }
-}
-
-fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
-    let mid = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(sorted[mid]),
-        _ => Some(f64::midpoint(sorted[mid - 1], sorted[mid])),
     }
 }

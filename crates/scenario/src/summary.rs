@@ -2,6 +2,7 @@
 
 use crate::outcome::{ArmResult, Bar, Check, Follow, Latency, Rate, Repeat, Summary};
 use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm};
+use crate::statistics::{float, median};
 use indexmap::IndexMap;
 
 /// A loss of throughput that can not be told from none.
@@ -295,19 +296,6 @@ pub fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
         running.into_iter().any(|workload| workload.kind.wants_cpu())
     });
     wants.flat_map(Vm::names).collect()
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    let lower = sorted[(sorted.len() - 1) / 2];
-    Some(f64::midpoint(lower, upper))
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -16,10 +16,9 @@ use crate::queue::{Nanos, Timer};
 use crate::scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer,
 };
-use frontdesk_engine::Boost;
+use frontdesk_engine::{Boost, nanos};
 use frontdesk_scenario::Credit as Config;
 use queue::RunQueue;
-use std::time::Duration;
 
 /// Priorities, as Xen has them: -64 is that of an idle physical CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,7 +99,6 @@ impl Credit {
     /// A scheduler without vCPUs.
     #[must_use]
     pub fn new(config: &Config) -> Credit {
-        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX);
         let tick = nanos(config.tick);
         Credit {
             tick,

@@ -1,8 +1,8 @@
 //! The host's disk, which all VMs share: a fair scheduler with priority classes in front of an arm or of flash.
 
-use crate::guest::nanos;
 use crate::queue::{Nanos, Timer};
 use crate::rng::Rng;
+use frontdesk_engine::nanos;
 use frontdesk_scenario::SimDisk;
 use std::collections::VecDeque;
 

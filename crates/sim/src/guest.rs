@@ -12,11 +12,10 @@ pub(crate) use deadlock::Stuck;
 
 use crate::machine::Flow;
 use crate::program::{Affinity, Class, Packet, State, Step, Task, Waits};
-use crate::queue::{NEVER, Nanos};
-use frontdesk_engine::TaskId;
+use crate::queue::Nanos;
+use frontdesk_engine::{TaskId, nanos};
 use frontdesk_scenario::GuestCosts;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Interrupt vectors: those of devices as Linux numbers them, one after the other.
 pub(crate) mod vectors {
@@ -173,10 +172,6 @@ impl Costs {
             ticks: !costs.tick.is_zero(),
         }
     }
-}
-
-pub(crate) fn nanos(duration: Duration) -> Nanos {
-    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
 }
 
 impl Guest {

@@ -22,7 +22,6 @@ mod rtapp;
 mod run;
 mod scheduler;
 mod sweep;
-mod trace;
 mod workload;
 mod world;
 

@@ -1,11 +1,11 @@
 //! The model of each workload that the lab has a program for.
 
-use crate::guest::{Guest, nanos};
+use crate::guest::Guest;
 use crate::network::SEGMENT;
 use crate::program::Step;
 use crate::queue::Nanos;
 use crate::rtapp::{self, Conditions, RtAppError};
-use frontdesk_engine::Protocol;
+use frontdesk_engine::{Protocol, nanos};
 use frontdesk_scenario::{self as scenario, Arm, Scenario, Sim, Storm, Vm, Workload, WorkloadKind};
 
 /// Where an ssh server listens, behind which an editor runs.

@@ -1,5 +1,7 @@
 use super::*;
+use crate::queue::NEVER;
 use frontdesk_engine::Protocol;
+use std::time::Duration;
 
 const US: Nanos = 1_000;
 const MS: Nanos = 1_000_000;

@@ -2,9 +2,10 @@
 
 use super::json::Value;
 use super::{Conditions, Fault, fault};
-use crate::guest::{Guest, nanos};
+use crate::guest::Guest;
 use crate::program::{Affinity, Class, Step};
 use crate::queue::Nanos;
+use frontdesk_engine::nanos;
 use indexmap::IndexSet;
 
 /// The tasks of a file.

@@ -2,12 +2,12 @@
 
 use super::{Role, World, id};
 use crate::disk::Request;
-use crate::guest::{Interrupt, nanos, vectors};
+use crate::guest::{Interrupt, vectors};
 use crate::machine::{Flow, Machine};
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::Entity;
-use frontdesk_engine::{EventKind, Thread};
+use frontdesk_engine::{EventKind, Thread, nanos};
 use frontdesk_scenario::HostCosts;
 use std::collections::VecDeque;
 
@@ -184,9 +184,6 @@ impl World {
                 if !request.write {
                     let read = EventKind::BlockRead { vm: id(request.vm), request: request.id };
                     self.tell(machine, request.vm, read);
-                    if let Some(trace) = &mut self.trace {
-                        trace.read(machine.now(), request.vm, request.id);
-                    }
                 }
                 self.disk.submit(request);
                 self.serve_disk(machine);
@@ -195,9 +192,6 @@ impl World {
                 if !request.write {
                     let done = EventKind::BlockDone { vm: id(request.vm), request: request.id };
                     self.tell(machine, request.vm, done);
-                    if let Some(trace) = &mut self.trace {
-                        trace.read_done(machine.now(), request.id, self.feed.decision(request.vm));
-                    }
                 }
                 if let Some(task) = request.task {
                     self.interrupt(
