@@ -3,7 +3,7 @@
 use crate::outputs::{create, failed, finish};
 use crate::recording::{open, warn_if_cut};
 use anyhow::{Context, bail};
-use frontdesk_engine::{Event, Time};
+use frontdesk_engine::{Event, Time, nanos};
 use frontdesk_host::Record;
 use frontdesk_replay::TimelineBuilder;
 use std::path::PathBuf;
@@ -77,8 +77,4 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     frontdesk_report::perfetto(&timeline, &mut output).with_context(|| failed(&args.output))?;
     finish(output, &args.output)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

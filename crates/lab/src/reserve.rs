@@ -10,6 +10,6 @@ mod random;
 mod study;
 mod worker;
 
-pub(crate) use enforce::{nanos, reserve_for};
+pub(crate) use enforce::reserve_for;
 pub use study::study;
 pub use worker::{WORKER_ARGUMENT, work};

@@ -1,6 +1,6 @@
 //! A trace in the JSON trace-event format, which Perfetto and Chrome open.
 
-use frontdesk_scenario::Timeline;
+use frontdesk_scenario::{Timeline, float};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,10 +131,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// A double holds the nanoseconds of 104 days exactly.
-#[allow(clippy::cast_precision_loss)]
 fn micros(nanos: u64) -> f64 {
-    nanos as f64 / 1000.0
+    float(nanos) / 1000.0
 }
 
 struct Track {

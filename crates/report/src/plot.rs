@@ -5,7 +5,7 @@
 
 use crate::ReportError;
 use crate::number::{extent_of, trimmed};
-use frontdesk_scenario::{Outcome, Timeline};
+use frontdesk_scenario::{Outcome, Timeline, float};
 use plotters::chart::{ChartBuilder, ChartContext};
 use plotters::coord::Shift;
 use plotters::coord::combinators::{BindKeyPoints, IntoLogRange};
@@ -369,10 +369,9 @@ pub(crate) fn log_axis(values: impl Iterator<Item = f64>) -> (RangeInclusive<f64
     (low..=high, ticks)
 }
 
-/// Seconds of some nanoseconds; what a double loses is far below a pixel.
-#[allow(clippy::cast_precision_loss)]
+/// Seconds of some nanoseconds.
 fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
+    float(nanos) / 1e9
 }
 
 /// A count as a coordinate; counts of things in memory are far below what a double holds exactly.

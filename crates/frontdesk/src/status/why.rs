@@ -2,9 +2,8 @@
 
 use super::table::task_name;
 use crate::words::{self, count, percent};
-use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason};
+use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason, nanos};
 use frontdesk_host::control::{Status, VmStatus};
-use std::time::Duration;
 
 /// Tasks and ports that are named one by one.
 const NAMED: usize = 5;
@@ -171,11 +170,10 @@ fn unanswered(vm: &VmStatus) -> Option<String> {
 /// switch to the task that an event woke.
 fn patience(status: &Status, vm: &VmStatus) -> Option<String> {
     let tavs = &status.policy.tavs;
-    let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    if vm.identity.is_none() || vm.patience_ns <= ns(tavs.io_threshold) {
+    if vm.identity.is_none() || vm.patience_ns <= nanos(tavs.io_threshold) {
         return None;
     }
-    let unlearnt = vm.patience_ns == ns(tavs.patience.max(tavs.io_threshold).min(tavs.max_boost));
+    let unlearnt = vm.patience_ns == nanos(tavs.patience.max(tavs.io_threshold).min(tavs.max_boost));
     let why = if unlearnt {
         "a guest may finish a tick before it runs the task, and how long this one takes is not known yet"
     } else {
@@ -273,7 +271,7 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
             "nothing is wrong if it only computes. A task is believed to be I/O-bound after some {} runs of at most {} right after an \
              event; one longer run undoes several.",
             policy.belief_threshold / policy.positive_evidence.max(1) + 1,
-            words::duration(u64::try_from(policy.io_threshold.as_nanos()).unwrap_or(u64::MAX))
+            words::duration(nanos(policy.io_threshold))
         ),
         Reason::Off => "set pb_ratio above 0 and off = false for this VM, and reload the daemon, to boost it.".to_owned(),
         Reason::Reserved => {

@@ -1,15 +1,14 @@
 //! Reservations in the ways that are compared.
 
-use super::delivered::float;
 use crate::LabError;
 use crate::daemon::{DaemonProcess, SOCKET};
-use frontdesk_engine::Config;
+use frontdesk_engine::{Config, nanos};
 use frontdesk_host::cgroup::{Group, Hierarchy};
 use frontdesk_host::control::{Answer, ClientError, Query, Reservation, Reserve, Target, ask};
 use frontdesk_host::guardian::{Guardian, Undo};
 use frontdesk_host::monotonic;
 use frontdesk_host::sched::{self, Attributes, Policy, process_start_time};
-use frontdesk_scenario::{Enforcer, PeriodSlice, StudyArm};
+use frontdesk_scenario::{Enforcer, PeriodSlice, StudyArm, float};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -182,10 +181,6 @@ fn reservation(socket: &Path, query: &Query) -> Result<Reservation, LabError> {
                 .into())
         }
     }
-}
-
-pub(crate) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The next beginning of a period that is aligned to the wall clock, on the monotonic one.

@@ -3,13 +3,14 @@
 use super::bsp::Bsp;
 use super::change;
 use super::delivered::{Target, numbers, stalls};
-use super::enforce::{Enforcement, nanos};
+use super::enforce::Enforcement;
 use super::findings::{Findings, distribution, histogram};
 use super::random;
 use super::worker::{Task, Worker};
 use crate::LabError;
 use crate::lab::{Progress, interrupted, make_run_dir};
 use crate::{cpu, machine};
+use frontdesk_engine::nanos;
 use frontdesk_host::guardian::{Guardian, Undo};
 use frontdesk_host::monotonic;
 use frontdesk_host::sched::{self, Attributes, Policy, process_start_time};
