@@ -6,7 +6,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use frontdesk_lab::{Kernel, Vm, VmConfig, VmError, write_initramfs};
+mod vm;
+
+use frontdesk_lab::{Vm, VmConfig, VmError};
 use frontdesk_lab_guest::Work;
 use frontdesk_ring::{Consumer, Entry, Interest, Kind};
 use frontdesk_scenario::{Protocol, WorkloadKind};
@@ -17,45 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
-
-/// A file that another build makes: named by `variable`, or below the folder that holds this test's profile
-/// folder.
-fn built(variable: &str, default: &str) -> PathBuf {
-    let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
-        let test = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/TEST
-        test.ancestors().nth(3).unwrap().join(default)
-    });
-    assert!(path.is_file(), "{} is not there: build it, or set {variable}", path.display());
-    path
-}
-
-fn config(run_dir: &TempDir, kernel: &str, vcpus: u16) -> VmConfig {
-    let kernel = Kernel::resolve(kernel, None).unwrap();
-    let guest = built("FRONTDESK_GUEST", "x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
-    let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
-    VmConfig {
-        name: "test".into(),
-        vcpus,
-        memory_mib: 128,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: Vec::new(),
-        time_slice: None,
-        counted_time: false,
-        arguments: Vec::new(),
-        reporter: false,
-        plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
-    }
-}
+use vm::{PATIENCE, config};
 
 fn boot(config: &VmConfig) -> (Vm, Consumer) {
     let mut vm = Vm::boot(config).unwrap();

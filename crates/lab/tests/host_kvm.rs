@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_host::kvm::Method;
 use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
 use libtest_mimic::{Arguments, ColorSetting, Failed, Trial};
-use own_init::{bare_vm, console_of, libraries, load_module, modules, mount_kernel_file_systems};
+use own_init::{console_of, libraries, load_module, modules, mount_kernel_file_systems};
 use rustix::{process::setsid, system::delete_module};
 use std::{
     env,
@@ -83,7 +83,11 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
     files.insert(TOOL.into());
     add_to_initramfs(&initrd, &files)?;
     // What the flood guard lets through is a matter of time, and how fast this machine emulates shall not matter.
-    let vm = VmConfig { counted_time: true, ..bare_vm("host-kvm", kernel, initrd, run_dir.path()) };
+    let vm = VmConfig {
+        memory_mib: 384,
+        counted_time: true,
+        ..VmConfig::new("host-kvm", &kernel, &initrd, run_dir.path())
+    };
     let console = console_of(&vm, PATIENCE)?;
     all_passed(&console).with_context(|| format!("the VM's console:\n{console}"))
 }

@@ -20,7 +20,7 @@ mod support;
 use anyhow::{Result, ensure};
 use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, debian, write_initramfs};
 use libtest_mimic::Arguments;
-use own_init::{bare_vm, console_of, libraries};
+use own_init::{console_of, libraries};
 use std::{
     env,
     path::{Path, PathBuf},
@@ -78,7 +78,7 @@ fn package_works() -> Result<()> {
         &VmConfig {
             memory_mib: 768,
             disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
-            ..bare_vm("package", kernel, initrd, run_dir.path())
+            ..VmConfig::new("package", &kernel, &initrd, run_dir.path())
         },
         PATIENCE,
     )?;

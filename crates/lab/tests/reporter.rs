@@ -4,9 +4,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod vm;
+
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
 use frontdesk_host::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
-use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
+use frontdesk_lab::{Vm, VmConfig, add_to_initramfs};
 use frontdesk_lab_guest::Job;
 use frontdesk_ring::{Consumer, Entry, Kind};
 use frontdesk_scenario::{Storm, WorkloadKind};
@@ -14,9 +16,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use vm::{PATIENCE, built, config};
 
-/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
 const VM: VmId = VmId(7);
 /// More than vCPUs, so that they take turns.
 const HOGS: usize = 5;
@@ -27,44 +28,14 @@ const LAB_WORKLOAD: &str = "exe";
 /// More than the time for which what a reporter tells is held back.
 const MAX_HOLD: Duration = Duration::from_millis(5);
 
-fn built(variable: &str, default: &str) -> PathBuf {
-    let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
-        let test = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/TEST
-        test.ancestors().nth(3).unwrap().join(default)
-    });
-    assert!(path.is_file(), "{} is not there: build it, or set {variable}", path.display());
-    path
-}
-
 fn reporter() -> PathBuf {
     built("FRONTDESK_REPORTER", "x86_64-unknown-linux-gnu/release/frontdesk-guest").canonicalize().unwrap()
 }
 
 fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> Vm {
-    let kernel = Kernel::resolve(kernel, None).unwrap();
-    let guest = built("FRONTDESK_GUEST", "x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
-    let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
-    add_to_initramfs(&initrd, &BTreeSet::from([reporter()])).unwrap();
-    let mut vm = Vm::boot(&VmConfig {
-        name: "test".into(),
-        vcpus,
-        memory_mib: 160,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: Vec::new(),
-        time_slice: None,
-        counted_time: false,
-        arguments: Vec::new(),
-        reporter: true,
-        plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
-    })
-    .unwrap();
+    let config = VmConfig { memory_mib: 160, reporter: true, ..config(run_dir, kernel, vcpus) };
+    add_to_initramfs(&config.initrd, &BTreeSet::from([reporter()])).unwrap();
+    let mut vm = Vm::boot(&config).unwrap();
     vm.wait_ready(PATIENCE).unwrap();
     vm
 }

@@ -61,26 +61,18 @@ impl Desk {
         ip(&["link", "set", &ifname, "up"]);
         let guest_ip = Ipv4Addr::new(10, 78, number, 2);
         let vm = Vm::boot(&VmConfig {
-            name: format!("desk-{number}"),
-            vcpus: 1,
             memory_mib: 160,
-            kernel: kernel.image.clone(),
-            initrd: initrd.to_owned(),
             tap: Some(TapConfig {
                 ifname,
                 mac: format!("52:54:00:12:34:{number:02x}"),
                 guest_ip,
                 prefix: 24,
             }),
-            disks: Vec::new(),
-            time_slice: None,
-            counted_time: false,
-            arguments: Vec::new(),
             reporter: told == Told::Reporter,
             plugin: (told == Told::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
             cpus: vec![0],
-            run_dir: home.to_owned(),
             cgroup_procs: vec![group.procs_file()],
+            ..VmConfig::new(&format!("desk-{number}"), kernel, initrd, home)
         });
         let client = UdpSocket::bind("0.0.0.0:0").unwrap();
         client.connect((guest_ip, PORT)).unwrap();

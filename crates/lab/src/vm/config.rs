@@ -1,8 +1,9 @@
 //! What a VM is made of.
 
+use crate::Kernel;
 use frontdesk_lab_guest::{DATA_PARAMETER, DEBIAN_PARAMETER};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a VM is made of.
@@ -41,6 +42,30 @@ pub struct VmConfig {
     pub run_dir: PathBuf,
     /// Files called `cgroup.procs` or `tasks` of the control groups that QEMU joins before it starts.
     pub cgroup_procs: Vec<PathBuf>,
+}
+
+impl VmConfig {
+    /// A VM with one vCPU and 128 MiB of memory, pinned nowhere, and nothing else.
+    #[must_use]
+    pub fn new(name: &str, kernel: &Kernel, initrd: &Path, run_dir: &Path) -> VmConfig {
+        VmConfig {
+            name: name.to_owned(),
+            vcpus: 1,
+            memory_mib: 128,
+            kernel: kernel.image.clone(),
+            initrd: initrd.to_owned(),
+            tap: None,
+            disks: Vec::new(),
+            reporter: false,
+            plugin: None,
+            time_slice: None,
+            counted_time: false,
+            arguments: Vec::new(),
+            cpus: Vec::new(),
+            run_dir: run_dir.to_owned(),
+            cgroup_procs: Vec::new(),
+        }
+    }
 }
 
 /// A virtio disk. Other VMs may have the same image at the same time.

@@ -136,27 +136,13 @@ fn escaped(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kernel;
     use crate::vm::Vm;
     use std::os::unix::net::UnixStream;
 
     fn config(run_dir: &Path, disks: Vec<DiskConfig>) -> VmConfig {
-        VmConfig {
-            name: "test".into(),
-            vcpus: 1,
-            memory_mib: 128,
-            kernel: "/kernel".into(),
-            initrd: "/initrd".into(),
-            tap: None,
-            disks,
-            time_slice: None,
-            counted_time: false,
-            arguments: Vec::new(),
-            reporter: false,
-            plugin: None,
-            cpus: Vec::new(),
-            run_dir: run_dir.into(),
-            cgroup_procs: Vec::new(),
-        }
+        let kernel = Kernel { image: "/kernel".into(), modules: "/modules".into() };
+        VmConfig { disks, ..VmConfig::new("test", &kernel, Path::new("/initrd"), run_dir) }
     }
 
     #[test]

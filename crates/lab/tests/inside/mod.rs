@@ -5,7 +5,7 @@ mod own_init;
 
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
-use own_init::{bare_vm, console_of, libraries, load_module, modules, mount_kernel_file_systems};
+use own_init::{console_of, libraries, load_module, modules, mount_kernel_file_systems};
 use rustix::{
     mount::{MountFlags, mount},
     process::{WaitOptions, setsid, wait},
@@ -62,7 +62,7 @@ fn console_of_trials(kernel: &str, vcpus: u16, memory_mib: u32) -> Result<String
     }
     files.extend(tools);
     add_to_initramfs(&initrd, &files)?;
-    let config = VmConfig { vcpus, memory_mib, ..bare_vm("host", kernel, initrd, run_dir.path()) };
+    let config = VmConfig { vcpus, memory_mib, ..VmConfig::new("host", &kernel, &initrd, run_dir.path()) };
     console_of(&config, PATIENCE)
 }
 
