@@ -27,9 +27,7 @@ pub use crate::scx::Usage;
 pub use client::{ClientError, ask, ask_recording, ask_status};
 pub use metrics::exposition;
 pub(crate) use model::VmFacts;
-pub use model::{
-    DaemonStatus, Identity, Latency, SCHEMA, SourceStatus, Status, TaskStatus, VcpuStatus, VmStatus,
-};
+pub use model::{DaemonStatus, Identity, Latency, SCHEMA, SourceStatus, Status, VmStatus};
 pub use protocol::{Answer, MAX_ANSWER_BYTES, MAX_QUERY_BYTES, Query, Refusal, RefusalKind};
 pub use reservation::{
     CpuRoom, Delivered, Fit, MOST_RECENT, Reservation, Reservations, Reserve, TargetStatus, Targets,
