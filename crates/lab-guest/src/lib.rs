@@ -86,8 +86,8 @@ pub enum Op {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
-    /// A workload. Its costs are done in steps of [`Work::Spin`], so that they do not depend on a clock that also counts
-    /// the time in which the VM does not run.
+    /// A workload. Its costs are done in steps of [`Work::Spin`], so that they do not depend on a clock that
+    /// also counts the time in which the VM does not run.
     Workload {
         /// What it does.
         kind: WorkloadKind,

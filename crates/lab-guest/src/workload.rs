@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// The first line of a workload's output: it is ready to do its work.
 pub(crate) const READY: &str = "ready";
 
-/// First argument of a job. Its description as JSON follows, then the file that it records to and the file to which
-/// it writes to join its control group, if there are such files.
+/// First argument of a job. Its description as JSON follows, then the file that it records to and the file to
+/// which it writes to join its control group, if there are such files.
 pub(crate) const JOB: &str = "job";
 
 /// First argument of a piece of work. The same follow as for a job.

@@ -43,8 +43,8 @@ fn guest(role: &str) -> Command {
     command
 }
 
-/// Puts what it runs where the root of this machine is at [`DEBIAN`], as the Debian system is in a VM. Whatever
-/// it starts ends with it.
+/// Puts what it runs where the root of this machine is at [`DEBIAN`], as the Debian system is in a VM.
+/// Whatever it starts ends with it.
 fn in_debian() -> Command {
     const SCRIPT: &str = r#"
         set -e

@@ -1,5 +1,5 @@
-//! Studies of reservations on processes of this host (VSched §4, §6): processes that compute, reservations for them in several ways, and
-//! what they got.
+//! Studies of reservations on processes of this host (VSched §4, §6): processes that compute, reservations
+//! for them in several ways, and what they got.
 
 mod bsp;
 mod change;

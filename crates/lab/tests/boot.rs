@@ -18,7 +18,6 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 use vm::{PATIENCE, config};
 
 fn boot(config: &VmConfig) -> (Vm, Consumer) {

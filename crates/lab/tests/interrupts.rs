@@ -63,7 +63,8 @@ struct Sent {
     waiting: BTreeSet<u8>,
 }
 
-/// Has a VM answer requests: more servers than vCPUs, so that some run elsewhere than where the network interrupts.
+/// Has a VM answer requests: more servers than vCPUs, so that some run elsewhere than where the network
+/// interrupts.
 fn watch(kernel: &str, vcpus: u16, arguments: &[&str]) -> Seen {
     let run_dir = tempfile::tempdir().unwrap();
     let config = config(&run_dir, kernel, vcpus);
@@ -174,7 +175,8 @@ fn tells_interrupts(kernel: &str, vcpus: u16, arguments: &[&str]) {
     }
     assert!(taken * 100 >= targets * 95 && taken > 0, "{taken} of {targets} were taken");
 
-    // Where the handler of the network's interrupt wakes a server on another vCPU, that takes the wake-up and then goes on.
+    // Where the handler of the network's interrupt wakes a server on another vCPU, that takes the wake-up and
+    // then goes on.
     let mut woken_elsewhere = 0;
     for request in &seen.requests {
         let mut during = seen.between(*request);
@@ -222,8 +224,9 @@ fn four_vcpus_of_linux_7_3() {
     tells_interrupts("7.3-cloud", 4, &[]);
 }
 
-/// Without x2APIC the interrupt controller's registers are memory. And the controllers' numbers are not the vCPUs': each socket has
-/// room for four cores, of which it has three, and the fourth vCPU is in the second socket.
+/// Without x2APIC the interrupt controller's registers are memory. And the controllers' numbers are not the
+/// vCPUs': each socket has room for four cores, of which it has three, and the fourth vCPU is in the second
+/// socket.
 #[test]
 fn four_vcpus_in_two_sockets_without_x2apic() {
     let arguments = ["-cpu", "EPYC,-x2apic", "-smp", "4,maxcpus=6,sockets=2,cores=3"];

@@ -1,8 +1,9 @@
-//! The Debian package, in a Debian system with systemd: installed, reloaded, killed, upgraded and removed, beside a process that passes
-//! for a QEMU.
+//! The Debian package, in a Debian system with systemd: installed, reloaded, killed, upgraded and removed,
+//! beside a process that passes for a QEMU.
 //!
-//! The host that runs the tests may have no systemd. So this program boots a VM with itself as init, which hands over to the systemd of a
-//! Debian system, which starts this program once more to do the trial. It also is the process that passes for a QEMU.
+//! The host that runs the tests may have no systemd. So this program boots a VM with itself as init, which
+//! hands over to the systemd of a Debian system, which starts this program once more to do the trial. It also
+//! is the process that passes for a QEMU.
 
 #[allow(dead_code)] // systemd starts it here, for it is to have a control group of its own.
 #[path = "../../host/tests/host/fake_qemu.rs"]

@@ -156,8 +156,9 @@ fn orders(told: &[(u64, u64)], seen: &[(u64, u64)], space_of: &Spaces) -> (Vec<u
     (told, order(seen, &spaces).iter().map(|(_, space)| *space).collect())
 }
 
-/// Which address spaces `tasks` have, each its own: those with which what is told agrees best with what is seen. They are not found by
-/// the times: where the guest gets little CPU a report comes late, with many switches that are all taken as of then.
+/// Which address spaces `tasks` have, each its own: those with which what is told agrees best with what is
+/// seen. They are not found by the times: where the guest gets little CPU a report comes late, with many
+/// switches that are all taken as of then.
 fn spaces(tasks: &[u64], told: &[Vec<(u64, u64)>], seen: &[Vec<(u64, u64)>]) -> Spaces {
     // The reporter and init run often, too.
     let candidates = most_frequent(seen, tasks.len() + 3);
@@ -242,8 +243,8 @@ fn agrees_with_the_plugin(kernel: &str) {
         // Without what was seen before the first that is told, and after the last.
         of_all = (of_all.0 + told.len(), of_all.1 + (end + from_end).saturating_sub(seen.len()));
     }
-    // Where the guest gets little CPU, its reporter has less than it wants and tells of fewer; but then it says how many it lost. Where one
-    // is lost between two of the same task, these two are one.
+    // Where the guest gets little CPU, its reporter has less than it wants and tells of fewer; but then it
+    // says how many it lost. Where one is lost between two of the same task, these two are one.
     let (told, seen, lost) = (of_all.0, of_all.1, both.source().stats().lost - lost);
     let lost = usize::try_from(lost).unwrap();
     println!("{told} told, {lost} lost; {seen} seen");

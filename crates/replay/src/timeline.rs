@@ -18,7 +18,7 @@ pub struct Examined {
 }
 
 /// Goes through a recording and builds the timeline of one interval.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TimelineBuilder {
     rerun: Rerun,
     tracer: Tracer,
@@ -36,15 +36,7 @@ impl TimelineBuilder {
     /// A timeline between two points in time, of which the first is its zero.
     #[must_use]
     pub fn new(from: Time, to: Time) -> TimelineBuilder {
-        TimelineBuilder {
-            rerun: Rerun::new(),
-            tracer: Tracer::new(from, to),
-            last: from,
-            examined: Examined::default(),
-            boosted: HashMap::new(),
-            hits: HashMap::new(),
-            packet_at: HashMap::new(),
-        }
+        TimelineBuilder { tracer: Tracer::new(from, to), last: from, ..TimelineBuilder::default() }
     }
 
     /// Takes the next record.

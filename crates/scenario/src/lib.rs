@@ -1,9 +1,11 @@
 //! The scenario file and the result model of an experiment.
 //!
-//! A scenario is read with [`Scenario::load`]; a run of it gives an [`Outcome`] and a [`Timeline`] for each repeat.
+//! A scenario is read with [`Scenario::load`]; a run of it gives an [`Outcome`] and a [`Timeline`] for each
+//! repeat.
 
 #![forbid(unsafe_code)]
 
+mod allowed;
 mod answers;
 mod checks;
 mod close;

@@ -1,8 +1,8 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
+use crate::allowed::{Violation, one_of};
 use crate::close::{did_you_mean, did_you_mean_field};
 use crate::scenario::{Scenario, Subject};
-use crate::validate::{Violation, one_of};
 use frontdesk_workload::WorkloadKind;
 use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
@@ -16,15 +16,17 @@ use toml::{Spanned, Table, Value};
 /// What a run changes in a scenario file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Assignments `KEY=VALUE`, applied in order. The key is a dotted path in which an array is indexed by number or
-    /// by the `name` of an entry (`vm.cpu.count=8`, `load.0.bytes=100`); the value is TOML, or else a plain string.
-    /// A key that the file leaves out can be set; arms, VMs and other entries can not be added.
+    /// Assignments `KEY=VALUE`, applied in order. The key is a dotted path in which an array is indexed by
+    /// number or by the `name` of an entry (`vm.cpu.count=8`, `load.0.bytes=100`); the value is TOML, or else
+    /// a plain string. A key that the file leaves out can be set; arms, VMs and other entries can not be
+    /// added.
     pub set: Vec<String>,
     /// Replaces `repeats`.
     pub repeats: Option<u32>,
     /// Replaces `duration`.
     pub duration: Option<Duration>,
-    /// Runs only the arms with these names, and drops the checks that need one of the others. Empty: all arms.
+    /// Runs only the arms with these names, and drops the checks that need one of the others. Empty: all
+    /// arms.
     pub arms: Vec<String>,
 }
 
@@ -102,7 +104,8 @@ impl Scenario {
     /// Reads a scenario file, applies the overrides and [validates](Scenario::validate) what results.
     ///
     /// # Errors
-    /// Any [`ScenarioError`]; each names the file, and where it can the line, the key, the value and what is allowed.
+    /// Any [`ScenarioError`]; each names the file, and where it can the line, the key, the value and what is
+    /// allowed.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
@@ -322,8 +325,9 @@ impl<'a> File<'a> {
     }
 }
 
-/// The values as the types take them: what an entry's `run` needs is inside it, and the policy and the modelled machine of an arm
-/// are the scenario's, with what the arm says instead. The scenario's come first, so that an arm is not blamed for what it inherits.
+/// The values as the types take them: what an entry's `run` needs is inside it, and the policy and the
+/// modelled machine of an arm are the scenario's, with what the arm says instead. The scenario's come first,
+/// so that an arm is not blamed for what it inherits.
 fn complete(values: &Value) -> Value {
     let Value::Table(file) = values else { return values.clone() };
     let mut table = Table::new();
@@ -350,8 +354,8 @@ fn complete(values: &Value) -> Value {
     Value::Table(table)
 }
 
-/// Moves the keys of an entry, but for the one that all entries have, into its `run`, as serde takes an enum: `name = "web"`,
-/// `run = "echo"` and `port = 7` become `name = "web"` and `run = { echo = { port = 7 } }`.
+/// Moves the keys of an entry, but for the one that all entries have, into its `run`, as serde takes an enum:
+/// `name = "web"`, `run = "echo"` and `port = 7` become `name = "web"` and `run = { echo = { port = 7 } }`.
 fn nest(entry: &mut Value, common: &str, default: Option<&str>) {
     let Value::Table(table) = entry else { return };
     let run = table.get("run").map_or(default, Value::as_str);
@@ -399,7 +403,8 @@ fn assign(root: &mut Value, assignment: &str) -> Result<Vec<Key>, String> {
     Ok(keys)
 }
 
-/// The step that `part` of a dotted key takes from `value`: any name in a table, an entry that exists in an array.
+/// The step that `part` of a dotted key takes from `value`: any name in a table, an entry that exists in an
+/// array.
 fn step(value: &Value, part: &str) -> Option<Key> {
     match value {
         Value::Table(_) if !part.is_empty() => Some(Key::Name(part.to_owned())),
@@ -412,7 +417,8 @@ fn step(value: &Value, part: &str) -> Option<Key> {
     }
 }
 
-/// The value behind a step. A table that the file leaves out is made: whether the types know its name shows later.
+/// The value behind a step. A table that the file leaves out is made: whether the types know its name shows
+/// later.
 fn enter<'v>(value: &'v mut Value, key: &Key) -> Option<&'v mut Value> {
     match (value, key) {
         (Value::Table(table), Key::Name(name)) => {

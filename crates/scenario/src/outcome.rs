@@ -58,8 +58,8 @@ pub struct ArmResult {
     pub boosts: u64,
     /// Fraction of boosts in which an I/O-bound task really woke; absent if there was no boost.
     pub pbhr: Option<f64>,
-    /// Fraction of the boosts for a request, in all repeats, that ended before its answer was sent; absent if there were none.
-    #[serde(default)]
+    /// Fraction of the boosts for a request, in all repeats, that ended before its answer was sent; absent if
+    /// there were none.
     pub unanswered: Option<f64>,
     /// From a packet in the kernel to the boost applied; absent if there was no boost.
     pub decision_us: Option<Latency>,
@@ -72,7 +72,8 @@ pub struct ArmResult {
 /// One repeat of an arm.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Repeat {
-    /// Response times per VM that was under load, in milliseconds; as VM/WORKLOAD where a VM has several loads.
+    /// Response times per VM that was under load, in milliseconds; as VM/WORKLOAD where a VM has several
+    /// loads.
     pub response_ms: IndexMap<String, Summary>,
     /// Every response time in milliseconds, in the order measured.
     pub samples_ms: IndexMap<String, Vec<f64>>,
@@ -88,8 +89,8 @@ pub struct Repeat {
     pub follow: Option<Follow>,
     /// Boosts given.
     pub boosts: u64,
-    /// Boosts in which an I/O-bound task really woke: by what the workloads stamped in a VM where they do, else by what the engine
-    /// believes.
+    /// Boosts in which an I/O-bound task really woke: by what the workloads stamped in a VM where they do,
+    /// else by what the engine believes.
     pub boost_hits: u64,
     /// Boosts for requests to servers that stamp their answers; those of a VM that overlap are one.
     #[serde(default)]
@@ -127,7 +128,8 @@ pub enum Unit {
     Bytes,
 }
 
-/// How the belief follows a task that changes its character: medians, in milliseconds; absent if it never did.
+/// How the belief follows a task that changes its character: medians, in milliseconds; absent if it never
+/// did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Follow {
     /// From becoming I/O-bound to being believed so.
@@ -245,8 +247,8 @@ impl Check {
         }
     }
 
-    /// A check of each of `values`: the worst is judged. One that is not finite counts as not measured, and then the check is not
-    /// passed.
+    /// A check of each of `values`: the worst is judged. One that is not finite counts as not measured, and
+    /// then the check is not passed.
     #[must_use]
     pub fn each(name: impl Into<String>, values: &[f64], bar: Bar) -> Check {
         let median = Check::median(name, values, bar);

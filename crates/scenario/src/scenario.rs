@@ -1,5 +1,5 @@
-//! The scenario file: its types, each with its ranges. [`Scenario::load`] is in `load`, what goes across them is checked in
-//! `validate`.
+//! The scenario file: its types, each with its ranges. [`Scenario::load`] is in `load`, what goes across them
+//! is checked in `validate`.
 
 mod arm;
 mod bars;
@@ -32,12 +32,14 @@ pub struct Scenario {
     /// Measured time of one repeat. 1 s to 1 h.
     #[serde(with = "humantime_serde")]
     pub duration: Duration,
-    /// Time before it that is not measured, in every arm alike: the inference starts knowing nothing. 0 s to 10 min.
+    /// Time before it that is not measured, in every arm alike: the inference starts knowing nothing. 0 s to
+    /// 10 min.
     #[serde(with = "humantime_serde")]
     pub warmup: Duration,
     /// Think times are multiplied by this so that a run stays within minutes. 0.001 to 100.
     pub think_scale: f64,
-    /// CPU costs of workloads are multiplied by this, because emulated guests are slower than real ones. 0.001 to 100.
+    /// CPU costs of workloads are multiplied by this, because emulated guests are slower than real ones.
+    /// 0.001 to 100.
     #[serde(default = "unscaled")]
     pub cost_scale: f64,
     /// The guests' kernel.
@@ -56,7 +58,7 @@ pub struct Scenario {
     #[serde(default)]
     pub policy: Config,
     /// The machine on which it is simulated.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
     pub sim: Sim,
     /// Bars to reach.
     #[serde(default)]
@@ -102,13 +104,13 @@ impl Scenario {
         arm.sim.as_ref().unwrap_or(&self.sim)
     }
 
-    /// Under which key the response times of a load on the VM called `vm_name` are: the VM's name, or VM/WORKLOAD if several loads
-    /// wait for answers of that VM.
+    /// Under which key the response times of a load on the VM called `vm_name` are: the VM's name, or
+    /// VM/WORKLOAD if several loads wait for answers of that VM.
     #[must_use]
     pub fn response_key(&self, vm_name: &str, load: &LoadProfile) -> String {
         let waiting = self.loads.iter().filter(|other| other.vm == load.vm && other.kind.waits());
         let several = waiting.count() > 1;
-        let target = self.entry(&load.vm).and_then(|vm| vm.target(load));
+        let target = self.entry(&load.vm).and_then(|vm| load.target(vm));
         match target.filter(|_| several) {
             Some(workload) => format!("{vm_name}/{}", workload.name),
             None => vm_name.to_owned(),
@@ -121,7 +123,8 @@ impl Scenario {
     }
 }
 
-/// Which physical CPUs do what. A CPU is in a list at most once; it may be in several lists, as on a machine that has no more.
+/// Which physical CPUs do what. A CPU is in a list at most once; it may be in several lists, as on a machine
+/// that has no more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
@@ -132,10 +135,6 @@ pub struct Host {
     /// Each of these gets a CPU-bound host process, so that it is busy in every arm.
     #[serde(default)]
     pub busy_cpus: Vec<u16>,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 fn unscaled() -> f64 {

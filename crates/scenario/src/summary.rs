@@ -8,8 +8,8 @@ use indexmap::IndexMap;
 /// A loss of throughput that can not be told from none.
 const SMALLEST_LOSS: f64 = 0.001;
 
-/// CPU time of each VM over its fair share: what VMs that do not want theirs leave is shared by weight among those
-/// that do.
+/// CPU time of each VM over its fair share: what VMs that do not want theirs leave is shared by weight among
+/// those that do.
 ///
 /// `vms`: name, CPU time, weight, and whether it wants all it can get.
 #[must_use]
@@ -226,7 +226,8 @@ pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &E
     compares.chain(gains).chain(set.map(|(name, values, bar)| Check::median(name, &values, bar))).collect()
 }
 
-/// The number that is meant, of one repeat, or of several taken as one if it is about response times; `None` if it was not measured.
+/// The number that is meant, of one repeat, or of several taken as one if it is about response times; `None`
+/// if it was not measured.
 fn number(repeats: &[Repeat], scenario: &Scenario, of: &Subject, measure: Measure) -> Option<f64> {
     let responses = |pick: fn(&Summary) -> f64| {
         let keys = response_keys(scenario, of);
@@ -280,14 +281,14 @@ fn response_keys(scenario: &Scenario, of: &Subject) -> Vec<String> {
     let clients = scenario.clients().filter(|(vm, _)| names.contains(vm));
     let asked = clients.filter(|(_, load)| {
         let entry = scenario.vms.iter().find(|entry| entry.name == load.vm);
-        let asked = entry.and_then(|entry| entry.target(load));
+        let asked = entry.and_then(|entry| load.target(entry));
         of.workload.as_ref().is_none_or(|name| asked.is_some_and(|workload| workload.name == *name))
     });
     asked.map(|(vm, load)| scenario.response_key(&vm, load)).collect()
 }
 
-/// Names of the VMs that want all the CPU they can get in an arm: those with a workload that never waits, or that computes
-/// so long at a time that its VM is hardly ever idle.
+/// Names of the VMs that want all the CPU they can get in an arm: those with a workload that never waits, or
+/// that computes so long at a time that its VM is hardly ever idle.
 #[must_use]
 pub fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
     let Some(arm) = scenario.arms.get(arm) else { return Vec::new() };

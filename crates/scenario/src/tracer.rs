@@ -7,8 +7,9 @@ use std::collections::HashMap;
 /// Beliefs are sampled this often.
 const SAMPLE_NS: u64 = 100_000_000;
 
-/// Builds the timeline of an interval from the events before and in it, and from what an engine thinks of them.
-#[derive(Debug)]
+/// Builds the timeline of an interval from the events before and in it, and from what an engine thinks of
+/// them.
+#[derive(Debug, Default)]
 pub struct Tracer {
     from: Time,
     to: Time,
@@ -37,17 +38,7 @@ impl Tracer {
     /// A timeline between two points in time, of which the first is its zero.
     #[must_use]
     pub fn new(from: Time, to: Time) -> Tracer {
-        Tracer {
-            from,
-            to,
-            sampled: from,
-            timeline: Timeline::default(),
-            index: HashMap::new(),
-            running: HashMap::new(),
-            tasks: HashMap::new(),
-            waiting: HashMap::new(),
-            reads: HashMap::new(),
-        }
+        Tracer { from, to, sampled: from, ..Tracer::default() }
     }
 
     /// Adds a VM, or whoever else has threads. Events about others are passed over.
@@ -198,15 +189,15 @@ impl Tracer {
             let believed = explain.tasks.iter().filter(|task| task.belief != 0);
             self.timeline.beliefs.extend(believed.map(|task| BeliefPoint {
                 vm: *vm,
-                task: task_name(task.task),
+                task: task_name(task.id),
                 at: at.since(self.from),
                 belief: task.belief,
             }));
         }
     }
 
-    /// The timeline, up to the end of the interval or of what happened, `last`. A task whose degree of belief is above
-    /// `belief_threshold` counts as I/O-bound.
+    /// The timeline, up to the end of the interval or of what happened, `last`. A task whose degree of belief
+    /// is above `belief_threshold` counts as I/O-bound.
     #[must_use]
     pub fn finish(mut self, last: Time, belief_threshold: i32) -> Timeline {
         self.to = self.to.min(last);

@@ -1,19 +1,17 @@
 //! What a scenario must be beyond its types: ranges, names, references.
 
+use crate::allowed::{Violation, name, period, quoted, range, require, seconds, validate_policy};
 use crate::scenario::Scenario;
-use frontdesk_engine::Config;
 use frontdesk_workload::WorkloadKind;
 use std::collections::HashSet;
 use std::time::Duration;
-
-pub(crate) use frontdesk_workload::{Violation, period, range, require};
 
 /// Memory that QEMU itself takes for each VM beside the guest's, in MiB (measured: 75 to 110 under TCG).
 const QEMU_MIB: u64 = 110;
 
 impl Scenario {
-    /// Checks every value against its documented range and against the others. [`Scenario::load`] has done so;
-    /// a scenario that was changed afterwards is checked here.
+    /// Checks every value against its documented range and against the others. [`Scenario::load`] has done
+    /// so; a scenario that was changed afterwards is checked here.
     ///
     /// # Errors
     /// The first value that is not allowed.
@@ -37,7 +35,7 @@ impl Scenario {
         }
         self.validate_vms()?;
         for (index, load) in self.loads.iter().enumerate() {
-            load.validate(&format!("load.{index}"), self)?;
+            load.validate(&format!("load.{index}"), &self.vms)?;
         }
         validate_policy("policy", &self.policy)?;
         let entries: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
@@ -46,7 +44,7 @@ impl Scenario {
         for (arm_name, arm) in &self.arms {
             let own = format!("arms.{arm_name}");
             name(&own, arm_name)?;
-            arm.validate(&own, self)?;
+            arm.validate(&own, &self.vms)?;
         }
         self.validate_checks()
     }
@@ -111,36 +109,4 @@ impl Scenario {
         }
         Ok(())
     }
-}
-
-/// The parameters of the engine behind a key.
-pub(crate) fn validate_policy(key: &str, policy: &Config) -> Result<(), Violation> {
-    policy.validate().map_err(|error| Violation {
-        key: format!("{key}.{}", error.key),
-        value: error.value,
-        allowed: error.allowed.to_owned(),
-    })
-}
-
-pub(crate) fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-}
-
-pub(crate) fn name(key: &str, name: &str) -> Result<(), Violation> {
-    require(is_name(name), key, quoted(name), "letters, digits and `-`")
-}
-
-pub(crate) fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-pub(crate) fn quoted(text: &str) -> String {
-    format!("{text:?}")
-}
-
-/// "one of A, B, C" for a message.
-pub(crate) fn one_of<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
-    let names: Vec<_> = names.into_iter().collect();
-    let names: Vec<_> = names.iter().map(AsRef::as_ref).collect();
-    if names.is_empty() { "none: there is none".to_owned() } else { format!("one of {}", names.join(", ")) }
 }

@@ -1,9 +1,10 @@
 //! Calibration of the model against real VMs, from an arm in which the VM that answers does nothing else.
 //!
-//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once and keeps the CPU, and the response time is
-//! what the request costs on its way through the network, the emulator's thread and the guest. Those are the fastest ones, and two of their
-//! quantiles give two numbers: how much more everything costs on that host than the scenario says, and how much requests differ. The
-//! others waited for the scheduler, which stays for the model to predict.
+//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once and keeps the
+//! CPU, and the response time is what the request costs on its way through the network, the emulator's thread
+//! and the guest. Those are the fastest ones, and two of their quantiles give two numbers: how much more
+//! everything costs on that host than the scenario says, and how much requests differ. The others waited for
+//! the scheduler, which stays for the model to predict.
 
 mod conditions;
 
@@ -19,7 +20,8 @@ use std::time::Duration;
 /// What the arm of a lab gave for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Calibration {
-    /// By how much the costs of the scenario's `[sim]` are multiplied: those of packets and tasks, on the host and in the guest.
+    /// By how much the costs of the scenario's `[sim]` are multiplied: those of packets and tasks, on the
+    /// host and in the guest.
     pub cost_factor: f64,
     /// How much requests differ: `sim.costs.spread`.
     pub spread: f64,

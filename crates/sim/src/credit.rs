@@ -1,7 +1,8 @@
 //! Xen's credit scheduler (TAVS §2.2), as version 3.2 behaves, with what TAVS and MM changed as options.
 //!
-//! Charging is by sampling: who runs at a tick pays 100 credits. Every third tick hands out credits by weight, and makes priorities of
-//! them: UNDER (something left) before OVER. A vCPU that wakes while UNDER becomes BOOST and preempts what has a lower priority.
+//! Charging is by sampling: who runs at a tick pays 100 credits. Every third tick hands out credits by
+//! weight, and makes priorities of them: UNDER (something left) before OVER. A vCPU that wakes while UNDER
+//! becomes BOOST and preempts what has a lower priority.
 //!
 //! | file | what |
 //! |---|---|
@@ -76,7 +77,7 @@ struct PcpuState {
 }
 
 /// Xen's credit scheduler.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Credit {
     config: Config,
     tick: Nanos,
@@ -105,14 +106,7 @@ impl Credit {
             slice: tick.saturating_mul(u64::from(config.slice_ticks)),
             slop: nanos(config.timer_slop),
             config: config.clone(),
-            vcpus: Vec::new(),
-            domains: Vec::new(),
-            active: Vec::new(),
-            pcpus: Vec::new(),
-            accounting: None,
-            balance: 0,
-            epoch: 0,
-            ticks: 0,
+            ..Credit::default()
         }
     }
 
@@ -153,8 +147,8 @@ impl Credit {
         self.pcpus[vcpu.pcpu.index()].queue.remove(entity);
     }
 
-    /// Lets physical CPUs know that `entity` waits: its own if it has strictly higher priority than what runs there, and the idle ones if
-    /// its own is busy.
+    /// Lets physical CPUs know that `entity` waits: its own if it has strictly higher priority than what runs
+    /// there, and the idle ones if its own is busy.
     fn tickle(&self, host: &mut Host, entity: Entity) {
         let vcpu = &self.vcpus[entity.index()];
         let running = self.current_priority(host, vcpu.pcpu);
@@ -166,7 +160,8 @@ impl Credit {
         }
     }
 
-    /// Takes a waiting vCPU of strictly higher priority than `than` from another physical CPU, the next one first.
+    /// Takes a waiting vCPU of strictly higher priority than `than` from another physical CPU, the next one
+    /// first.
     fn steal(&mut self, host: &Host, pcpu: Pcpu, than: Priority) -> Option<Entity> {
         let after = host.pcpus().skip(pcpu.index() + 1);
         for peer in after.chain(host.pcpus().take(pcpu.index())) {
@@ -340,7 +335,8 @@ impl HostScheduler for Credit {
         self.pcpu_timer(host, Pcpu(u16::try_from(timer.0 / 2).unwrap_or(u16::MAX)));
     }
 
-    /// TAVS §4.2: a boosted vCPU is queued again with its new priority, whatever it was; one whose boost is revoked gives way.
+    /// TAVS §4.2: a boosted vCPU is queued again with its new priority, whatever it was; one whose boost is
+    /// revoked gives way.
     fn boost(&mut self, host: &mut Host, entity: Entity, level: Boost) {
         let vcpu = self.vcpu(entity);
         let lowered = level < vcpu.wish;

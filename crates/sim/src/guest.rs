@@ -117,7 +117,7 @@ const BASE_SLICE: Nanos = 700_000;
 /// Packets that a socket holds; more are dropped.
 const BACKLOG: usize = 256;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Guest {
     costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
@@ -135,7 +135,7 @@ pub(crate) struct Guest {
 }
 
 /// [`GuestCosts`] in nanoseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Costs {
     interrupt: Nanos,
     receive: Nanos,
@@ -147,7 +147,8 @@ struct Costs {
     frame: Nanos,
     slice: Nanos,
     granularity: Nanos,
-    /// What a task may run before another that wakes takes its place, if that is only seen at clock ticks (EEVDF).
+    /// What a task may run before another that wakes takes its place, if that is only seen at clock ticks
+    /// (EEVDF).
     request: Option<Nanos>,
     sees_stolen: bool,
     /// Whether it has a clock tick.
@@ -177,18 +178,7 @@ impl Costs {
 impl Guest {
     pub(crate) fn new(vcpus: u16, costs: &GuestCosts) -> Guest {
         let cpu = || Cpu { halted: true, ..Cpu::default() };
-        Guest {
-            costs: Costs::of(costs),
-            cpus: (0..vcpus).map(|_| cpu()).collect(),
-            tasks: Vec::new(),
-            channels: Vec::new(),
-            sockets: Vec::new(),
-            timers: Vec::new(),
-            spaces: 0,
-            now: 0,
-            effects: Vec::new(),
-            exits: false,
-        }
+        Guest { costs: Costs::of(costs), cpus: (0..vcpus).map(|_| cpu()).collect(), ..Guest::default() }
     }
 
     /// Its kernel is since Linux 6.6: the running task goes on until it has run for a `slice`, the kernel's
@@ -268,7 +258,8 @@ impl Guest {
         }
     }
 
-    /// A vCPU got a physical CPU again after so long. A guest that does not hear of stolen time takes it for its own.
+    /// A vCPU got a physical CPU again after so long. A guest that does not hear of stolen time takes it for
+    /// its own.
     pub(crate) fn stolen(&mut self, vcpu: usize, time: Nanos) {
         if !self.costs.sees_stolen {
             self.charge(vcpu, time);
@@ -376,7 +367,8 @@ impl Guest {
         }
     }
 
-    /// The kernel programs its next clock tick, after one and when it stops idling: who emulates the clock hears of it.
+    /// The kernel programs its next clock tick, after one and when it stops idling: who emulates the clock
+    /// hears of it.
     fn set_clock(&mut self, vcpu: usize) {
         if self.costs.ticks {
             self.exits = true;

@@ -71,7 +71,8 @@ pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Res
     Ok(recorded(scenario, name, repeat, seed, false)?.into_iter().filter_map(decided).collect())
 }
 
-/// What the engine is told in one repeat of an arm, warm-up included, and what it decides about that, in order.
+/// What the engine is told in one repeat of an arm, warm-up included, and what it decides about that, in
+/// order.
 ///
 /// # Errors
 /// As [`decisions`].

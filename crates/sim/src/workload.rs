@@ -145,7 +145,8 @@ fn churn(guest: &mut Guest, number: usize, waits: bool) {
     guest.add_task(number, &[begin, Step::NewSpace, Step::Compute(BRIEF), end], false);
 }
 
-/// Groups of senders and receivers, each of whom messages each, and one who starts them all and waits for them.
+/// Groups of senders and receivers, each of whom messages each, and one who starts them all and waits for
+/// them.
 fn messages(guest: &mut Guest, number: usize, tasks: u32, rounds: u32) {
     let (begin, ended) = (guest.add_channel(), guest.add_channel());
     for _ in 0..tasks / (2 * HALF) {

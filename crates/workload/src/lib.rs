@@ -1,7 +1,8 @@
 //! What runs inside the VMs of an experiment.
 //!
-//! A scenario names a workload, `frontdesk-lab-guest` does it in a real VM, and `frontdesk-sim` models it. A new one is
-//! a variant of [`WorkloadKind`] here, with its ranges and with what is known of it; then a program and a model.
+//! A scenario names a workload, `frontdesk-lab-guest` does it in a real VM, and `frontdesk-sim` models it. A
+//! new one is a variant of [`WorkloadKind`] here, with its ranges and with what is known of it; then a
+//! program and a model.
 
 #![forbid(unsafe_code)]
 
@@ -40,10 +41,11 @@ pub enum WorkloadKind {
         #[serde(with = "humantime_serde")]
         period: Duration,
     },
-    /// Reads the files of the VM's disk one after the other, again and again (TAVS §5.1). An operation is a file.
+    /// Reads the files of the VM's disk one after the other, again and again (TAVS §5.1). An operation is a
+    /// file.
     ReadFiles,
-    /// Reads a block of the VM's disk, past the page cache, and burns CPU time, again and again (TAVS §5.2). An operation
-    /// is a block of 4 KiB.
+    /// Reads a block of the VM's disk, past the page cache, and burns CPU time, again and again (TAVS §5.2).
+    /// An operation is a block of 4 KiB.
     ReadBurn {
         /// CPU time after each block, before `cost_scale`. 0 to 10 s.
         #[serde(default, with = "humantime_serde")]
@@ -54,8 +56,8 @@ pub enum WorkloadKind {
         /// Port it listens on, as for an echo.
         port: u16,
     },
-    /// Tasks that message each other in groups of 40, half of each sending to the other half, as those of hackbench do
-    /// (TAVS §5.4), again and again. An operation is a run.
+    /// Tasks that message each other in groups of 40, half of each sending to the other half, as those of
+    /// hackbench do (TAVS §5.4), again and again. An operation is a run.
     Messages {
         /// Number of tasks: a multiple of 40, up to 2000.
         tasks: u32,
@@ -66,11 +68,11 @@ pub enum WorkloadKind {
     Churn,
     /// A program of the Debian system.
     Program {
-        /// The program, found in `PATH`, and its arguments. `{host}` in them becomes the address of a web server on the
-        /// host, which answers http://{host}/BYTES with so many bytes.
+        /// The program, found in `PATH`, and its arguments. `{host}` in them becomes the address of a web
+        /// server on the host, which answers http://{host}/BYTES with so many bytes.
         command: Vec<String>,
-        /// Whether it is run again and again, and how long it takes is measured. Otherwise it is a server, which must not
-        /// end.
+        /// Whether it is run again and again, and how long it takes is measured. Otherwise it is a server,
+        /// which must not end.
         #[serde(default)]
         repeat: bool,
         /// Whether the guest's page cache is dropped before each run. Only with `repeat`.
@@ -142,8 +144,8 @@ impl WorkloadKind {
         }
     }
 
-    /// Whether it wants all the CPU it can get: it never waits, or computes so long at a time that its VM is hardly ever
-    /// idle.
+    /// Whether it wants all the CPU it can get: it never waits, or computes so long at a time that its VM is
+    /// hardly ever idle.
     #[must_use]
     pub fn wants_cpu(&self) -> bool {
         match self {

@@ -102,7 +102,8 @@ impl Child {
         self.records.take()
     }
 
-    /// Kills it, if it has not ended, and all that it started; waits until they are gone and says how it ended.
+    /// Kills it, if it has not ended, and all that it started; waits until they are gone and says how it
+    /// ended.
     pub(super) fn stop(&mut self) -> io::Result<String> {
         self.group.kill()?;
         let status = match self.status {

@@ -186,7 +186,7 @@ impl Lab<'_> {
         // A client whose server is stopped in this arm has nothing to do.
         let asked = |load: &LoadProfile| {
             let entry = self.scenario.vms.iter().find(|entry| entry.name == load.vm)?;
-            entry.target(load).filter(|server| !arm.stops(entry, server))
+            load.target(entry).filter(|server| !arm.stops(entry, server))
         };
         let mut clients = Vec::new();
         for (number, (vm, load)) in (0u64..).zip(self.scenario.clients()) {

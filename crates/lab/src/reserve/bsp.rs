@@ -42,7 +42,8 @@ impl Bsp<'_> {
         Ok(())
     }
 
-    /// The rate of the program with a reservation for each of its processes, beside processes on the CPU of the first.
+    /// The rate of the program with a reservation for each of its processes, beside processes on the CPU of
+    /// the first.
     fn run_once(
         &self,
         lab: &mut Lab<'_>,

@@ -22,7 +22,8 @@ struct Asked {
     slice: u64,
 }
 
-/// Changes the reservation of a process to and fro beside processes that compute, each time when its slice is over.
+/// Changes the reservation of a process to and fro beside processes that compute, each time when its slice is
+/// over.
 pub(super) fn run(
     lab: &mut Lab<'_>,
     arm: &str,
@@ -67,8 +68,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Milliseconds from each request to the first run after it, interrupts aside. One without a run before the next request counts as long
-/// as it waited for one.
+/// Milliseconds from each request to the first run after it, interrupts aside. One without a run before the
+/// next request counts as long as it waited for one.
 fn reactions(all: &[Asked], runs: &[Run]) -> Vec<f64> {
     let begins = |asked: &Asked| {
         let after = runs.iter().filter(|run| run.to > asked.sent);

@@ -2,7 +2,8 @@
 
 use frontdesk_scenario::{float, quantile};
 
-/// A gap at least this long in which the process was charged for CPU time is a stall: the machine under us ran something else.
+/// A gap at least this long in which the process was charged for CPU time is a stall: the machine under us
+/// ran something else.
 const STALL_NS: u64 = 150_000;
 /// A deadline is missed if more than this part of the slice is missing, and more than [`MISS_NS`].
 const MISS_PART: f64 = 0.01;

@@ -68,8 +68,8 @@ impl Enforcement {
         }
     }
 
-    /// Reserves for a process from now on, and tells a beginning of a period, and on which CPU it is if that is known. With weights a
-    /// process can't be given another reservation.
+    /// Reserves for a process from now on, and tells a beginning of a period, and on which CPU it is if that
+    /// is known. With weights a process can't be given another reservation.
     pub(super) fn reserve(
         &mut self,
         pid: i32,

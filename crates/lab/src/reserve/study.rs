@@ -47,8 +47,8 @@ pub(super) struct Lab<'a> {
     misses: IndexMap<String, IndexMap<String, Vec<f64>>>,
 }
 
-/// Runs a study. `frontdesk` is this program, which has to call [`super::work`] with what follows [`super::WORKER_ARGUMENT`]. Ends early when
-/// `stop` is set.
+/// Runs a study. `frontdesk` is this program, which has to call [`super::work`] with what follows
+/// [`super::WORKER_ARGUMENT`]. Ends early when `stop` is set.
 ///
 /// # Errors
 /// The study could not be made; nothing that it started is left.

@@ -30,8 +30,8 @@ pub struct VmConfig {
     pub plugin: Option<PathBuf>,
     /// Shortest time slice of the guest's scheduler, if not the kernel's.
     pub time_slice: Option<Duration>,
-    /// Whether its time is counted: 4 ns for each instruction that it executes, so that what it does in a millisecond is
-    /// the same on every machine. Its vCPUs then take turns on one thread.
+    /// Whether its time is counted: 4 ns for each instruction that it executes, so that what it does in a
+    /// millisecond is the same on every machine. Its vCPUs then take turns on one thread.
     pub counted_time: bool,
     /// What QEMU is told besides. An option that is there already is given another value by it.
     pub arguments: Vec<String>,
@@ -70,8 +70,9 @@ impl VmConfig {
 
 /// A virtio disk. Other VMs may have the same image at the same time.
 ///
-/// The host's page cache is passed by, as on a host where many VMs share a fast disk, unless the image is on a file system that has no
-/// direct I/O, like many a tmpfs. That is logged: reading is then as fast as memory from the second time on.
+/// The host's page cache is passed by, as on a host where many VMs share a fast disk, unless the image is on
+/// a file system that has no direct I/O, like many a tmpfs. That is logged: reading is then as fast as memory
+/// from the second time on.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// File with its content, which stays as it is.

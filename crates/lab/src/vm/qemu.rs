@@ -49,8 +49,8 @@ pub(super) fn has_direct_io(image: &Path) -> io::Result<bool> {
     Ok(has)
 }
 
-/// QEMU's arguments. `disks` are those of `config`, each with whether it has direct I/O; `control` is the guest's end of the control
-/// socket.
+/// QEMU's arguments. `disks` are those of `config`, each with whether it has direct I/O; `control` is the
+/// guest's end of the control socket.
 pub(super) fn arguments(
     config: &VmConfig,
     disks: &[(&DiskConfig, bool)],
@@ -81,7 +81,8 @@ pub(super) fn arguments(
     add("display", "none");
     add("kernel", &config.kernel.to_string_lossy());
     add("initrd", &config.initrd.to_string_lossy());
-    // A guest that must wait for its CPU while it boots may find that its timer does not tick, and panic: it is not to look.
+    // A guest that must wait for its CPU while it boots may find that its timer does not tick, and panic: it
+    // is not to look.
     let mut parameters = "mitigations=off quiet panic=-1 no_timer_check console=ttyS0".to_owned();
     if let Some(tap) = &config.tap {
         parameters += &format!(" {IP_PARAMETER}={}/{}", tap.guest_ip, tap.prefix);

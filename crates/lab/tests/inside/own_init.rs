@@ -34,7 +34,8 @@ pub(crate) fn console_of(config: &VmConfig, patience: Duration) -> Result<String
 pub(crate) fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("start ldd")?;
     ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
-    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
+    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the
+    // kernel has.
     let text = String::from_utf8(output.stdout)?;
     let path =
         |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);

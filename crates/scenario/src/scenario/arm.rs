@@ -1,9 +1,9 @@
 //! The ways to run the VMs.
 
-use super::{Scenario, Vm, Workload};
+use super::{Vm, Workload};
+use crate::allowed::{Violation, one_of, quoted, range, require, validate_policy};
 use crate::sim::Sim;
 use crate::study::{PeriodSlice, validate_reservation};
-use crate::validate::{Violation, one_of, quoted, range, require, validate_policy};
 use frontdesk_engine::Config;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -18,18 +18,17 @@ pub struct Arm {
     /// Workloads that are stopped in this arm, as "VM/WORKLOAD" with the name of a VM entry.
     #[serde(default)]
     pub stop: Vec<String>,
-    /// Nice values of the vCPUs of VMs in this arm, by the name of a VM entry, one for each vCPU, as an operator would set them by
-    /// hand: before frontdesk starts. -20 to 19.
+    /// Nice values of the vCPUs of VMs in this arm, by the name of a VM entry, one for each vCPU, as an
+    /// operator would set them by hand: before frontdesk starts. -20 to 19.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub nice: IndexMap<String, Vec<i8>>,
-    /// Reservations of VMs in this arm, by the name of a VM entry, each as `["5ms", "1ms"]`. Only where the daemon acts.
+    /// Reservations of VMs in this arm, by the name of a VM entry, each as `["5ms", "1ms"]`. Only where the
+    /// daemon acts.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub reserve: IndexMap<String, PeriodSlice>,
     /// Parameters of the engine in this arm. In the file: those that differ from the scenario's `policy`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Config>,
     /// The modelled machine in this arm. In the file: what differs from the scenario's `sim`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sim: Option<Sim>,
 }
 
@@ -40,8 +39,8 @@ impl Arm {
         self.stop.iter().any(|stop| stop.split_once('/') == Some((&vm.name, &workload.name)))
     }
 
-    /// Checks it; `own` is its dotted key in the scenario.
-    pub(crate) fn validate(&self, own: &str, scenario: &Scenario) -> Result<(), Violation> {
+    /// Checks it; `own` is its dotted key in the scenario, `vms` are the scenario's.
+    pub(crate) fn validate(&self, own: &str, vms: &[Vm]) -> Result<(), Violation> {
         if let Some(policy) = &self.policy {
             let key = format!("{own}.policy");
             let allowed = "only in an arm with daemon = \"observe\" or \"act\"";
@@ -50,8 +49,8 @@ impl Arm {
         }
         for (vm, values) in &self.nice {
             let key = format!("{own}.nice.{vm}");
-            let entries = scenario.vms.iter().map(|vm| vm.name.as_str());
-            let Some(entry) = scenario.entry(vm) else {
+            let entries = vms.iter().map(|vm| vm.name.as_str());
+            let Some(entry) = vms.iter().find(|entry| entry.name == *vm) else {
                 return require(false, key, quoted(vm), one_of(entries));
             };
             let one_each = values.len() == usize::from(entry.vcpus);
@@ -63,18 +62,18 @@ impl Arm {
         }
         for (vm, of) in &self.reserve {
             let key = format!("{own}.reserve.{vm}");
-            let entries = scenario.vms.iter().map(|vm| vm.name.as_str());
-            require(scenario.entry(vm).is_some(), key.as_str(), quoted(vm), one_of(entries))?;
+            let entries = vms.iter().map(|vm| vm.name.as_str());
+            require(vms.iter().any(|entry| entry.name == *vm), key.as_str(), quoted(vm), one_of(entries))?;
             let allowed = "only in an arm with daemon = \"act\"";
             require(self.daemon == Daemon::Act, key.as_str(), of, allowed)?;
             validate_reservation(&key, *of)?;
         }
         if let Some(sim) = &self.sim {
-            let entries: Vec<&str> = scenario.vms.iter().map(|vm| vm.name.as_str()).collect();
+            let entries: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
             sim.validate(&format!("{own}.sim"), &entries)?;
         }
         for (index, stop) in self.stop.iter().enumerate() {
-            let known = scenario.vms.iter().flat_map(|vm| {
+            let known = vms.iter().flat_map(|vm| {
                 vm.workloads.iter().map(move |workload| format!("{}/{}", vm.name, workload.name))
             });
             let known: Vec<_> = known.collect();

@@ -1,6 +1,6 @@
 //! The guests' kernel and system.
 
-use crate::validate::{Violation, is_name, period, quoted, require, seconds};
+use crate::allowed::{Violation, is_name, period, quoted, require, seconds};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,20 +9,18 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guest {
-    /// A Debian package series ("6.1-cloud", "6.12-cloud"), or what contains a `/`: the path of a kernel image, with
-    /// `modules`.
+    /// A Debian package series ("6.1-cloud", "6.12-cloud"), or what contains a `/`: the path of a kernel
+    /// image, with `modules`.
     pub kernel: String,
     /// Folder with the modules of a kernel given by path (`lib/modules/RELEASE`); only beside one.
-    #[serde(default)]
     pub modules: Option<PathBuf>,
     /// Shortest time slice of the guests' scheduler; the kernel's own if left out. 100 us to 1 s.
     ///
-    /// An emulated guest does not hear of the time in which it does not run. Its scheduler believes that a task has used up its slice
-    /// when the VM comes back, and changes tasks each time the host changes VMs.
+    /// An emulated guest does not hear of the time in which it does not run. Its scheduler believes that a
+    /// task has used up its slice when the VM comes back, and changes tasks each time the host changes VMs.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<Duration>,
     /// The Debian system that VMs with `debian = true` have.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub debian: Option<Debian>,
 }
 
@@ -60,7 +58,8 @@ impl Guest {
     }
 }
 
-/// A Debian 12 system, made once and kept in the user's cache folder. A VM's changes to it are gone when the VM is.
+/// A Debian 12 system, made once and kept in the user's cache folder. A VM's changes to it are gone when the
+/// VM is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Debian {

@@ -1,7 +1,7 @@
 //! Load from outside.
 
-use super::{Scenario, Vm};
-use crate::validate::{Violation, one_of, period, quoted, range, require, seconds};
+use super::{Vm, Workload};
+use crate::allowed::{Violation, one_of, period, quoted, range, require, seconds};
 use frontdesk_workload::{Protocol, WorkloadKind};
 use humantime_serde::Serde;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -34,12 +34,14 @@ pub enum LoadKind {
         #[serde(with = "times")]
         think: [Duration; 2],
     },
-    /// Sends over TCP without pause, as if over the paper's network of 100 Mbit/s (TAVS §5.1), six times slower.
+    /// Sends over TCP without pause, as if over the paper's network of 100 Mbit/s (TAVS §5.1), six times
+    /// slower.
     Bulk {
         /// Port sent to: a sink of the VM listens on it.
         port: u16,
     },
-    /// Types into a text editor that runs in the Debian system, over ssh, and waits for each letter to appear (TAVS §5.3).
+    /// Types into a text editor that runs in the Debian system, over ssh, and waits for each letter to appear
+    /// (TAVS §5.3).
     Edit {
         /// Shortest and longest time between letters, as for `Ask`.
         #[serde(with = "times")]
@@ -48,13 +50,20 @@ pub enum LoadKind {
 }
 
 impl LoadProfile {
-    /// Checks it; `key` is its own in the scenario.
-    pub(crate) fn validate(&self, key: &str, scenario: &Scenario) -> Result<(), Violation> {
-        let Some(vm) = scenario.entry(&self.vm) else {
-            let entries = scenario.vms.iter().map(|vm| vm.name.as_str());
+    /// The workload of a VM that it is for: the echo or shift that is asked, the sink that is filled, or the ssh
+    /// server behind which the editor runs.
+    #[must_use]
+    pub fn target<'a>(&self, vm: &'a Vm) -> Option<&'a Workload> {
+        vm.workloads.iter().find(|workload| self.kind.is_for(&workload.kind))
+    }
+
+    /// Checks it; `key` is its own in the scenario, `vms` are the scenario's.
+    pub(crate) fn validate(&self, key: &str, vms: &[Vm]) -> Result<(), Violation> {
+        let Some(vm) = vms.iter().find(|vm| vm.name == self.vm) else {
+            let entries = vms.iter().map(|vm| vm.name.as_str());
             return require(false, format!("{key}.vm"), quoted(&self.vm), one_of(entries));
         };
-        let found = vm.target(self).is_some();
+        let found = self.target(vm).is_some();
         let is_sink = |kind: &WorkloadKind| matches!(kind, WorkloadKind::Sink { .. });
         match self.kind {
             LoadKind::Ask { protocol, port, bytes, think } => {
@@ -84,7 +93,7 @@ impl LoadKind {
     }
 
     /// Whether a workload is what it is for.
-    pub(crate) fn is_for(&self, workload: &WorkloadKind) -> bool {
+    fn is_for(&self, workload: &WorkloadKind) -> bool {
         let sink = matches!(workload, WorkloadKind::Sink { .. });
         match *self {
             LoadKind::Ask { protocol, port, .. } => !sink && workload.listens() == Some((protocol, port)),

@@ -1,7 +1,6 @@
 //! The VMs and what runs inside them.
 
-use super::LoadProfile;
-use crate::validate::{Violation, name, quoted, range, require};
+use crate::allowed::{Violation, name, quoted, range, require};
 use frontdesk_workload::{Surroundings, WorkloadKind};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -24,8 +23,8 @@ pub struct Vm {
     /// Weight of each among the VMs, as in cgroup v1 `cpu.shares`. 2 to 262144.
     #[serde(default = "default_weight")]
     pub weight: u32,
-    /// Its data disk, if any, which its workloads read. Each VM reads its own; it is on the host's disk, past the host's page cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Its data disk, if any, which its workloads read. Each VM reads its own; it is on the host's disk, past
+    /// the host's page cache.
     pub disk: Option<Disk>,
     /// Whether it has the Debian system of `guest.debian`, for workloads with `run = "program"`.
     #[serde(default)]
@@ -48,14 +47,8 @@ impl Vm {
         }
     }
 
-    /// The workload that a load is for: the echo or shift that is asked, the sink that is filled, or the ssh server behind which the
-    /// editor runs.
-    #[must_use]
-    pub fn target(&self, load: &LoadProfile) -> Option<&Workload> {
-        self.workloads.iter().find(|workload| load.kind.is_for(&workload.kind))
-    }
-
-    /// Checks everything but the name, which is to be like no other. `system`: whether there is a Debian system.
+    /// Checks everything but the name, which is to be like no other. `system`: whether there is a Debian
+    /// system.
     pub(crate) fn validate(&self, system: bool) -> Result<(), Violation> {
         let key = |field: &str| format!("vm.{}.{field}", self.name);
         range(key("vcpus"), self.vcpus, 1..=16)?;

@@ -12,7 +12,8 @@ use indexmap::IndexSet;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) tasks: Vec<Planned>,
-    /// Channels that the programs use: what each is called, and the messages in it at first: a mutex has one while it is free.
+    /// Channels that the programs use: what each is called, and the messages in it at first: a mutex has one
+    /// while it is free.
     pub(crate) channels: Vec<(String, u32)>,
     /// Timers that they use.
     pub(crate) timers: usize,

@@ -17,10 +17,10 @@ mod load;
 mod queue;
 mod realtime;
 
-pub(crate) use cfs::cfs_reserving;
-pub use cfs::{cfs, cfs_on};
-pub(crate) use eevdf::eevdf_reserving;
-pub use eevdf::{eevdf, eevdf_on};
+pub use cfs::cfs;
+pub(crate) use cfs::cfs_on;
+pub use eevdf::eevdf;
+pub(crate) use eevdf::eevdf_on;
 
 use super::reserved::{DISPATCH, Reserved};
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};

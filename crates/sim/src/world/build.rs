@@ -11,9 +11,7 @@ use crate::network::{Client, Kind};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
 use crate::rtapp::RtAppError;
-use crate::scheduler::{
-    Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_reserving, edf, eevdf_reserving,
-};
+use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_on, edf, eevdf_on};
 use crate::workload;
 use frontdesk_engine::reservation::{Reservation, ReservationError};
 use frontdesk_engine::{ConfigError, Engine, Protocol, Standing, Time, nanos};
@@ -99,8 +97,8 @@ fn scheduler(
     let host_cpus = host_cpus(scenario, sim);
     match sim.scheduler {
         Scheduler::Credit if reservations.is_empty() => Box::new(Credit::new(&sim.credit)),
-        Scheduler::Eevdf => eevdf_reserving(host_cpus, reservations),
-        Scheduler::Cfs => cfs_reserving(host_cpus, reservations),
+        Scheduler::Eevdf => eevdf_on(host_cpus, reservations),
+        Scheduler::Cfs => cfs_on(host_cpus, reservations),
         Scheduler::Credit | Scheduler::Edf => edf(reservations),
     }
 }
@@ -270,7 +268,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         world.clients.push(client);
     }
     let asked = scenario.clients().zip(&world.clients).map(|((_, load), client)| {
-        let server = scenario.vms.iter().find(|entry| entry.name == load.vm)?.target(load)?;
+        let server = load.target(scenario.vms.iter().find(|entry| entry.name == load.vm)?)?;
         (server.kind.is_io_bound() && world.measure.knows_wakes[client.vm]).then_some(client.vm)
     });
     world.measure.asks = asked.collect();
