@@ -33,13 +33,15 @@ bench: setup-build setup-sim
 # Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES times here.
 CASES ?= 200000
 fuzz: setup-build
-	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-engine -p frontdesk-host -p frontdesk-lab-guest \
+	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-guardian \
+		-p frontdesk-host -p frontdesk-lab-guest -p frontdesk-linux -p frontdesk-probes -p frontdesk-qemu -p frontdesk-record \
 		-p frontdesk-remote -p frontdesk-ring -p frontdesk-tcg-plugin --lib --bins --test properties fuzz_
 
 # In the profile of the tests, so that what compiles others is compiled once for both.
 lint: setup-build
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
+	cargo test --release --locked -p frontdesk-testing --test circles
 
 # The program, the QEMU plugin, and the static binaries that run inside VMs: lab VMs, and those of users.
 build: setup-build

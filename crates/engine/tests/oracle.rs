@@ -8,19 +8,18 @@
 //! ORACLE=freeze cargo test --release -p frontdesk-engine -p frontdesk-sim --test oracle -- --nocapture
 //! ```
 
-#![allow(clippy::unwrap_used, unreachable_pub)] // A test that panics fails; parts of it serve the simulator's oracle.
+#![allow(clippy::unwrap_used)] // A test that panics fails.
 
-#[path = "oracle/frozen.rs"]
-mod frozen;
 #[path = "oracle/seeds.rs"]
 mod seeds;
-#[path = "oracle/text.rs"]
-mod text;
 
 use frontdesk_engine::{Engine, Time};
-use frozen::{Section, check};
-use text::Told;
+use frontdesk_testing::oracle::text::{self, Told};
+use frontdesk_testing::oracle::{Section, check, digest, read};
+use std::path::Path;
 
+/// Where the fixtures are.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracle");
 const RANDOM: std::ops::Range<u64> = 0..64;
 const RANDOM_EVENTS: usize = 1200;
 const HOSTS: std::ops::Range<u64> = 100..115;
@@ -74,11 +73,11 @@ fn context(lines: &[String], number: usize) -> String {
 
 #[test]
 fn the_recording_is_decided_as_it_was() {
-    let text = frozen::read(&frozen::fixture("echo-mixed.events.zst"));
+    let text = read(&Path::new(FOLDER).join("echo-mixed.events.zst"));
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let title = format!("echo-mixed, {}", frozen::digest(&lines));
+    let title = format!("echo-mixed, {}", digest(&lines));
     let section = Section { title, actions: decide(&lines, false) };
-    check("echo-mixed", &[section], |_, number| context(&lines, number));
+    check(FOLDER, "echo-mixed", &[section], |_, number| context(&lines, number));
 }
 
 /// The lines of all seeds, with their names.
@@ -98,11 +97,11 @@ fn the_seeds_are_decided_as_they_were() {
     let sections: Vec<Section> = seeds
         .iter()
         .map(|(name, lines)| Section {
-            title: format!("{name}, {}", frozen::digest(lines)),
+            title: format!("{name}, {}", digest(lines)),
             actions: decide(lines, true),
         })
         .collect();
-    check("seeds", &sections, |section, number| {
+    check(FOLDER, "seeds", &sections, |section, number| {
         let (_, lines) = seeds.iter().find(|(name, _)| section.title.starts_with(name)).unwrap();
         context(lines, number)
     });

@@ -3,7 +3,9 @@
 use crate::{FAILED, words};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use frontdesk_host::control::{self, Answer, ClientError, DEFAULT_SOCKET, Query, Refusal, RefusalKind};
+use frontdesk_control_protocol::{
+    self as control, Answer, ClientError, DEFAULT_SOCKET, Query, Refusal, RefusalKind,
+};
 use frontdesk_remote::Fingerprint;
 use frontdesk_remote::client::{Address, Hosts, Identity, Remote, RemoteError, Trust};
 use std::io::{IsTerminal, Write};

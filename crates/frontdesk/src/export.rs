@@ -4,7 +4,7 @@ use crate::outputs::write;
 use crate::recording::{open, warn_if_cut};
 use anyhow::bail;
 use frontdesk_engine::{Event, Time, nanos};
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 use frontdesk_replay::TimelineBuilder;
 use std::path::PathBuf;
 use std::process::ExitCode;

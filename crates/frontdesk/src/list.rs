@@ -4,7 +4,7 @@ use crate::connect::{Daemon, Where, refused};
 use crate::words;
 use anyhow::bail;
 use clap::Args;
-use frontdesk_host::control::{
+use frontdesk_control_protocol::{
     Answer, Query, Refusal, Reservation, Reservations, Target, TargetStatus, Targets,
 };
 use std::process::ExitCode;

@@ -69,7 +69,7 @@ enum Command {
     #[command(hide = true)]
     Manual(manual::ManualArgs),
     /// Restores what frontdesk changed when its starter ends; started by frontdesk itself.
-    #[command(hide = true, name = frontdesk_host::GUARDIAN_ARGUMENT)]
+    #[command(hide = true, name = frontdesk_guardian::GUARDIAN_ARGUMENT)]
     Guardian,
     /// A process that the lab schedules; started by the lab itself.
     #[command(hide = true, name = frontdesk_lab::WORKER_ARGUMENT)]
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if matches!(cli.command, Command::Guardian) {
         // Before anything else is opened: it keeps nothing but its connection.
-        return frontdesk_host::guardian::run();
+        return frontdesk_guardian::run();
     }
     if let Command::Worker { arguments } = &cli.command {
         return frontdesk_lab::work(arguments);

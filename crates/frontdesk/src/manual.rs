@@ -119,7 +119,10 @@ mod tests {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let text = String::from_utf8(completions_for(shell)).unwrap();
             assert!(text.contains("doctor") && text.contains("observe"), "{shell}");
-            assert!(!text.contains("manual") && !text.contains(frontdesk_host::GUARDIAN_ARGUMENT), "{shell}");
+            assert!(
+                !text.contains("manual") && !text.contains(frontdesk_guardian::GUARDIAN_ARGUMENT),
+                "{shell}"
+            );
         }
     }
 

@@ -3,8 +3,8 @@
 use crate::FAILED;
 use crate::recording::new_file;
 use anyhow::Context;
-use frontdesk_host::control::{DEFAULT_SOCKET, ask_recording};
-use frontdesk_host::{Ending, Record, RecordError, Recording};
+use frontdesk_control_protocol::{DEFAULT_SOCKET, ask_recording};
+use frontdesk_record::{Ending, Record, RecordError, Recording};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};

@@ -1,7 +1,7 @@
 //! Opening recordings, and what is common to the commands that read them.
 
 use anyhow::Context;
-use frontdesk_host::{Ending, Recording};
+use frontdesk_record::{Ending, Recording};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use crate::connect::{Where, refused};
 use crate::words;
 use anyhow::bail;
 use clap::Args;
-use frontdesk_host::control::{Answer, Query, Reservation, Reserve, Target};
+use frontdesk_control_protocol::{Answer, Query, Reservation, Reserve, Target};
 use std::process::ExitCode;
 use std::time::Duration;
 

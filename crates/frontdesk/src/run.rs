@@ -55,7 +55,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         settings,
         act: !args.observe,
         record: args.record.clone(),
-        guardian: (own_program()?, frontdesk_host::GUARDIAN_ARGUMENT.to_owned()),
+        guardian: (own_program()?, frontdesk_guardian::GUARDIAN_ARGUMENT.to_owned()),
         lock: LOCK.into(),
     };
     let stop = frontdesk_host::stop_signal().context("can't handle signals")?;

@@ -3,7 +3,7 @@
 use crate::connect::read_password;
 use anyhow::{Context, ensure};
 use clap::Args;
-use frontdesk_host::control::DEFAULT_SOCKET;
+use frontdesk_control_protocol::DEFAULT_SOCKET;
 use frontdesk_remote::setup::{DEFAULT_FOLDER, DEFAULT_USER, Folder};
 use frontdesk_remote::{DEFAULT_PORT, Server, ServerConfig};
 use std::io::{IsTerminal, Write};

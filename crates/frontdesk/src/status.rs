@@ -5,7 +5,7 @@ pub(crate) mod why;
 
 use crate::FAILED;
 use crate::words;
-use frontdesk_host::control::{ClientError, DEFAULT_SOCKET, RefusalKind, Status, ask_status};
+use frontdesk_control_protocol::{ClientError, DEFAULT_SOCKET, RefusalKind, Status, ask_status};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -128,7 +128,7 @@ fn fold(text: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use frontdesk_host::control::Usage;
+    use frontdesk_control_protocol::Usage;
 
     /// A state as a daemon told it.
     pub(crate) fn sample() -> Status {

@@ -7,7 +7,7 @@ mod panel;
 use anyhow::{Context, bail};
 use app::{App, View};
 use crossterm::event::{self, Event, KeyEventKind};
-use frontdesk_host::control::{DEFAULT_SOCKET, Query, ask, ask_status};
+use frontdesk_control_protocol::{DEFAULT_SOCKET, Query, ask, ask_status};
 use ratatui::DefaultTerminal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;

@@ -6,10 +6,9 @@
 
 mod operator;
 
-use frontdesk_host::GUARDIAN_ARGUMENT;
-use frontdesk_host::cgroup::Hierarchy;
-use frontdesk_host::guardian::Guardian;
+use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_lab::{Kernel, add_to_initramfs, write_initramfs};
+use frontdesk_linux::cgroup::Hierarchy;
 use operator::FRONTDESK;
 use operator::desk::{Desk, Told, built, reporter};
 use serde_json::Value;
@@ -104,7 +103,7 @@ fn an_operator_sees_what_frontdesk_does_for_vms_that_were_there_before() {
     let kinds = [Told::Plugin, Told::Reporter];
     let boot = |number: u8, told| {
         let name = format!("frontdesk-desk-{number}-{}", std::process::id());
-        Desk::boot(home, &initrd, &kernel, &root.create(&name, &keeper).unwrap(), number, told)
+        Desk::boot(home, &initrd, &kernel, &keeper.create_group(&root, &name).unwrap(), number, told)
     };
     let mut desks: Vec<Desk> = (1..).zip(kinds).map(|(number, told)| boot(number, told)).collect();
     for (desk, told) in desks.iter_mut().zip(kinds) {

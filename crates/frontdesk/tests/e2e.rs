@@ -7,7 +7,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
-use frontdesk_host::sched::{self, Attributes};
+use frontdesk_linux::sched::{self, Attributes};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,9 +7,9 @@
 mod operator;
 
 use frontdesk_engine::EventKind;
-use frontdesk_host::cgroup::Hierarchy;
-use frontdesk_host::guardian::Guardian;
-use frontdesk_host::{GUARDIAN_ARGUMENT, Record, read_recording};
+use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
+use frontdesk_linux::cgroup::Hierarchy;
+use frontdesk_record::{Record, read_recording};
 use operator::{Daemon, FRONTDESK, Qmp, boot, eventually};
 use serde_json::json;
 use std::fs;
@@ -23,7 +23,7 @@ fn vms_are_followed_through_all_that_happens_to_them() {
     let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
     let root = Hierarchy::detect().unwrap().root_group();
     let group =
-        |name: &str| root.create(&format!("frontdesk-{name}-{}", std::process::id()), &keeper).unwrap();
+        |name: &str| keeper.create_group(&root, &format!("frontdesk-{name}-{}", std::process::id())).unwrap();
     let (alices, bobs) = (group("alice"), group("bob"));
 
     let (config, recording) = (home.join("frontdesk.toml"), home.join("recording"));

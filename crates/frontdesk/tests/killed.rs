@@ -6,11 +6,10 @@
 
 mod operator;
 
-use frontdesk_host::GUARDIAN_ARGUMENT;
-use frontdesk_host::cgroup::{Group, Hierarchy};
-use frontdesk_host::guardian::Guardian;
-use frontdesk_host::sched::{self, Attributes, Policy};
+use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_lab::{Kernel, write_initramfs};
+use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_linux::sched::{self, Attributes, Policy};
 use operator::desk::{Desk, Told, built};
 use operator::{Daemon, FRONTDESK, boot, eventually, firmware};
 use std::collections::BTreeMap;
@@ -95,8 +94,9 @@ fn all_is_as_it_was_whatever_was_held() {
     let home = folder.path();
     let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
     let root = Hierarchy::detect().unwrap().root_group();
-    let groups =
-        VMS.map(|vm| root.create(&format!("frontdesk-killed-{vm}-{}", std::process::id()), &keeper).unwrap());
+    let groups = VMS.map(|vm| {
+        keeper.create_group(&root, &format!("frontdesk-killed-{vm}-{}", std::process::id())).unwrap()
+    });
     let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     let (initrd, firmware) = (home.join("initrd"), firmware(home));
     let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");

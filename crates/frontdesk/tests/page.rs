@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
-#[path = "../../remote/tests/server/fake_daemon.rs"]
-mod fake_daemon;
 mod operator;
 mod served;
 
@@ -13,7 +11,7 @@ use fantoccini::actions::{InputSource, MOUSE_BUTTON_LEFT, MouseActions, PointerA
 use fantoccini::elements::Element;
 use fantoccini::key::Key;
 use fantoccini::{Client, ClientBuilder, Locator};
-use frontdesk_host::control::{Query, Target};
+use frontdesk_control_protocol::{Query, Target};
 use hyper_util::client::legacy::connect::HttpConnector;
 use operator::{FRONTDESK, Process};
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use frontdesk_engine::reservation::{
     Dispatch, Dispatcher, Event, EventKind, Member, Reading, Reservation, TargetId,
 };
 use frontdesk_engine::{Config, Time};
-use frontdesk_host::{Record, Recorder};
+use frontdesk_record::{Record, Recorder};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -71,7 +71,7 @@ fn reserved(file: &Path, lost: bool, otherwise: u64) {
     let mut dispatcher = Dispatcher::new(0);
     let mut recorder = Recorder::create(file).unwrap();
     recorder.push(&Record::Config(Config::default()));
-    recorder.push(&Record::Dispatcher(Box::new(dispatcher.clone())));
+    recorder.push(&Record::Dispatcher { cpu: 0, state: Box::new(dispatcher.clone()) });
     recorder.push(&Record::Target { target: member.target, name: "pid:4711\u{1b}[2J".to_owned() });
     for n in 0..=60 {
         let reservation = Reservation { period_ns: 10 * MS, slice_ns: 2 * MS, hard: true, phase_ns: None };
@@ -96,10 +96,10 @@ fn reserved(file: &Path, lost: bool, otherwise: u64) {
         }
         if lost && n == 15 {
             recorder.push(&Record::DecisionsLost { decisions: 4 });
-            recorder.push(&Record::Dispatcher(Box::new(dispatcher.clone())));
+            recorder.push(&Record::Dispatcher { cpu: 0, state: Box::new(dispatcher.clone()) });
             continue;
         }
-        recorder.push(&Record::Decision { event, dispatches });
+        recorder.push(&Record::Decision { cpu: 0, event, dispatches });
     }
     recorder.finish().unwrap();
 }

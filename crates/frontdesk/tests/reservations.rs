@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
-#[path = "../../remote/tests/server/fake_daemon.rs"]
-mod fake_daemon;
 mod served;
 
-use fake_daemon::FakeDaemon;
-use frontdesk_host::control::Target;
+use frontdesk_control_protocol::Target;
+use frontdesk_testing::FakeDaemon;
 use served::{PASSWORD, Served};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;

@@ -7,9 +7,8 @@
 
 mod operator;
 
-use frontdesk_host::GUARDIAN_ARGUMENT;
-use frontdesk_host::cgroup::{Group, Hierarchy};
-use frontdesk_host::guardian::Guardian;
+use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
+use frontdesk_linux::cgroup::{Group, Hierarchy};
 use operator::{Daemon, FRONTDESK, Process, Qmp, boot, eventually, firmware};
 use serde_json::{Value, json};
 use std::fs;
@@ -107,7 +106,7 @@ impl Host {
 
     fn group(&self, name: &str) -> Group {
         let root = Hierarchy::detect().unwrap().root_group();
-        root.create(&format!("frontdesk-{}-{name}", std::process::id()), &self.keeper).unwrap()
+        self.keeper.create_group(&root, &format!("frontdesk-{}-{name}", std::process::id())).unwrap()
     }
 
     /// A VM that computes, once the daemon follows it.

@@ -3,35 +3,20 @@
 //!
 //! Everything here needs Linux, and nearly everything root; [`doctor`] says what a host lacks.
 
-pub mod bpf;
-pub mod cgroup;
+pub mod budget;
+mod clock;
 pub mod config;
 pub mod control;
 mod daemon;
 pub mod doctor;
-pub mod guardian;
 mod identity;
-pub mod kvm;
-pub mod qemu;
-mod realtime;
-mod record;
-pub mod reporter;
+mod news;
 mod reserve;
-pub mod sched;
-pub mod scx;
+pub mod share;
 mod status;
-mod tcg;
 pub mod threads;
 mod watch;
 
-pub use daemon::{
-    Daemon, DaemonConfig, DaemonError, LOCK, LockError, NOT_ACTING, Reloader, monotonic, stop_signal,
-};
+pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, stop_signal};
 pub use identity::{Identities, Identity, IdentityError};
-pub use realtime::{RealtimeError, run_ahead};
-pub use record::{Ending, Record, RecordError, Recorder, Recording, read_recording};
 pub use reserve::{ReserveMechanism, ReserveSettings};
-pub use tcg::{TcgError, TcgSource};
-
-/// The argument with which a program that links this crate becomes the guardian: it is to call [`guardian::run`].
-pub const GUARDIAN_ARGUMENT: &str = "guardian";

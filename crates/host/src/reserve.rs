@@ -4,77 +4,50 @@
 //! milliseconds. The keeper admits reservations, takes hold of the targets' threads and tells the *controller*, the thread that dispatches.
 //! `docs/reservations.md` says what is done to a target and why.
 
+mod bell;
 mod controller;
-mod cpus;
 mod deadline;
 mod enforce;
 mod fair;
+mod follow;
 mod held;
 mod keeper;
 mod margin;
-mod meter;
+mod members;
+mod order;
 mod pen;
+mod promises;
 mod reserved;
 mod running;
+mod settings;
 mod target;
+mod tell;
 mod told;
 mod trace;
 mod user;
+mod wake;
 
-pub use enforce::ReserveMechanism;
 pub(crate) use fair::FAIR_SERVERS;
 pub(crate) use pen::make_room;
+pub use settings::{ReserveMechanism, ReserveSettings};
 pub(crate) use target::Vm;
 pub(crate) use trace::{TraceReader, TraceSource};
 
-use crate::bpf::BpfError;
-use crate::cgroup::Hierarchy;
 use crate::control::ReservationRequest;
-use crate::guardian::Guardian;
-use crate::watch::Mailbox;
+use crate::news::Mailbox;
+use frontdesk_guardian::Guardian;
+use frontdesk_linux::cgroup::Hierarchy;
+use frontdesk_probes::BpfError;
+use frontdesk_probes::meter::Meter;
 use keeper::Keeper;
+use order::Order;
 use rustix::event::{EventfdFlags, eventfd};
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-
-/// Reservations.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ReserveSettings {
-    /// How reservations are kept; "auto", "user" or "deadline".
-    pub mechanism: ReserveMechanism,
-    /// The part of each CPU that can't be reserved: the administrator's reserve (VSched §3.3), for everything without a reservation. 0.01
-    /// to 0.95.
-    pub spare: f64,
-    /// Physical CPUs on which reservations are made; all if empty. 0 to 1023.
-    pub cpus: Vec<u16>,
-}
-
-impl Default for ReserveSettings {
-    fn default() -> Self {
-        ReserveSettings { mechanism: ReserveMechanism::Auto, spare: 0.05, cpus: Vec::new() }
-    }
-}
-
-/// What the keeper is told.
-enum Order {
-    /// Somebody asks.
-    Ask(ReservationRequest, Vec<Vm>),
-    /// The VMs that the daemon follows have changed.
-    Vms(Vec<Vm>),
-}
-
-impl ReserveSettings {
-    /// The part of a CPU that reserved targets may use in real time: between what can be reserved and the whole, for who runs a little too
-    /// long is not to be throttled. The rest is what the kernel gives ordinary threads at least.
-    pub(crate) fn real_time(&self) -> f64 {
-        1.0 - self.spare / 2.0
-    }
-}
+use wake::ring;
 
 /// Orders that may wait.
 const CAPACITY: usize = 64;
@@ -140,11 +113,5 @@ impl Drop for Reserves {
 /// # Errors
 /// The kernel refuses, and why.
 pub(crate) fn probe() -> Result<(), BpfError> {
-    meter::Meter::open().map(drop)
-}
-
-/// Makes an eventfd readable.
-fn ring(wake: &OwnedFd) {
-    // It counts far less than it has room for.
-    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+    Meter::open(&[0]).map(drop)
 }

@@ -1,8 +1,8 @@
 //! What the daemon counts about itself, and the copy of its state for those who look in.
 
-use crate::control::{
-    DaemonStatus, Latency, Refusal, RefusalKind, SCHEMA, SourceStatus, Status, StatusRequest, VmFacts,
-    VmStatus,
+use crate::control::StatusRequest;
+use frontdesk_control_protocol::{
+    DaemonStatus, Latency, Refusal, RefusalKind, SCHEMA, SourceStatus, Status, VmFacts, VmStatus,
 };
 use frontdesk_engine::{Action, ActionKind, Boost, BoostTarget, Engine, Time, VmId};
 use hdrhistogram::Histogram;

@@ -15,13 +15,11 @@ pub(crate) use held::{Held, attributes_of};
 pub(crate) use wanted::HIGHEST_PRIORITY;
 pub use wanted::{EMULATOR_PRIORITY, MULTIMEDIA, VCPU_PRIORITY};
 
-use crate::{
-    cgroup::RealTimeRule,
-    guardian::{Guardian, GuardianError},
-    sched::ThreadId,
-    scx::{Scx, Usage},
-};
 use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
+use frontdesk_guardian::{Guardian, GuardianError};
+use frontdesk_linux::cgroup::RealTimeRule;
+use frontdesk_linux::sched::ThreadId;
+use frontdesk_probes::scx::{Scx, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use wanted::{ORDINARY, Role, Wish, by_real_time, by_sched_ext};

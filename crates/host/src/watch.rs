@@ -4,18 +4,19 @@
 //! Each QMP socket has a thread ([`scout`]), for whoever listens there may stall: it keeps nobody else waiting then. libvirt's VMs are
 //! looked for in `/proc` ([`libvirt`]).
 
+mod kit;
 mod libvirt;
-mod mailbox;
 mod scout;
 
-pub(crate) use mailbox::{Kit, Mailbox, News, Place, Sighting, Source};
+pub(crate) use kit::Kit;
 
 use crate::config::VmsSettings;
+use crate::news::{News, Source};
 use libvirt::LibvirtScan;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
-use scout::Scout;
+use scout::{Round, Scout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -48,7 +49,7 @@ impl Watcher {
         let watch = Watch {
             vms,
             libvirt: LibvirtScan::new(kit.clone()),
-            round: Some(Arc::new(Round(kit.mailbox.clone()))),
+            round: Some(Arc::new(Round::new(kit.mailbox.clone()))),
             kit,
             inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?,
             scouts: BTreeMap::new(),
@@ -73,15 +74,6 @@ impl Drop for Watcher {
         // That the former is gone tells the thread to end.
         self.orders = channel().0;
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
-    }
-}
-
-/// Held by all who have something left to try in the first round.
-struct Round(Mailbox);
-
-impl Drop for Round {
-    fn drop(&mut self) {
-        self.0.post(News::Settled);
     }
 }
 

@@ -4,6 +4,7 @@
 //! counter after the host asked and before the host had the answer. All exchanges together bound it well.
 
 use frontdesk_engine::Time;
+use frontdesk_linux::monotonic_ns;
 
 /// The host's time stamp counter.
 pub(crate) fn host_tsc() -> u64 {
@@ -46,7 +47,7 @@ pub(crate) struct HostClock {
 impl HostClock {
     /// Reads both now.
     pub(crate) fn read() -> (u64, Time) {
-        (host_tsc(), frontdesk_host::monotonic())
+        (host_tsc(), Time(monotonic_ns()))
     }
 
     /// The clock through two readings.

@@ -173,7 +173,7 @@ impl DaemonProcess {
         }
         // Such a run measured something else.
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        match log.lines().find(|line| line.contains(frontdesk_host::NOT_ACTING)) {
+        match log.lines().find(|line| line.contains(frontdesk_control_protocol::NOT_ACTING)) {
             Some(line) => Err(DaemonProcessError::Incomplete { said: line.trim().to_owned() }),
             None => Ok(std::mem::take(&mut self.recording)),
         }

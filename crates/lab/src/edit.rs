@@ -131,7 +131,7 @@ impl From<io::Error> for End {
 fn run(config: &EditConfig, signals: &Signals, wakes: PipeReader) -> Result<Vec<Sample>, LoadError> {
     let setup = |reason: String| LoadError::Setup { vm: config.vm.clone(), reason };
     // The client stands for a separate machine: what runs beside it here must not delay its clock.
-    frontdesk_host::run_ahead(&config.cpus).map_err(|error| setup(error.to_string()))?;
+    frontdesk_linux::realtime::run_ahead(&config.cpus).map_err(|error| setup(error.to_string()))?;
     let mut session = Session::open(ssh(config), signals, wakes)
         .map_err(|error| setup(format!("starting ssh (Debian package openssh-client): {error}")))?;
     let mut samples = Vec::new();

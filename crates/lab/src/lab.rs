@@ -16,7 +16,7 @@ use crate::web::WebServer;
 use crate::{Kernel, Vm, plugin_cost};
 use boot::Boot;
 use frontdesk_engine::Time;
-use frontdesk_host::guardian::{Guardian, Undo};
+use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ pub fn run(
     let unknown = |source| LabError::Io { what: "examining the machine".to_owned(), source };
     let cpus = machine::online_cpus().map_err(unknown)?;
     scenario.fits(&cpus, machine::mem_available_mib().map_err(unknown)?)?;
-    let guardian = Guardian::start(&config.frontdesk, frontdesk_host::GUARDIAN_ARGUMENT)?;
+    let guardian = Guardian::start(&config.frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
     let run_dir = make_run_dir(&guardian)?;
     let measures_plugin =
         scenario.checks.plugin_cpu_slowdown.or(scenario.checks.plugin_fork_slowdown).is_some();

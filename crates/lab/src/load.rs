@@ -200,7 +200,7 @@ impl Connection {
 
 fn run(config: &ClientConfig, connection: Connection, stop: &AtomicBool) -> Result<Vec<Sample>, LoadError> {
     // The client stands for a separate machine: what runs beside it here must not delay its clock.
-    frontdesk_host::run_ahead(&config.cpus)
+    frontdesk_linux::realtime::run_ahead(&config.cpus)
         .map_err(|reason| LoadError::Setup { vm: config.vm.clone(), reason: reason.to_string() })?;
     match config.work {
         ClientWork::Ask { bytes, think, .. } => ask(config, connection, bytes, think, stop),

@@ -1,7 +1,7 @@
 //! Goes through a recording again: what the engine believed and when, and how fast it is.
 
 use frontdesk_engine::{Config, ConfigError, Engine, Event, TaskId, Time};
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 use frontdesk_replay::{Examined, ReplayError, Rerun, TimelineBuilder};
 use frontdesk_scenario::{Follow, Request, RequestBoosts, Summary, TaskSlice, Timeline};
 use indexmap::IndexMap;

@@ -7,9 +7,9 @@
 mod vm;
 
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
-use frontdesk_host::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
 use frontdesk_lab::{Vm, VmConfig, add_to_initramfs};
 use frontdesk_lab_guest::Job;
+use frontdesk_qemu::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
 use frontdesk_ring::{Consumer, Entry, Kind};
 use frontdesk_scenario::{Storm, WorkloadKind};
 use std::collections::{BTreeSet, HashMap};

@@ -3,7 +3,7 @@
 #![allow(clippy::result_large_err)] // What goes wrong is an answer here, and moved once.
 
 use crate::limits::{Bucket, Limits, Peer, Wait};
-use crate::password::Hashed;
+use crate::password::{Hashed, MAX_PASSWORD_BYTES};
 use crate::sessions::{Holder, Sessions};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -14,7 +14,9 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use frontdesk_host::control::{self, Answer, ClientError, MAX_QUERY_BYTES, Query, Refusal, RefusalKind};
+use frontdesk_control_protocol::{
+    self as control, Answer, ClientError, MAX_QUERY_BYTES, Query, Refusal, RefusalKind,
+};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -263,7 +265,7 @@ async fn log_in(
     let body = json(headers, body)?;
     let login: Login = serde_json::from_slice(&body)
         .ok()
-        .filter(|login: &Login| login.password.len() <= crate::MAX_PASSWORD_BYTES)
+        .filter(|login: &Login| login.password.len() <= MAX_PASSWORD_BYTES)
         .ok_or_else(|| {
             refuse(StatusCode::BAD_REQUEST, RefusalKind::Malformed, "to log in, send {\"password\":\"...\"}")
         })?;

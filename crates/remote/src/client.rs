@@ -4,13 +4,13 @@ mod address;
 mod hosts;
 mod trust;
 
-pub use address::{Address, NoAddress};
+pub use address::{Address, DEFAULT_PORT, NoAddress};
 pub use hosts::{Hosts, HostsError, KnownHost};
 pub use trust::{Identity, Trust, TrustError};
 
 use crate::api::Token;
 use crate::fingerprint::Fingerprint;
-use frontdesk_host::control::{Answer, MAX_ANSWER_BYTES, Query, Refusal, RefusalKind, SCHEMA};
+use frontdesk_control_protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, RefusalKind, SCHEMA};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};

@@ -1,6 +1,6 @@
 //! How people compare certificates.
 
-use crate::sha256;
+use crate::hash::sha256;
 use std::fmt;
 use std::str::FromStr;
 

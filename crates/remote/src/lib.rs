@@ -7,27 +7,13 @@
 mod api;
 pub mod client;
 mod fingerprint;
+mod hash;
 mod limits;
 mod password;
 mod server;
 mod sessions;
 pub mod setup;
 
+pub use client::DEFAULT_PORT;
 pub use fingerprint::{Fingerprint, NoFingerprint};
 pub use server::{Server, ServerConfig, ServerError};
-
-/// The port of a server unless another is named.
-pub const DEFAULT_PORT: u16 = 9742;
-
-/// The longest password that is looked at.
-const MAX_PASSWORD_BYTES: usize = 1024;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut sum = [0; 32];
-    sum.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref());
-    sum
-}

@@ -4,6 +4,9 @@ use argon2::Argon2;
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use ring::rand::{SecureRandom, SystemRandom};
 
+/// The longest password that is looked at.
+pub(crate) const MAX_PASSWORD_BYTES: usize = 1024;
+
 /// A hash as it is kept in a file, in the PHC format.
 #[derive(Clone)]
 pub(crate) struct Hashed(String);

@@ -1,5 +1,6 @@
 //! Who has logged in: random tokens, of which only digests are kept, in memory. They end with the server.
 
+use crate::hash::{hex, sha256};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -43,7 +44,7 @@ impl Sessions {
     pub(crate) fn begin(&mut self, holder: Holder, now: Instant) -> Option<String> {
         let mut bytes = [0; BYTES];
         SystemRandom::new().fill(&mut bytes).ok()?;
-        let token = crate::hex(&bytes);
+        let token = hex(&bytes);
         self.0.retain(|_, session| now < session.ends);
         if self.0.len() >= MOST {
             let oldest = self.0.iter().min_by_key(|(_, session)| session.used).map(|(key, _)| *key);
@@ -69,7 +70,7 @@ impl Sessions {
 }
 
 fn key(token: &str) -> [u8; 32] {
-    crate::sha256(token.as_bytes())
+    sha256(token.as_bytes())
 }
 
 #[cfg(test)]

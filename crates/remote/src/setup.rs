@@ -2,7 +2,7 @@
 //! defaults.
 
 use crate::fingerprint::Fingerprint;
-use crate::password::Hashed;
+use crate::password::{Hashed, MAX_PASSWORD_BYTES};
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -109,7 +109,7 @@ impl Folder {
         if password.chars().count() < LEAST_PASSWORD {
             return Err(SetupError::Password("short"));
         }
-        if password.len() > crate::MAX_PASSWORD_BYTES {
+        if password.len() > MAX_PASSWORD_BYTES {
             return Err(SetupError::Password("long"));
         }
         self.make()?;

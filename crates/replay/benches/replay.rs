@@ -1,6 +1,6 @@
 //! How fast a recording is read and gone through: the recorded stream of the repository, again and again.
 
-use frontdesk_host::Recording;
+use frontdesk_record::Recording;
 use frontdesk_replay::verify;
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,12 @@
 //! What two sets of parameters make of the same events.
 
+use crate::span::Span;
 use crate::totals::{Accounts, Totals};
-use crate::verify::Span;
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Config, Event, EventKind, Reason, Time, VmId,
 };
-use frontdesk_host::{Record, Recording};
+use frontdesk_record::{Record, Recording};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -10,34 +10,20 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod error;
 mod rerun;
 mod reservations;
 mod sampled;
+mod span;
 mod timeline;
 mod totals;
 mod verify;
 
 pub use compare::{Comparison, Difference, Side, VmComparison, compare};
+pub use error::ReplayError;
 pub use rerun::Rerun;
 pub use reservations::{DecisionDifference, MemberPeriods, Redecided};
 pub use sampled::{Agreement, VmAgreement, sample};
 pub use timeline::{Examined, TimelineBuilder};
 pub use totals::Totals;
 pub use verify::{Mismatch, Verified, verify};
-
-use frontdesk_engine::ConfigError;
-use frontdesk_host::RecordError;
-
-/// A recording can't be gone through again.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// It can't be read.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// It holds parameters that the engine refuses.
-    #[error("in the recording: {0}")]
-    Config(#[from] ConfigError),
-    /// It begins with neither parameters nor a state.
-    #[error("the recording does not begin with the engine's parameters or state")]
-    NoBeginning,
-}

@@ -2,7 +2,7 @@
 
 use crate::ReplayError;
 use frontdesk_engine::{Action, Config, Engine, Event, Time};
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 
 /// Deadlines that an engine is given one by one between two events; if it asks for more, as that of a forged recording may, it is told
 /// the time once.
@@ -55,7 +55,7 @@ impl Rerun {
             Record::Vm { .. }
             | Record::Applied { .. }
             | Record::Discarded(_)
-            | Record::Dispatcher(_)
+            | Record::Dispatcher { .. }
             | Record::Decision { .. }
             | Record::DecisionsLost { .. }
             | Record::Target { .. }

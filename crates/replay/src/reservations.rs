@@ -1,8 +1,8 @@
-//! Whether the dispatcher of reservations decides again what it decided.
+//! Whether the dispatchers of reservations decide again what they decided.
 
-use crate::verify::Span;
+use crate::span::Span;
 use frontdesk_engine::reservation::{Account, Dispatch, Dispatcher, Event, EventKind, Member, TargetId};
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -61,15 +61,15 @@ fn counts(account: &Account) -> Counts {
     [account.periods, account.missed, account.stalled]
 }
 
-/// A dispatcher that is told again what a recording says.
+/// Dispatchers that are told again what a recording says.
 #[derive(Debug, Default)]
 pub(crate) struct Redispatch {
-    /// Absent until the recording has its state.
-    dispatcher: Option<Dispatcher>,
+    /// Each by its CPU, from when the recording has its state.
+    dispatchers: BTreeMap<u16, Dispatcher>,
     names: BTreeMap<TargetId, String>,
-    /// What members had in their accounts when the state was recorded.
-    base: BTreeMap<Member, Counts>,
-    /// What they got since, as far as the dispatcher does not have it any more.
+    /// What members had in their accounts when the state of their dispatcher was recorded.
+    base: BTreeMap<(u16, Member), Counts>,
+    /// What they got since, as far as no dispatcher has it any more.
     banked: BTreeMap<Member, Counts>,
     span: Span,
     redecided: Redecided,
@@ -82,8 +82,8 @@ impl Redispatch {
     pub(crate) fn take(&mut self, record: &Record, number: u64) {
         self.any = true;
         match record {
-            Record::Dispatcher(state) => self.begin(state),
-            Record::Decision { event, dispatches } => self.decide(event, dispatches, number),
+            Record::Dispatcher { cpu, state } => self.begin(*cpu, state),
+            Record::Decision { cpu, event, dispatches } => self.decide(*cpu, event, dispatches, number),
             Record::DecisionsLost { decisions } => {
                 self.redecided.lost = self.redecided.lost.saturating_add(*decisions);
             }
@@ -92,23 +92,24 @@ impl Redispatch {
         }
     }
 
-    fn begin(&mut self, state: &Dispatcher) {
-        self.bank(|_| true);
-        let of = |member| Some((member, counts(state.account(member)?)));
-        self.base = state.members().filter_map(of).collect();
-        self.dispatcher = Some(state.clone());
+    fn begin(&mut self, cpu: u16, state: &Dispatcher) {
+        self.bank(cpu, |_| true);
+        self.base.retain(|(of, _), _| *of != cpu);
+        let of = |member| Some(((cpu, member), counts(state.account(member)?)));
+        self.base.extend(state.members().filter_map(of));
+        self.dispatchers.insert(cpu, state.clone());
     }
 
-    fn decide(&mut self, event: &Event, recorded: &[Dispatch], number: u64) {
+    fn decide(&mut self, cpu: u16, event: &Event, recorded: &[Dispatch], number: u64) {
         // Without a state there is nothing to compare with: it comes.
-        if self.dispatcher.is_none() {
+        if !self.dispatchers.contains_key(&cpu) {
             return;
         }
         if let EventKind::Remove { member } = event.kind {
-            self.bank(|other| other == member);
-            self.base.remove(&member);
+            self.bank(cpu, |other| other == member);
+            self.base.remove(&(cpu, member));
         }
-        let Some(dispatcher) = &mut self.dispatcher else { return };
+        let Some(dispatcher) = self.dispatchers.get_mut(&cpu) else { return };
         dispatcher.on_event(event);
         let decided: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
         self.span.add(event.at);
@@ -125,12 +126,12 @@ impl Redispatch {
         }
     }
 
-    /// Keeps what these members got since the state was recorded.
-    fn bank(&mut self, which: impl Fn(Member) -> bool) {
-        let Some(dispatcher) = &self.dispatcher else { return };
+    /// Keeps what these members of a CPU got since the state of its dispatcher was recorded.
+    fn bank(&mut self, cpu: u16, which: impl Fn(Member) -> bool) {
+        let Some(dispatcher) = self.dispatchers.get(&cpu) else { return };
         for member in dispatcher.members().filter(|member| which(*member)) {
             let Some(now) = dispatcher.account(member).map(counts) else { continue };
-            let base = self.base.get(&member).copied().unwrap_or_default();
+            let base = self.base.get(&(cpu, member)).copied().unwrap_or_default();
             let banked = self.banked.entry(member).or_default();
             *banked = std::array::from_fn(|i| banked[i].saturating_add(now[i].saturating_sub(base[i])));
         }
@@ -138,7 +139,8 @@ impl Redispatch {
 
     /// What came of it; `None` if the recording says nothing of reservations.
     pub(crate) fn finish(mut self) -> Option<Redecided> {
-        self.bank(|_| true);
+        let cpus: Vec<u16> = self.dispatchers.keys().copied().collect();
+        cpus.into_iter().for_each(|cpu| self.bank(cpu, |_| true));
         self.redecided.seconds = self.span.seconds();
         let name = |target: TargetId| {
             self.names.get(&target).cloned().unwrap_or_else(|| format!("target {}", target.0))

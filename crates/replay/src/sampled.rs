@@ -6,12 +6,12 @@
 //! does not show - timer interrupts - would let a sampler see more, so what is found here is a lower bound.
 
 use crate::compare::{Arm, Names, subject};
-use crate::verify::{Span, seconds};
+use crate::span::{Span, seconds};
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{
     ActionKind, Boost, BoostTarget, Event, EventKind, Reason, TaskId, Thread, Time, VmId,
 };
-use frontdesk_host::{Record, Recording};
+use frontdesk_record::{Record, Recording};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Read;

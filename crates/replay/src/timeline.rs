@@ -2,7 +2,7 @@
 
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{ActionKind, Boost, BoostTarget, Event, EventKind, Time, VmId};
-use frontdesk_host::Record;
+use frontdesk_record::Record;
 use frontdesk_scenario::{Timeline, Tracer};
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! What an engine did for each VM in the course of a recording.
 
 use crate::Rerun;
-use crate::verify::seconds;
+use crate::span::seconds;
 use frontdesk_engine::{ActionKind, Event, EventKind, Time, VmExplain, VmId};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
 //! Whether the same events give the same actions.
 
 use crate::reservations::{Redecided, Redispatch};
+use crate::span::Span;
 use crate::{ReplayError, Rerun};
-use frontdesk_engine::{Action, Time};
-use frontdesk_host::{Record, Recording};
-use frontdesk_scenario::float;
+use frontdesk_engine::Action;
+use frontdesk_record::{Record, Recording};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::Read;
@@ -83,7 +83,7 @@ pub fn verify<R: Read>(recording: &mut Recording<R>) -> Result<Verified, ReplayE
     }
     // What the last event led to may have been cut off; a recording that ended in order has it.
     if verified.mismatch.is_none()
-        && recording.ending() == Some(frontdesk_host::Ending::Complete)
+        && recording.ending() == Some(frontdesk_record::Ending::Complete)
         && let Some(action) = decided.front()
     {
         let (record, at_s) = (recording.records() + 1, span.seconds());
@@ -92,34 +92,4 @@ pub fn verify<R: Read>(recording: &mut Recording<R>) -> Result<Verified, ReplayE
     verified.seconds = span.seconds();
     verified.reservations = redispatch.finish();
     Ok(verified)
-}
-
-/// From the first event to the latest.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Span(Option<(Time, Time)>);
-
-impl Span {
-    pub(crate) fn add(&mut self, at: Time) {
-        let (first, last) = self.0.get_or_insert((at, at));
-        *first = (*first).min(at);
-        *last = (*last).max(at);
-    }
-
-    /// The latest time.
-    pub(crate) fn end(self) -> u64 {
-        self.0.map_or(0, |(_, last)| last.0)
-    }
-
-    pub(crate) fn nanos(self) -> u64 {
-        self.0.map_or(0, |(first, last)| last.since(first))
-    }
-
-    pub(crate) fn seconds(self) -> f64 {
-        seconds(self.nanos())
-    }
-}
-
-/// Nanoseconds as seconds.
-pub(crate) fn seconds(nanos: u64) -> f64 {
-    float(nanos) / 1e9
 }

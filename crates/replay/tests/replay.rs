@@ -7,7 +7,7 @@ mod recorded;
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Reason, TaskId, Thread, Time,
 };
-use frontdesk_host::{Ending, Record};
+use frontdesk_record::{Ending, Record};
 use frontdesk_replay::{Rerun, Side, TimelineBuilder, compare, sample, verify};
 use recorded::{ECHO_MIXED, recording, records, written};
 

@@ -9,7 +9,7 @@ use frontdesk_engine::reservation::{
     Dispatch, DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
 };
 use frontdesk_engine::{Config, Time};
-use frontdesk_host::{Ending, Record};
+use frontdesk_record::{Ending, Record};
 use frontdesk_replay::{Redecided, Verified, verify};
 use recorded::{recording, records, written};
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ impl World {
     fn new() -> World {
         let dispatcher = Dispatcher::new(3 * MS);
         let name = |target: u32| Record::Target { target: TargetId(target), name: format!("pid:{target}00") };
-        let begun = Record::Dispatcher(Box::new(dispatcher.clone()));
+        let begun = Record::Dispatcher { cpu: 0, state: Box::new(dispatcher.clone()) };
         let records = vec![Record::Config(Config::default()), begun, name(1), name(2)];
         World { now: 0, members: BTreeMap::new(), dispatcher, records }
     }
@@ -64,7 +64,7 @@ impl World {
         for dispatch in &dispatches {
             self.members.entry(dispatch.member).or_insert((0, dispatch.kind)).1 = dispatch.kind;
         }
-        self.records.push(Record::Decision { event, dispatches });
+        self.records.push(Record::Decision { cpu: 0, event, dispatches });
     }
 
     fn set(&mut self, target: u32, period_ms: u64, slice_ms: u64) {
@@ -127,7 +127,7 @@ fn after(records: &[Record]) -> Box<Dispatcher> {
     let mut dispatcher = Dispatcher::default();
     for record in records {
         match record {
-            Record::Dispatcher(state) => dispatcher = state.as_ref().clone(),
+            Record::Dispatcher { state, .. } => dispatcher = state.as_ref().clone(),
             Record::Decision { event, .. } => {
                 dispatcher.on_event(event);
                 while dispatcher.poll_action().is_some() {}
@@ -164,7 +164,7 @@ fn a_recording_that_begins_in_the_middle_begins_with_the_state() {
     for heard_before in [0, 5] {
         let mut records = vec![Record::Config(Config::default())];
         records.extend_from_slice(&world.records[middle - heard_before..middle]);
-        records.push(Record::Dispatcher(after(&world.records[..middle])));
+        records.push(Record::Dispatcher { cpu: 0, state: after(&world.records[..middle]) });
         records.extend_from_slice(&world.records[middle..]);
         let told = redecided(&records);
         assert_eq!((told.differences, told.decisions), (0, (world.records.len() - middle) as u64));
@@ -230,7 +230,7 @@ fn lost_decisions_are_told_and_are_no_difference() {
     let mut records = whole[..from].to_vec();
     records.push(Record::DecisionsLost { decisions: (to - from) as u64 });
     let gap = records.len();
-    records.push(Record::Dispatcher(after(&whole[..to])));
+    records.push(Record::Dispatcher { cpu: 0, state: after(&whole[..to]) });
     records.extend_from_slice(&whole[to..]);
     let verified = replayed(&records);
     assert!(verified.is_same());

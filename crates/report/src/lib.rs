@@ -4,6 +4,7 @@
 
 mod arms;
 mod csv;
+mod error;
 mod figure;
 mod html;
 mod number;
@@ -14,19 +15,10 @@ mod table;
 
 pub use self::csv::{Point, csv};
 pub use arms::{Quantity, svg_arms};
+pub use error::ReportError;
 pub use figure::svg_figures;
 pub use html::html;
 pub use perfetto::perfetto;
 pub use plot::svg_cdf;
 pub use reality::{Ratio, TOLERANCE, compare, comparison_table, svg_comparison};
 pub use table::table;
-
-/// A plot that could not be drawn.
-#[derive(Debug, thiserror::Error)]
-#[error("can not draw the plot {plot:?}")]
-pub struct ReportError {
-    /// Title of the plot.
-    pub plot: &'static str,
-    /// What the plotting library said.
-    pub source: Box<dyn std::error::Error + Send + Sync>,
-}

@@ -1,8 +1,7 @@
 //! The daemon's side.
 
-use crate::MAX_VCPUS;
 use crate::entry::{Entry, Interest};
-use crate::layout::{Geometry, MAGIC, MAX_CAPACITY, Mapping, NAME, VERSION, header};
+use crate::layout::{Geometry, MAGIC, MAX_CAPACITY, MAX_VCPUS, Mapping, NAME, VERSION, header};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use std::fs::{File, OpenOptions};
 use std::io;

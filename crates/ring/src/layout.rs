@@ -7,6 +7,12 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
+/// The most vCPUs that a ring can have.
+pub const MAX_VCPUS: u16 = 64;
+
+/// Entries that a vCPU's lane holds until the consumer drains it.
+pub const CAPACITY: u32 = 4096;
+
 /// Name of the memfd.
 pub(crate) const NAME: &str = "frontdesk-ring";
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fdskring");
@@ -28,7 +34,7 @@ pub(crate) mod header {
     /// Number of the eventfd in the producer's process.
     pub(crate) const EVENTFD: usize = 4;
     /// Words of the header.
-    pub(crate) const WORDS: usize = super::LINE;
+    pub(crate) const WORDS: usize = crate::layout::LINE;
 }
 
 /// Size of everything, chosen by the producer.

@@ -18,13 +18,8 @@ mod producer;
 
 pub use consumer::{AttachError, Consumer, find};
 pub use entry::{Entry, Interest, Kind};
+pub use layout::{CAPACITY, MAX_VCPUS};
 pub use producer::{CreateError, Producer};
-
-/// The most vCPUs that a ring can have.
-pub const MAX_VCPUS: u16 = 64;
-
-/// Entries that a vCPU's lane holds until the consumer drains it.
-pub const CAPACITY: u32 = 4096;
 
 #[cfg(test)]
 mod tests;

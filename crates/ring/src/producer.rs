@@ -1,8 +1,7 @@
 //! The plugin's side.
 
 use crate::entry::{Entry, INTERRUPTS, Kind};
-use crate::layout::{Geometry, MAGIC, Mapping, NAME, VERSION, header};
-use crate::{CAPACITY, MAX_VCPUS};
+use crate::layout::{CAPACITY, Geometry, MAGIC, MAX_VCPUS, Mapping, NAME, VERSION, header};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -26,8 +26,7 @@ mod worker;
 
 use anyhow::{Context as _, Result};
 use compare::Record;
-use frontdesk_host::GUARDIAN_ARGUMENT;
-use frontdesk_host::guardian::{self, Guardian};
+use frontdesk_guardian::{self as guardian, GUARDIAN_ARGUMENT, Guardian};
 use std::process::ExitCode;
 use std::{env, fs};
 

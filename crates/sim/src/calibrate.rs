@@ -1,27 +1,23 @@
 //! Calibration of the model against real VMs, from an arm in which the VM that answers does nothing else.
 //!
-//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once and keeps the
-//! CPU, and the response time is what the request costs on its way through the network, the emulator's thread
-//! and the guest. Those are the fastest ones, and two of their quantiles give two numbers: how much more
-//! everything costs on that host than the scenario says, and how much requests differ. The others waited for
-//! the scheduler, which stays for the model to predict.
+//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once and keeps the CPU, and the response time is
+//! what the request costs on its way through the network, the emulator's thread and the guest. Those are the fastest ones, and two of their
+//! quantiles give two numbers: how much more everything costs on that host than the scenario says, and how much requests differ. The
+//! others waited for the scheduler, which stays for the model to predict.
 
 mod conditions;
 
-use conditions::repeats;
 pub use conditions::{Conditions, predict};
+use conditions::{repeats, scale};
 
 use crate::world::SimError;
-use frontdesk_engine::nanos;
-use frontdesk_scenario::{ArmResult, Repeat, Scenario, Sim, quantile};
+use frontdesk_scenario::{ArmResult, Repeat, Scenario, quantile};
 use serde::Serialize;
-use std::time::Duration;
 
 /// What the arm of a lab gave for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Calibration {
-    /// By how much the costs of the scenario's `[sim]` are multiplied: those of packets and tasks, on the
-    /// host and in the guest.
+    /// By how much the costs of the scenario's `[sim]` are multiplied: those of packets and tasks, on the host and in the guest.
     pub cost_factor: f64,
     /// How much requests differ: `sim.costs.spread`.
     pub spread: f64,
@@ -149,27 +145,6 @@ fn quantiles(repeats: &[Repeat]) -> [f64; 2] {
         repeats.iter().flat_map(|repeat| repeat.samples_ms.values()).flatten().copied().collect();
     samples.sort_by(f64::total_cmp);
     QUANTILES.map(|percent| quantile(&samples, percent).unwrap_or(0.0))
-}
-
-fn scale(sim: &mut Sim, factor: f64, spread: f64) {
-    let longest = Duration::from_secs(1);
-    let (host, guest) = (&mut sim.costs, &mut sim.guest);
-    for cost in [
-        &mut host.packet_in,
-        &mut host.packet_out,
-        &mut host.block,
-        &mut host.timer,
-        &mut guest.interrupt,
-        &mut guest.receive,
-        &mut guest.send,
-        &mut guest.request,
-        &mut guest.block,
-        &mut guest.switch,
-        &mut guest.message,
-    ] {
-        *cost = Duration::from_nanos(nanos(cost.mul_f64(factor))).min(longest);
-    }
-    host.spread = spread;
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::machine::Machine;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Group};
-use crate::world::{Measure, id};
+use crate::world::Measure;
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Standing, Time, VmId,
     nice_for,
@@ -74,8 +74,7 @@ impl Feed {
         }
     }
 
-    /// Keeps what the engine decides from now on, and what it is told if `events`, for
-    /// [`recorded`](Feed::recorded).
+    /// Keeps what the engine decides from now on, and what it is told if `events`, for [`recorded`](Feed::recorded).
     pub(crate) fn record(&mut self, events: bool) {
         self.recorded = Some(Vec::new());
         self.records_events = events;
@@ -236,4 +235,9 @@ impl Feed {
             ActionKind::Watch { .. } => {}
         }
     }
+}
+
+/// The engine's number of a VM.
+pub(crate) fn id(vm: usize) -> VmId {
+    VmId(u32::try_from(vm).unwrap_or(u32::MAX))
 }

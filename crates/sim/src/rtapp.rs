@@ -5,13 +5,15 @@
 //! `mem` and `iorun`. An event's name may have anything after it (`run0`, `run1`), and a name may come more than once in an object.
 //! What concerns rt-app itself in `global` (calibration, logs, duration) is left out; anything else is refused with its path.
 
+mod fault;
 mod json;
 mod tasks;
 
-use crate::queue::Nanos;
 use json::Value;
 use std::path::{Path, PathBuf};
 
+pub(crate) use fault::Conditions;
+use fault::{Fault, fault};
 pub(crate) use tasks::Plan;
 
 /// A file of rt-app that the model can not run.
@@ -50,27 +52,6 @@ pub enum RtAppError {
 
 /// Largest file, in bytes.
 const MOST_BYTES: u64 = 4 << 20;
-
-/// What is wrong with a part of the file.
-#[derive(Debug)]
-struct Fault {
-    key: String,
-    message: String,
-}
-
-fn fault<T>(key: &str, message: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { key: key.to_owned(), message: message.into() })
-}
-
-/// The guest that runs a file.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Conditions {
-    pub(crate) vcpus: u16,
-    /// What `run` takes is multiplied by this: it is a load, not a time.
-    pub(crate) cost_scale: f64,
-    /// CPU time of writing a KiB to memory.
-    pub(crate) copy_kib: Nanos,
-}
 
 /// Reads a file.
 pub(crate) fn load(path: &Path, guest: &Conditions) -> Result<Plan, RtAppError> {

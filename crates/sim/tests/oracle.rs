@@ -4,19 +4,15 @@
 //! Of each run the first actions are frozen as they are, and a digest of the others. `crates/engine/tests/oracle.rs` says how to
 //! freeze them again.
 
-#![allow(clippy::unwrap_used, unreachable_pub)] // A test that panics fails; parts of it serve the engine's oracle.
-
-#[path = "../../engine/tests/oracle/frozen.rs"]
-mod frozen;
-#[allow(dead_code)] // The events are for the engine's oracle.
-#[path = "../../engine/tests/oracle/text.rs"]
-mod text;
+#![allow(clippy::unwrap_used)] // A test that panics fails.
 
 use frontdesk_scenario::{Daemon, Overrides, Scenario};
 use frontdesk_sim::decisions;
-use frozen::Section;
+use frontdesk_testing::oracle::{Section, check, digest, text};
 use std::path::Path;
 
+/// Where the fixtures are.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracle");
 /// The scenarios, and for how long each is run: about as many actions each.
 const SCENARIOS: [(&str, &str); 6] = [
     ("tavs-figure4.toml", "60s"),
@@ -49,7 +45,7 @@ fn what_is_decided_on_the_papers_machine_is_as_it_was() {
             sections.push(Section { title, actions: shortened(decided.iter().filter_map(text::action)) });
         }
     }
-    frozen::check("reproduce-tavs", &sections, |_, _| String::new());
+    check(FOLDER, "reproduce-tavs", &sections, |_, _| String::new());
 }
 
 /// The first actions, each with its number, and digests of the others.
@@ -58,7 +54,7 @@ fn shortened(actions: impl Iterator<Item = String>) -> Vec<(usize, String)> {
     let (first, others) = all.split_at(all.len().min(WHOLE));
     let mut lines: Vec<_> = (1..).zip(first.iter().cloned()).collect();
     for (number, together) in others.chunks(TOGETHER).enumerate() {
-        lines.push((WHOLE + 1 + number * TOGETHER, format!("{} together", frozen::digest(together))));
+        lines.push((WHOLE + 1 + number * TOGETHER, format!("{} together", digest(together))));
     }
     lines
 }

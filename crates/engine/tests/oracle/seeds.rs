@@ -41,7 +41,7 @@ const DEFAULTS: &str = "tavs.io_threshold_ns=500000 tavs.positive_evidence=5 tav
 const TRUSTING: &str = "tavs.belief_threshold=4 tavs.negative_evidence=1";
 
 /// The line of a seed's parameters, with their name.
-pub fn config(seed: u64, trusting: bool) -> (&'static str, String) {
+pub(crate) fn config(seed: u64, trusting: bool) -> (&'static str, String) {
     let (name, others) = CONFIGS[usize::try_from(seed).unwrap() % CONFIGS.len()];
     let first = if trusting { TRUSTING } else { "" };
     let others: Vec<&str> = first.split_whitespace().chain(others.split_whitespace()).collect();
@@ -91,7 +91,7 @@ impl Lines {
 
 /// Any event after any other, in the mix of the property tests: mostly a little apart, now and then far apart or late. Few VMs, vCPUs, tasks
 /// and ports have most of them, so that tasks are believed in and boosts do happen.
-pub fn random(seed: u64, events: usize) -> Vec<String> {
+pub(crate) fn random(seed: u64, events: usize) -> Vec<String> {
     let mut lines = Lines::new(seed);
     (0..VMS).for_each(|vm| lines.say(format_args!("vm-added vm={vm} vcpus=2 weight=1024")));
     for _ in 0..events {
@@ -156,7 +156,7 @@ fn anything(dice: &mut Lines) -> String {
 }
 
 /// One physical CPU of a host, on which a mixed VM with one vCPU, one with two and a hog have their turns, as a source tells of them.
-pub fn host(seed: u64, events: usize) -> Vec<String> {
+pub(crate) fn host(seed: u64, events: usize) -> Vec<String> {
     let mut host = Host { lines: Lines::new(seed), running: (0, 0), requests: 0 };
     for (vm, vcpus, weight) in [(0, 1, 1024), (1, 2, 512), (2, 1, 1024)] {
         host.lines.say(format_args!("vm-added vm={vm} vcpus={vcpus} weight={weight}"));

@@ -3,8 +3,8 @@
 use super::WIDTH;
 use super::why::protocol;
 use crate::words;
+use frontdesk_control_protocol::{Status, VmStatus};
 use frontdesk_engine::{Standing, TaskExplain};
-use frontdesk_host::control::{Status, VmStatus};
 
 /// Guest tasks that are listed; all are in the JSON.
 const TASKS: usize = 20;

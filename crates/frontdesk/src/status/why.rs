@@ -2,8 +2,8 @@
 
 use super::table::task_name;
 use crate::words::{self, count, percent};
+use frontdesk_control_protocol::{Status, VmStatus};
 use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason, nanos};
-use frontdesk_host::control::{Status, VmStatus};
 
 /// Tasks and ports that are named one by one.
 const NAMED: usize = 5;
@@ -291,8 +291,8 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
 mod tests {
     use super::*;
     use crate::status::tests::sample;
+    use frontdesk_control_protocol::Usage;
     use frontdesk_engine::Standing;
-    use frontdesk_host::control::Usage;
 
     fn told(change: impl FnOnce(&mut Status)) -> String {
         let mut status = sample();

@@ -2,7 +2,7 @@
 
 use super::panel::Panel;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use frontdesk_host::control::{ClientError, Status, VmStatus};
+use frontdesk_control_protocol::{ClientError, Status, VmStatus};
 
 /// Rates are taken over at least this, so that two looks shortly after another make no wild ones.
 const LEAST_NS: u64 = 500_000_000;

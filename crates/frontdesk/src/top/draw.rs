@@ -4,7 +4,7 @@ use super::app::{App, View};
 use crate::status::table;
 use crate::status::why;
 use crate::words;
-use frontdesk_host::control::VmStatus;
+use frontdesk_control_protocol::VmStatus;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::status::tests::sample;
     use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-    use frontdesk_host::control::{ClientError, Refusal, RefusalKind};
+    use frontdesk_control_protocol::{ClientError, Refusal, RefusalKind};
     use ratatui::{Terminal, backend::TestBackend};
 
     fn screen(app: &App, width: u16, height: u16) -> String {

@@ -2,7 +2,7 @@
 
 use crate::{list, words};
 use crossterm::event::KeyCode;
-use frontdesk_host::control::{
+use frontdesk_control_protocol::{
     Answer, ClientError, Delivered, Query, Reservation, Reservations, Reserve, Target,
 };
 use ratatui::Frame;
@@ -175,7 +175,7 @@ fn strip(recent: &[Delivered]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use frontdesk_host::control::{CpuRoom, Refusal, RefusalKind, SCHEMA};
+    use frontdesk_control_protocol::{CpuRoom, Refusal, RefusalKind, SCHEMA};
     use ratatui::{Terminal, backend::TestBackend};
 
     const MS: u64 = 1_000_000;

@@ -1,9 +1,9 @@
 //! A VM in which somebody works: it answers questions from outside, and computes.
 
 use super::FRONTDESK;
-use frontdesk_host::cgroup::Group;
 use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig};
 use frontdesk_lab_guest::Job;
+use frontdesk_linux::cgroup::Group;
 use frontdesk_scenario::{Protocol, WorkloadKind};
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};

@@ -4,7 +4,7 @@
 
 pub(crate) mod desk;
 
-use frontdesk_host::cgroup::Group;
+use frontdesk_linux::cgroup::Group;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,6 @@
 //! `frontdesk serve` as a process of its own, as somebody without rights.
 
-use super::fake_daemon::FakeDaemon;
+use frontdesk_testing::FakeDaemon;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;

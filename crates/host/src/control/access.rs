@@ -1,7 +1,7 @@
 //! Who may look in, and who may change reservations.
 
 use crate::control::ControlError;
-use crate::control::protocol::{Query, Refusal, RefusalKind};
+use frontdesk_control_protocol::{Query, Refusal, RefusalKind};
 use nix::unistd::Group;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

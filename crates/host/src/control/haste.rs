@@ -4,7 +4,7 @@
 //! The thread that accepts clients of the socket and those that hear them out are real-time, below whatever has a reservation. So that nobody
 //! gets the host by talking to us, a few clients are accepted in a while, and who does not ask for a change is served by an ordinary thread.
 
-use crate::sched::{self, Attributes, Policy};
+use frontdesk_linux::sched::{self, Attributes, Policy};
 use std::time::{Duration, Instant};
 
 /// Above boosts (1 and 2), below members with reservations (4 and more).

@@ -3,9 +3,10 @@
 //! A request is a head of a few kilobytes at most, and whoever sends it has the same deadline and the same number of places as clients
 //! of the socket: the address may be one that guests reach.
 
-use crate::control::connection::Connection;
 use crate::control::metrics::exposition;
-use crate::control::server::{Asker, DEADLINE, Place};
+use crate::control::place::Place;
+use crate::control::request::{Asker, DEADLINE};
+use frontdesk_control_protocol::Connection;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 

@@ -1,7 +1,7 @@
 //! The metrics of a daemon, for Prometheus: names and help texts are stable, units are in the names, and labels are a VM's
 //! name and a vCPU's index at most.
 
-use crate::control::model::{Status, VmStatus};
+use frontdesk_control_protocol::{Status, VmStatus};
 use frontdesk_engine::{Standing, VcpuExplain};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;

@@ -1,121 +1,27 @@
 //! The server: threads that talk to clients, and ask the daemon's loop on their behalf.
 
 use crate::control::access::{self, Access};
-use crate::control::connection::Connection;
 use crate::control::haste::{self, Pace};
-use crate::control::model::Status;
-use crate::control::protocol::{Answer, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
-use crate::control::{ControlConfig, ControlError, http, targets};
+use crate::control::place::{MAX_CLIENTS, Place};
+use crate::control::request::{Asker, DEADLINE, channel};
+use crate::control::{ControlConfig, ControlError, RecordRequest, Request, http, targets};
+use frontdesk_control_protocol::{Answer, Connection, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Clients at once, of the socket and of the address for metrics each.
-pub(crate) const MAX_CLIENTS: usize = 16;
-/// So long a client has for its request, the loop for its answer, and the client to take it.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Before trying again to accept a client when that fails.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-
-/// What clients ask of the loop.
-#[derive(Debug)]
-pub enum Request {
-    /// For a copy of the state.
-    Status(StatusRequest),
-    /// For a recording.
-    Record(RecordRequest),
-    /// For a look at reservations, or a change of them.
-    Reservation(ReservationRequest),
-}
-
-/// A client that waits for a copy of the state.
-#[derive(Debug)]
-pub struct StatusRequest {
-    /// Only VMs of this name.
-    pub vm: Option<String>,
-    /// At most so many guest tasks of each vCPU, and ports of each VM.
-    pub most: usize,
-    reply: SyncSender<Result<Status, Refusal>>,
-}
-
-impl StatusRequest {
-    pub(crate) fn new(
-        vm: Option<String>,
-        most: usize,
-        reply: SyncSender<Result<Status, Refusal>>,
-    ) -> StatusRequest {
-        StatusRequest { vm, most, reply }
-    }
-
-    /// Answers. Never waits.
-    pub fn answer(self, answer: Result<Status, Refusal>) {
-        // A client that has gone needs no answer.
-        let _ = self.reply.try_send(answer);
-    }
-}
-
-/// A client that asks about reservations: one of [`Query::Reserve`], [`Query::Release`], [`Query::Pause`], [`Query::Resume`] and
-/// [`Query::Reservations`]. Whether it may was looked at already.
-#[derive(Debug)]
-pub struct ReservationRequest {
-    /// What it asks.
-    pub query: Query,
-    reply: SyncSender<Result<Answer, Refusal>>,
-}
-
-impl ReservationRequest {
-    /// Answers with [`Answer::Reservation`], or [`Answer::Reservations`] to [`Query::Reservations`]. Never waits.
-    pub fn answer(self, answer: Result<Answer, Refusal>) {
-        // A client that has gone needs no answer.
-        let _ = self.reply.try_send(answer);
-    }
-}
-
-/// A client that waits for a recording.
-#[derive(Debug)]
-pub struct RecordRequest(UnixStream);
-
-impl RecordRequest {
-    pub(crate) fn new(stream: UnixStream) -> RecordRequest {
-        RecordRequest(stream)
-    }
-
-    /// Tells the client that the recording follows; it is to be written to the stream. Never waits.
-    ///
-    /// # Errors
-    /// The client has gone.
-    pub fn accept(self) -> io::Result<UnixStream> {
-        self.say(&Answer::Record {})
-    }
-
-    /// Tells the client why there is none. Never waits.
-    pub fn refuse(self, message: impl Into<String>) {
-        let refusal = Refusal::new(RefusalKind::Unavailable, message);
-        // A client that has gone needs no answer.
-        let _ = self.say(&Answer::Refused(refusal));
-    }
-
-    fn say(self, answer: &Answer) -> io::Result<UnixStream> {
-        let mut stream = self.0;
-        stream.set_read_timeout(None)?;
-        stream.set_write_timeout(None)?;
-        // Nothing was sent before, so there is room for a line.
-        stream.set_nonblocking(true)?;
-        stream.write_all(&line(answer))?;
-        stream.set_nonblocking(false)?;
-        Ok(stream)
-    }
-}
 
 /// The loop's end of the server. Dropping it ends the server.
 #[derive(Debug)]
@@ -163,61 +69,6 @@ impl Control {
     }
 }
 
-/// How the threads ask the loop.
-#[derive(Clone, Debug)]
-pub(crate) struct Asker {
-    requests: SyncSender<Request>,
-    wake: Arc<OwnedFd>,
-}
-
-fn channel() -> Result<(Asker, Receiver<Request>, Arc<OwnedFd>), ControlError> {
-    let (sender, receiver) = sync_channel(2 * MAX_CLIENTS);
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-    let failed =
-        |error: rustix::io::Errno| ControlError::Serve { what: "make an eventfd", source: error.into() };
-    let wake = Arc::new(eventfd(0, flags).map_err(failed)?);
-    Ok((Asker { requests: sender, wake: Arc::clone(&wake) }, receiver, wake))
-}
-
-impl Asker {
-    fn send(&self, request: Request) -> Result<(), Refusal> {
-        self.requests.try_send(request).map_err(|error| match error {
-            TrySendError::Full(_) => unavailable("the daemon's loop does not answer"),
-            TrySendError::Disconnected(_) => unavailable(ENDING),
-        })?;
-        // It counts far less than it has room for.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        Ok(())
-    }
-
-    /// Asks for a copy of the state and waits for it.
-    pub(crate) fn status(&self, vm: Option<String>, most: usize) -> Result<Status, Refusal> {
-        let (reply, answer) = sync_channel(1);
-        self.send(Request::Status(StatusRequest::new(vm, most, reply)))?;
-        wait_for(&answer)
-    }
-
-    /// Asks about reservations and waits for the answer.
-    pub(crate) fn reservation(&self, query: Query) -> Result<Answer, Refusal> {
-        let (reply, answer) = sync_channel(1);
-        self.send(Request::Reservation(ReservationRequest { query, reply }))?;
-        wait_for(&answer)
-    }
-}
-
-fn wait_for<T>(answer: &Receiver<Result<T, Refusal>>) -> Result<T, Refusal> {
-    answer.recv_timeout(DEADLINE).unwrap_or_else(|error| match error {
-        RecvTimeoutError::Timeout => Err(unavailable("the daemon's loop does not answer")),
-        RecvTimeoutError::Disconnected => Err(unavailable(ENDING)),
-    })
-}
-
-const ENDING: &str = "the daemon is ending";
-
-fn unavailable(message: &str) -> Refusal {
-    Refusal::new(RefusalKind::Unavailable, message)
-}
-
 /// Something that clients connect to.
 trait Listener: AsFd + Send + 'static {
     type Stream: Send + 'static;
@@ -242,23 +93,6 @@ impl Listener for TcpListener {
     }
     fn set_nonblocking(&self) -> io::Result<()> {
         TcpListener::set_nonblocking(self, true)
-    }
-}
-
-/// A place among those served at once, free again when it is dropped.
-pub(crate) struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn take(taken: &Arc<AtomicUsize>) -> Option<Place> {
-        let more = |count| (count < MAX_CLIENTS).then_some(count + 1);
-        taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Place(Arc::clone(taken)))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -1,11 +1,8 @@
 //! What can be reserved for: the VMs that the daemon follows, and the processes in `/proc`. Found by the thread that serves the client;
 //! the daemon's loop is only asked for its VMs and reservations.
 
-use crate::control::model::SCHEMA;
-use crate::control::protocol::{Answer, Query, Refusal};
-use crate::control::reservation::{TargetStatus, Targets};
-use crate::control::server::Asker;
-use crate::control::target::Target;
+use crate::control::request::Asker;
+use frontdesk_control_protocol::{Answer, Query, Refusal, SCHEMA, Target, TargetStatus, Targets};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -2,14 +2,15 @@
 
 use super::*;
 use crate::status::{DaemonFacts, Tally, status};
+use frontdesk_control_protocol::*;
 use frontdesk_engine::{Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
+use place::MAX_CLIENTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use server::MAX_CLIENTS;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -1,17 +1,22 @@
 //! Taking control of VMs and giving it up again: whatever fails about one VM is that VM's affair alone.
 
 use super::followed::{Control, Failure, Followed};
-use super::{Daemon, DaemonError, monotonic, realtime_permille};
-use crate::cgroup::{CgroupError, Group, RealTimeRule};
+use super::{Daemon, DaemonError};
+use crate::budget::Budget;
+use crate::clock::monotonic;
 use crate::config::Settings;
-use crate::realtime;
-use crate::record::Record;
-use crate::watch::Place;
+use crate::news::Place;
+use crate::share::ShareControl;
+use frontdesk_control_protocol::NOT_ACTING;
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
+use frontdesk_guardian::GroupError;
+use frontdesk_linux::cgroup::{Group, RealTimeRule};
+use frontdesk_linux::realtime;
+use frontdesk_record::Record;
 
-/// Begins what the log says about a VM that the daemon does not act on although it should; the reason follows.
-pub const NOT_ACTING: &str = "not acting on the VM, only watching it";
-
+/// How much of a VM's real-time budget it may count on: what comes in a burst is on top of it, and a VM that
+/// oversteps its budget is stalled.
+const BUDGET_USED: f64 = 0.8;
 const SHARED_GROUP: &str = "it shares its CPU control group with other processes, whose share frontdesk would change; start each VM in \
                             a group of its own, for example with `systemd-run --scope -p CPUWeight=100`";
 
@@ -52,7 +57,7 @@ impl Daemon {
             return self.take_control(id, group);
         }
         self.threads.adopt(id, vm.weight, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
-        let mut share = group.control_share(guardian)?;
+        let mut share = ShareControl::take(&group, guardian)?;
         if vm.settings.weight.is_some() {
             share.set_base(vm.settings.shares(), guardian)?;
         }
@@ -194,7 +199,7 @@ impl Daemon {
                     self.budget = budget;
                     self.tell_world()?;
                 }
-                Err(CgroupError::Guardian(error)) => return Err(error.into()),
+                Err(GroupError::Guardian(error)) => return Err(error.into()),
                 Err(error) => {
                     let under_control = || self.vms.iter().rev().filter(|vm| vm.control.is_some());
                     let gone = under_control().find(|vm| !group_exists(vm));
@@ -295,6 +300,13 @@ impl Daemon {
         self.tell_weight(id)?;
         self.tell_policy(id)
     }
+}
+
+/// What a VM may count on of its real-time budget, in permille of a CPU.
+fn realtime_permille(budget: Option<Budget>) -> u32 {
+    // No budget is more than some CPUs, and the smallest is still one.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    budget.map_or(1000, |budget| ((budget.cpus() * BUDGET_USED * 1000.0).round() as u32).max(1))
 }
 
 fn group_exists(vm: &Followed) -> bool {

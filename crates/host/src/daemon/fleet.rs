@@ -2,14 +2,15 @@
 
 use super::followed::{Followed, watched_threads};
 use super::token::Token;
-use super::{Daemon, DaemonError, monotonic};
-use crate::bpf::Probes;
-use crate::cgroup::DEFAULT_WEIGHT;
-use crate::qemu::{QemuVm, VmEvent};
-use crate::record::Record;
-use crate::sched::ThreadId;
-use crate::watch::{News, Sighting, Source};
+use super::{Daemon, DaemonError};
+use crate::clock::monotonic;
+use crate::news::{News, Sighting, Source};
 use frontdesk_engine::{Event, EventKind, Standing, VmId};
+use frontdesk_linux::cgroup::DEFAULT_WEIGHT;
+use frontdesk_linux::sched::ThreadId;
+use frontdesk_probes::bpf::Probes;
+use frontdesk_qemu::{QemuVm, VmEvent};
+use frontdesk_record::Record;
 use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,12 +1,14 @@
 //! What the daemon keeps of a VM that it follows.
 
-use crate::cgroup::{CgroupError, Group, ShareControl};
+use super::DaemonError;
 use crate::config::VmSettings;
-use crate::daemon::DaemonError;
-use crate::qemu::QemuVm;
+use crate::news::Source;
+use crate::share::ShareControl;
 use crate::threads::ThreadsError;
-use crate::watch::Source;
 use frontdesk_engine::{Standing, Thread, VmId, VmPolicy};
+use frontdesk_guardian::GroupError;
+use frontdesk_linux::cgroup::Group;
+use frontdesk_qemu::QemuVm;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A VM that is followed.
@@ -64,10 +66,10 @@ impl From<ThreadsError> for Failure {
     }
 }
 
-impl From<CgroupError> for Failure {
-    fn from(error: CgroupError) -> Failure {
+impl From<GroupError> for Failure {
+    fn from(error: GroupError) -> Failure {
         match error {
-            CgroupError::Guardian(error) => Failure::Daemon(error.into()),
+            GroupError::Guardian(error) => Failure::Daemon(error.into()),
             error => Failure::Vm(error.to_string()),
         }
     }

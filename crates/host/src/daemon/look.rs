@@ -1,11 +1,14 @@
 //! Answers those who look in.
 
 use super::followed::Followed;
-use super::{Daemon, DaemonError, monotonic};
-use crate::cgroup::RealTimeRule;
-use crate::control::{self, RecordRequest, Refusal, Request, SourceStatus, Status, StatusRequest, VmFacts};
+use super::{Daemon, DaemonError};
+use crate::clock::monotonic;
+use crate::control::{RecordRequest, Request, StatusRequest};
 use crate::identity::Identity;
 use crate::status::{DaemonFacts, status};
+use frontdesk_control_protocol::{self as control, Refusal, SourceStatus, Status, VmFacts};
+use frontdesk_linux::cgroup::RealTimeRule;
+use frontdesk_probes::scx;
 
 impl Daemon {
     /// Serves one of those who look in.
@@ -73,7 +76,8 @@ impl Daemon {
         let mut status = status(request, monotonic(), &self.engine, &mut self.tally, daemon, vms)?;
         for told in &mut status.vms {
             let Some(vm) = self.vms.iter().find(|vm| vm.name == told.name) else { continue };
-            told.charged = self.threads.usage(vm.id).unwrap_or_else(|error| {
+            let charged = self.threads.usage(vm.id).map(|usage| usage.map(charged));
+            told.charged = charged.unwrap_or_else(|error| {
                 tracing::warn!(vm = vm.name, "{error}");
                 None
             });
@@ -85,6 +89,12 @@ impl Daemon {
         }
         Ok(status)
     }
+}
+
+/// As it is told.
+fn charged(usage: scx::Usage) -> control::Usage {
+    let scx::Usage { consumed_ns, boosted_ns, runs, boosted_runs } = usage;
+    control::Usage { consumed_ns, boosted_ns, runs, boosted_runs }
 }
 
 fn facts(vm: &Followed, identity: Option<Identity>) -> VmFacts<'_> {

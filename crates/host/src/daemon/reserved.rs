@@ -2,11 +2,12 @@
 
 use super::followed::Followed;
 use super::{Daemon, DaemonError};
-use crate::control::{Query, Refusal, RefusalKind, ReservationRequest, Target};
-use crate::record::Record;
+use crate::control::ReservationRequest;
 use crate::reserve;
+use frontdesk_control_protocol::{Query, Refusal, RefusalKind, Target};
 use frontdesk_engine::VmId;
 use frontdesk_engine::reservation::TargetId;
+use frontdesk_record::Record;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {

@@ -1,17 +1,15 @@
 //! The loop: waits, feeds the engine what has happened, and carries out what it decides.
 
+use super::DaemonError;
 use super::followed::Failure;
+use super::state::{Daemon, TICK, Until};
 use super::token::Token;
-use super::{Daemon, DaemonError, monotonic};
-use crate::record::Record;
+use crate::clock::monotonic;
 use frontdesk_engine::{ActionKind, Event, EventKind, VmId};
+use frontdesk_record::Record;
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 
-/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled
-/// before the packet that ends the wait, so the pile must be small when one comes; and a daemon that ran just
-/// before finds its memory in the cache.
-pub(super) const TICK: u64 = 5_000_000;
 /// While next to nothing happens, at least this often.
 const IDLE_TICK: u64 = 80_000_000;
 /// So many events in a tick are many.
@@ -24,15 +22,6 @@ const LIVELY: u64 = 10_000_000_000;
 
 /// How often the nice values of vCPUs are looked at.
 const LOOK: u64 = 1_000_000_000;
-
-/// When the loop is to end.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Until {
-    /// When everything that was there at the beginning was tried.
-    Settled,
-    /// When the daemon is told to end.
-    Stopped,
-}
 
 impl Daemon {
     pub(super) fn follow_until(&mut self, until: Until) -> Result<(), DaemonError> {

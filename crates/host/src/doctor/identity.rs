@@ -1,10 +1,9 @@
 //! From where the tasks of guests can be known: without that, nothing in a VM is boosted.
 
-use super::{Finding, machine};
-use crate::{
-    Identity,
-    kvm::{self, Interrupts, KvmError, Method},
-};
+use super::Finding;
+use super::machine;
+use crate::Identity;
+use frontdesk_probes::kvm::{self, Interrupts, KvmError, Method};
 
 pub(super) fn under_tcg() -> Finding {
     const AREA: &str = "tasks under TCG";

@@ -1,12 +1,12 @@
 //! The kernel: what it is, allows and schedules.
 
-use super::{Finding, read, version};
-use crate::{
-    bpf,
-    cgroup::{Hierarchy, RealTimeRule, Version},
-    reserve::{self, ReserveMechanism},
-    scx::{self, ScxError},
-};
+use super::Finding;
+use super::file::{read, version};
+use crate::reserve;
+use crate::reserve::ReserveMechanism;
+use frontdesk_linux::cgroup::{Hierarchy, RealTimeRule, Version};
+use frontdesk_probes::scx::ScxError;
+use frontdesk_probes::{bpf, scx};
 use std::{fs::OpenOptions, path::Path};
 
 /// Capabilities frontdesk uses, by bit of `CapEff`.

@@ -1,6 +1,7 @@
 //! The machine and the programs on it.
 
-use super::{Finding, read, version};
+use super::Finding;
+use super::file::{read, version};
 use std::{
     fs::OpenOptions,
     io,

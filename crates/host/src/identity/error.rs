@@ -1,7 +1,7 @@
 //! Why the guest tasks of a VM can't be told apart.
 
-use crate::kvm::KvmError;
-use crate::tcg::TcgError;
+use frontdesk_probes::kvm::KvmError;
+use frontdesk_qemu::TcgError;
 use std::io;
 use std::path::PathBuf;
 

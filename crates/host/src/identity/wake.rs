@@ -1,20 +1,11 @@
 //! Who wakes the daemon: the vCPUs whose next task switch or interrupt is waited for.
 
-use super::{Identities, KVM, REPORTERS};
-use crate::reporter::HostTime;
+use super::identities::{Identities, KVM, REPORTERS, Watched};
 use frontdesk_engine::VmId;
+use frontdesk_qemu::reporter::HostTime;
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
 use std::io;
-
-/// A vCPU whose next task switch or interrupt is waited for.
-pub(super) struct Watched {
-    pub(super) vm: VmId,
-    vcpu: u16,
-    interest: Interest,
-    /// Whether its source was asked to wake us, and has not yet.
-    armed: bool,
-}
 
 impl Identities {
     /// Makes [`fd`](Self::fd) wait for the next wake-up. Those vCPUs that may have caused this one want to be [armed](Self::arm) again.

@@ -1,22 +1,24 @@
-//! The thread that dispatches: it sleeps until a decision is due, decides, and carries the decision out.
+//! A thread that dispatches, one for each CPU that has reservations: it sleeps until a decision is due,
+//! decides, and carries the decision out.
 //!
-//! It runs as `SCHED_DEADLINE`, ahead of everything and exempt from the real-time throttle (unless the kernel enforces the slices itself), on
-//! the CPU where it disturbs the fewest periods: a member on its own CPU loses some ten microseconds each time. A timer wakes it about as
-//! late, so it is set as much earlier; how much is learnt from each time.
+//! It runs as `SCHED_DEADLINE`, ahead of everything and exempt from the real-time throttle (unless the kernel
+//! enforces the slices itself), on the CPU of its members: nothing has to be told to another CPU, and whoever
+//! it decides about does not run meanwhile. A timer wakes it late, so for the end of a slice it is set as
+//! much earlier; how much is learnt from each time.
 
+use super::bell::Bell;
 use super::enforce::{AHEAD, Enforce};
-use super::margin::{Early, Elsewhere, LAG};
-use super::meter::{Ring, Slots};
+use super::margin::Early;
+use super::members::Threads;
+use super::promises::Promises;
 use super::trace::TraceWriter;
-use super::user::Threads;
-use crate::daemon::monotonic;
-use crate::guardian::Promise;
-use crate::sched;
+use crate::clock::monotonic;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
     Account, Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, Meter, Reading, Reservation,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use frontdesk_linux::sched::{self, Attributes};
+use frontdesk_probes::meter::{Ring, Slots};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,9 +28,17 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 const ALIGN: u64 = 1_000_000_000;
 /// What is left of a slice is not worth two switches if it is less, in nanoseconds.
 const GRAIN: u64 = 5_000;
+/// And not another wake-up, if the kernel has not run its owner since the last.
+const REST: u64 = 50_000;
+/// A timer is not set nearer than a wake-up takes, in nanoseconds.
+const NEAREST: u64 = 10_000;
 /// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
 const PROMISE: u64 = 1_500_000_000;
 const BACK: u64 = 500_000_000;
+/// After it has left `SCHED_DEADLINE` this thread does not come back sooner, in nanoseconds. Within a period or
+/// two Linux may forget it for ever: if it was out of run time when it left, and the timer that is to give it
+/// more finds it gone.
+const SETTLING: u64 = 200_000_000;
 
 /// What the controller is told.
 pub(super) enum Command {
@@ -38,8 +48,8 @@ pub(super) enum Command {
     Threads { member: Member, threads: Threads },
     /// Stops a member, or lets it go on.
     Pause { member: Member, paused: bool },
-    /// Forgets a member; answered when that is done.
-    Remove { member: Member, done: SyncSender<()> },
+    /// Forgets a member; answered with what it got when that is done.
+    Remove { member: Member, done: SyncSender<Account> },
     /// Asks for the accounts.
     Report(SyncSender<Vec<Report>>),
 }
@@ -59,12 +69,18 @@ pub(super) struct Controller {
     pub(super) commands: Receiver<Command>,
     /// Readable when there are commands, or when all who could send some have gone.
     pub(super) wake: Arc<OwnedFd>,
+    /// Rings for both.
+    pub(super) bell: Bell,
+    /// The CPU of the members,
+    pub(super) cpu: u16,
+    /// and whether that is where they are: the kernel has those under `SCHED_DEADLINE` anywhere.
+    pub(super) pinned: bool,
     /// The CPUs there are.
     pub(super) cpus: Vec<u16>,
     /// What schedules the members.
     pub(super) enforcer: Box<dyn Enforce>,
     /// Told when we will be back.
-    pub(super) promise: Promise,
+    pub(super) promises: Promises,
     /// Told of each decision, for recordings.
     pub(super) trace: TraceWriter,
 }
@@ -72,8 +88,7 @@ pub(super) struct Controller {
 /// A member that has a reservation.
 struct Kept {
     slot: usize,
-    cpu: u16,
-    period_ns: u64,
+    slice_ns: u64,
     hard: bool,
     threads: Threads,
 }
@@ -94,10 +109,15 @@ impl Meter for Gauge<'_> {
 impl Controller {
     /// Dispatches until nobody can send commands any more.
     pub(super) fn run(self) {
-        let Controller { slots, kicks, commands, wake, cpus, enforcer, promise, trace } = self;
+        let Controller { slots, kicks, commands, wake, bell, cpu, pinned, cpus, enforcer, promises, trace } =
+            self;
         let mut work = Work {
-            cpus: cpus.iter().map(|cpu| (*cpu, 0)).collect(),
-            at: None,
+            cpu,
+            pinned,
+            cpus,
+            unreachable: false,
+            settled: Time(0),
+            risen: None,
             dispatcher: Dispatcher::new(wall_offset()),
             event: Event::default(),
             dispatches: Vec::new(),
@@ -105,16 +125,16 @@ impl Controller {
             aligned: monotonic(),
             enforcer,
             members: BTreeMap::new(),
-            contenders: Vec::new(),
             troubles: BTreeMap::new(),
-            early: Early::here(),
-            soft: Elsewhere::soft(),
-            hard: Elsewhere::hard(),
+            soft: Early::soft(),
+            hard: Early::hard(),
             learns: false,
-            ended: None,
+            last: None,
         };
         let mut promised = 0;
         work.settle();
+        work.settled = Time(0);
+        work.rise();
         loop {
             work.trace.tell_state(&work.dispatcher);
             let due = work.tell(&slots);
@@ -124,26 +144,25 @@ impl Controller {
                 || (promised > 0 && promised < now.0 + PROMISE - BACK)
             {
                 promised = if work.members.is_empty() { 0 } else { now.0 + PROMISE };
-                promise.until(promised);
+                promises.until(cpu, promised);
+                work.rise();
             }
-            let timeout = alarm.map(|alarm| until(alarm.min(now.plus(BACK))));
-            let mut fds =
-                [PollFd::new(&*wake, PollFlags::IN), PollFd::from_borrowed_fd(kicks.fd(), PollFlags::IN)];
-            // An interruption is as good as a reason.
-            let by_timer =
-                poll(&mut fds, timeout.as_ref()) == Ok(0) && alarm.is_some_and(|at| at <= monotonic());
-            if !fds[1].revents().is_empty() {
+            let rung = bell.wait(alarm.map(|alarm| alarm.min(now.plus(BACK)).since(monotonic())));
+            let by_timer = rung.by_timer && alarm.is_some_and(|alarm| alarm <= monotonic());
+            if rung.by_kick {
                 kicks.drain();
             }
             // What is due while we are busy says nothing of how late a timer is.
             work.learns = alarm.is_some_and(|alarm| alarm > now);
-            let told = !fds[0].revents().is_empty();
+            if work.is_astray() {
+                work.settle();
+            }
             work.decide(&slots, due.filter(|_| by_timer));
-            if told && !take_commands(&mut work, &commands, &wake, &slots) {
+            if rung.by_command && !take_commands(&mut work, &commands, &wake, &slots) {
                 break;
             }
         }
-        promise.until(0);
+        promises.until(cpu, 0);
     }
 }
 
@@ -169,96 +188,82 @@ struct Work {
     aligned: Time,
     enforcer: Box<dyn Enforce>,
     members: BTreeMap<Member, Kept>,
-    /// How many on each CPU have something left of their slices.
-    contenders: Vec<u32>,
     troubles: BTreeMap<Member, String>,
-    /// For decisions about the CPU that we are on.
-    early: Early,
-    /// For those about others, by the limit of whom they are about.
-    soft: Elsewhere,
-    hard: Elsewhere,
+    /// For ends of slices, by the limit of whose they are.
+    soft: Early,
+    hard: Early,
     /// Whether we slept until now.
     learns: bool,
-    /// Which member was last told to stop there, and when in its CPU time its slice ended.
-    ended: Option<(usize, u64, bool)>,
-    /// CPUs, with how many periods their members begin in an hour.
-    cpus: BTreeMap<u16, u64>,
-    /// Where we settled.
-    at: Option<u16>,
+    /// Whose slice we last came for, and how much it had run then.
+    last: Option<(usize, u64)>,
+    /// Where the members are, if they are in one place, and all CPUs.
+    cpu: u16,
+    pinned: bool,
+    cpus: Vec<u16>,
+    /// That CPU could not be gone to.
+    unreachable: bool,
+    /// When it last went there, and how this thread is scheduled since it has been able to rise.
+    settled: Time,
+    risen: Option<Attributes>,
 }
 
 impl Work {
-    /// Goes where the fewest periods begin. No CPU can be had for good without the loss of `SCHED_DEADLINE`, but the kernel wakes a thread
-    /// where it slept.
+    /// Goes to the CPU of its members. From a CPU that is taken away we are put on another, and decide from
+    /// there until the keeper has released who was on it.
     fn settle(&mut self) {
-        let rate = |cpu: Option<u16>| cpu.and_then(|cpu| self.cpus.get(&cpu)).copied();
-        let best = self.cpus.iter().min_by_key(|(_, rate)| **rate).map(|(cpu, _)| *cpu);
-        if self.at.is_some() && rate(self.at) == rate(best) {
+        let go = || sched::set(0, AHEAD).and_then(|()| sched::set_affinity(0, &[self.cpu]));
+        let gone = if self.pinned { go() } else { Ok(()) };
+        self.unreachable = gone.is_err();
+        if let Err(error) = gone {
+            tracing::warn!(
+                cpu = self.cpu,
+                "reservations are kept badly: their CPU can't be reached: {error}"
+            );
+        }
+        (self.settled, self.risen) = (monotonic(), None);
+    }
+
+    /// Becomes what the enforcer wants of its dispatcher, also if somebody has made this thread an ordinary one
+    /// (the guardian does when it is not back in time). Under `SCHED_DEADLINE` no CPU can be had for good, but
+    /// the kernel wakes a thread where it slept.
+    fn rise(&mut self) {
+        let is_risen = |risen: Attributes| sched::get(0).is_ok_and(|found| risen.agrees_with(found));
+        if self.risen.is_some_and(is_risen) || monotonic().since(self.settled) < SETTLING {
             return;
         }
-        self.at = best;
-        let all: Vec<u16> = self.cpus.keys().copied().collect();
-        let moved = best.map_or(Ok(()), |cpu| {
-            sched::set(0, AHEAD)?;
-            sched::set_affinity(0, &[cpu])?;
-            sched::set_affinity(0, &all)
-        });
-        let [first, second] = self.enforcer.dispatcher();
-        if moved.and_then(|()| sched::set(0, first)).or_else(|_| sched::set(0, second)).is_err() {
+        // Refused only where no CPU is left to run on.
+        let _ = sched::set_affinity(0, &self.cpus);
+        self.risen = self.enforcer.dispatcher().into_iter().find(|wanted| sched::set(0, *wanted).is_ok());
+        if self.risen.is_none() {
             tracing::warn!("reservations are kept badly: their dispatcher can't be made real-time");
         }
     }
 
-    /// Keeps a member as it is now, or no more; what it was before.
-    fn keep(&mut self, member: Member, now: Option<Kept>) -> Option<Kept> {
-        const HOUR: u64 = 3_600_000_000_000;
-        let before = self.members.remove(&member);
-        if let Some(kept) = &before
-            && let Some(rate) = self.cpus.get_mut(&kept.cpu)
-        {
-            *rate = rate.saturating_sub(HOUR / kept.period_ns.max(1));
-        }
-        if let Some(kept) = now {
-            *self.cpus.entry(kept.cpu).or_default() += HOUR / kept.period_ns.max(1);
-            self.members.insert(member, kept);
-        }
-        self.settle();
-        before
+    /// Whether the kernel has woken us elsewhere.
+    fn is_astray(&self) -> bool {
+        self.pinned && !self.unreachable && rustix::thread::sched_getcpu() != usize::from(self.cpu)
     }
 
-    /// When the timer is to wake us for a decision.
+    /// When the timer is to wake us for a decision. No period begins before its time.
     fn alarm(&self, due: Due) -> Time {
-        let early = match (self.is_here(due.slice_of), self.is_hard(due.slice_of)) {
-            (true, _) => &self.early,
-            (false, true) => &self.hard.early,
-            (false, false) => &self.soft.early,
-        };
-        Time(due.at.0.saturating_sub(early.ns))
-    }
-
-    fn is_hard(&self, member: Option<Member>) -> bool {
-        member.and_then(|member| self.members.get(&member)).is_some_and(|kept| kept.hard)
-    }
-
-    fn elsewhere(&mut self, hard: bool) -> &mut Elsewhere {
-        if hard { &mut self.hard } else { &mut self.soft }
-    }
-
-    /// Whether the member, or if none any that may run, is on the CPU that we are on.
-    fn is_here(&self, member: Option<Member>) -> bool {
-        let own = rustix::thread::sched_getcpu();
-        match member {
-            Some(member) => self.members.get(&member).is_some_and(|kept| usize::from(kept.cpu) == own),
-            None => self.contenders.get(own).is_some_and(|count| *count > 0),
-        }
+        let kept = due.slice_of.and_then(|member| self.members.get(&member));
+        let early = kept.map_or(0, |kept| {
+            let learnt = if kept.hard { &self.hard } else { &self.soft };
+            learnt.of(kept.slice_ns)
+        });
+        Time(due.at.0.saturating_sub(early))
     }
 
     fn obey(&mut self, command: Command, slots: &Slots) {
         let now = monotonic();
         match command {
             Command::Set { member, cpu, slot, reservation, threads } => {
-                let Reservation { period_ns, hard, .. } = reservation;
-                self.keep(member, Some(Kept { slot, cpu, period_ns, hard, threads: threads.clone() }));
+                if self.unreachable {
+                    self.settle();
+                }
+                slots.place(slot, cpu);
+                let Reservation { slice_ns, hard, .. } = reservation;
+                self.members.insert(member, Kept { slot, slice_ns, hard, threads: threads.clone() });
                 let result = self.enforcer.hold(member, Some(reservation), threads);
                 self.note(member, result);
                 self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
@@ -274,13 +279,14 @@ impl Work {
                 self.dispatch(now, EventKind::Pause { member, paused }, slots);
             }
             Command::Remove { member, done } => {
+                let account = self.dispatcher.account(member).cloned().unwrap_or_default();
                 self.dispatch(now, EventKind::Remove { member }, slots);
                 self.enforcer.forget(member);
                 self.troubles.remove(&member);
-                if let Some(kept) = self.keep(member, None) {
+                if let Some(kept) = self.members.remove(&member) {
                     slots.tell(kept.slot, 0, 0);
                 }
-                let _ = done.try_send(());
+                let _ = done.try_send(account);
             }
             Command::Report(reply) => {
                 self.decide(slots, None);
@@ -295,53 +301,33 @@ impl Work {
 
     /// Decides. `due` is what the timer was set for, if it was the timer.
     fn decide(&mut self, slots: &Slots, due: Option<Due>) {
-        let mut now = monotonic();
-        let mut tolerance = 0;
-        if let Some((slot, ends, hard)) = self.ended.take()
-            && !slots.is_running(slot)
-        {
-            let used = slots.read(slot, now).ran_ns;
-            // What is more, it got for other reasons.
-            if used < ends.saturating_add(2 * LAG) {
-                self.elsewhere(hard).lag.adjust(true, used > ends);
-            }
-        }
-        if let Some(due) = due {
-            let slice_of = due.slice_of.and_then(|member| Some(self.members.get(&member)?.slot));
-            match (self.is_here(due.slice_of), slice_of) {
-                // We run in its place: what it has used is known, and can't become more.
-                (true, Some(slot)) => {
-                    let used = slots.read(slot, now).ran_ns;
-                    tolerance = self.early.ns + GRAIN;
-                    self.early.adjust(self.learns, used > slots.ends(slot));
-                }
-                (true, None) => {
-                    tolerance = self.early.ns;
-                    self.early.adjust(self.learns, now > due.at);
-                }
-                // It comes first on its CPU and wants to run, yet has not been seen to: it was running when it was taken in.
-                (false, Some(slot)) if !slots.is_running(slot) && slots.read(slot, now).ready => {
-                    self.nudge(due.slice_of)
-                }
-                (false, _) => {
-                    let (learns, hard) = (self.learns, self.is_hard(due.slice_of));
-                    let elsewhere = self.elsewhere(hard);
-                    elsewhere.early.adjust(learns, now > due.at);
-                    let lag = elsewhere.lag.ns;
-                    let used_up = |now| {
-                        slice_of.is_some_and(|slot| slots.read(slot, now).ran_ns + lag >= slots.ends(slot))
-                    };
-                    while now < due.at && !used_up(now) {
-                        std::hint::spin_loop();
-                        now = monotonic();
+        let now = monotonic();
+        let kept = due.and_then(|due| self.members.get(&due.slice_of?));
+        let tolerance = match kept {
+            // We run in its place: what it has used is known, and can't become more.
+            Some(&Kept { slot, slice_ns, hard, .. }) => {
+                let Reading { ran_ns, ready, .. } = slots.read(slot, now);
+                let ends = slots.ends(slot);
+                if self.last.replace((slot, ran_ns)) == Some((slot, ran_ns)) {
+                    // It wants to run and comes first, but the kernel does not run it.
+                    if ready && ends > ran_ns.saturating_add(REST) {
+                        self.nudge(due.and_then(|due| due.slice_of));
                     }
-                    if let Some(slot) = slice_of {
-                        tolerance = lag + 1000;
-                        self.ended = Some((slot, slots.ends(slot), hard));
+                    REST
+                } else {
+                    let early = if hard { &mut self.hard } else { &mut self.soft };
+                    let tolerance = early.of(slice_ns) + GRAIN;
+                    let late = ran_ns > ends;
+                    // What is late in spite of all that its slice allows says nothing of others.
+                    if self.learns && (!late || early.of(slice_ns) == early.ns) {
+                        early.adjust(late);
                     }
+                    tolerance
                 }
             }
-        }
+            None if due.is_some() => GRAIN,
+            None => 0,
+        };
         if now.since(self.aligned) >= ALIGN {
             self.aligned = now;
             self.dispatch(now, EventKind::Align { wall_offset_ns: wall_offset() }, slots);
@@ -349,15 +335,16 @@ impl Work {
         self.dispatch(now, EventKind::Decide { tolerance_ns: tolerance }, slots);
     }
 
-    /// Has a member switched to again, by moving it to our CPU and back.
+    /// Has a member switched to again, by moving it to another CPU and back: it was running when it was taken
+    /// in, and was not seen.
     fn nudge(&self, member: Option<Member>) {
-        let here = u16::try_from(rustix::thread::sched_getcpu()).ok();
         let kept = member.and_then(|member| self.members.get(&member));
-        let (Some(here), Some(kept)) = (here, kept) else { return };
+        let other = self.cpus.iter().find(|cpu| **cpu != self.cpu);
+        let (Some(other), Some(kept)) = (other, kept) else { return };
         for (_, tid, _) in &kept.threads.all {
             // One that has ended needs nothing; otherwise the second is refused only if the first was.
-            let _ = sched::set_affinity(*tid, &[here]);
-            let _ = sched::set_affinity(*tid, &[kept.cpu]);
+            let _ = sched::set_affinity(*tid, &[*other]);
+            let _ = sched::set_affinity(*tid, &[self.cpu]);
         }
     }
 
@@ -384,20 +371,13 @@ impl Work {
 
     /// When the next decision is due. Tells the BPF programs what would make one due before.
     fn tell(&mut self, slots: &Slots) -> Option<Due> {
-        slots.arm(Time(0));
-        self.contenders.clear();
-        for cpu in self.dispatcher.eligible().map(|eligible| usize::from(eligible.cpu)) {
-            if self.contenders.len() <= cpu {
-                self.contenders.resize(cpu + 1, 0);
-            }
-            self.contenders[cpu] += 1;
-        }
+        slots.arm(self.cpu, Time(0));
+        let contended = self.dispatcher.eligible().nth(1).is_some();
         let mut eligible = self.dispatcher.eligible().peekable();
         for (member, kept) in &self.members {
             // Both are in the order of members.
             match eligible.next_if(|eligible| eligible.member == *member) {
-                Some(Eligible { cpu, ends, late, .. }) => {
-                    let contended = self.contenders.get(usize::from(cpu)).is_some_and(|count| *count > 1);
+                Some(Eligible { ends, late, .. }) => {
                     slots.tell(kept.slot, ends, if contended { late.0.max(1) } else { 0 });
                 }
                 None => slots.tell(kept.slot, 0, 0),
@@ -405,42 +385,13 @@ impl Work {
         }
         let mut due = self.dispatcher.next_due()?;
         let now = monotonic();
-        let own = rustix::thread::sched_getcpu();
-        let end_of = |kept: &Kept| {
-            let left = slots.ends(kept.slot).saturating_sub(slots.read(kept.slot, now).ran_ns);
-            // On our own CPU it stops when we come.
-            let lag = match (usize::from(kept.cpu) == own, kept.hard) {
-                (true, _) => 0,
-                (false, true) => self.hard.lag.ns,
-                (false, false) => self.soft.lag.ns,
-            };
-            now.plus(left.saturating_sub(lag))
-        };
+        // It begins to run when we sleep, not when that was decided. Until then nobody else does.
         if let Some(kept) = due.slice_of.and_then(|member| self.members.get(&member)) {
-            // It began to run when that had been carried out, not when it was decided.
-            due.at = end_of(kept);
+            let left = slots.ends(kept.slot).saturating_sub(slots.read(kept.slot, now).ran_ns);
+            due.at = now.plus(left.max(NEAREST));
         }
-        // From now on the programs see who begins to run. Who did so since the decision is looked at here.
-        slots.arm(due.at);
-        for (member, kept) in &self.members {
-            if slots.ends(kept.slot) == 0 || !slots.is_running(kept.slot) {
-                continue;
-            }
-            let at = end_of(kept);
-            if at < due.at {
-                due = Due { at, slice_of: Some(*member) };
-            }
-        }
-        slots.arm(due.at);
+        slots.arm(self.cpu, due.at);
         Some(due)
-    }
-}
-
-fn until(at: Time) -> Timespec {
-    let nanos = at.since(monotonic());
-    Timespec {
-        tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
     }
 }
 

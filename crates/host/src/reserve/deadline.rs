@@ -2,12 +2,13 @@
 //! tick, and every limit is hard.
 
 use super::enforce::Enforce;
+use super::members::{Role, Threads};
 use super::target::Found;
-use super::user::{Role, Threads, signal};
-use crate::control::{Refusal, RefusalKind};
-use crate::sched::{self, Attributes, Policy, SchedError};
+use super::user::signal;
 use crate::threads::HIGHEST_PRIORITY;
+use frontdesk_control_protocol::{Refusal, RefusalKind};
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};
+use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
 use std::collections::BTreeMap;
 
 /// The kernel takes no longer periods (`sched_deadline_period_max_us`, 2^22). A longer one is kept as several with a part of the slice each.
@@ -32,8 +33,12 @@ impl Enforce for Deadline {
     fn dispatcher(&self) -> [Attributes; 2] {
         // It keeps the account and leaves the kernel's room for `SCHED_DEADLINE` to the members: above the daemon's other threads, and below the
         // guardian. Where real time is refused, a little of that room does.
-        let policy =
-            Policy::Deadline { runtime_ns: 50_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 };
+        let policy = Policy::Deadline {
+            runtime_ns: 500_000,
+            deadline_ns: 10_000_000,
+            period_ns: 10_000_000,
+            flags: 0,
+        };
         [Attributes::fifo(55), Attributes { policy, reset_on_fork: true }]
     }
 

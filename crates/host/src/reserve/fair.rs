@@ -5,7 +5,7 @@
 //! when something takes more than it may. It is due half of the reserve, for the other half is what real time may take beyond what can be reserved
 //! ([`ReserveSettings::real_time`](super::ReserveSettings::real_time)).
 
-use crate::guardian::{Guardian, GuardianError, Undo, UndoId};
+use frontdesk_guardian::{Guardian, GuardianError, Undo, UndoId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};

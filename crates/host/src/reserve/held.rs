@@ -1,11 +1,11 @@
 //! What was changed of the threads and processes of a target, and how it is put back.
 
+use super::members::Role;
 use super::target::Part;
-use super::user::Role;
-use crate::cgroup::{CgroupError, Group, Hierarchy};
-use crate::guardian::{Guardian, GuardianError, Undo, UndoId};
-use crate::sched::{self, Attributes, SchedError, ThreadId};
 use crate::threads::{Held, HeldError, attributes_of};
+use frontdesk_guardian::{GroupError, Guardian, GuardianError, Undo, UndoId};
+use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy};
+use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
@@ -21,9 +21,11 @@ pub(super) enum HoldError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
+    Group(#[from] GroupError),
+    #[error(transparent)]
     Guardian(#[from] GuardianError),
     #[error(transparent)]
-    Meter(#[from] crate::bpf::BpfError),
+    Meter(#[from] frontdesk_probes::BpfError),
 }
 
 /// A thread with a reservation.

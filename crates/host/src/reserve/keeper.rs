@@ -1,74 +1,71 @@
 //! The thread that admits reservations and takes hold of their targets.
 
-mod follow;
-mod tell;
-
+use super::ReserveMechanism;
 use super::controller::Command;
-use super::cpus::online_cpus;
-use super::enforce::ReserveMechanism;
 use super::fair::{FairServerError, FairServers};
 use super::held::{HeldProcess, HoldError};
-use super::meter::SLOTS;
 use super::pen::Pen;
 use super::reserved::Reserved;
-use super::running::Running;
+use super::running::{Running, StartError};
 use super::target::{Found, Vm, is_ready};
 use super::trace::TraceSource;
 use super::{Order, ReserveSettings, deadline, told};
-use crate::cgroup::Hierarchy;
-use crate::control::{self, Answer, Query, Refusal, RefusalKind, Reserve, Target};
-use crate::daemon::monotonic;
-use crate::guardian::Guardian;
-use crate::realtime;
-use crate::watch::Mailbox;
+use crate::clock::monotonic;
+use crate::news::Mailbox;
+use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WHOLE_CPU};
+use frontdesk_guardian::Guardian;
+use frontdesk_linux::cgroup::Hierarchy;
+use frontdesk_linux::{online_cpus, realtime};
+use frontdesk_probes::meter::SLOTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 /// Above the targets, that a request is answered while they run, and above the daemon's loop, that waits for nothing.
 const PRIORITY: u32 = 51;
+/// What the dispatcher takes of a CPU in each period of a member, in nanoseconds: one decision when it
+/// begins, and one when its slice ends, each as long as on a slow virtual machine.
+const DECIDING: u64 = 60_000;
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// The controller answers within microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The keeper.
 pub(super) struct Keeper {
-    mechanism: ReserveMechanism,
+    pub(super) mechanism: ReserveMechanism,
     /// What the group of all that has reservations may use of each CPU in real time.
-    real_time: f64,
+    pub(super) real_time: f64,
     /// Where the daemon's loop hears which VMs have reservations.
-    mailbox: Mailbox,
+    pub(super) mailbox: Mailbox,
     /// How its recordings hear of decisions.
-    trace: TraceSource,
-    hierarchy: Hierarchy,
-    guardian: Arc<Guardian>,
+    pub(super) trace: TraceSource,
+    pub(super) hierarchy: Hierarchy,
+    pub(super) guardian: Arc<Guardian>,
     /// The daemon and its guardian.
-    own: Vec<i32>,
-    own_cpus: Vec<u16>,
+    pub(super) own: Vec<i32>,
+    pub(super) own_cpus: Vec<u16>,
     /// What may be reserved of each CPU.
-    capacity: u64,
-    cpus: Vec<u16>,
-    admission: Admission,
-    next: u32,
-    targets: Vec<Reserved>,
+    pub(super) capacity: u64,
+    pub(super) cpus: Vec<u16>,
+    pub(super) admission: Admission,
+    pub(super) next: u32,
+    pub(super) targets: Vec<Reserved>,
     /// Targets that ended by themselves, and when.
-    ended: VecDeque<(u64, control::Reservation)>,
-    running: Option<Running>,
+    pub(super) ended: VecDeque<(u64, control::Reservation)>,
+    pub(super) running: Option<Running>,
     /// The group of all that has reservations, once it was made; it stays until the daemon ends.
-    pen: Option<Option<Pen>>,
+    pub(super) pen: Option<Option<Pen>>,
     /// Whether it has its real time.
-    pen_open: bool,
+    pub(super) pen_open: bool,
     /// Those of the kernel that are changed meanwhile.
-    fair_servers: FairServers,
+    pub(super) fair_servers: FairServers,
     /// When the last reservation went, in nanoseconds.
-    emptied: u64,
+    pub(super) emptied: u64,
     /// Requests for reservations so far.
-    asked: u64,
+    pub(super) asked: u64,
 }
 
 impl Keeper {
@@ -85,9 +82,12 @@ impl Keeper {
         let cpus: Vec<u16> = online.into_iter().filter(wanted).collect();
         let spare = Duration::from_nanos(WHOLE_CPU).mul_f64(settings.spare);
         let spare = u64::try_from(spare.as_nanos()).unwrap_or(WHOLE_CPU);
+        let mechanism = settings.mechanism.on(&hierarchy);
+        // Where the kernel decides, the dispatcher comes after the members.
+        let deciding_ns = if mechanism == ReserveMechanism::Deadline { 0 } else { DECIDING };
         let own = [std::process::id(), guardian.pid()].map(|pid| i32::try_from(pid).unwrap_or(0));
         Ok(Keeper {
-            mechanism: settings.mechanism.on(&hierarchy),
+            mechanism,
             real_time: settings.real_time(),
             mailbox,
             trace,
@@ -96,7 +96,7 @@ impl Keeper {
             own: own.into(),
             own_cpus: own_cpus.into(),
             capacity: WHOLE_CPU.saturating_sub(spare),
-            admission: Admission::new(&cpus, spare),
+            admission: Admission::new(&cpus, spare, deciding_ns),
             cpus,
             next: 0,
             targets: Vec::new(),
@@ -214,12 +214,20 @@ impl Keeper {
             held.pin();
             self.see_all_switch(index);
         }
-        self.tell_controller(index);
+        if let Err(refusal) = self.tell_controllers(index) {
+            self.release(index);
+            return Err(refusal);
+        }
         Ok(index)
     }
 
     /// Takes hold of a target.
-    fn begin(&mut self, target: &Target, reservation: Reservation, vms: &[Vm]) -> Result<usize, Refusal> {
+    pub(super) fn begin(
+        &mut self,
+        target: &Target,
+        reservation: Reservation,
+        vms: &[Vm],
+    ) -> Result<usize, Refusal> {
         reservation.validate().map_err(|error| told::refusal(&error.into(), self.capacity))?;
         let found = Found::find(target, vms, &self.own, &self.hierarchy)?;
         for other in &self.targets {
@@ -260,7 +268,10 @@ impl Keeper {
             return Err(refusal);
         }
         self.see_all_switch(index);
-        self.tell_controller(index);
+        if let Err(refusal) = self.tell_controllers(index) {
+            self.release(index);
+            return Err(refusal);
+        }
         tracing::info!(target = %self.targets[index].target, name, %reservation, cpus = ?self.targets[index].cpus, "reserved");
         Ok(index)
     }
@@ -320,11 +331,13 @@ impl Keeper {
             let _ = self.lower_fair_servers();
         }
         if self.running.is_none() {
-            let cpus = online_cpus().unwrap_or_default();
+            // Those that can be reserved may come back later.
+            let mut cpus = online_cpus().unwrap_or_default();
+            cpus.extend(&self.cpus);
+            cpus.sort_unstable();
+            cpus.dedup();
             let running = Running::start(self.mechanism, cpus, &self.guardian, &self.trace);
-            self.running = Some(running.map_err(|error| {
-                Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
-            })?);
+            self.running = Some(running.map_err(|error| cannot_keep(&error))?);
         }
         Ok(())
     }
@@ -345,14 +358,19 @@ impl Keeper {
         let _ = realtime::pin(&self.own_cpus);
     }
 
-    fn tell_controller(&self, index: usize) {
-        let (Some(running), held) = (&self.running, &self.targets[index]) else { return };
+    fn tell_controllers(&mut self, index: usize) -> Result<(), Refusal> {
+        let (Some(running), held) = (&mut self.running, &self.targets[index]) else { return Ok(()) };
         for (index, (&cpu, &slot)) in (0..).zip(held.cpus.iter().zip(&held.slots)) {
             let member = Member { target: held.id, index };
             let threads = held.threads_of(usize::from(index));
             let reservation = held.reservation.in_turns();
-            running.send(Command::Set { member, cpu, slot, reservation, threads });
+            running.set(member, cpu, slot, reservation, threads).map_err(|error| cannot_keep(&error))?;
+            if held.paused {
+                // On another CPU it is not known yet.
+                running.send(member, Command::Pause { member, paused: true });
+            }
         }
+        Ok(())
     }
 
     fn pause(&mut self, target: &Target, paused: bool) -> Result<control::Reservation, Refusal> {
@@ -362,26 +380,22 @@ impl Keeper {
         held.paused = paused;
         if let Some(running) = &self.running {
             for member in held.members() {
-                running.send(Command::Pause { member, paused });
+                running.send(member, Command::Pause { member, paused });
             }
         }
         Ok(self.tell(&self.targets[index], &self.reports()))
     }
 
     /// Puts a target back as it was.
-    fn release(&mut self, index: usize) {
+    pub(super) fn release(&mut self, index: usize) {
         if self.targets.len() == 1 {
             // If that is refused, it is tried again.
             let _ = self.fair_servers.restore(&self.guardian);
         }
         let mut held = self.targets.remove(index);
         self.admission.release(held.id);
-        if let Some(running) = &self.running {
-            for member in held.members() {
-                let (done, when_done) = sync_channel(1);
-                running.send(Command::Remove { member, done });
-                let _ = when_done.recv_timeout(PATIENCE);
-            }
+        if let Some(running) = &mut self.running {
+            held.members().for_each(|member| running.remove(member));
             // What came into being meanwhile, and inherited something.
             if let Err(error) = held.take_threads(&running.meter, &self.guardian) {
                 tracing::warn!(target = %held.target, "{error}");
@@ -406,6 +420,10 @@ impl Keeper {
             self.emptied = monotonic().0;
         }
     }
+}
+
+fn cannot_keep(error: &StartError) -> Refusal {
+    Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
 }
 
 fn failed(error: &HoldError) -> Refusal {

@@ -8,8 +8,8 @@
 use super::fair::FAIR_SERVERS;
 use super::held::HoldError;
 use super::{ReserveMechanism, ReserveSettings};
-use crate::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, Version, read_number};
-use crate::guardian::{Guardian, Undo};
+use frontdesk_guardian::{Guardian, Undo};
+use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, Version, read_number};
 use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
@@ -71,7 +71,7 @@ impl Pen {
         if hierarchy.version() == Version::V2 {
             return Ok(None);
         }
-        let group = hierarchy.root_group().create(NAME, guardian)?;
+        let group = guardian.create_group(&hierarchy.root_group(), NAME)?;
         change(&group.dir().join("cpu.idle"), "1".into(), guardian)?;
         let runtime = Duration::from_micros(PERIOD_US).mul_f64(real_time).as_micros();
         let has_budget = hierarchy.real_time() == RealTimeRule::Budget;

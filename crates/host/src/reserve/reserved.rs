@@ -1,13 +1,13 @@
 //! A target with a reservation: its processes and threads, and who of them runs where.
 
 use super::held::{HeldProcess, HeldThread, HoldError, Original};
-use super::meter::{Birth, Meter};
+use super::members::{Role, Threads};
 use super::target::{Found, threads_of};
-use super::user::{Role, Threads};
-use crate::control::Target;
-use crate::guardian::Guardian;
-use crate::sched::{self, SchedError, ThreadId};
+use frontdesk_control_protocol::Target;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
+use frontdesk_guardian::Guardian;
+use frontdesk_linux::sched::{self, SchedError, ThreadId};
+use frontdesk_probes::meter::{Birth, Meter};
 
 /// A target with a reservation.
 pub(super) struct Reserved {

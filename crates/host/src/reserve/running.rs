@@ -1,66 +1,64 @@
 //! What runs while there are reservations: the meter and the thread that dispatches.
 
-use super::controller::{Command, Controller};
+use super::ReserveMechanism;
+use super::bell::Bell;
+use super::controller::{Command, Controller, Report};
 use super::deadline::Deadline;
-use super::enforce::{Enforce, ReserveMechanism};
-use super::meter::{Birth, Meter, Ring, Tidings};
+use super::enforce::Enforce;
+use super::members::Threads;
+use super::promises::Promises;
 use super::ring;
 use super::trace::TraceSource;
-use super::user::User;
-use crate::guardian::Guardian;
+use super::user::{Halts, User};
+use frontdesk_engine::reservation::{Account, Member, Reservation};
+use frontdesk_guardian::Guardian;
+use frontdesk_probes::meter::{Birth, Meter, Ring, Tidings};
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A dispatcher answers within microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What runs while there are reservations.
 pub(super) struct Running {
     pub(super) meter: Meter,
     pub(super) births: Ring,
     pub(super) born: Receiver<Birth>,
+    /// Of CPUs that have had no dispatcher yet.
+    kicks: BTreeMap<u16, Ring>,
+    mechanism: ReserveMechanism,
+    halts: Halts,
+    cpus: Vec<u16>,
+    promises: Promises,
+    trace: TraceSource,
+    /// The dispatchers, by the CPU of their members.
+    lanes: BTreeMap<u16, Lane>,
+    places: BTreeMap<Member, u16>,
+    /// What members got where they were before.
+    earlier: BTreeMap<Member, Account>,
+}
+
+/// A dispatcher.
+struct Lane {
     commands: Sender<Command>,
     wake: Arc<OwnedFd>,
     controller: Option<JoinHandle<()>>,
 }
 
-impl Running {
-    pub(super) fn start(
-        mechanism: ReserveMechanism,
-        cpus: Vec<u16>,
-        guardian: &Guardian,
-        trace: &TraceSource,
-    ) -> Result<Running, StartError> {
-        let enforcer: Box<dyn Enforce> = match mechanism {
-            ReserveMechanism::Deadline => Box::new(Deadline::default()),
-            _ => Box::new(User::default()),
-        };
-        let promise = guardian.promise()?;
-        let (meter, Tidings { kicks, births, born }) = Meter::open()?;
-        let (commands, receiver) = channel();
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let controller = Controller {
-            slots: meter.slots.clone(),
-            kicks,
-            commands: receiver,
-            wake: Arc::clone(&wake),
-            cpus,
-            enforcer,
-            promise,
-            trace: trace.writer(),
-        };
-        let thread = std::thread::Builder::new().name("dispatch".into()).spawn(move || controller.run())?;
-        Ok(Running { meter, births, born, commands, wake, controller: Some(thread) })
-    }
-
-    pub(super) fn send(&self, command: Command) {
+impl Lane {
+    fn send(&self, command: Command) {
         // It fails only when the controller has ended, which it does after us.
         let _ = self.commands.send(command);
         ring(&self.wake);
     }
 }
 
-impl Drop for Running {
+impl Drop for Lane {
     fn drop(&mut self) {
         // The last sender but one goes with `self`.
         self.commands = channel().0;
@@ -71,12 +69,135 @@ impl Drop for Running {
     }
 }
 
+impl Running {
+    pub(super) fn start(
+        mechanism: ReserveMechanism,
+        cpus: Vec<u16>,
+        guardian: &Guardian,
+        trace: &TraceSource,
+    ) -> Result<Running, StartError> {
+        let promises = Promises::new(guardian.promise()?);
+        let (meter, Tidings { kicks, births, born }) = Meter::open(&cpus)?;
+        Ok(Running {
+            meter,
+            births,
+            born,
+            kicks,
+            mechanism,
+            halts: Halts::default(),
+            cpus,
+            promises,
+            trace: trace.clone(),
+            lanes: BTreeMap::new(),
+            places: BTreeMap::new(),
+            earlier: BTreeMap::new(),
+        })
+    }
+
+    /// Starts the dispatcher of a CPU, if there is none.
+    fn open(&mut self, cpu: u16) -> Result<(), StartError> {
+        if self.lanes.contains_key(&cpu) {
+            return Ok(());
+        }
+        let enforcer: Box<dyn Enforce> = match self.mechanism {
+            ReserveMechanism::Deadline => Box::new(Deadline::default()),
+            _ => Box::new(User::new(&self.halts)),
+        };
+        let kicks = self.kicks.remove(&cpu).ok_or(StartError::Offline { cpu })?;
+        let (commands, receiver) = channel();
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = Bell::new(&wake, kicks.fd())?;
+        let controller = Controller {
+            slots: self.meter.slots.clone(),
+            kicks,
+            commands: receiver,
+            wake: Arc::clone(&wake),
+            bell,
+            cpu,
+            pinned: self.mechanism != ReserveMechanism::Deadline,
+            cpus: self.cpus.clone(),
+            enforcer,
+            promises: self.promises.clone(),
+            trace: self.trace.writer(cpu),
+        };
+        let name = format!("dispatch/{cpu}");
+        let thread = std::thread::Builder::new().name(name).spawn(move || controller.run())?;
+        self.lanes.insert(cpu, Lane { commands, wake, controller: Some(thread) });
+        Ok(())
+    }
+
+    /// Gives a member a reservation; the dispatcher of its CPU keeps it.
+    pub(super) fn set(
+        &mut self,
+        member: Member,
+        cpu: u16,
+        slot: usize,
+        reservation: Reservation,
+        threads: Threads,
+    ) -> Result<(), StartError> {
+        // The kernel has those anywhere.
+        let cpu = match self.mechanism {
+            ReserveMechanism::Deadline => self.cpus.first().copied().unwrap_or(cpu),
+            _ => cpu,
+        };
+        self.open(cpu)?;
+        if let Some(before) = self.places.insert(member, cpu).filter(|before| *before != cpu)
+            && let Some(mut account) = self.remove_from(before, member)
+        {
+            let earlier = self.earlier.entry(member).or_default();
+            account.go_on_from(earlier);
+            *earlier = account;
+        }
+        self.lanes[&cpu].send(Command::Set { member, cpu, slot, reservation, threads });
+        Ok(())
+    }
+
+    /// Tells the dispatcher of a member.
+    pub(super) fn send(&self, member: Member, command: Command) {
+        if let Some(lane) = self.places.get(&member).and_then(|cpu| self.lanes.get(cpu)) {
+            lane.send(command);
+        }
+    }
+
+    /// Has a member forgotten, and waits until it is.
+    pub(super) fn remove(&mut self, member: Member) {
+        self.earlier.remove(&member);
+        if let Some(cpu) = self.places.remove(&member) {
+            self.remove_from(cpu, member);
+        }
+    }
+
+    fn remove_from(&self, cpu: u16, member: Member) -> Option<Account> {
+        let (done, when_done) = sync_channel(1);
+        self.lanes.get(&cpu)?.send(Command::Remove { member, done });
+        when_done.recv_timeout(PATIENCE).ok()
+    }
+
+    /// What is known of all members.
+    pub(super) fn reports(&self) -> Vec<Report> {
+        let ask = |lane: &Lane| {
+            let (reply, reports) = sync_channel(1);
+            lane.send(Command::Report(reply));
+            reports.recv_timeout(PATIENCE).unwrap_or_default()
+        };
+        let mut reports: Vec<Report> = self.lanes.values().flat_map(ask).collect();
+        for report in &mut reports {
+            if let Some(earlier) = self.earlier.get(&report.member) {
+                report.account.go_on_from(earlier);
+            }
+        }
+        reports
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
     #[error(transparent)]
-    Meter(#[from] crate::bpf::BpfError),
+    Meter(#[from] frontdesk_probes::BpfError),
     #[error("can't start a thread: {0}")]
     Thread(#[from] std::io::Error),
-    #[error("can't make an eventfd: {0}")]
+    #[error("CPU {cpu} was offline before")]
+    Offline { cpu: u16 },
+    #[error("can't make an eventfd or wait for one: {0}")]
     Eventfd(#[from] rustix::io::Errno),
 }

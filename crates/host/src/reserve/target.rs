@@ -1,9 +1,9 @@
 //! What a request names: which processes and threads, and whether they may have a reservation.
 
-use super::user::Role;
-use crate::cgroup::Hierarchy;
-use crate::control::{Refusal, RefusalKind, Target};
-use crate::sched::ThreadId;
+use super::members::Role;
+use frontdesk_control_protocol::{Refusal, RefusalKind, Target};
+use frontdesk_linux::cgroup::Hierarchy;
+use frontdesk_linux::sched::ThreadId;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

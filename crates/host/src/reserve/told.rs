@@ -1,7 +1,7 @@
 //! What is told about reservations.
 
 use super::controller::Report;
-use crate::control::{self, CpuRoom, Delivered, Fit, Refusal, RefusalKind};
+use frontdesk_control_protocol::{self as control, CpuRoom, Delivered, Fit, Refusal, RefusalKind};
 use frontdesk_engine::reservation::{self, AdmissionError, Distribution, Room, WHOLE_CPU};
 
 /// A part of [`WHOLE_CPU`] as a fraction.

@@ -1,21 +1,22 @@
-//! How recordings hear of reservations: what the dispatcher was told and what it decided, from the thread
-//! that dispatches to the daemon's loop, by a ring that neither ever waits for.
+//! How recordings hear of reservations: what dispatchers were told and what they decided, from the threads
+//! that dispatch to the daemon's loop, each by a ring that neither ever waits for.
 //!
-//! The loop makes the ring when a recording begins and empties it at each turn. A decision goes into it as a
-//! whole, after it has been carried out, as moves within memory that is there already: no system call, no
-//! allocation. One that does not fit is counted as lost, and when there is room again the dispatcher's whole
-//! state is told, from which a replay goes on.
+//! The rings are made when a recording begins and emptied at each turn of the loop. A decision goes into one
+//! as a whole, after it has been carried out, as moves within memory that is there already: no system call,
+//! no allocation. One that does not fit is counted as lost, and when there is room again the dispatcher's
+//! whole state is told, from which a replay goes on.
 
-use crate::record::Record;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{Dispatch, Dispatcher, Event, EventKind, Member, Reading};
+use frontdesk_record::Record;
 use rtrb::{Consumer, Producer, RingBuffer};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Entries of the ring: at 20,000 decisions a second, each with two readings and two dispatches, enough for a
-/// third of a second. The loop comes every 80 ms at least.
-const ENTRIES: usize = 1 << 15;
+/// sixth of a second. The loop comes every 80 ms at least.
+const ENTRIES: usize = 1 << 14;
 
 enum Entry {
     /// The dispatcher as it is now: the copy is made once for a recording, and after a loss.
@@ -40,8 +41,30 @@ struct Filling {
 struct Shared {
     /// Recordings begun so far.
     begun: AtomicU64,
-    /// The filling end while no thread dispatches.
-    idle: Mutex<Option<Filling>>,
+    ends: Mutex<Ends>,
+}
+
+#[derive(Default)]
+struct Ends {
+    /// Whether anything is recorded.
+    recording: bool,
+    /// CPUs that have had a dispatcher.
+    cpus: BTreeSet<u16>,
+    /// The filling ends that no thread has, by the CPU whose dispatcher is to have them.
+    idle: BTreeMap<u16, Filling>,
+    /// The other ends of rings that the loop does not have yet.
+    fresh: Vec<(u16, Consumer<Entry>)>,
+}
+
+impl Ends {
+    fn make_ring(&mut self, cpu: u16) {
+        let (mut producer, mut consumer) = RingBuffer::new(ENTRIES);
+        // Its pages are there before they are first needed.
+        while producer.push(Entry::Lost(0)).is_ok() {}
+        while consumer.pop().is_ok() {}
+        self.idle.insert(cpu, Filling { ring: producer, lost: 0 });
+        self.fresh.push((cpu, consumer));
+    }
 }
 
 /// What threads that dispatch get their end from.
@@ -49,9 +72,18 @@ struct Shared {
 pub(crate) struct TraceSource(Arc<Shared>);
 
 impl TraceSource {
-    /// The end of the thread that dispatches from now on.
-    pub(super) fn writer(&self) -> TraceWriter {
-        TraceWriter { source: self.clone(), begun: 0, filling: None, state_due: false }
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The end of the thread that dispatches for a CPU from now on.
+    pub(super) fn writer(&self, cpu: u16) -> TraceWriter {
+        let mut ends = self.ends();
+        if ends.cpus.insert(cpu) && ends.recording {
+            ends.make_ring(cpu);
+        }
+        drop(ends);
+        TraceWriter { source: self.clone(), cpu, begun: 0, filling: None, state_due: false }
     }
 }
 
@@ -59,48 +91,52 @@ impl TraceSource {
 #[derive(Default)]
 pub(crate) struct TraceReader {
     source: TraceSource,
-    ring: Option<Consumer<Entry>>,
+    rings: Vec<(u16, Consumer<Entry>)>,
 }
 
 impl TraceReader {
-    /// Where the other end is had from.
+    /// Where the other ends are had from.
     pub(crate) fn source(&self) -> TraceSource {
         self.source.clone()
     }
 
-    /// A recording begins: it is to hear of the dispatcher's state as soon as there is one, and then of each decision.
+    /// A recording begins: it is to hear of each dispatcher's state as soon as there is one, and then of each
+    /// of its decisions.
     pub(crate) fn begin(&mut self) {
-        if self.ring.is_none() {
-            let (mut producer, mut consumer) = RingBuffer::new(ENTRIES);
-            // Its pages are there before they are first needed.
-            while producer.push(Entry::Lost(0)).is_ok() {}
-            while consumer.pop().is_ok() {}
-            let mut idle = self.source.0.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            *idle = Some(Filling { ring: producer, lost: 0 });
-            self.ring = Some(consumer);
+        let mut ends = self.source.ends();
+        if !std::mem::replace(&mut ends.recording, true) {
+            ends.cpus.clone().into_iter().for_each(|cpu| ends.make_ring(cpu));
         }
         self.source.0.begun.fetch_add(1, Ordering::Release);
     }
 
     /// The last recording has ended.
     pub(crate) fn end(&mut self) {
-        self.ring = None;
+        let mut ends = self.source.ends();
+        if std::mem::take(&mut ends.recording) {
+            ends.idle.clear();
+            ends.fresh.clear();
+            self.rings.clear();
+        }
     }
 
-    /// Takes what is in the ring, in order.
+    /// Takes what is in the rings, each in order.
     pub(crate) fn drain(&mut self, mut record: impl FnMut(Record)) {
-        let Some(ring) = &mut self.ring else { return };
-        let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
-        let (mut readings, mut dispatches) = (Vec::new(), Vec::new());
-        for entry in chunk {
-            match entry {
-                Entry::State(dispatcher) => record(Record::Dispatcher(dispatcher)),
-                Entry::Lost(decisions) => record(Record::DecisionsLost { decisions }),
-                Entry::Reading(member, reading) => readings.push((member, reading)),
-                Entry::Dispatch(dispatch) => dispatches.push(dispatch),
-                Entry::Event(at, kind) => {
-                    let event = Event { at, readings: std::mem::take(&mut readings), kind };
-                    record(Record::Decision { event, dispatches: std::mem::take(&mut dispatches) });
+        self.rings.append(&mut self.source.ends().fresh);
+        for (cpu, ring) in &mut self.rings {
+            let Ok(chunk) = ring.read_chunk(ring.slots()) else { continue };
+            let (mut readings, mut dispatches) = (Vec::new(), Vec::new());
+            for entry in chunk {
+                match entry {
+                    Entry::State(state) => record(Record::Dispatcher { cpu: *cpu, state }),
+                    Entry::Lost(decisions) => record(Record::DecisionsLost { decisions }),
+                    Entry::Reading(member, reading) => readings.push((member, reading)),
+                    Entry::Dispatch(dispatch) => dispatches.push(dispatch),
+                    Entry::Event(at, kind) => {
+                        let event = Event { at, readings: std::mem::take(&mut readings), kind };
+                        let dispatches = std::mem::take(&mut dispatches);
+                        record(Record::Decision { cpu: *cpu, event, dispatches });
+                    }
                 }
             }
         }
@@ -110,6 +146,7 @@ impl TraceReader {
 /// The end of the thread that dispatches.
 pub(super) struct TraceWriter {
     source: TraceSource,
+    cpu: u16,
     /// Recordings begun so far, as far as we know.
     begun: u64,
     filling: Option<Filling>,
@@ -123,11 +160,11 @@ impl TraceWriter {
         let begun = self.source.0.begun.load(Ordering::Acquire);
         // The loop holds it for an instant: the next time.
         if begun != self.begun
-            && let Ok(mut idle) = self.source.0.idle.try_lock()
+            && let Ok(mut ends) = self.source.0.ends.try_lock()
         {
             self.begun = begun;
             self.state_due = true;
-            if let Some(filling) = idle.take() {
+            if let Some(filling) = ends.idle.remove(&self.cpu) {
                 self.filling = Some(filling);
             }
         }
@@ -168,14 +205,11 @@ impl TraceWriter {
 }
 
 impl Drop for TraceWriter {
-    /// Leaves the ring to the thread that dispatches next.
+    /// Leaves the ring to the thread that dispatches there next.
     fn drop(&mut self) {
-        let Some(filling) = self.filling.take().filter(|filling| !filling.ring.is_abandoned()) else {
-            return;
-        };
-        let mut idle = self.source.0.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.is_none() {
-            *idle = Some(filling);
+        let mut ends = self.source.ends();
+        if let Some(filling) = self.filling.take().filter(|filling| !filling.ring.is_abandoned()) {
+            ends.idle.entry(self.cpu).or_insert(filling);
         }
     }
 }
@@ -196,7 +230,7 @@ mod tests {
 
     impl Dispatching {
         fn start(source: &TraceSource) -> Dispatching {
-            Dispatching { dispatcher: Dispatcher::new(7), writer: source.writer(), now: 0 }
+            Dispatching { dispatcher: Dispatcher::new(7), writer: source.writer(CPU), now: 0 }
         }
 
         fn tell(&mut self, kind: EventKind) -> (Event, Vec<Dispatch>) {
@@ -221,6 +255,7 @@ mod tests {
         }
     }
 
+    const CPU: u16 = 3;
     const MEMBER: Member = Member { target: TargetId(1), index: 0 };
 
     fn drained(reader: &mut TraceReader) -> Vec<Record> {
@@ -236,15 +271,15 @@ mod tests {
     /// Decisions among the records, each as the dispatcher made it, and what else there is.
     fn decisions(records: &[Record]) -> Vec<(Event, Vec<Dispatch>)> {
         let decision = |record: &Record| match record {
-            Record::Decision { event, dispatches } => Some((event.clone(), dispatches.clone())),
+            Record::Decision { cpu: CPU, event, dispatches } => Some((event.clone(), dispatches.clone())),
             _ => None,
         };
         records.iter().filter_map(decision).collect()
     }
 
     fn state(record: &Record) -> Vec<u8> {
-        let Record::Dispatcher(dispatcher) = record else { panic!("{record:?}") };
-        bytes(dispatcher)
+        let Record::Dispatcher { cpu: CPU, state } = record else { panic!("{record:?}") };
+        bytes(state)
     }
 
     #[test]
@@ -301,6 +336,24 @@ mod tests {
         );
         assert_eq!(state(&records[1]), so_far);
         assert_eq!((records.len(), decisions(&records)), (3, vec![told]));
+    }
+
+    #[test]
+    fn each_cpu_has_a_ring_whenever_its_dispatcher_comes() {
+        let mut reader = TraceReader::default();
+        let source = reader.source();
+        let mut first = Dispatching::start(&source);
+        reader.begin();
+        let mut second = Dispatching { writer: source.writer(CPU + 1), ..Dispatching::start(&source) };
+        first.reserve();
+        second.reserve();
+        let of = |record: &Record| match record {
+            Record::Dispatcher { cpu, .. } => (*cpu, true),
+            Record::Decision { cpu, .. } => (*cpu, false),
+            _ => panic!("{record:?}"),
+        };
+        let told: Vec<_> = drained(&mut reader).iter().map(of).collect();
+        assert_eq!(told, [(CPU, true), (CPU, false), (CPU + 1, true), (CPU + 1, false)]);
     }
 
     #[test]

@@ -1,57 +1,88 @@
 //! Reservations by real-time priority: who is to run gets a priority of its own, who has used up its slice none (VSched §3.2).
 
 use super::enforce::{AHEAD, Enforce};
-use crate::sched::{self, Attributes, Policy, SchedError};
+use super::members::{Role, Threads};
 use crate::threads::HIGHEST_PRIORITY;
-use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation};
+use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation, TargetId};
+use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Below the daemon (50), its guardian (60) and the host's interrupt threads (50); above boosts.
 const LOWEST_PRIORITY: u32 = HIGHEST_PRIORITY + 1;
 const _: () = assert!(LOWEST_PRIORITY + 2 * LEVELS as u32 <= 49);
 
-/// What a thread does in its member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It computes: a vCPU, or any thread of a process.
-    Worker,
-    /// A thread of a VM that delivers what its vCPUs wait for: it comes before them.
-    Emulator,
-}
-
-/// The threads of a member.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Threads {
-    /// Process, thread and role of each.
-    pub(super) all: Vec<(i32, i32, Role)>,
-}
-
 #[derive(Debug)]
 struct Held {
     threads: Threads,
     kind: Option<DispatchKind>,
+    halt: Arc<Mutex<Halt>>,
+}
+
+/// Who of a target is to stop, for a process is stopped as a whole: only when all of its members are to. They
+/// may have different dispatchers.
+#[derive(Debug, Default)]
+pub(super) struct Halt {
+    /// The threads of each member by its index, and whether it is to stop.
+    members: BTreeMap<u16, (Threads, bool)>,
     stopped: bool,
 }
 
-/// Carries out what the dispatcher says.
+impl Halt {
+    fn follow(&mut self) {
+        let stop = self.members.values().all(|(_, stop)| *stop);
+        if self.stopped != stop {
+            self.stopped = stop;
+            let number = if stop { libc::SIGSTOP } else { libc::SIGCONT };
+            self.members.values().for_each(|(threads, _)| signal(threads, number));
+        }
+    }
+}
+
+/// Carries out what a dispatcher says.
 #[derive(Debug, Default)]
 pub(super) struct User {
     members: BTreeMap<Member, Held>,
+    halts: Halts,
+}
+
+/// The targets of all dispatchers. Locked when members come and go only: dispatchers whose periods begin
+/// together would wait for each other.
+pub(super) type Halts = Arc<Mutex<BTreeMap<TargetId, Arc<Mutex<Halt>>>>>;
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl User {
+    /// One for another dispatcher.
+    pub(super) fn new(halts: &Halts) -> User {
+        User { members: BTreeMap::new(), halts: Arc::clone(halts) }
+    }
 }
 
 impl Enforce for User {
     fn dispatcher(&self) -> [Attributes; 2] {
-        // It must come when a slice ends, whatever runs: most of a CPU, if periods are very short; a millisecond at a time. It is refused
-        // in a CPU set of its own.
-        let policy =
-            Policy::Deadline { runtime_ns: 800_000, deadline_ns: 1_000_000, period_ns: 1_000_000, flags: 0 };
+        // It must come when a slice ends, whatever runs: twenty decisions in a millisecond. With more for
+        // each CPU, the kernel would not let one of two be taken away. Who has used up its run time waits for
+        // the next period: in ten milliseconds that is only one that has gone wild, in one it was anyone that
+        // the machine had held up. It is refused in a CPU set of its own.
+        let policy = Policy::Deadline {
+            runtime_ns: 4_000_000,
+            deadline_ns: 10_000_000,
+            period_ns: 10_000_000,
+            flags: 0,
+        };
         [Attributes { policy, reset_on_fork: true }, AHEAD]
     }
 
     /// New threads are scheduled at the next [`apply`](Self::apply), or at once if the member has been dispatched already.
     fn hold(&mut self, member: Member, _: Option<Reservation>, threads: Threads) -> Result<(), SchedError> {
-        let fresh = Held { threads: Threads::default(), kind: None, stopped: false };
-        let held = self.members.entry(member).or_insert(fresh);
+        let held = self.members.entry(member).or_insert_with(|| {
+            let halt = Arc::clone(lock(&self.halts).entry(member.target).or_default());
+            Held { threads: Threads::default(), kind: None, halt }
+        });
+        lock(&held.halt).members.entry(member.index).or_default().0 = threads.clone();
         let known = std::mem::replace(&mut held.threads, threads);
         let Some(kind) = held.kind else { return Ok(()) };
         let new = held.threads.all.iter().filter(|thread| !known.all.contains(thread));
@@ -59,40 +90,36 @@ impl Enforce for User {
     }
 
     fn forget(&mut self, member: Member) {
-        if let Some(held) = self.members.remove(&member)
-            && held.stopped
-        {
+        let Some(held) = self.members.remove(&member) else { return };
+        let mut halts = lock(&self.halts);
+        let mut halt = lock(&held.halt);
+        halt.members.remove(&member.index);
+        if std::mem::take(&mut halt.stopped) {
             signal(&held.threads, libc::SIGCONT);
+        }
+        if halt.members.is_empty() {
+            halts.remove(&member.target);
         }
     }
 
     fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
         let Dispatch { member, kind, .. } = dispatch;
         let Some(held) = self.members.get_mut(&member) else { return Ok(()) };
+        let before = held.kind.replace(kind);
         // One that is to stop is scheduled last before it is signalled: it gives way at once, and a signal takes longer.
-        if held.kind.replace(kind) != Some(kind) {
+        if before != Some(kind) {
             let count = held.threads.all.len();
             held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
         }
-        // Those of a process are stopped together.
-        if held.stopped || kind == DispatchKind::Stop {
-            self.stop_or_continue(member);
+        let stop = kind == DispatchKind::Stop;
+        if stop || before == Some(DispatchKind::Stop) {
+            let mut halt = lock(&held.halt);
+            if let Some((_, stops)) = halt.members.get_mut(&member.index) {
+                *stops = stop;
+            }
+            halt.follow();
         }
         Ok(())
-    }
-}
-
-impl User {
-    /// A process is stopped as a whole: only when all members of its target are to stop.
-    fn stop_or_continue(&mut self, member: Member) {
-        let range = Member { index: 0, ..member }..=Member { index: u16::MAX, ..member };
-        let stop = self.members.range(range.clone()).all(|(_, held)| held.kind == Some(DispatchKind::Stop));
-        for (_, held) in self.members.range_mut(range) {
-            if held.stopped != stop {
-                held.stopped = stop;
-                signal(&held.threads, if stop { libc::SIGSTOP } else { libc::SIGCONT });
-            }
-        }
     }
 }
 

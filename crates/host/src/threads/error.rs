@@ -1,10 +1,10 @@
 //! What can go wrong with the threads of VMs.
 
 use super::HeldError;
-use crate::guardian::GuardianError;
-use crate::sched::SchedError;
-use crate::scx::ScxError;
 use frontdesk_engine::VmId;
+use frontdesk_guardian::GuardianError;
+use frontdesk_linux::sched::SchedError;
+use frontdesk_probes::scx::ScxError;
 
 /// The threads of a VM can't be scheduled as they should.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! A thread whose scheduling frontdesk changes: what it had, what it has, and that it gets back what it had.
 
-use crate::guardian::{Guardian, GuardianError, Undo, UndoId};
-use crate::sched::{self, Attributes, SchedError, ThreadId};
+use frontdesk_guardian::{Guardian, GuardianError, Undo, UndoId};
+use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
 
 /// A thread's scheduling can't be changed.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! What a thread is given: a function of what it had, of its weight and of its boost.
 
-use crate::sched::{Attributes, Policy};
 use frontdesk_engine::{Boost, nice_for};
+use frontdesk_linux::sched::{Attributes, Policy};
 
 /// Real-time priority of a boosted vCPU: the lowest there is. Any real-time priority comes before all ordinary threads,
 /// and the host's own real-time threads (interrupt threads at 50, the daemon) must come before a guest.

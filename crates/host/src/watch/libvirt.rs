@@ -1,8 +1,9 @@
 //! Looks for libvirt's VMs in `/proc`.
 
-use super::mailbox::{Kit, Source};
-use crate::qemu;
-use crate::sched::ThreadId;
+use super::Kit;
+use crate::news::Source;
+use frontdesk_linux::sched::ThreadId;
+use frontdesk_qemu as qemu;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -4,10 +4,10 @@
 //! but somebody else may need the socket, too. So it hangs up every few seconds and connects again, which puts it behind everybody who
 //! waits, and asks everything anew. What happens while somebody else is connected is not heard; what has changed by then is.
 
-use super::Round;
-use super::mailbox::{Kit, News, Source};
-use crate::qemu::{self, QemuVm, Session};
-use crate::sched::ThreadId;
+use super::Kit;
+use crate::news::{Mailbox, News, Source};
+use frontdesk_linux::sched::ThreadId;
+use frontdesk_qemu::{self as qemu, QemuVm, Session};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -23,6 +23,21 @@ const TICK: Duration = Duration::from_secs(1);
 const EVENT_GAP: Duration = Duration::from_millis(20);
 /// Between two attempts, first and at last.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Held by all who have something left to try in the first round.
+pub(super) struct Round(Mailbox);
+
+impl Round {
+    pub(super) fn new(mailbox: Mailbox) -> Round {
+        Round(mailbox)
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        self.0.post(News::Settled);
+    }
+}
 
 pub(super) struct Scout {
     path: PathBuf,

@@ -3,7 +3,8 @@
 use crate::support::{eventually, trial};
 use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_engine::{Event, EventKind, Protocol, Thread, VmId};
-use frontdesk_host::bpf::{BpfSource, Tap};
+use frontdesk_linux::{Tap, monotonic_ns};
+use frontdesk_probes::bpf::BpfSource;
 use libtest_mimic::Trial;
 use rustix::{
     event::epoll,
@@ -12,7 +13,7 @@ use rustix::{
 use std::{
     ffi::c_void,
     fs::{File, OpenOptions},
-    io,
+    io::{self, Write as _},
     mem::size_of,
     os::{
         fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
@@ -29,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bpf_tells_a_doorbell_also_on_an_idle_cpu", tells_a_doorbell_also_on_an_idle_cpu),
         trial("bpf_refuses_a_thread_of_another_vm", refuses_a_thread_of_another_vm),
         trial("bpf_hears_packets_towards_a_tap", hears_packets_towards_a_tap),
+        trial("bpf_hears_the_reply_to_a_packet", hears_the_reply_to_a_packet),
         trial("bpf_guards_against_a_flood", guards_against_a_flood),
         trial("bpf_counts_what_a_full_ring_loses", counts_what_a_full_ring_loses),
     ]
@@ -184,7 +186,7 @@ fn refuses_a_thread_of_another_vm() -> Result<()> {
 /// A tap in a network namespace of the calling thread's own, and a socket that transmits on it. Both end with the
 /// thread.
 struct Wire {
-    _tap: File,
+    tap: File,
     socket: OwnedFd,
     address: libc::sockaddr_ll,
     netns: u32,
@@ -231,7 +233,7 @@ impl Wire {
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = u16::try_from(libc::AF_PACKET)?;
         address.sll_ifindex = index;
-        Ok(Wire { _tap: tap, socket, address, netns })
+        Ok(Wire { tap, socket, address, netns })
     }
 
     fn tap(&self) -> Tap {
@@ -292,18 +294,26 @@ fn ipv6(protocol: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// Towards a port of the guest.
 fn tcp(port: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
-    let mut segment = vec![0x30, 0x39];
-    segment.extend(port.to_be_bytes());
-    segment.extend([0; 8]);
+    segment(0x3039, port, 0, flags, payload)
+}
+
+fn segment(from: u16, to: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let mut segment = [from, to].map(u16::to_be_bytes).concat();
+    segment.extend(sequence.to_be_bytes());
+    segment.extend([0; 4]);
     segment.extend([0x60, flags, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]);
     segment.extend(payload);
     segment
 }
 
 fn udp(port: u16) -> Vec<u8> {
-    let mut datagram = vec![0x30, 0x39];
-    datagram.extend(port.to_be_bytes());
+    datagram(0x3039, port)
+}
+
+fn datagram(from: u16, to: u16) -> Vec<u8> {
+    let mut datagram = [from, to].map(u16::to_be_bytes).concat();
     datagram.extend([0, 9, 0, 0, b'x']);
     datagram
 }
@@ -383,12 +393,53 @@ fn hears_packets_towards_a_tap() -> Result<()> {
     })
 }
 
+/// The guest sends what is written to the tap. Of that only the first new thing from the port that was asked is told.
+fn hears_the_reply_to_a_packet() -> Result<()> {
+    on_a_wire(|wire, source| {
+        let over_ip = |protocol, payload: &[u8]| ethernet(0x0800, &ipv4(protocol, 0, payload));
+        let mut replies = |ask: Option<Vec<u8>>, answers: &[Vec<u8>]| -> Result<usize> {
+            thread::sleep(Duration::from_millis(2));
+            if let Some(ask) = ask {
+                wire.send(&ask)?;
+            }
+            for answer in answers {
+                (&wire.tap).write_all(answer)?;
+            }
+            let heard = drain(source)?;
+            Ok(heard.into_iter().filter(|kind| matches!(kind, EventKind::Reply { .. })).count())
+        };
+        let ask = || Some(over_ip(6, &tcp(80, ACK, b"?")));
+        let answer = |sequence| over_ip(6, &segment(80, 0x3039, sequence, ACK, b"!"));
+        let cases = [
+            ("nobody asked", None, vec![answer(1)], 0),
+            ("an acknowledgement", ask(), vec![over_ip(6, &segment(80, 0x3039, 1, ACK, b""))], 0),
+            ("from another port", None, vec![over_ip(6, &segment(81, 0x3039, 1, ACK, b"!"))], 0),
+            ("by another protocol", None, vec![over_ip(17, &datagram(80, 0x3039))], 0),
+            ("the first of several", None, vec![answer(5), answer(6)], 1),
+            ("the last one again", ask(), vec![answer(5)], 0),
+            ("and then the next", None, vec![answer(7)], 1),
+            ("a datagram", Some(over_ip(17, &udp(53))), vec![over_ip(17, &datagram(53, 0x3039))], 1),
+            (
+                "over IPv6",
+                Some(ethernet(0x86dd, &ipv6(17, &udp(53)))),
+                vec![ethernet(0x86dd, &ipv6(17, &datagram(53, 9)))],
+                1,
+            ),
+        ];
+        for (name, ask, answers, expected) in cases {
+            let heard = replies(ask, &answers)?;
+            ensure!(heard == expected, "{name}: {heard} replies");
+        }
+        Ok(())
+    })
+}
+
 fn guards_against_a_flood() -> Result<()> {
     on_a_wire(|wire, source| {
         // A window is a millisecond of the clock, and lets this many pass.
         const WINDOW: u64 = 16;
         const BURST: u64 = 20;
-        let window = || frontdesk_host::monotonic().0 / 1_000_000;
+        let window = || monotonic_ns() / 1_000_000;
         let frame = ethernet(0x0800, &ipv4(17, 0, &udp(9)));
         let (first, mut heard, mut bursts) = (window(), 0, 0);
         // On a slow machine, or a busy one, few bursts are in one window.

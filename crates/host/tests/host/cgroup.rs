@@ -3,12 +3,12 @@
 use crate::support::{Idler, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId};
-use frontdesk_host::{
-    cgroup::{CgroupError, DEFAULT_WEIGHT, Group, Hierarchy, RealTimeBudgets, RealTimeRule, Version},
-    guardian::{Guardian, Undo},
-    sched::{self, Attributes, SchedError, ThreadId},
-    threads::{Threads, VCPU_PRIORITY},
-};
+use frontdesk_guardian::{GroupError, Guardian, Undo};
+use frontdesk_host::budget::RealTimeBudgets;
+use frontdesk_host::share::ShareControl;
+use frontdesk_host::threads::{Threads, VCPU_PRIORITY};
+use frontdesk_linux::cgroup::{CgroupError, DEFAULT_WEIGHT, Group, Hierarchy, RealTimeRule, Version};
+use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
 use libtest_mimic::Trial;
 use rustix::thread::gettid;
 use std::{fs, path::Path, sync::mpsc, thread};
@@ -46,9 +46,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn create(guardian: &Guardian, name: &str) -> Result<Group> {
-    Ok(Hierarchy::detect()?
-        .root_group()
-        .create(&format!("frontdesk-test-{name}-{}", std::process::id()), guardian)?)
+    let root = Hierarchy::detect()?.root_group();
+    Ok(guardian.create_group(&root, &format!("frontdesk-test-{name}-{}", std::process::id()))?)
 }
 
 fn holds_a_process_and_has_a_weight() -> Result<()> {
@@ -59,7 +58,8 @@ fn holds_a_process_and_has_a_weight() -> Result<()> {
     ensure!(Hierarchy::detect()?.group_of(idler.pid())? == group);
     group.set_weight(2048)?;
     ensure!(group.weight()? == 2048);
-    let again = Hierarchy::detect()?.root_group().create(&group.path().display().to_string(), &guardian);
+    let again =
+        guardian.create_group(&Hierarchy::detect()?.root_group(), &group.path().display().to_string());
     ensure!(again.is_err(), "made twice");
     drop(idler);
     let dir = group.dir();
@@ -74,7 +74,7 @@ fn share_is_given_back() -> Result<()> {
     let group = create(&keeper, "share")?;
     group.set_weight(2048)?;
     let guardian = start_guardian()?;
-    let mut share = group.control_share(&guardian)?;
+    let mut share = ShareControl::take(&group, &guardian)?;
     ensure!(share.base() == 2048);
     share.set_permille(250, &guardian)?;
     ensure!(group.weight()? == 512);
@@ -97,7 +97,7 @@ fn share_is_given_back() -> Result<()> {
 fn share_gives_way_to_others() -> Result<()> {
     let guardian = start_guardian()?;
     let group = create(&guardian, "share-others")?;
-    let mut share = group.control_share(&guardian)?;
+    let mut share = ShareControl::take(&group, &guardian)?;
     share.set_permille(500, &guardian)?;
     group.set_weight(4096)?;
     share.set_permille(250, &guardian)?;
@@ -115,7 +115,7 @@ fn share_gives_way_to_others() -> Result<()> {
     ensure!((share.base(), group.weight()?) == (1024, 256), "the last to write has it");
     share.release(&guardian)?;
     ensure!(group.weight()? == 1024, "what others wrote last");
-    let mut share = group.control_share(&guardian)?;
+    let mut share = ShareControl::take(&group, &guardian)?;
     share.set_base(Some(8192), &guardian)?;
     group.set_weight(2048)?;
     share.release(&guardian)?;
@@ -131,9 +131,15 @@ fn names_are_checked() -> Result<()> {
     let guardian = start_guardian()?;
     let root = Hierarchy::detect()?.root_group();
     for name in ["", ".", "..", "a/b", "/a", "a/"] {
-        ensure!(matches!(root.create(name, &guardian), Err(CgroupError::Name { .. })), "{name:?}");
+        ensure!(
+            matches!(guardian.create_group(&root, name), Err(GroupError::Cgroup(CgroupError::Name { .. }))),
+            "{name:?}"
+        );
     }
-    ensure!(matches!(root.control_share(&guardian), Err(CgroupError::Root { .. })));
+    ensure!(matches!(
+        ShareControl::take(&root, &guardian),
+        Err(GroupError::Cgroup(CgroupError::Root { .. }))
+    ));
     Ok(())
 }
 
@@ -147,14 +153,14 @@ fn controller_is_enabled_and_disabled() -> Result<()> {
     let before = enabled(&root)?;
     let guardian = start_guardian()?;
     let parent = create(&guardian, "parent")?;
-    let child = parent.create("child", &guardian)?;
+    let child = guardian.create_group(&parent, "child")?;
     ensure!(enabled(&root)?.contains("cpu") && enabled(&parent)?.contains("cpu"));
     child.set_weight(512)?;
     ensure!(child.weight()? == 512);
 
     let idler = Idler::start()?;
     child.add(idler.0.id())?;
-    let error = child.create("grandchild", &guardian).err().context("it holds a process itself")?;
+    let error = guardian.create_group(&child, "grandchild").err().context("it holds a process itself")?;
     ensure!(error.to_string().contains("must hold no processes"), "{error}");
     let error = parent.add(idler.0.id()).err().context("its groups have weights")?;
     ensure!(error.to_string().contains("holds no processes"), "{error}");
@@ -176,7 +182,7 @@ fn controller_in_use_stays_enabled() -> Result<()> {
         if by == "weight" {
             user.set_weight(2048)?;
         } else {
-            user.create("inner", &second)?;
+            second.create_group(&user, "inner")?;
         }
         let before = user.weight()?;
         let report = first.finish()?;
@@ -199,9 +205,11 @@ fn controller_that_is_off_is_told() -> Result<()> {
     fs::write(dir.join("cgroup.procs"), idler.pid().to_string())?;
     let vm = Hierarchy::detect()?.group_of(idler.pid())?;
     ensure!(vm.dir() == dir && vm.holds_only(idler.pid())?);
-    let errors = [vm.weight().err(), vm.set_weight(1).err(), vm.control_share(&guardian).err()];
+    let share = ShareControl::take(&vm, &guardian).err().map(|error| error.to_string());
+    let told = |error: CgroupError| error.to_string();
+    let errors = [vm.weight().err().map(told), vm.set_weight(1).err().map(told), share];
     for error in errors {
-        let error = error.context("there is no weight")?.to_string();
+        let error = error.context("there is no weight")?;
         ensure!(error.contains("CPUWeight=100"), "{error}");
     }
     drop(idler);
@@ -213,8 +221,9 @@ fn idle_group_is_told() -> Result<()> {
     let guardian = start_guardian()?;
     let group = create(&guardian, "idle")?;
     fs::write(group.dir().join("cpu.idle"), "1")?;
-    for error in [group.weight().err(), group.control_share(&guardian).err()] {
-        let error = error.context("an idle group has no weight")?.to_string();
+    let share = ShareControl::take(&group, &guardian).err().map(|error| error.to_string());
+    for error in [group.weight().err().map(|error| error.to_string()), share] {
+        let error = error.context("an idle group has no weight")?;
         ensure!(error.contains("cpu.idle"), "{error}");
     }
     fs::write(group.dir().join("cpu.idle"), "0")?;
@@ -227,7 +236,7 @@ fn idle_group_is_told() -> Result<()> {
 fn threads_in_subgroups_are_boosted() -> Result<()> {
     let guardian = start_guardian()?;
     let vm = create(&guardian, "vm")?;
-    let inner = vm.create("libvirt", &guardian)?.dir();
+    let inner = guardian.create_group(&vm, "libvirt")?.dir();
     for name in ["emulator", "vcpu0"] {
         let path = inner.join(name);
         guardian.record(Undo::ControlGroup { path: path.clone() })?;
@@ -255,7 +264,7 @@ fn threads_in_subgroups_are_boosted() -> Result<()> {
         let own = own.cast_signed();
         ensure!(Hierarchy::detect()?.group_of(own)? == vm);
         ensure!(vm.holds_only(own)?);
-        let mut share = vm.control_share(&guardian)?;
+        let mut share = ShareControl::take(&vm, &guardian)?;
         share.set_permille(500, &guardian)?;
         ensure!(vm.weight()? == 512);
 
@@ -284,7 +293,7 @@ fn runtime(group: &Group) -> Result<i64> {
 fn budget_is_split_and_given_back() -> Result<()> {
     let keeper = start_guardian()?;
     let parent = create(&keeper, "budget")?;
-    let (a, b) = (parent.create("a", &keeper)?, parent.create("b", &keeper)?);
+    let (a, b) = (keeper.create_group(&parent, "a")?, keeper.create_group(&parent, "b")?);
     let idler = Idler::start()?;
     a.add(idler.0.id())?;
     let fifo = Attributes::fifo(1);
@@ -347,9 +356,9 @@ fn budget_too_small_is_refused() -> Result<()> {
     let hierarchy = Hierarchy::detect()?;
     let mut budgets = RealTimeBudgets::new(hierarchy.clone());
     let error = budgets.grant(&groups, &keeper).err().context("not refused")?;
-    ensure!(matches!(error, CgroupError::NoBudget { groups: 100, .. }), "{error}");
+    ensure!(matches!(error, GroupError::Cgroup(CgroupError::NoBudget { groups: 100, .. })), "{error}");
     let error = budgets.grant(&[hierarchy.root_group()], &keeper).err().context("not refused")?;
-    ensure!(matches!(error, CgroupError::Root { .. }), "{error}");
+    ensure!(matches!(error, GroupError::Cgroup(CgroupError::Root { .. })), "{error}");
     let report = keeper.finish()?;
     ensure!(report.failed.is_empty(), "{report:?}");
     Ok(())

@@ -6,13 +6,11 @@ use crate::{
 };
 use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{EventKind, VmPolicy};
-use frontdesk_host::{
-    Daemon, DaemonConfig, Record, Reloader,
-    cgroup::{Group, Hierarchy},
-    config::{Settings, VmSettings},
-    guardian::Guardian,
-    read_recording,
-};
+use frontdesk_guardian::Guardian;
+use frontdesk_host::config::{Settings, VmSettings};
+use frontdesk_host::{Daemon, DaemonConfig, Reloader};
+use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_record::{Record, read_recording};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -130,7 +128,7 @@ impl Place {
     /// A VM with its own group and socket.
     fn vm(&self, name: &str) -> Result<(FakeQemu, Group)> {
         let mut vm = FakeQemu::start(self.home.path())?;
-        let group = self.root.create(&format!("frontdesk-{name}-{}", vm.pid()), &self.keeper)?;
+        let group = self.keeper.create_group(&self.root, &format!("frontdesk-{name}-{}", vm.pid()))?;
         group.add(vm.pid())?;
         vm.order(&format!("listen {}.qmp {name}", self.path(name)))?;
         Ok((vm, group))

@@ -3,8 +3,8 @@
 use crate::reserve::{MS, Service, computing};
 use crate::support::{Idler, eventually, trial};
 use anyhow::{Context as _, Result, anyhow, ensure};
-use frontdesk_host::control::Target;
-use frontdesk_host::sched::{self, Attributes};
+use frontdesk_control_protocol::Target;
+use frontdesk_linux::sched::{self, Attributes};
 use libtest_mimic::Trial;
 use rustix::time::{ClockId, clock_gettime};
 use std::{

@@ -3,12 +3,12 @@
 use crate::support::{Idler, eventually, start_guardian, trial};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId};
-use frontdesk_host::{
-    cgroup::{Group, Hierarchy, RealTimeBudgets},
-    guardian::{Guardian, GuardianError, Report, Undo},
-    sched::{self, Attributes, Policy, ThreadId},
-    threads::Threads,
-};
+use frontdesk_guardian::{Guardian, GuardianError, Report, Undo};
+use frontdesk_host::budget::RealTimeBudgets;
+use frontdesk_host::share::ShareControl;
+use frontdesk_host::threads::Threads;
+use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_linux::sched::{self, Attributes, Policy, ThreadId};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -89,12 +89,12 @@ fn own() -> Result<()> {
     let mut share = None;
     if let Ok(hierarchy) = Hierarchy::detect() {
         let group = hierarchy.group_of(of_argument(5)?.pid)?;
-        share.insert(group.control_share(&guardian)?).set_permille(1700, &guardian)?;
+        share.insert(ShareControl::take(&group, &guardian)?).set_permille(1700, &guardian)?;
     }
     let (mut group, mut inside) = (None, None);
     if let Ok(hierarchy) = Hierarchy::detect() {
-        let made =
-            hierarchy.root_group().create(&format!("frontdesk-test-{}", std::process::id()), &guardian)?;
+        let made = guardian
+            .create_group(&hierarchy.root_group(), &format!("frontdesk-test-{}", std::process::id()))?;
         let idler = Idler::start()?;
         let started = sched::process_start_time(idler.pid()).context("sleep has ended")?;
         guardian.record(Undo::Process { pid: idler.pid(), started })?;
@@ -114,7 +114,7 @@ fn undoes_when_its_owner_is_killed() -> Result<()> {
     let shared = match Hierarchy::detect() {
         Ok(hierarchy) => {
             let name = format!("frontdesk-test-shared-{}", std::process::id());
-            let group = hierarchy.root_group().create(&name, &keeper)?;
+            let group = keeper.create_group(&hierarchy.root_group(), &name)?;
             group.add(member.0.id())?;
             Some(group)
         }
@@ -205,7 +205,7 @@ fn own_many() -> Result<()> {
     RealTimeBudgets::new(hierarchy).grant(&groups, &guardian)?;
     let mut shares = Vec::new();
     for group in groups {
-        let mut share = group.control_share(&guardian)?;
+        let mut share = ShareControl::take(&group, &guardian)?;
         share.set_permille(1700, &guardian)?;
         shares.push(share);
     }
@@ -241,7 +241,7 @@ fn of_many(computing: usize) -> Result<()> {
     let (mut crowds, mut groups) = (Vec::new(), Vec::new());
     for _ in 0..CROWDS {
         let (crowd, _) = start_owner(&["crowd"], &[])?;
-        let group = root.create(&format!("frontdesk-test-{}", crowd.pid()), &keeper)?;
+        let group = keeper.create_group(&root, &format!("frontdesk-test-{}", crowd.pid()))?;
         group.add(crowd.0.id())?;
         crowds.push(crowd);
         groups.push(group);

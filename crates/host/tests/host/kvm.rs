@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
-use frontdesk_host::kvm::{KvmSource, Method};
+use frontdesk_probes::kvm::{KvmSource, Method};
 use frontdesk_ring::Interest;
 use libtest_mimic::{Failed, Trial};
 use rustix::{event::epoll, thread::gettid};

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use frontdesk_engine::{Event, EventKind, VmId};
-use frontdesk_host::kvm::{KvmSource, Method};
+use frontdesk_probes::kvm::{KvmSource, Method};
 use frontdesk_ring::Interest;
 use libtest_mimic::{Failed, Trial};
 use rustix::event::epoll;

@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Event, EventKind, Thread, VmId};
-use frontdesk_host::bpf::BpfSource;
+use frontdesk_probes::bpf::BpfSource;
 use libtest_mimic::Trial;
 use rustix::thread::gettid;
 use std::{
@@ -50,10 +50,8 @@ impl Vhost {
         done(unsafe { libc::ioctl(device.as_raw_fd(), SET_OWNER, 0) }, "own a vhost device")?;
         let vring = Vring { index: TRANSMIT, fd: kick.as_raw_fd() };
         // SAFETY: reads a struct vhost_vring_file, which this is.
-        done(
-            unsafe { libc::ioctl(device.as_raw_fd(), SET_VRING_KICK, &raw const vring) },
-            "set its doorbell",
-        )?;
+        let kicked = unsafe { libc::ioctl(device.as_raw_fd(), SET_VRING_KICK, &raw const vring) };
+        done(kicked, "set its doorbell")?;
         Ok(Vhost { _device: device, worker: worker()? })
     }
 }

@@ -1,8 +1,7 @@
 //! Tests against the real kernel. They need root and run in a process of their own, which is also the guardian and
 //! the owner that the guardian's tests start; hence no standard harness.
 //!
-//! `frontdesk-lab` runs those on scheduling and control groups once more, in VMs whose kernels have control groups of
-//! version 2 (`host_v2.rs` there).
+//! `host_v2.rs` runs those on scheduling and control groups once more, in VMs whose kernels have control groups of version 2.
 
 mod bpf;
 mod cgroup;
@@ -21,14 +20,14 @@ mod support;
 mod threads;
 
 use anyhow::Context as _;
-use frontdesk_host::kvm::Method;
+use frontdesk_probes::kvm::Method;
 use kvm_guest::{Between, Guest, Halts, Program};
 use libtest_mimic::{Arguments, Trial};
 use std::{env, path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
-        Some("guardian") => return frontdesk_host::guardian::run(),
+        Some("guardian") => return frontdesk_guardian::run(),
         Some("owner") => return guardian::owner(),
         Some("reserving") => return reserve::main(),
         Some("target") => return reserve::target(),
@@ -55,7 +54,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Those with guests under KVM, by the method that this host allows. `frontdesk-lab` runs them in VMs (`host_kvm.rs` there).
+/// Those with guests under KVM, by the method that this host allows. `host_kvm.rs` runs them in VMs.
 fn trials_with_kvm() -> Vec<Trial> {
     match kvm_method() {
         Ok(method) => {
@@ -77,7 +76,7 @@ fn trials_with_kvm() -> Vec<Trial> {
 }
 
 fn kvm_method() -> anyhow::Result<Method> {
-    let method = frontdesk_host::kvm::probe()?;
+    let method = frontdesk_probes::kvm::probe()?;
     // KVM in software may not take a guest in 32-bit mode.
     let guest = Guest::new(Program::Steps(Between::Nothing), &[], Halts::InUserSpace(1))?;
     guest.begin()?;

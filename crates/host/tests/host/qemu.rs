@@ -3,10 +3,9 @@
 use crate::support::{Idler, eventually, trial};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{EventKind, Thread, VmId};
-use frontdesk_host::{
-    bpf::{BpfSource, Tap},
-    qemu::{DiscoverError, QemuVm, QmpError, discover},
-};
+use frontdesk_linux::Tap;
+use frontdesk_probes::bpf::BpfSource;
+use frontdesk_qemu::{DiscoverError, QemuVm, QmpError, discover};
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{

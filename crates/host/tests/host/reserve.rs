@@ -2,13 +2,14 @@
 
 use crate::support::{eventually, trial};
 use anyhow::{Context as _, Result, bail, ensure};
-use frontdesk_host::{
-    Daemon, DaemonConfig, ReserveMechanism,
-    cgroup::{Group, Hierarchy},
-    config::Settings,
-    control::{Answer, ClientError, Query, RefusalKind, Reservation, Reservations, Reserve, Target, ask},
-    sched::{self, Attributes, Policy},
+use frontdesk_control_protocol::{
+    Answer, ClientError, Query, RefusalKind, Reservation, Reservations, Reserve, Target, ask,
 };
+use frontdesk_host::config::Settings;
+use frontdesk_host::{Daemon, DaemonConfig, ReserveMechanism};
+use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_linux::sched;
+use frontdesk_linux::sched::{Attributes, Policy};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -282,7 +283,7 @@ fn covers_new_threads_and_processes() -> Result<()> {
     let (daemon, mut target, root) =
         (Service::start("user")?, computing()?, Hierarchy::detect()?.root_group());
     let keeper = crate::support::start_guardian()?;
-    let group = root.create(&format!("frontdesk-unit-{}", target.pid()), &keeper)?;
+    let group = keeper.create_group(&root, &format!("frontdesk-unit-{}", target.pid()))?;
     group.add(target.pid().unsigned_abs())?;
     let before = place(target.pid())?;
     let name = Target::Cgroup(format!("/{}", group.path().display()));
@@ -389,14 +390,28 @@ fn gives_the_cpus_back_when_the_daemon_hangs() -> Result<()> {
     let before = place(target.pid())?;
     let name = Target::Process(target.pid());
     daemon.reserve(name.clone(), 10 * MS, 5 * MS, true)?;
+    let daemon_pid = daemon.process.child.id();
+    let dispatchers = || -> Result<Vec<Attributes>> {
+        let threads = fs::read_dir(format!("/proc/{daemon_pid}/task"))?.flatten();
+        let named = threads.filter(|thread| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.starts_with("dispatch/"))
+        });
+        named.map(|thread| Ok(sched::get(thread.file_name().to_string_lossy().parse()?)?)).collect()
+    };
+    let by_deadline = |attributes: &Attributes| matches!(attributes.policy, Policy::Deadline { .. });
+    let ahead = dispatchers()?;
+    ensure!(!ahead.is_empty());
     daemon.process.signal(Signal::STOP)?;
     let ordinary = |place: &Place| {
         let attributes = place.threads.iter().zip(&before.threads).all(|(now, then)| now.1 == then.1);
         attributes && !place.stopped
     };
     eventually("it is ordinary", || place(target.pid()).is_ok_and(|place| ordinary(&place)))?;
+    // The kernel may have forgotten one that it has under SCHED_DEADLINE.
+    eventually("so are the dispatchers", || dispatchers().is_ok_and(|now| !now.iter().any(by_deadline)))?;
     daemon.process.signal(Signal::CONT)?;
     eventually("it is reserved for again", || place(target.pid()).is_ok_and(|place| !ordinary(&place)))?;
+    eventually("so are the dispatchers as they were", || dispatchers().is_ok_and(|now| now == ahead))?;
     daemon.release(name)?;
     ensure!(place(target.pid())? == before);
     daemon.end()

@@ -1,7 +1,8 @@
 //! What the tests against the real kernel share.
 
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_host::{guardian::Guardian, sched::ThreadId};
+use frontdesk_guardian::Guardian;
+use frontdesk_linux::sched::ThreadId;
 use libtest_mimic::{Failed, Trial};
 use std::{
     env,

@@ -3,10 +3,8 @@
 use crate::support::{Idler, start_guardian, trial};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
-use frontdesk_host::{
-    sched::{self, Attributes, Policy, ThreadId},
-    threads::{EMULATOR_PRIORITY, Threads, VCPU_PRIORITY},
-};
+use frontdesk_host::threads::{EMULATOR_PRIORITY, Threads, VCPU_PRIORITY};
+use frontdesk_linux::sched::{self, Attributes, Policy, ThreadId};
 use libtest_mimic::Trial;
 use std::collections::BTreeMap;
 

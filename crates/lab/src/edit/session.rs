@@ -4,7 +4,7 @@ use super::screen::{Parser, Shown};
 use super::{EditConfig, End, Signals};
 use crate::command::die_with_this_thread;
 use crate::load::Sample;
-use frontdesk_host::sched::{self, SchedError};
+use frontdesk_linux::sched::{self, SchedError};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

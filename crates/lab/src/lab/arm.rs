@@ -9,11 +9,12 @@ use crate::edit::{EditClient, EditConfig};
 use crate::load::{Client, ClientConfig, ClientWork, Sample};
 use crate::replay::{self, Findings, Truth};
 use crate::reserve::reserve_for;
+use frontdesk_control_protocol::{Reserve, Target};
 use frontdesk_engine::{Time, nanos};
-use frontdesk_host::control::{Reserve, Target};
-use frontdesk_host::guardian::Undo;
-use frontdesk_host::sched::process_start_time;
+use frontdesk_guardian::Undo;
 use frontdesk_lab_guest::Job;
+use frontdesk_linux::monotonic_ns;
+use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{self as scenario, Daemon, LoadKind, LoadProfile, Repeat, Summary, Timeline};
 use indexmap::IndexMap;
 use std::net::SocketAddr;
@@ -55,11 +56,11 @@ impl Lab<'_> {
         self.pass(self.scenario.warmup, &clients, daemon.as_mut())?;
 
         let first = self.readings()?;
-        let from = (Instant::now(), frontdesk_host::monotonic());
+        let from = (Instant::now(), Time(monotonic_ns()));
         let before = self.cpu_times(daemon.as_ref())?;
         self.pass(self.scenario.duration, &clients, daemon.as_mut())?;
         let after = self.cpu_times(daemon.as_ref())?;
-        let to = (Instant::now(), frontdesk_host::monotonic());
+        let to = (Instant::now(), Time(monotonic_ns()));
         let last = self.readings()?;
 
         let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
@@ -281,6 +282,6 @@ fn examine(
     to: Time,
     truth: &IndexMap<String, Truth>,
 ) -> Result<(Findings, f64), LabError> {
-    let records = frontdesk_host::read_recording(&daemon.stop()?)?;
+    let records = frontdesk_record::read_recording(&daemon.stop()?)?;
     Ok((replay::examine(&records, from, to, truth)?, replay::engine_speed(&records)?))
 }

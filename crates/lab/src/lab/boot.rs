@@ -7,10 +7,10 @@ use crate::machine::{self, Busy};
 use crate::net;
 use crate::web::WebServer;
 use crate::{DiskConfig, DiskKind, Kernel, TapConfig, Vm, VmConfig};
-use frontdesk_host::cgroup::Hierarchy;
-use frontdesk_host::guardian::{Guardian, Undo};
-use frontdesk_host::sched::process_start_time;
+use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_lab_guest as guest;
+use frontdesk_linux::cgroup::Hierarchy;
+use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{self as scenario, Scenario};
 use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
@@ -62,12 +62,11 @@ impl<'a> Lab<'a> {
             _busy: Busy::start(&scenario.host.busy_cpus),
             guardian,
         };
-        let parent = Hierarchy::detect()?
-            .root_group()
-            .create(&format!("frontdesk-lab-{}", std::process::id()), &lab.guardian)?;
+        let root = Hierarchy::detect()?.root_group();
+        let parent = lab.guardian.create_group(&root, &format!("frontdesk-lab-{}", std::process::id()))?;
         let entries = scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));
         for (index, (name, entry)) in entries.enumerate() {
-            let group = parent.create(&name, &lab.guardian)?;
+            let group = lab.guardian.create_group(&parent, &name)?;
             group.set_weight(entry.weight)?;
             let link = net::add_link(index)?;
             let vm = Vm::boot(&VmConfig {

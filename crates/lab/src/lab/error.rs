@@ -6,9 +6,9 @@ use crate::debian::DebianError;
 use crate::load::LoadError;
 use crate::net::NetError;
 use crate::{InitramfsError, KernelError, VmError};
-use frontdesk_host::RecordError;
-use frontdesk_host::cgroup::CgroupError;
-use frontdesk_host::guardian::GuardianError;
+use frontdesk_guardian::{GroupError, GuardianError};
+use frontdesk_linux::cgroup::CgroupError;
+use frontdesk_record::RecordError;
 use frontdesk_scenario::Violation;
 
 /// A run could not be made.
@@ -28,6 +28,8 @@ pub enum LabError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
+    Group(#[from] GroupError),
+    #[error(transparent)]
     Guardian(#[from] GuardianError),
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -44,9 +46,9 @@ pub enum LabError {
     #[error(transparent)]
     Replay(#[from] frontdesk_replay::ReplayError),
     #[error(transparent)]
-    Control(#[from] frontdesk_host::control::ClientError),
+    Control(#[from] frontdesk_control_protocol::ClientError),
     #[error(transparent)]
-    Sched(#[from] frontdesk_host::sched::SchedError),
+    Sched(#[from] frontdesk_linux::sched::SchedError),
     #[error("the reservation for {of} is not kept: {trouble}")]
     Reservation { of: String, trouble: String },
     #[error("{what}: {source}")]

@@ -5,7 +5,7 @@ use super::study::{Lab, count, of_worker, utilisation};
 use super::worker::{Task, Worker};
 use crate::LabError;
 use frontdesk_engine::nanos;
-use frontdesk_host::{monotonic, sched};
+use frontdesk_linux::{monotonic_ns, sched};
 use frontdesk_scenario::{Enforcer, Figure, Mark, PeriodSlice, Series, StudyMeasure};
 use std::time::Duration;
 
@@ -78,9 +78,9 @@ impl Bsp<'_> {
         all.iter_mut().try_for_each(|worker| worker.tell(&line)).map_err(of_worker)?;
         let hogs = hogs(lab, first_cpu, contention)?;
         lab.pass(Duration::from_millis(300))?;
-        let begin = monotonic().0;
+        let begin = monotonic_ns();
         lab.pass(lab.study.duration)?;
-        let end = monotonic().0;
+        let end = monotonic_ns();
         if case.is_some() {
             all.iter().try_for_each(|worker| by.release(worker.pid()))?;
         }

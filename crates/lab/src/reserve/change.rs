@@ -6,7 +6,7 @@ use super::study::{Lab, count, sample};
 use super::worker::Task;
 use crate::LabError;
 use frontdesk_engine::nanos;
-use frontdesk_host::monotonic;
+use frontdesk_linux::monotonic_ns;
 use frontdesk_scenario::{PeriodSlice, StudyMeasure, float, quantile};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -45,9 +45,9 @@ pub(super) fn run(
         if Instant::now() > end {
             break;
         }
-        let sent = monotonic().0;
+        let sent = monotonic_ns();
         by.change(worker.pid(), of)?;
-        all.push(Asked { sent, answered: monotonic().0, slice: nanos(of.slice) });
+        all.push(Asked { sent, answered: monotonic_ns(), slice: nanos(of.slice) });
     }
     lab.pass(shortest)?;
     by.release(worker.pid())?;

@@ -2,12 +2,12 @@
 
 use crate::LabError;
 use crate::daemon::{DaemonProcess, SOCKET};
+use frontdesk_control_protocol::{Answer, ClientError, Query, Reservation, Reserve, Target, ask};
 use frontdesk_engine::{Config, nanos};
-use frontdesk_host::cgroup::{Group, Hierarchy};
-use frontdesk_host::control::{Answer, ClientError, Query, Reservation, Reserve, Target, ask};
-use frontdesk_host::guardian::{Guardian, Undo};
-use frontdesk_host::monotonic;
-use frontdesk_host::sched::{self, Attributes, Policy, process_start_time};
+use frontdesk_guardian::{Guardian, Undo};
+use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_linux::monotonic_ns;
+use frontdesk_linux::sched::{self, Attributes, Policy, process_start_time};
 use frontdesk_scenario::{Enforcer, PeriodSlice, StudyArm, float};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -54,7 +54,7 @@ impl Enforcement {
             Enforcer::SchedDeadline => Enforcement::Deadline,
             Enforcer::Weights => {
                 let name = format!("frontdesk-lab-{}", std::process::id());
-                let parent = Hierarchy::detect()?.root_group().create(&name, guardian)?;
+                let parent = guardian.create_group(&Hierarchy::detect()?.root_group(), &name)?;
                 Enforcement::Weights { parent, groups: Vec::new() }
             }
         })
@@ -86,20 +86,20 @@ impl Enforcement {
                 Ok((boundary(period_ns), told.cpus.first().copied()))
             }
             Enforcement::Deadline => {
-                let begin = monotonic().0;
+                let begin = monotonic_ns();
                 let policy =
                     Policy::Deadline { runtime_ns: slice_ns, deadline_ns: period_ns, period_ns, flags: 0 };
                 sched::set(pid, Attributes { policy, reset_on_fork: true })?;
                 Ok((begin, None))
             }
             Enforcement::Weights { parent, groups } => {
-                let group = parent.create(&pid.to_string(), guardian)?;
+                let group = guardian.create_group(&parent, &pid.to_string())?;
                 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
                 let weight = (WHOLE_SHARE * float(slice_ns) / float(period_ns)) as u32;
                 group.set_weight(weight.max(2))?;
                 group.add(pid.unsigned_abs())?;
                 groups.push((pid, group));
-                Ok((monotonic().0, None))
+                Ok((monotonic_ns(), None))
             }
         }
     }
@@ -186,5 +186,5 @@ fn reservation(socket: &Path, query: &Query) -> Result<Reservation, LabError> {
 /// The next beginning of a period that is aligned to the wall clock, on the monotonic one.
 fn boundary(period: u64) -> u64 {
     let wall = nanos(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
-    monotonic().0 + period - wall % period
+    monotonic_ns() + period - wall % period
 }

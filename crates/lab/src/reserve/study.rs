@@ -10,10 +10,11 @@ use super::worker::{Task, Worker};
 use crate::LabError;
 use crate::lab::{Progress, interrupted, make_run_dir};
 use crate::{cpu, machine};
+use frontdesk_control_protocol::{ClientError, RefusalKind};
 use frontdesk_engine::nanos;
-use frontdesk_host::guardian::{Guardian, Undo};
-use frontdesk_host::monotonic;
-use frontdesk_host::sched::{self, Attributes, Policy, process_start_time};
+use frontdesk_guardian::{Guardian, Undo};
+use frontdesk_linux::monotonic_ns;
+use frontdesk_linux::sched::{self, Attributes, Policy, process_start_time};
 use frontdesk_scenario::{
     Enforcer, Figure, Mark, Outcome, PeriodSlice, Series, Study, StudyKind, StudyMeasure, duration_text,
 };
@@ -61,7 +62,7 @@ pub fn study(
     let online = machine::online_cpus()
         .map_err(|source| LabError::Io { what: "examining the machine".to_owned(), source })?;
     study.fits(&online)?;
-    let guardian = Guardian::start(frontdesk, frontdesk_host::GUARDIAN_ARGUMENT)?;
+    let guardian = Guardian::start(frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
     let run_dir = make_run_dir(&guardian)?;
     let mut lab = Lab {
         study,
@@ -145,12 +146,20 @@ impl Lab<'_> {
             if self.study.arms.get(arm).is_some_and(|arm| arm.by == Enforcer::Weights) {
                 sched::set_affinity(worker.pid(), &self.study.cpus)?;
             }
-            let (begin, _) = by.reserve(worker.pid(), *of, self.guardian)?;
-            workers.push((worker, *of, begin));
+            match by.reserve(worker.pid(), *of, self.guardian) {
+                Ok((begin, _)) => workers.push((worker, *of, begin)),
+                // Together they are more than the arm grants.
+                Err(error) if is_infeasible(&error) => {
+                    workers.iter().try_for_each(|(worker, ..)| by.release(worker.pid()))?;
+                    self.findings.add(arm, &case.name, "refused", 1.0);
+                    return by.clear();
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let settled = monotonic().0 + nanos(SETTLE);
+        let settled = monotonic_ns() + nanos(SETTLE);
         self.pass(SETTLE + self.study.duration)?;
-        let end = monotonic().0;
+        let end = monotonic_ns();
         workers.iter().try_for_each(|(worker, ..)| by.release(worker.pid()))?;
         let mut targets = Vec::new();
         for (worker, of, begin) in workers {
@@ -365,6 +374,10 @@ pub(super) fn of_worker(source: std::io::Error) -> LabError {
 
 pub(super) fn utilisation(of: PeriodSlice) -> f64 {
     of.slice.as_secs_f64() / of.period.as_secs_f64()
+}
+
+fn is_infeasible(error: &LabError) -> bool {
+    matches!(error, LabError::Control(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::Infeasible)
 }
 
 fn cell(period: Duration, part: f64) -> PeriodSlice {

@@ -2,7 +2,7 @@
 
 use super::delivered::Run;
 use crate::command::die_with_this_thread;
-use frontdesk_host::{monotonic, sched};
+use frontdesk_linux::{monotonic_ns, sched};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -109,12 +109,12 @@ fn compute(stop: &AtomicBool, part: f64) -> io::Result<()> {
     let mut runs = vec![Run { from: 1, to: 1, stalled: 1 }; MOST_RUNS];
     runs.clear();
     ready("ready")?;
-    let begun = monotonic().0;
+    let begun = monotonic_ns();
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
     let computes = (TURN_NS as f64 * part) as u64;
     let (mut from, mut last, mut charge) = (begun, begun, charged());
     while !stop.load(Ordering::Relaxed) {
-        let now = monotonic().0;
+        let now = monotonic_ns();
         if now - last > GAP_NS {
             let charge_now = charged();
             let stalled = (charge_now - charge).saturating_sub(last - from);
@@ -167,14 +167,14 @@ impl Parallel {
         let mut steps = Vec::new();
         let turns = turns_for(compute_ns);
         while !stop.load(Ordering::Relaxed) {
-            let begun = monotonic().0;
+            let begun = monotonic_ns();
             turn(turns);
-            let computed = monotonic().0;
+            let computed = monotonic_ns();
             if self.exchange().is_err() {
                 // Another has ended before us.
                 break;
             }
-            let now = monotonic().0;
+            let now = monotonic_ns();
             steps.push((now, computed - begun, now - computed));
         }
         // The others are not to wait for us.
@@ -208,9 +208,9 @@ fn turn(turns: u64) {
 fn turns_for(nanos: u64) -> u64 {
     const TRIAL: u64 = 100_000;
     let trial = || {
-        let begun = monotonic().0;
+        let begun = monotonic_ns();
         turn(TRIAL);
-        monotonic().0 - begun
+        monotonic_ns() - begun
     };
     let fastest = (0..50).map(|_| trial()).min().unwrap_or(1).max(1);
     (nanos * TRIAL / fastest).max(1)

@@ -1,9 +1,11 @@
 //! Where a server is: `HOST`, `HOST:PORT`, `[IPV6]:PORT`.
 
-use crate::DEFAULT_PORT;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
+
+/// The port of a server unless another is named.
+pub const DEFAULT_PORT: u16 = 9742;
 
 /// The longest name of a host.
 const MAX_NAME: usize = 253;

@@ -1,7 +1,7 @@
 //! Clients as they should be.
 
 use super::*;
-use frontdesk_host::control::{Answer, Query, RefusalKind, Reserve, Target};
+use frontdesk_control_protocol::{Answer, Query, RefusalKind, Reserve, Target};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 const MS: u64 = 1_000_000;

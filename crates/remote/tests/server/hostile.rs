@@ -1,7 +1,7 @@
 //! Clients as they may be: nothing they do reaches the daemon, or keeps others from being served.
 
 use super::*;
-use frontdesk_host::control::Query;
+use frontdesk_control_protocol::Query;
 
 fn is_well(world: &World) {
     world.user().ask(&Query::Reservations {}).unwrap();

@@ -3,13 +3,12 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 mod clients;
-mod fake_daemon;
 mod hostile;
 
-use fake_daemon::FakeDaemon;
 use frontdesk_remote::client::{Address, Identity, Remote, RemoteError, Trust};
 use frontdesk_remote::setup::Folder;
 use frontdesk_remote::{Fingerprint, Server, ServerConfig};
+use frontdesk_testing::FakeDaemon;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! The recorded stream of the repository, and recordings of other records.
 
-use frontdesk_host::{Record, Recorder, Recording};
+use frontdesk_record::{Record, Recorder, Recording};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 

@@ -3,8 +3,8 @@
 use super::case::{Case, Latency, Measured, WARM_UP_MS};
 use super::worker::{self, Order};
 use anyhow::{Context as _, Result, bail};
-use frontdesk_host::cgroup::{Group, Hierarchy};
-use frontdesk_host::guardian::Guardian;
+use frontdesk_guardian::Guardian;
+use frontdesk_linux::cgroup::{Group, Hierarchy};
 use std::env;
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -19,15 +19,14 @@ const MOST_WEIGHT: u32 = 262_144;
 
 /// Runs a case on the CPUs `first`, `first + 1`, ...
 pub fn run(case: &Case, first: u16, guardian: &Guardian) -> Result<Measured> {
-    let outer = Hierarchy::detect()?
-        .root_group()
-        .create(&format!("frontdesk-bench-{}", std::process::id()), guardian)?;
+    let root = Hierarchy::detect()?.root_group();
+    let outer = guardian.create_group(&root, &format!("frontdesk-bench-{}", std::process::id()))?;
     outer.set_weight(MOST_WEIGHT)?;
     let mut groups: Vec<Group> = Vec::new();
     let mut workers: Vec<Vec<Child>> = Vec::new();
     let measured = (|| {
         for (index, wanted) in case.groups.iter().enumerate() {
-            let group = outer.create(&format!("group-{index}"), guardian)?;
+            let group = guardian.create_group(&outer, &format!("group-{index}"))?;
             groups.push(group.clone());
             group.set_weight(wanted.shares)?;
         }

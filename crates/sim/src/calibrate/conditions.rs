@@ -1,10 +1,10 @@
 //! What a lab measured in each repeat beside response times, and what the model takes as given: how fast the machine was and how long
 //! decisions took.
 
-use super::scale;
 use crate::run::{outcome, run};
 use crate::world::SimError;
-use frontdesk_scenario::{ArmResult, Outcome, Repeat, Scenario, WorkloadKind};
+use frontdesk_engine::nanos;
+use frontdesk_scenario::{ArmResult, Outcome, Repeat, Scenario, Sim, WorkloadKind};
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::time::Duration;
@@ -96,4 +96,26 @@ fn operation_ms(scenario: &Scenario, repeats: &[Repeat]) -> Option<f64> {
         }
     }
     (cpu_ms > 0.0 && operations > 0.0).then(|| cpu_ms / operations)
+}
+
+/// Multiplies what the model takes a CPU for.
+pub(super) fn scale(sim: &mut Sim, factor: f64, spread: f64) {
+    let longest = Duration::from_secs(1);
+    let (host, guest) = (&mut sim.costs, &mut sim.guest);
+    for cost in [
+        &mut host.packet_in,
+        &mut host.packet_out,
+        &mut host.block,
+        &mut host.timer,
+        &mut guest.interrupt,
+        &mut guest.receive,
+        &mut guest.send,
+        &mut guest.request,
+        &mut guest.block,
+        &mut guest.switch,
+        &mut guest.message,
+    ] {
+        *cost = Duration::from_nanos(nanos(cost.mul_f64(factor))).min(longest);
+    }
+    host.spread = spread;
 }

@@ -1,7 +1,7 @@
 //! The steps of the programs of a guest's tasks.
 
-use super::{Effect, Guest, Waits};
-use crate::program::{State, Step};
+use super::{Effect, Guest};
+use crate::program::{State, Step, Waits};
 use crate::queue::Nanos;
 
 /// Steps that a task takes without using CPU time before somebody looks whether it gets anywhere.

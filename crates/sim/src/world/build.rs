@@ -1,10 +1,10 @@
 //! From a scenario to a world on a machine.
 
-use super::io::{Gpu, Sound};
-use super::{Measure, Role, Source, Vm, WATCH, World, id};
+use super::devices::{Gpu, Sound};
+use super::{Measure, Role, Source, Vm, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::Disk;
-use crate::feed::{Feed, Target};
+use crate::feed::{Feed, Target, id};
 use crate::guest::Guest;
 use crate::machine::{Fault, Machine};
 use crate::network::{Client, Kind};
@@ -252,6 +252,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 sound_timer,
                 ticks,
                 ticking: vec![false; vcpus],
+                asked: None,
             });
             let boot = timer(&mut machine, Source::Boot { vm });
             let stream = STREAM_BOOT + u64::from(id(vm).0);

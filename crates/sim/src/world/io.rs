@@ -1,123 +1,15 @@
 //! The I/O path: a driver domain, or an emulator thread for each VM, which does the devices' work on a CPU.
 
-use super::{Role, World, id};
-use crate::disk::Request;
+use super::devices::{IoThread, Job, SOUND_BUFFER};
+use super::{Role, World, number};
+use crate::feed::id;
 use crate::guest::{Interrupt, vectors};
 use crate::machine::{Flow, Machine};
 use crate::program::Packet;
-use crate::queue::{NEVER, Nanos, Timer};
+use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
 use frontdesk_engine::{EventKind, Thread, nanos};
 use frontdesk_scenario::HostCosts;
-use std::collections::VecDeque;
-
-/// What the I/O path has to do.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Job {
-    PacketIn {
-        vm: usize,
-        packet: Packet,
-    },
-    /// The answer to a packet.
-    PacketOut {
-        packet: Packet,
-    },
-    BlockIn {
-        request: Request,
-    },
-    BlockDone {
-        request: Request,
-    },
-    /// Takes note that the clock of a vCPU expired, and tells it if it does not idle.
-    Tick {
-        vm: usize,
-        vcpu: usize,
-    },
-    /// Waits for another time from now on, as a vCPU has set its clock.
-    Clock,
-    /// Tells a VM that a period of sound was played.
-    Sound {
-        vm: usize,
-    },
-    /// Copies a frame to where it is seen.
-    Frame {
-        vm: usize,
-    },
-    /// Tells a VM that the GPU has drawn a frame.
-    Drawn {
-        vm: usize,
-        task: usize,
-    },
-}
-
-/// A thread of the I/O path.
-#[derive(Debug)]
-pub(super) struct IoThread {
-    entity: Entity,
-    /// Whose it is; a driver domain is nobody's.
-    pub(super) vm: Option<usize>,
-    costs: HostCosts,
-    jobs: VecDeque<Job>,
-    current: Option<Job>,
-    left: Nanos,
-    /// Nothing is left to do, and it is on its way to sleep.
-    closing: bool,
-}
-
-impl IoThread {
-    pub(super) fn new(entity: Entity, vm: Option<usize>, costs: HostCosts) -> IoThread {
-        IoThread { entity, vm, costs, jobs: VecDeque::new(), current: None, left: 0, closing: false }
-    }
-
-    pub(super) fn ran(&mut self, time: Nanos) {
-        self.left = self.left.saturating_sub(time);
-    }
-
-    pub(super) fn next(&self) -> Nanos {
-        // One on its way to sleep finishes that first: the guest's notification may find it awake.
-        self.left
-    }
-
-    fn cost(&self, job: &Job) -> Nanos {
-        nanos(match job {
-            Job::PacketIn { packet, .. } => return packet.cost(nanos(self.costs.packet_in)),
-            Job::PacketOut { packet } => return packet.cost(nanos(self.costs.packet_out)),
-            Job::BlockIn { .. } => self.costs.block_request,
-            Job::BlockDone { .. } => self.costs.block_done,
-            Job::Tick { .. } => self.costs.timer,
-            Job::Clock => return 0,
-            Job::Sound { .. } | Job::Frame { .. } | Job::Drawn { .. } => self.costs.media,
-        })
-    }
-}
-
-/// The sound card of a VM: a buffer that is played, and an interrupt for each period.
-#[derive(Debug, Default)]
-pub(super) struct Sound {
-    /// Periods in the buffer.
-    buffered: u32,
-    period: Nanos,
-    /// The task that waits for room.
-    waiting: Option<usize>,
-    /// Whether the clock of the card runs.
-    playing: bool,
-}
-
-/// Periods that a sound buffer holds.
-const SOUND_BUFFER: u32 = 4;
-
-/// The host's GPU, which draws one frame after the other.
-#[derive(Debug)]
-pub(super) struct Gpu {
-    pub(super) timer: Timer,
-    queue: VecDeque<(usize, usize, Nanos)>,
-}
-
-impl Gpu {
-    pub(super) fn new(timer: Timer) -> Gpu {
-        Gpu { timer, queue: VecDeque::new() }
-    }
-}
 
 impl World {
     /// A guest asks its I/O path for something.
@@ -133,7 +25,7 @@ impl World {
         if machine.wake(entity)
             && let Some(owner) = owner
         {
-            let by = by.map(super::number);
+            let by = by.map(number);
             self.tell(machine, owner, EventKind::Wake { vm: id(owner), thread: Thread::Emulator(0), by });
         }
     }
@@ -172,8 +64,16 @@ impl World {
                 }
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
             }
-            Job::PacketOut { packet: Packet { client, .. } } => {
+            Job::PacketOut { packet: Packet { client, protocol, port, .. }, content } => {
                 let now = machine.now();
+                let vm = self.clients.get(client as usize).map(|client| client.vm);
+                let asked = vm.and_then(|vm| self.vms.get_mut(vm)).map(|vm| &mut vm.asked);
+                if content
+                    && let Some(vm) = vm
+                    && asked.and_then(|asked| asked.take_if(|asked| *asked == (protocol, port))).is_some()
+                {
+                    self.tell(machine, vm, EventKind::Reply { vm: id(vm), protocol, port });
+                }
                 let Some(state) = self.clients.get_mut(client as usize) else { return };
                 let timer = state.timer;
                 if let Some(at) = state.answered(now) {

@@ -36,6 +36,20 @@ impl Distribution {
         let bucket = micros.checked_ilog2().map_or(0, |log| log as usize + 1).min(BUCKETS - 1);
         self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
     }
+
+    /// Both together.
+    fn join(&mut self, other: &Distribution) {
+        if other.count == 0 {
+            return;
+        }
+        self.min_ns = if self.count == 0 { other.min_ns } else { self.min_ns.min(other.min_ns) };
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.count = self.count.saturating_add(other.count);
+        for (bucket, other) in self.buckets.iter_mut().zip(other.buckets) {
+            *bucket = bucket.saturating_add(other);
+        }
+    }
 }
 
 /// What a member got in one of the latest periods, or in several short ones.
@@ -122,6 +136,25 @@ impl Account {
         }
     }
 
+    /// What the member got before, on another CPU, is part of it.
+    pub fn go_on_from(&mut self, before: &Account) {
+        for (sum, before) in [
+            (&mut self.periods, before.periods),
+            (&mut self.missed, before.missed),
+            (&mut self.stalled, before.stalled),
+            (&mut self.reserved_ns, before.reserved_ns),
+            (&mut self.used_ns, before.used_ns),
+            (&mut self.extra_ns, before.extra_ns),
+        ] {
+            *sum = sum.saturating_add(before);
+        }
+        self.shortfall.join(&before.shortfall);
+        self.overrun.join(&before.overrun);
+        for entry in before.recent.iter().rev().take(RECENT.saturating_sub(self.recent.len())) {
+            self.recent.push_front(*entry);
+        }
+    }
+
     /// Whole periods passed unseen, for the dispatcher came so late.
     pub(super) fn skip(&mut self, periods: u64, slice: u64, wanted: bool) {
         self.periods = self.periods.saturating_add(periods);
@@ -147,5 +180,23 @@ mod tests {
         assert_eq!(distribution.buckets[9], 1, "405 us are between 256 and 512");
         assert_eq!(distribution.buckets[BUCKETS - 1], 1);
         assert_eq!((distribution.count, distribution.min_ns, distribution.max_ns), (6, 999, u64::MAX));
+    }
+
+    #[test]
+    fn an_account_goes_on_from_another() {
+        let end = |n: u64| Time(n * RECENT_SPAN);
+        let close = |account: &mut Account, n| account.close(end(n), 10, 4, (n % 2 == 0).then_some(n), false);
+        let (mut before, mut after, mut whole) = (Account::default(), Account::default(), Account::default());
+        for n in 1..=80 {
+            close(&mut before, n);
+            close(&mut whole, n);
+        }
+        for n in 81..=160 {
+            close(&mut after, n);
+            close(&mut whole, n);
+        }
+        after.go_on_from(&before);
+        assert_eq!(after, whole);
+        assert_eq!((after.recent.len(), after.missed), (RECENT, 80));
     }
 }

@@ -32,6 +32,8 @@ pub struct Fit {
 pub struct Infeasible {
     /// What was asked for.
     pub wanted: Reservation,
+    /// What that takes of a CPU with the decisions about it, of [`WHOLE_CPU`].
+    pub needs: u64,
     /// On so many CPUs.
     pub members: usize,
     /// What is free, without what the target has already.
@@ -47,7 +49,7 @@ impl fmt::Display for Infeasible {
             write!(out, "{}.{} %", tenths / 10, tenths % 10)
         };
         write!(out, "{} needs ", self.wanted)?;
-        percent(self.wanted.utilisation(), out)?;
+        percent(self.needs, out)?;
         match self.members {
             1 => out.write_str(" of a CPU")?,
             count => write!(out, " of each of {count} CPUs")?,
@@ -95,6 +97,8 @@ pub struct Admission {
     cpus: Vec<u16>,
     /// What may be reserved of each CPU.
     capacity: u64,
+    /// What the dispatcher takes in each period of a member.
+    deciding_ns: u64,
     granted: BTreeMap<TargetId, Grant>,
 }
 
@@ -105,14 +109,22 @@ struct Grant {
 }
 
 impl Admission {
-    /// Nothing is reserved yet. Of each of these CPUs, `spare` of [`WHOLE_CPU`] stays for everything without a reservation: the
-    /// administrator's reserve.
+    /// Nothing is reserved yet. Of each of these CPUs, `spare` of [`WHOLE_CPU`] stays for everything without
+    /// a reservation: the administrator's reserve. The dispatcher takes `deciding_ns` nanoseconds of a CPU in
+    /// each period of each member there.
     #[must_use]
-    pub fn new(cpus: &[u16], spare: u64) -> Admission {
-        let mut cpus = cpus.to_vec();
-        cpus.sort_unstable();
-        cpus.dedup();
-        Admission { cpus, capacity: WHOLE_CPU.saturating_sub(spare), granted: BTreeMap::new() }
+    pub fn new(cpus: &[u16], spare: u64, deciding_ns: u64) -> Admission {
+        let capacity = WHOLE_CPU.saturating_sub(spare);
+        let mut admission = Admission { cpus: Vec::new(), capacity, deciding_ns, granted: BTreeMap::new() };
+        admission.set_cpus(cpus);
+        admission
+    }
+
+    /// From now on, these are the CPUs. Who has something on another keeps it until it is given back.
+    pub fn set_cpus(&mut self, cpus: &[u16]) {
+        self.cpus = cpus.to_vec();
+        self.cpus.sort_unstable();
+        self.cpus.dedup();
     }
 
     /// Finds room for a target with so many members, in place of what it has already, if anything. Returns the CPU of each member. A
@@ -132,8 +144,8 @@ impl Admission {
             return Err(AdmissionError::TooManyMembers { members, cpus: self.cpus.len() });
         }
         let rooms = self.rooms_without(Some(target));
-        let wanted = reservation.utilisation();
-        let fits = |cpu: u16| rooms.iter().any(|room| room.cpu == cpu && room.free >= wanted);
+        let needs = self.needs(reservation);
+        let fits = |cpu: u16| rooms.iter().any(|room| room.cpu == cpu && room.free >= needs);
         let kept = self.granted.get(&target).map(|grant| grant.cpus.clone());
         let kept = kept.filter(|cpus| cpus.len() == members && cpus.iter().all(|cpu| fits(*cpu)));
         let mut best = rooms.clone();
@@ -144,10 +156,11 @@ impl Admission {
         let cpus = || best.iter().map(|room| room.cpu).collect::<Vec<u16>>();
         let cpus = match kept {
             Some(cpus) => cpus,
-            None if least >= wanted => cpus(),
+            None if least >= needs => cpus(),
             None => {
-                let fit = largest_slice(reservation, least).map(|slice_ns| Fit { slice_ns, cpus: cpus() });
-                return Err(Infeasible { wanted: reservation, members, rooms, fit }.into());
+                let fit = self.largest_slice(reservation, least);
+                let fit = fit.map(|slice_ns| Fit { slice_ns, cpus: cpus() });
+                return Err(Infeasible { wanted: reservation, needs, members, rooms, fit }.into());
             }
         };
         self.granted.insert(target, Grant { reservation, cpus: cpus.clone() });
@@ -170,22 +183,29 @@ impl Admission {
             || self.granted.iter().filter(move |(id, _)| Some(**id) != target).map(|(_, grant)| grant);
         let room = |cpu: &u16| {
             let here = || others().filter(|grant| grant.cpus.contains(cpu));
-            let taken = here().fold(0, |sum: u64, grant| sum.saturating_add(grant.reservation.utilisation()));
+            let taken = here().fold(0, |sum: u64, grant| sum.saturating_add(self.needs(grant.reservation)));
             let places = here().count() < MEMBERS_PER_CPU;
             Room { cpu: *cpu, free: if places { self.capacity.saturating_sub(taken) } else { 0 } }
         };
         self.cpus.iter().map(room).collect()
     }
-}
 
-/// The largest slice that takes no more than `free`, rounded down to three digits, for people are to read and use it.
-fn largest_slice(reservation: Reservation, free: u64) -> Option<u64> {
-    let exact = u128::from(reservation.period_ns) * u128::from(free) / u128::from(WHOLE_CPU);
-    let exact = u64::try_from(exact).unwrap_or(u64::MAX);
-    let step = 10u64.saturating_pow(exact.checked_ilog10().unwrap_or(0).saturating_sub(2));
-    let slice_ns = exact / step * step;
-    let fitting = Reservation { slice_ns, ..reservation };
-    (fitting.validate().is_ok() && fitting.utilisation() <= free).then_some(slice_ns)
+    /// What a member takes of its CPU with the decisions about it, of [`WHOLE_CPU`].
+    fn needs(&self, reservation: Reservation) -> u64 {
+        let with_decisions = reservation.slice_ns.saturating_add(self.deciding_ns);
+        Reservation { slice_ns: with_decisions, ..reservation }.utilisation()
+    }
+
+    /// The largest slice that takes no more than `free`, rounded down to three digits, for people are to read
+    /// and use it.
+    fn largest_slice(&self, reservation: Reservation, free: u64) -> Option<u64> {
+        let exact = u128::from(reservation.period_ns) * u128::from(free) / u128::from(WHOLE_CPU);
+        let exact = u64::try_from(exact).unwrap_or(u64::MAX).saturating_sub(self.deciding_ns);
+        let step = 10u64.saturating_pow(exact.checked_ilog10().unwrap_or(0).saturating_sub(2));
+        let slice_ns = exact / step * step;
+        let fitting = Reservation { slice_ns, ..reservation };
+        (fitting.validate().is_ok() && self.needs(fitting) <= free).then_some(slice_ns)
+    }
 }
 
 #[cfg(test)]
@@ -202,7 +222,7 @@ mod tests {
     /// The example of VSched §3.3: 200 ms every 1000 ms, and the three VMs of figure 2.
     #[test]
     fn what_fits_is_admitted_where_there_is_most_room() {
-        let mut admission = Admission::new(&[1, 0], 10 * PERCENT);
+        let mut admission = Admission::new(&[1, 0], 10 * PERCENT, 0);
         assert_eq!(admission.admit(TargetId(1), reservation(1000, 200_000), 1).unwrap(), [0]);
         assert_eq!(admission.admit(TargetId(2), reservation(50, 20_000), 1).unwrap(), [1]);
         assert_eq!(admission.admit(TargetId(3), reservation(100, 10_000), 1).unwrap(), [0]);
@@ -218,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_is_free_and_what_would_fit() {
-        let mut admission = Admission::new(&[0, 1], 5 * PERCENT);
+        let mut admission = Admission::new(&[0, 1], 5 * PERCENT, 0);
         admission.admit(TargetId(1), reservation(10, 8_300), 1).unwrap();
         admission.admit(TargetId(2), reservation(10, 7_800), 1).unwrap();
         let before = admission.rooms();
@@ -243,7 +263,7 @@ mod tests {
     fn what_is_said_to_fit_does() {
         for period in [200_000, 333_333, 10_000_000, 600_000_000_000, 7_777_777_777] {
             for taken in (0..100).step_by(7) {
-                let mut admission = Admission::new(&[0], 5 * PERCENT);
+                let mut admission = Admission::new(&[0], 5 * PERCENT, 40_000);
                 let taken = Reservation {
                     period_ns: period,
                     slice_ns: period / 100 * taken,
@@ -265,8 +285,33 @@ mod tests {
     }
 
     #[test]
+    fn decisions_take_their_part_of_each_period() {
+        let mut admission = Admission::new(&[0], 5 * PERCENT, 40_000);
+        admission.admit(TargetId(1), reservation(10, 8_460), 1).unwrap();
+        let refused = admission.admit(TargetId(2), reservation(1, 70), 1).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "1ms / 70us needs 11.0 % of a CPU, but cpu0 has 10.0 % free; 1ms / 60us fits on cpu0"
+        );
+        admission.admit(TargetId(2), reservation(1, 60), 1).unwrap();
+        assert_eq!(admission.rooms(), [Room { cpu: 0, free: 0 }]);
+    }
+
+    #[test]
+    fn nothing_is_admitted_to_a_cpu_that_went() {
+        let mut admission = Admission::new(&[0, 1], 5 * PERCENT, 0);
+        assert_eq!(admission.admit(TargetId(1), reservation(10, 1_000), 1).unwrap(), [0]);
+        admission.set_cpus(&[0]);
+        assert_eq!(admission.admit(TargetId(2), reservation(10, 8_000), 1).unwrap(), [0]);
+        let refused = admission.admit(TargetId(3), reservation(10, 1_000), 2).unwrap_err();
+        assert_eq!(refused, AdmissionError::TooManyMembers { members: 2, cpus: 1 });
+        admission.set_cpus(&[1, 0]);
+        assert_eq!(admission.admit(TargetId(3), reservation(10, 8_000), 1).unwrap(), [1], "it came back");
+    }
+
+    #[test]
     fn a_cpu_has_a_bounded_number_of_members() {
-        let mut admission = Admission::new(&[3], 0);
+        let mut admission = Admission::new(&[3], 0, 0);
         for target in 0..22 {
             admission.admit(TargetId(target), reservation(1000, 10), 1).unwrap();
         }

@@ -1,6 +1,8 @@
 //! Load balancing between physical CPUs: who finds nothing to do takes from the others, and now and then the load is evened out.
 
-use super::{Discipline, GroupFair, SCALE};
+use super::discipline::Discipline;
+use super::group_fair::GroupFair;
+use super::load::SCALE;
 use crate::Nanos;
 use crate::scheduler::{Entity, Host, Pcpu};
 

@@ -3,7 +3,9 @@
 //! Who has used least runs next, for its part of a period in which everybody runs once. Sleepers come back a
 //! little behind, so that they preempt. The `LAST_BUDDY` feature, which is for the caches, is left out.
 
-use super::{Discipline, GroupFair, Node, NodeId, Placement, RunQueue, Timing, signed};
+use super::discipline::{Discipline, Placement, Timing};
+use super::group_fair::GroupFair;
+use super::queue::{Node, NodeId, RunQueue, signed};
 use crate::{Group, HostScheduler, Nanos};
 use frontdesk_engine::reservation::Reservation;
 

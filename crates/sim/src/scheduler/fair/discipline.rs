@@ -1,6 +1,6 @@
 //! What differs between versions of the kernel.
 
-use super::{Node, NodeId, RunQueue};
+use super::queue::{Node, NodeId, RunQueue};
 use crate::Nanos;
 use std::fmt::Debug;
 

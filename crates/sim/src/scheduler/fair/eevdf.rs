@@ -4,7 +4,9 @@
 //! those the one runs whose request of one slice ends first. Slices are all equal here, so one with a shorter
 //! slice never preempts (`PREEMPT_SHORT`).
 
-use super::{Discipline, GroupFair, Node, NodeId, Placement, RunQueue, Timing};
+use super::discipline::{Discipline, Placement, Timing};
+use super::group_fair::GroupFair;
+use super::queue::{Node, NodeId, RunQueue};
 use crate::{Group, HostScheduler, Nanos};
 use frontdesk_engine::reservation::Reservation;
 

@@ -1,6 +1,9 @@
 //! The two levels of queues: the groups of a physical CPU, and the entities of each group on it.
 
-use super::{Cell, Discipline, GroupFair, NodeId, Placement, SCALE, signed};
+use super::discipline::{Discipline, Placement};
+use super::group_fair::{Cell, GroupFair};
+use super::load::SCALE;
+use super::queue::{NodeId, signed};
 use crate::Nanos;
 use crate::scheduler::{Entity, Group, Host, Pcpu};
 
@@ -22,14 +25,14 @@ impl<D: Discipline> GroupFair<D> {
         NodeId::try_from(self.tasks.len() + cell).unwrap_or(NodeId::MAX)
     }
 
-    fn queue(&self, level: Level) -> &super::RunQueue {
+    fn queue(&self, level: Level) -> &super::queue::RunQueue {
         match level {
             Level::Groups(pcpu) => &self.pcpus[pcpu.index()].queue,
             Level::Entities(cell) => &self.cells[cell].queue,
         }
     }
 
-    fn queue_mut(&mut self, level: Level) -> (&mut super::RunQueue, &mut [super::Node]) {
+    fn queue_mut(&mut self, level: Level) -> (&mut super::queue::RunQueue, &mut [super::queue::Node]) {
         let queue = match level {
             Level::Groups(pcpu) => &mut self.pcpus[pcpu.index()].queue,
             Level::Entities(cell) => &mut self.cells[cell].queue,

@@ -120,12 +120,16 @@ impl State {
             self.account.skip(skipped, self.reservation.slice_ns, wanted);
         }
         let begin = self.end.plus(skipped.saturating_mul(period));
+        // When what it has used is paid for at its rate: after the period if it came late. It would take from others
+        // if its next slice did not wait for that.
+        let paid = self.late();
         let end = match self.reservation.phase_ns {
             // Where the wall clock was adjusted, one period is shorter or longer, by half at most.
             Some(phase) => boundary_after(begin.plus(period / 2).max(now), period, wall_offset, phase),
             None => begin.plus(period),
         };
         self.begin(begin, end);
+        self.deadline = self.deadline.max(paid.plus(period));
     }
 
     pub(super) fn begin(&mut self, begin: Time, end: Time) {

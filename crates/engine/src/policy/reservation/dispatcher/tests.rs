@@ -162,7 +162,7 @@ fn the_schedule_of_figure_2() {
 fn the_vcpus_of_a_target_run_in_lock_step() {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(3 * MS));
     let reservation = Reservation { period_ns: 10 * MS, slice_ns: 4 * MS, hard: true, phase_ns: Some(MS) };
-    let cpus = Admission::new(&[0, 1], 0).admit(TargetId(1), reservation, 2).unwrap();
+    let cpus = Admission::new(&[0, 1], 0, 0).admit(TargetId(1), reservation, 2).unwrap();
     for (index, cpu) in (0..).zip(cpus) {
         let vcpu = Member { target: TargetId(1), index };
         world.actors.insert(vcpu, Actor::default());
@@ -226,6 +226,23 @@ fn a_standstill_is_told_from_a_miss() {
 }
 
 /// Two on one CPU: the first always wants its 9 of 10 ms, the second wants 1 of 10 ms from 9.5 ms on.
+/// Who wakes at 8 of 10 ms has until 18 ms for its slice. With the next, until 20 ms, it would have more than its rate.
+#[test]
+fn who_comes_late_stays_behind_in_its_next_period() {
+    let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(0));
+    let late = Actor { asleep_until: Some(8 * MS), ..Actor::default() };
+    for (target, actor, period_ns, slice_ns) in [(1, late, 10, 5), (2, Actor::default(), 21, 10)] {
+        world.actors.insert(member(target), actor);
+        let (period_ns, slice_ns) = (period_ns * MS, slice_ns * MS);
+        let reservation = Reservation { period_ns, slice_ns, hard: true, phase_ns: Some(0) };
+        set(&mut dispatcher, member(target), 0, reservation, &world);
+    }
+    world.run_until(20 * MS, &mut dispatcher);
+    let ran = |target| world.actors[&member(target)].ran_from.clone();
+    assert_eq!(ran(2), [(0, 8 * MS), (10 * MS, 12 * MS)], "its deadline is 21 ms, the other's 22 ms");
+    assert_eq!(ran(1), [(8 * MS, 10 * MS), (12 * MS, 17 * MS)]);
+}
+
 #[test]
 fn who_comes_late_has_missed_only_what_it_could_have_got() {
     let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 9 * MS), (10 * MS, MS)]);
@@ -283,7 +300,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A dispatcher's life: what it was told, and what it said to each.
 fn live(steps: &[Step]) -> (Vec<Event>, Vec<Vec<Dispatch>>, Dispatcher) {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(OFFSET));
-    let mut admission = Admission::new(&[0, 1, 2], WHOLE_CPU / 20);
+    let mut admission = Admission::new(&[0, 1, 2], WHOLE_CPU / 20, 40_000);
     let (mut events, mut dispatches) = (Vec::new(), Vec::new());
     for (what, target, jump, a, b, flag) in steps {
         let id = TargetId(*target);

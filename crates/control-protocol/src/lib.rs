@@ -1,0 +1,29 @@
+//! Looking in and reserving: what a running daemon says about itself and its VMs, and what it is told to change, over a Unix socket.
+//!
+//! One request per connection, a line of JSON each way ([`Query`], [`Answer`]). Over the network the same requests and answers are the bodies
+//! of HTTPS.
+
+mod client;
+mod connection;
+mod model;
+mod protocol;
+mod reservation;
+mod target;
+
+pub use client::{ClientError, ask, ask_recording, ask_status};
+pub use connection::{Connection, Stream};
+pub use model::{
+    DaemonStatus, Identity, Latency, SCHEMA, SourceStatus, Status, TaskStatus, Usage, VcpuStatus, VmFacts,
+    VmStatus,
+};
+pub use protocol::{Answer, MAX_ANSWER_BYTES, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
+pub use reservation::{
+    CpuRoom, Delivered, Fit, MOST_RECENT, Reservation, Reservations, Reserve, TargetStatus, Targets,
+};
+pub use target::{Target, TargetError};
+
+/// Begins what the daemon's log says about a VM that it does not act on although it should; the reason follows.
+pub const NOT_ACTING: &str = "not acting on the VM, only watching it";
+
+/// Where the daemon is asked, if nothing else is configured.
+pub const DEFAULT_SOCKET: &str = "/run/frontdesk/control.sock";

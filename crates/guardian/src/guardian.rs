@@ -1,0 +1,233 @@
+//! The owner's end.
+
+use crate::process::{self, Report};
+use crate::undo::Undo;
+use crate::wire::{self, Message};
+use rustix::event::epoll::{self, EventData};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    net::Shutdown,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// The guardian answers within microseconds; one that is silent for this long is stopped or broken.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Undoing tries for five seconds what the kernel calls busy, and large directories take their time.
+const UNDO_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Why a change can not be recorded, or was not undone.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardianError {
+    /// It could not be started.
+    #[error("cannot start the guardian process ({} {arg}): {source}; no change is made without it", exe.display())]
+    Start {
+        /// The program.
+        exe: PathBuf,
+        /// Its argument.
+        arg: String,
+        /// What failed.
+        source: io::Error,
+    },
+    /// It does not answer.
+    #[error(
+        "the guardian process {pid} no longer answers ({source}); every change is undone, for none is safe without it"
+    )]
+    Silent {
+        /// Its process id.
+        pid: u32,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// A recorded undo, for [`Guardian::forget`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UndoId(u64);
+
+/// The owner's end of a guardian. Dropping it undoes everything and waits for that, as [`Guardian::finish`] does.
+#[derive(Debug)]
+pub struct Guardian {
+    child: Child,
+    connection: Mutex<Connection>,
+    promise: File,
+    closed: bool,
+}
+
+/// How the owner says until when it will be back. The guardian looks a few times a second.
+#[derive(Debug)]
+pub struct Promise(File);
+
+impl Promise {
+    /// Promises to be back before this time of the monotonic clock, in nanoseconds; 0 for no promise. Costs a system call.
+    pub fn until(&self, time: u64) {
+        // Memory can be written.
+        let _ = rustix::io::pwrite(&self.0, &time.to_ne_bytes(), 0);
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    next: u64,
+    /// What the guardian has on record, in case that it dies.
+    journal: BTreeMap<u64, Undo>,
+}
+
+/// Gives the stream the highest descriptor number there is. When a process is killed, Linux closes the latest of its descriptors first, and
+/// some of ours (probes in QEMU) take long to close: the guardian is to hear of the death before.
+fn last_of_all(stream: UnixStream) -> UnixStream {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
+    let highest = i32::try_from(limit.min(1 << 16)).unwrap_or(1024).saturating_sub(16);
+    // Without it, undoing is late but not lost.
+    rustix::io::fcntl_dupfd_cloexec(&stream, highest).map_or(stream, UnixStream::from)
+}
+
+impl Guardian {
+    /// Starts `exe arg`, which is to call [`run`](crate::run) before anything else, and waits until it is ready. When the
+    /// calling thread ends, everything is undone as if the process had ended.
+    ///
+    /// # Errors
+    /// If the program can not be started or does not become a guardian.
+    pub fn start(exe: &Path, arg: &str) -> Result<Guardian, GuardianError> {
+        let failed = |source| GuardianError::Start { exe: exe.to_owned(), arg: arg.to_owned(), source };
+        let (stream, theirs) = UnixStream::pair().map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        let promise = memfd_create("promise", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let promise = File::from(promise);
+        promise.set_len(8).map_err(failed)?;
+        // Its end of the connection is its standard input, and what it reads the promise from its standard output: it is given no other
+        // descriptors besides standard error.
+        let child = Command::new(exe)
+            .arg(arg)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(promise.try_clone().map_err(failed)?)
+            .spawn()
+            .map_err(failed)?;
+        let stream = last_of_all(stream);
+        let guardian = Guardian {
+            child,
+            connection: Mutex::new(Connection { stream, next: 0, journal: BTreeMap::new() }),
+            promise,
+            closed: false,
+        };
+        wire::read_acknowledgement(&guardian.connection().stream).map_err(failed)?;
+        Ok(guardian)
+    }
+
+    /// Records what undoes a change. The change may be made once this has returned.
+    ///
+    /// # Errors
+    /// If the guardian is dead or does not answer: the change must then not be made.
+    pub fn record(&self, undo: Undo) -> Result<UndoId, GuardianError> {
+        let mut connection = self.connection();
+        let id = connection.next;
+        connection.next += 1;
+        // Undoing a change that was not made does no harm.
+        connection.journal.insert(id, undo.clone());
+        self.send(&connection, &Message::Record { id, undo })?;
+        Ok(UndoId(id))
+    }
+
+    /// Takes a record back, because its change has been undone.
+    ///
+    /// # Errors
+    /// If the guardian is dead or does not answer.
+    pub fn forget(&self, UndoId(id): UndoId) -> Result<(), GuardianError> {
+        let mut connection = self.connection();
+        connection.journal.remove(&id);
+        self.send(&connection, &Message::Forget { id })
+    }
+
+    /// For promises to be back in time.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    pub fn promise(&self) -> io::Result<Promise> {
+        Ok(Promise(self.promise.try_clone()?))
+    }
+
+    /// The guardian's process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it tell this epoll instance of the guardian's death, with this data.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn watch(&self, epoll: impl AsFd, data: EventData) -> rustix::io::Result<()> {
+        epoll::add(epoll, &self.connection().stream, data, epoll::EventFlags::RDHUP)
+    }
+
+    /// That the guardian is dead.
+    #[must_use]
+    pub fn dead(&self) -> GuardianError {
+        GuardianError::Silent { pid: self.child.id(), source: io::ErrorKind::BrokenPipe.into() }
+    }
+
+    /// Undoes everything that is recorded, waits for it and for the guardian's end.
+    ///
+    /// # Errors
+    /// If the guardian died or does not answer: everything is undone nevertheless.
+    pub fn finish(mut self) -> Result<Report, GuardianError> {
+        self.close()
+    }
+
+    fn close(&mut self) -> Result<Report, GuardianError> {
+        self.closed = true;
+        let pid = self.child.id();
+        let Connection { stream, journal, .. } =
+            self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let report = stream
+            .shutdown(Shutdown::Write)
+            .and_then(|()| stream.set_read_timeout(Some(UNDO_PATIENCE)))
+            .and_then(|()| wire::read_frame(&*stream))
+            .and_then(|report| report.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()))
+            .map_err(|source| {
+                tell(&process::undo_all(journal.values()));
+                GuardianError::Silent { pid, source }
+            })?;
+        self.child.wait().map_err(|source| GuardianError::Silent { pid, source })?;
+        Ok(report)
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, connection: &Connection, message: &Message) -> Result<(), GuardianError> {
+        wire::write_frame(&connection.stream, message)
+            .and_then(|()| wire::read_acknowledgement(&connection.stream))
+            .map_err(|source| GuardianError::Silent { pid: self.child.id(), source })
+    }
+}
+
+impl Drop for Guardian {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        match self.close() {
+            Ok(report) => tell(&report),
+            Err(e) => tracing::error!("{e}"),
+        }
+    }
+}
+
+fn tell(report: &Report) {
+    if !report.failed.is_empty() {
+        tracing::error!(failed = ?report.failed, "some changes were not undone");
+    }
+}

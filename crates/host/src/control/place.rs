@@ -1,0 +1,24 @@
+//! How many clients are served at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Clients at once, of the socket and of the address for metrics each.
+pub(crate) const MAX_CLIENTS: usize = 16;
+
+/// A place among those served at once, free again when it is dropped.
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    pub(crate) fn take(taken: &Arc<AtomicUsize>) -> Option<Place> {
+        let more = |count| (count < MAX_CLIENTS).then_some(count + 1);
+        taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Place(Arc::clone(taken)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,309 @@
+//! The sources that tell guest tasks, of all VMs.
+
+use super::IdentityError;
+use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
+use frontdesk_probes::BpfError;
+use frontdesk_probes::kvm::{KvmError, KvmSource, Method};
+use frontdesk_qemu::reporter::{ReporterSource, Reporters};
+use frontdesk_qemu::{QemuVm, TcgSource};
+use frontdesk_ring::Interest;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::{fmt, io};
+
+/// Where the guest tasks of a VM are known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// The QEMU plugin.
+    Plugin,
+    /// The reporter that an operator installed in the guest.
+    Reporter,
+    /// KVM, by eBPF.
+    Kvm(Method),
+}
+
+impl Identity {
+    /// Its name, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Identity::Plugin => "QEMU plugin",
+            Identity::Reporter => "guest reporter",
+            Identity::Kvm(method) => method.name(),
+        }
+    }
+
+    /// Whether every task switch is known, rather than samples of what runs: between two samples tasks run unseen, and a boost that ends
+    /// with the next switch may end by time instead.
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        match self {
+            Identity::Plugin | Identity::Reporter => true,
+            Identity::Kvm(method) => method.is_exact(),
+        }
+    }
+}
+
+/// For people, as in "QEMU plugin, exact".
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.name(), if self.is_exact() { "exact" } else { "sampled" })
+    }
+}
+
+/// The sources that tell guest tasks, of all VMs.
+///
+/// # Waiting for a task switch or an interrupt
+/// After [`watch`](Self::watch), call [`arm`](Self::arm), drain, and wait for [`fd`](Self::fd). In this order nothing of interest is
+/// missed: it is either drained or wakes.
+pub struct Identities {
+    pub(super) epoll: OwnedFd,
+    pub(super) plugins: BTreeMap<VmId, TcgSource>,
+    /// While one speaks, it is believed rather than KVM.
+    pub(super) reporters: Reporters,
+    /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being unloaded.
+    pub(super) kvm: Option<KvmSource>,
+    pub(super) watched: Vec<Watched>,
+}
+
+/// A vCPU whose next task switch or interrupt is waited for.
+pub(super) struct Watched {
+    pub(super) vm: VmId,
+    pub(super) vcpu: u16,
+    pub(super) interest: Interest,
+    /// Whether its source was asked to wake us, and has not yet.
+    pub(super) armed: bool,
+}
+
+/// What stands for KVM among the VMs in `epoll`: one ring serves all of them.
+pub(super) const KVM: u64 = u64::MAX;
+/// The same for the reporters, which wait together.
+pub(super) const REPORTERS: u64 = u64::MAX - 1;
+
+impl Identities {
+    /// None yet.
+    ///
+    /// # Errors
+    /// If the process can have no more descriptors.
+    pub fn new() -> io::Result<Identities> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let reporters = Reporters::new()?;
+        epoll::add(&epoll, reporters.fd(), epoll::EventData::new_u64(REPORTERS), epoll::EventFlags::IN)?;
+        Ok(Identities { epoll, plugins: BTreeMap::new(), reporters, kvm: None, watched: Vec::new() })
+    }
+
+    /// Finds the best source for a VM and follows the VM by it, afresh if it is followed already. Appends what its vCPUs run now, as far as it is
+    /// known.
+    ///
+    /// # Errors
+    /// [`IdentityError`] says what the VM or the host lacks. The VM can be followed all the same, but nothing in it is boosted.
+    pub fn follow(
+        &mut self,
+        vm: VmId,
+        qemu: &QemuVm,
+        out: &mut Vec<EventKind>,
+    ) -> Result<Identity, IdentityError> {
+        self.unfollow(vm);
+        if let Some(plugin) = TcgSource::find(qemu.pid)? {
+            let data = epoll::EventData::new_u64(u64::from(vm.0));
+            epoll::add(&self.epoll, plugin.wake_fd(), data, epoll::EventFlags::IN)?;
+            // The ring only tells what changes.
+            out.extend(qemu.vcpus.iter().filter_map(|(vcpu, _)| {
+                let task = plugin.current_task(*vcpu)?;
+                Some(EventKind::TaskSwitch { vm, vcpu: *vcpu, task })
+            }));
+            self.plugins.insert(vm, plugin);
+            return Ok(Identity::Plugin);
+        }
+        let has_port = self.listen(vm, qemu)?;
+        let result = self.follow_by_kvm(vm, qemu);
+        match (result, has_port) {
+            (Ok(identity), _) => Ok(identity),
+            (Err(_), true) => Err(IdentityError::NoReporter),
+            (Err(error), false) => {
+                self.unfollow(vm);
+                Err(error)
+            }
+        }
+    }
+
+    /// Listens to the guest's reporter, which may speak now or later; whether there is a port for one.
+    fn listen(&mut self, vm: VmId, qemu: &QemuVm) -> Result<bool, IdentityError> {
+        let vcpus = qemu.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1));
+        self.reporters.follow(vm, qemu.pid, vcpus, crate::clock::monotonic()).map_err(IdentityError::Reporter)
+    }
+
+    fn follow_by_kvm(&mut self, vm: VmId, qemu: &QemuVm) -> Result<Identity, IdentityError> {
+        if !runs_under_kvm(qemu.pid)? {
+            return Err(IdentityError::NoPlugin);
+        }
+        let kvm = self.kvm()?;
+        kvm.follow(vm, &threads(qemu)).map_err(KvmError::from)?;
+        Ok(Identity::Kvm(kvm.method()))
+    }
+
+    /// The VM has other vCPUs now.
+    ///
+    /// # Errors
+    /// If they can't be followed.
+    pub fn refollow(&mut self, vm: VmId, qemu: &QemuVm) -> Result<(), BpfError> {
+        // The plugin's ring has a place for every vCPU there can be.
+        if self.reporters.get(vm).is_some() {
+            // It is listened to already, so there is nothing that could fail.
+            let _ = self.listen(vm, qemu);
+        }
+        match &mut self.kvm {
+            Some(kvm) if kvm.follows(vm) => kvm.follow(vm, &threads(qemu)),
+            _ => Ok(()),
+        }
+    }
+
+    fn kvm(&mut self) -> Result<&mut KvmSource, IdentityError> {
+        match self.kvm {
+            Some(ref mut kvm) => Ok(kvm),
+            None => {
+                let kvm = KvmSource::open()?;
+                let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+                epoll::add(&self.epoll, kvm.fd(), epoll::EventData::new_u64(KVM), edge)?;
+                Ok(self.kvm.insert(kvm))
+            }
+        }
+    }
+
+    /// Stops following a VM. One that is not followed is no error. What has not been drained may be lost.
+    pub fn unfollow(&mut self, vm: VmId) {
+        self.watched.retain(|watched| watched.vm != vm);
+        if let Some(plugin) = self.plugins.remove(&vm) {
+            // The eventfd lives on in QEMU.
+            let _ = epoll::delete(&self.epoll, plugin.wake_fd());
+        }
+        self.reporters.unfollow(vm);
+        if let Some(kvm) = &mut self.kvm {
+            kvm.unfollow(vm);
+            if kvm.is_idle() {
+                let _ = epoll::delete(&self.epoll, kvm.fd());
+                self.kvm = None;
+            }
+        }
+    }
+
+    /// Where the tasks of a VM are known from; `None` if they are not.
+    #[must_use]
+    pub fn of(&self, vm: VmId) -> Option<Identity> {
+        if self.plugins.contains_key(&vm) {
+            return Some(Identity::Plugin);
+        }
+        if self.reports(vm) {
+            return Some(Identity::Reporter);
+        }
+        self.kvm.as_ref().filter(|kvm| kvm.follows(vm)).map(|kvm| Identity::Kvm(kvm.method()))
+    }
+
+    /// Whether the guest's reporter is heard.
+    fn reports(&self, vm: VmId) -> bool {
+        self.reporters.get(vm).is_some_and(ReporterSource::is_live)
+    }
+
+    /// The name of a guest task, as the guest's reporter tells it; it can be printed.
+    #[must_use]
+    pub fn task_name(&self, vm: VmId, task: TaskId) -> Option<&str> {
+        self.reporters.get(vm)?.name(task)
+    }
+
+    /// When there is something to [drain](Self::drain) for which nobody is woken.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Time> {
+        self.reporters.next_due()
+    }
+
+    /// Becomes readable when something of interest happens on a watched vCPU, as far as that is seen.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Appends what has happened since the last call, in order for each vCPU, and at `now` what was lost. Never blocks.
+    ///
+    /// # Errors
+    /// If the ring of KVM's events can not be read, which no working kernel makes happen.
+    pub fn drain(&mut self, now: Time, out: &mut Vec<Event>) -> Result<(), BpfError> {
+        let lost = |vm, count| Event { at: now, kind: EventKind::Lost { vm: Some(vm), count } };
+        for (&vm, plugin) in &mut self.plugins {
+            let first = out.len();
+            plugin.drain(vm, out);
+            // The ring belongs to QEMU, which may write any time into it: events from the future would never leave.
+            let limit = crate::clock::monotonic();
+            out[first..].iter_mut().for_each(|event| event.at = event.at.min(limit));
+            let count = plugin.take_dropped();
+            out.extend((count > 0).then(|| lost(vm, count)));
+        }
+        let first = out.len();
+        if let Some(kvm) = &mut self.kvm {
+            kvm.drain(out)?;
+        }
+        // What a guest's reporter tells is exact, and has other names for the tasks.
+        let mut index = first;
+        while let Some(event) = out.get(index) {
+            match told_of(event.kind) {
+                Some(vm) if self.reports(vm) => drop(out.remove(index)),
+                _ => index += 1,
+            }
+        }
+        self.reporters.drain(now, out);
+        if let Some(kvm) = &mut self.kvm {
+            out.extend(kvm.take_lost()?.into_iter().map(|(vm, count)| lost(vm, count)));
+        }
+        Ok(())
+    }
+}
+
+/// Whose guest tasks the event is about.
+fn told_of(kind: EventKind) -> Option<VmId> {
+    match kind {
+        EventKind::TaskSwitch { vm, .. }
+        | EventKind::TaskSeen { vm, .. }
+        | EventKind::Halt { vm, .. }
+        | EventKind::Resume { vm, .. } => Some(vm),
+        _ => None,
+    }
+}
+
+/// The threads of its vCPUs.
+fn threads(qemu: &QemuVm) -> Vec<(u16, i32)> {
+    qemu.vcpus.iter().map(|(vcpu, thread)| (*vcpu, thread.tid)).collect()
+}
+
+/// Whether a process has a virtual machine of KVM's open.
+fn runs_under_kvm(pid: i32) -> Result<bool, IdentityError> {
+    let path = PathBuf::from(format!("/proc/{pid}/fd"));
+    let descriptors = std::fs::read_dir(&path).map_err(|source| IdentityError::Process { path, source })?;
+    // One may be closed meanwhile.
+    let mut targets = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    Ok(targets.any(|target| target.as_os_str() == "anon_inode:kvm-vm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_what_it_is_worth() {
+        assert_eq!(Identity::Plugin.to_string(), "QEMU plugin, exact");
+        assert_eq!(Identity::Kvm(Method::Trap).to_string(), "KVM, CR3 loads, exact");
+        assert_eq!(Identity::Kvm(Method::Exit).to_string(), "KVM, CR3 at exits, sampled");
+    }
+
+    #[test]
+    fn a_process_runs_under_kvm_if_it_has_a_virtual_machine() {
+        let own = std::process::id().cast_signed();
+        assert!(!runs_under_kvm(own).unwrap());
+        match kvm_ioctls::Kvm::new().and_then(|kvm| kvm.create_vm()) {
+            Ok(_machine) => assert!(runs_under_kvm(own).unwrap()),
+            Err(error) => eprintln!("skipping the half that needs /dev/kvm: {error}"),
+        }
+        let error = runs_under_kvm(-1).unwrap_err().to_string();
+        assert!(error.contains("/proc/-1/fd"), "{error}");
+    }
+}

@@ -1,0 +1,106 @@
+//! What other threads tell the daemon's loop: those that watch for VMs, the one that keeps reservations, and whoever reloads.
+
+use crate::config::Settings;
+use frontdesk_engine::reservation::TargetId;
+use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_linux::sched::ThreadId;
+use frontdesk_probes::bpf::Probes;
+use frontdesk_qemu::{QemuVm, VmEvent};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// News that may wait to be taken. Who has more waits: it is never the loop.
+const CAPACITY: usize = 256;
+
+/// Where a VM was found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// At this QMP socket.
+    Qmp(PathBuf),
+    /// Among libvirt's.
+    Libvirt,
+}
+
+/// The control group of a VM.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) group: Group,
+    /// Whether no other process is in it.
+    pub(crate) alone: bool,
+}
+
+impl Place {
+    pub(crate) fn of(hierarchy: &Hierarchy, pid: i32) -> Result<Place, String> {
+        let group = hierarchy.group_of(pid).map_err(|error| error.to_string())?;
+        let alone = group.holds_only(pid).map_err(|error| error.to_string())?;
+        Ok(Place { group, alone })
+    }
+}
+
+/// A VM as it was just found.
+#[derive(Debug)]
+pub(crate) struct Sighting {
+    pub(crate) source: Source,
+    pub(crate) name: String,
+    pub(crate) vm: QemuVm,
+    pub(crate) place: Result<Place, String>,
+}
+
+/// What there is to tell.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A VM is there, or still there.
+    Seen(Box<Sighting>),
+    /// These VMs, by name, have reservations, and no others; all targets that have some; whether real time is
+    /// kept for any; and after how many requests for reservations that is so.
+    Reserved { vms: BTreeSet<String>, targets: BTreeMap<TargetId, String>, any: bool, asked: u64 },
+    /// The reads of the VM with this main thread can be followed, or why not.
+    Probed(ThreadId, Result<Probes, String>),
+    /// Something happened to the VM with this main thread.
+    Happened(ThreadId, VmEvent),
+    /// VMs found here are not to be followed any more.
+    Withdrawn(Source),
+    /// All that was there at the beginning was tried.
+    Settled,
+    /// The configuration is to be another.
+    Settings(Box<Settings>),
+    /// The configuration was to be another, but that is wrong.
+    Refused(String),
+}
+
+/// Takes news for the loop.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailbox {
+    sender: SyncSender<News>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<(Mailbox, Receiver<News>)> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (sender, receiver) = sync_channel(CAPACITY);
+        Ok((Mailbox { sender, bell }, receiver))
+    }
+
+    /// Waits while the box is full; when nobody will take it any more, it is nobody's business.
+    pub(crate) fn post(&self, news: News) {
+        if self.sender.send(news).is_ok() {
+            let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Readable when there is news.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// To be called before the news is taken.
+    pub(crate) fn silence(&self) {
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+    }
+}

@@ -1,0 +1,129 @@
+//! What the keeper follows by itself: threads and processes that come and go, VMs that change, and targets that end.
+
+use super::keeper::Keeper;
+use crate::clock::monotonic;
+use crate::reserve::controller::Command;
+use crate::reserve::pen::Pen;
+use crate::reserve::reserved::Reserved;
+use crate::reserve::target::Vm;
+use frontdesk_control_protocol::Target;
+use frontdesk_linux::online_cpus;
+
+/// Reservations whose targets have ended are told this long, in nanoseconds, and so many of them.
+const ENDED_FOR: u64 = 60_000_000_000;
+const ENDED_MOST: usize = 16;
+/// The kernel forgives a group what it has used within two periods of its budget; in nanoseconds.
+const FORGIVEN_AFTER: u64 = 3_000_000_000;
+
+impl Keeper {
+    /// Follows threads and processes that came into being as members.
+    pub(super) fn follow_births(&mut self) {
+        let Some(running) = &self.running else { return };
+        running.births.drain();
+        let mut changed = Vec::new();
+        while let Ok(birth) = running.born.try_recv() {
+            let Some(index) = self.targets.iter().position(|held| held.slots.contains(&birth.slot)) else {
+                continue;
+            };
+            let held = &mut self.targets[index];
+            if let Err(error) = held.welcome(birth, &running.meter, &self.guardian) {
+                held.trouble = Some(error.to_string());
+            }
+            changed.push(index);
+        }
+        changed.dedup();
+        changed.into_iter().for_each(|index| self.tell_threads(index));
+    }
+
+    fn tell_threads(&self, index: usize) {
+        let (Some(running), held) = (&self.running, &self.targets[index]) else { return };
+        for member in held.members() {
+            let threads = held.threads_of(usize::from(member.index));
+            running.send(member, Command::Threads { member, threads });
+        }
+    }
+
+    /// Looks whether targets have ended, or threads of theirs, or CPUs were taken away.
+    pub(super) fn look(&mut self) {
+        let online = online_cpus().unwrap_or_else(|_| self.cpus.clone());
+        let there: Vec<u16> = self.cpus.iter().copied().filter(|cpu| online.contains(cpu)).collect();
+        self.admission.set_cpus(&there);
+        let mut index = 0;
+        while index < self.targets.len() {
+            let held = &mut self.targets[index];
+            held.processes.retain(|process| !process.has_ended());
+            let end = match held.processes.is_empty() {
+                true => Some("it has ended, and its reservation with it"),
+                // The kernel lets its threads run elsewhere, where nobody reckons with them.
+                false if !held.cpus.iter().all(|cpu| there.contains(cpu)) => {
+                    Some("its CPU was taken away, and its reservation with it")
+                }
+                false => None,
+            };
+            if let Some(end) = end {
+                let mut told = self.tell(&self.targets[index], &self.reports());
+                tracing::info!(target = %told.target, "{end}");
+                told.trouble = Some(end.into());
+                self.ended.push_back((monotonic().0, told));
+                self.release(index);
+                self.tell_reserved();
+                continue;
+            }
+            let before = held.threads.len();
+            let (alive, gone) =
+                std::mem::take(&mut held.threads).into_iter().partition(|t| t.thread.is_alive());
+            held.threads = alive;
+            for thread in gone {
+                let _ = thread.forget(&self.guardian);
+            }
+            if held.threads.len() != before {
+                self.tell_threads(index);
+            }
+            index += 1;
+        }
+        let now = monotonic().0;
+        while self.ended.len() > ENDED_MOST || self.ended.front().is_some_and(|(at, _)| now - at > ENDED_FOR)
+        {
+            self.ended.pop_front();
+        }
+    }
+
+    /// Some time after the last reservation, leaves its real time to boosts. What a group has used is forgiven as it has a budget: without
+    /// that, the next reservation would begin with the debt of the last.
+    pub(super) fn close_pen(&mut self) {
+        let over = monotonic().0.saturating_sub(self.emptied) >= FORGIVEN_AFTER;
+        if self.pen_open && self.targets.is_empty() && over {
+            match self.pen.iter().flatten().try_for_each(Pen::close) {
+                Ok(()) => self.pen_open = false,
+                Err(error) => tracing::warn!("boosts have less real time than they could have: {error}"),
+            }
+            if let Err(error) = self.fair_servers.restore(&self.guardian) {
+                tracing::warn!(
+                    "the kernel's fair server stays as it was for reservations until the end: {error}"
+                );
+            }
+            self.emptied = monotonic().0;
+            self.tell_reserved();
+        }
+    }
+
+    /// The VMs have changed. One whose vCPUs have changed gets its reservation anew.
+    pub(super) fn renew(&mut self, vms: &[Vm]) {
+        let changed = |held: &Reserved| match &held.target {
+            Target::Vm(name) => vms.iter().any(|vm| vm.name == *name && vm.vcpus != held.found.vcpus),
+            _ => false,
+        };
+        while let Some(index) = self.targets.iter().position(changed) {
+            let (target, reservation) = (self.targets[index].target.clone(), self.targets[index].reservation);
+            let mut told = self.tell(&self.targets[index], &self.reports());
+            self.release(index);
+            if let Err(refusal) = self.begin(&target, reservation, vms) {
+                tracing::warn!(%target, "the VM's vCPUs have changed, and its reservation has ended: {refusal}");
+                told.trouble =
+                    Some(format!("its vCPUs have changed, and its reservation has ended: {refusal}"));
+                self.ended.push_back((monotonic().0, told));
+            }
+            self.tell_reserved();
+        }
+    }
+}

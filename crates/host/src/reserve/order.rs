@@ -1,0 +1,12 @@
+//! What the daemon's loop tells the keeper.
+
+use super::Vm;
+use crate::control::ReservationRequest;
+
+/// What the keeper is told.
+pub(super) enum Order {
+    /// Somebody asks.
+    Ask(ReservationRequest, Vec<Vm>),
+    /// The VMs that the daemon follows have changed.
+    Vms(Vec<Vm>),
+}

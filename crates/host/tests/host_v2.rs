@@ -1,0 +1,82 @@
+//! What `frontdesk-host` does to threads and control groups, on kernels that have control groups of version 2.
+//!
+//! The host that runs the tests may have version 1 only. So this program boots VMs with itself as init, and does
+//! the trials of `host` in there, which are built into it. They include this program being the guardian and the owner of its changes.
+
+#[path = "host/bpf.rs"]
+mod bpf;
+#[path = "host/cgroup.rs"]
+mod cgroup;
+#[path = "host/fair.rs"]
+mod fair;
+#[path = "host/guardian.rs"]
+mod guardian;
+mod inside;
+#[path = "host/reserve.rs"]
+mod reserve;
+#[path = "host/support.rs"]
+mod support;
+#[path = "host/threads.rs"]
+mod threads;
+
+use anyhow::Result;
+use frontdesk_linux::cgroup::{Hierarchy, Version};
+use inside::INSIDE;
+use libtest_mimic::{Arguments, ColorSetting};
+use std::{
+    env,
+    process::{self, ExitCode},
+};
+use support::trial;
+
+fn main() -> ExitCode {
+    if process::id() == 1 {
+        inside::init();
+    }
+    match env::args().nth(1).as_deref() {
+        Some("guardian") => return frontdesk_guardian::run(),
+        Some("owner") => return guardian::owner(),
+        Some("reserving") => return reserve::main(),
+        Some("target") => return reserve::target(),
+        Some(INSIDE) => return trials(),
+        _ => {}
+    }
+    let mut arguments = Arguments::from_args();
+    // One VM at a time is load enough.
+    arguments.test_threads = Some(1);
+    let trials = vec![
+        trial("host_trials_pass_on_linux_6_1", || host_trials_pass_on("6.1-cloud", &[])),
+        trial("host_trials_pass_on_linux_6_12", || {
+            host_trials_pass_on("6.12-cloud", &["fair_server_is", "fair_server_takes"])
+        }),
+        trial("host_trials_pass_on_linux_7_3", || host_trials_pass_on("7.3-cloud", &[])),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// All there are run; of those with `more` prefixes, too, at least one.
+fn host_trials_pass_on(kernel: &str, more: &[&str]) -> Result<()> {
+    let prefixes = ["threads_", "bpf_", "cgroup_", "cgroup_v2_", "guardian_", "reserve_"];
+    inside::trials_pass(kernel, 1, 384, &[&prefixes, more].concat())
+}
+
+/// The trials themselves, in a VM.
+fn trials() -> ExitCode {
+    inside::log();
+    match Hierarchy::detect() {
+        Ok(hierarchy) if hierarchy.version() == Version::V2 => {}
+        other => {
+            println!("not on control groups of version 2: {other:?}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let arguments =
+        Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
+    // When a daemon that reserved 0.98 of a CPU by SCHED_DEADLINE was killed, Linux 7.3 sometimes does not let its fair server have its
+    // time back, and all trials after that meet another kernel than they think.
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let fair = if release.starts_with("7.") { Vec::new() } else { fair::trials() };
+    let trials =
+        [threads::trials(), bpf::trials(), cgroup::trials(), guardian::trials(), reserve::trials(), fair];
+    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
+}

@@ -1,0 +1,88 @@
+//! The Debian package, in a Debian system with systemd: installed, reloaded, killed, upgraded and removed,
+//! beside a process that passes for a QEMU.
+//!
+//! The host that runs the tests may have no systemd. So this program boots a VM with itself as init, which
+//! hands over to the systemd of a Debian system, which starts this program once more to do the trial. It also
+//! is the process that passes for a QEMU.
+
+#[allow(dead_code)] // systemd starts it here, for it is to have a control group of its own.
+#[path = "host/fake_qemu.rs"]
+mod fake_qemu;
+#[path = "package/init.rs"]
+mod init;
+#[path = "inside/own_init.rs"]
+mod own_init;
+#[path = "package/trial.rs"]
+mod package_trial;
+#[allow(dead_code)] // Only a part of it is for here.
+#[path = "host/support.rs"]
+mod support;
+
+use anyhow::{Result, ensure};
+use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, debian, write_initramfs};
+use libtest_mimic::Arguments;
+use own_init::{console_of, libraries};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{self, ExitCode},
+    time::Duration,
+};
+use support::trial;
+
+/// Generous: an emulated system on a busy machine is slow, and nothing here is about speed.
+const PATIENCE: Duration = Duration::from_secs(480);
+
+/// What the package and systemd need.
+const PACKAGES: [&str; 3] = ["libelf1", "systemd-sysv", "zlib1g"];
+
+/// The argument with which systemd starts this program.
+const INSIDE: &str = "trial-inside-the-vm";
+
+/// What it prints there when all is well.
+const PASSED: &str = "the package passed";
+
+fn main() -> ExitCode {
+    if process::id() == 1 {
+        init::init();
+    }
+    match env::args().nth(1).as_deref() {
+        Some("fake-qemu") => return fake_qemu::main(),
+        Some(INSIDE) => return package_trial::run(),
+        _ => {}
+    }
+    let test = trial("package_works_and_leaves_nothing_changed", package_works);
+    let built = package().is_file();
+    if !built {
+        eprintln!("skipping the test of the Debian package: {} is not built (make deb)", package().display());
+    }
+    libtest_mimic::run(&Arguments::from_args(), vec![test.with_ignored_flag(!built)]).exit_code()
+}
+
+/// Where `make deb` leaves the package; the same path inside the VM's initramfs.
+fn package() -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/"));
+    workspace.join(concat!("target/debian/frontdesk_", env!("CARGO_PKG_VERSION"), "-1_amd64.deb"))
+}
+
+fn package_works() -> Result<()> {
+    let run_dir = tempfile::tempdir()?;
+    let system = debian(&PACKAGES.map(str::to_owned), &[], &|step| eprintln!("{step}"))?;
+    let kernel = Kernel::resolve("6.1-cloud", None)?;
+    let program = env::current_exe()?;
+    let initrd = run_dir.path().join("initrd");
+    write_initramfs(&kernel, &program, &initrd, true)?;
+    let mut files = libraries(&program)?;
+    files.insert(package());
+    add_to_initramfs(&initrd, &files)?;
+    let console = console_of(
+        &VmConfig {
+            memory_mib: 768,
+            disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
+            ..VmConfig::new("package", &kernel, &initrd, run_dir.path())
+        },
+        PATIENCE,
+    )?;
+    ensure!(console.lines().any(|line| line.trim_end() == PASSED), "the VM's console:\n{console}");
+    Ok(())
+}

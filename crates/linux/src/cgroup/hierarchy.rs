@@ -1,0 +1,405 @@
+//! Hierarchies and their groups.
+
+use super::file::{file_error, read_weight, write};
+use super::mounts::{self, Mount};
+use super::{CgroupError, Version};
+use std::{
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader},
+    path::{Component, Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a group that is removed is given to empty: the processes in it were killed just before.
+const EMPTYING: Duration = Duration::from_secs(2);
+const EMPTY_POLL: Duration = Duration::from_millis(5);
+
+/// On version 2 only the groups of a parent that enables the controller have a weight. systemd does so when asked.
+const CONTROLLER_OFF: &str = "; the cpu controller is not enabled for this group: start the VM with `systemd-run --scope \
+                              -p CPUWeight=100`, `systemctl set-property` that of its unit, or write `+cpu` to its \
+                              parent's cgroup.subtree_control";
+
+/// What the kernel asks of real-time threads in groups other than the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RealTimeRule {
+    /// Nothing.
+    Free,
+    /// A budget of their group (`cpu.rt_runtime_us`).
+    Budget,
+    /// It refuses them.
+    Refused,
+}
+
+/// A change that is about to be made for a new group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The directory of the group is made.
+    Group(PathBuf),
+    /// The cpu controller is enabled for the groups below this directory (version 2).
+    CpuController(PathBuf),
+}
+
+/// The hierarchy that has the cpu controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchy {
+    version: Version,
+    mount: PathBuf,
+    /// Which part of the whole hierarchy the mount shows, as in containers.
+    subtree: PathBuf,
+    real_time: RealTimeRule,
+}
+
+impl Hierarchy {
+    /// Finds it among the mounted ones.
+    ///
+    /// # Errors
+    /// If no mounted hierarchy has the cpu controller.
+    pub fn detect() -> Result<Hierarchy, CgroupError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let text = fs::read_to_string(path).map_err(file_error("read", path, ""))?;
+        Hierarchy::among(&mounts::parse(&text))
+    }
+
+    fn among(mounts: &[Mount]) -> Result<Hierarchy, CgroupError> {
+        let v1 = mounts.iter().find(|m| m.version == Version::V1 && m.controllers.iter().any(|c| c == "cpu"));
+        let has_cpu = |m: &&Mount| {
+            m.version == Version::V2
+                && fs::read_to_string(m.point.join("cgroup.controllers"))
+                    .is_ok_and(|controllers| controllers.split_ascii_whitespace().any(|c| c == "cpu"))
+        };
+        let Some(mount) = v1.or_else(|| mounts.iter().find(has_cpu)) else {
+            let found: Vec<_> = mounts.iter().map(|m| m.point.display().to_string()).collect();
+            let found = if found.is_empty() { "none is mounted".into() } else { found.join(", ") };
+            return Err(CgroupError::NoController { found });
+        };
+        Ok(Hierarchy {
+            version: mount.version,
+            mount: mount.point.clone(),
+            subtree: mount.subtree.clone(),
+            real_time: match mount.version {
+                Version::V1 if mount.point.join("cpu.rt_runtime_us").exists() => RealTimeRule::Budget,
+                Version::V2 if real_time_is_grouped() => RealTimeRule::Refused,
+                Version::V1 | Version::V2 => RealTimeRule::Free,
+            },
+        })
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// What the kernel asks of real-time threads in its groups.
+    #[must_use]
+    pub fn real_time(&self) -> RealTimeRule {
+        self.real_time
+    }
+
+    /// Its root group.
+    #[must_use]
+    pub fn root_group(&self) -> Group {
+        Group { hierarchy: self.clone(), path: PathBuf::new() }
+    }
+
+    /// The path, below the mount, of the group in a `/proc/PID/cgroup` file; `None` if it is outside of what the mount shows.
+    #[must_use]
+    pub fn path_in(&self, cgroup: &str) -> Option<PathBuf> {
+        let path = mounts::group_path(cgroup, self.version)?;
+        Some(path.strip_prefix(&self.subtree).ok()?.to_owned())
+    }
+
+    /// The deepest group that holds all threads of a process.
+    ///
+    /// libvirt spreads a VM's threads over children of a group named `libvirt`, the only child of the VM's own: then it
+    /// is the VM's own, the one that competes with other VMs.
+    ///
+    /// # Errors
+    /// If the process has ended or is outside of what the mount shows.
+    pub fn group_of(&self, pid: i32) -> Result<Group, CgroupError> {
+        let fail = |cause: String| CgroupError::Process { pid, cause };
+        let mut common: Option<PathBuf> = None;
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| fail(e.to_string()))?;
+        for task in tasks.flatten() {
+            // A thread may end meanwhile.
+            let Ok(text) = fs::read_to_string(task.path().join("cgroup")) else { continue };
+            let path = mounts::group_path(&text, self.version)
+                .ok_or_else(|| fail("it is in no group of the cpu controller's hierarchy".into()))?;
+            let path = path.strip_prefix(&self.subtree).map_err(|_| {
+                fail(format!(
+                    "{} is outside of {}, which is all that is mounted",
+                    path.display(),
+                    self.subtree.display()
+                ))
+            })?;
+            common = Some(match common {
+                None => path.to_owned(),
+                Some(other) => other
+                    .components()
+                    .zip(path.components())
+                    .map_while(|(a, b)| (a == b).then_some(a))
+                    .collect(),
+            });
+        }
+        let mut path = common.ok_or_else(|| fail("it has ended".into()))?;
+        if path.file_name().is_some_and(|name| name == "libvirt") {
+            path.pop();
+        }
+        Ok(Group { hierarchy: self.clone(), path })
+    }
+}
+
+/// Whether the kernel was built with RT_GROUP_SCHED and not told to do without. Its only trace on a version 2
+/// hierarchy is a function it then has.
+fn real_time_is_grouped() -> bool {
+    let off = fs::read_to_string("/proc/cmdline")
+        .is_ok_and(|line| line.split_ascii_whitespace().any(|word| word == "rt_group_sched=0"));
+    !off && File::open("/proc/kallsyms").is_ok_and(|file| {
+        BufReader::new(file).lines().map_while(Result::ok).any(|line| line.ends_with(" sched_rt_can_attach"))
+    })
+}
+
+/// A control group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    hierarchy: Hierarchy,
+    /// Below the mount; empty for the root.
+    path: PathBuf,
+}
+
+impl Group {
+    /// Creates a group below this one; `record` is told of each change before it is made. On version 2 this lets all groups below
+    /// this one have weights (`cgroup.subtree_control`); groups other than the root must then hold no processes
+    /// themselves.
+    ///
+    /// # Errors
+    /// If the name is none, the group exists or can not be made, or a change can not be recorded.
+    pub fn create<E: From<CgroupError>>(
+        &self,
+        name: &str,
+        mut record: impl FnMut(Change) -> Result<(), E>,
+    ) -> Result<Group, E> {
+        let mut parts = Path::new(name).components();
+        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name) {
+            return Err(CgroupError::Name { name: name.into() }.into());
+        }
+        if self.hierarchy.version == Version::V2 {
+            self.delegate_cpu(&mut record)?;
+        }
+        let group = Group { hierarchy: self.hierarchy.clone(), path: self.path.join(name) };
+        let dir = group.dir();
+        let advice =
+            "; if it exists it may be left from an interrupted run: see that it is empty and rmdir it";
+        if dir.exists() {
+            return Err(file_error("create control group", &dir, advice)(
+                io::ErrorKind::AlreadyExists.into(),
+            )
+            .into());
+        }
+        record(Change::Group(dir.clone()))?;
+        fs::create_dir(&dir).map_err(file_error("create control group", &dir, "; it needs root"))?;
+        Ok(group)
+    }
+
+    /// Enables the cpu controller for the groups below this one (version 2).
+    fn delegate_cpu<E: From<CgroupError>>(
+        &self,
+        record: &mut impl FnMut(Change) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let dir = self.dir();
+        // Beside processes the kernel would enable the controller, but make groups that take only threads. It does not
+        // mind in the root of the whole hierarchy, the one group that has no type.
+        let procs = self.procs_file();
+        if dir.join("cgroup.type").exists()
+            && !fs::read(&procs).map_err(file_error("read", &procs, ""))?.is_empty()
+        {
+            let advice = "; on version 2 it must hold no processes itself: move them to a group of their own";
+            let busy = io::ErrorKind::ResourceBusy.into();
+            return Err(file_error("create a control group in", &dir, advice)(busy).into());
+        }
+        let file = dir.join("cgroup.subtree_control");
+        let enabled = fs::read_to_string(&file).map_err(file_error("read", &file, ""))?;
+        if enabled.split_ascii_whitespace().any(|c| c == "cpu") {
+            return Ok(());
+        }
+        record(Change::CpuController(dir))?;
+        let advice = "; its parents must have the cpu controller enabled";
+        Ok(fs::write(&file, "+cpu").map_err(file_error("enable the cpu controller in", &file, advice))?)
+    }
+
+    /// Its path below the root of the hierarchy; empty for the root.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        self.hierarchy.mount.join(&self.path)
+    }
+
+    /// Whether it is the root group.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.path.as_os_str().is_empty()
+    }
+
+    /// The file to write a process id to (or `0` for the writer itself) to move that process in.
+    #[must_use]
+    pub fn procs_file(&self) -> PathBuf {
+        self.dir().join("cgroup.procs")
+    }
+
+    /// Moves a process with all its threads in.
+    ///
+    /// # Errors
+    /// If the process has ended, has real-time threads the group has no budget for, or the caller may not.
+    pub fn add(&self, pid: u32) -> Result<(), CgroupError> {
+        let file = self.procs_file();
+        let advice = "; a process with real-time threads can not enter a group without a real-time budget, and on \
+                      version 2 a group whose subgroups have weights holds no processes";
+        fs::write(&file, pid.to_string()).map_err(|source| CgroupError::File {
+            action: format!("move process {pid} to"),
+            path: file,
+            source,
+            advice,
+        })
+    }
+
+    /// Whether all processes in the group are this one.
+    ///
+    /// # Errors
+    /// If the group's processes can not be read.
+    pub fn holds_only(&self, pid: i32) -> Result<bool, CgroupError> {
+        let file = self.dir().join("cgroup.procs");
+        let text = fs::read_to_string(&file).map_err(file_error("read", &file, ""))?;
+        Ok(!self.is_root() && text.lines().all(|line| line.parse() == Ok(pid)))
+    }
+
+    /// Its weight, in the units of `cpu.shares`.
+    ///
+    /// # Errors
+    /// If it can not be read.
+    pub fn weight(&self) -> Result<u32, CgroupError> {
+        let native = read_weight(&self.weight_file("weight")?)?;
+        Ok(self.hierarchy.version.from_native(native))
+    }
+
+    /// Sets its weight, in the units of `cpu.shares` (2 to 262144, clamped). Version 2 counts in hundredths of the
+    /// default weight: the value is rounded to those. For a group of the caller's own: nothing puts it back.
+    ///
+    /// # Errors
+    /// If it can not be written.
+    pub fn set_weight(&self, weight: u32) -> Result<(), CgroupError> {
+        let file = self.weight_file("weight")?;
+        let native = self.hierarchy.version.to_native(weight);
+        write(&file, native.to_string(), "")
+    }
+
+    /// The version of its hierarchy.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.hierarchy.version
+    }
+
+    /// The file that holds its weight, in the version's units; `what` is to be set, for errors.
+    ///
+    /// # Errors
+    /// It is the root group, or has no weight.
+    pub fn weight_file(&self, what: &'static str) -> Result<PathBuf, CgroupError> {
+        if self.is_root() {
+            return Err(CgroupError::Root { what });
+        }
+        let file = self.dir().join(match self.hierarchy.version {
+            Version::V1 => "cpu.shares",
+            Version::V2 => "cpu.weight",
+        });
+        if !file.exists() {
+            let advice = match self.hierarchy.version {
+                Version::V1 => "",
+                Version::V2 => CONTROLLER_OFF,
+            };
+            return Err(file_error("find", &file, advice)(io::ErrorKind::NotFound.into()));
+        }
+        Ok(file)
+    }
+
+    /// Removes the group, waiting up to two seconds for it to empty. One that is gone is no error.
+    ///
+    /// # Errors
+    /// If processes remain in it.
+    pub fn remove(self) -> Result<(), CgroupError> {
+        let (dir, until) = (self.dir(), Instant::now() + EMPTYING);
+        loop {
+            match fs::remove_dir(&dir) {
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
+                    thread::sleep(EMPTY_POLL);
+                }
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    let advice = "; end the processes and remove the groups in it";
+                    return Err(file_error("remove control group", &dir, advice)(e));
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake_v2(home: &Path, controllers: &str) -> Result<Hierarchy, CgroupError> {
+        fs::write(home.join("cgroup.controllers"), controllers).unwrap();
+        let text = format!("30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n", home.display());
+        Hierarchy::among(&mounts::parse(&text))
+    }
+
+    #[test]
+    fn finds_the_hierarchy_with_the_controller() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(fake_v2(home.path(), "cpuset cpu io\n").unwrap().version(), Version::V2);
+        let error = fake_v2(home.path(), "cpuset io\n").unwrap_err();
+        assert!(error.to_string().contains(&home.path().display().to_string()), "{error}");
+        assert!(matches!(Hierarchy::among(&[]), Err(CgroupError::NoController { .. })));
+    }
+
+    #[test]
+    fn version_2_weights_are_converted() {
+        let home = tempfile::tempdir().unwrap();
+        let hierarchy = fake_v2(home.path(), "cpu").unwrap();
+        let group = Group { hierarchy: hierarchy.clone(), path: "machine.slice/vm".into() };
+        fs::create_dir_all(group.dir()).unwrap();
+        let file = group.dir().join("cpu.weight");
+        for (shares, weight) in [(1024, "100"), (2048, "200"), (2, "1"), (512, "50"), (262_144, "10000")] {
+            fs::write(&file, "").unwrap();
+            group.set_weight(shares).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), weight, "{shares} shares");
+        }
+        fs::write(&file, "100\n").unwrap();
+        assert_eq!(group.weight().unwrap(), super::super::DEFAULT_WEIGHT);
+        fs::write(&file, "idle\n").unwrap();
+        assert!(matches!(group.weight(), Err(CgroupError::Content { .. })));
+        assert!(matches!(hierarchy.root_group().set_weight(1), Err(CgroupError::Root { .. })));
+    }
+
+    #[test]
+    fn the_own_process_is_in_a_group() {
+        match Hierarchy::detect() {
+            Ok(hierarchy) => {
+                let pid = std::process::id().cast_signed();
+                assert!(hierarchy.group_of(pid).unwrap().dir().is_dir());
+                assert!(matches!(hierarchy.group_of(i32::MAX), Err(CgroupError::Process { .. })));
+            }
+            Err(e) => eprintln!("skipping: {e}"),
+        }
+    }
+}

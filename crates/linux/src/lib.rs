@@ -1,0 +1,14 @@
+//! Kernel interfaces without policy: how threads are scheduled, control groups of both versions, processes, clocks.
+//!
+//! What is changed here is not undone by itself: who changes something of others records it with the guardian first.
+
+pub mod cgroup;
+mod clock;
+mod cpus;
+pub mod realtime;
+pub mod sched;
+mod tap;
+
+pub use clock::monotonic_ns;
+pub use cpus::online_cpus;
+pub use tap::Tap;

@@ -1,0 +1,427 @@
+//! Scheduling attributes of threads: reading them, setting them, and telling a thread from a stranger that got its
+//! number later.
+
+use rustix::{
+    io::Errno,
+    process::Pid,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+use serde::{Deserialize, Serialize};
+use std::{fs, io, path::PathBuf};
+
+/// A scheduling policy with its parameters, as `sched_setattr(2)` has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Policy {
+    /// Ordinary (`SCHED_OTHER`).
+    Other {
+        /// -20 to 19.
+        nice: i32,
+        /// Requested slice in nanoseconds (100,000 to 100,000,000; Linux 6.12 or newer), 0 for the default. The
+        /// kernel reports the default's value too; setting that back changes nothing while the default stays.
+        slice_ns: u64,
+    },
+    /// Ordinary, taken for a CPU hog at wake-up (`SCHED_BATCH`).
+    Batch {
+        /// -20 to 19.
+        nice: i32,
+        /// As in [`Policy::Other`].
+        slice_ns: u64,
+    },
+    /// Only when nothing else runs (`SCHED_IDLE`).
+    Idle {
+        /// -20 to 19.
+        nice: i32,
+        /// As in [`Policy::Other`].
+        slice_ns: u64,
+    },
+    /// Real time, first in first out (`SCHED_FIFO`).
+    Fifo {
+        /// 1 to 99.
+        priority: u32,
+    },
+    /// Real time, round robin (`SCHED_RR`).
+    RoundRobin {
+        /// 1 to 99.
+        priority: u32,
+    },
+    /// Earliest deadline first with a reservation (`SCHED_DEADLINE`).
+    Deadline {
+        /// Run time per period in nanoseconds.
+        runtime_ns: u64,
+        /// Relative deadline in nanoseconds.
+        deadline_ns: u64,
+        /// Period in nanoseconds.
+        period_ns: u64,
+        /// Its flags (`SCHED_FLAG_RECLAIM`, `SCHED_FLAG_DL_OVERRUN`).
+        flags: u64,
+    },
+    /// A BPF scheduler's (`SCHED_EXT`).
+    Ext {
+        /// -20 to 19.
+        nice: i32,
+        /// As in [`Policy::Other`].
+        slice_ns: u64,
+    },
+}
+
+impl Policy {
+    /// The nice value and the slice of a policy that has such.
+    pub const fn fair_mut(&mut self) -> Option<(&mut i32, &mut u64)> {
+        match self {
+            Policy::Other { nice, slice_ns }
+            | Policy::Batch { nice, slice_ns }
+            | Policy::Idle { nice, slice_ns }
+            | Policy::Ext { nice, slice_ns } => Some((nice, slice_ns)),
+            Policy::Fifo { .. } | Policy::RoundRobin { .. } | Policy::Deadline { .. } => None,
+        }
+    }
+
+    /// The nice value of a policy that has one; the others are ahead of all that have.
+    #[must_use]
+    pub fn nice(mut self) -> Option<i32> {
+        self.fair_mut().map(|(nice, _)| *nice)
+    }
+}
+
+/// How a thread is scheduled. Utilisation clamps and affinity are not part of it and never touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Its policy.
+    pub policy: Policy,
+    /// Whether threads and processes it creates start with the default policy rather than its own.
+    pub reset_on_fork: bool,
+}
+
+/// A failed scheduling call.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedError {
+    /// The thread has ended.
+    #[error("thread {tid} has ended")]
+    Vanished {
+        /// The thread.
+        tid: i32,
+    },
+    /// The kernel does not let the caller.
+    #[error(
+        "not allowed to set thread {tid} to {attributes:?}: needs root or CAP_SYS_NICE and, for a real-time policy \
+         where the kernel has RT_GROUP_SCHED, a real-time budget of the thread's control group \
+         (cpu.rt_runtime_us above 0)"
+    )]
+    Denied {
+        /// The thread.
+        tid: i32,
+        /// What was to be set.
+        attributes: Attributes,
+    },
+    /// Any other refusal.
+    #[error("cannot set thread {tid} to {attributes:?}: {source}")]
+    Set {
+        /// The thread.
+        tid: i32,
+        /// What was to be set.
+        attributes: Attributes,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The CPUs could not be read or set.
+    #[error("cannot {what} the CPUs of thread {tid}: {source}")]
+    Affinity {
+        /// The thread.
+        tid: i32,
+        /// `read` or `set`.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The attributes could not be read.
+    #[error("cannot read the scheduling attributes of thread {tid}: {source}")]
+    Get {
+        /// The thread.
+        tid: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+const RESET_ON_FORK: u64 = 0x01;
+const DEADLINE_FLAGS: u64 = 0x02 | 0x04;
+
+/// `struct sched_attr` up to its second version, which all kernels since 5.3 know.
+#[repr(C)]
+#[derive(Default)]
+struct RawAttributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+    util_min: u32,
+    util_max: u32,
+}
+
+const RAW_SIZE: u32 = 56;
+const _: () = assert!(size_of::<RawAttributes>() == RAW_SIZE as usize);
+
+const OTHER: u32 = 0;
+const FIFO: u32 = 1;
+const ROUND_ROBIN: u32 = 2;
+const BATCH: u32 = 3;
+const IDLE: u32 = 5;
+const DEADLINE: u32 = 6;
+const EXT: u32 = 7;
+
+impl Attributes {
+    /// Real time, first in first out, at `priority` (1 to 99), not inherited by children.
+    #[must_use]
+    pub const fn fifo(priority: u32) -> Attributes {
+        Attributes { policy: Policy::Fifo { priority }, reset_on_fork: true }
+    }
+
+    /// Whether a thread that was set to these has them if `found` is what it has: for a slice of 0 the kernel reports its default.
+    #[must_use]
+    pub fn agrees_with(self, found: Attributes) -> bool {
+        let (mut wanted, mut found) = (self, found);
+        if let (Some((_, &mut 0)), Some((_, slice))) = (wanted.policy.fair_mut(), found.policy.fair_mut()) {
+            *slice = 0;
+        }
+        wanted == found
+    }
+
+    fn to_raw(self) -> RawAttributes {
+        let mut raw = RawAttributes { size: RAW_SIZE, ..RawAttributes::default() };
+        let mut fair = |policy, nice, slice_ns| {
+            (raw.policy, raw.nice, raw.runtime) = (policy, nice, slice_ns);
+        };
+        match self.policy {
+            Policy::Other { nice, slice_ns } => fair(OTHER, nice, slice_ns),
+            Policy::Batch { nice, slice_ns } => fair(BATCH, nice, slice_ns),
+            Policy::Idle { nice, slice_ns } => fair(IDLE, nice, slice_ns),
+            Policy::Ext { nice, slice_ns } => fair(EXT, nice, slice_ns),
+            Policy::Fifo { priority } => (raw.policy, raw.priority) = (FIFO, priority),
+            Policy::RoundRobin { priority } => (raw.policy, raw.priority) = (ROUND_ROBIN, priority),
+            Policy::Deadline { runtime_ns, deadline_ns, period_ns, flags } => {
+                raw.policy = DEADLINE;
+                (raw.runtime, raw.deadline, raw.period) = (runtime_ns, deadline_ns, period_ns);
+                raw.flags = flags & DEADLINE_FLAGS;
+            }
+        }
+        raw.flags |= if self.reset_on_fork { RESET_ON_FORK } else { 0 };
+        raw
+    }
+
+    fn from_raw(raw: &RawAttributes) -> Option<Attributes> {
+        let (nice, slice_ns, priority) = (raw.nice, raw.runtime, raw.priority);
+        let policy = match raw.policy {
+            OTHER => Policy::Other { nice, slice_ns },
+            BATCH => Policy::Batch { nice, slice_ns },
+            IDLE => Policy::Idle { nice, slice_ns },
+            EXT => Policy::Ext { nice, slice_ns },
+            FIFO => Policy::Fifo { priority },
+            ROUND_ROBIN => Policy::RoundRobin { priority },
+            DEADLINE => Policy::Deadline {
+                runtime_ns: raw.runtime,
+                deadline_ns: raw.deadline,
+                period_ns: raw.period,
+                flags: raw.flags & DEADLINE_FLAGS,
+            },
+            _ => return None,
+        };
+        Some(Attributes { policy, reset_on_fork: raw.flags & RESET_ON_FORK != 0 })
+    }
+}
+
+/// Sets the scheduling attributes of a thread (0: the calling one). Costs about half a microsecond.
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Denied`] and [`SchedError::Set`] if the kernel
+/// refuses.
+pub fn set(tid: i32, attributes: Attributes) -> Result<(), SchedError> {
+    let raw = attributes.to_raw();
+    // SAFETY: `raw` is a valid sched_attr of the size it states, alive for the call.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const raw, 0) };
+    if result == 0 {
+        return Ok(());
+    }
+    let source = io::Error::last_os_error();
+    Err(match source.raw_os_error() {
+        Some(libc::ESRCH) => SchedError::Vanished { tid },
+        Some(libc::EPERM | libc::EACCES) => SchedError::Denied { tid, attributes },
+        _ => SchedError::Set { tid, attributes, source },
+    })
+}
+
+/// Reads the scheduling attributes of a thread (0: the calling one).
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Get`] otherwise.
+pub fn get(tid: i32) -> Result<Attributes, SchedError> {
+    let mut raw = RawAttributes::default();
+    // SAFETY: the kernel writes at most RAW_SIZE bytes to `raw`, which is that large.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut raw, RAW_SIZE, 0) };
+    if result != 0 {
+        let source = io::Error::last_os_error();
+        return Err(match source.raw_os_error() {
+            Some(libc::ESRCH) => SchedError::Vanished { tid },
+            _ => SchedError::Get { tid, source },
+        });
+    }
+    Attributes::from_raw(&raw).ok_or_else(|| SchedError::Get {
+        tid,
+        source: io::Error::new(io::ErrorKind::Unsupported, format!("unknown policy {}", raw.policy)),
+    })
+}
+
+/// The physical CPUs that a thread may run on.
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Affinity`] otherwise.
+pub fn affinity(tid: i32) -> Result<Vec<u16>, SchedError> {
+    let set = sched_getaffinity(Pid::from_raw(tid)).map_err(|e| affinity_error(tid, "read", e))?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .filter_map(|cpu| u16::try_from(cpu).ok())
+        .collect())
+}
+
+/// Makes a thread run on these physical CPUs (0 to 1023) only.
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Affinity`] if none of the CPUs is there or the kernel refuses.
+pub fn set_affinity(tid: i32, cpus: &[u16]) -> Result<(), SchedError> {
+    let mut set = CpuSet::new();
+    let known = cpus.iter().map(|cpu| usize::from(*cpu)).filter(|cpu| *cpu < CpuSet::MAX_CPU);
+    known.for_each(|cpu| set.set(cpu));
+    sched_setaffinity(Pid::from_raw(tid), &set).map_err(|e| affinity_error(tid, "set", e))
+}
+
+fn affinity_error(tid: i32, what: &'static str, error: Errno) -> SchedError {
+    match error {
+        Errno::SRCH => SchedError::Vanished { tid },
+        _ => SchedError::Affinity { tid, what, source: error.into() },
+    }
+}
+
+/// A thread, told from any other that ever has its number by when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ThreadId {
+    /// Its process.
+    pub pid: i32,
+    /// Its thread id.
+    pub tid: i32,
+    /// When it started, in clock ticks since boot.
+    pub started: u64,
+}
+
+impl ThreadId {
+    /// The thread `tid` of process `pid`, or `None` if there is no such thread in that process.
+    #[must_use]
+    pub fn of(pid: i32, tid: i32) -> Option<ThreadId> {
+        Some(ThreadId {
+            pid,
+            tid,
+            started: start_time(&PathBuf::from(format!("/proc/{pid}/task/{tid}/stat")))?,
+        })
+    }
+
+    /// Whether that very thread still lives. It may end right after: no Linux call sets the attributes of a thread
+    /// held by anything but its number.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        ThreadId::of(self.pid, self.tid) == Some(*self)
+    }
+
+    /// Whether its number still names a thread of its process: one system call, where [`ThreadId::is_alive`] reads a
+    /// file. While the process lives, no stranger passes.
+    #[must_use]
+    pub fn is_in_process(&self) -> bool {
+        // SAFETY: signal 0 is checked, not sent.
+        unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.tid, 0) == 0 }
+    }
+}
+
+/// The start time of a process, in clock ticks since boot, or `None` if it has ended.
+#[must_use]
+pub fn process_start_time(pid: i32) -> Option<u64> {
+    start_time(&PathBuf::from(format!("/proc/{pid}/stat")))
+}
+
+/// Field 22 of a stat file. Field 2, the name, may hold anything, hence counting starts behind its last bracket.
+fn start_time(stat: &PathBuf) -> Option<u64> {
+    let text = fs::read_to_string(stat).ok()?;
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn attributes_survive_the_kernel_layout() {
+        let policies = [
+            Policy::Other { nice: -7, slice_ns: 0 },
+            Policy::Batch { nice: 3, slice_ns: 3_000_000 },
+            Policy::Idle { nice: 19, slice_ns: 100_000 },
+            Policy::Ext { nice: 0, slice_ns: 0 },
+            Policy::Fifo { priority: 99 },
+            Policy::RoundRobin { priority: 1 },
+            Policy::Deadline { runtime_ns: 1, deadline_ns: 2, period_ns: 3, flags: 6 },
+        ];
+        for policy in policies {
+            for reset_on_fork in [false, true] {
+                let attributes = Attributes { policy, reset_on_fork };
+                assert_eq!(Attributes::from_raw(&attributes.to_raw()), Some(attributes));
+            }
+        }
+        let [asked, other] = [0, 100_000].map(|slice_ns| Policy::Ext { nice: 0, slice_ns });
+        let agree = |wanted, found| {
+            let attributes = |policy| Attributes { policy, reset_on_fork: true };
+            attributes(wanted).agrees_with(attributes(found))
+        };
+        assert!(
+            agree(asked, other)
+                && !agree(other, asked)
+                && !agree(asked, Policy::Ext { nice: 1, slice_ns: 0 })
+        );
+        assert_eq!(Attributes::from_raw(&RawAttributes { policy: 4, ..RawAttributes::default() }), None);
+    }
+
+    #[test]
+    fn reads_back_what_it_set() {
+        // On a thread of its own, which ends with what was set.
+        std::thread::spawn(|| {
+            let wanted = Attributes { policy: Policy::Batch { nice: 5, slice_ns: 0 }, reset_on_fork: true };
+            set(0, wanted).unwrap();
+            let got = get(0).unwrap();
+            assert!(matches!(got.policy, Policy::Batch { nice: 5, .. }) && got.reset_on_fork, "{got:?}");
+            set(0, got).unwrap();
+            assert_eq!(get(0).unwrap(), got, "restoring what was read changes nothing");
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_vanished_thread_is_told_apart() {
+        let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let thread = ThreadId::of(pid, pid).unwrap();
+        assert!(thread.is_alive() && thread.is_in_process());
+        assert!(!ThreadId { pid: 1, ..thread }.is_in_process(), "a thread of another process");
+        assert_eq!(process_start_time(pid), Some(thread.started));
+        assert!(
+            !ThreadId { started: thread.started + 1, ..thread }.is_alive(),
+            "the same number, another thread"
+        );
+        assert_eq!(ThreadId::of(pid, 1), None, "a thread of another process");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!thread.is_alive() && !thread.is_in_process());
+        assert!(matches!(set(pid, Attributes::fifo(1)), Err(SchedError::Vanished { tid }) if tid == pid));
+        assert!(matches!(get(pid), Err(SchedError::Vanished { .. })));
+    }
+}

@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What frontdesk hears from the host kernel: when threads of followed VMs get and lose a CPU or wake up, which
+ * packets are queued towards a VM and which of them it replies to, and which reads of its disks begin and end. Everything is filtered here, so that
+ * unrelated threads and devices cost next to nothing and no guest can flood the daemon.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_endian.h>
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Shared with src/bpf/abi.rs. */
+enum kind {
+	KIND_RUN = 1,
+	KIND_STOP = 2,
+	KIND_WAKE = 3,
+	KIND_PACKET = 4,
+	KIND_READ = 5,
+	KIND_READ_PENDING = 6,
+	KIND_READ_DONE = 7,
+	KIND_REPLY = 8,
+};
+
+struct record {
+	u64 at;     /* CLOCK_MONOTONIC, ns */
+	u32 vm;
+	u8 kind;
+	u8 detail;  /* stop: still runnable; packet, reply: IP protocol number */
+	u16 role;   /* of the thread */
+	u16 index;  /* of the thread among those of its role; packet: destination port; reply: source port */
+	u16 cpu;
+	u32 request; /* read: which; wake: index of the VM's own vCPU that woke it plus 1, or 0 */
+};
+
+/* Roles of threads. */
+#define ROLE_VCPU 0
+#define ROLE_EMULATOR 1
+
+struct thread {
+	u32 vm;
+	u16 role;
+	u16 index;
+	u32 waker;  /* index of the VM's own vCPU that is waking it plus 1, or 0 */
+};
+
+struct tap_key {
+	u32 netns;
+	char name[16];
+};
+
+struct tap {
+	u32 vm;
+	u32 asked;   /* see asked_at(): the last packet that was pushed, until there is a reply to it, or 0 */
+	u64 window;  /* see admit() */
+	u32 replied; /* sequence number of the last reply by TCP, */
+	u16 to;      /* and the port that it went to */
+	u16 unused;
+};
+
+/* The disks of a VM, all together. */
+struct disks {
+	u32 vm;
+	s32 in_flight;  /* reads */
+	u64 requests;   /* windows, see admit() */
+	u64 wakeups;
+	u64 completions;
+};
+
+enum counter {
+	COUNT_PACKETS,     /* transmitted on a followed tap */
+	COUNT_PUSHED,      /* packets pushed to the daemon */
+	COUNT_WOKEN,       /* of these, with a wake-up */
+	COUNT_NO_PAYLOAD,  /* TCP segments that no task waits for and that do not count */
+	COUNT_OTHER,       /* neither TCP nor UDP, a later fragment, or headers out of reach */
+	COUNT_SUPPRESSED,  /* beyond the flood guard */
+	COUNT_LOST,        /* records of any kind that found the ring full */
+	COUNT_READS,       /* reads of followed VMs that ended */
+	COUNTERS,
+};
+
+#include "channel.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct tap_key);
+	__type(value, struct tap);
+} taps SEC(".maps");
+
+/* By process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, struct disks);
+} disks SEC(".maps");
+
+static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 role, u16 index, u32 request, u64 at, u64 wake)
+{
+	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+
+	if (!r) {
+		count_lost(vm);
+		return;
+	}
+	r->at = at;
+	r->vm = vm;
+	r->kind = kind;
+	r->detail = detail;
+	r->role = role;
+	r->index = index;
+	r->cpu = bpf_get_smp_processor_id();
+	r->request = request;
+	bpf_ringbuf_submit(r, wake);
+}
+
+static __always_inline void push_thread(const struct thread *t, u8 kind, u8 detail, u32 waker)
+{
+	push(t->vm, kind, detail, t->role, t->index, waker, bpf_ktime_get_ns(), wake_if_filling());
+}
+
+/* The idle task (pid 0) is one side of most switches and never followed. */
+static __always_inline struct thread *followed(struct task_struct *task)
+{
+	u32 tid = task->pid;
+
+	return tid ? bpf_map_lookup_elem(&threads, &tid) : NULL;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+{
+	struct thread *t = followed(prev);
+
+	if (t)
+		push_thread(t, KIND_STOP, preempt || prev_state == 0, 0);
+	t = followed(next);
+	if (t)
+		push_thread(t, KIND_RUN, 0, 0);
+	return 0;
+}
+
+/*
+ * Flood guard. A window of 1 ms admits 16 events of a kind of a tap or VM (TAVS 3.3.2 records at most 16), the first 4
+ * of them with a wake-up, which costs more than ten microseconds. It is the window's number (upper 48 bits)
+ * and its count (lower 16), changed as one, so that CPUs at it at once cannot exceed the limits.
+ */
+#define WINDOW_NS 1000000
+#define WINDOW_EVENTS 16
+#define WINDOW_WAKEUPS 4
+#define CAS_ATTEMPTS 4
+
+enum verdict { SUPPRESS, ADMIT, ADMIT_AND_WAKE };
+
+static __always_inline enum verdict admit(u64 *window, u64 now)
+{
+	u64 number = now / WINDOW_NS, seen = *(volatile u64 *)window, found;
+	int i;
+
+	for (i = 0; i < CAS_ATTEMPTS; i++) {
+		u64 used = seen >> 16 == number ? seen & 0xffff : 0;
+
+		if (used >= WINDOW_EVENTS)
+			return SUPPRESS;
+		found = __sync_val_compare_and_swap(window, seen, number << 16 | (used + 1));
+		if (found == seen)
+			return used < WINDOW_WAKEUPS ? ADMIT_AND_WAKE : ADMIT;
+		seen = found;
+	}
+	return SUPPRESS;
+}
+
+/*
+ * A thread of the I/O path that is woken while reads are in flight is about to complete one: the earliest sign of it,
+ * whatever the disk is stored in. Not if the VM itself woke it, for that is a new request.
+ */
+static __always_inline void read_pending(const struct thread *t, struct task_struct *task)
+{
+	u32 process = task->tgid;
+	struct disks *d = bpf_map_lookup_elem(&disks, &process);
+	u64 now;
+
+	if (!d || d->in_flight <= 0)
+		return;
+	now = bpf_ktime_get_ns();
+	if (admit(&d->wakeups, now) == ADMIT_AND_WAKE)
+		push(t->vm, KIND_READ_PENDING, 0, 0, 0, 0, now, BPF_RB_FORCE_WAKEUP);
+}
+
+/*
+ * Somebody is about to wake a task. Who it is has to be seen now: the wake-up itself is left to the CPU that the task
+ * sleeps on if that is idle or far away, and whoever that runs is no waker. From here to there nobody else wakes it.
+ */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *task)
+{
+	struct thread *t = followed(task), *by;
+	u32 current = bpf_get_current_pid_tgid();
+
+	if (!t)
+		return 0;
+	by = current ? bpf_map_lookup_elem(&threads, &current) : NULL;
+	t->waker = by && by->vm == t->vm && by->role == ROLE_VCPU ? by->index + 1 : 0;
+	return 0;
+}
+
+/* A vCPU that wakes a thread of its VM's I/O path, be that QEMU's or a vhost worker, rings a doorbell. */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *task)
+{
+	struct thread *t = followed(task);
+	bool rings = t && t->role == ROLE_EMULATOR && t->waker;
+
+	/* A task woken before it got round to sleeping is still on its CPU: nothing changed for it. */
+	if (!t || (task->on_cpu && !rings))
+		return 0;
+	push_thread(t, KIND_WAKE, 0, t->waker);
+	if (t->role == ROLE_EMULATOR && !rings)
+		read_pending(t, task);
+	return 0;
+}
+
+#define ETH_HEADER 14
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88a8
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+#define TCP_FIN 0x01
+#define TCP_RST 0x04
+
+enum parsed { NOT_OURS, NO_PAYLOAD, WAITED_FOR };
+
+/* Whether TCP segments without payload count as packets, too: tavs.acknowledgements. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} acknowledgements SEC(".maps");
+
+static __always_inline bool acknowledgements_count(void)
+{
+	u32 first = 0, *counts = bpf_map_lookup_elem(&acknowledgements, &first);
+
+	return counts && *counts;
+}
+
+struct packet {
+	u32 sequence; /* TCP */
+	u16 from;
+	u16 to;
+	u8 protocol;
+};
+
+/* An Ethernet frame, of which the first `linear` of `length` bytes are in one piece. */
+struct frame {
+	const unsigned char *data;
+	u32 linear;
+	u32 length;
+};
+
+static __always_inline bool load(const struct frame *frame, u32 offset, void *to, u32 size)
+{
+	if (offset + size > frame->linear)
+		return false;
+	return bpf_probe_read_kernel(to, size, frame->data + offset) == 0;
+}
+
+static __always_inline enum parsed parse(const struct frame *frame, struct packet *packet)
+{
+	u32 at = ETH_HEADER, end;
+	bool payload = true;
+	u8 h[20];
+	u16 type;
+
+	if (!load(frame, 12, &type, 2))
+		return NOT_OURS;
+	if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD)) {
+		if (!load(frame, 16, &type, 2))
+			return NOT_OURS;
+		at += 4;
+	}
+	/*
+	 * The IP header says where the packet ends: a short Ethernet frame is padded, and padding is no payload. A length
+	 * of 0 is a segmentation-offload packet of more than 64 KiB.
+	 */
+	if (type == bpf_htons(ETH_P_IP)) {
+		u16 length;
+
+		if (!load(frame, at, h, 20))
+			return NOT_OURS;
+		if ((h[6] & 0x1f) | h[7]) /* a later fragment has no ports */
+			return NOT_OURS;
+		length = h[2] << 8 | h[3];
+		end = length ? at + length : frame->length;
+		packet->protocol = h[9];
+		at += (h[0] & 0xf) * 4;
+	} else if (type == bpf_htons(ETH_P_IPV6)) {
+		u16 length;
+
+		if (!load(frame, at, h, 8))
+			return NOT_OURS;
+		length = h[4] << 8 | h[5];
+		at += 40;
+		end = length ? at + length : frame->length;
+		packet->protocol = h[6];
+	} else {
+		return NOT_OURS;
+	}
+	if (packet->protocol == PROTO_UDP) {
+		if (!load(frame, at, h, 8))
+			return NOT_OURS;
+	} else if (packet->protocol == PROTO_TCP) {
+		if (!load(frame, at, h, 20))
+			return NOT_OURS;
+		packet->sequence = (u32)h[4] << 24 | h[5] << 16 | h[6] << 8 | h[7];
+		payload = at + (h[12] >> 4) * 4 < end || h[13] & (TCP_FIN | TCP_RST);
+	} else {
+		return NOT_OURS;
+	}
+	packet->from = h[0] << 8 | h[1];
+	packet->to = h[2] << 8 | h[3];
+	return payload ? WAITED_FOR : NO_PAYLOAD;
+}
+
+/* The tap of a followed VM. */
+static __always_inline struct tap *tap_of(const struct net_device *dev)
+{
+	struct tap_key key = { .netns = dev->nd_net.net->ns.inum };
+
+	bpf_probe_read_kernel_str(key.name, sizeof(key.name), dev->name);
+	return bpf_map_lookup_elem(&taps, &key);
+}
+
+/* Protocol and port; and for a packet that was pushed with a wake-up, its reply is pushed with one. */
+#define ASKED_WOKEN 0x1000000
+
+static __always_inline u32 asked_at(u8 protocol, u16 port)
+{
+	return protocol << 16 | port;
+}
+
+/* What the host transmits on a tap, the guest receives. */
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *dev)
+{
+	struct frame frame = { .data = skb->data, .linear = skb->len - skb->data_len, .length = skb->len };
+	struct tap *tap = tap_of(dev);
+	struct packet packet = {};
+	enum verdict verdict;
+	u64 now;
+
+	if (!tap)
+		return 0;
+	count(COUNT_PACKETS);
+	switch (parse(&frame, &packet)) {
+	case NOT_OURS:
+		count(COUNT_OTHER);
+		return 0;
+	case NO_PAYLOAD:
+		if (!acknowledgements_count()) {
+			count(COUNT_NO_PAYLOAD);
+			return 0;
+		}
+		break;
+	case WAITED_FOR:
+		break;
+	}
+	now = bpf_ktime_get_ns();
+	verdict = admit(&tap->window, now);
+	if (verdict == SUPPRESS) {
+		count(COUNT_SUPPRESSED);
+		return 0;
+	}
+	count(COUNT_PUSHED);
+	if (verdict == ADMIT_AND_WAKE)
+		count(COUNT_WOKEN);
+	*(volatile u32 *)&tap->asked =
+		asked_at(packet.protocol, packet.to) | (verdict == ADMIT_AND_WAKE ? ASKED_WOKEN : 0);
+	/* The ring's adaptive wake-up does not fire while unread no-wake-up records lie before this one. */
+	push(tap->vm, KIND_PACKET, packet.protocol, 0, packet.to, 0, now,
+	     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	return 0;
+}
+
+/* A guest that was kept from running sends its last answer again: its timer comes before the acknowledgement. */
+static __always_inline bool is_repeated(struct tap *tap, const struct packet *packet)
+{
+	if (packet->protocol != PROTO_TCP)
+		return false;
+	if (packet->to == tap->to && (s32)(packet->sequence - tap->replied) <= 0)
+		return true;
+	tap->to = packet->to;
+	tap->replied = packet->sequence;
+	return false;
+}
+
+/*
+ * What the guest sends, the host receives on the tap. The first that carries anything new from the port that was asked
+ * last is the reply: there are no more of them than packets, so they need no guard of their own.
+ */
+SEC("tp_btf/netif_receive_skb")
+int BPF_PROG(on_receive, const struct sk_buff *skb)
+{
+	struct tap *tap = tap_of(skb->dev);
+	struct packet packet = {};
+	struct frame frame;
+	u32 asked;
+
+	if (!tap)
+		return 0;
+	asked = *(volatile u32 *)&tap->asked;
+	if (!asked)
+		return 0;
+	/* The Ethernet header has been taken off its length already. */
+	frame.data = skb->head + skb->mac_header;
+	frame.linear = skb->len - skb->data_len + ETH_HEADER;
+	frame.length = skb->len + ETH_HEADER;
+	if (parse(&frame, &packet) != WAITED_FOR ||
+	    asked_at(packet.protocol, packet.from) != (asked & ~ASKED_WOKEN) || is_repeated(tap, &packet))
+		return 0;
+	if (__sync_val_compare_and_swap(&tap->asked, asked, 0) == asked)
+		push(tap->vm, KIND_REPLY, packet.protocol, 0, packet.from, 0, bpf_ktime_get_ns(),
+		     asked & ASKED_WOKEN ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	return 0;
+}
+
+/*
+ * QEMU's own accounting of disk requests, which all its disk devices do: block_acct_start(stats, cookie, bytes, type)
+ * when it takes a request from the guest, and block_acct_done or block_acct_failed(stats, cookie) just after it has told
+ * the guest. The cookie is part of the request, hence says which one it is.
+ */
+#define BLOCK_ACCT_READ 1
+
+static __always_inline struct disks *own_disks(void)
+{
+	u32 process = bpf_get_current_pid_tgid() >> 32;
+
+	return bpf_map_lookup_elem(&disks, &process);
+}
+
+/* Addresses of things alive at once in one process do not agree in these bits. */
+static __always_inline u32 request_of(struct pt_regs *ctx)
+{
+	return PT_REGS_PARM2(ctx) >> 4;
+}
+
+SEC("uprobe")
+int on_read(struct pt_regs *ctx)
+{
+	struct disks *d = own_disks();
+	u64 now;
+
+	if (!d || (int)PT_REGS_PARM4(ctx) != BLOCK_ACCT_READ)
+		return 0;
+	__sync_fetch_and_add(&d->in_flight, 1);
+	now = bpf_ktime_get_ns();
+	if (admit(&d->requests, now) != SUPPRESS)
+		push(d->vm, KIND_READ, 0, 0, 0, request_of(ctx), now, wake_if_filling());
+	return 0;
+}
+
+SEC("uprobe")
+int on_read_done(struct pt_regs *ctx)
+{
+	/* struct BlockAcctCookie: int64_t bytes, start_time_ns; enum type. */
+	struct { s64 bytes, start; u32 type; } cookie;
+	struct disks *d = own_disks();
+	enum verdict verdict;
+	u64 now;
+
+	if (!d || bpf_probe_read_user(&cookie, sizeof(cookie), (const void *)PT_REGS_PARM2(ctx)) ||
+	    cookie.type != BLOCK_ACCT_READ)
+		return 0;
+	/* One that was in flight when the VM was adopted was not counted. */
+	if (d->in_flight > 0)
+		__sync_fetch_and_add(&d->in_flight, -1);
+	count(COUNT_READS);
+	now = bpf_ktime_get_ns();
+	verdict = admit(&d->completions, now);
+	if (verdict != SUPPRESS)
+		push(d->vm, KIND_READ_DONE, 0, 0, 0, request_of(ctx), now,
+		     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	return 0;
+}

@@ -1,0 +1,298 @@
+//! The kernel as a source of events: scheduling of followed threads, packets towards followed taps and reads
+//! of followed VMs' disks, heard by eBPF programs that filter in the kernel.
+//!
+//! # Reads
+//! Two probes on QEMU's own accounting functions (`block_acct_start`, `block_acct_done` and `block_acct_failed`) tell which
+//! read begins and which ends (TAVS §3.3.1). Every disk device of QEMU calls them once for each request of the guest,
+//! whatever the disk is stored in and however that is read, they have been the same for many years, and QEMU exports
+//! them because its modules need them. A third sign comes earlier than the end: a thread of the I/O path that is woken while
+//! reads are in flight is about to end one.
+//!
+//! The other places to look are not as good. QEMU's virtio-blk traces are text, have to be switched on in
+//! each VM, and can block QEMU when nobody reads them. The plugin sees neither requests (a write to memory)
+//! nor their end. The kernel's block events know nothing of what the host's page cache answers, nor of remote
+//! storage, nor of the guest's requests.
+//!
+//! A probe costs the VM that reads a trap when a read begins and when it ends, and a record for each, some of which wake the daemon: some 3 %
+//! of the throughput of a VM that does nothing but read at 20 MB/s (`scenarios/tavs/hackbench.toml`; what it measures is in
+//! `docs/results/tavs.md`).
+
+mod abi;
+mod probe;
+mod reads;
+mod skeleton;
+
+pub use probe::{PROGRAMS, probe};
+pub use reads::{Probes, ReadProbes};
+
+use crate::BpfError;
+use crate::channel::{Channel, Maps};
+use crate::error::{advice, chain, refusal};
+use crate::libbpf::{keep, setup, silence_libbpf};
+use abi::Counter;
+use frontdesk_engine::{Event, Thread, VmId};
+use frontdesk_linux::Tap;
+use libbpf_rs::{
+    Link, MapCore as _, MapFlags, MapHandle, OpenObject,
+    skel::{OpenSkel as _, SkelBuilder as _},
+};
+use probe::first_refused;
+use reads::Programs;
+use skeleton::FrontdeskSkelBuilder;
+use std::{collections::HashMap, mem::MaybeUninit, os::fd::BorrowedFd, sync::Arc};
+
+/// What the programs have counted since they were loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BpfStats {
+    /// Packets transmitted towards followed VMs.
+    pub packets: u64,
+    /// Of these, pushed as events.
+    pub pushed: u64,
+    /// Of the pushed ones, those that woke the reader.
+    pub woken: u64,
+    /// TCP segments that no task waits for, where they do not [count](BpfSource::count_acknowledgements):
+    /// pure acknowledgements and handshakes.
+    pub no_payload: u64,
+    /// Neither TCP nor UDP, a later fragment, or with headers outside the packet's linear part.
+    pub other: u64,
+    /// Held back by the flood guard: beyond 16 packets of a tap within a millisecond.
+    pub suppressed: u64,
+    /// Records of any kind lost because the ring was full.
+    pub lost: u64,
+    /// Reads of followed VMs that ended.
+    pub reads: u64,
+}
+
+/// Loaded and attached BPF programs.
+///
+/// The state of a thread becomes known at its next switch: a thread that already runs when it is followed is first
+/// heard of when it stops.
+///
+/// Thread ids are those of the initial pid namespace. The programs detach when this value is dropped or its process
+/// dies.
+pub struct BpfSource {
+    channel: Channel,
+    threads: MapHandle,
+    taps: MapHandle,
+    acknowledgements: MapHandle,
+    disks: MapHandle,
+    followed: HashMap<VmId, Followed>,
+    _links: Vec<Link>,
+    programs: Arc<Programs>,
+}
+
+/// What is in the maps for one VM.
+#[derive(Default)]
+struct Followed {
+    tids: Vec<[u8; 4]>,
+    taps: Vec<[u8; 20]>,
+    disks: Option<[u8; 4]>,
+    probes: Option<Probes>,
+}
+
+impl BpfSource {
+    /// Loads and attaches the programs.
+    ///
+    /// # Errors
+    /// [`BpfError::Program`] names the program that was refused and what the host seems to lack: privilege, type
+    /// information (BTF), a tracepoint, or freedom from lockdown.
+    pub fn open() -> Result<BpfSource, BpfError> {
+        silence_libbpf();
+        // The probes are attached when a VM is followed, so the programs must stay; what they borrow is some
+        // bytes that are not worth a self-referential struct.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let open = FrontdeskSkelBuilder::default().open(storage).map_err(setup("open the BPF object"))?;
+        let skel = match open.load() {
+            Ok(skel) => skel,
+            // Which program was it? Only loading them one by one tells.
+            Err(e) => return Err(first_refused().unwrap_or_else(|| setup("load the BPF object")(e))),
+        };
+        let mut links = Vec::new();
+        let programs = &skel.progs;
+        // Who wakes a thread is to be known before it is told that it was woken.
+        let traced = [
+            &programs.on_switch,
+            &programs.on_waking,
+            &programs.on_wakeup,
+            &programs.on_transmit,
+            &programs.on_receive,
+        ];
+        for (&(program, _), code) in PROGRAMS.iter().zip(traced) {
+            links.push(code.attach_trace().map_err(|e| BpfError::Program {
+                program,
+                cause: chain(&e),
+                advice: advice(),
+            })?);
+        }
+        let maps = &skel.maps;
+        let channel = Maps { ring: &maps.ring, lost: &maps.lost, counters: &maps.counters };
+        let channel = Channel::open(&channel, abi::decode, Counter::Lost as u32)?;
+        Ok(BpfSource {
+            channel,
+            threads: keep(&maps.threads)?,
+            taps: keep(&maps.taps)?,
+            acknowledgements: keep(&maps.acknowledgements)?,
+            disks: keep(&maps.disks)?,
+            followed: HashMap::new(),
+            _links: links,
+            programs: Arc::new(Programs(skel)),
+        })
+    }
+
+    /// From now on TCP segments without payload count as packets, too (TAVS §4.3.2), or do not; at first they do not.
+    ///
+    /// # Errors
+    /// If the map can not be written, which no working kernel makes happen.
+    pub fn count_acknowledgements(&self, count: bool) -> Result<(), BpfError> {
+        let value = u32::from(count).to_ne_bytes();
+        let update = self.acknowledgements.update(&[0; 4], &value, MapFlags::ANY);
+        update.map_err(setup("say which packets count"))
+    }
+
+    /// Follows a VM's threads (by thread id) and taps. A VM that is followed already is followed afresh.
+    ///
+    /// # Errors
+    /// If an id or name is impossible, is followed for another VM, or does not fit in (4096 threads, 1024 taps, 1024
+    /// VMs). The VM is then not followed at all.
+    pub fn follow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+        self.unfollow(vm);
+        let result = self.insert(vm, threads, taps);
+        if result.is_err() {
+            self.unfollow(vm);
+        }
+        result
+    }
+
+    fn insert(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+        let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
+        let entry = self.followed.entry(vm).or_default();
+        self.channel.follow(vm)?;
+        for &(tid, thread) in threads {
+            let what = || format!("thread {tid} ({thread:?})");
+            let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
+            let key = key.ok_or_else(|| fail(what(), "no such thread id".into()))?.to_ne_bytes();
+            self.threads
+                .update(&key, &abi::thread_value(vm, thread), MapFlags::NO_EXIST)
+                .map_err(|e| fail(what(), refusal(&e, "4096 threads")))?;
+            entry.tids.push(key);
+        }
+        for tap in taps {
+            let what = || format!("tap {:?}", tap.ifname);
+            let key = abi::tap_key(tap.netns, &tap.ifname)
+                .ok_or_else(|| fail(what(), format!("a name has 1 to {} bytes", abi::NAME_MAX)))?;
+            self.taps
+                .update(&key, &abi::tap_value(vm), MapFlags::NO_EXIST)
+                .map_err(|e| fail(what(), refusal(&e, "1024 taps")))?;
+            entry.taps.push(key);
+        }
+        Ok(())
+    }
+
+    /// Follows other threads and taps of a VM from now on, keeping its reads. One that is not followed is
+    /// followed from now on.
+    ///
+    /// # Errors
+    /// As [`BpfSource::follow`]; the VM is then not followed at all.
+    pub fn refollow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+        if let Some(entry) = self.followed.get_mut(&vm) {
+            entry.tids.drain(..).for_each(|key| drop(self.threads.delete(&key)));
+            entry.taps.drain(..).for_each(|key| drop(self.taps.delete(&key)));
+        }
+        let result = self.insert(vm, threads, taps);
+        if result.is_err() {
+            self.unfollow(vm);
+        }
+        result
+    }
+
+    /// What sets the probes that disk reads need.
+    #[must_use]
+    pub fn read_probes(&self) -> ReadProbes {
+        ReadProbes(Arc::clone(&self.programs))
+    }
+
+    /// Follows the disk reads of a VM that is followed already, too, by the probes in its QEMU `pid`.
+    ///
+    /// # Errors
+    /// If the VM is not followed, or there are too many. It goes on without its reads.
+    pub fn follow_reads(&mut self, vm: VmId, pid: i32, probes: Probes) -> Result<(), BpfError> {
+        let fail = |what: &str, cause: String| BpfError::Follow { vm, what: what.to_owned(), cause };
+        let Some(entry) = self.followed.get_mut(&vm) else {
+            probes.drop_elsewhere();
+            return Err(fail("the reads", "the VM is not followed".to_owned()));
+        };
+        if entry.probes.is_some() {
+            probes.drop_elsewhere();
+            return Ok(());
+        }
+        let key = pid.to_ne_bytes();
+        self.disks
+            .update(&key, &abi::disks_value(vm), MapFlags::NO_EXIST)
+            .map_err(|e| fail("the disks", refusal(&e, "1024 VMs")))?;
+        entry.disks = Some(key);
+        entry.probes = Some(probes);
+        Ok(())
+    }
+
+    /// Stops following a VM. One that is not followed is no error. Events heard before are still drained.
+    pub fn unfollow(&mut self, vm: VmId) {
+        let Some(gone) = self.followed.remove(&vm) else { return };
+        gone.probes.into_iter().for_each(Probes::drop_elsewhere);
+        // Deleting fails only for what is not there.
+        for key in gone.tids {
+            let _ = self.threads.delete(&key);
+        }
+        for key in gone.taps {
+            let _ = self.taps.delete(&key);
+        }
+        if let Some(key) = gone.disks {
+            let _ = self.disks.delete(&key);
+        }
+        self.channel.unfollow(vm);
+    }
+
+    /// Becomes readable when a packet towards a VM needs attention or the ring gets half full; scheduling events alone
+    /// wake nobody.
+    ///
+    /// Register it edge-triggered (`EPOLLET`): in level-triggered mode every scheduling event that is still unread
+    /// would count as readable and the reader would hardly sleep.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.fd()
+    }
+
+    /// Appends all events heard so far, in the order they were pushed. Never blocks.
+    ///
+    /// # Errors
+    /// If the ring can not be read, which no working kernel makes happen.
+    pub fn drain(&mut self, out: &mut Vec<Event>) -> Result<(), BpfError> {
+        self.channel.drain(out)
+    }
+
+    /// Events lost since the last call, per followed VM, because the ring was full. One system call if there are
+    /// none.
+    ///
+    /// # Errors
+    /// If a map can not be read.
+    pub fn take_lost(&mut self) -> Result<Vec<(VmId, u64)>, BpfError> {
+        self.channel.take_lost()
+    }
+
+    /// What the programs have counted.
+    ///
+    /// # Errors
+    /// If a map can not be read.
+    pub fn stats(&self) -> Result<BpfStats, BpfError> {
+        let read = |which: Counter| self.channel.counter(which as u32);
+        Ok(BpfStats {
+            packets: read(Counter::Packets)?,
+            pushed: read(Counter::Pushed)?,
+            woken: read(Counter::Woken)?,
+            no_payload: read(Counter::NoPayload)?,
+            other: read(Counter::Other)?,
+            suppressed: read(Counter::Suppressed)?,
+            lost: read(Counter::Lost)?,
+            reads: read(Counter::Reads)?,
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! The records and map entries shared with the BPF programs, field by field as `bpf/frontdesk.bpf.c` lays them out.
+
+use frontdesk_engine::{Event, EventKind, Protocol, Thread, Time, VmId};
+
+const KIND_RUN: u8 = 1;
+const KIND_STOP: u8 = 2;
+const KIND_WAKE: u8 = 3;
+const KIND_PACKET: u8 = 4;
+const KIND_READ: u8 = 5;
+const KIND_READ_PENDING: u8 = 6;
+const KIND_READ_DONE: u8 = 7;
+const KIND_REPLY: u8 = 8;
+
+const ROLE_VCPU: u16 = 0;
+const ROLE_EMULATOR: u16 = 1;
+
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+
+/// Longest interface name, without the terminating zero (IFNAMSIZ - 1).
+pub(super) const NAME_MAX: usize = 15;
+
+/// One of the counters the programs keep: its index in the map `counters`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Counter {
+    Packets = 0,
+    Pushed = 1,
+    Woken = 2,
+    NoPayload = 3,
+    Other = 4,
+    Suppressed = 5,
+    Lost = 6,
+    Reads = 7,
+}
+
+/// Value of the map `threads` (struct thread): nobody wakes it yet.
+pub(super) fn thread_value(vm: VmId, thread: Thread) -> [u8; 12] {
+    let (role, index) = match thread {
+        Thread::Vcpu(index) => (ROLE_VCPU, index),
+        Thread::Emulator(index) => (ROLE_EMULATOR, index),
+    };
+    let mut value = [0; 12];
+    value[..4].copy_from_slice(&vm.0.to_ne_bytes());
+    value[4..6].copy_from_slice(&role.to_ne_bytes());
+    value[6..8].copy_from_slice(&index.to_ne_bytes());
+    value
+}
+
+/// Key of the map `taps` (struct tap_key), or `None` if no interface can have that name.
+pub(super) fn tap_key(netns: u32, name: &str) -> Option<[u8; 20]> {
+    if name.is_empty() || name.len() > NAME_MAX || name.bytes().any(|b| b == 0) {
+        return None;
+    }
+    let mut key = [0; 20];
+    key[..4].copy_from_slice(&netns.to_ne_bytes());
+    key[4..4 + name.len()].copy_from_slice(name.as_bytes());
+    Some(key)
+}
+
+/// Value of the map `taps` (struct tap): nothing asked or replied, no window opened yet.
+pub(super) fn tap_value(vm: VmId) -> [u8; 24] {
+    let mut value = [0; 24];
+    value[..4].copy_from_slice(&vm.0.to_ne_bytes());
+    value
+}
+
+/// Value of the map `disks` (struct disks): nothing in flight, no window opened yet.
+pub(super) fn disks_value(vm: VmId) -> [u8; 32] {
+    let mut value = [0; 32];
+    value[..4].copy_from_slice(&vm.0.to_ne_bytes());
+    value
+}
+
+/// Decodes a record of the ring (struct record), or `None` if it is none of ours.
+pub(super) fn decode(record: &[u8]) -> Option<Event> {
+    let at = Time(u64::from_ne_bytes(record.get(..8)?.try_into().ok()?));
+    let vm = VmId(u32::from_ne_bytes(record.get(8..12)?.try_into().ok()?));
+    let &[kind, detail] = record.get(12..14)? else { return None };
+    let half = |from: usize| Some(u16::from_ne_bytes(record.get(from..from + 2)?.try_into().ok()?));
+    let (role, index, cpu) = (half(14)?, half(16)?, half(18)?);
+    let word = u32::from_ne_bytes(record.get(20..24)?.try_into().ok()?);
+    let request = u64::from(word);
+    let waker = word.checked_sub(1).and_then(|index| u16::try_from(index).ok());
+    let thread = || match role {
+        ROLE_VCPU => Some(Thread::Vcpu(index)),
+        ROLE_EMULATOR => Some(Thread::Emulator(index)),
+        _ => None,
+    };
+    let protocol = || match detail {
+        PROTOCOL_TCP => Some(Protocol::Tcp),
+        PROTOCOL_UDP => Some(Protocol::Udp),
+        _ => None,
+    };
+    let kind = match kind {
+        KIND_RUN => EventKind::Run { vm, thread: thread()?, pcpu: cpu },
+        KIND_STOP => EventKind::Stop { vm, thread: thread()?, runnable: detail != 0 },
+        KIND_WAKE => EventKind::Wake { vm, thread: thread()?, by: waker },
+        KIND_PACKET => EventKind::Packet { vm, protocol: protocol()?, port: index },
+        KIND_REPLY => EventKind::Reply { vm, protocol: protocol()?, port: index },
+        KIND_READ => EventKind::BlockRead { vm, request },
+        KIND_READ_PENDING => EventKind::BlockPending { vm },
+        KIND_READ_DONE => EventKind::BlockDone { vm, request },
+        _ => return None,
+    };
+    Some(Event { at, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u8, detail: u8, role: u16, index: u16) -> Vec<u8> {
+        let mut bytes = 7_000_000_001_u64.to_ne_bytes().to_vec();
+        bytes.extend(3_u32.to_ne_bytes());
+        bytes.extend([kind, detail]);
+        bytes.extend([role, index, 1].map(u16::to_ne_bytes).concat());
+        bytes.extend(5_u32.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn decodes_each_kind_and_refuses_the_rest() {
+        let vm = VmId(3);
+        let expect =
+            |bytes: Vec<u8>, kind| assert_eq!(decode(&bytes), Some(Event { at: Time(7_000_000_001), kind }));
+        expect(record(1, 0, 0, 2), EventKind::Run { vm, thread: Thread::Vcpu(2), pcpu: 1 });
+        expect(record(2, 1, 1, 0), EventKind::Stop { vm, thread: Thread::Emulator(0), runnable: true });
+        expect(record(3, 0, 0, 5), EventKind::Wake { vm, thread: Thread::Vcpu(5), by: Some(4) });
+        expect(record(4, 17, 0, 53), EventKind::Packet { vm, protocol: Protocol::Udp, port: 53 });
+        expect(record(5, 0, 0, 0), EventKind::BlockRead { vm, request: 5 });
+        expect(record(6, 0, 0, 0), EventKind::BlockPending { vm });
+        expect(record(7, 0, 0, 0), EventKind::BlockDone { vm, request: 5 });
+        expect(record(8, 6, 0, 443), EventKind::Reply { vm, protocol: Protocol::Tcp, port: 443 });
+        assert_eq!(decode(&record(1, 0, 9, 0)), None, "unknown role");
+        assert_eq!(decode(&record(4, 1, 0, 0)), None, "ICMP");
+        assert_eq!(decode(&record(9, 0, 0, 0)), None, "unknown kind");
+        assert_eq!(decode(&record(1, 0, 0, 2)[..19]), None, "cut short");
+    }
+
+    #[test]
+    fn refuses_names_no_interface_can_have() {
+        assert!(tap_key(1, "").is_none());
+        assert!(tap_key(1, "sixteen-letters-").is_none());
+        assert!(tap_key(1, "a\0b").is_none());
+        assert!(tap_key(1, "fifteen-letters").is_some());
+    }
+
+    proptest::proptest! {
+        /// Records of any content and length; most have a kind that there is.
+        #[test]
+        fn fuzz_records(mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..40), kind in 0..10u8) {
+            if let Some(byte) = bytes.get_mut(12) {
+                *byte = kind;
+            }
+            let whole = bytes.len() >= 24;
+            proptest::prop_assert!(whole || decode(&bytes).is_none());
+            let _ = decode(&bytes);
+        }
+
+        #[test]
+        fn fuzz_interface_names(netns: u32, name in "\\PC{0,20}") {
+            if let Some(key) = tap_key(netns, &name) {
+                proptest::prop_assert!(key[4..].starts_with(name.as_bytes()));
+                proptest::prop_assert_eq!(key[19], 0);
+            }
+        }
+    }
+}

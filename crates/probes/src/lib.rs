@@ -1,0 +1,11 @@
+//! What eBPF programs of frontdesk's hear, meter and schedule, and which of them this kernel takes.
+
+pub mod bpf;
+mod channel;
+mod error;
+pub mod kvm;
+mod libbpf;
+pub mod meter;
+pub mod scx;
+
+pub use error::BpfError;

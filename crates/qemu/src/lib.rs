@@ -1,0 +1,15 @@
+//! QEMU's VMs: finding out about a running one, from its QMP socket and `/proc`, and hearing what its guest does, from frontdesk's QEMU
+//! plugin or from the reporter in the guest.
+
+mod libvirt;
+mod process;
+mod qmp;
+pub mod reporter;
+mod tcg;
+mod vm;
+
+pub use libvirt::{examine as examine_libvirt, is_libvirt};
+pub use process::thread_count;
+pub use qmp::{QmpError, VmEvent};
+pub use tcg::{TcgError, TcgSource};
+pub use vm::{DiscoverError, Disk, QemuVm, Session, discover, visit};

@@ -1,0 +1,146 @@
+//! libvirt's VMs, from `/proc` alone.
+//!
+//! libvirt keeps the QMP monitor of its VMs for itself. What is needed is in sight without it: libvirt puts each QEMU into a control
+//! group named after it, has QEMU name its threads (`debug-threads=on`), and gives the VM's name on the command line. What is not in
+//! sight: whether a VM is paused (its vCPUs then just do not run), and that its guest was reset (what was learnt of the tasks before
+//! it fades).
+
+use crate::process;
+use crate::vm::{DiscoverError, MAX_VCPUS, QemuVm, in_order};
+use frontdesk_linux::sched::ThreadId;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::{fs, io};
+
+/// Whether a process is the QEMU of one of libvirt's VMs.
+#[must_use]
+pub fn is_libvirt(pid: i32) -> bool {
+    process::check_is_qemu(pid).is_ok()
+        && fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| is_in_libvirts_group(&groups))
+}
+
+/// With systemd, libvirt's groups are called `machine.slice/machine-qemu\x2d1\x2dNAME.scope`; without, `machine/qemu-1-NAME.libvirt-qemu`.
+/// On both versions of control groups, and with or without groups for single threads below.
+fn is_in_libvirts_group(groups: &str) -> bool {
+    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.flat_map(|path| path.split('/')).any(|part| {
+        part.strip_prefix("machine-qemu").is_some_and(|rest| rest.ends_with(".scope"))
+            || part.ends_with(".libvirt-qemu")
+    })
+}
+
+/// Examines one of libvirt's VMs.
+///
+/// # Errors
+/// If it has ended, its threads have no names, or all its vCPUs share one.
+pub fn examine(pid: i32) -> Result<QemuVm, DiscoverError> {
+    let fail = |cause: String| DiscoverError::Libvirt { pid, cause };
+    let ended = |source: io::Error| fail(format!("it ended while it was examined ({source})"));
+    let pidfd = Pid::from_raw(pid)
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+        .and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?))
+        .map_err(ended)?;
+    let command = fs::read(format!("/proc/{pid}/cmdline")).map_err(ended)?;
+    let threads = process::threads(pid).map_err(ended)?;
+    let main = ThreadId::of(pid, pid).ok_or_else(|| ended(io::ErrorKind::NotFound.into()))?;
+    let mut vcpus: Vec<(u16, ThreadId)> =
+        threads.iter().filter_map(|(thread, name)| Some((vcpu_index(name)?, *thread))).collect();
+    vcpus.sort_unstable_by_key(|(index, thread)| (*index, thread.tid));
+    vcpus.dedup_by_key(|(index, _)| *index);
+    vcpus.truncate(MAX_VCPUS);
+    if vcpus.is_empty() {
+        let cause = if threads.iter().any(|(_, name)| name.starts_with("ALL CPUs/")) {
+            "it runs all its vCPUs in one thread, which can't be boosted one by one"
+        } else {
+            "none of its threads is named as a vCPU's (CPU 0/KVM); it may be starting, or run without -name debug-threads=on"
+        };
+        return Err(fail(cause.into()));
+    }
+    let io_threads = threads.iter().filter(|(_, name)| name.starts_with("IO ")).map(|(thread, _)| *thread);
+    let mut others: Vec<ThreadId> = io_threads.collect();
+    others.extend(process::vhost_workers(pid).map_err(ended)?);
+    let taps = process::taps(pid).map_err(ended)?;
+    if process::has_ended(&pidfd) {
+        return Err(ended(io::ErrorKind::NotFound.into()));
+    }
+    let (name, emulators) = (guest_name(&command), in_order(main, others));
+    Ok(QemuVm { name, pid, status: None, vcpus, emulators, disks: Vec::new(), taps, pidfd })
+}
+
+/// The vCPU of a thread that QEMU calls so: `CPU 3/KVM`, `CPU 3/TCG`.
+fn vcpu_index(thread: &str) -> Option<u16> {
+    let (index, accelerator) = thread.strip_prefix("CPU ")?.split_once('/')?;
+    matches!(accelerator, "KVM" | "TCG").then(|| index.parse().ok()).flatten()
+}
+
+/// What comes after `-name`: `guest=NAME,debug-threads=on`, in which two commas are one.
+fn guest_name(command: &[u8]) -> Option<String> {
+    let mut words = command.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    words.find(|word| word == "-name")?;
+    let options = words.next()?.replace(",,", "\0");
+    let first = options.split(',').next()?;
+    let name = first.strip_prefix("guest=").unwrap_or(first).replace('\0', ",");
+    (!name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::mpsc, thread};
+
+    #[test]
+    fn knows_libvirts_groups_on_both_versions() {
+        for (groups, libvirts) in [
+            ("0::/machine.slice/machine-qemu\\x2d1\\x2dalice.scope/libvirt/emulator\n", true),
+            (
+                "5:cpuset:/\n4:cpu,cpuacct:/machine.slice/machine-qemu\\x2d12\\x2db.scope/emulator\n0::/\n",
+                true,
+            ),
+            ("4:cpu,cpuacct:/machine/qemu-1-alice.libvirt-qemu/emulator\n", true),
+            ("0::/user.slice/user-1000.slice/user@1000.service/machine-qemu\\x2d3\\x2dc.scope\n", true),
+            ("0::/machine.slice/machine-lxc\\x2d1\\x2dbox.scope\n", false),
+            ("0::/system.slice/qemu-alice.scope\n", false),
+            ("nonsense\n", false),
+        ] {
+            assert_eq!(is_in_libvirts_group(groups), libvirts, "{groups}");
+        }
+    }
+
+    #[test]
+    fn reads_the_name_from_the_command_line() {
+        let name = |command: &str| guest_name(command.replace(' ', "\0").as_bytes());
+        assert_eq!(name("qemu -name guest=alice,debug-threads=on -S").as_deref(), Some("alice"));
+        assert_eq!(name("qemu -name guest=a,,b,debug-threads=on").as_deref(), Some("a,b"));
+        assert_eq!(name("qemu -name bob").as_deref(), Some("bob"));
+        assert_eq!(name("qemu -name guest="), None);
+        assert_eq!(name("qemu -name"), None);
+    }
+
+    /// This process stands for a QEMU: what counts are its threads' names.
+    #[test]
+    fn finds_threads_by_their_names() {
+        let pid = std::process::id().cast_signed();
+        assert!(!is_libvirt(pid), "not a QEMU");
+        let unnamed = examine(pid).unwrap_err().to_string();
+        assert!(unnamed.contains("debug-threads=on"), "{unnamed}");
+        thread::scope(|scope| {
+            let mut held = Vec::new();
+            for name in ["CPU 1/KVM", "CPU 0/KVM", "IO iothread1", "CPU x/KVM", "worker"] {
+                let (hold, wait) = mpsc::channel::<()>();
+                let (ready, started) = mpsc::channel();
+                let body = move || {
+                    // SAFETY: gettid touches no memory.
+                    let _ = ready.send(unsafe { libc::gettid() });
+                    let _ = wait.recv();
+                };
+                thread::Builder::new().name(name.into()).spawn_scoped(scope, body).unwrap();
+                held.push((hold, started.recv().unwrap()));
+            }
+            let vm = examine(pid).unwrap();
+            let vcpus: Vec<_> = vm.vcpus.iter().map(|(index, thread)| (*index, thread.tid)).collect();
+            assert_eq!(vcpus, [(0, held[1].1), (1, held[0].1)]);
+            let emulators: Vec<_> = vm.emulators.iter().map(|thread| thread.tid).collect();
+            assert_eq!(emulators, [pid, held[2].1]);
+            assert!(!vm.is_paused() && vm.thread_count() > 5);
+        });
+    }
+}

@@ -1,0 +1,107 @@
+//! What `/proc` tells about a QEMU process.
+
+use frontdesk_linux::Tap;
+use frontdesk_linux::sched::ThreadId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::{fs::MetadataExt as _, net::UnixStream},
+    },
+    path::Path,
+};
+
+/// The kernel threads' parent.
+const KTHREADD: i32 = 2;
+
+/// The process that listens at the other end.
+pub(super) fn peer(stream: &UnixStream) -> Option<i32> {
+    rustix::net::sockopt::socket_peercred(stream.as_fd()).ok().map(|peer| peer.pid.as_raw_nonzero().get())
+}
+
+/// Checks that a process is a QEMU; otherwise tells what it is.
+pub(super) fn check_is_qemu(pid: i32) -> Result<(), String> {
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let exe = exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let comm = comm(Path::new(&format!("/proc/{pid}")));
+    if exe.contains("qemu") || comm.contains("qemu") {
+        return Ok(());
+    }
+    Err(if exe.is_empty() { format!("{comm:?}") } else { format!("{exe:?}") })
+}
+
+fn comm(process: &Path) -> String {
+    fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Whether the process behind a pidfd has ended.
+pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
+}
+
+/// How many threads a process has; 0 if it has ended. The folder of its threads has a link for each.
+#[must_use]
+pub fn thread_count(pid: i32) -> u64 {
+    fs::metadata(format!("/proc/{pid}/task")).map_or(0, |folder| folder.nlink())
+}
+
+/// Its threads with their names.
+pub(super) fn threads(pid: i32) -> io::Result<Vec<(ThreadId, String)>> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
+    Ok(tasks
+        .filter_map(|task| {
+            let tid = task.file_name().to_string_lossy().parse().ok()?;
+            Some((ThreadId::of(pid, tid)?, comm(&task.path())))
+        })
+        .collect())
+}
+
+/// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, kernel threads named after it.
+pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
+    let threads = threads(pid)?.into_iter();
+    let mut workers: Vec<ThreadId> =
+        threads.filter(|(_, name)| name.starts_with("vhost-")).map(|(thread, _)| thread).collect();
+    if !workers.is_empty() || !has_vhost(pid) {
+        return Ok(workers);
+    }
+    let kernel_name = format!("vhost-{pid}");
+    for process in fs::read_dir("/proc")?.flatten() {
+        let Ok(worker) = process.file_name().to_string_lossy().parse() else { continue };
+        // Anyone can be called that, but only kernel threads descend from kthreadd.
+        if comm(&process.path()) == kernel_name && parent(worker) == Some(KTHREADD) {
+            workers.extend(ThreadId::of(worker, worker));
+        }
+    }
+    Ok(workers)
+}
+
+fn has_vhost(pid: i32) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.into_iter().any(|descriptor| {
+        fs::read_link(descriptor.path()).is_ok_and(|file| file.to_string_lossy().starts_with("/dev/vhost-"))
+    })
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// The tap devices a process holds open. A queue each, hence the same one may come up several times.
+pub(super) fn taps(pid: i32) -> io::Result<Vec<Tap>> {
+    let netns = fs::metadata(format!("/proc/{pid}/ns/net"))?.ino();
+    let netns = u32::try_from(netns).map_err(io::Error::other)?;
+    let mut names = BTreeSet::new();
+    for descriptor in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
+        // It may be closed meanwhile.
+        let info = fs::read_to_string(descriptor.path()).unwrap_or_default();
+        names.extend(
+            info.lines().filter_map(|line| line.strip_prefix("iff:")).map(|name| name.trim().to_owned()),
+        );
+    }
+    names.remove("");
+    Ok(names.into_iter().map(|ifname| Tap { netns, ifname }).collect())
+}

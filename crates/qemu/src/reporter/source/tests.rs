@@ -1,0 +1,329 @@
+use super::*;
+use crate::reporter::{Reporters, clock};
+use frontdesk_guest_protocol::{HEARTBEAT, MAGIC, MAX_MESSAGES_PER_SECOND, Message, Name};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use tempfile::TempDir;
+
+const VM: VmId = VmId(3);
+const MS: u64 = 1_000_000;
+
+/// A QEMU with a guest that says what a test wants. Time stands still unless the test says so.
+struct Fake {
+    home: TempDir,
+    listener: UnixListener,
+    stream: UnixStream,
+    source: ReporterSource,
+    now_ns: u64,
+}
+
+impl Fake {
+    fn new() -> Fake {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("x.tasks");
+        let listener = UnixListener::bind(&path).unwrap();
+        let own = std::process::id().cast_signed();
+        let source = ReporterSource::new(path, own, 2, Time(1)).unwrap();
+        let stream = listener.accept().unwrap().0;
+        let mut fake = Fake { home, listener, stream, source, now_ns: 1_000 * MS };
+        assert_eq!(fake.asked(), 1, "a host that connects asks");
+        fake
+    }
+
+    fn now(&self) -> HostTime {
+        HostTime { monotonic: Time(self.now_ns), raw_ns: self.now_ns }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now_ns += u64::try_from(time.as_nanos()).unwrap();
+    }
+
+    /// How often the host has asked to begin since the last call.
+    fn asked(&mut self) -> usize {
+        let mut bytes = [0; 1000];
+        self.stream.set_nonblocking(true).unwrap();
+        let length = self.stream.read(&mut bytes).unwrap_or(0);
+        let mut count = 0;
+        Decoder::default().feed(&bytes[..length], |request| {
+            assert_eq!(request, Some(Request::start()));
+            count += 1;
+        });
+        count
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.stream.set_nonblocking(false).unwrap();
+        for chunk in bytes.chunks(CHUNK) {
+            // The host may hang up.
+            if self.stream.write_all(chunk).is_err() {
+                return;
+            }
+            self.source.receive(self.now());
+        }
+    }
+
+    fn say(&mut self, messages: &[Message]) {
+        let mut bytes = Vec::new();
+        for message in messages {
+            assert!(encode(message, usize::MAX, &mut bytes));
+        }
+        self.write(&bytes);
+    }
+
+    /// Ends a report now. The guest's clock is the host's.
+    fn sent(&mut self) {
+        self.say(&[Message::Sent { at_ns: self.now_ns }]);
+    }
+
+    fn hello(&mut self) {
+        self.say(&[Message::Hello { magic: MAGIC, version: VERSION, vcpus: 2 }]);
+        self.sent();
+    }
+
+    fn events(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.source.drain(VM, Time(self.now_ns), &mut events);
+        events
+    }
+
+    fn kinds(&mut self) -> Vec<EventKind> {
+        self.events().into_iter().map(|event| event.kind).collect()
+    }
+
+    fn failure(&self) -> &ReporterError {
+        match self.source.state() {
+            ReporterState::Failed(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn switch(vcpu: u16, task: u64) -> EventKind {
+    EventKind::TaskSwitch { vm: VM, vcpu, task: TaskId(task) }
+}
+
+const LOST: EventKind = EventKind::Lost { vm: Some(VM), count: 1 };
+
+#[test]
+fn what_a_guest_tells_becomes_events() {
+    let mut fake = Fake::new();
+    fake.hello();
+    assert!(fake.source.is_live());
+    let at_ns = fake.now_ns;
+    fake.say(&[
+        Message::Name { task: 50, name: Name::from_comm(b"firefox") },
+        Message::Run { vcpu: 0, at_ns, task: 50 },
+        Message::Idle { vcpu: 1, at_ns },
+    ]);
+    assert_eq!(fake.kinds(), [], "the report is not complete");
+    fake.sent();
+    assert_eq!(
+        fake.events(),
+        [
+            Event { at: Time(at_ns), kind: switch(0, 50) },
+            Event { at: Time(at_ns), kind: EventKind::Halt { vm: VM, vcpu: 1 } },
+        ]
+    );
+    assert_eq!(fake.source.name(TaskId(50)), Some("firefox"));
+    assert_eq!(fake.source.name(TaskId(51)), None);
+    assert_eq!(fake.source.stats(), ReporterStats { changes: 2, lost: 0, refused: 0 });
+}
+
+#[test]
+fn a_report_of_several_changes_keeps_the_time_between_them() {
+    let mut fake = Fake::new();
+    fake.hello();
+    let begin = fake.now_ns;
+    fake.say(&[
+        Message::Run { vcpu: 0, at_ns: begin, task: 1 },
+        Message::Run { vcpu: 0, at_ns: begin + 300_000, task: 2 },
+    ]);
+    fake.pass(Duration::from_millis(1));
+    fake.sent();
+    let now = fake.now_ns;
+    assert_eq!(fake.events(), [Event { at: Time(now), kind: switch(0, 1) }]);
+    assert_eq!(fake.source.next_due(), Some(Time(now + 300_000)));
+    assert_eq!(fake.source.hold(), Duration::from_millis(1));
+    fake.pass(Duration::from_micros(400));
+    assert_eq!(fake.events(), [Event { at: Time(now + 300_000), kind: switch(0, 2) }]);
+    assert_eq!(fake.source.next_due(), None);
+}
+
+#[test]
+fn silence_means_that_the_reporter_is_gone() {
+    let mut fake = Fake::new();
+    fake.hello();
+    for _ in 0..5 {
+        fake.pass(2 * HEARTBEAT);
+        fake.sent();
+        assert_eq!(fake.kinds(), []);
+    }
+    fake.say(&[Message::Run { vcpu: 0, at_ns: fake.now_ns, task: 1 }]);
+    fake.pass(3 * HEARTBEAT + Duration::from_nanos(1));
+    assert_eq!(fake.kinds(), [LOST]);
+    assert!(!fake.source.is_live());
+    assert!(matches!(fake.source.state(), ReporterState::Silent));
+    // It was paused, and goes on as if nothing had been.
+    fake.pass(10 * HEARTBEAT);
+    assert_eq!(fake.asked(), 0);
+    fake.sent();
+    fake.sent();
+    assert_eq!(fake.asked(), 1);
+    assert_eq!(fake.kinds(), [], "what it said before is void, and what it says now not yet complete");
+    fake.hello();
+    assert!(fake.source.is_live());
+}
+
+#[test]
+fn half_a_message_spoils_only_itself() {
+    let mut fake = Fake::new();
+    fake.hello();
+    let mut bytes = Vec::new();
+    encode(&Message::Run { vcpu: 0, at_ns: 1, task: 1 }, 100, &mut bytes);
+    fake.write(&bytes[..bytes.len() / 2]);
+    // Another reporter begins.
+    fake.write(&[0]);
+    fake.hello();
+    fake.say(&[Message::Run { vcpu: 0, at_ns: fake.now_ns, task: 2 }]);
+    fake.sent();
+    assert_eq!(fake.kinds(), [switch(0, 2)]);
+    assert_eq!(fake.source.stats().refused, 1);
+}
+
+#[test]
+fn lies_about_vcpus_times_and_names_are_harmless() {
+    let mut fake = Fake::new();
+    fake.hello();
+    let now = fake.now_ns;
+    fake.say(&[
+        Message::Run { vcpu: 2, at_ns: now, task: 1 },
+        Message::Idle { vcpu: u16::MAX, at_ns: now },
+        Message::Run { vcpu: 0, at_ns: u64::MAX, task: 2 },
+        Message::Run { vcpu: 0, at_ns: 0, task: 3 },
+        Message::Lost { count: u32::MAX },
+        Message::Sent { at_ns: 0 },
+    ]);
+    fake.pass(Duration::from_nanos(clock::MAX_HOLD_NS));
+    let events = fake.events();
+    assert_eq!(events.iter().map(|event| event.kind).collect::<Vec<_>>(), [switch(0, 2), switch(0, 3)]);
+    assert!(events.iter().all(|event| event.at.0 >= now && event.at.0 <= fake.now_ns));
+    assert_eq!(fake.source.stats(), ReporterStats { changes: 2, lost: u32::MAX.into(), refused: 2 });
+
+    // Name { task: 2, name: "a\x1b[31m" }, which no honest reporter sends.
+    fake.write(b"\x0a\x01\x02\x06a\x1b[31m\x00");
+    assert_eq!(fake.source.name(TaskId(2)), Some("a?[31m"));
+    // More names than are kept.
+    for task in 10..2_000 {
+        fake.say(&[Message::Name { task, name: Name::default() }]);
+    }
+    assert_eq!(fake.source.name(TaskId(2)), None);
+}
+
+#[test]
+fn a_report_is_bounded_however_long_it_is() {
+    let mut fake = Fake::new();
+    fake.hello();
+    let run = Message::Run { vcpu: 0, at_ns: fake.now_ns, task: 2 };
+    fake.say(&vec![run; 50_000]);
+    fake.sent();
+    assert!(fake.kinds().len() < 1_000);
+    assert!(fake.source.is_live());
+}
+
+#[test]
+fn a_flood_is_not_listened_to_for_longer_each_time() {
+    let mut fake = Fake::new();
+    let flood = vec![Message::Lost { count: 1 }; MAX_MESSAGES_PER_SECOND as usize + 1];
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        fake.hello();
+        assert!(fake.source.is_live());
+        fake.say(&flood);
+        assert!(matches!(fake.failure(), ReporterError::Flood));
+        assert_eq!(fake.kinds(), [LOST]);
+        assert!(!fake.source.is_live());
+        let began = fake.now_ns;
+        while matches!(fake.source.state(), ReporterState::Failed(_)) {
+            fake.pass(Duration::from_secs(1));
+            assert_eq!(fake.kinds(), []);
+        }
+        pauses.push((fake.now_ns - began) / 1_000_000_000);
+        fake.stream = fake.listener.accept().unwrap().0;
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64]);
+}
+
+#[test]
+fn a_guest_that_wakes_the_host_without_end_is_not_listened_to() {
+    let mut fake = Fake::new();
+    fake.hello();
+    let mut wakes = 0;
+    while fake.source.is_live() {
+        fake.write(&[1]);
+        wakes += 1;
+    }
+    assert!(matches!(fake.failure(), ReporterError::Flood));
+    assert!((2_000..10_000).contains(&wakes), "{wakes}");
+}
+
+#[test]
+fn another_version_is_told() {
+    let mut fake = Fake::new();
+    fake.say(&[Message::Hello { magic: MAGIC, version: 9, vcpus: 2 }]);
+    assert!(fake.failure().to_string().contains("version 9"), "{}", fake.failure());
+    assert_eq!(fake.kinds(), [], "nothing is lost that was not there");
+}
+
+#[test]
+fn qemu_may_hang_up_or_be_somebody_else() {
+    let mut fake = Fake::new();
+    fake.hello();
+    let other = UnixStream::pair().unwrap().0;
+    drop(std::mem::replace(&mut fake.stream, other));
+    fake.source.receive(fake.now());
+    assert!(matches!(fake.failure(), ReporterError::Closed));
+    assert_eq!(fake.kinds(), [LOST]);
+
+    let path = fake.home.path().join("x.tasks");
+    let stranger = ReporterSource::new(path, 1, 2, Time(1)).unwrap();
+    let ReporterState::Failed(error) = stranger.state() else { panic!("{stranger:?}") };
+    let own = std::process::id();
+    assert!(error.to_string().contains(&format!("process {own} listens")), "{error}");
+
+    let nobody = ReporterSource::new(fake.home.path().join("nobody"), 1, 2, Time(1)).unwrap();
+    let ReporterState::Failed(error) = nobody.state() else { panic!("{nobody:?}") };
+    assert!(error.to_string().contains("cannot connect"), "{error}");
+}
+
+#[test]
+fn only_vms_with_the_port_are_listened_to() {
+    let mut reporters = Reporters::new().unwrap();
+    let own = std::process::id().cast_signed();
+    assert!(!reporters.follow(VM, own, 1, Time(1)).unwrap(), "this process is no VM");
+    assert!(reporters.follow(VM, -1, 1, Time(1)).is_err());
+    assert!(reporters.get(VM).is_none());
+    reporters.receive(HostTime::now()).unwrap();
+    assert_eq!(reporters.next_due(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_comes_is_survived(
+        chunks in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..300), 0u64..2_000), 1..30)
+    ) {
+        let mut fake = Fake::new();
+        fake.hello();
+        let mut last = Time(0);
+        for (bytes, pause) in chunks {
+            fake.write(&bytes);
+            fake.pass(Duration::from_millis(pause));
+            for event in fake.events() {
+                prop_assert!(event.at <= Time(fake.now_ns) && event.at >= last);
+                last = event.at;
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Finding out about a running QEMU VM: its threads, disks and taps, from its QMP socket and `/proc`.
+
+use crate::process;
+use crate::qmp::{Qmp, QmpError, VmEvent};
+use frontdesk_linux::Tap;
+use frontdesk_linux::sched::ThreadId;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
+use std::{
+    io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// The engine follows no more vCPUs of a VM.
+pub(crate) const MAX_VCPUS: usize = 512;
+/// More threads than any VM has for I/O: those of virtio devices with a queue for each vCPU.
+const MAX_EMULATORS: usize = 64;
+
+/// Why a VM can not be discovered.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    /// The conversation failed.
+    #[error("QMP socket {}: {source}", path.display())]
+    Qmp {
+        /// The socket.
+        path: PathBuf,
+        /// What went wrong.
+        source: QmpError,
+    },
+    /// The process that listens is not a QEMU of this host.
+    #[error("QMP socket {}: process {pid} listens, which is {found}, not QEMU{advice}", path.display())]
+    NotQemu {
+        /// The socket.
+        path: PathBuf,
+        /// The process, 0 if it is in a pid namespace this one does not see.
+        pid: i32,
+        /// What it is.
+        found: String,
+        /// What the reader can do, or nothing.
+        advice: &'static str,
+    },
+    /// QEMU's answer makes no sense on this host.
+    #[error("QMP socket {}: {command} answers what can not be used: {cause}", path.display())]
+    Answer {
+        /// The socket.
+        path: PathBuf,
+        /// The command.
+        command: &'static str,
+        /// What is wrong.
+        cause: String,
+    },
+    /// All vCPUs share a thread.
+    #[error(
+        "the VM at QMP socket {} runs all its vCPUs in one thread, which can not be boosted one by one; start it with \
+         -accel tcg,thread=multi",
+        path.display()
+    )]
+    OneThread {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Of libvirt's VMs only `/proc` tells.
+    #[error("libvirt's VM of process {pid}: {cause}")]
+    Libvirt {
+        /// The process.
+        pid: i32,
+        /// What is wrong.
+        cause: String,
+    },
+    /// It ended meanwhile.
+    #[error("the VM at QMP socket {} (process {pid}) ended while it was examined: {source}", path.display())]
+    Ended {
+        /// The socket.
+        path: PathBuf,
+        /// The process.
+        pid: i32,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// A virtual disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Name of the drive, or path of the device it is attached to.
+    pub device: String,
+    /// Name of its block node, if a medium is inserted.
+    pub node: Option<String>,
+    /// What QEMU says it is stored in, if a medium is inserted.
+    pub file: Option<String>,
+}
+
+/// A running VM.
+#[derive(Debug)]
+pub struct QemuVm {
+    /// As given with `-name`.
+    pub name: Option<String>,
+    /// QEMU's process.
+    pub pid: i32,
+    /// What QEMU calls its state: `running`, `paused`, ...; `None` if it can't be asked.
+    pub status: Option<String>,
+    /// The threads of its vCPUs, by index.
+    pub vcpus: Vec<(u16, ThreadId)>,
+    /// The threads of its I/O path: main loop, then I/O threads and vhost workers by number.
+    pub emulators: Vec<ThreadId>,
+    /// Its disks.
+    pub disks: Vec<Disk>,
+    /// Its tap devices, each once. They are taken to be in QEMU's own network namespace.
+    pub taps: Vec<Tap>,
+    pub(crate) pidfd: OwnedFd,
+}
+
+impl QemuVm {
+    /// Becomes readable when the process ends.
+    #[must_use]
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Whether its vCPUs are known to be stopped.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.status.as_deref().is_some_and(|status| status != "running")
+    }
+
+    /// The main thread, which tells the process from any other that ever has its number.
+    #[must_use]
+    pub fn main_thread(&self) -> ThreadId {
+        self.emulators[0]
+    }
+
+    /// How many threads its process has, or none if it has ended: cheap to ask, and another number when vCPUs come or go.
+    #[must_use]
+    pub fn thread_count(&self) -> u64 {
+        process::thread_count(self.pid)
+    }
+}
+
+/// An open connection to a VM. While it is open, the VM's QMP socket serves nobody else.
+#[derive(Debug)]
+pub struct Session(Qmp);
+
+impl Session {
+    /// The next event, if one comes within `timeout`.
+    ///
+    /// # Errors
+    /// If the connection is lost, or what comes is no QMP.
+    pub fn event(&mut self, timeout: Duration) -> Result<Option<VmEvent>, QmpError> {
+        self.0.event(timeout)
+    }
+}
+
+/// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all. The socket is free again afterwards.
+///
+/// # Errors
+/// As [`visit`].
+pub fn discover(qmp: &Path, timeout: Duration) -> Result<QemuVm, DiscoverError> {
+    visit(qmp, timeout).map(|(vm, _)| vm)
+}
+
+/// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all, and stays connected.
+///
+/// # Errors
+/// If the socket can not be reached, is busy, stalls or speaks something else; if a process other than a QEMU of this
+/// host listens; if what it answers does not fit what `/proc` shows.
+pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, Session), DiscoverError> {
+    let path = || qmp.to_owned();
+    let talk = |source| DiscoverError::Qmp { path: path(), source };
+    let mut client = Qmp::connect(qmp, timeout).map_err(talk)?;
+    let pid = process::peer(client.stream())
+        .ok_or_else(|| not_qemu(qmp, 0, "in a pid namespace out of sight".into()))?;
+    let ended = |source| DiscoverError::Ended { path: path(), pid, source };
+    // The descriptor pins the process before anything is read by its number.
+    let pidfd = Pid::from_raw(pid)
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+        .and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?))
+        .map_err(ended)?;
+    process::check_is_qemu(pid).map_err(|found| not_qemu(qmp, pid, found))?;
+    client.greet().map_err(talk)?;
+    let mut ask = |command| client.execute(command).map_err(talk);
+    let odd = |command, cause: String| DiscoverError::Answer { path: path(), command, cause };
+
+    let name = ask("query-name")?.get("name").and_then(Value::as_str).map(str::to_owned);
+    let status =
+        text(&ask("query-status")?, "status").ok_or_else(|| odd("query-status", "no status".into()))?;
+    let cpus = ask("query-cpus-fast")?;
+    let mut vcpus = parse_vcpus(&cpus, pid).map_err(|cause| odd("query-cpus-fast", cause))?;
+    vcpus.sort_unstable_by_key(|&(index, _)| index);
+    if vcpus.len() > 1 && vcpus.windows(2).any(|pair| pair[0].1 == pair[1].1) {
+        return Err(DiscoverError::OneThread { path: path() });
+    }
+    let io_threads = ask("query-iothreads")?;
+    let main = own_thread(pid, pid.into()).map_err(|cause| odd("query-status", cause))?;
+    let mut others = parse_io_threads(&io_threads, pid).map_err(|cause| odd("query-iothreads", cause))?;
+    others.extend(process::vhost_workers(pid).map_err(ended)?);
+    let emulators = in_order(main, others);
+    let disks = parse_disks(&ask("query-block")?);
+    let taps = process::taps(pid).map_err(ended)?;
+    if process::has_ended(&pidfd) {
+        return Err(ended(io::ErrorKind::NotFound.into()));
+    }
+    let status = Some(status);
+    Ok((QemuVm { name, pid, status, vcpus, emulators, disks, taps, pidfd }, Session(client)))
+}
+
+/// The main thread and the others in one order, however they were found. One VM can't take the room of all.
+pub(crate) fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadId> {
+    others.retain(|thread| *thread != main);
+    others.sort_unstable_by_key(|thread| thread.tid);
+    others.dedup();
+    others.truncate(MAX_EMULATORS);
+    others.insert(0, main);
+    others
+}
+
+fn not_qemu(path: &Path, pid: i32, found: String) -> DiscoverError {
+    let advice = if found.contains("libvirt") {
+        ": libvirt made that socket for itself; give the VM a second one with <qemu:commandline>"
+    } else {
+        ""
+    };
+    DiscoverError::NotQemu { path: path.to_owned(), pid, found, advice }
+}
+
+fn text(value: &Value, key: &str) -> Option<String> {
+    value.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// The thread of QEMU's that an answer names. A number that is not one of its threads is a lie, or a namespace's.
+fn own_thread(pid: i32, tid: i64) -> Result<ThreadId, String> {
+    i32::try_from(tid)
+        .ok()
+        .and_then(|tid| ThreadId::of(pid, tid))
+        .ok_or_else(|| format!("thread {tid} is not one of process {pid}"))
+}
+
+fn parse_vcpus(answer: &Value, pid: i32) -> Result<Vec<(u16, ThreadId)>, String> {
+    let list = answer.as_array().filter(|list| !list.is_empty()).ok_or("no list of vCPUs")?;
+    list.iter()
+        .take(MAX_VCPUS)
+        .map(|cpu| {
+            let index =
+                cpu.get("cpu-index").and_then(Value::as_u64).and_then(|index| u16::try_from(index).ok());
+            let index = index.ok_or_else(|| format!("no usable index in {cpu}"))?;
+            let tid =
+                cpu.get("thread-id").and_then(Value::as_i64).ok_or_else(|| format!("no thread in {cpu}"))?;
+            Ok((index, own_thread(pid, tid)?))
+        })
+        .collect()
+}
+
+fn parse_io_threads(answer: &Value, pid: i32) -> Result<Vec<ThreadId>, String> {
+    let list = answer.as_array().ok_or("no list of I/O threads")?;
+    list.iter()
+        .map(|thread| {
+            let tid = thread.get("thread-id").and_then(Value::as_i64);
+            own_thread(pid, tid.ok_or_else(|| format!("no thread in {thread}"))?)
+        })
+        .collect()
+}
+
+/// Disks are told to people and to the disk policy only, hence what is missing is left out.
+fn parse_disks(answer: &Value) -> Vec<Disk> {
+    let drives = answer.as_array().map(Vec::as_slice).unwrap_or_default();
+    drives
+        .iter()
+        .map(|drive| {
+            let named = text(drive, "device").filter(|name| !name.is_empty());
+            let inserted = drive.get("inserted");
+            Disk {
+                device: named.or_else(|| text(drive, "qdev")).unwrap_or_default(),
+                node: inserted.and_then(|medium| text(medium, "node-name")),
+                file: inserted.and_then(|medium| text(medium, "file")),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_thread_of_another_process_is_a_lie() {
+        let own = std::process::id().cast_signed();
+        assert!(parse_vcpus(&json!([{"cpu-index": 0, "thread-id": own}]), own).is_ok());
+        for answer in [
+            json!([{"cpu-index": 0, "thread-id": 1}]),
+            json!([{"cpu-index": 0, "thread-id": 4_294_967_297_u64 + u64::from(own.unsigned_abs())}]),
+            json!([{"cpu-index": 65536, "thread-id": own}]),
+            json!([{"cpu-index": -1, "thread-id": own}]),
+            json!([{"cpu-index": 0}]),
+            json!([]),
+            json!({}),
+        ] {
+            assert!(parse_vcpus(&answer, own).is_err(), "{answer}");
+        }
+        assert!(parse_io_threads(&json!([{"id": "a", "thread-id": 1}]), own).is_err());
+        assert!(parse_io_threads(&json!([]), own).unwrap().is_empty());
+    }
+
+    #[test]
+    fn disks_without_a_medium_have_no_file() {
+        let disks = parse_disks(&json!([
+            {"device": "", "qdev": "/machine/peripheral/a", "inserted": {"node-name": "n", "file": "/images/a"}},
+            {"device": "cd0"},
+        ]));
+        assert_eq!(disks[0].device, "/machine/peripheral/a");
+        assert_eq!(disks[0].file.as_deref(), Some("/images/a"));
+        assert_eq!(disks[1], Disk { device: "cd0".into(), node: None, file: None });
+        assert!(parse_disks(&json!("nonsense")).is_empty());
+    }
+
+    /// JSON of any shape, mostly with the keys and types that are looked for.
+    fn json_value() -> impl proptest::strategy::Strategy<Value = Value> {
+        use proptest::prelude::*;
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "\\PC{0,8}".prop_map(Value::from),
+            Just(Value::from(std::process::id())),
+        ];
+        const KEYS: &[&str] =
+            &["cpu-index", "thread-id", "device", "qdev", "inserted", "node-name", "file", "status"];
+        leaf.prop_recursive(4, 64, 8, |inner| {
+            let object = prop::collection::vec((prop::sample::select(KEYS), inner.clone()), 0..6);
+            prop_oneof![
+                prop::collection::vec(inner, 0..6).prop_map(Value::from),
+                object.prop_map(|pairs| pairs
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect()),
+            ]
+        })
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn fuzz_answers(answer in json_value()) {
+            let pid = i32::try_from(std::process::id()).unwrap();
+            let entries = answer.as_array().map_or(0, Vec::len);
+            proptest::prop_assert!(parse_vcpus(&answer, pid).is_ok_and(|vcpus| vcpus.len() == entries) || parse_vcpus(&answer, pid).is_err());
+            proptest::prop_assert!(parse_io_threads(&answer, pid).map_or(0, |threads| threads.len()) <= entries);
+            proptest::prop_assert_eq!(parse_disks(&answer).len(), entries);
+            let _ = text(&answer, "status");
+        }
+    }
+}

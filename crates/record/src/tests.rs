@@ -1,0 +1,357 @@
+use super::frame::{MAX_BLOCK, VERSION, header};
+use super::{Ending, Record, RecordError, Recorder, Recording, Recordings, read_recording};
+use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, Member, Reading, Reservation, TargetId};
+use frontdesk_engine::{Config, Engine, Event, EventKind, TaskId, Time, VmId};
+use proptest::prelude::*;
+use std::io::{Read as _, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+const VM: VmId = VmId(7);
+
+/// A sink that can be looked into.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Shared {
+    fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn switch(n: u64) -> Record {
+    let kind = EventKind::TaskSwitch { vm: VM, vcpu: 0, task: TaskId(n * 0x9e37_79b9_7f4a_7c15) };
+    Record::Event(Event { at: Time(n), kind })
+}
+
+/// A recording of so many events; every 300 of them are a frame.
+fn recording(events: u64) -> Vec<u8> {
+    let sink = Shared::default();
+    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
+    recorder.push(&Record::Config(Config::default()));
+    for n in 0..events {
+        recorder.push(&switch(n));
+        if n % 300 == 299 {
+            recorder.tick(Time(n * 1_000_000_000));
+        }
+    }
+    recorder.finish().unwrap();
+    sink.bytes()
+}
+
+fn read(bytes: &[u8]) -> (Vec<Record>, Result<Option<Ending>, RecordError>) {
+    let mut recording = match Recording::new(bytes, "test".to_owned()) {
+        Ok(recording) => recording,
+        Err(error) => return (Vec::new(), Err(error)),
+    };
+    let mut records = Vec::new();
+    loop {
+        match recording.next() {
+            Some(Ok(record)) => records.push(record),
+            Some(Err(error)) => {
+                assert!(recording.next().is_none(), "after an error there is nothing");
+                return (records, Err(error));
+            }
+            None => return (records, Ok(recording.ending())),
+        }
+    }
+}
+
+fn bytes_of(records: &[Record]) -> Vec<u8> {
+    postcard::to_stdvec(records).unwrap()
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let (records, ending) = read(&recording(5000));
+    assert_eq!(ending.unwrap(), Some(Ending::Complete));
+    let expected: Vec<Record> =
+        std::iter::once(Record::Config(Config::default())).chain((0..5000).map(switch)).collect();
+    assert_eq!(bytes_of(&records), bytes_of(&expected));
+}
+
+/// A dispatcher's life with one member, as a recording has it: a state, decisions, a loss.
+fn dispatching(decisions: u64) -> Vec<Record> {
+    let member = Member { target: TargetId(3), index: 1 };
+    let mut dispatcher = Dispatcher::new(5);
+    let target = Record::Target { target: member.target, name: "pid:4711".to_owned() };
+    let state = |dispatcher: &Dispatcher| Record::Dispatcher { cpu: 1, state: Box::new(dispatcher.clone()) };
+    let mut records = vec![target, state(&dispatcher)];
+    let reservation =
+        Reservation { period_ns: 10_000_000, slice_ns: 2_000_000, hard: true, phase_ns: Some(9) };
+    for n in 0..decisions {
+        let reading = Reading { ran_ns: n * 600_000, ready: n % 3 > 0, woken: Time(n) };
+        let kind = match n % 50 {
+            0 => reservation::EventKind::Set { member, cpu: 1, reservation },
+            20 | 30 => reservation::EventKind::Pause { member, paused: n % 50 == 20 },
+            40 => reservation::EventKind::Align { wall_offset_ns: n },
+            49 => reservation::EventKind::Remove { member },
+            _ => reservation::EventKind::Decide { tolerance_ns: n % 7 },
+        };
+        let event = reservation::Event { at: Time(n * 1_000_000), readings: vec![(member, reading)], kind };
+        dispatcher.on_event(&event);
+        let dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
+        records.push(Record::Decision { cpu: 1, event, dispatches });
+    }
+    records.push(Record::DecisionsLost { decisions: 17 });
+    records.push(state(&dispatcher));
+    records
+}
+
+#[test]
+fn decisions_about_reservations_are_read_as_they_were_written() {
+    let sink = Shared::default();
+    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
+    let written = dispatching(200);
+    let dispatches = |record: &Record| match record {
+        Record::Decision { dispatches, .. } => dispatches.len(),
+        _ => 0,
+    };
+    assert!(written.iter().map(dispatches).sum::<usize>() > 20);
+    written.iter().for_each(|record| recorder.push(record));
+    recorder.finish().unwrap();
+    let (records, ending) = read(&sink.bytes());
+    assert_eq!(ending.unwrap(), Some(Ending::Complete));
+    assert_eq!(bytes_of(&records), bytes_of(&written));
+    assert!(records.iter().all(Record::is_about_reservations));
+}
+
+#[test]
+fn a_recording_cut_anywhere_is_read_up_to_its_last_whole_frame() {
+    let whole = recording(1000);
+    let (all, _) = read(&whole);
+    let mut lengths = std::collections::BTreeSet::new();
+    for length in header().len()..whole.len() {
+        let (records, ending) = read(&whole[..length]);
+        assert_eq!(bytes_of(&records), bytes_of(&all[..records.len()]));
+        let Some(Ending::Cut { bytes }) = ending.unwrap() else { panic!("cut at {length}, and complete") };
+        // Without the bytes that are of no use it is the same, and nothing is left over.
+        let frames = length - usize::try_from(bytes).unwrap();
+        let (again, ending) = read(&whole[..frames]);
+        assert_eq!((again.len(), ending.unwrap()), (records.len(), Some(Ending::Cut { bytes: 0 })));
+        lengths.insert(records.len());
+    }
+    assert!(lengths.len() >= 4, "{lengths:?}");
+}
+
+#[test]
+fn a_last_frame_of_full_length_but_other_content_is_torn() {
+    let mut bytes = recording(1000);
+    let length = bytes.len();
+    bytes[length - 1] ^= 1;
+    assert!(matches!(read(&bytes).1, Ok(Some(Ending::Cut { bytes })) if bytes > 0));
+}
+
+#[test]
+fn what_is_no_recording_of_this_version_is_refused_with_both_versions() {
+    let mut bytes = recording(10);
+    bytes[8..12].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    let error = read(&bytes).1.unwrap_err().to_string();
+    assert!(error.contains(&format!("version {}", VERSION + 1)), "{error}");
+    assert!(error.contains(&format!("reads version {VERSION}")), "{error}");
+    for other in [&b""[..], b"fdsk", b"{\"json\": true}", &[0; 64]] {
+        assert!(matches!(read(other).1, Err(RecordError::NotARecording { .. })));
+    }
+}
+
+#[test]
+fn a_recording_that_is_not_complete_is_not_read_as_a_whole() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let bytes = recording(1000);
+    std::fs::write(file.path(), &bytes).unwrap();
+    assert_eq!(read_recording(file.path()).unwrap().len(), 1001);
+    std::fs::write(file.path(), &bytes[..bytes.len() - 1]).unwrap();
+    assert!(matches!(read_recording(file.path()), Err(RecordError::Incomplete { records: 901.., .. })));
+}
+
+/// A frame with this content, however large.
+fn forged(compressed: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(compressed.len()).unwrap().to_le_bytes();
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&length), compressed).to_le_bytes();
+    [&header()[..], &length, &sum, compressed, b"more"].concat()
+}
+
+#[test]
+fn a_block_that_grows_without_end_is_refused() {
+    let bomb = zstd::bulk::compress(&vec![0; MAX_BLOCK + 1], 19).unwrap();
+    assert!(bomb.len() < 10_000);
+    let (records, result) = read(&forged(&bomb));
+    assert!(records.is_empty());
+    assert!(matches!(result, Err(RecordError::Damaged { at: 12, .. })), "{result:?}");
+    // A frame that only claims to be large takes no memory either.
+    let claim = [&header()[..], &u32::MAX.to_le_bytes(), &[0; 100]].concat();
+    assert!(matches!(read(&claim).1, Err(RecordError::Damaged { .. })));
+    let claim = [&header()[..], &(30u32 << 20).to_le_bytes(), &[0; 100]].concat();
+    assert_eq!(read(&claim).1.unwrap(), Some(Ending::Cut { bytes: 104 }));
+}
+
+#[test]
+fn an_engine_in_the_middle_of_its_life_begins_a_recording() {
+    let mut engine = Engine::new(Config::default()).unwrap();
+    engine.on_event(&Event { at: Time(5), kind: EventKind::VmAdded { vm: VM, vcpus: 2, weight: 100 } });
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut recordings = Recordings::default();
+    let targets = [(TargetId(3), "vm:alice")].into_iter();
+    recordings.begin(ours, &engine, [(VM, "alice")].into_iter(), targets).unwrap();
+    recordings.push(|| switch(9));
+    // The client wants no more.
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut second = 0;
+    while recordings.clients() > 0 {
+        second += 1;
+        recordings.tick(Time(second * 1_000_000_000));
+        std::thread::yield_now();
+    }
+    let mut bytes = Vec::new();
+    theirs.read_to_end(&mut bytes).unwrap();
+    let (records, ending) = read(&bytes);
+    assert_eq!(ending.unwrap(), Some(Ending::Complete));
+    let vm = Record::Vm { vm: VM, name: "alice".to_owned() };
+    let target = Record::Target { target: TargetId(3), name: "vm:alice".to_owned() };
+    let expected = [Record::State(Box::new(engine)), vm, target, switch(9)];
+    assert_eq!(bytes_of(&records), bytes_of(&expected));
+}
+
+/// A sink that takes nothing until it is told to, or hung up on.
+struct Stuck(Receiver<()>, Shared);
+
+fn stuck() -> (Sender<()>, Stuck, Shared) {
+    let ((sender, receiver), shared) = (channel(), Shared::default());
+    (sender, Stuck(receiver, shared.clone()), shared)
+}
+
+impl Write for Stuck {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.recv();
+        self.1.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_sink_that_is_stuck_holds_nobody_up_and_its_recording_has_no_end() {
+    let (release, sink, written) = stuck();
+    let mut recorder = Recorder::start(sink, "slow".to_owned());
+    let mut pushed = 0u64;
+    while !recorder.has_ended() {
+        recorder.push(&switch(pushed));
+        pushed += 1;
+        assert!(pushed < 100_000_000, "the queue has no bound");
+    }
+    drop(release);
+    let error = recorder.result().unwrap_err();
+    assert!(matches!(error, RecordError::Overflow { .. }), "{error}");
+    // What was in the queue is still written, by a thread of its own.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        if let (records, Ok(Some(Ending::Cut { bytes: 0 }))) = read(&written.bytes())
+            && records.len() as u64 > pushed * 9 / 10
+        {
+            assert!((records.len() as u64) < pushed);
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "the queue is not written");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_its_recording_and_no_other() {
+    let engine = Engine::new(Config::default()).unwrap();
+    let own = Shared::default();
+    let mut recordings = Recordings::new(Some(Recorder::start(own.clone(), "own".to_owned())));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    recordings.begin(ours, &engine, std::iter::empty(), std::iter::empty()).unwrap();
+    drop(theirs);
+    recordings.push(|| Record::Config(Config::default()));
+    let mut second = 0;
+    while recordings.clients() > 0 {
+        recordings.push(|| switch(1));
+        second += 1;
+        recordings.tick(Time(second * 1_000_000_000));
+        std::thread::yield_now();
+    }
+    recordings.finish().unwrap();
+    assert_eq!(read(&own.bytes()).1.unwrap(), Some(Ending::Complete));
+}
+
+#[test]
+fn a_daemons_own_recording_that_fails_is_reported_at_its_end() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    let mut recordings = Recordings::new(Some(Recorder::start(ours, "own".to_owned())));
+    recordings.push(|| switch(1));
+    assert!(matches!(recordings.finish(), Err(RecordError::Io { .. })));
+}
+
+proptest! {
+    /// Any bits flipped: what is read before is right, and nothing panics.
+    #[test]
+    fn fuzz_flipped_bits(flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u32), 1..4)) {
+        static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| recording(1000));
+        let mut bytes = WHOLE.clone();
+        for (at, bit) in flips {
+            *at.get_mut(&mut bytes) ^= 1 << bit;
+        }
+        let (all, _) = read(&WHOLE);
+        let (records, result) = read(&bytes);
+        prop_assert_eq!(bytes_of(&records), bytes_of(&all[..records.len()]));
+        prop_assert!(bytes == *WHOLE || !matches!(result, Ok(Some(Ending::Complete))));
+    }
+
+    /// What is told of reservations, with a right checksum, but with any bytes changed: what is read can be
+    /// told to a dispatcher.
+    #[test]
+    fn fuzz_decisions(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {
+            dispatching(60).iter().flat_map(|record| postcard::to_stdvec(record).unwrap()).collect()
+        });
+        let mut block = WHOLE.clone();
+        for (at, byte) in changes {
+            *at.get_mut(&mut block) = byte;
+        }
+        let (records, _) = read(&forged(&zstd::bulk::compress(&block, 1).unwrap()));
+        let mut dispatcher = Dispatcher::new(0);
+        for record in records {
+            match record {
+                Record::Dispatcher { state, .. } => dispatcher = *state,
+                Record::Decision { event, .. } => dispatcher.on_event(&event),
+                _ => {}
+            }
+            while dispatcher.poll_action().is_some() {}
+        }
+    }
+
+    /// Blocks with a right checksum, but any content.
+    #[test]
+    fn fuzz_blocks(
+        block in prop::collection::vec(any::<u8>(), 0..2000),
+        start in prop::sample::select(vec![None, Some(0u8), Some(1), Some(4), Some(6), Some(8), Some(9)]),
+    ) {
+        // Kinds of records are few, and states are long: some blocks begin as records do.
+        let block: Vec<u8> = start.into_iter().chain(block).collect();
+        let (_, result) = read(&forged(&zstd::bulk::compress(&block, 1).unwrap()));
+        prop_assert!(!matches!(result, Ok(Some(Ending::Complete))));
+    }
+
+    /// Frames with any content.
+    #[test]
+    fn fuzz_frames(bytes in prop::collection::vec(any::<u8>(), 1..500)) {
+        let _ = read(&forged(&bytes));
+        let _ = read(&[&header()[..], &bytes].concat());
+    }
+}

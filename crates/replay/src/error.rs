@@ -1,0 +1,18 @@
+//! Why a recording can't be gone through again.
+
+use frontdesk_engine::ConfigError;
+use frontdesk_record::RecordError;
+
+/// A recording can't be gone through again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// It can't be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// It holds parameters that the engine refuses.
+    #[error("in the recording: {0}")]
+    Config(#[from] ConfigError),
+    /// It begins with neither parameters nor a state.
+    #[error("the recording does not begin with the engine's parameters or state")]
+    NoBeginning,
+}

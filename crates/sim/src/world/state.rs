@@ -1,0 +1,379 @@
+//! The VMs, their devices, and what happens to them.
+
+use super::devices::{Gpu, IoThread, Job, Sound};
+use super::measure::{Measure, Measured};
+use crate::disk::Disk;
+use crate::feed::{Feed, id};
+use crate::guest::{Effect, Guest, Interrupt, Stuck, vectors};
+use crate::machine::{Flow, Machine, Work};
+use crate::network::Client;
+use crate::program::Packet;
+use crate::queue::{NEVER, Nanos, Timer};
+use crate::scheduler::{Entity, Pcpu};
+use frontdesk_engine::{Event, EventKind, Protocol, Thread, Time, VmId};
+use frontdesk_scenario::Tracer;
+
+/// What an entity is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    Vcpu { vm: usize, vcpu: usize },
+    Io { thread: usize },
+}
+
+/// Whose timer it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// A VM is switched on.
+    Boot {
+        vm: usize,
+    },
+    Task {
+        vm: usize,
+        task: usize,
+    },
+    Client(usize),
+    Disk {
+        slot: usize,
+    },
+    Sound {
+        vm: usize,
+    },
+    /// The clock tick of a vCPU.
+    Tick {
+        vm: usize,
+        vcpu: usize,
+    },
+    Gpu,
+    /// The engine's deadline.
+    Engine,
+    /// A decision of the engine is to be applied.
+    Decision,
+    /// It is looked for tasks that wait for each other.
+    Watch,
+}
+
+#[derive(Debug)]
+pub(super) struct Vm {
+    pub(super) guest: Guest,
+    pub(super) entities: Vec<Entity>,
+    /// The thread that does its I/O.
+    pub(super) io: usize,
+    /// A timer for each task.
+    pub(super) timers: Vec<Timer>,
+    /// Since when each vCPU waits for a physical CPU.
+    pub(super) waiting: Vec<Nanos>,
+    pub(super) sound: Sound,
+    pub(super) sound_timer: Timer,
+    pub(super) ticks: Vec<Timer>,
+    /// Whether a tick of each vCPU is on its way.
+    pub(super) ticking: Vec<bool>,
+    /// Of the last packet that the engine heard of, until the reply to it has been sent.
+    pub(super) asked: Option<(Protocol, u16)>,
+}
+
+/// Everything that runs on the machine, and around it.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(super) roles: Vec<Role>,
+    pub(super) sources: Vec<Source>,
+    pub(super) vms: Vec<Vm>,
+    pub(super) threads: Vec<IoThread>,
+    pub(super) disk: Disk,
+    pub(super) gpu: Gpu,
+    pub(super) clients: Vec<Client>,
+    /// Period of the guests' clock ticks; 0: none.
+    pub(super) tick: Nanos,
+    /// How much packets differ in what they cost.
+    pub(super) spread: f64,
+    pub(super) requests: u64,
+    /// Whether the I/O path is a thread of each VM's own, which the engine knows.
+    pub(super) emulators: bool,
+    /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks
+    /// at them when it takes the CPU from the driver domain (TAVS §4.3.2).
+    pub(super) forwarded: Vec<(usize, Packet)>,
+    pub(crate) feed: Feed,
+    pub(super) measure: Measure,
+    pub(crate) trace: Option<Tracer>,
+    /// Taken out of guests to be gone through.
+    pub(super) effects: Vec<Effect>,
+    pub(super) watch: Timer,
+}
+
+/// Tasks that wait for each other are looked for this often.
+pub(super) const WATCH: Nanos = 1_000_000_000;
+
+impl World {
+    /// Begins to measure: what was before does not count.
+    pub(crate) fn begin(&mut self, machine: &Machine) {
+        self.measure.begin(machine, &self.clients);
+    }
+
+    /// What was measured, and what was written down.
+    pub(crate) fn finish(self, machine: &Machine) -> (Measured, Option<Tracer>) {
+        (self.measure.finish(machine), self.trace)
+    }
+
+    /// The tasks that will never go on, with their VM.
+    pub(crate) fn deadlocked(&self) -> impl Iterator<Item = (usize, Stuck)> {
+        let guests =
+            self.vms.iter().map(|vm| &vm.guest).enumerate().filter(|(_, guest)| guest.can_deadlock());
+        guests.flat_map(|(vm, guest)| guest.deadlocked().into_iter().map(move |stuck| (vm, stuck)))
+    }
+
+    /// The guest of a VM.
+    pub(crate) fn guest(&self, vm: usize) -> &Guest {
+        &self.vms[vm].guest
+    }
+
+    pub(super) fn tell(&mut self, machine: &mut Machine, vm: usize, kind: EventKind) {
+        self.feed.tell(machine, vm, kind, &mut self.measure, self.trace.as_mut());
+    }
+
+    /// An interrupt is pending for a vCPU.
+    pub(super) fn interrupt(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, interrupt: Interrupt) {
+        let state = &mut self.vms[vm];
+        state.guest.cpus[vcpu].pending.push_back(interrupt);
+        self.kick(machine, vm, vcpu);
+    }
+
+    fn kick(&mut self, machine: &mut Machine, vm: usize, vcpu: usize) {
+        let state = &mut self.vms[vm];
+        let entity = state.entities[vcpu];
+        if machine.wake(entity) {
+            state.waiting[vcpu] = machine.now();
+            self.tell(
+                machine,
+                vm,
+                EventKind::Wake { vm: id(vm), thread: Thread::Vcpu(number(vcpu)), by: None },
+            );
+        } else {
+            machine.poke(entity);
+        }
+    }
+
+    /// Does what a guest wants of the world.
+    fn apply(&mut self, machine: &mut Machine, vm: usize) {
+        let mut effects =
+            std::mem::replace(&mut self.vms[vm].guest.effects, std::mem::take(&mut self.effects));
+        for effect in effects.drain(..) {
+            self.effect(machine, vm, effect);
+        }
+        self.effects = effects;
+    }
+
+    fn effect(&mut self, machine: &mut Machine, vm: usize, effect: Effect) {
+        let now = machine.now();
+        match effect {
+            Effect::Switch { vcpu, space } => {
+                self.tell(machine, vm, EventKind::TaskSwitch { vm: id(vm), vcpu: number(vcpu), task: space });
+            }
+            Effect::Halt { vcpu } => {
+                self.tell(machine, vm, EventKind::Halt { vm: id(vm), vcpu: number(vcpu) });
+            }
+            Effect::Resume { vcpu } => {
+                self.tell(machine, vm, EventKind::Resume { vm: id(vm), vcpu: number(vcpu) });
+            }
+            Effect::Ipi { from, to } => {
+                let target = 1u64.checked_shl(number(to).into()).unwrap_or(0);
+                let ipi = EventKind::Ipi {
+                    vm: id(vm),
+                    vcpu: number(from),
+                    to: target,
+                    vector: vectors::RESCHEDULE,
+                };
+                self.tell(machine, vm, ipi);
+                self.interrupt(machine, vm, to, Interrupt::Reschedule);
+            }
+            Effect::Interrupt { vcpu, vector } => {
+                self.tell(machine, vm, EventKind::Interrupt { vm: id(vm), vcpu: number(vcpu), vector });
+            }
+            Effect::IpiTaken { vcpu } => {
+                self.tell(machine, vm, EventKind::IpiTaken { vm: id(vm), vcpu: number(vcpu) });
+            }
+            Effect::Arm { task, at } => machine.arm(self.vms[vm].timers[task], at),
+            Effect::Woke => self.measure.woke(vm, now),
+            Effect::Done { workload, bytes } => self.measure.done(vm, workload, bytes, now),
+            Effect::Reply { vcpu, packet } => {
+                self.measure.replied(vm, packet.client as usize, now);
+                self.ask(machine, vm, vcpu, Job::PacketOut { packet, content: true });
+            }
+            Effect::Took { vcpu, packet } => {
+                self.ask(machine, vm, vcpu, Job::PacketOut { packet, content: false });
+            }
+            Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),
+            Effect::Disk { vcpu, task, bytes, sequential, write } => {
+                self.requests += 1;
+                let request = crate::disk::Request {
+                    id: self.requests,
+                    vm,
+                    task: (!write).then_some(task),
+                    bytes,
+                    sequential,
+                    class: crate::disk::Class::Common,
+                    write,
+                };
+                self.ask(machine, vm, vcpu, Job::BlockIn { request });
+            }
+            Effect::Frame { vcpu, task, gpu } => self.frame(machine, vm, vcpu, task, gpu),
+            Effect::Sound { vcpu, task, period } => self.play(machine, vm, vcpu, task, period),
+        }
+    }
+
+    /// A packet of so many bytes arrives at the host.
+    fn arrive(&mut self, machine: &mut Machine, client: usize, bytes: u32) {
+        let client_state = &mut self.clients[client];
+        let effort = client_state.effort(self.spread);
+        let vm = client_state.vm;
+        let packet = Packet {
+            protocol: client_state.protocol,
+            port: client_state.port,
+            bytes,
+            client: u32::try_from(client).unwrap_or(u32::MAX),
+            arrived: machine.now(),
+            effort,
+        };
+        if self.emulators {
+            self.pending_packet(machine, vm, packet);
+        }
+        self.queue_job(machine, vm, None, Job::PacketIn { vm, packet });
+    }
+
+    /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of
+    /// those that do not count.
+    fn pending_packet(&mut self, machine: &mut Machine, vm: usize, packet: Packet) {
+        if packet.bytes == 0 && !self.feed.hears_acknowledgements() {
+            return;
+        }
+        // A driver domain sees packets pass, and does not tell what answers what.
+        self.vms[vm].asked = self.emulators.then_some((packet.protocol, packet.port));
+        let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };
+        self.tell(machine, vm, kind);
+    }
+
+    /// The driver domain has lost the CPU.
+    fn inspect_forwarded(&mut self, machine: &mut Machine) {
+        let mut forwarded = std::mem::take(&mut self.forwarded);
+        for (vm, packet) in forwarded.drain(..) {
+            self.pending_packet(machine, vm, packet);
+        }
+        self.forwarded = forwarded;
+    }
+}
+
+impl Work for World {
+    fn ran(&mut self, entity: Entity, time: Nanos) {
+        match self.roles[entity.index()] {
+            Role::Vcpu { vm, vcpu } => self.vms[vm].guest.ran(vcpu, time),
+            Role::Io { thread } => self.threads[thread].ran(time),
+        }
+    }
+
+    fn next(&mut self, entity: Entity) -> Nanos {
+        match self.roles[entity.index()] {
+            Role::Vcpu { vm, vcpu } => self.vms[vm].guest.next(vcpu),
+            Role::Io { thread } => self.threads[thread].next(),
+        }
+    }
+
+    fn reached(&mut self, machine: &mut Machine, entity: Entity) -> Flow {
+        match self.roles[entity.index()] {
+            Role::Vcpu { vm, vcpu } => {
+                let flow = self.vms[vm].guest.reached(vcpu, machine.now());
+                self.apply(machine, vm);
+                // What it did may have come back to it at once.
+                if flow == Flow::Block && self.vms[vm].guest.wants(vcpu) { Flow::Continue } else { flow }
+            }
+            Role::Io { thread } => self.work(machine, thread),
+        }
+    }
+
+    fn timer(&mut self, machine: &mut Machine, token: u32) {
+        let now = machine.now();
+        match self.sources[token as usize] {
+            Source::Boot { vm } => {
+                (0..self.vms[vm].entities.len()).for_each(|vcpu| self.kick(machine, vm, vcpu))
+            }
+            Source::Task { vm, task } => {
+                let vcpu = self.vms[vm].guest.tasks[task].vcpu;
+                self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: false, vector: None });
+            }
+            Source::Client(client) => {
+                let state = &mut self.clients[client];
+                let wish = state.timer(now);
+                let timer = state.timer;
+                machine.arm(timer, wish.timer);
+                if let Some((response, sent)) = wish.response {
+                    self.measure.answered(client, response, sent);
+                }
+                if let Some(bytes) = wish.arrives {
+                    self.arrive(machine, client, bytes);
+                }
+            }
+            Source::Disk { slot } => self.block_ended(machine, slot),
+            Source::Sound { vm } => self.sound_period(machine, vm),
+            Source::Tick { vm, vcpu } => self.tick(machine, vm, vcpu),
+            Source::Gpu => self.gpu_done(machine),
+            Source::Engine => self.feed.deadline(machine, &mut self.measure, self.trace.as_mut()),
+            Source::Decision => self.feed.decided(machine, &mut self.measure, self.trace.as_mut()),
+            Source::Watch => {
+                if self.deadlocked().next().is_some() {
+                    return machine.halt();
+                }
+                machine.arm(self.watch, now.saturating_add(WATCH));
+            }
+        }
+    }
+
+    fn dispatched(&mut self, machine: &mut Machine, entity: Entity, pcpu: Pcpu) {
+        let now = machine.now();
+        let (vm, thread) = match self.roles[entity.index()] {
+            Role::Vcpu { vm, vcpu } => {
+                let since = std::mem::replace(&mut self.vms[vm].waiting[vcpu], NEVER);
+                if since != NEVER {
+                    self.vms[vm].guest.stolen(vcpu, now.saturating_sub(since));
+                }
+                self.measure.dispatched(vm, now);
+                (vm, Thread::Vcpu(number(vcpu)))
+            }
+            Role::Io { thread } => match self.threads[thread].vm {
+                Some(vm) => (vm, Thread::Emulator(0)),
+                None => {
+                    return self.trace_driver(now, |vm, thread| EventKind::Run { vm, thread, pcpu: pcpu.0 });
+                }
+            },
+        };
+        self.tell(machine, vm, EventKind::Run { vm: id(vm), thread, pcpu: pcpu.0 });
+    }
+
+    fn stopped(&mut self, machine: &mut Machine, entity: Entity, runnable: bool) {
+        let now = machine.now();
+        let (vm, thread) = match self.roles[entity.index()] {
+            Role::Vcpu { vm, vcpu } => {
+                self.vms[vm].waiting[vcpu] = if runnable { now } else { NEVER };
+                (vm, Thread::Vcpu(number(vcpu)))
+            }
+            Role::Io { thread } => match self.threads[thread].vm {
+                Some(vm) => (vm, Thread::Emulator(0)),
+                None => {
+                    self.trace_driver(now, |vm, thread| EventKind::Stop { vm, thread, runnable });
+                    return self.inspect_forwarded(machine);
+                }
+            },
+        };
+        self.tell(machine, vm, EventKind::Stop { vm: id(vm), thread, runnable });
+    }
+}
+
+impl World {
+    /// Notes what the driver domain does, of which no engine is told.
+    fn trace_driver(&mut self, now: Nanos, kind: impl FnOnce(VmId, Thread) -> EventKind) {
+        if let Some(trace) = &mut self.trace {
+            let kind = kind(id(self.vms.len()), Thread::Emulator(0));
+            trace.event(&Event { at: Time(now), kind }, None);
+        }
+    }
+}
+
+pub(super) fn number(index: usize) -> u16 {
+    u16::try_from(index).unwrap_or(u16::MAX)
+}
