@@ -10,4 +10,4 @@ mod schedule;
 mod syscall;
 
 pub(crate) use deadlock::Stuck;
-pub(crate) use kernel::{Channel, Cpu, Effect, Guest, Interrupt, Socket, nanos, vectors};
+pub(crate) use kernel::{Cpu, Effect, Guest, Interrupt, vectors};

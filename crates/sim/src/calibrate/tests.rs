@@ -1,6 +1,7 @@
 use super::*;
 use crate::run::run;
-use frontdesk_scenario::Overrides;
+use frontdesk_scenario::{Overrides, Sim};
+use std::time::Duration;
 
 const ARM: &str = "io-only";
 

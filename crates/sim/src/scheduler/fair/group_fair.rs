@@ -2,7 +2,7 @@
 
 use super::discipline::{Discipline, Placement, TICK, Timing};
 use super::load::{Average, GroupLoad, SCALE, nice_weight};
-use super::queue::{Node, NodeId, RunQueue, signed};
+use super::queue::{Node, RunQueue};
 use super::waiting::Waiting;
 use crate::scheduler::reserved::{DISPATCH, Reserved};
 use crate::scheduler::{
