@@ -136,8 +136,8 @@ impl Vm {
     ) -> Option<Time> {
         self.account_all(now, &config.tavs);
         let (policies, view, _) = self.policies(now, config, world, debt);
-        let mut owners = policies.into_iter().filter(|(known, _)| *known == owner);
-        let later = owners.next().and_then(|(_, policy)| policy.on_expiry(target, &view, asks));
+        let known = policies.into_iter().find(|(known, _)| *known == owner);
+        let later = known.and_then(|(_, policy)| policy.on_expiry(target, &view, asks));
         self.log_ended(now);
         later
     }
