@@ -3,8 +3,7 @@
 use super::{Vm, Workload};
 use crate::allowed::{Violation, one_of, period, quoted, range, require, seconds};
 use frontdesk_workload::{Protocol, WorkloadKind};
-use humantime_serde::Serde;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Load from outside: a client of a VM.
@@ -125,7 +124,9 @@ fn validate_think(key: &str, [shortest, longest]: [Duration; 2]) -> Result<(), V
 
 /// Two times as a person writes them.
 mod times {
-    use super::*;
+    use humantime_serde::Serde;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::time::Duration;
 
     pub(super) fn serialize<S: Serializer>(of: &[Duration; 2], to: S) -> Result<S::Ok, S::Error> {
         of.map(Serde::from).serialize(to)
