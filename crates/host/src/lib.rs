@@ -10,7 +10,7 @@ pub mod control;
 mod daemon;
 pub mod doctor;
 mod identity;
-mod news;
+mod notification;
 mod reserve;
 pub mod share;
 mod status;

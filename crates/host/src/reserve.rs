@@ -1,45 +1,45 @@
 //! Periodic reservations on a real host (VSched): who has which slice of which period, kept by a thread that dispatches.
 //!
-//! The daemon's loop hands requests to the *keeper*, a thread of its own, for finding threads and recording what they had takes
-//! milliseconds. The keeper admits reservations, takes hold of the targets' threads and tells the *controller*, the thread that dispatches.
+//! The daemon's loop hands requests to the *admission thread*, a thread of its own, for finding threads and recording what they had takes
+//! milliseconds. The admission thread admits reservations, takes hold of the targets' threads and tells the *controller*, the thread that dispatches.
 //! `docs/reservations.md` says what is done to a target and why.
 
+mod admission;
 mod bell;
 mod controller;
 mod deadline;
 mod enforce;
 mod fair;
 mod follow;
-mod held;
-mod keeper;
 mod margin;
 mod members;
 mod order;
-mod pen;
 mod promises;
 mod reserved;
+mod reserved_group;
 mod running;
 mod settings;
+mod stats;
 mod target;
 mod tell;
-mod told;
+mod threads;
 mod trace;
 mod user;
 mod wake;
 
 pub(crate) use fair::FAIR_SERVERS;
-pub(crate) use pen::make_room;
+pub(crate) use reserved_group::make_room;
 pub use settings::{ReserveMechanism, ReserveSettings};
 pub(crate) use target::Vm;
 pub(crate) use trace::{TraceReader, TraceSource};
 
 use crate::control::ReservationRequest;
-use crate::news::Mailbox;
+use crate::notification::Mailbox;
+use admission::AdmissionThread;
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_probes::BpfError;
 use frontdesk_probes::meter::Meter;
-use keeper::Keeper;
 use order::Order;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -52,7 +52,7 @@ use wake::ring;
 /// Orders that may wait.
 const CAPACITY: usize = 64;
 
-/// The keeper's owner. Dropping it ends all reservations: the guardian puts back what the targets had.
+/// The admission thread's owner. Dropping it ends all reservations: the guardian puts back what the targets had.
 pub(crate) struct Reserves {
     orders: Option<SyncSender<Order>>,
     wake: Arc<OwnedFd>,
@@ -60,7 +60,7 @@ pub(crate) struct Reserves {
 }
 
 impl Reserves {
-    /// Starts the keeper. Nothing is changed on the host before the first reservation.
+    /// Starts the admission thread. Nothing is changed on the host before the first reservation.
     pub(crate) fn start(
         settings: &ReserveSettings,
         own_cpus: &[u16],
@@ -71,16 +71,17 @@ impl Reserves {
     ) -> io::Result<Reserves> {
         let (orders, receiver) = sync_channel(CAPACITY);
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let keeper = Keeper::new(settings, own_cpus, hierarchy, guardian, mailbox, trace)?;
+        let admission = AdmissionThread::new(settings, own_cpus, hierarchy, guardian, mailbox, trace)?;
         let bell = Arc::clone(&wake);
-        let thread =
-            std::thread::Builder::new().name("reserve".into()).spawn(move || keeper.run(&receiver, &bell))?;
+        let thread = std::thread::Builder::new()
+            .name("reserve".into())
+            .spawn(move || admission.run(&receiver, &bell))?;
         Ok(Reserves { orders: Some(orders), wake, thread: Some(thread) })
     }
 
-    /// Has a request answered; whether the keeper was given it. Never waits.
+    /// Has a request answered; whether the admission thread was given it. Never waits.
     pub(crate) fn ask(&self, request: ReservationRequest, vms: Vec<Vm>) -> bool {
-        // A keeper that is this far behind does not answer in time; whoever asked is told so.
+        // An admission thread that is this far behind does not answer in time; whoever asked is told so.
         self.order(Order::Ask(request, vms))
     }
 

@@ -6,12 +6,12 @@
 //! know of each thread only once.
 
 mod error;
-mod held;
+mod scheduling;
 mod wanted;
 
 pub use error::ThreadsError;
-pub use held::HeldError;
-pub(crate) use held::{Held, attributes_of};
+pub use scheduling::SchedulingError;
+pub(crate) use scheduling::{Scheduling, attributes_of};
 pub(crate) use wanted::HIGHEST_PRIORITY;
 pub use wanted::{EMULATOR_PRIORITY, MULTIMEDIA, VCPU_PRIORITY};
 
@@ -68,7 +68,7 @@ struct Adopted {
 
 #[derive(Debug)]
 struct Thread {
-    held: Held,
+    scheduling: Scheduling,
     role: Role,
     wish: Wish,
 }
@@ -157,20 +157,20 @@ impl Threads {
         let vcpus = vcpus.iter().map(|&(index, thread)| (Role::Vcpu(index), thread));
         let all: Vec<_> = vcpus.chain(emulators.iter().map(|&thread| (Role::Emulator, thread))).collect();
         // One that does something else from now on is taken anew, and so its number is known to be no stranger's.
-        let gone = |thread: &mut Thread| !all.contains(&(thread.role, thread.held.thread()));
+        let gone = |thread: &mut Thread| !all.contains(&(thread.role, thread.scheduling.thread()));
         let gone: Vec<Thread> = adopted.threads.extract_if(.., gone).collect();
         mechanism.give_back(vm, gone, guardian)?;
         for (role, thread) in all {
-            if adopted.threads.iter().any(|known| known.held.thread() == thread) {
+            if adopted.threads.iter().any(|known| known.scheduling.thread() == thread) {
                 continue;
             }
             let original = attributes_of(thread).map_err(ThreadsError::sched(vm))?;
             let Some(original) = original.filter(|original| original.policy.nice().is_some()) else {
                 continue;
             };
-            let held = Held::take(thread, original, guardian)?;
+            let scheduling = Scheduling::take(thread, original, guardian)?;
             let boost = if role == Role::Emulator { adopted.emulators } else { Boost::None };
-            let mut thread = Thread { held, role, wish: Wish { boost, ..ORDINARY } };
+            let mut thread = Thread { scheduling, role, wish: Wish { boost, ..ORDINARY } };
             let result = mechanism.enter(vm, &mut thread);
             adopted.threads.push(thread);
             result?;
@@ -191,10 +191,10 @@ impl Threads {
         let mut weights = Vec::new();
         for thread in &mut adopted.threads {
             let Role::Vcpu(index) = thread.role else { continue };
-            thread.held.look(guardian).map_err(ThreadsError::of(vm))?;
+            thread.scheduling.look(guardian).map_err(ThreadsError::of(vm))?;
             // If another value was found, a weight is relative to that from now on.
             mechanism.settle(vm, thread)?;
-            let nice = thread.held.original().policy.nice().and_then(|nice| i8::try_from(nice).ok());
+            let nice = thread.scheduling.original().policy.nice().and_then(|nice| i8::try_from(nice).ok());
             let permille = u64::from(nice_weight(nice.unwrap_or(0))) * 1000 / u64::from(nice_weight(0));
             weights.push((index, u32::try_from(permille).unwrap_or(u32::MAX)));
         }
@@ -321,26 +321,26 @@ impl Mechanism {
                 Role::Emulator => None,
             };
             // Its account must be known before it runs.
-            scx.enter(vm, thread.held.thread().tid, vcpu)?;
+            scx.enter(vm, thread.scheduling.thread().tid, vcpu)?;
         }
         self.settle(vm, thread)
     }
 
     /// Gives a thread what is wanted of it.
     fn settle(&self, vm: VmId, thread: &mut Thread) -> Result<(), ThreadsError> {
-        let original = thread.held.original();
+        let original = thread.scheduling.original();
         let wanted = match self {
             Mechanism::RealTime => by_real_time(original, thread.role, thread.wish),
             Mechanism::SchedExt(_) => by_sched_ext(original),
         };
-        thread.held.set(wanted).map_err(ThreadsError::of(vm))
+        thread.scheduling.set(wanted).map_err(ThreadsError::of(vm))
     }
 
     /// Changes what is wanted of a thread.
     fn wish(&self, vm: VmId, thread: &mut Thread, wish: Wish) -> Result<(), ThreadsError> {
         let before = std::mem::replace(&mut thread.wish, wish);
         if let (Mechanism::SchedExt(scx), Role::Vcpu(_)) = (self, thread.role) {
-            let tid = thread.held.thread().tid;
+            let tid = thread.scheduling.thread().tid;
             if before.weight != wish.weight {
                 scx.weigh(vm, tid, wish.weight)?;
             }
@@ -383,12 +383,12 @@ impl Mechanism {
     fn give_back(&self, vm: VmId, threads: Vec<Thread>, guardian: &Guardian) -> Result<(), ThreadsError> {
         let mut result = Ok(());
         for mut thread in threads {
-            let restored = thread.held.set(thread.held.original()).map_err(ThreadsError::of(vm));
+            let restored = thread.scheduling.set(thread.scheduling.original()).map_err(ThreadsError::of(vm));
             if let Mechanism::SchedExt(scx) = self {
-                scx.leave(thread.held.thread().tid);
+                scx.leave(thread.scheduling.thread().tid);
             }
             match restored {
-                Ok(()) => thread.held.forget(guardian)?,
+                Ok(()) => thread.scheduling.forget(guardian)?,
                 error => result = result.and(error),
             }
         }

@@ -1,22 +1,22 @@
 //! Finds VMs as they come and go, on threads of its own: what takes time or can stall happens here, and the daemon's loop, which
 //! decides within microseconds, only hears of it.
 //!
-//! Each QMP socket has a thread ([`scout`]), for whoever listens there may stall: it keeps nobody else waiting then. libvirt's VMs are
+//! Each QMP socket has a thread ([`socket`]), for whoever listens there may stall: it keeps nobody else waiting then. libvirt's VMs are
 //! looked for in `/proc` ([`libvirt`]).
 
-mod kit;
+mod context;
 mod libvirt;
-mod scout;
+mod socket;
 
-pub(crate) use kit::Kit;
+pub(crate) use context::WatchContext;
 
 use crate::config::VmsSettings;
-use crate::news::{News, Source};
+use crate::notification::{Notification, Source};
 use libvirt::LibvirtScan;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
-use scout::{Round, Scout};
+use socket::{Round, SocketWatcher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,8 +32,8 @@ const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 const BURST: Duration = Duration::from_millis(20);
 /// More sockets than any host has VMs: a bound on threads if a pattern matches too much.
 const MAX_SOCKETS: usize = 1024;
-/// A scout reads and writes messages on its heap.
-const SCOUT_STACK: usize = 256 << 10;
+/// A socket's thread reads and writes messages on its heap.
+const SOCKET_STACK: usize = 256 << 10;
 
 /// The control of the thread that watches. It ends when this is dropped.
 pub(crate) struct Watcher {
@@ -42,17 +42,17 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts to watch, and to tell the kit's mailbox. After everything that is there at the beginning was tried once, it tells that.
-    pub(crate) fn start(vms: VmsSettings, kit: Kit) -> io::Result<Watcher> {
+    /// Starts to watch, and to tell the context's mailbox. After everything that is there at the beginning was tried once, it tells that.
+    pub(crate) fn start(vms: VmsSettings, context: WatchContext) -> io::Result<Watcher> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, receiver) = channel();
         let watch = Watch {
             vms,
-            libvirt: LibvirtScan::new(kit.clone()),
-            round: Some(Arc::new(Round::new(kit.mailbox.clone()))),
-            kit,
+            libvirt: LibvirtScan::new(context.clone()),
+            round: Some(Arc::new(Round::new(context.mailbox.clone()))),
+            context,
             inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?,
-            scouts: BTreeMap::new(),
+            sockets: BTreeMap::new(),
             missing: BTreeSet::new(),
             too_many: false,
         };
@@ -79,19 +79,19 @@ impl Drop for Watcher {
 
 struct Watch {
     vms: VmsSettings,
-    kit: Kit,
+    context: WatchContext,
     libvirt: LibvirtScan,
     round: Option<Arc<Round>>,
     inotify: OwnedFd,
-    scouts: BTreeMap<PathBuf, Scouted>,
+    sockets: BTreeMap<PathBuf, WatchedSocket>,
     /// Sockets named in full that are not there, which was told.
     missing: BTreeSet<String>,
     too_many: bool,
 }
 
-/// A socket with a scout.
-struct Scouted {
-    /// The scout ends when this is dropped.
+/// A socket with a thread.
+struct WatchedSocket {
+    /// The thread ends when this is dropped.
     pokes: std::sync::mpsc::SyncSender<()>,
     /// Device and inode: another one at the same place is another VM's.
     identity: (u64, u64),
@@ -125,12 +125,12 @@ impl Watch {
         self.vms = vms;
         if !self.vms.libvirt {
             self.libvirt.forget();
-            self.kit.mailbox.post(News::Withdrawn(Source::Libvirt));
+            self.context.mailbox.post(Notification::Withdrawn(Source::Libvirt));
         }
         let wanted: Vec<_> = self.vms.qmp.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
-        let withdrawn = self.scouts.extract_if(.., |path, _| !wanted.iter().any(|p| p.matches_path(path)));
+        let withdrawn = self.sockets.extract_if(.., |path, _| !wanted.iter().any(|p| p.matches_path(path)));
         for (path, _) in withdrawn {
-            self.kit.mailbox.post(News::Withdrawn(Source::Qmp(path)));
+            self.context.mailbox.post(Notification::Withdrawn(Source::Qmp(path)));
         }
     }
 
@@ -150,13 +150,13 @@ impl Watch {
                 tracing::info!("there is no QMP socket {pattern} yet: its VM is followed when there is");
             }
         }
-        // One that has vanished ends its scout. The VM, if it still runs, is followed on without.
-        self.scouts.retain(|path, _| found.contains_key(path));
+        // One that has vanished ends its thread. The VM, if it still runs, is followed on without.
+        self.sockets.retain(|path, _| found.contains_key(path));
         for (path, identity) in found {
             if let Some(folder) = path.parent() {
                 watch_folder(&self.inotify, folder);
             }
-            match self.scouts.get_mut(&path) {
+            match self.sockets.get_mut(&path) {
                 Some(scouted) if scouted.identity == identity => {}
                 Some(scouted) => {
                     scouted.identity = identity;
@@ -172,7 +172,7 @@ impl Watch {
     }
 
     fn send_scout(&mut self, path: PathBuf, identity: (u64, u64)) {
-        let full = self.scouts.len() >= MAX_SOCKETS;
+        let full = self.sockets.len() >= MAX_SOCKETS;
         if full != std::mem::replace(&mut self.too_many, full) && full {
             tracing::warn!("vms.qmp matches more than {MAX_SOCKETS} sockets: the rest is not looked at");
         }
@@ -180,10 +180,10 @@ impl Watch {
             return;
         }
         let (pokes, receiver) = sync_channel(1);
-        let scout = Scout::new(path.clone(), self.kit.clone(), receiver, self.round.clone());
-        let thread = std::thread::Builder::new().name("scout".into()).stack_size(SCOUT_STACK);
-        match thread.spawn(move || scout.run()) {
-            Ok(_) => drop(self.scouts.insert(path, Scouted { pokes, identity })),
+        let watcher = SocketWatcher::new(path.clone(), self.context.clone(), receiver, self.round.clone());
+        let thread = std::thread::Builder::new().name("socket".into()).stack_size(SOCKET_STACK);
+        match thread.spawn(move || watcher.run()) {
+            Ok(_) => drop(self.sockets.insert(path, WatchedSocket { pokes, identity })),
             // The next scan tries again.
             Err(error) => tracing::warn!("QMP socket {}: no thread to look at it: {error}", path.display()),
         }

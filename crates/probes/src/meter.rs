@@ -165,7 +165,7 @@ pub struct Meter {
 }
 
 /// What the meter tells its users of: decisions that are due, each on its CPU, and births.
-pub struct Tidings {
+pub struct MeterEvents {
     /// Readable when a decision is due before it was planned.
     pub kicks: BTreeMap<u16, Ring>,
     /// Makes [`Self::born`] hear of births when it is drained.
@@ -179,7 +179,7 @@ impl Meter {
     ///
     /// # Errors
     /// The kernel refuses, and why.
-    pub fn open(cpus: &[u16]) -> Result<(Meter, Tidings), BpfError> {
+    pub fn open(cpus: &[u16]) -> Result<(Meter, MeterEvents), BpfError> {
         silence_libbpf();
         let setup =
             |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
@@ -220,7 +220,7 @@ impl Meter {
         };
         let births = ring(births, decode).map_err(setup("map a ring of the meter"))?;
         let slots = Slots(Arc::new(Loaded(skel)));
-        Ok((Meter { slots, members, _links: links }, Tidings { kicks, births, born }))
+        Ok((Meter { slots, members, _links: links }, MeterEvents { kicks, births, born }))
     }
 
     /// Counts a thread for the member with this slot.

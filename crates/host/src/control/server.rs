@@ -1,7 +1,7 @@
 //! The server: threads that talk to clients, and ask the daemon's loop on their behalf.
 
+use crate::control::accept_rate::{self, AcceptRate};
 use crate::control::access::{self, Access};
-use crate::control::haste::{self, Pace};
 use crate::control::place::{MAX_CLIENTS, Place};
 use crate::control::request::{Asker, DEADLINE, channel};
 use crate::control::{ControlConfig, ControlError, RecordRequest, Request, http, targets};
@@ -32,7 +32,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Begins to serve. Threads that are not hasty are of the calling thread's priority, so call it before that is made real-time.
+    /// Begins to serve. Threads that are not real-time are of the calling thread's priority, so call it before that is made real-time.
     ///
     /// # Errors
     /// The socket can't be made, or another daemon answers there.
@@ -106,11 +106,11 @@ struct Server {
 }
 
 impl Server {
-    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away at once. If `hasty`, it is
-    /// called in a hasty thread.
+    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away at once. If `real_time`, it is
+    /// called in a real-time thread.
     fn start<L: Listener>(
         listener: L,
-        hasty: bool,
+        real_time: bool,
         socket: Option<PathBuf>,
         serve: impl Fn(L::Stream, Option<Place>) + Send + Sync + 'static,
     ) -> Result<Server, ControlError> {
@@ -121,9 +121,9 @@ impl Server {
         let (told, serve) = (Arc::clone(&stop), Arc::new(serve));
         let accept = move || {
             let taken = Arc::new(AtomicUsize::new(0));
-            let mut pace = hasty.then(|| Pace::new(Instant::now()));
-            if hasty {
-                haste::enter();
+            let mut rate = real_time.then(|| AcceptRate::new(Instant::now()));
+            if real_time {
+                accept_rate::become_real_time();
             }
             while wait(&listener, &told) {
                 let Ok(stream) = listener.next() else {
@@ -139,7 +139,7 @@ impl Server {
                 } else {
                     serve(stream, None);
                 }
-                if let Some(rest) = pace.as_mut().and_then(|pace| pace.count(Instant::now())) {
+                if let Some(rest) = rate.as_mut().and_then(|rate| rate.count(Instant::now())) {
                     let rest = Timespec { tv_sec: 0, tv_nsec: rest.subsec_nanos().into() };
                     let _ = poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&rest));
                 }
@@ -212,7 +212,7 @@ fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Aske
     };
     // Who is turned away is so by the thread that accepts.
     if own_thread && !query.as_ref().is_ok_and(Query::changes) {
-        haste::leave();
+        accept_rate::become_ordinary();
     }
     let answer = match query {
         Ok(Query::Record {}) => {

@@ -5,7 +5,7 @@ use super::{Daemon, DaemonError};
 use crate::budget::Budget;
 use crate::clock::monotonic;
 use crate::config::Settings;
-use crate::news::Place;
+use crate::notification::Place;
 use crate::share::ShareControl;
 use frontdesk_control_protocol::NOT_ACTING;
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};

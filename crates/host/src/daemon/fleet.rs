@@ -4,7 +4,7 @@ use super::followed::{Followed, watched_threads};
 use super::token::Token;
 use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
-use crate::news::{News, Sighting, Source};
+use crate::notification::{Notification, Sighting, Source};
 use frontdesk_engine::{Event, EventKind, Standing, VmId};
 use frontdesk_linux::cgroup::DEFAULT_WEIGHT;
 use frontdesk_linux::sched::ThreadId;
@@ -15,23 +15,23 @@ use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
-    /// Takes all news; whether the first round of looking is over.
+    /// Takes all notifications; whether the first round of looking is over.
     pub(super) fn take_news(&mut self) -> Result<bool, DaemonError> {
         let mut settled = false;
         self.mailbox.silence();
-        while let Ok(news) = self.news.try_recv() {
-            match news {
-                News::Seen(sighting) => self.seen(*sighting)?,
-                News::Probed(main, probes) => self.probed(main, probes),
-                News::Happened(main, event) => self.happened(main, event)?,
-                News::Withdrawn(source) => self.withdraw(&source)?,
-                News::Settings(settings) => self.reload(*settings)?,
-                News::Refused(reason) => self.refuse(&reason),
-                News::Reserved { vms, targets, any, asked } => {
+        while let Ok(notification) = self.notifications.try_recv() {
+            match notification {
+                Notification::Seen(sighting) => self.seen(*sighting)?,
+                Notification::Probed(main, probes) => self.probed(main, probes),
+                Notification::Happened(main, event) => self.happened(main, event)?,
+                Notification::Withdrawn(source) => self.withdraw(&source)?,
+                Notification::Settings(settings) => self.reload(*settings)?,
+                Notification::Refused(reason) => self.refuse(&reason),
+                Notification::Reserved { vms, targets, any, asked } => {
                     self.name_targets(targets);
                     self.reserved(&vms, any, asked)?;
                 }
-                News::Settled => settled = true,
+                Notification::Settled => settled = true,
             }
         }
         // What was found is to have its budget before anything is decided about it.
@@ -232,7 +232,7 @@ impl Daemon {
     }
 
     /// A VM has ended.
-    pub(super) fn bury(&mut self, id: VmId) -> Result<(), DaemonError> {
+    pub(super) fn vm_ended(&mut self, id: VmId) -> Result<(), DaemonError> {
         if let Some(vm) = self.vms.iter().find(|vm| vm.id == id) {
             tracing::info!(vm = vm.name, "the VM has ended");
         }

@@ -2,7 +2,7 @@
 
 use super::DaemonError;
 use crate::config::VmSettings;
-use crate::news::Source;
+use crate::notification::Source;
 use crate::share::ShareControl;
 use crate::threads::ThreadsError;
 use frontdesk_engine::{Standing, Thread, VmId, VmPolicy};

@@ -11,7 +11,7 @@ use frontdesk_record::Record;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
-    /// Has the keeper of reservations answer a request.
+    /// Has the admission thread of reservations answer a request.
     pub(super) fn about_reservation(&mut self, request: ReservationRequest) -> Result<(), DaemonError> {
         let unavailable = |message: String| Err(Refusal::new(RefusalKind::Unavailable, message));
         if self.reserves.is_none() {
@@ -40,7 +40,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What the keeper tells of its reservations.
+    /// What the admission thread tells of its reservations.
     ///
     /// # Errors
     /// The guardian does not answer.
@@ -108,7 +108,7 @@ impl Daemon {
         self.budgets_stale = true;
     }
 
-    /// The threads of a VM are about to be scheduled by its reservation, and by nothing else. The keeper says if it comes to that.
+    /// The threads of a VM are about to be scheduled by its reservation, and by nothing else. The admission thread says if it comes to that.
     fn stop_boosting(&mut self, name: &str) -> Result<(), DaemonError> {
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.name == name && !vm.reserved) else { return Ok(()) };
         vm.reserved = true;

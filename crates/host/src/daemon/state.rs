@@ -10,11 +10,11 @@ use crate::clock::monotonic;
 use crate::config::Settings;
 use crate::control::Control;
 use crate::identity::Identities;
-use crate::news::{Mailbox, News};
+use crate::notification::{Mailbox, Notification};
 use crate::reserve::{Reserves, TraceReader};
 use crate::status::Tally;
 use crate::threads::Threads;
-use crate::watch::{Kit, Watcher};
+use crate::watch::{WatchContext, Watcher};
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_engine::{Config, Engine, Event, Time};
 use frontdesk_guardian::Guardian;
@@ -64,12 +64,12 @@ pub struct Reloader(Mailbox);
 impl Reloader {
     /// Hands over a [valid](Settings::problems) configuration. The daemon keeps all it knows.
     pub fn reload(&self, settings: Settings) {
-        self.0.post(News::Settings(Box::new(settings)));
+        self.0.post(Notification::Settings(Box::new(settings)));
     }
 
     /// Tells why there is no other configuration. The daemon says so, and all stays as it was.
     pub fn refuse(&self, reason: String) {
-        self.0.post(News::Refused(reason));
+        self.0.post(Notification::Refused(reason));
     }
 }
 
@@ -107,7 +107,7 @@ pub struct Daemon {
     pub(super) reserves: Option<Reserves>,
     /// Whether real-time budgets leave room for reservations.
     pub(super) reserves_room: bool,
-    /// Requests for reservations that the keeper was given.
+    /// Requests for reservations that the admission thread was given.
     pub(super) reserves_asked: u64,
     /// The targets that have some, by name.
     pub(super) targets: BTreeMap<TargetId, String>,
@@ -129,7 +129,7 @@ pub struct Daemon {
     pub(super) last_boost: Option<Time>,
     /// When the nice values of vCPUs were last looked at.
     pub(super) looked: Time,
-    pub(super) news: Receiver<News>,
+    pub(super) notifications: Receiver<Notification>,
     pub(super) mailbox: Mailbox,
     pub(super) watcher: Watcher,
     pub(super) supervisor: Supervisor,
@@ -168,13 +168,13 @@ impl Daemon {
             false => None,
         };
         let recordings = Recordings::new(config.record.as_deref().map(Recorder::create).transpose()?);
-        let (mailbox, news) = Mailbox::new().map_err(DaemonError::Threads)?;
+        let (mailbox, notifications) = Mailbox::new().map_err(DaemonError::Threads)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
         epoll::add(&epoll, identities.fd(), Token::Identities.encode(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, control.fd(), Token::Control.encode(), epoll::EventFlags::IN)?;
-        epoll::add(&epoll, mailbox.bell(), Token::News.encode(), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, mailbox.bell(), Token::Notification.encode(), epoll::EventFlags::IN)?;
         if let Some(guardian) = &guardian {
             guardian.watch(&epoll, Token::Guardian.encode())?;
         }
@@ -192,8 +192,12 @@ impl Daemon {
             Reserves::start(settings, own_cpus, hierarchy.clone(), guardian, mailbox, trace.source())
         };
         let reserves = guardian.as_ref().map(start_reserves).transpose().map_err(DaemonError::Threads)?;
-        let kit = Kit { hierarchy: hierarchy.clone(), probes: bpf.read_probes(), mailbox: mailbox.clone() };
-        let watcher = Watcher::start(config.settings.vms.clone(), kit).map_err(DaemonError::Threads)?;
+        let context = WatchContext {
+            hierarchy: hierarchy.clone(),
+            probes: bpf.read_probes(),
+            mailbox: mailbox.clone(),
+        };
+        let watcher = Watcher::start(config.settings.vms.clone(), context).map_err(DaemonError::Threads)?;
         let mut daemon = Daemon {
             settings: config.settings.clone(),
             act: config.act,
@@ -225,7 +229,7 @@ impl Daemon {
             emptied: monotonic(),
             last_boost: None,
             looked: Time(0),
-            news,
+            notifications,
             mailbox,
             watcher,
             supervisor: Supervisor::find(),

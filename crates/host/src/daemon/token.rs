@@ -9,8 +9,8 @@ pub(super) enum Token {
     Stop,
     /// The BPF programs have something that can't wait.
     Bpf,
-    /// There is news of VMs, or another configuration.
-    News,
+    /// There are notifications of VMs, or another configuration.
+    Notification,
     /// Somebody looks in.
     Control,
     /// A boosted vCPU switched to another task.
@@ -28,7 +28,7 @@ impl Token {
             Token::Bpf => (1, 0),
             Token::Identities => (2, 0),
             Token::Death(vm) => (3, vm.0),
-            Token::News => (4, 0),
+            Token::Notification => (4, 0),
             Token::Control => (5, 0),
             Token::Guardian => (6, 0),
         };
@@ -43,7 +43,7 @@ impl Token {
             1 => Token::Bpf,
             2 => Token::Identities,
             3 => Token::Death(vm),
-            4 => Token::News,
+            4 => Token::Notification,
             5 => Token::Control,
             6 => Token::Guardian,
             _ => return None,
@@ -58,8 +58,14 @@ mod tests {
     #[test]
     fn every_token_comes_back() {
         let vm = VmId(u32::MAX);
-        let plain =
-            [Token::Stop, Token::Bpf, Token::News, Token::Control, Token::Identities, Token::Guardian];
+        let plain = [
+            Token::Stop,
+            Token::Bpf,
+            Token::Notification,
+            Token::Control,
+            Token::Identities,
+            Token::Guardian,
+        ];
         for token in plain.into_iter().chain([Token::Death(vm)]) {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

@@ -33,18 +33,18 @@ impl Daemon {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            let mut news = false;
+            let mut notification = false;
             for event in &events {
                 match Token::decode(event.data) {
                     Some(Token::Stop) => return Ok(()),
-                    Some(Token::News) => news = true,
+                    Some(Token::Notification) => notification = true,
                     Some(Token::Control) => self.answer()?,
                     Some(Token::Bpf) | None => {}
                     Some(Token::Identities) => self.identities.clear_wakes()?,
                     Some(Token::Guardian) => {
                         return self.guardian.as_ref().map_or(Ok(()), |guardian| Err(guardian.dead().into()));
                     }
-                    Some(Token::Death(vm)) => self.bury(vm)?,
+                    Some(Token::Death(vm)) => self.vm_ended(vm)?,
                 }
             }
             self.handled = 0;
@@ -63,7 +63,7 @@ impl Daemon {
                 false if waited => (self.tick * 2).min(IDLE_TICK),
                 false => self.tick,
             };
-            if news && self.take_news()? && until == Until::Settled {
+            if notification && self.take_news()? && until == Until::Settled {
                 return Ok(());
             }
             self.check_threads()?;

@@ -209,7 +209,7 @@ struct Work {
 
 impl Work {
     /// Goes to the CPU of its members. From a CPU that is taken away we are put on another, and decide from
-    /// there until the keeper has released who was on it.
+    /// there until the admission thread has released who was on it.
     fn settle(&mut self) {
         let go = || sched::set(0, AHEAD).and_then(|()| sched::set_affinity(0, &[self.cpu]));
         let gone = if self.pinned { go() } else { Ok(()) };

@@ -17,7 +17,7 @@ const LONGEST: u64 = 4_000_000_000;
 const EMULATOR: Attributes = Attributes::fifo(HIGHEST_PRIORITY + 1);
 
 #[derive(Debug)]
-struct Held {
+struct MemberState {
     threads: Threads,
     reservation: Option<Reservation>,
     stopped: bool,
@@ -26,7 +26,7 @@ struct Held {
 /// Carries out reservations by telling the kernel of them.
 #[derive(Debug, Default)]
 pub(super) struct Deadline {
-    members: BTreeMap<Member, Held>,
+    members: BTreeMap<Member, MemberState>,
 }
 
 impl Enforce for Deadline {
@@ -48,7 +48,7 @@ impl Enforce for Deadline {
         reservation: Option<Reservation>,
         threads: Threads,
     ) -> Result<(), SchedError> {
-        let fresh = Held { threads: Threads::default(), reservation: None, stopped: false };
+        let fresh = MemberState { threads: Threads::default(), reservation: None, stopped: false };
         let held = self.members.entry(member).or_insert(fresh);
         let known = std::mem::replace(&mut held.threads, threads);
         let changed = reservation.is_some() && held.reservation != reservation;

@@ -1,10 +1,10 @@
-//! What the keeper follows by itself: threads and processes that come and go, VMs that change, and targets that end.
+//! What the admission thread follows by itself: threads and processes that come and go, VMs that change, and targets that end.
 
-use super::keeper::Keeper;
+use super::admission::AdmissionThread;
 use crate::clock::monotonic;
 use crate::reserve::controller::Command;
-use crate::reserve::pen::Pen;
 use crate::reserve::reserved::Reserved;
+use crate::reserve::reserved_group::ReservedGroup;
 use crate::reserve::target::Vm;
 use frontdesk_control_protocol::Target;
 use frontdesk_linux::online_cpus;
@@ -15,7 +15,7 @@ const ENDED_MOST: usize = 16;
 /// The kernel forgives a group what it has used within two periods of its budget; in nanoseconds.
 const FORGIVEN_AFTER: u64 = 3_000_000_000;
 
-impl Keeper {
+impl AdmissionThread {
     /// Follows threads and processes that came into being as members.
     pub(super) fn follow_births(&mut self) {
         let Some(running) = &self.running else { return };
@@ -93,7 +93,7 @@ impl Keeper {
     pub(super) fn close_pen(&mut self) {
         let over = monotonic().0.saturating_sub(self.emptied) >= FORGIVEN_AFTER;
         if self.pen_open && self.targets.is_empty() && over {
-            match self.pen.iter().flatten().try_for_each(Pen::close) {
+            match self.reserved_group.iter().flatten().try_for_each(ReservedGroup::close) {
                 Ok(()) => self.pen_open = false,
                 Err(error) => tracing::warn!("boosts have less real time than they could have: {error}"),
             }

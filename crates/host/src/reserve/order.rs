@@ -1,9 +1,9 @@
-//! What the daemon's loop tells the keeper.
+//! What the daemon's loop tells the admission thread.
 
 use super::Vm;
 use crate::control::ReservationRequest;
 
-/// What the keeper is told.
+/// What the admission thread is told.
 pub(super) enum Order {
     /// Somebody asks.
     Ask(ReservationRequest, Vec<Vm>),

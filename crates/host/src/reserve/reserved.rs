@@ -1,8 +1,8 @@
 //! A target with a reservation: its processes and threads, and who of them runs where.
 
-use super::held::{HeldProcess, HeldThread, HoldError, Original};
 use super::members::{Role, Threads};
 use super::target::{Found, threads_of};
+use super::threads::{Original, ReservedProcess, ReservedThread, TakeError};
 use frontdesk_control_protocol::Target;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
 use frontdesk_guardian::Guardian;
@@ -18,8 +18,8 @@ pub(super) struct Reserved {
     /// Of each member.
     pub(super) cpus: Vec<u16>,
     pub(super) slots: Vec<usize>,
-    pub(super) processes: Vec<HeldProcess>,
-    pub(super) threads: Vec<HeldThread>,
+    pub(super) processes: Vec<ReservedProcess>,
+    pub(super) threads: Vec<ReservedThread>,
     /// Whether its threads are to be on the CPUs of their members.
     pub(super) pins: bool,
     /// Whether its threads were put on the CPUs of their members.
@@ -41,7 +41,7 @@ impl Reserved {
     }
 
     /// Takes the threads of its processes that it has not taken yet.
-    pub(super) fn take_threads(&mut self, meter: &Meter, guardian: &Guardian) -> Result<(), HoldError> {
+    pub(super) fn take_threads(&mut self, meter: &Meter, guardian: &Guardian) -> Result<(), TakeError> {
         let pids: Vec<i32> = self.processes.iter().map(|process| process.pid).collect();
         for thread in pids.into_iter().flat_map(threads_of) {
             self.take_thread(thread, meter, guardian)?;
@@ -49,7 +49,7 @@ impl Reserved {
         Ok(())
     }
 
-    fn take_thread(&mut self, thread: ThreadId, meter: &Meter, guardian: &Guardian) -> Result<(), HoldError> {
+    fn take_thread(&mut self, thread: ThreadId, meter: &Meter, guardian: &Guardian) -> Result<(), TakeError> {
         if self.threads.iter().any(|held| held.thread == thread) {
             return Ok(());
         }
@@ -62,7 +62,7 @@ impl Reserved {
         // It may have ended already.
         let Some(original) = original else { return Ok(()) };
         let part = self.found.part(thread);
-        self.threads.push(HeldThread::take(part, original, guardian)?);
+        self.threads.push(ReservedThread::take(part, original, guardian)?);
         // Of a VM under `SCHED_DEADLINE` the emulator is anywhere, and not counted: a slot counts one CPU.
         if part.role == Role::Worker || self.pins {
             meter.add(thread.tid, self.slots[part.member])?;
@@ -79,9 +79,9 @@ impl Reserved {
         birth: Birth,
         meter: &Meter,
         guardian: &Guardian,
-    ) -> Result<(), HoldError> {
+    ) -> Result<(), TakeError> {
         if !self.processes.iter().any(|process| process.pid == birth.pid) {
-            let Some(mut process) = HeldProcess::take(birth.pid) else { return Ok(()) };
+            let Some(mut process) = ReservedProcess::take(birth.pid) else { return Ok(()) };
             if let Some(parent) = self.processes.first() {
                 process.came_with(parent, guardian)?;
             }
@@ -109,7 +109,7 @@ impl Reserved {
     }
 
     /// Its processes may be stopped from now on.
-    pub(super) fn may_stop(&mut self, guardian: &Guardian) -> Result<(), HoldError> {
+    pub(super) fn may_stop(&mut self, guardian: &Guardian) -> Result<(), TakeError> {
         self.processes.iter_mut().try_for_each(|process| process.may_stop(guardian))
     }
 }

@@ -12,7 +12,7 @@ use super::trace::TraceSource;
 use super::user::{Halts, User};
 use frontdesk_engine::reservation::{Account, Member, Reservation};
 use frontdesk_guardian::Guardian;
-use frontdesk_probes::meter::{Birth, Meter, Ring, Tidings};
+use frontdesk_probes::meter::{Birth, Meter, MeterEvents, Ring};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -77,7 +77,7 @@ impl Running {
         trace: &TraceSource,
     ) -> Result<Running, StartError> {
         let promises = Promises::new(guardian.promise()?);
-        let (meter, Tidings { kicks, births, born }) = Meter::open(&cpus)?;
+        let (meter, MeterEvents { kicks, births, born }) = Meter::open(&cpus)?;
         Ok(Running {
             meter,
             births,

@@ -1,16 +1,16 @@
-//! What the keeper tells of reservations.
+//! What the admission thread tells of reservations.
 
-use super::keeper::Keeper;
+use super::admission::AdmissionThread;
 use crate::clock::monotonic;
-use crate::news::News;
+use crate::notification::Notification;
 use crate::reserve::controller::Report;
 use crate::reserve::reserved::Reserved;
 use crate::reserve::running::Running;
-use crate::reserve::told;
+use crate::reserve::stats;
 use frontdesk_control_protocol::{self as control, Reserve, SCHEMA, Target};
 use frontdesk_engine::reservation::{MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, Reservation};
 
-impl Keeper {
+impl AdmissionThread {
     /// Tells the daemon's loop which VMs have reservations, for it does not boost them, and whether real time is kept for any, for boosts have
     /// less then. And all targets by name, for its recordings.
     pub(super) fn tell_reserved(&self) {
@@ -20,7 +20,7 @@ impl Keeper {
         });
         let (vms, any) = (names.collect(), self.pen_open);
         let targets = self.targets.iter().map(|held| (held.id, held.target.to_string())).collect();
-        self.mailbox.post(News::Reserved { vms, targets, any, asked: self.asked });
+        self.mailbox.post(Notification::Reserved { vms, targets, any, asked: self.asked });
     }
 
     pub(super) fn reports(&self) -> Vec<Report> {
@@ -29,8 +29,8 @@ impl Keeper {
 
     pub(super) fn tell(&self, held: &Reserved, reports: &[Report]) -> control::Reservation {
         let Reservation { period_ns, slice_ns, hard, phase_ns } = held.reservation;
-        let whole = told::ratio(self.capacity) * self.cpus.len().max(1) as f64;
-        let host_ratio = told::ratio(held.reservation.utilisation()) * held.cpus.len() as f64 / whole;
+        let whole = stats::ratio(self.capacity) * self.cpus.len().max(1) as f64;
+        let host_ratio = stats::ratio(held.reservation.utilisation()) * held.cpus.len() as f64 / whole;
         let reserve = Reserve { target: held.target.clone(), period_ns, slice_ns, hard, phase_ns };
         let (name, cpus) = (held.found.name.clone(), held.cpus.clone());
         let mut told = control::Reservation {
@@ -39,7 +39,7 @@ impl Keeper {
             ..reserve.begin(name, cpus, self.mechanism.name(), host_ratio)
         };
         let own: Vec<&Report> = reports.iter().filter(|report| report.member.target == held.id).collect();
-        told::account(&mut told, &own);
+        stats::account(&mut told, &own);
         told
     }
 
@@ -51,11 +51,11 @@ impl Keeper {
             at_ns: monotonic().0,
             acting: true,
             mechanism: self.mechanism.name().into(),
-            reserve_ratio: 1.0 - told::ratio(self.capacity),
+            reserve_ratio: 1.0 - stats::ratio(self.capacity),
             min_period_ns: MIN_PERIOD_NS,
             max_period_ns: MAX_PERIOD_NS,
             min_slice_ns: MIN_SLICE_NS,
-            cpus: told::rooms(&self.admission.rooms(), self.capacity),
+            cpus: stats::rooms(&self.admission.rooms(), self.capacity),
             reservations: self.targets.iter().map(|held| self.tell(held, &reports)).chain(ended).collect(),
         }
     }

@@ -1,6 +1,6 @@
 //! What can go wrong with the threads of VMs.
 
-use super::HeldError;
+use super::SchedulingError;
 use frontdesk_engine::VmId;
 use frontdesk_guardian::GuardianError;
 use frontdesk_linux::sched::SchedError;
@@ -15,7 +15,7 @@ pub enum ThreadsError {
         /// The VM.
         vm: VmId,
         /// What failed.
-        source: HeldError,
+        source: SchedulingError,
     },
     /// frontdesk's scheduler refuses.
     #[error(transparent)]
@@ -26,14 +26,14 @@ pub enum ThreadsError {
 }
 
 impl ThreadsError {
-    pub(super) fn of(vm: VmId) -> impl Fn(HeldError) -> ThreadsError + Copy {
+    pub(super) fn of(vm: VmId) -> impl Fn(SchedulingError) -> ThreadsError + Copy {
         move |source| match source {
-            HeldError::Guardian(error) => ThreadsError::Guardian(error),
+            SchedulingError::Guardian(error) => ThreadsError::Guardian(error),
             source => ThreadsError::Thread { vm, source },
         }
     }
 
     pub(super) fn sched(vm: VmId) -> impl Fn(SchedError) -> ThreadsError + Copy {
-        move |error| ThreadsError::Thread { vm, source: HeldError::Sched(error) }
+        move |error| ThreadsError::Thread { vm, source: SchedulingError::Sched(error) }
     }
 }

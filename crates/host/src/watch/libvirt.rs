@@ -1,7 +1,7 @@
 //! Looks for libvirt's VMs in `/proc`.
 
-use super::Kit;
-use crate::news::Source;
+use super::WatchContext;
+use crate::notification::Source;
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_qemu as qemu;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ const TURN: Duration = Duration::from_secs(5);
 
 /// What is known of the host's processes.
 pub(super) struct LibvirtScan {
-    kit: Kit,
+    context: WatchContext,
     processes: BTreeMap<i32, Known>,
     /// VMs that were told of and whose reads have to be seen to.
     unprobed: Vec<ThreadId>,
@@ -36,8 +36,8 @@ struct Examined {
 }
 
 impl LibvirtScan {
-    pub(super) fn new(kit: Kit) -> LibvirtScan {
-        LibvirtScan { kit, processes: BTreeMap::new(), unprobed: Vec::new() }
+    pub(super) fn new(context: WatchContext) -> LibvirtScan {
+        LibvirtScan { context, processes: BTreeMap::new(), unprobed: Vec::new() }
     }
 
     /// Begins anew, as if nothing was seen.
@@ -59,7 +59,7 @@ impl LibvirtScan {
             self.processes.insert(pid, known);
         }
         // Last, because it takes time.
-        self.unprobed.drain(..).for_each(|main| self.kit.probe(main));
+        self.unprobed.drain(..).for_each(|main| self.context.probe(main));
     }
 
     fn examine(&mut self, pid: i32, mut known: Examined) -> Examined {
@@ -75,7 +75,7 @@ impl LibvirtScan {
                     self.unprobed.push(vm.main_thread());
                 }
                 let name = vm.name.clone().unwrap_or_else(|| format!("process {pid}"));
-                self.kit.tell(Source::Libvirt, &name, vm);
+                self.context.tell(Source::Libvirt, &name, vm);
                 known.said = None;
             }
             Err(error) => {

@@ -5,7 +5,7 @@ use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
 
 /// A thread's scheduling can't be changed.
 #[derive(Debug, thiserror::Error)]
-pub enum HeldError {
+pub enum SchedulingError {
     /// A scheduling call failed.
     #[error(transparent)]
     Sched(#[from] SchedError),
@@ -28,7 +28,7 @@ pub enum HeldError {
 
 /// A thread that is on the guardian's record, once, with what it had when it was taken.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Scheduling {
     thread: ThreadId,
     original: Attributes,
     /// What it was set to last, if that is known to have worked.
@@ -45,15 +45,15 @@ pub(crate) fn attributes_of(thread: ThreadId) -> Result<Option<Attributes>, Sche
     }
 }
 
-impl Held {
+impl Scheduling {
     /// Records with the guardian what a thread had. Nothing is changed yet.
     pub(crate) fn take(
         thread: ThreadId,
         original: Attributes,
         guardian: &Guardian,
-    ) -> Result<Held, GuardianError> {
+    ) -> Result<Scheduling, GuardianError> {
         let undo = guardian.record(Undo::Thread { thread, attributes: original })?;
-        Ok(Held { thread, original, now: Some(original), undo })
+        Ok(Scheduling { thread, original, now: Some(original), undo })
     }
 
     pub(crate) fn thread(&self) -> ThreadId {
@@ -66,7 +66,7 @@ impl Held {
 
     /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing.
     /// One that has ended needs none.
-    pub(crate) fn set(&mut self, wanted: Attributes) -> Result<(), HeldError> {
+    pub(crate) fn set(&mut self, wanted: Attributes) -> Result<(), SchedulingError> {
         if self.now == Some(wanted) || !self.thread.is_in_process() {
             return Ok(());
         }
@@ -77,21 +77,21 @@ impl Held {
             result => result?,
         };
         if !wanted.agrees_with(found) {
-            return Err(HeldError::NotKept { tid, wanted, found });
+            return Err(SchedulingError::NotKept { tid, wanted, found });
         }
         self.now = Some(wanted);
         Ok(())
     }
 
     /// Gives it what it had, whatever it was given meanwhile, and by whom.
-    pub(crate) fn restore(&mut self) -> Result<(), HeldError> {
+    pub(crate) fn restore(&mut self) -> Result<(), SchedulingError> {
         self.now = None;
         self.set(self.original)
     }
 
     /// Looks whether somebody else has given it another nice value since it was last set: that is what it has
     /// from then on, as if it had had it when it was taken. One that is real-time now has none to look at.
-    pub(crate) fn look(&mut self, guardian: &Guardian) -> Result<(), HeldError> {
+    pub(crate) fn look(&mut self, guardian: &Guardian) -> Result<(), SchedulingError> {
         let Some(expected) = self.now.and_then(|now| now.policy.nice()) else { return Ok(()) };
         let found = attributes_of(self.thread)?.and_then(|found| found.policy.nice());
         let Some(found) = found.filter(|found| *found != expected) else { return Ok(()) };

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// News that may wait to be taken. Who has more waits: it is never the loop.
+/// Notifications that may wait to be taken. Who has more waits: it is never the loop.
 const CAPACITY: usize = 256;
 
 /// Where a VM was found.
@@ -53,7 +53,7 @@ pub(crate) struct Sighting {
 
 /// What there is to tell.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum Notification {
     /// A VM is there, or still there.
     Seen(Box<Sighting>),
     /// These VMs, by name, have reservations, and no others; all targets that have some; whether real time is
@@ -73,33 +73,33 @@ pub(crate) enum News {
     Refused(String),
 }
 
-/// Takes news for the loop.
+/// Takes notifications for the loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox {
-    sender: SyncSender<News>,
+    sender: SyncSender<Notification>,
     bell: Arc<OwnedFd>,
 }
 
 impl Mailbox {
-    pub(crate) fn new() -> io::Result<(Mailbox, Receiver<News>)> {
+    pub(crate) fn new() -> io::Result<(Mailbox, Receiver<Notification>)> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (sender, receiver) = sync_channel(CAPACITY);
         Ok((Mailbox { sender, bell }, receiver))
     }
 
     /// Waits while the box is full; when nobody will take it any more, it is nobody's business.
-    pub(crate) fn post(&self, news: News) {
-        if self.sender.send(news).is_ok() {
+    pub(crate) fn post(&self, notification: Notification) {
+        if self.sender.send(notification).is_ok() {
             let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// Readable when there is news.
+    /// Readable when there are notifications.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// To be called before the news is taken.
+    /// To be called before the notifications are taken.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }

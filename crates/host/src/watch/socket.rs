@@ -1,11 +1,11 @@
 //! Looks at one QMP socket, for as long as it is there.
 //!
-//! A socket serves one client at a time. Being connected is the only way to hear that a guest was reset, so the scout stays connected;
+//! A socket serves one client at a time. Being connected is the only way to hear that a guest was reset, so the thread stays connected;
 //! but somebody else may need the socket, too. So it hangs up every few seconds and connects again, which puts it behind everybody who
 //! waits, and asks everything anew. What happens while somebody else is connected is not heard; what has changed by then is.
 
-use super::Kit;
-use crate::news::{Mailbox, News, Source};
+use super::WatchContext;
+use crate::notification::{Mailbox, Notification, Source};
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_qemu::{self as qemu, QemuVm, Session};
 use std::path::PathBuf;
@@ -35,14 +35,14 @@ impl Round {
 
 impl Drop for Round {
     fn drop(&mut self) {
-        self.0.post(News::Settled);
+        self.0.post(Notification::Settled);
     }
 }
 
-pub(super) struct Scout {
+pub(super) struct SocketWatcher {
     path: PathBuf,
-    kit: Kit,
-    /// Something changed at the path; disconnected when the scout is to end.
+    context: WatchContext,
+    /// Something changed at the path; disconnected when the thread is to end.
     pokes: Receiver<()>,
     round: Option<Arc<Round>>,
     /// What was said last about why there is no VM.
@@ -58,9 +58,14 @@ enum TurnEnd {
     Dismissed,
 }
 
-impl Scout {
-    pub(super) fn new(path: PathBuf, kit: Kit, pokes: Receiver<()>, round: Option<Arc<Round>>) -> Scout {
-        Scout { path, kit, pokes, round, said: None, probed: None }
+impl SocketWatcher {
+    pub(super) fn new(
+        path: PathBuf,
+        context: WatchContext,
+        pokes: Receiver<()>,
+        round: Option<Arc<Round>>,
+    ) -> SocketWatcher {
+        SocketWatcher { path, context, pokes, round, said: None, probed: None }
     }
 
     pub(super) fn run(mut self) {
@@ -93,16 +98,16 @@ impl Scout {
         // A VM without a name goes by its socket's.
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str()).to_string_lossy();
         let name = vm.name.clone().unwrap_or_else(|| stem.into_owned());
-        self.kit.tell(Source::Qmp(self.path.clone()), &name, vm);
+        self.context.tell(Source::Qmp(self.path.clone()), &name, vm);
         self.round = None;
         if self.probed.replace(main) != Some(main) {
-            self.kit.probe(main);
+            self.context.probe(main);
         }
         let end = Instant::now() + TURN;
         while Instant::now() < end {
             match session.event(TICK) {
                 Ok(Some(event)) => {
-                    self.kit.mailbox.post(News::Happened(main, event));
+                    self.context.mailbox.post(Notification::Happened(main, event));
                     std::thread::sleep(EVENT_GAP);
                 }
                 Ok(None) if qemu::thread_count(pid) != threads => return TurnEnd::Over,

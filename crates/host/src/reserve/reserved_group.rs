@@ -6,7 +6,7 @@
 //! systemd knows them by.
 
 use super::fair::FAIR_SERVERS;
-use super::held::HoldError;
+use super::threads::TakeError;
 use super::{ReserveMechanism, ReserveSettings};
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, Version, read_number};
@@ -45,7 +45,7 @@ pub(crate) fn make_room(
 }
 
 /// One that allows as much already, or is off, stays as it is.
-fn raise_throttle(part: f64, guardian: &Guardian) -> Result<(), HoldError> {
+fn raise_throttle(part: f64, guardian: &Guardian) -> Result<(), TakeError> {
     let period = read_number(Path::new(THROTTLE_PERIOD))?;
     let wanted = Duration::from_micros(period.unsigned_abs()).mul_f64(part).as_micros();
     match u128::try_from(read_number(Path::new(THROTTLE))?) {
@@ -55,19 +55,19 @@ fn raise_throttle(part: f64, guardian: &Guardian) -> Result<(), HoldError> {
 }
 
 /// The group.
-pub(super) struct Pen {
+pub(super) struct ReservedGroup {
     group: Group,
     /// What it may use of each CPU in real time while there are reservations, in microseconds; `None` where the kernel asks for no budget.
     runtime_us: Option<u128>,
 }
 
-impl Pen {
+impl ReservedGroup {
     /// Makes the group, without real time; `None` where there is none to make. It is to use this part of each CPU in real time.
     pub(super) fn make(
         hierarchy: &Hierarchy,
         real_time: f64,
         guardian: &Guardian,
-    ) -> Result<Option<Pen>, HoldError> {
+    ) -> Result<Option<ReservedGroup>, TakeError> {
         if hierarchy.version() == Version::V2 {
             return Ok(None);
         }
@@ -79,7 +79,7 @@ impl Pen {
             // On a busy machine the kernel counts the budget of a group for a while after it was removed, and the next daemon's would not fit in.
             guardian.record(Undo::File { path: group.dir().join(RUNTIME), content: "0".into() })?;
         }
-        Ok(Some(Pen { group, runtime_us: has_budget.then_some(runtime) }))
+        Ok(Some(ReservedGroup { group, runtime_us: has_budget.then_some(runtime) }))
     }
 
     pub(super) fn group(&self) -> &Group {
@@ -87,17 +87,17 @@ impl Pen {
     }
 
     /// Gives it its real time, before what is in it becomes real-time.
-    pub(super) fn open(&self) -> Result<(), HoldError> {
+    pub(super) fn open(&self) -> Result<(), TakeError> {
         self.runtime_us.map_or(Ok(()), |runtime| self.set_runtime(runtime))
     }
 
     /// Leaves its real time to others: nothing in it is real-time any more.
-    pub(super) fn close(&self) -> Result<(), HoldError> {
+    pub(super) fn close(&self) -> Result<(), TakeError> {
         self.runtime_us.map_or(Ok(()), |_| self.set_runtime(0))
     }
 
     /// At the end, the guardian takes it before the group goes.
-    fn set_runtime(&self, runtime_us: u128) -> Result<(), HoldError> {
+    fn set_runtime(&self, runtime_us: u128) -> Result<(), TakeError> {
         let file = self.group.dir().join(RUNTIME);
         let content = runtime_us.to_string();
         Ok(fs::write(&file, &content).map_err(failed(&format!("write {content} to"), &file))?)
@@ -105,7 +105,7 @@ impl Pen {
 }
 
 /// Writes something else to a file, unless it is there already; the guardian puts back what was there.
-fn change(file: &Path, content: String, guardian: &Guardian) -> Result<(), HoldError> {
+fn change(file: &Path, content: String, guardian: &Guardian) -> Result<(), TakeError> {
     let before = fs::read_to_string(file).map_err(failed("read", file))?.trim().to_owned();
     if before == content {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use super::members::Role;
 use super::target::Part;
-use crate::threads::{Held, HeldError, attributes_of};
+use crate::threads::{Scheduling, SchedulingError, attributes_of};
 use frontdesk_guardian::{GroupError, Guardian, GuardianError, Undo, UndoId};
 use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy};
 use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
@@ -13,11 +13,11 @@ use std::os::fd::OwnedFd;
 /// A reservation can't be carried out.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // Each variant passes on an error that describes itself.
-pub(super) enum HoldError {
+pub(super) enum TakeError {
     #[error(transparent)]
     Sched(#[from] SchedError),
     #[error(transparent)]
-    Thread(#[from] HeldError),
+    Thread(#[from] SchedulingError),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
@@ -30,12 +30,12 @@ pub(super) enum HoldError {
 
 /// A thread with a reservation.
 #[derive(Debug)]
-pub(super) struct HeldThread {
+pub(super) struct ReservedThread {
     pub(super) thread: ThreadId,
     pub(super) role: Role,
     /// The index of its member.
     pub(super) member: usize,
-    held: Held,
+    held: Scheduling,
     /// The CPUs that it had.
     cpus: Vec<u16>,
     affinity: UndoId,
@@ -60,14 +60,18 @@ impl Original {
     }
 }
 
-impl HeldThread {
+impl ReservedThread {
     /// Records with the guardian what a thread had. Nothing is changed yet.
-    pub(super) fn take(part: Part, original: Original, guardian: &Guardian) -> Result<HeldThread, HoldError> {
+    pub(super) fn take(
+        part: Part,
+        original: Original,
+        guardian: &Guardian,
+    ) -> Result<ReservedThread, TakeError> {
         let Part { thread, role, member } = part;
         let Original { attributes, cpus } = original;
-        let held = Held::take(thread, attributes, guardian)?;
+        let held = Scheduling::take(thread, attributes, guardian)?;
         let affinity = guardian.record(Undo::Affinity { thread, cpus: cpus.clone() })?;
-        Ok(HeldThread { thread, role, member, held, cpus, affinity })
+        Ok(ReservedThread { thread, role, member, held, cpus, affinity })
     }
 
     pub(super) fn original(&self) -> Original {
@@ -75,7 +79,7 @@ impl HeldThread {
     }
 
     /// Gives it back what it had. What fails stays on the guardian's record.
-    pub(super) fn restore(mut self, guardian: &Guardian) -> Result<(), HoldError> {
+    pub(super) fn restore(mut self, guardian: &Guardian) -> Result<(), TakeError> {
         if self.thread.is_alive() {
             self.held.restore()?;
             match sched::set_affinity(self.thread.tid, &self.cpus) {
@@ -87,7 +91,7 @@ impl HeldThread {
     }
 
     /// It has ended.
-    pub(super) fn forget(self, guardian: &Guardian) -> Result<(), HoldError> {
+    pub(super) fn forget(self, guardian: &Guardian) -> Result<(), TakeError> {
         self.held.forget(guardian)?;
         Ok(guardian.forget(self.affinity)?)
     }
@@ -95,7 +99,7 @@ impl HeldThread {
 
 /// A process with a reservation.
 #[derive(Debug)]
-pub(super) struct HeldProcess {
+pub(super) struct ReservedProcess {
     pub(super) pid: i32,
     started: u64,
     pidfd: OwnedFd,
@@ -105,13 +109,13 @@ pub(super) struct HeldProcess {
     go_on: Option<UndoId>,
 }
 
-impl HeldProcess {
+impl ReservedProcess {
     /// Pins a process; `None` if it has ended.
-    pub(super) fn take(pid: i32) -> Option<HeldProcess> {
+    pub(super) fn take(pid: i32) -> Option<ReservedProcess> {
         let started = sched::process_start_time(pid)?;
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         // The number may have got another owner before the descriptor pinned it.
-        (sched::process_start_time(pid) == Some(started)).then_some(HeldProcess {
+        (sched::process_start_time(pid) == Some(started)).then_some(ReservedProcess {
             pid,
             started,
             pidfd,
@@ -136,7 +140,7 @@ impl HeldProcess {
         group: &Group,
         hierarchy: &Hierarchy,
         guardian: &Guardian,
-    ) -> Result<(), HoldError> {
+    ) -> Result<(), TakeError> {
         let from = hierarchy.group_of(self.pid)?;
         if from == *group || self.from.is_some() {
             return Ok(());
@@ -147,7 +151,11 @@ impl HeldProcess {
     }
 
     /// A child of a process that was moved goes where its parent was.
-    pub(super) fn came_with(&mut self, parent: &HeldProcess, guardian: &Guardian) -> Result<(), HoldError> {
+    pub(super) fn came_with(
+        &mut self,
+        parent: &ReservedProcess,
+        guardian: &Guardian,
+    ) -> Result<(), TakeError> {
         if let Some((group, _)) = &parent.from {
             let undo = Undo::Return { pid: self.pid, started: self.started, procs: group.procs_file() };
             self.from = Some((group.clone(), guardian.record(undo)?));
@@ -156,7 +164,7 @@ impl HeldProcess {
     }
 
     /// It may be stopped from now on.
-    pub(super) fn may_stop(&mut self, guardian: &Guardian) -> Result<(), HoldError> {
+    pub(super) fn may_stop(&mut self, guardian: &Guardian) -> Result<(), TakeError> {
         if self.go_on.is_none() {
             self.go_on = Some(guardian.record(Undo::Continue { pid: self.pid, started: self.started })?);
         }
@@ -164,7 +172,7 @@ impl HeldProcess {
     }
 
     /// Puts it back where it was. It is not stopped any more.
-    pub(super) fn restore(self, guardian: &Guardian) -> Result<(), HoldError> {
+    pub(super) fn restore(self, guardian: &Guardian) -> Result<(), TakeError> {
         if let Some((group, _)) = &self.from
             && sched::process_start_time(self.pid) == Some(self.started)
         {

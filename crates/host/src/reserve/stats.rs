@@ -1,4 +1,4 @@
-//! What is told about reservations.
+//! What the daemon says of reservations: room, refusals, what was delivered.
 
 use super::controller::Report;
 use frontdesk_control_protocol::{self as control, CpuRoom, Delivered, Fit, Refusal, RefusalKind};

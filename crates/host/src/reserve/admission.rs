@@ -3,15 +3,15 @@
 use super::ReserveMechanism;
 use super::controller::Command;
 use super::fair::{FairServerError, FairServers};
-use super::held::{HeldProcess, HoldError};
-use super::pen::Pen;
 use super::reserved::Reserved;
+use super::reserved_group::ReservedGroup;
 use super::running::{Running, StartError};
 use super::target::{Found, Vm, is_ready};
+use super::threads::{ReservedProcess, TakeError};
 use super::trace::TraceSource;
-use super::{Order, ReserveSettings, deadline, told};
+use super::{Order, ReserveSettings, deadline, stats};
 use crate::clock::monotonic;
-use crate::news::Mailbox;
+use crate::notification::Mailbox;
 use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WHOLE_CPU};
 use frontdesk_guardian::Guardian;
@@ -33,8 +33,8 @@ const DECIDING: u64 = 60_000;
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The keeper.
-pub(super) struct Keeper {
+/// The admission thread.
+pub(super) struct AdmissionThread {
     pub(super) mechanism: ReserveMechanism,
     /// What the group of all that has reservations may use of each CPU in real time.
     pub(super) real_time: f64,
@@ -57,7 +57,7 @@ pub(super) struct Keeper {
     pub(super) ended: VecDeque<(u64, control::Reservation)>,
     pub(super) running: Option<Running>,
     /// The group of all that has reservations, once it was made; it stays until the daemon ends.
-    pub(super) pen: Option<Option<Pen>>,
+    pub(super) reserved_group: Option<Option<ReservedGroup>>,
     /// Whether it has its real time.
     pub(super) pen_open: bool,
     /// Those of the kernel that are changed meanwhile.
@@ -68,7 +68,7 @@ pub(super) struct Keeper {
     pub(super) asked: u64,
 }
 
-impl Keeper {
+impl AdmissionThread {
     pub(super) fn new(
         settings: &ReserveSettings,
         own_cpus: &[u16],
@@ -76,7 +76,7 @@ impl Keeper {
         guardian: Arc<Guardian>,
         mailbox: Mailbox,
         trace: TraceSource,
-    ) -> std::io::Result<Keeper> {
+    ) -> std::io::Result<AdmissionThread> {
         let online = online_cpus()?;
         let wanted = |cpu: &u16| settings.cpus.is_empty() || settings.cpus.contains(cpu);
         let cpus: Vec<u16> = online.into_iter().filter(wanted).collect();
@@ -86,7 +86,7 @@ impl Keeper {
         // Where the kernel decides, the dispatcher comes after the members.
         let deciding_ns = if mechanism == ReserveMechanism::Deadline { 0 } else { DECIDING };
         let own = [std::process::id(), guardian.pid()].map(|pid| i32::try_from(pid).unwrap_or(0));
-        Ok(Keeper {
+        Ok(AdmissionThread {
             mechanism,
             real_time: settings.real_time(),
             mailbox,
@@ -102,7 +102,7 @@ impl Keeper {
             targets: Vec::new(),
             ended: VecDeque::new(),
             running: None,
-            pen: None,
+            reserved_group: None,
             pen_open: false,
             fair_servers: FairServers::default(),
             emptied: 0,
@@ -203,7 +203,7 @@ impl Keeper {
     fn change(&mut self, index: usize, reservation: Reservation) -> Result<usize, Refusal> {
         let held = &mut self.targets[index];
         let admitted = self.admission.admit(held.id, reservation, held.slots.len());
-        let cpus = admitted.map_err(|error| told::refusal(&error, self.capacity))?;
+        let cpus = admitted.map_err(|error| stats::refusal(&error, self.capacity))?;
         held.reservation = reservation;
         if reservation.hard {
             held.may_stop(&self.guardian).map_err(|error| failed(&error))?;
@@ -228,7 +228,7 @@ impl Keeper {
         reservation: Reservation,
         vms: &[Vm],
     ) -> Result<usize, Refusal> {
-        reservation.validate().map_err(|error| told::refusal(&error.into(), self.capacity))?;
+        reservation.validate().map_err(|error| stats::refusal(&error.into(), self.capacity))?;
         let found = Found::find(target, vms, &self.own, &self.hierarchy)?;
         for other in &self.targets {
             if let Some(both) = other.processes.iter().find(|process| found.processes.contains(&process.pid))
@@ -243,7 +243,7 @@ impl Keeper {
         let id = TargetId(self.next);
         self.next = self.next.wrapping_add(1);
         let admitted = self.admission.admit(id, reservation, found.members());
-        let cpus = admitted.map_err(|error| told::refusal(&error, self.capacity))?;
+        let cpus = admitted.map_err(|error| stats::refusal(&error, self.capacity))?;
         let slots = self.free_slots(found.members());
         let (target, name) = (target.clone(), found.name.clone());
         let mut held = Reserved {
@@ -286,21 +286,21 @@ impl Keeper {
     fn take(&mut self, held: &mut Reserved) -> Result<(), Refusal> {
         self.start()?;
         let Some(running) = &self.running else { return Ok(()) };
-        let pen = self.pen.as_ref().and_then(Option::as_ref);
+        let reserved_group = self.reserved_group.as_ref().and_then(Option::as_ref);
         for (member, slot) in held.slots.iter().enumerate() {
             let parts = held.found.threads()?;
             let ready = parts.iter().any(|part| part.member == member && is_ready(part.thread));
             running.meter.slots.open(*slot, ready, held.found.family);
         }
         for pid in held.found.processes.clone() {
-            let Some(process) = HeldProcess::take(pid) else { continue };
+            let Some(process) = ReservedProcess::take(pid) else { continue };
             held.processes.push(process);
         }
         held.take_threads(&running.meter, &self.guardian).map_err(|error| failed(&error))?;
         for process in &mut held.processes {
-            if let Some(pen) = pen {
+            if let Some(reserved_group) = reserved_group {
                 process
-                    .move_to(pen.group(), &self.hierarchy, &self.guardian)
+                    .move_to(reserved_group.group(), &self.hierarchy, &self.guardian)
                     .map_err(|error| failed(&error))?;
             }
         }
@@ -316,16 +316,20 @@ impl Keeper {
 
     /// Starts what runs while there are reservations.
     fn start(&mut self) -> Result<(), Refusal> {
-        if self.pen.is_none() {
-            let pen = match self.mechanism {
+        if self.reserved_group.is_none() {
+            let reserved_group = match self.mechanism {
                 ReserveMechanism::Deadline => None,
-                _ => Pen::make(&self.hierarchy, self.real_time, &self.guardian)
+                _ => ReservedGroup::make(&self.hierarchy, self.real_time, &self.guardian)
                     .map_err(|error| failed(&error))?,
             };
-            self.pen = Some(pen);
+            self.reserved_group = Some(reserved_group);
         }
         if !self.pen_open {
-            self.pen.iter().flatten().try_for_each(Pen::open).map_err(|error| failed(&error))?;
+            self.reserved_group
+                .iter()
+                .flatten()
+                .try_for_each(ReservedGroup::open)
+                .map_err(|error| failed(&error))?;
             self.pen_open = true;
             // If that is refused, it is tried again.
             let _ = self.lower_fair_servers();
@@ -426,6 +430,6 @@ fn cannot_keep(error: &StartError) -> Refusal {
     Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
 }
 
-fn failed(error: &HoldError) -> Refusal {
+fn failed(error: &TakeError) -> Refusal {
     Refusal::new(RefusalKind::Unavailable, error.to_string())
 }

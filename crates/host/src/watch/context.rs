@@ -1,6 +1,6 @@
 //! What a watching thread works with.
 
-use crate::news::{Mailbox, News, Place, Sighting, Source};
+use crate::notification::{Mailbox, Notification, Place, Sighting, Source};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_probes::bpf::ReadProbes;
@@ -11,23 +11,23 @@ const NAME_MAX: usize = 64;
 
 /// What a watching thread needs to look at a VM and to tell of it.
 #[derive(Clone)]
-pub(crate) struct Kit {
+pub(crate) struct WatchContext {
     pub(crate) hierarchy: Hierarchy,
     pub(crate) probes: ReadProbes,
     pub(crate) mailbox: Mailbox,
 }
 
-impl Kit {
+impl WatchContext {
     /// Tells of a VM.
     pub(crate) fn tell(&self, source: Source, name: &str, vm: QemuVm) {
         let name = name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
         let place = Place::of(&self.hierarchy, vm.pid);
-        self.mailbox.post(News::Seen(Box::new(Sighting { source, name, vm, place })));
+        self.mailbox.post(Notification::Seen(Box::new(Sighting { source, name, vm, place })));
     }
 
     /// Sets probes for a VM that was told of.
     pub(crate) fn probe(&self, main: ThreadId) {
         let probes = self.probes.attach(main.pid).map_err(|error| error.to_string());
-        self.mailbox.post(News::Probed(main, probes));
+        self.mailbox.post(Notification::Probed(main, probes));
     }
 }
