@@ -1,7 +1,7 @@
 //! An editor in the guest, and what is typed into it.
 
+use super::config::{EditConfig, End, Signals};
 use super::screen::{Parser, Shown};
-use super::{EditConfig, End, Signals};
 use crate::command::die_with_this_thread;
 use crate::load::Sample;
 use frontdesk_linux::sched::{self, SchedError};

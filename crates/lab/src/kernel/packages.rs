@@ -1,6 +1,8 @@
 //! Debian's kernel packages: found, downloaded and unpacked.
 
-use super::{Kernel, KernelError, Series, io_error, run};
+use super::error::{io_error, run};
+use super::series::Series;
+use super::{Kernel, KernelError};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -93,7 +93,7 @@ impl Enforcement {
                 Ok((begin, None))
             }
             Enforcement::Weights { parent, groups } => {
-                let group = guardian.create_group(&parent, &pid.to_string())?;
+                let group = guardian.create_group(parent, &pid.to_string())?;
                 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
                 let weight = (WHOLE_SHARE * float(slice_ns) / float(period_ns)) as u32;
                 group.set_weight(weight.max(2))?;

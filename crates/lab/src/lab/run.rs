@@ -1,0 +1,111 @@
+//! The run of a scenario, from nothing to the outcome.
+
+use super::boot::Boot;
+use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
+use crate::data_disk::data_disk;
+use crate::debian::debian;
+use crate::{Kernel, machine, net, plugin_cost};
+use frontdesk_guardian::Guardian;
+use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
+use indexmap::IndexMap;
+
+/// Runs a scenario. The calling thread is in a network namespace of the run's own afterwards, and must live
+/// as long as the run.
+///
+/// # Errors
+/// The run could not be made; nothing that it started is left.
+pub fn run(
+    scenario: &Scenario,
+    config: &LabConfig,
+    progress: &dyn Fn(&Progress),
+) -> Result<(Outcome, Vec<Timeline>), LabError> {
+    let unknown = |source| LabError::Io { what: "examining the machine".to_owned(), source };
+    let cpus = machine::online_cpus().map_err(unknown)?;
+    scenario.fits(&cpus, machine::mem_available_mib().map_err(unknown)?)?;
+    let guardian = Guardian::start(&config.frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
+    let run_dir = make_run_dir(&guardian)?;
+    let measures_plugin =
+        scenario.checks.plugin_cpu_slowdown.or(scenario.checks.plugin_fork_slowdown).is_some();
+    let runs = u32::try_from(scenario.arms.len()).unwrap_or(u32::MAX).saturating_mul(scenario.repeats);
+    let total = runs.saturating_add(u32::from(measures_plugin));
+    let report = |done: u32, doing: String| progress(&Progress { done, total, doing });
+    report(0, "fetching the guests' kernel".to_owned());
+    let kernel = Kernel::resolve(&scenario.guest.kernel, scenario.guest.modules.as_deref())?;
+    let has_disks = scenario.vms.iter().any(|vm| vm.disk.is_some() || vm.debian);
+    let initrd = run_dir.join("initrd");
+    crate::write_initramfs(&kernel, &config.guest, &initrd, has_disks)?;
+    let system = scenario.guest.debian.as_ref().filter(|_| scenario.vms.iter().any(|vm| vm.debian));
+    let system = system.map(|of| debian(&of.packages, &of.sources, &|doing| report(0, doing))).transpose()?;
+    let mut images = IndexMap::new();
+    for vm in &scenario.vms {
+        if let Some(disk) = vm.disk {
+            report(0, format!("making a disk with {} files of {} KiB", disk.files, disk.file_kib));
+            images.insert(vm.name.clone(), data_disk(disk.files, disk.file_kib)?);
+        }
+    }
+    // What had to be fetched is there.
+    net::enter_namespace()?;
+    report(0, format!("booting {} VMs", scenario.vm_names().len()));
+    let boot = Boot { kernel: &kernel, initrd: &initrd, debian: system, images };
+    let mut lab = Lab::boot(scenario, config, guardian, run_dir, boot)?;
+    let result = lab.run_arms(&report).and_then(|(arms, timelines, mut extra)| {
+        lab.vms.clear();
+        if measures_plugin {
+            report(runs, "measuring the plugin's cost".to_owned());
+            plugin_cost::measure(scenario, config, &kernel, &initrd, &lab.run_dir, &mut extra)?;
+        }
+        let checks = frontdesk_scenario::checks(scenario, &arms, &extra);
+        let host = lab.host_info();
+        Ok((
+            Outcome {
+                scenario: scenario.name.clone(),
+                host,
+                arms,
+                checks,
+                tables: Vec::new(),
+                figures: Vec::new(),
+            },
+            timelines,
+        ))
+    });
+    lab.tear_down()?;
+    result
+}
+
+impl<'a> Lab<'a> {
+    #[allow(clippy::type_complexity)] // Named once, taken apart once.
+    fn run_arms(
+        &mut self,
+        report: &dyn Fn(u32, String),
+    ) -> Result<(IndexMap<String, frontdesk_scenario::ArmResult>, Vec<Timeline>, Extra), LabError> {
+        let mut repeats: IndexMap<String, Vec<Repeat>> = IndexMap::new();
+        let mut timelines = Vec::new();
+        let mut extra = Extra::default();
+        let mut done = 0;
+        for number in 1..=self.scenario.repeats {
+            for name in self.scenario.arms.keys() {
+                report(done, format!("repeat {number}/{}: {name}", self.scenario.repeats));
+                let (repeat, timeline, speed) =
+                    self.run_arm(name, number).map_err(|error| self.blame_dead_vm(error))?;
+                repeats.entry(name.clone()).or_default().push(repeat);
+                // One repeat of each arm is enough to look at.
+                timelines.extend(timeline.filter(|_| number == 1));
+                extra.engine_speed.extend(speed.filter(|_| name == "frontdesk"));
+                done += 1;
+            }
+        }
+        let arms = repeats.into_iter().map(|(name, repeats)| (name, frontdesk_scenario::summarise(repeats)));
+        Ok((arms.collect(), timelines, extra))
+    }
+
+    fn host_info(&self) -> HostInfo {
+        HostInfo { qemu: self.qemu.clone(), guest_kernel: self.guest_kernel.clone(), ..machine::host_info() }
+    }
+
+    /// Ends the VMs; the guardian removes what is left.
+    fn tear_down(mut self) -> Result<(), LabError> {
+        self.vms.clear();
+        let report = self.guardian.finish()?;
+        if report.failed.is_empty() { Ok(()) } else { Err(LabError::Left(report.failed.join("; "))) }
+    }
+}

@@ -1,0 +1,42 @@
+//! What a run has.
+
+use super::LabConfig;
+use crate::Vm;
+use crate::debian::Debian;
+use crate::machine::Busy;
+use crate::net::Link;
+use crate::web::WebServer;
+use frontdesk_engine::Time;
+use frontdesk_guardian::Guardian;
+use frontdesk_scenario::Scenario;
+use indexmap::IndexMap;
+use std::path::PathBuf;
+
+/// Everything that a run makes, in the order in which it must go.
+pub(super) struct Lab<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) config: &'a LabConfig,
+    pub(super) vms: IndexMap<String, LabVm>,
+    pub(super) run_dir: PathBuf,
+    pub(super) qemu: String,
+    pub(super) guest_kernel: String,
+    pub(super) debian: Option<Debian>,
+    /// Steps of a guest's computing loop in a second of CPU time.
+    pub(super) steps_per_s: f64,
+    /// A reading of the host's clocks when the run began.
+    pub(super) began: (u64, Time),
+    pub(super) _busy: Busy,
+    pub(super) guardian: Guardian,
+}
+
+pub(super) struct LabVm {
+    pub(super) vm: Vm,
+    pub(super) link: Link,
+    pub(super) weight: u32,
+    /// What its programs download from, if it has a Debian system.
+    pub(super) _web: Option<WebServer>,
+    /// Whether the daemon follows it.
+    pub(super) tracked: bool,
+    /// Names of the workloads that run.
+    pub(super) running: Vec<String>,
+}
