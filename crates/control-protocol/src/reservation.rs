@@ -73,6 +73,8 @@ pub struct Reservations {
     pub max_period_ns: u64,
     /// The shortest slice allowed.
     pub min_slice_ns: u64,
+    /// What deciding takes of a CPU in each period of a member: it counts with the slice.
+    pub deciding_ns: u64,
     /// The CPUs that can be reserved, by number.
     pub cpus: Vec<CpuRoom>,
     /// The reservations, in the order in which they were made.

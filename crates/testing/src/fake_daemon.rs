@@ -144,6 +144,7 @@ impl State {
                     min_period_ns: MS / 5,
                     max_period_ns: 86_400_000 * MS,
                     min_slice_ns: MS / 100,
+                    deciding_ns: 0,
                     cpus: self.rooms(None).to_vec(),
                     reservations: self.reservations.clone(),
                 })))

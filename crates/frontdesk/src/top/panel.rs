@@ -217,6 +217,7 @@ mod tests {
             min_period_ns: MS / 5,
             max_period_ns: 1_000_000 * MS,
             min_slice_ns: MS / 100,
+            deciding_ns: 0,
             cpus: vec![CpuRoom { cpu: 1, reserved_ratio: 0.3, free_ratio: 0.6 }],
             reservations: vec![reservation("alice", 2 * MS, 10 * MS), reservation("42", MS / 10, MS / 5)],
         };

@@ -80,6 +80,7 @@ fn reservation(query: &Query) -> Result<Answer, Refusal> {
             min_period_ns: 200 * US,
             max_period_ns: 86_400_000 * MS,
             min_slice_ns: 10 * US,
+            deciding_ns: 0,
             cpus: free,
             reservations: Vec::new(),
         }))),

@@ -28,8 +28,12 @@ use std::time::Duration;
 /// Above the targets, that a request is answered while they run, and above the daemon's loop, that waits for nothing.
 const PRIORITY: u32 = 51;
 /// What the dispatcher takes of a CPU in each period of a member, in nanoseconds: one decision when it
-/// begins, and one when its slice ends, each as long as on a slow virtual machine.
-const DECIDING: u64 = 60_000;
+/// begins, and one when its slice ends, each as long as on a slow virtual machine. Where the kernel decides,
+/// the dispatcher comes after the members.
+pub(super) fn deciding_ns(mechanism: ReserveMechanism) -> u64 {
+    if mechanism == ReserveMechanism::Deadline { 0 } else { 60_000 }
+}
+
 /// How often targets are looked at for threads that came and went unheard.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -83,8 +87,6 @@ impl AdmissionThread {
         let spare = Duration::from_nanos(WHOLE_CPU).mul_f64(settings.spare);
         let spare = u64::try_from(spare.as_nanos()).unwrap_or(WHOLE_CPU);
         let mechanism = settings.mechanism.on(&hierarchy);
-        // Where the kernel decides, the dispatcher comes after the members.
-        let deciding_ns = if mechanism == ReserveMechanism::Deadline { 0 } else { DECIDING };
         let own = [std::process::id(), guardian.pid()].map(|pid| i32::try_from(pid).unwrap_or(0));
         Ok(AdmissionThread {
             mechanism,
@@ -96,7 +98,7 @@ impl AdmissionThread {
             own: own.into(),
             own_cpus: own_cpus.into(),
             capacity: WHOLE_CPU.saturating_sub(spare),
-            admission: Admission::new(&cpus, spare, deciding_ns),
+            admission: Admission::new(&cpus, spare, deciding_ns(mechanism)),
             cpus,
             next: 0,
             targets: Vec::new(),

@@ -1,6 +1,6 @@
 //! What the admission thread tells of reservations.
 
-use super::admission::AdmissionThread;
+use super::admission::{AdmissionThread, deciding_ns};
 use crate::clock::monotonic;
 use crate::notification::Notification;
 use crate::reserve::controller::Report;
@@ -55,6 +55,7 @@ impl AdmissionThread {
             min_period_ns: MIN_PERIOD_NS,
             max_period_ns: MAX_PERIOD_NS,
             min_slice_ns: MIN_SLICE_NS,
+            deciding_ns: deciding_ns(self.mechanism),
             cpus: stats::rooms(&self.admission.rooms(), self.capacity),
             reservations: self.targets.iter().map(|held| self.tell(held, &reports)).chain(ended).collect(),
         }

@@ -319,7 +319,7 @@ fn refuses_what_makes_no_sense() -> Result<()> {
         (name(), 10 * MS, 11 * MS, RefusalKind::Invalid, "slice = 11ms is out of range"),
         (name(), 1, 1, RefusalKind::Invalid, "period = 1ns is out of range"),
         (name(), u64::MAX, MS, RefusalKind::Invalid, "allowed is 200us to 30d"),
-        (name(), 10 * MS, 10 * MS, RefusalKind::Infeasible, "10ms / 9.5ms fits on cpu"),
+        (name(), 10 * MS, 10 * MS, RefusalKind::Infeasible, "10ms / 9.44ms fits on cpu"),
         (Target::Process(daemon.process.pid()), 10 * MS, MS, RefusalKind::Unsuitable, "frontdesk itself"),
         (Target::Process(4_194_304), 10 * MS, MS, RefusalKind::UnknownTarget, "no process"),
         (Target::Vm("alice".into()), 10 * MS, MS, RefusalKind::UnknownTarget, "no VM"),

@@ -56,12 +56,12 @@ function notice(text) {
 
 let host = null; // The newest answer to {"reservations":{}}.
 
-// The largest fraction of a period that fits on so many CPUs at once; what the target has already counts as free. As the daemon counts: in
-// billionths of a CPU.
-function most(parts, own) {
+// The largest fraction of a period that fits on so many CPUs at once; what the target has already counts as free. What deciding takes in
+// each period counts with the slice. As the daemon counts: in billionths of a CPU.
+function most(parts, own, period_ns) {
   const free = host.cpus.map(({ cpu, free_ratio }) =>
-    free_ratio + (own ? own.cpus.filter((its) => its === cpu).length * (own.slice_ns / own.period_ns) : 0));
-  const room = free.sort((a, b) => b - a)[parts - 1] ?? 0;
+    free_ratio + (own ? own.cpus.filter((its) => its === cpu).length * ((own.slice_ns + host.deciding_ns) / own.period_ns) : 0));
+  const room = (free.sort((a, b) => b - a)[parts - 1] ?? 0) - host.deciding_ns / period_ns;
   return Math.max(0, Math.min(1, Math.round(room * 1e9) / 1e9));
 }
 
@@ -163,8 +163,8 @@ class Card {
   // Whether the position is possible; says so if not.
   judge() {
     const { verdict, limit, slice, period } = this.parts;
-    const room = most(this.state.cpus.length, this.state);
     const { period_ns, slice_ns } = this.position;
+    const room = most(this.state.cpus.length, this.state, period_ns);
     const impossible = slice_ns / period_ns > room + 1e-9;
     // The middle of the thumb goes from 8px to 8px before the end.
     limit.style.width = room < 1 ? `calc(8px + (100% - 16px) * ${1 - room})` : "0";
