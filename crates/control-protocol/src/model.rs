@@ -3,9 +3,7 @@
 //! Times are in nanoseconds (`_ns`) of the host's monotonic clock, or in seconds (`_seconds`); fractions are between 0 and 1
 //! (`_ratio`). Fields may be added; whatever else changes, changes [`SCHEMA`].
 
-use frontdesk_engine::{
-    Boost, Capabilities, Config, PortExplain, Recent, Standing, TaskExplain, TaskId, VcpuExplain, VmExplain,
-};
+use frontdesk_engine::{Capabilities, Config, Recent, VcpuExplain, VmExplain};
 use serde::{Deserialize, Serialize};
 
 /// The version of this schema.
@@ -94,46 +92,18 @@ pub struct VmStatus {
     pub name: String,
     /// Process id of its QEMU.
     pub pid: i32,
-    /// Its weight among the others.
-    pub weight: u32,
     /// What the kernel has charged it with since frontdesk took control of it, where sched_ext is the mechanism. Debt and share then
     /// have no effect: there is nothing to take back.
     pub charged: Option<Usage>,
-    /// The fraction of its weight that it has at the moment, lowered while it repays, in permille.
-    pub share_permille: u32,
-    /// CPU time it got beyond its fair share and has not repaid; negative if it is owed.
-    pub debt_ns: i64,
-    /// Whether it is paused.
-    pub paused: bool,
-    /// Whether it is acted on, only observed, or scheduled by its reservation.
-    pub standing: Standing,
     /// What is wrong with it, for people.
     pub trouble: Option<String>,
     /// How its guest tasks are told apart; absent if they are not, and then nothing is boosted.
     pub identity: Option<Identity>,
-    /// The fraction of the CPU time of its vCPUs that they may use boosted (`PBratio`); 0 if it is not to be boosted.
-    pub pb_allowed_ratio: f64,
-    /// The fraction that they used boosted lately.
-    pub pb_used_ratio: f64,
-    /// CPU time that a boosted vCPU is given to answer an event, as learnt so far.
-    pub patience_ns: u64,
-    /// CPU time its emulator threads used.
-    pub emulator_ran_ns: u64,
-    /// Events of this VM alone that were lost.
-    pub lost_events: u64,
     /// Memory the daemon's engine holds for it.
     pub memory_bytes: usize,
-    /// Its vCPUs, by index.
-    pub vcpus: Vec<VcpuStatus>,
-    /// Guest tasks remembered.
-    pub task_count: usize,
-    /// Of these, I/O-bound ones.
-    pub io_bound_count: usize,
-    /// Guest tasks, most recently seen first: ten, or all if the VM was asked for by name.
-    pub tasks: Vec<TaskStatus>,
-    /// Ports whose packets woke an I/O-bound task, by number: the first few, or all that are worth a look if the VM was asked for by
-    /// name.
-    pub ports: Vec<PortExplain>,
+    /// What its engine knows of it: of tasks and ports the first few, or all that are worth a look if the VM was asked for by name.
+    #[serde(flatten)]
+    pub engine: VmExplain,
     /// The decisions of the last seconds.
     pub recent: Recent,
 }
@@ -160,50 +130,6 @@ pub struct Identity {
     pub exact: bool,
 }
 
-/// A vCPU.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct VcpuStatus {
-    /// Its index.
-    pub index: u16,
-    /// The guest task on it; absent if it is halted or not known yet.
-    pub current: Option<TaskId>,
-    /// Whether it is boosted now.
-    pub boosted: bool,
-    /// CPU time it used.
-    pub ran_ns: u64,
-    /// Time it was runnable, but did not run.
-    pub stolen_ns: u64,
-    /// CPU time it used boosted.
-    pub boosted_ns: u64,
-    /// Boosts.
-    pub boosts: u64,
-    /// Of those that ended, those in which an I/O-bound task ran.
-    pub hits: u64,
-    /// Boosts that ended only by time.
-    pub expired: u64,
-}
-
-/// A guest task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskStatus {
-    /// Its identity: an address space, or whatever the source tells.
-    pub id: TaskId,
-    /// Its process id in the guest, where the guest tells.
-    pub pid: Option<u32>,
-    /// Its name, where the guest tells; as the guest wrote it.
-    pub name: Option<String>,
-    /// Degree of belief that it is I/O-bound.
-    pub belief: i32,
-    /// Whether that is above the threshold.
-    pub io_bound: bool,
-    /// CPU time it used.
-    pub ran_ns: u64,
-    /// Times it was dispatched.
-    pub dispatches: u64,
-    /// When it was dispatched last.
-    pub last_seen_ns: u64,
-}
-
 impl Status {
     /// Whether a VM needs the operator's attention.
     #[must_use]
@@ -215,29 +141,15 @@ impl Status {
 impl VmStatus {
     /// What the engine knows of a VM, with what the daemon knows besides.
     #[must_use]
-    pub fn new(facts: VmFacts<'_>, explain: VmExplain, recent: Recent, memory_bytes: usize) -> VmStatus {
+    pub fn new(facts: VmFacts<'_>, engine: VmExplain, recent: Recent, memory_bytes: usize) -> VmStatus {
         VmStatus {
             name: facts.name.to_owned(),
             pid: facts.pid,
-            weight: explain.weight,
             charged: None,
-            share_permille: explain.share_permille,
-            debt_ns: explain.debt_ns,
-            paused: explain.paused,
-            standing: explain.standing,
             trouble: facts.trouble,
             identity: facts.identity,
-            pb_allowed_ratio: explain.pb_ratio,
-            pb_used_ratio: explain.pb_used,
-            patience_ns: explain.patience_ns,
-            emulator_ran_ns: explain.emulator_ran_ns,
-            lost_events: explain.lost,
             memory_bytes,
-            vcpus: (0..).zip(explain.vcpus).map(|(index, vcpu)| VcpuStatus::new(index, vcpu)).collect(),
-            task_count: explain.task_count,
-            io_bound_count: explain.io_bound_count,
-            tasks: explain.tasks.into_iter().map(TaskStatus::new).collect(),
-            ports: explain.ports,
+            engine,
             recent,
         }
     }
@@ -245,7 +157,7 @@ impl VmStatus {
     /// CPU time of all its threads.
     #[must_use]
     pub fn ran_ns(&self) -> u64 {
-        self.sum(|vcpu| vcpu.ran_ns).saturating_add(self.emulator_ran_ns)
+        self.sum(|vcpu| vcpu.ran_ns).saturating_add(self.engine.emulator_ran_ns)
     }
 
     /// Boosts of all its vCPUs.
@@ -256,8 +168,8 @@ impl VmStatus {
 
     /// A sum over its vCPUs.
     #[must_use]
-    pub fn sum(&self, of: impl Fn(&VcpuStatus) -> u64) -> u64 {
-        self.vcpus.iter().map(of).fold(0, u64::saturating_add)
+    pub fn sum(&self, of: impl Fn(&VcpuExplain) -> u64) -> u64 {
+        self.engine.vcpus.iter().map(of).fold(0, u64::saturating_add)
     }
 }
 
@@ -271,35 +183,4 @@ pub struct VmFacts<'a> {
     pub trouble: Option<String>,
     /// How its guest tasks are told apart.
     pub identity: Option<Identity>,
-}
-
-impl VcpuStatus {
-    fn new(index: u16, explain: VcpuExplain) -> VcpuStatus {
-        VcpuStatus {
-            index,
-            current: explain.current,
-            boosted: explain.boost != Boost::None,
-            ran_ns: explain.ran_ns,
-            stolen_ns: explain.stolen_ns,
-            boosted_ns: explain.boosted_ns,
-            boosts: explain.boosts,
-            hits: explain.hits,
-            expired: explain.expired,
-        }
-    }
-}
-
-impl TaskStatus {
-    fn new(explain: TaskExplain) -> TaskStatus {
-        TaskStatus {
-            id: explain.task,
-            pid: None,
-            name: None,
-            belief: explain.belief,
-            io_bound: explain.io_bound,
-            ran_ns: explain.ran_ns,
-            dispatches: explain.dispatches,
-            last_seen_ns: explain.last_seen.0,
-        }
-    }
 }

@@ -33,6 +33,7 @@ pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 pub use explain::{
     Cause, Decision, Outcomes, PortExplain, PortOutcomes, Reason, Recent, TaskExplain, VcpuExplain, VmExplain,
 };
+pub use nanos::nanos;
 pub use nice::{nice_for, nice_weight};
 pub use policy::reservation;
 

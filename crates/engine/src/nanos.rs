@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// A duration in nanoseconds.
-pub(crate) fn nanos(duration: Duration) -> u64 {
+/// A duration in nanoseconds; the most that there is if it is longer than 584 years.
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

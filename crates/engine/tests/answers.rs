@@ -120,10 +120,11 @@ fn a_boost_that_waits_for_a_cpu_with_next_to_nothing_left_is_looked_at_now_and_t
 }
 
 fn boosted(world: &World) -> bool {
-    world.engine.explain(VM).unwrap().vcpus[0].boost > Boost::None
+    world.engine.explain(VM).unwrap().vcpus[0].boosted
 }
 
-/// The guest's scheduler lets the hog finish its tick before the woken task runs, as Linux has done since 6.6.
+/// The guest's scheduler lets the hog finish its tick before the woken task runs, as Linux has done since
+/// 6.6.
 #[test]
 fn a_boost_outlasts_the_tick_that_the_guest_finishes_first() {
     let mut world = World::new(Config::default());
@@ -152,7 +153,8 @@ fn a_boost_outlasts_the_tick_that_the_guest_finishes_first() {
     assert_eq!(world.actions(), [boost(Boost::None)]);
 }
 
-/// The guest rings a doorbell for the answer: until then its task may have been seen too early, or was itself preempted.
+/// The guest rings a doorbell for the answer: until then its task may have been seen too early, or was itself
+/// preempted.
 #[test]
 fn a_boost_lasts_until_the_doorbell_of_a_guest_that_rings() {
     let doorbell = EventKind::Wake { vm: VM, thread: Thread::Emulator(0), by: Some(0) };
@@ -234,7 +236,8 @@ fn an_event_that_comes_while_a_boost_is_on_is_answered_in_it_too() {
     assert_eq!(world.actions(), [boost(Boost::None)]);
 }
 
-/// A guest that takes longer than ever before, and one whose vCPU got no CPU: whoever is seen at last gets a boost of its own.
+/// A guest that takes longer than ever before, and one whose vCPU got no CPU: whoever is seen at last gets a
+/// boost of its own.
 #[test]
 fn an_event_that_stays_unanswered_stays_pending() {
     let mut world = World::new(Config::default());

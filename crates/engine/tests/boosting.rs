@@ -88,13 +88,14 @@ fn pb_ratio_bounds_boosted_time_and_zero_turns_it_off() {
             world.pass(4 * MS);
         }
         let vm = world.engine.explain(VM).unwrap();
-        assert!(vm.pb_used <= ratio + 0.01, "ratio {ratio}: {}", vm.pb_used);
+        assert!(vm.pb_used_ratio <= ratio + 0.01, "ratio {ratio}: {}", vm.pb_used_ratio);
         let vcpu = &vm.vcpus[0];
         assert_eq!(vcpu.boosts - before == 200, allowed, "ratio {ratio}: {} boosts", vcpu.boosts);
     }
 }
 
-/// A guest finishes its tick before it lets the woken task run. If the task runs then, that is not held against it.
+/// A guest finishes its tick before it lets the woken task run. If the task runs then, that is not held
+/// against it.
 #[test]
 fn what_a_guest_runs_before_the_woken_task_is_not_of_its_pb_ratio() {
     let boosts = |answers: bool| {
@@ -147,8 +148,8 @@ fn reads_requested_by_an_io_bound_task_boost_and_others_do_not() {
     assert_eq!(world.reason(), Some(Reason::NotCorrelated), "a read never heard of boosts nothing");
 }
 
-/// Two reads are in flight, and what woke the thread says not which has ended: with the window of §3.3.1 wide or narrow, only one is the
-/// I/O-bound task's.
+/// Two reads are in flight, and what woke the thread says not which has ended: with the window of §3.3.1 wide
+/// or narrow, only one is the I/O-bound task's.
 #[test]
 fn a_read_about_to_end_boosts_only_if_all_in_flight_are_an_io_bound_tasks() {
     let mut config = Config::default();
@@ -267,7 +268,7 @@ fn an_explanation_can_be_bounded_and_counts_what_it_leaves_out() {
     }
     let explain = world.engine.explain_most(VM, 3).unwrap();
     assert_eq!((explain.tasks.len(), explain.task_count, explain.io_bound_count), (3, 52, 1));
-    assert_eq!(explain.tasks[0].task, TaskId(49), "the latest first");
+    assert_eq!(explain.tasks[0].id, TaskId(49), "the latest first");
     assert_eq!(world.engine.explain(VM).unwrap().tasks.len(), 52);
 }
 

@@ -148,7 +148,7 @@ proptest! {
         vms.into_iter().for_each(|vm| drop(engine.explain(vm)));
         engine.on_deadline(Time(u64::MAX));
         let boosted = engine.vms().filter_map(|vm| engine.explain(vm)).flat_map(|vm| vm.vcpus);
-        prop_assert!(boosted.into_iter().all(|vcpu| vcpu.boost == Boost::None));
+        prop_assert!(boosted.into_iter().all(|vcpu| !vcpu.boosted));
     }
 
     #[test]
@@ -219,7 +219,7 @@ proptest! {
             }
             // The event that boosted one may have been its last.
             let Some(vcpus) = flooded.explain(vm).map(|vm| vm.vcpus) else { continue };
-            prop_assert!(vcpus.iter().all(|vcpu| vcpu.boost == Boost::None), "{:?} since {:?}", vcpus, now);
+            prop_assert!(vcpus.iter().all(|vcpu| !vcpu.boosted), "{:?} since {:?}", vcpus, now);
         }
     }
 
@@ -228,7 +228,8 @@ proptest! {
         let mut engine = Engine::new(config()).unwrap();
         let vcpus = |engine: &Engine, vm| engine.explain(vm).map_or(0, |explain| explain.vcpus.len());
         for event in &events {
-            // One whose time is over just when its VM goes may be followed by another, which then ends as well.
+            // One whose time is over just when its VM goes may be followed by another, which then ends as
+            // well.
             let before = [0, 1, 2].map(|vm| vcpus(&engine, VmId(vm)));
             for action in go_on(&mut engine, &[*event]) {
                 if let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind
@@ -349,7 +350,7 @@ fn floods_are_bounded() {
     }
     let explain = engine.explain(vm).unwrap();
     assert_eq!(explain.tasks.len(), Config::default().tavs.tasks_per_vcpu);
-    let ids: BTreeSet<TaskId> = explain.tasks.iter().map(|task| task.task).collect();
+    let ids: BTreeSet<TaskId> = explain.tasks.iter().map(|task| task.id).collect();
     assert!(ids.contains(&TaskId(199_999)));
     assert!(engine.poll_action().is_none());
 }

@@ -2,7 +2,7 @@
 
 use crate::FAILED;
 use crate::lab::{Recordings, measure};
-use crate::outputs::{check, create, finish};
+use crate::outputs::{check, write_json, write_text};
 use anyhow::Context;
 use frontdesk_report::{Ratio, compare, comparison_table, svg_comparison};
 use frontdesk_scenario::{Outcome, Overrides, Scenario};
@@ -10,22 +10,23 @@ use frontdesk_sim::{Calibration, Conditions, calibrate, predict};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Run an experiment on real VMs and on the modelled host, and put the results side by side.
 ///
-/// The model is calibrated from one arm only, "io-only", in which the VM that answers does nothing else: from its fastest responses follow
-/// what a request costs on this host and how much requests differ. All other arms are predicted. Taken as given, and told, is what the lab
-/// measured in each arm beside response times: CPU time for the same work in VMs that only compute, which says how fast the
-/// machine was, and how long frontdesk took to decide. The table has, for each arm and VM, the mean and the 95th percentile of the response
-/// times in both.
+/// The model is calibrated from one arm only, "io-only", in which the VM that answers does nothing else: from
+/// its fastest responses follow what a request costs on this host and how much requests differ. All other
+/// arms are predicted. Taken as given, and told, is what the lab measured in each arm beside response times:
+/// CPU time for the same work in VMs that only compute, which says how fast the machine was, and how long
+/// frontdesk took to decide. The table has, for each arm and VM, the mean and the 95th percentile of the
+/// response times in both.
 ///
 /// A result whose FILE is - goes to standard output, and what is printed otherwise to standard error.
 ///
-/// Exit status: 0 if the model is within 25 % in everything, 1 if not, 2 if the comparison could not be made, 130 after Ctrl-C.
+/// Exit status: 0 if the model is within 25 % in everything, 1 if not, 2 if the comparison could not be made,
+/// 130 after Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   frontdesk lab scenarios/echo-mixed.toml --json lab.json
@@ -34,11 +35,12 @@ use std::time::Duration;
 pub(crate) struct Args {
     /// The scenario file.
     scenario: PathBuf,
-    /// What `frontdesk lab` wrote with --json when it ran the scenario; without it the scenario is run on real VMs now.
+    /// What `frontdesk lab` wrote with --json when it ran the scenario; without it the scenario is run on
+    /// real VMs now.
     #[arg(long, value_name = "RESULT")]
     lab: Option<PathBuf>,
-    /// Calibrate the model from another scenario that was run on this host, for one without an arm "io-only": its file, and what
-    /// `frontdesk lab` wrote.
+    /// Calibrate the model from another scenario that was run on this host, for one without an arm "io-only":
+    /// its file, and what `frontdesk lab` wrote.
     #[arg(long, num_args = 2, value_names = ["SCENARIO", "RESULT"])]
     calibrate: Vec<PathBuf>,
     /// Where the model's random numbers begin.
@@ -150,14 +152,10 @@ fn read(path: &Path) -> anyhow::Result<Outcome> {
 
 fn write(args: &Args, compared: &Compared<'_>) -> anyhow::Result<()> {
     if let Some(path) = &args.json {
-        let mut file = create(path)?;
-        serde_json::to_writer_pretty(&mut file, compared)?;
-        finish(file, path)?;
+        write_json(path, compared)?;
     }
     if let Some(path) = &args.svg {
-        let mut file = create(path)?;
-        file.write_all(svg_comparison(compared.lab, compared.model)?.as_bytes())?;
-        finish(file, path)?;
+        write_text(path, &svg_comparison(compared.lab, compared.model)?)?;
     }
     Ok(())
 }

@@ -1,23 +1,24 @@
 //! `frontdesk export`.
 
-use crate::outputs::{create, failed, finish};
+use crate::outputs::write;
 use crate::recording::{open, warn_if_cut};
-use anyhow::{Context, bail};
-use frontdesk_engine::{Event, Time};
+use anyhow::bail;
+use frontdesk_engine::{Event, Time, nanos};
 use frontdesk_record::Record;
 use frontdesk_replay::TimelineBuilder;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Slices and marks in a trace, at most: they are sorted in memory, where a million takes about 300 MB, and ui.perfetto.dev does not
-/// take many more.
+/// Slices and marks in a trace, at most: they are sorted in memory, where a million takes about 300 MB, and
+/// ui.perfetto.dev does not take many more.
 const MAX_MARKS: usize = 2_000_000;
 
 /// Turn a recording into a trace that other programs open.
 ///
-/// The trace has a track for each physical CPU with the VM thread on it, and for each VM its vCPUs with the guest tasks on them, its
-/// boosts, packets, reads and degrees of belief. The interval is held in memory; --from and --for choose a part of a long recording.
+/// The trace has a track for each physical CPU with the VM thread on it, and for each VM its vCPUs with the
+/// guest tasks on them, its boosts, packets, reads and degrees of belief. The interval is held in memory;
+/// --from and --for choose a part of a long recording.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   frontdesk export --perfetto morning.fdsk -o trace.json
@@ -73,12 +74,6 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     warn_if_cut(&recording);
     let Some(builder) = builder else { bail!("{} has no events", args.file.display()) };
     let timeline = builder.finish().timeline;
-    let mut output = create(&args.output)?;
-    frontdesk_report::perfetto(&timeline, &mut output).with_context(|| failed(&args.output))?;
-    finish(output, &args.output)?;
+    write(&args.output, |output| frontdesk_report::perfetto(&timeline, output))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -3,6 +3,7 @@
 use anyhow::{Context, bail};
 use frontdesk_report::Quantity;
 use frontdesk_scenario::{Outcome, Timeline};
+use serde::Serialize;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
@@ -54,36 +55,26 @@ impl Outputs {
     /// Writes them.
     pub(crate) fn write(&self, outcome: &Outcome, timelines: &[Timeline]) -> anyhow::Result<()> {
         if let Some(path) = &self.json {
-            let mut file = create(path)?;
-            serde_json::to_writer_pretty(&mut file, outcome)?;
-            finish(file, path)?;
+            write_json(path, outcome)?;
         }
         if let Some(path) = &self.html {
-            let mut file = create(path)?;
-            file.write_all(frontdesk_report::html(outcome, timelines)?.as_bytes())?;
-            finish(file, path)?;
+            write_text(path, &frontdesk_report::html(outcome, timelines)?)?;
         }
         if let Some(path) = &self.svg {
-            let mut file = create(path)?;
             let svg = match outcome.figures.is_empty() {
                 true => frontdesk_report::svg_cdf(outcome)?,
                 false => frontdesk_report::svg_figures(outcome)?,
             };
-            file.write_all(svg.as_bytes())?;
-            finish(file, path)?;
+            write_text(path, &svg)?;
         }
         if let Some(path) = &self.svg_arms {
-            let mut file = create(path)?;
-            file.write_all(frontdesk_report::svg_arms(outcome, &Quantity::REPORT)?.as_bytes())?;
-            finish(file, path)?;
+            write_text(path, &frontdesk_report::svg_arms(outcome, &Quantity::REPORT)?)?;
         }
         if let Some(path) = &self.trace {
-            let mut file = create(path)?;
             match timelines.last() {
-                Some(timeline) => frontdesk_report::perfetto(timeline, &mut file)?,
+                Some(timeline) => write(path, |out| frontdesk_report::perfetto(timeline, out))?,
                 None => eprintln!("frontdesk: no arm ran the daemon, so there is nothing to trace"),
             }
-            finish(file, path)?;
         }
         Ok(())
     }
@@ -112,7 +103,8 @@ impl Telling {
     }
 }
 
-/// Makes the files, empty: that one can not be written is found out now rather than after minutes of measuring.
+/// Makes the files, empty: that one can not be written is found out now rather than after minutes of
+/// measuring.
 pub(crate) fn check<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<Telling> {
     let mut telling = Telling::Stdout;
     for path in files {
@@ -132,10 +124,10 @@ fn is_stdout(path: &Path) -> bool {
 }
 
 /// A file, or standard output.
-pub(crate) type Output = BufWriter<Box<dyn Write>>;
+type Output = BufWriter<Box<dyn Write>>;
 
 /// Makes a file, empty; - is standard output.
-pub(crate) fn create(path: &Path) -> anyhow::Result<Output> {
+fn create(path: &Path) -> anyhow::Result<Output> {
     let output: Box<dyn Write> = match is_stdout(path) {
         true => Box::new(stdout().lock()),
         false => Box::new(File::create(path).with_context(|| failed(path))?),
@@ -143,12 +135,26 @@ pub(crate) fn create(path: &Path) -> anyhow::Result<Output> {
     Ok(BufWriter::new(output))
 }
 
-pub(crate) fn finish(mut output: Output, path: &Path) -> anyhow::Result<()> {
+/// Makes a file of what `content` writes; - is standard output.
+pub(crate) fn write<E>(path: &Path, content: impl FnOnce(&mut Output) -> Result<(), E>) -> anyhow::Result<()>
+where
+    Result<(), E>: Context<(), E>,
+{
+    let mut output = create(path)?;
+    content(&mut output).with_context(|| failed(path))?;
     output.flush().with_context(|| failed(path))
 }
 
+pub(crate) fn write_text(path: &Path, text: &str) -> anyhow::Result<()> {
+    write(path, |output| output.write_all(text.as_bytes()))
+}
+
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    write(path, |output| serde_json::to_writer_pretty(output, value))
+}
+
 /// What to say if it can't be written.
-pub(crate) fn failed(path: &Path) -> String {
+fn failed(path: &Path) -> String {
     match is_stdout(path) {
         true => "can't write to standard output".to_owned(),
         false => format!("can't write {}", path.display()),

@@ -3,12 +3,11 @@
 mod calibration;
 
 use crate::lab::progress_bar;
-use crate::outputs::{create, finish};
-use comfy_table::{Table, presets};
+use crate::outputs::write_text;
+use crate::words::plain_table;
 use frontdesk_report::Quantity;
 use frontdesk_scenario::{ArmResult, Overrides, Scenario};
 use frontdesk_sim::{SimError, Simulated, simulate};
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -24,9 +23,9 @@ const TAVS: [(&str, &str); 6] = [
 
 /// Run a paper's experiments on a model of the paper's machine, and print paper against model.
 ///
-/// tavs: one core, Xen's credit scheduler and a driver domain; Figure 4, Figure 5, Table 1, Figures 6 and 7. What the paper does not say is in the
-/// scenario files. Two numbers are fitted, what the driver domain does for a packet and how long an experiment ran; --calibrate shows how, on the
-/// paper's unmodified rows only.
+/// tavs: one core, Xen's credit scheduler and a driver domain; Figure 4, Figure 5, Table 1, Figures 6 and 7.
+/// What the paper does not say is in the scenario files. Two numbers are fitted, what the driver domain does
+/// for a packet and how long an experiment ran; --calibrate shows how, on the paper's unmodified rows only.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The paper.
@@ -37,7 +36,8 @@ pub(crate) struct Args {
     /// Write the plots into this folder.
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
-    /// Instead, fit what the paper does not give to Table 1's unmodified rows, and show what that and other fits predict for TAVS.
+    /// Instead, fit what the paper does not give to Table 1's unmodified rows, and show what that and other
+    /// fits predict for TAVS.
     #[arg(long, conflicts_with = "plots")]
     calibrate: bool,
 }
@@ -60,9 +60,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let simulated = simulate_all(&scenarios, args.seed)
         .map_err(|(number, error)| anyhow::Error::new(error).context(TAVS[number].0))?;
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["experiment", "arm", "what", "paper", "model (nine of ten runs)"]);
+    let mut table = plain_table(&["experiment", "arm", "what", "paper", "model (nine of ten runs)"]);
     for row in simulated.iter().flat_map(rows) {
         table.add_row(row);
     }
@@ -77,10 +75,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
                 plots.push(("cdf", frontdesk_report::svg_cdf(&one.outcome)?));
             }
             for (kind, svg) in plots {
-                let path = folder.join(format!("{}-{kind}.svg", one.outcome.scenario));
-                let mut file = create(&path)?;
-                file.write_all(svg.as_bytes())?;
-                finish(file, &path)?;
+                write_text(&folder.join(format!("{}-{kind}.svg", one.outcome.scenario)), &svg)?;
             }
         }
     }
@@ -155,7 +150,8 @@ fn model_response(simulated: &Simulated, arm: &str, vm: &str) -> String {
     format!("{mean:.2} ({low:.2} - {high:.2})")
 }
 
-/// Mean response of a VM in an arm, over all requests of all runs, in ms. The tail makes the mean, and few runs have much of it: their median would be less.
+/// Mean response of a VM in an arm, over all requests of all runs, in ms. The tail makes the mean, and few
+/// runs have much of it: their median would be less.
 fn mean_response(simulated: &Simulated, arm: &str, vm: &str) -> f64 {
     let summaries = simulated.outcome.arms[arm].repeats.iter().filter_map(|run| run.response_ms.get(vm));
     #[allow(clippy::cast_precision_loss)] // Far from 2^52.

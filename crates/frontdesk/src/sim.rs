@@ -2,9 +2,9 @@
 
 use crate::FAILED;
 use crate::lab::progress_bar;
-use crate::outputs::{Outputs, create, failed, finish};
-use anyhow::Context;
-use comfy_table::{Table, presets};
+use crate::outputs::{Outputs, write, write_json};
+use crate::words::plain_table;
+use comfy_table::Table;
 use frontdesk_scenario::{Outcome, Overrides, Scenario};
 use frontdesk_sim::simulate;
 use serde::Serialize;
@@ -14,11 +14,12 @@ use std::time::Duration;
 
 /// Run an experiment on a modelled host, and compare its arms.
 ///
-/// Takes the scenario files of `frontdesk lab`. Their `[sim]` table says what the modelled machine is like: the hypervisor's scheduler, its
-/// physical CPUs, who does the I/O, and what everything costs. The engine is the same as on a real host. The same seed gives the same
-/// result, bit for bit, on any number of threads.
+/// Takes the scenario files of `frontdesk lab`. Their `[sim]` table says what the modelled machine is like:
+/// the hypervisor's scheduler, its physical CPUs, who does the I/O, and what everything costs. The engine is
+/// the same as on a real host. The same seed gives the same result, bit for bit, on any number of threads.
 ///
-/// With --sweep the scenario is run for each value, and for each combination of values if there are several sweeps.
+/// With --sweep the scenario is run for each value, and for each combination of values if there are several
+/// sweeps.
 ///
 /// A result whose FILE is - goes to standard output, and what is printed otherwise to standard error.
 ///
@@ -34,7 +35,8 @@ pub(crate) struct Args {
     /// Where the random numbers begin.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Override any key of the scenario: a dotted path, with array entries by number or name (vm.cpu.count=2).
+    /// Override any key of the scenario: a dotted path, with array entries by number or name
+    /// (vm.cpu.count=2).
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Run once for each of these values of a key.
@@ -97,13 +99,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         anyhow::Error::new(error).context(format!("{}{at}", args.scenario.display()))
     })?;
     if let Some(path) = &args.csv {
-        let mut file = create(path)?;
         let lines = points.iter().zip(&simulated).map(|(set, simulated)| {
             let set = args.set.iter().chain(set).filter_map(|assignment| assignment.split_once('='));
             (set.collect(), &simulated.outcome)
         });
-        frontdesk_report::csv(&lines.collect::<Vec<_>>(), &mut file).with_context(|| failed(path))?;
-        finish(file, path)?;
+        let lines: Vec<_> = lines.collect();
+        write(path, |out| frontdesk_report::csv(&lines, out))?;
     }
     if let [only] = simulated.as_slice() {
         args.outputs.write(&only.outcome, &only.timelines)?;
@@ -112,9 +113,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         let outcomes: Vec<_> = simulated.iter().map(|simulated| &simulated.outcome).collect();
         if let Some(path) = args.outputs.json() {
             let points = points.iter().zip(&outcomes).map(|(set, outcome)| Point { set, outcome });
-            let mut file = create(path)?;
-            serde_json::to_writer_pretty(&mut file, &points.collect::<Vec<_>>())?;
-            finish(file, path)?;
+            write_json(path, &points.collect::<Vec<_>>())?;
         }
         telling.line(overview(&points, &outcomes));
     }
@@ -145,9 +144,8 @@ fn points(sweeps: &[String]) -> anyhow::Result<Vec<Vec<String>>> {
 
 /// A line for each point and arm.
 fn overview(points: &[Vec<String>], outcomes: &[&Outcome]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["sweep", "arm", "VM", "mean ms", "p99 ms", "boosts", "PBHR", "worst share"]);
+    let header = ["sweep", "arm", "VM", "mean ms", "p99 ms", "boosts", "PBHR", "worst share"];
+    let mut table = plain_table(&header);
     for (point, outcome) in points.iter().zip(outcomes) {
         for (name, arm) in &outcome.arms {
             let worst =

@@ -20,7 +20,8 @@ pub(crate) fn duration(ns: u64) -> String {
     if value < 9.95 { format!("{value:.1} {name}") } else { format!("{value:.0} {name}") }
 }
 
-/// A time that somebody chose, exactly: in the largest unit in which it has at most three decimals, or whole minutes.
+/// A time that somebody chose, exactly: in the largest unit in which it has at most three decimals, or whole
+/// minutes.
 pub(crate) fn time(ns: u64) -> String {
     // Each with what it has to be a multiple of.
     const UNITS: [(u64, u64, &str); 5] = [
@@ -59,7 +60,8 @@ pub(crate) fn count(count: impl Into<u64>, one: &str, many: &str) -> String {
     }
 }
 
-/// A name that somebody else chose, without what a terminal would take for a command, and not longer than fits.
+/// A name that somebody else chose, without what a terminal would take for a command, and not longer than
+/// fits.
 pub(crate) fn name(name: &str) -> String {
     const MOST: usize = 40;
     let mut plain: String =
@@ -75,7 +77,15 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() && letter != '\n' { '?' } else { letter }).collect()
 }
 
-/// A table, the first `texts` columns of which hold text and the others numbers; folded where it would be wider than `width`.
+/// A table without lines.
+pub(crate) fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    table
+}
+
+/// A table, the first `texts` columns of which hold text and the others numbers; folded where it would be
+/// wider than `width`.
 pub(crate) fn table<const N: usize>(
     header: &[&str; N],
     texts: usize,

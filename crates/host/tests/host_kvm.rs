@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
 use frontdesk_probes::kvm::Method;
 use libtest_mimic::{Arguments, ColorSetting, Failed, Trial};
-use own_init::{bare_vm, console_of, libraries, load_module, modules, mount_kernel_file_systems};
+use own_init::{console_of, libraries, load_module, modules, mount_kernel_file_systems};
 use rustix::{process::setsid, system::delete_module};
 use std::{
     env,
@@ -81,8 +81,13 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
     files.extend(libraries(Path::new(TOOL))?);
     files.insert(TOOL.into());
     add_to_initramfs(&initrd, &files)?;
-    // What the flood guard lets through is a matter of time, and how fast this machine emulates shall not matter.
-    let vm = VmConfig { counted_time: true, ..bare_vm("host-kvm", kernel, initrd, run_dir.path()) };
+    // What the flood guard lets through is a matter of time, and how fast this machine emulates shall not
+    // matter.
+    let vm = VmConfig {
+        memory_mib: 384,
+        counted_time: true,
+        ..VmConfig::new("host-kvm", &kernel, &initrd, run_dir.path())
+    };
     let console = console_of(&vm, PATIENCE)?;
     all_passed(&console).with_context(|| format!("the VM's console:\n{console}"))
 }
@@ -102,7 +107,8 @@ fn all_passed(console: &str) -> Result<()> {
     Ok(())
 }
 
-/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM off.
+/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM
+/// off.
 fn init() -> ! {
     own_init::end(set_up_and_run_trials())
 }

@@ -1,8 +1,9 @@
-//! The Debian package, in a Debian system with systemd: installed, reloaded, killed, upgraded and removed, beside a process that passes
-//! for a QEMU.
+//! The Debian package, in a Debian system with systemd: installed, reloaded, killed, upgraded and removed,
+//! beside a process that passes for a QEMU.
 //!
-//! The host that runs the tests may have no systemd. So this program boots a VM with itself as init, which hands over to the systemd of a
-//! Debian system, which starts this program once more to do the trial. It also is the process that passes for a QEMU.
+//! The host that runs the tests may have no systemd. So this program boots a VM with itself as init, which
+//! hands over to the systemd of a Debian system, which starts this program once more to do the trial. It also
+//! is the process that passes for a QEMU.
 
 #[allow(dead_code)] // systemd starts it here, for it is to have a control group of its own.
 #[path = "host/fake_qemu.rs"]
@@ -20,7 +21,7 @@ mod support;
 use anyhow::{Result, ensure};
 use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, debian, write_initramfs};
 use libtest_mimic::Arguments;
-use own_init::{bare_vm, console_of, libraries};
+use own_init::{console_of, libraries};
 use std::{
     env,
     path::{Path, PathBuf},
@@ -78,7 +79,7 @@ fn package_works() -> Result<()> {
         &VmConfig {
             memory_mib: 768,
             disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
-            ..bare_vm("package", kernel, initrd, run_dir.path())
+            ..VmConfig::new("package", &kernel, &initrd, run_dir.path())
         },
         PATIENCE,
     )?;

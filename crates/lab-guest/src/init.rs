@@ -116,7 +116,7 @@ impl Init {
             Op::Start { name, .. } if self.workload(&name).is_ok() => {
                 Err(format!("a workload called {name} runs already"))
             }
-            Op::Start { name, workload } => self.start(Purpose::Workload { name, workload }),
+            Op::Start { name, job } => self.start(Purpose::Job { name, job }),
             Op::Stop { name } => self.workload(&name).and_then(|index| {
                 let stopped = self.children.remove(index).stop().map_err(|error| error.to_string());
                 self.bury_orphans();
@@ -156,7 +156,7 @@ impl Init {
     fn workload(&self, wanted: &str) -> Result<usize, String> {
         self.children
             .iter()
-            .position(|child| matches!(child.purpose(), Purpose::Workload { name, .. } if name == wanted))
+            .position(|child| matches!(child.purpose(), Purpose::Job { name, .. } if name == wanted))
             .ok_or_else(|| format!("no workload called {wanted} runs"))
     }
 
@@ -165,7 +165,7 @@ impl Init {
         let status = child.stop().map_err(failed("waiting for a child"))?;
         let output = child.output();
         let message = match child.into_purpose() {
-            Purpose::Workload { name, .. } => Message::Exited { name, status, output },
+            Purpose::Job { name, .. } => Message::Exited { name, status, output },
             Purpose::Work { request: id, .. } => match serde_json::from_str::<Measurement>(&output) {
                 Ok(measurement) => Message::Done { id, answer: Answer::Measurement(measurement) },
                 Err(_) => Message::Failed { id, error: format!("the work failed ({status}): {output}") },

@@ -3,13 +3,14 @@
 //! The guest says [`Message::Ready`] once, then answers each [`Request`] with one [`Message::Done`] or
 //! [`Message::Failed`] of the same number, and reports workloads that end by themselves.
 
+use frontdesk_workload::WorkloadKind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Name of the virtio-serial port.
 pub const CONTROL_PORT: &str = "frontdesk.control";
 
-/// Name of the virtio-serial port of a [`Workload::Reporter`].
+/// Name of the virtio-serial port of a [`Job::Reporter`].
 pub const REPORTER_PORT: &str = "org.frontdesk.tasks.0";
 
 /// Kernel parameter that gives the guest's IPv4 address and prefix, as in `frontdesk.ip=10.77.0.2/24`.
@@ -53,14 +54,14 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
 pub enum Op {
-    /// Starts a workload; done when it is ready to do its work.
+    /// Starts a job; done when it is ready to do its work.
     Start {
-        /// A name that no running workload has.
+        /// A name that no running job has.
         name: String,
-        /// What it does.
-        workload: Workload,
+        /// What it is.
+        job: Job,
     },
-    /// Kills a workload; done when it is gone.
+    /// Kills a job; done when it is gone.
     Stop {
         /// Its name.
         name: String,
@@ -81,98 +82,30 @@ pub enum Op {
     Shutdown,
 }
 
-/// A program that runs until it is stopped, in a process of its own.
-///
-/// Costs are CPU time in steps of [`Work::Spin`], so that they do not depend on a clock that also counts the
-/// time in which the VM does not run.
+/// What runs until it is stopped, in a process of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "run", rename_all = "kebab-case")]
-pub enum Workload {
-    /// Uses all the CPU it gets. An operation is 2^20 steps.
-    Hog,
-    /// Answers each request with the same bytes, and stamps each as it wakes for it and before it answers.
-    Echo {
-        /// Transport protocol.
-        protocol: Protocol,
-        /// Port it listens on, at all addresses.
-        port: u16,
-        /// Steps for each request before it answers.
-        cost: u64,
-    },
-    /// Changes its character: for a period it answers UDP requests, for the next it computes and lets them
-    /// wait, and so on. Each change is stamped; so is each request, as it wakes for it and before it answers.
-    Shift {
-        /// UDP port it listens on, at all addresses.
-        port: u16,
-        /// Length of a period.
-        period: Duration,
-    },
-    /// Reads the files of the data disk one after the other, again and again (TAVS §5.1). An operation is a
-    /// file; each open and read is stamped as it returns.
-    ReadFiles,
-    /// Reads a block of 4 KiB from a file of the data disk, past the page cache, and burns CPU time; again and
-    /// again (TAVS §5.2). An operation is a block; each is stamped as it arrives.
-    ReadBurn {
-        /// Steps after each block.
-        cost: u64,
-    },
-    /// Takes what clients send over TCP and throws it away. An operation is a read.
-    Sink {
-        /// Port it listens on, at all addresses.
-        port: u16,
-    },
-    /// Tasks that message each other in groups of 40, half of each sending to the other half, as the program
-    /// hackbench does (TAVS §5.4). Done again and again; an operation is a run, stamped at begin and end.
-    Messages {
-        /// Number of tasks, a multiple of 40.
-        tasks: u32,
-        /// Messages of each sender to each receiver of its group in a run.
-        rounds: u32,
-    },
-    /// Starts a task that computes a little and ends, waits for it, and again. An operation is a task.
-    Churn,
-    /// A program of the Debian system.
-    Program {
-        /// The program, found in `PATH`, and its arguments.
-        command: Vec<String>,
-        /// Whether it is run again and again, stamped at begin and end; it must succeed each time. Otherwise it
-        /// must not end.
-        repeat: bool,
-        /// Whether the page cache is dropped before each run.
-        cold: bool,
+#[serde(rename_all = "kebab-case")]
+pub enum Job {
+    /// A workload. Its costs are done in steps of [`Work::Spin`], so that they do not depend on a clock that
+    /// also counts the time in which the VM does not run.
+    Workload {
+        /// What it does.
+        kind: WorkloadKind,
+        /// Steps in a second of CPU time.
+        steps_per_s: u64,
     },
     /// frontdesk's reporter, which tells the host which tasks run.
     Reporter {
         /// Path of the static program in the initramfs.
         program: String,
     },
-    /// What a guest does that wants to harm the host or its neighbours.
-    Storm {
-        /// Of what.
-        of: Storm,
-    },
 }
 
-/// What a [`Workload::Storm`] is made of. An operation is one of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Storm {
-    /// Connection attempts from each of the 65,535 ports to a closed port of the host, which answers each.
-    Packets,
-    /// Tasks started without waiting for those before, up to 64 at a time.
-    Tasks,
-    /// Two tasks that wake each other, as fast as they can.
-    Switches,
-}
-
-/// Transport protocol of a workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
+/// A workload whose costs are nothing.
+impl From<WorkloadKind> for Job {
+    fn from(kind: WorkloadKind) -> Job {
+        Job::Workload { kind, steps_per_s: 0 }
+    }
 }
 
 /// A piece of work that ends by itself, in a process of its own.
@@ -203,7 +136,7 @@ pub struct Measurement {
 pub struct Report {
     /// Operations since it was started; what one is depends on the workload.
     pub operations: u64,
-    /// Bytes read from the disk, or taken by a [`Workload::Sink`], since it was started.
+    /// Bytes read from the disk, or taken by a [`WorkloadKind::Sink`], since it was started.
     pub bytes: u64,
     /// What happened since the last report, in order; the oldest are missing if there were more than
     /// [`MAX_STAMPS`].
@@ -299,15 +232,19 @@ pub enum Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use frontdesk_workload::Protocol;
 
     #[test]
     fn requests_read_as_documented() {
         let line = concat!(
-            r#"{"id":7,"op":"start","name":"web","workload":{"run":"echo","protocol":"tcp","port":7,"#,
-            r#""cost":1000}}"#
+            r#"{"id":7,"op":"start","name":"web","job":{"workload":{"kind":{"echo":{"protocol":"tcp","port":7,"#,
+            r#""cost":"1ms"}},"steps_per_s":5}}}"#
         );
-        let workload = Workload::Echo { protocol: Protocol::Tcp, port: 7, cost: 1000 };
-        let request = Request { id: 7, op: Op::Start { name: "web".into(), workload } };
+        let kind = WorkloadKind::Echo { protocol: Protocol::Tcp, port: 7, cost: Duration::from_millis(1) };
+        let request = Request {
+            id: 7,
+            op: Op::Start { name: "web".into(), job: Job::Workload { kind, steps_per_s: 5 } },
+        };
         assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
         assert_eq!(serde_json::to_string(&request).unwrap(), line);
         assert_eq!(
@@ -357,7 +294,7 @@ mod tests {
         "{\"event\":\"ready\",\"kernel\":",
         "{\"event\":\"exited\",",
         "{\"id\":7,\"op\":\"start\",\"name\":",
-        "\"workload\":{\"run\":",
+        "\"job\":{\"workload\":{\"kind\":",
         "{\"report\":",
         "{\"clock\":",
         "\"nothing\"",

@@ -1,4 +1,4 @@
-//! The one program of a lab VM: as process 1 it is init, as `workload JSON` or `work JSON` it is what init
+//! The one program of a lab VM: as process 1 it is init, as `job JSON` or `work JSON` it is what init
 //! starts, and otherwise a task of a workload.
 
 mod init;

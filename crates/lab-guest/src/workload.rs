@@ -8,8 +8,10 @@ mod reporter;
 mod servers;
 mod storm;
 
+use crate::parameter::Address;
 use crate::report::Recorder;
-use frontdesk_lab_guest::{Measurement, Protocol, Storm, Work, Workload};
+use frontdesk_lab_guest::{IP_PARAMETER, Job, Measurement, Work};
+use frontdesk_workload::{Protocol, Storm, WorkloadKind};
 use rustix::process::WaitStatus;
 use std::convert::Infallible;
 use std::error::Error;
@@ -17,16 +19,16 @@ use std::hint::black_box;
 use std::io;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The first line of a workload's output: it is ready to do its work.
 pub(crate) const READY: &str = "ready";
 
-/// First argument of a workload. Its description as JSON follows, then the file that it records to and the file
-/// to which it writes to join its control group, if there are such files.
-pub(crate) const WORKLOAD: &str = "workload";
+/// First argument of a job. Its description as JSON follows, then the file that it records to and the file to
+/// which it writes to join its control group, if there are such files.
+pub(crate) const JOB: &str = "job";
 
-/// First argument of a piece of work. The same follow as for a workload.
+/// First argument of a piece of work. The same follow as for a job.
 pub(crate) const WORK: &str = "work";
 
 // First arguments of tasks that workloads start.
@@ -43,7 +45,7 @@ type Failure = Box<dyn Error>;
 /// Is what the arguments say.
 pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
     match *arguments {
-        [role @ (WORKLOAD | WORK), json, ref files @ ..] => {
+        [role @ (JOB | WORK), json, ref files @ ..] => {
             let (records, group) = (files.first().map(Path::new), files.get(1));
             if let Some(group) = group {
                 // 0 is the process that writes.
@@ -60,31 +62,61 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
             Ok(())
         }
         [BOUNCE] => storm::bounce(),
-        _ => Err("usage: frontdesk-lab-guest workload JSON | work JSON\n\
-                  It is the init of a lab VM; the JSON is a Workload or a Work of the control protocol."
+        _ => Err("usage: frontdesk-lab-guest job JSON | work JSON\n\
+                  It is the init of a lab VM; the JSON is a Job or a Work of the control protocol."
             .into()),
     }
 }
 
-/// Runs a workload; returns only if it fails.
-fn serve(workload: Workload, recorder: Recorder) -> Result<Infallible, Failure> {
-    match workload {
-        Workload::Hog => hog(recorder),
-        Workload::Echo { protocol: Protocol::Tcp, port, cost } => servers::echo_tcp(port, cost, recorder),
-        Workload::Echo { protocol: Protocol::Udp, port, cost } => servers::echo_udp(port, cost, recorder),
-        Workload::Shift { port, period } => servers::shift(port, period, recorder),
-        Workload::Sink { port } => servers::sink(port, recorder),
-        Workload::ReadFiles => disk::read_files(recorder),
-        Workload::ReadBurn { cost } => disk::read_burn(cost, recorder),
-        Workload::Messages { tasks, rounds } => messages::run(tasks, rounds, recorder),
-        Workload::Churn => churn(recorder),
-        Workload::Program { command, repeat: true, cold } => program::repeat(&command, cold, recorder),
-        Workload::Program { command, repeat: false, cold } => program::keep(&command, cold),
-        Workload::Reporter { program } => reporter::run(&program),
-        Workload::Storm { of: Storm::Packets } => storm::packets(recorder),
-        Workload::Storm { of: Storm::Tasks } => storm::tasks(recorder),
-        Workload::Storm { of: Storm::Switches } => storm::switches(recorder),
+/// Does a job; returns only if it fails.
+fn serve(job: Job, recorder: Recorder) -> Result<Infallible, Failure> {
+    let (kind, steps_per_s) = match job {
+        Job::Workload { kind, steps_per_s } => (kind, steps_per_s),
+        Job::Reporter { program } => return reporter::run(&program),
+    };
+    let steps = |cost: Duration| {
+        let steps = cost.as_nanos() * u128::from(steps_per_s) / 1_000_000_000;
+        u64::try_from(steps).unwrap_or(u64::MAX)
+    };
+    match kind {
+        WorkloadKind::Hog => hog(recorder),
+        WorkloadKind::Echo { protocol: Protocol::Tcp, port, cost } => {
+            servers::echo_tcp(port, steps(cost), recorder)
+        }
+        WorkloadKind::Echo { protocol: Protocol::Udp, port, cost } => {
+            servers::echo_udp(port, steps(cost), recorder)
+        }
+        WorkloadKind::Shift { port, period } => servers::shift(port, period, recorder),
+        WorkloadKind::Sink { port } => servers::sink(port, recorder),
+        WorkloadKind::ReadFiles => disk::read_files(recorder),
+        WorkloadKind::ReadBurn { cost } => disk::read_burn(steps(cost), recorder),
+        WorkloadKind::Messages { tasks, rounds } => messages::run(tasks, rounds, recorder),
+        WorkloadKind::Churn => churn(recorder),
+        WorkloadKind::Program { command, repeat: true, cold } => {
+            program::repeat(&with_host(command)?, cold, recorder)
+        }
+        WorkloadKind::Program { command, repeat: false, cold } => program::keep(&with_host(command)?, cold),
+        WorkloadKind::RtApp { .. } => Err("files of rt-app only the simulator runs".into()),
+        WorkloadKind::Storm { of: Storm::Packets } => storm::packets(recorder),
+        WorkloadKind::Storm { of: Storm::Tasks } => storm::tasks(recorder),
+        WorkloadKind::Storm { of: Storm::Switches } => storm::switches(recorder),
     }
+}
+
+/// The command of a program with the address of the host in place of `{host}`.
+fn with_host(command: Vec<String>) -> Result<Vec<String>, Failure> {
+    const HOST: &str = "{host}";
+    if !command.iter().any(|word| word.contains(HOST)) {
+        return Ok(command);
+    }
+    let host = address()?.host().to_string();
+    Ok(command.iter().map(|word| word.replace(HOST, &host)).collect())
+}
+
+/// The address of this VM.
+fn address() -> Result<Address, Failure> {
+    let none = || format!("the VM has no network: kernel parameter {IP_PARAMETER} is not set");
+    Ok(Address::of_guest()?.ok_or_else(none)?)
 }
 
 /// Tells init that the workload is ready to do its work.

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use frontdesk_lab_guest::{DATA, DEBIAN, Measurement, Protocol, Storm, Work, Workload};
+use frontdesk_lab_guest::{DATA, DEBIAN, Job, Measurement, Work};
+use frontdesk_workload::{Protocol, Storm, WorkloadKind};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -42,8 +43,8 @@ fn guest(role: &str) -> Command {
     command
 }
 
-/// Puts what it runs where the root of this machine is at [`DEBIAN`], as the Debian system is in a VM. Whatever
-/// it starts ends with it.
+/// Puts what it runs where the root of this machine is at [`DEBIAN`], as the Debian system is in a VM.
+/// Whatever it starts ends with it.
 fn in_debian() -> Command {
     const SCRIPT: &str = r#"
         set -e
@@ -57,7 +58,7 @@ fn in_debian() -> Command {
         touch "$root/records"
         mount --bind "$4" "$root/records"
         mount --rbind / "$root$2"
-        chroot "$root" /guest workload "$3" /records
+        chroot "$root" /guest job "$3" /records
         exit $?
     "#;
     let mut command = Command::new("unshare");
@@ -140,8 +141,8 @@ impl Drop for Running {
 }
 
 /// Why a workload does not start.
-fn failure(command: Command, workload: &Workload) -> String {
-    let mut running = Running::try_start(command, workload);
+fn failure(command: Command, kind: WorkloadKind) -> String {
+    let mut running = Running::try_start(command, &Job::from(kind));
     let mut line = String::new();
     running.output.read_line(&mut line).unwrap();
     assert_eq!(line, "", "it started");
@@ -178,8 +179,9 @@ const REPLY: u64 = 5;
 #[test]
 fn tcp_echo_serves_many_clients_at_once() {
     let port = free_port(Protocol::Tcp);
-    let echo = Workload::Echo { protocol: Protocol::Tcp, port, cost: 1_000_000 };
-    let echo = Running::start(guest("workload"), &echo);
+    let kind = WorkloadKind::Echo { protocol: Protocol::Tcp, port, cost: Duration::from_millis(1) };
+    let echo = Job::Workload { kind, steps_per_s: 1_000_000_000 };
+    let echo = Running::start(guest("job"), &echo);
     let mut clients: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect((LOCAL, port)).unwrap()).collect();
     for round in 0..4u8 {
         // All ask before the first one listens, and one of them leaves.
@@ -206,8 +208,8 @@ fn tcp_echo_serves_many_clients_at_once() {
 #[test]
 fn udp_echo_answers_whoever_asks() {
     let port = free_port(Protocol::Udp);
-    let echo = Workload::Echo { protocol: Protocol::Udp, port, cost: 0 };
-    let echo = Running::start(guest("workload"), &echo);
+    let echo = WorkloadKind::Echo { protocol: Protocol::Udp, port, cost: Duration::ZERO };
+    let echo = Running::start(guest("job"), &Job::from(echo));
     for message in [&b"one"[..], b"another"] {
         let client = udp_client();
         client.send_to(message, (LOCAL, port)).unwrap();
@@ -222,8 +224,10 @@ fn udp_echo_answers_whoever_asks() {
 #[test]
 fn shift_answers_only_while_it_is_io_bound() {
     let port = free_port(Protocol::Udp);
-    let shift =
-        Running::start(guest("workload"), &Workload::Shift { port, period: Duration::from_millis(20) });
+    let shift = Running::start(
+        guest("job"),
+        &Job::from(WorkloadKind::Shift { port, period: Duration::from_millis(20) }),
+    );
     let client = udp_client();
     let mut number = 0u64;
     wait_until("it has shifted often", || {
@@ -247,13 +251,13 @@ fn shift_answers_only_while_it_is_io_bound() {
         }
     }
     let period = Duration::ZERO;
-    assert!(failure(guest("workload"), &Workload::Shift { port, period }).contains("must not be 0"));
+    assert!(failure(guest("job"), WorkloadKind::Shift { port, period }).contains("must not be 0"));
 }
 
 #[test]
 fn sink_takes_what_many_clients_send() {
     let port = free_port(Protocol::Tcp);
-    let sink = Running::start(guest("workload"), &Workload::Sink { port });
+    let sink = Running::start(guest("job"), &Job::from(WorkloadKind::Sink { port }));
     let mut clients: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect((LOCAL, port)).unwrap()).collect();
     for client in &mut clients {
         client.write_all(&vec![7; 1 << 20]).unwrap();
@@ -267,26 +271,26 @@ fn sink_takes_what_many_clients_send() {
 
 #[test]
 fn messages_runs_again_and_again() {
-    let messages = Running::start(guest("workload"), &Workload::Messages { tasks: 80, rounds: 2 });
+    let messages = Running::start(guest("job"), &Job::from(WorkloadKind::Messages { tasks: 80, rounds: 2 }));
     wait_until("it has run three times", || messages.operations() >= 3);
     assert_eq!(messages.stamps()[..6], [1, 2, 1, 2, 1, 2]);
     for tasks in [0, 39, 50] {
-        let error = failure(guest("workload"), &Workload::Messages { tasks, rounds: 1 });
+        let error = failure(guest("job"), WorkloadKind::Messages { tasks, rounds: 1 });
         assert!(error.contains("multiple of 40"), "{error}");
     }
 }
 
 #[test]
 fn hog_and_churn_and_switches_count() {
-    for workload in [Workload::Hog, Workload::Churn, Workload::Storm { of: Storm::Switches }] {
-        let running = Running::start(guest("workload"), &workload);
+    for workload in [WorkloadKind::Hog, WorkloadKind::Churn, WorkloadKind::Storm { of: Storm::Switches }] {
+        let running = Running::start(guest("job"), &Job::from(workload));
         wait_until("it has done something", || running.operations() >= 5);
     }
 }
 
 #[test]
 fn the_storm_of_tasks_has_a_bound() {
-    let storm = Running::start(guest("workload"), &Workload::Storm { of: Storm::Tasks });
+    let storm = Running::start(guest("job"), &Job::from(WorkloadKind::Storm { of: Storm::Tasks }));
     let mut last = Vec::new();
     wait_until("it has started many", || {
         last = storm.children();
@@ -304,7 +308,7 @@ fn the_storm_of_tasks_has_a_bound() {
 
 #[test]
 fn the_storm_of_packets_needs_a_network() {
-    let error = failure(guest("workload"), &Workload::Storm { of: Storm::Packets });
+    let error = failure(guest("job"), WorkloadKind::Storm { of: Storm::Packets });
     assert!(error.contains("frontdesk.ip"), "{error}");
 }
 
@@ -328,12 +332,18 @@ fn a_taken_port_is_reported() {
     let udp_port = udp.local_addr().unwrap().port();
     let period = Duration::from_secs(1);
     for (workload, wanted) in [
-        (Workload::Echo { protocol: Protocol::Tcp, port: tcp_port, cost: 0 }, format!("TCP port {tcp_port}")),
-        (Workload::Echo { protocol: Protocol::Udp, port: udp_port, cost: 0 }, format!("UDP port {udp_port}")),
-        (Workload::Shift { port: udp_port, period }, format!("UDP port {udp_port}")),
-        (Workload::Sink { port: tcp_port }, format!("TCP port {tcp_port}")),
+        (
+            WorkloadKind::Echo { protocol: Protocol::Tcp, port: tcp_port, cost: Duration::ZERO },
+            format!("TCP port {tcp_port}"),
+        ),
+        (
+            WorkloadKind::Echo { protocol: Protocol::Udp, port: udp_port, cost: Duration::ZERO },
+            format!("UDP port {udp_port}"),
+        ),
+        (WorkloadKind::Shift { port: udp_port, period }, format!("UDP port {udp_port}")),
+        (WorkloadKind::Sink { port: tcp_port }, format!("TCP port {tcp_port}")),
     ] {
-        let error = failure(guest("workload"), &workload);
+        let error = failure(guest("job"), workload);
         assert!(error.contains(&format!("{wanted} is in use")), "{error}");
     }
 }
@@ -341,20 +351,20 @@ fn a_taken_port_is_reported() {
 #[test]
 fn what_a_vm_does_not_have_is_reported() {
     if !Path::new(DATA).exists() {
-        for workload in [Workload::ReadFiles, Workload::ReadBurn { cost: 1 }] {
-            let error = failure(guest("workload"), &workload);
+        for workload in [WorkloadKind::ReadFiles, WorkloadKind::ReadBurn { cost: Duration::ZERO }] {
+            let error = failure(guest("job"), workload);
             assert!(error.contains(DATA) && error.contains("`disk`"), "{error}");
         }
     }
     if !Path::new(DEBIAN).exists() {
-        let error = failure(guest("workload"), &program(&["true"], true));
+        let error = failure(guest("job"), program(&["true"], true));
         assert!(error.contains(DEBIAN) && error.contains("no Debian system"), "{error}");
     }
 }
 
-fn program(command: &[&str], repeat: bool) -> Workload {
+fn program(command: &[&str], repeat: bool) -> WorkloadKind {
     let command = command.iter().copied().map(str::to_owned).collect();
-    Workload::Program { command, repeat, cold: false }
+    WorkloadKind::Program { command, repeat, cold: false }
 }
 
 fn may_unshare() -> bool {
@@ -373,7 +383,7 @@ fn a_program_runs_again_and_again() {
     }
     // It prints more than a pipe holds, and leaves a task behind.
     let script = r#"test "$PWD $HOME $LANG" = "/ /root C.UTF-8"; yes | head -c 100000; sleep 0.01 & exit"#;
-    let running = Running::start(in_debian(), &program(&["sh", "-ec", script], true));
+    let running = Running::start(in_debian(), &Job::from(program(&["sh", "-ec", script], true)));
     wait_until("it has run three times", || running.operations() >= 3);
     assert_eq!(running.stamps()[..6], [1, 2, 1, 2, 1, 2]);
 }
@@ -383,18 +393,18 @@ fn a_program_that_fails_is_reported() {
     if !may_unshare() {
         return;
     }
-    let missing = failure(in_debian(), &program(&["no-such-program", "-x"], true));
+    let missing = failure(in_debian(), program(&["no-such-program", "-x"], true));
     assert!(missing.contains("not found in the Debian system: no-such-program"), "{missing}");
-    let empty = failure(in_debian(), &program(&[], true));
+    let empty = failure(in_debian(), program(&[], true));
     assert!(empty.contains("empty"), "{empty}");
 
     let script = "seq 100000; echo out of luck >&2; exit 3";
-    let error = Running::start(in_debian(), &program(&["sh", "-c", script], true)).fails();
+    let error = Running::start(in_debian(), &Job::from(program(&["sh", "-c", script], true))).fails();
     assert!(error.starts_with(&format!("sh -c {script} failed (exit code 3): ")), "{error}");
     assert!(error.ends_with("\n99999\n100000\nout of luck\n"), "{error}");
     assert!(error.len() < 4096, "{}", error.len());
 
-    let server = failure(in_debian(), &program(&["sh", "-c", "echo port 80 is taken; kill -9 $$"], false));
+    let server = failure(in_debian(), program(&["sh", "-c", "echo port 80 is taken; kill -9 $$"], false));
     assert!(server.contains("signal 9") && server.ends_with("port 80 is taken\n"), "{server}");
 }
 
@@ -406,7 +416,7 @@ fn a_server_runs_until_it_ends() {
     let folder = TemporaryFolder::new();
     let end = folder.0.join("end");
     let script = format!("until test -e {}; do sleep 0.01; done; echo bye", end.display());
-    let running = Running::start(in_debian(), &program(&["sh", "-c", &script], false));
+    let running = Running::start(in_debian(), &Job::from(program(&["sh", "-c", &script], false)));
     File::create(&end).unwrap();
     let error = running.fails();
     assert!(error.contains("must not") && error.ends_with("(exit code 0): bye\n"), "{error}");

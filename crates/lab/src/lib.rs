@@ -23,7 +23,6 @@ mod replay;
 mod reserve;
 mod vm;
 mod web;
-mod workload;
 
 pub use cache::CacheError;
 pub use command::CommandError;

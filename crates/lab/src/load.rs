@@ -1,7 +1,8 @@
-//! Load from outside: clients that send a request, wait for the answer and think, or send without pause (TAVS §5.1).
+//! Load from outside: clients that send a request, wait for the answer and think, or send without pause (TAVS
+//! §5.1).
 
 use crate::net::slow_down;
-use frontdesk_engine::Protocol;
+use frontdesk_scenario::Protocol;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// A request that is not answered within this fails the run.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// When the run is over, the answer to the last request is waited for this long. It belongs to the sample, but a server that
-/// computes for long should not hold up everybody.
+/// When the run is over, the answer to the last request is waited for this long. It belongs to the sample,
+/// but a server that computes for long should not hold up everybody.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
 /// How often a waiting client looks whether the run is over.
 const LOOK: Duration = Duration::from_millis(200);

@@ -3,8 +3,7 @@
 use crate::lab::{LabConfig, LabError, interrupted};
 use crate::{Kernel, Vm, VmConfig, cpu};
 use frontdesk_lab_guest::Work;
-use frontdesk_scenario::Extra;
-use frontdesk_scenario::Scenario;
+use frontdesk_scenario::{Extra, Scenario};
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,21 +28,9 @@ pub(crate) fn measure(
 ) -> Result<(), LabError> {
     let boot = |name: &str, plugin| -> Result<Vm, LabError> {
         let mut vm = Vm::boot(&VmConfig {
-            name: name.to_owned(),
-            vcpus: 1,
-            memory_mib: 128,
-            kernel: kernel.image.clone(),
-            initrd: initrd.to_owned(),
-            disks: Vec::new(),
-            time_slice: None,
-            counted_time: false,
-            arguments: Vec::new(),
-            tap: None,
-            reporter: false,
             plugin,
             cpus: scenario.host.vm_cpus.clone(),
-            run_dir: run_dir.to_owned(),
-            cgroup_procs: Vec::new(),
+            ..VmConfig::new(name, kernel, initrd, run_dir)
         })?;
         vm.wait_ready(TIMEOUT)?;
         Ok(vm)

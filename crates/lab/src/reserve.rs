@@ -1,5 +1,5 @@
-//! Studies of reservations on processes of this host (VSched §4, §6): processes that compute, reservations for them in several ways, and
-//! what they got.
+//! Studies of reservations on processes of this host (VSched §4, §6): processes that compute, reservations
+//! for them in several ways, and what they got.
 
 mod bsp;
 mod change;
@@ -10,6 +10,6 @@ mod random;
 mod study;
 mod worker;
 
-pub(crate) use enforce::{nanos, reserve_for};
+pub(crate) use enforce::reserve_for;
 pub use study::study;
 pub use worker::{WORKER_ARGUMENT, work};

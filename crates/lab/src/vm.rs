@@ -8,7 +8,7 @@ pub use config::{DiskConfig, DiskKind, TapConfig, VmConfig};
 pub use error::VmError;
 
 use crate::clock::{GuestClock, host_tsc};
-use frontdesk_lab_guest::{Answer, Measurement, Message, Op, Report, Request, Work, Workload};
+use frontdesk_lab_guest::{Answer, Job, Measurement, Message, Op, Report, Request, Work};
 use qemu::{Files, arguments, has_direct_io};
 use rustix::io::FdFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -119,12 +119,12 @@ impl Vm {
         }
     }
 
-    /// Starts a workload and waits until it is ready to do its work.
+    /// Starts a workload, or another job, and waits until it is ready to do its work.
     ///
     /// # Errors
     /// [`VmError`] if the guest refuses or fails.
-    pub fn start(&mut self, name: &str, workload: Workload) -> Result<(), VmError> {
-        self.request(Op::Start { name: name.to_owned(), workload }, REQUEST_TIMEOUT).map(drop)
+    pub fn start(&mut self, name: &str, job: impl Into<Job>) -> Result<(), VmError> {
+        self.request(Op::Start { name: name.to_owned(), job: job.into() }, REQUEST_TIMEOUT).map(drop)
     }
 
     /// Kills a workload and waits until it is gone.

@@ -6,55 +6,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use frontdesk_lab::{Kernel, Vm, VmConfig, VmError, write_initramfs};
-use frontdesk_lab_guest::{Protocol, Work, Workload};
+mod vm;
+
+use frontdesk_lab::{Vm, VmConfig, VmError};
+use frontdesk_lab_guest::Work;
 use frontdesk_ring::{Consumer, Entry, Interest, Kind};
+use frontdesk_scenario::{Protocol, WorkloadKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
-
-/// A file that another build makes: named by `variable`, or below the folder that holds this test's profile
-/// folder.
-fn built(variable: &str, default: &str) -> PathBuf {
-    let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
-        let test = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/TEST
-        test.ancestors().nth(3).unwrap().join(default)
-    });
-    assert!(path.is_file(), "{} is not there: build it, or set {variable}", path.display());
-    path
-}
-
-fn config(run_dir: &TempDir, kernel: &str, vcpus: u16) -> VmConfig {
-    let kernel = Kernel::resolve(kernel, None).unwrap();
-    let guest = built("FRONTDESK_GUEST", "x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
-    let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
-    VmConfig {
-        name: "test".into(),
-        vcpus,
-        memory_mib: 128,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: Vec::new(),
-        time_slice: None,
-        counted_time: false,
-        arguments: Vec::new(),
-        reporter: false,
-        plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
-    }
-}
+use vm::{PATIENCE, config};
 
 fn boot(config: &VmConfig) -> (Vm, Consumer) {
     let mut vm = Vm::boot(config).unwrap();
@@ -95,10 +59,10 @@ fn sees_the_tasks_of(kernel: &str) {
     drain_until(&mut ring, "a halt while idle", |_, entry| entry.kind == Kind::Halt);
 
     ring.arm(0, Interest::TASKS);
-    vm.start("first", Workload::Hog).unwrap();
+    vm.start("first", WorkloadKind::Hog).unwrap();
     let eventfd = eventfd(&vm, &ring);
     assert!(woken(&eventfd, PATIENCE), "an armed vCPU wakes the consumer when it switches");
-    vm.start("second", Workload::Hog).unwrap();
+    vm.start("second", WorkloadKind::Hog).unwrap();
 
     // Two hogs take turns: each is switched to again and again.
     let mut seen = Vec::new();
@@ -138,7 +102,7 @@ fn sees_interrupts_between_vcpus() {
     let (mut vm, mut ring) = boot(&config(&run_dir, "6.12-cloud", 2));
     // Two for each vCPU, so that both must switch.
     for hog in ["first", "second", "third", "fourth"] {
-        vm.start(hog, Workload::Hog).unwrap();
+        vm.start(hog, WorkloadKind::Hog).unwrap();
     }
     let mut switched = HashSet::new();
     let mut ipis = 0;
@@ -169,14 +133,14 @@ fn work_is_measured_and_refusals_are_told() {
     assert!(long > short, "a hundred times the work took {long:?} and {short:?}");
     assert!(vm.run(Work::Fork { rounds: 10 }, PATIENCE).unwrap().elapsed > Duration::ZERO);
 
-    let echo = |protocol| Workload::Echo { protocol, port: 7, cost: 0 };
+    let echo = |protocol| WorkloadKind::Echo { protocol, port: 7, cost: Duration::ZERO };
     vm.start("tcp", echo(Protocol::Tcp)).unwrap();
     vm.start("udp", echo(Protocol::Udp)).unwrap();
     let refused = |result: Result<(), VmError>, text: &str| match result {
         Err(VmError::Refused { error, .. }) => assert!(error.contains(text), "{error}"),
         other => panic!("{other:?}"),
     };
-    refused(vm.start("tcp", Workload::Hog), "runs already");
+    refused(vm.start("tcp", WorkloadKind::Hog), "runs already");
     refused(vm.start("another", echo(Protocol::Tcp)), "in use");
     refused(vm.stop("nobody"), "no workload called nobody");
     vm.check().unwrap();

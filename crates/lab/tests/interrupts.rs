@@ -4,18 +4,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig, write_initramfs};
-use frontdesk_lab_guest::{Protocol, Workload};
+mod vm;
+
+use frontdesk_lab::{TapConfig, Vm, VmConfig};
 use frontdesk_ring::{Consumer, Entry, Kind};
+use frontdesk_scenario::{Protocol, WorkloadKind};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use vm::{PATIENCE, config};
 
-/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 const TAP: &str = "interrupts";
@@ -23,16 +23,6 @@ const FIRST_PORT: u16 = 7000;
 /// To each server.
 const REQUESTS: u8 = 25;
 const THINK: Duration = Duration::from_millis(20);
-
-fn built(variable: &str, default: &str) -> PathBuf {
-    let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
-        let test = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/TEST
-        test.ancestors().nth(3).unwrap().join(default)
-    });
-    assert!(path.is_file(), "{} is not there: build it, or set {variable}", path.display());
-    path
-}
 
 /// Puts this thread, and the VM that it starts, into a network of its own.
 fn make_network() {
@@ -73,41 +63,27 @@ struct Sent {
     waiting: BTreeSet<u8>,
 }
 
-/// Has a VM answer requests: more servers than vCPUs, so that some run elsewhere than where the network interrupts.
+/// Has a VM answer requests: more servers than vCPUs, so that some run elsewhere than where the network
+/// interrupts.
 fn watch(kernel: &str, vcpus: u16, arguments: &[&str]) -> Seen {
     let run_dir = tempfile::tempdir().unwrap();
-    let kernel = Kernel::resolve(kernel, None).unwrap();
-    let guest = built("FRONTDESK_GUEST", "x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
-    let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
+    let config = config(&run_dir, kernel, vcpus);
     make_network();
     let mut vm = Vm::boot(&VmConfig {
-        name: "test".into(),
-        vcpus,
-        memory_mib: 128,
-        kernel: kernel.image,
-        initrd,
         tap: Some(TapConfig {
             ifname: TAP.into(),
             mac: "52:54:00:fd:01:01".into(),
             guest_ip: GUEST,
             prefix: 24,
         }),
-        disks: Vec::new(),
-        time_slice: None,
-        counted_time: false,
         arguments: arguments.iter().map(ToString::to_string).collect(),
-        reporter: false,
-        plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
+        ..config
     })
     .unwrap();
     vm.wait_ready(PATIENCE).unwrap();
     let ports = FIRST_PORT..FIRST_PORT + 2 * vcpus;
     for port in ports.clone() {
-        let echo = Workload::Echo { protocol: Protocol::Udp, port, cost: 0 };
+        let echo = WorkloadKind::Echo { protocol: Protocol::Udp, port, cost: Duration::ZERO };
         vm.start(&format!("echo-{port}"), echo).unwrap();
     }
     let socket = UdpSocket::bind((HOST, 0)).unwrap();
@@ -199,7 +175,8 @@ fn tells_interrupts(kernel: &str, vcpus: u16, arguments: &[&str]) {
     }
     assert!(taken * 100 >= targets * 95 && taken > 0, "{taken} of {targets} were taken");
 
-    // Where the handler of the network's interrupt wakes a server on another vCPU, that takes the wake-up and then goes on.
+    // Where the handler of the network's interrupt wakes a server on another vCPU, that takes the wake-up and
+    // then goes on.
     let mut woken_elsewhere = 0;
     for request in &seen.requests {
         let mut during = seen.between(*request);
@@ -247,8 +224,9 @@ fn four_vcpus_of_linux_7_3() {
     tells_interrupts("7.3-cloud", 4, &[]);
 }
 
-/// Without x2APIC the interrupt controller's registers are memory. And the controllers' numbers are not the vCPUs': each socket has
-/// room for four cores, of which it has three, and the fourth vCPU is in the second socket.
+/// Without x2APIC the interrupt controller's registers are memory. And the controllers' numbers are not the
+/// vCPUs': each socket has room for four cores, of which it has three, and the fourth vCPU is in the second
+/// socket.
 #[test]
 fn four_vcpus_in_two_sockets_without_x2apic() {
     let arguments = ["-cpu", "EPYC,-x2apic", "-smp", "4,maxcpus=6,sockets=2,cores=3"];

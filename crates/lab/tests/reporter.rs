@@ -4,18 +4,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod vm;
+
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
-use frontdesk_lab::{Kernel, Vm, VmConfig, add_to_initramfs, write_initramfs};
-use frontdesk_lab_guest::{Storm, Workload};
+use frontdesk_lab::{Vm, VmConfig, add_to_initramfs};
+use frontdesk_lab_guest::Job;
 use frontdesk_qemu::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
 use frontdesk_ring::{Consumer, Entry, Kind};
+use frontdesk_scenario::{Storm, WorkloadKind};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use vm::{PATIENCE, built, config};
 
-/// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
 const VM: VmId = VmId(7);
 /// More than vCPUs, so that they take turns.
 const HOGS: usize = 5;
@@ -26,51 +28,21 @@ const LAB_WORKLOAD: &str = "exe";
 /// More than the time for which what a reporter tells is held back.
 const MAX_HOLD: Duration = Duration::from_millis(5);
 
-fn built(variable: &str, default: &str) -> PathBuf {
-    let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
-        let test = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/TEST
-        test.ancestors().nth(3).unwrap().join(default)
-    });
-    assert!(path.is_file(), "{} is not there: build it, or set {variable}", path.display());
-    path
-}
-
 fn reporter() -> PathBuf {
     built("FRONTDESK_REPORTER", "x86_64-unknown-linux-gnu/release/frontdesk-guest").canonicalize().unwrap()
 }
 
 fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> Vm {
-    let kernel = Kernel::resolve(kernel, None).unwrap();
-    let guest = built("FRONTDESK_GUEST", "x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
-    let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &guest, &initrd, false).unwrap();
-    add_to_initramfs(&initrd, &BTreeSet::from([reporter()])).unwrap();
-    let mut vm = Vm::boot(&VmConfig {
-        name: "test".into(),
-        vcpus,
-        memory_mib: 160,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: Vec::new(),
-        time_slice: None,
-        counted_time: false,
-        arguments: Vec::new(),
-        reporter: true,
-        plugin: Some(built("FRONTDESK_PLUGIN", "release/libfrontdesk_tcg_plugin.so")),
-        cpus: Vec::new(),
-        run_dir: run_dir.path().into(),
-        cgroup_procs: Vec::new(),
-    })
-    .unwrap();
+    let config = VmConfig { memory_mib: 160, reporter: true, ..config(run_dir, kernel, vcpus) };
+    add_to_initramfs(&config.initrd, &BTreeSet::from([reporter()])).unwrap();
+    let mut vm = Vm::boot(&config).unwrap();
     vm.wait_ready(PATIENCE).unwrap();
     vm
 }
 
 fn start_reporter(vm: &mut Vm) {
     let program = reporter().to_str().unwrap().to_owned();
-    vm.start("reporter", Workload::Reporter { program }).unwrap();
+    vm.start("reporter", Job::Reporter { program }).unwrap();
 }
 
 /// What both sources say, until `enough` says so.
@@ -184,8 +156,9 @@ fn orders(told: &[(u64, u64)], seen: &[(u64, u64)], space_of: &Spaces) -> (Vec<u
     (told, order(seen, &spaces).iter().map(|(_, space)| *space).collect())
 }
 
-/// Which address spaces `tasks` have, each its own: those with which what is told agrees best with what is seen. They are not found by
-/// the times: where the guest gets little CPU a report comes late, with many switches that are all taken as of then.
+/// Which address spaces `tasks` have, each its own: those with which what is told agrees best with what is
+/// seen. They are not found by the times: where the guest gets little CPU a report comes late, with many
+/// switches that are all taken as of then.
 fn spaces(tasks: &[u64], told: &[Vec<(u64, u64)>], seen: &[Vec<(u64, u64)>]) -> Spaces {
     // The reporter and init run often, too.
     let candidates = most_frequent(seen, tasks.len() + 3);
@@ -228,7 +201,7 @@ fn agrees_with_the_plugin(kernel: &str) {
     start_reporter(&mut vm);
     both.follow("a hello", |both| both.source().is_live());
     for hog in 0..HOGS {
-        vm.start(&format!("hog{hog}"), Workload::Hog).unwrap();
+        vm.start(&format!("hog{hog}"), WorkloadKind::Hog).unwrap();
     }
     // A task that starts a program has its parent's name and address space before.
     both.follow("the hogs' names", |both| {
@@ -270,8 +243,8 @@ fn agrees_with_the_plugin(kernel: &str) {
         // Without what was seen before the first that is told, and after the last.
         of_all = (of_all.0 + told.len(), of_all.1 + (end + from_end).saturating_sub(seen.len()));
     }
-    // Where the guest gets little CPU, its reporter has less than it wants and tells of fewer; but then it says how many it lost. Where one
-    // is lost between two of the same task, these two are one.
+    // Where the guest gets little CPU, its reporter has less than it wants and tells of fewer; but then it
+    // says how many it lost. Where one is lost between two of the same task, these two are one.
     let (told, seen, lost) = (of_all.0, of_all.1, both.source().stats().lost - lost);
     let lost = usize::try_from(lost).unwrap();
     println!("{told} told, {lost} lost; {seen} seen");
@@ -334,8 +307,8 @@ fn what_it_costs() {
     println!("load            reporter  changes/s  operations/s  vCPU thread  other threads");
     for (name, loads) in [
         ("idle", vec![]),
-        ("two hogs", vec![Workload::Hog, Workload::Hog]),
-        ("switch storm", vec![Workload::Storm { of: Storm::Switches }]),
+        ("two hogs", vec![WorkloadKind::Hog, WorkloadKind::Hog]),
+        ("switch storm", vec![WorkloadKind::Storm { of: Storm::Switches }]),
     ] {
         for (number, load) in loads.iter().enumerate() {
             vm.start(&format!("load{number}"), load.clone()).unwrap();

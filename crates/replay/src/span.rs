@@ -1,6 +1,7 @@
 //! How long something took.
 
 use frontdesk_engine::Time;
+use frontdesk_scenario::float;
 
 /// From the first event to the latest.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,8 +28,7 @@ impl Span {
     }
 }
 
-/// Nanoseconds as seconds; exact below 104 days.
-#[allow(clippy::cast_precision_loss)]
+/// Nanoseconds as seconds.
 pub(crate) fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
+    float(nanos) / 1e9
 }

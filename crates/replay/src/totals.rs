@@ -66,8 +66,8 @@ impl Accounts {
     /// Opens the accounts of the VMs that an engine knows at the beginning.
     pub(crate) fn begin(&mut self, rerun: &Rerun) {
         let Some(engine) = rerun.engine() else { return };
-        for explain in engine.vms().filter_map(|vm| engine.explain(vm)) {
-            let account = self.account(explain.vm, Time::default());
+        for (vm, explain) in engine.vms().filter_map(|vm| Some((vm, engine.explain(vm)?))) {
+            let account = self.account(vm, Time::default());
             account.base = counts(&explain);
             account.permille = explain.share_permille;
         }

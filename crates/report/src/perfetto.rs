@@ -1,6 +1,6 @@
 //! A trace in the JSON trace-event format, which Perfetto and Chrome open.
 
-use frontdesk_scenario::Timeline;
+use frontdesk_scenario::{Timeline, float};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,10 @@ const PACKETS: u64 = 200_000;
 /// and the blocks that it reads.
 const READS: u64 = 300_000;
 
-/// Writes what happened in one repeat as a trace that <https://ui.perfetto.dev> opens: a track for each physical CPU
-/// with the VM thread on it, and for each VM a track for each vCPU with the guest task on it, the boosts, the packets,
-/// the blocks read and the degrees of belief. The slices of a track are sorted and do not overlap.
+/// Writes what happened in one repeat as a trace that <https://ui.perfetto.dev> opens: a track for each
+/// physical CPU with the VM thread on it, and for each VM a track for each vCPU with the guest task on it,
+/// the boosts, the packets, the blocks read and the degrees of belief. The slices of a track are sorted and
+/// do not overlap.
 ///
 /// # Errors
 /// When `out` can not be written to.
@@ -131,10 +132,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// A double holds the nanoseconds of 104 days exactly.
-#[allow(clippy::cast_precision_loss)]
 fn micros(nanos: u64) -> f64 {
-    nanos as f64 / 1000.0
+    float(nanos) / 1000.0
 }
 
 struct Track {
@@ -178,8 +177,8 @@ impl<'a, W: Write> Trace<'a, W> {
         slices.push(Slice { name, start, end, args });
     }
 
-    /// Writes the slices, track by track. Where one begins before the last has ended, as after lost events, the
-    /// last ends there: Perfetto would nest or drop them otherwise.
+    /// Writes the slices, track by track. Where one begins before the last has ended, as after lost events,
+    /// the last ends there: Perfetto would nest or drop them otherwise.
     fn slices(&mut self) -> Result<()> {
         for ((process, thread), (track, mut slices)) in std::mem::take(&mut self.tracks) {
             self.name("thread_name", process, thread, &track)?;

@@ -1,11 +1,11 @@
 //! The plots, as SVG.
 //!
-//! They are drawn at twice the size at which they are shown, because the SVG backend knows whole pixels only. The
-//! page replaces the ink colours below by its own, which follow the reader's light or dark theme.
+//! They are drawn at twice the size at which they are shown, because the SVG backend knows whole pixels only.
+//! The page replaces the ink colours below by its own, which follow the reader's light or dark theme.
 
 use crate::ReportError;
 use crate::number::{extent_of, trimmed};
-use frontdesk_scenario::{Outcome, Timeline};
+use frontdesk_scenario::{Outcome, Timeline, float};
 use plotters::chart::{ChartBuilder, ChartContext};
 use plotters::coord::Shift;
 use plotters::coord::combinators::{BindKeyPoints, IntoLogRange};
@@ -24,8 +24,8 @@ pub(crate) const INK: RGBColor = RGBColor(0x24, 0x29, 0x2F);
 pub(crate) const AXIS: RGBColor = RGBColor(0x8C, 0x95, 0x9F);
 const GRID: RGBColor = RGBColor(0xE4, 0xE8, 0xEC);
 
-/// Colours that people with any kind of colour vision tell apart (Okabe and Ito); the last three, which come with many arms only, are
-/// harder to.
+/// Colours that people with any kind of colour vision tell apart (Okabe and Ito); the last three, which come
+/// with many arms only, are harder to.
 pub(crate) const PALETTE: [RGBColor; 10] = [
     RGBColor(0xD5, 0x5E, 0x00),
     RGBColor(0xE6, 0x9F, 0x00),
@@ -110,7 +110,8 @@ fn steps(sorted: &[f64], right: f64) -> Vec<(f64, f64)> {
     points
 }
 
-/// Time from each packet to the guest's switch to another task, over the time in the repeat; all repeats of an arm.
+/// Time from each packet to the guest's switch to another task, over the time in the repeat; all repeats of
+/// an arm.
 pub(crate) fn delays(outcome: &Outcome, timelines: &[Timeline]) -> Result<String, ReportError> {
     let arms = outcome.arms.keys().enumerate().map(|(index, name)| {
         let packets = timelines.iter().filter(|timeline| timeline.arm == *name).flat_map(|of| &of.packets);
@@ -369,10 +370,9 @@ pub(crate) fn log_axis(values: impl Iterator<Item = f64>) -> (RangeInclusive<f64
     (low..=high, ticks)
 }
 
-/// Seconds of some nanoseconds; what a double loses is far below a pixel.
-#[allow(clippy::cast_precision_loss)]
+/// Seconds of some nanoseconds.
 fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
+    float(nanos) / 1e9
 }
 
 /// A count as a coordinate; counts of things in memory are far below what a double holds exactly.

@@ -1,9 +1,8 @@
 //! What the checks of a scenario must be: bars, and subjects that are measured.
 
-use crate::scenario::{
-    Across, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, Workload, WorkloadKind,
-};
-use crate::validate::{Violation, one_of, quoted, require};
+use crate::allowed::{Violation, one_of, quoted, require};
+use crate::scenario::{Across, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, Workload};
+use frontdesk_workload::WorkloadKind;
 use indexmap::IndexSet;
 
 impl Scenario {
@@ -110,7 +109,7 @@ impl Scenario {
         let waiting = self.loads.iter().filter(|load| load.kind.waits());
         let asked = waiting.filter_map(|load| {
             let vm = self.entry(&load.vm)?;
-            Some((vm, vm.target(load)?))
+            Some((vm, load.target(vm)?))
         });
         let asked: Vec<(&Vm, &Workload)> = asked.collect();
         let vms: IndexSet<_> = asked.iter().map(|(vm, _)| vm.name.as_str()).collect();

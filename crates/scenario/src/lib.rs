@@ -1,9 +1,11 @@
 //! The scenario file and the result model of an experiment.
 //!
-//! A scenario is read with [`Scenario::load`]; a run of it gives an [`Outcome`] and a [`Timeline`] for each repeat.
+//! A scenario is read with [`Scenario::load`]; a run of it gives an [`Outcome`] and a [`Timeline`] for each
+//! repeat.
 
 #![forbid(unsafe_code)]
 
+mod allowed;
 mod answers;
 mod checks;
 mod close;
@@ -13,10 +15,14 @@ mod load;
 mod outcome;
 mod scenario;
 mod sim;
+mod statistics;
 mod study;
 mod summary;
 mod timeline;
+mod tracer;
 mod validate;
+
+pub use frontdesk_workload::{Protocol, Storm, Violation, WorkloadKind};
 
 pub use answers::{Request, RequestBoosts};
 pub use experiment::Experiment;
@@ -25,15 +31,16 @@ pub use load::{Overrides, Place, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
-    Measure, Scenario, Storm, Subject, Vm, Workload, WorkloadKind,
+    Measure, Scenario, Subject, Vm, Workload,
 };
 pub use sim::{
     Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,
 };
+pub use statistics::{float, median, quantile};
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
 pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
-pub use validate::Violation;
+pub use tracer::Tracer;
 
 /// The example in the crate's README, as a test.
 #[cfg(doctest)]

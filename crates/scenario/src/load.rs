@@ -1,8 +1,9 @@
 //! Reading a scenario file: TOML, overrides, types, ranges, each with errors that point into the file.
 
+use crate::allowed::{Violation, one_of};
 use crate::close::{did_you_mean, did_you_mean_field};
-use crate::scenario::{Scenario, Subject, WorkloadKind};
-use crate::validate::{Violation, one_of};
+use crate::scenario::{Scenario, Subject};
+use frontdesk_workload::WorkloadKind;
 use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
@@ -15,15 +16,17 @@ use toml::{Spanned, Table, Value};
 /// What a run changes in a scenario file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Assignments `KEY=VALUE`, applied in order. The key is a dotted path in which an array is indexed by number or
-    /// by the `name` of an entry (`vm.cpu.count=8`, `load.0.bytes=100`); the value is TOML, or else a plain string.
-    /// A key that the file leaves out can be set; arms, VMs and other entries can not be added.
+    /// Assignments `KEY=VALUE`, applied in order. The key is a dotted path in which an array is indexed by
+    /// number or by the `name` of an entry (`vm.cpu.count=8`, `load.0.bytes=100`); the value is TOML, or else
+    /// a plain string. A key that the file leaves out can be set; arms, VMs and other entries can not be
+    /// added.
     pub set: Vec<String>,
     /// Replaces `repeats`.
     pub repeats: Option<u32>,
     /// Replaces `duration`.
     pub duration: Option<Duration>,
-    /// Runs only the arms with these names, and drops the checks that need one of the others. Empty: all arms.
+    /// Runs only the arms with these names, and drops the checks that need one of the others. Empty: all
+    /// arms.
     pub arms: Vec<String>,
 }
 
@@ -101,7 +104,8 @@ impl Scenario {
     /// Reads a scenario file, applies the overrides and [validates](Scenario::validate) what results.
     ///
     /// # Errors
-    /// Any [`ScenarioError`]; each names the file, and where it can the line, the key, the value and what is allowed.
+    /// Any [`ScenarioError`]; each names the file, and where it can the line, the key, the value and what is
+    /// allowed.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Scenario, ScenarioError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
@@ -248,8 +252,22 @@ impl<'a> File<'a> {
     pub(crate) fn deserialise<T: DeserializeOwned>(&self, values: &Value) -> Result<T, ScenarioError> {
         serde_path_to_error::deserialize(values.clone()).map_err(
             |error: serde_path_to_error::Error<toml::de::Error>| {
-                let keys: Vec<_> = error.path().iter().filter_map(key_of).collect();
-                let message = explain(error.inner().message(), get(&self.values, &keys));
+                let (mut keys, mut run) = (Vec::new(), String::new());
+                error.path().iter().for_each(|segment| match segment {
+                    Segment::Seq { index } => keys.push(Key::Index(*index)),
+                    Segment::Map { key } => keys.push(Key::Name(key.clone())),
+                    // In the file its keys are beside `run`.
+                    Segment::Enum { variant }
+                        if keys.pop_if(|key| *key == Key::Name("run".to_owned())).is_some() =>
+                    {
+                        run = format!(", with run = {variant:?}");
+                    }
+                    Segment::Enum { .. } | Segment::Unknown => {}
+                });
+                let mut message = explain(error.inner().message(), get(&self.values, &keys));
+                if message.contains(" field `") || message == NO_KEYS {
+                    message += &run;
+                }
                 ScenarioError::Key { place: self.place(&keys), key: dotted(&self.values, &keys), message }
             },
         )
@@ -307,8 +325,9 @@ impl<'a> File<'a> {
     }
 }
 
-/// The values as the types take them: the policy and the modelled machine of an arm are the scenario's, with what the arm says
-/// instead. The scenario's come first, so that an arm is not blamed for what it inherits.
+/// The values as the types take them: what an entry's `run` needs is inside it, and the policy and the
+/// modelled machine of an arm are the scenario's, with what the arm says instead. The scenario's come first,
+/// so that an arm is not blamed for what it inherits.
 fn complete(values: &Value) -> Value {
     let Value::Table(file) = values else { return values.clone() };
     let mut table = Table::new();
@@ -327,7 +346,24 @@ fn complete(values: &Value) -> Value {
             }
         }
     }
+    let vms = table.get_mut("vm").and_then(Value::as_array_mut).into_iter().flatten();
+    let workloads = vms.filter_map(|vm| vm.get_mut("workloads")?.as_array_mut()).flatten();
+    workloads.for_each(|workload| nest(workload, "name", None));
+    let loads = table.get_mut("load").and_then(Value::as_array_mut).into_iter().flatten();
+    loads.for_each(|load| nest(load, "vm", Some("ask")));
     Value::Table(table)
+}
+
+/// Moves the keys of an entry, but for the one that all entries have, into its `run`, as serde takes an enum:
+/// `name = "web"`, `run = "echo"` and `port = 7` become `name = "web"` and `run = { echo = { port = 7 } }`.
+fn nest(entry: &mut Value, common: &str, default: Option<&str>) {
+    let Value::Table(table) = entry else { return };
+    let run = table.get("run").map_or(default, Value::as_str);
+    let Some(run) = run.map(ToOwned::to_owned) else { return };
+    let mut own = std::mem::take(table);
+    own.remove("run");
+    table.extend(own.remove_entry(common));
+    table.insert("run".to_owned(), Value::Table(Table::from_iter([(run, Value::Table(own))])));
 }
 
 /// Replaces in a table what another one has; in tables inside alike.
@@ -367,7 +403,8 @@ fn assign(root: &mut Value, assignment: &str) -> Result<Vec<Key>, String> {
     Ok(keys)
 }
 
-/// The step that `part` of a dotted key takes from `value`: any name in a table, an entry that exists in an array.
+/// The step that `part` of a dotted key takes from `value`: any name in a table, an entry that exists in an
+/// array.
 fn step(value: &Value, part: &str) -> Option<Key> {
     match value {
         Value::Table(_) if !part.is_empty() => Some(Key::Name(part.to_owned())),
@@ -380,7 +417,8 @@ fn step(value: &Value, part: &str) -> Option<Key> {
     }
 }
 
-/// The value behind a step. A table that the file leaves out is made: whether the types know its name shows later.
+/// The value behind a step. A table that the file leaves out is made: whether the types know its name shows
+/// later.
 fn enter<'v>(value: &'v mut Value, key: &Key) -> Option<&'v mut Value> {
     match (value, key) {
         (Value::Table(table), Key::Name(name)) => {
@@ -439,13 +477,8 @@ fn keys_text(keys: &[Key]) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-fn key_of(segment: &Segment) -> Option<Key> {
-    match segment {
-        Segment::Seq { index } => Some(Key::Index(*index)),
-        Segment::Map { key } => Some(Key::Name(key.clone())),
-        Segment::Enum { .. } | Segment::Unknown => None,
-    }
-}
+/// What is said of keys where none are.
+const NO_KEYS: &str = "no further keys are allowed";
 
 /// A message of serde in the words of a person who writes scenario files.
 fn explain(message: &str, value: Option<&Value>) -> String {
@@ -456,6 +489,9 @@ fn explain(message: &str, value: Option<&Value>) -> String {
         let examples =
             "a text with a number and a unit, as in \"500us\", \"150ms\", \"20s\", \"10min\" or \"1h\"";
         return format!("{before}expected {examples}{why}");
+    }
+    if message == "expected empty table" {
+        return NO_KEYS.to_owned();
     }
     if let Some((before, _)) = message.split_once("expected struct ") {
         return format!("{before}expected a table");

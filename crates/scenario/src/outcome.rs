@@ -1,6 +1,7 @@
 //! The result of a run: what `--json` writes and the report shows.
 
 use crate::figure::{Figure, NumberTable};
+use crate::statistics::{float, median, quantile};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +58,8 @@ pub struct ArmResult {
     pub boosts: u64,
     /// Fraction of boosts in which an I/O-bound task really woke; absent if there was no boost.
     pub pbhr: Option<f64>,
-    /// Fraction of the boosts for a request, in all repeats, that ended before its answer was sent; absent if there were none.
-    #[serde(default)]
+    /// Fraction of the boosts for a request, in all repeats, that ended before its answer was sent; absent if
+    /// there were none.
     pub unanswered: Option<f64>,
     /// From a packet in the kernel to the boost applied; absent if there was no boost.
     pub decision_us: Option<Latency>,
@@ -71,7 +72,8 @@ pub struct ArmResult {
 /// One repeat of an arm.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Repeat {
-    /// Response times per VM that was under load, in milliseconds; as VM/WORKLOAD where a VM has several loads.
+    /// Response times per VM that was under load, in milliseconds; as VM/WORKLOAD where a VM has several
+    /// loads.
     pub response_ms: IndexMap<String, Summary>,
     /// Every response time in milliseconds, in the order measured.
     pub samples_ms: IndexMap<String, Vec<f64>>,
@@ -87,8 +89,8 @@ pub struct Repeat {
     pub follow: Option<Follow>,
     /// Boosts given.
     pub boosts: u64,
-    /// Boosts in which an I/O-bound task really woke: by what the workloads stamped in a VM where they do, else by what the engine
-    /// believes.
+    /// Boosts in which an I/O-bound task really woke: by what the workloads stamped in a VM where they do,
+    /// else by what the engine believes.
     pub boost_hits: u64,
     /// Boosts for requests to servers that stamp their answers; those of a VM that overlap are one.
     #[serde(default)]
@@ -126,7 +128,8 @@ pub enum Unit {
     Bytes,
 }
 
-/// How the belief follows a task that changes its character: medians, in milliseconds; absent if it never did.
+/// How the belief follows a task that changes its character: medians, in milliseconds; absent if it never
+/// did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Follow {
     /// From becoming I/O-bound to being believed so.
@@ -163,11 +166,10 @@ impl Summary {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let max = *sorted.last()?;
-        let rank = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
         let count = u64::try_from(sorted.len()).unwrap_or(u64::MAX);
-        #[allow(clippy::cast_precision_loss)]
-        let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
-        Some(Summary { count, mean, p50: rank(50), p95: rank(95), p99: rank(99), max })
+        let mean = sorted.iter().sum::<f64>() / float(count);
+        let [p50, p95, p99] = [50, 95, 99].map(|percent| quantile(&sorted, percent).unwrap_or(max));
+        Some(Summary { count, mean, p50, p95, p99, max })
     }
 }
 
@@ -234,7 +236,7 @@ impl Check {
     pub fn median(name: impl Into<String>, values: &[f64], bar: Bar) -> Check {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
-        let value = median_of_sorted(&sorted);
+        let value = median(sorted.iter().copied());
         let spread = (sorted.len() > 1).then(|| (sorted[0], sorted[sorted.len() - 1]));
         Check {
             name: name.into(),
@@ -245,8 +247,8 @@ impl Check {
         }
     }
 
-    /// A check of each of `values`: the worst is judged. One that is not finite counts as not measured, and then the check is not
-    /// passed.
+    /// A check of each of `values`: the worst is judged. One that is not finite counts as not measured, and
+    /// then the check is not passed.
     #[must_use]
     pub fn each(name: impl Into<String>, values: &[f64], bar: Bar) -> Check {
         let median = Check::median(name, values, bar);
@@ -256,14 +258,5 @@ impl Check {
         };
         let value = worst.filter(|_| values.iter().all(|value| value.is_finite()));
         Check { value, pass: value.is_some_and(|value| bar.reached_by(value)), ..median }
-    }
-}
-
-fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
-    let mid = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(sorted[mid]),
-        _ => Some(f64::midpoint(sorted[mid - 1], sorted[mid])),
     }
 }

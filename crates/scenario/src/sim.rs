@@ -1,7 +1,7 @@
 //! The machine on which a scenario is simulated: its types, and their ranges.
 
+use crate::allowed::{Violation, one_of, period, quoted, range, require, seconds};
 use crate::scenario::Guest;
-use crate::validate::{Violation, one_of, period, quoted, range, require, seconds};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -13,11 +13,9 @@ pub struct Sim {
     /// The hypervisor's scheduler.
     pub scheduler: Scheduler,
     /// Physical CPUs, 1 to 128; as many as `host.vm_cpus` if left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pcpus: Option<u16>,
     /// CPUs of the host, `pcpus` among them: the slices of Linux's schedulers grow with their number. 1 to
     /// 1024; with `pcpus` as many, else those that `host` names, if left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub host_cpus: Option<u16>,
     /// Parameters of `scheduler = "credit"`.
     pub credit: Credit,
@@ -163,7 +161,6 @@ pub struct GuestCosts {
     pub tick: Duration,
     /// The scheduler. If left out that of `guest.kernel`, as far as its version is known and there is a
     /// `tick`; else `preempt`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<GuestScheduler>,
     /// The longest time slice, with `scheduler = "preempt"`; `guest.time_slice` of the scenario if that is
     /// given. 100 us to 1 s.

@@ -1,7 +1,8 @@
-//! The other kind of scenario file: a study of reservations on processes of this host, without VMs (VSched §4 and §6).
+//! The other kind of scenario file: a study of reservations on processes of this host, without VMs (VSched §4
+//! and §6).
 
 use crate::Bar;
-use crate::validate::{Violation, name, one_of, period, quoted, range, require, seconds};
+use crate::allowed::{Violation, name, one_of, period, quoted, range, require, seconds};
 use humantime_serde::Serde;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,8 @@ pub struct Study {
     pub cpus: Vec<u16>,
     /// What is tried.
     pub study: StudyKind,
-    /// The ways to enforce a reservation, in the order in which they run. At least one; names of letters, digits and `-`.
+    /// The ways to enforce a reservation, in the order in which they run. At least one; names of letters,
+    /// digits and `-`.
     pub arms: IndexMap<String, StudyArm>,
     /// Bars to reach.
     #[serde(default, rename = "check")]
@@ -73,7 +75,8 @@ pub fn duration_text(time: Duration) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum StudyKind {
-    /// What one process gets in each period, for these periods and slices, beside a process that computes on every CPU.
+    /// What one process gets in each period, for these periods and slices, beside a process that computes on
+    /// every CPU.
     Delivered {
         /// At least one, each once.
         cases: Vec<PeriodSlice>,
@@ -85,7 +88,8 @@ pub enum StudyKind {
         /// Slice over period of each. Above 0, at most 1.
         utilisations: Vec<f64>,
     },
-    /// Several processes at once with random periods and slices (VSched §4.2): the same ones in every arm and repeat.
+    /// Several processes at once with random periods and slices (VSched §4.2): the same ones in every arm and
+    /// repeat.
     Random {
         /// How many sets. 1 to 1000.
         cases: u32,
@@ -100,8 +104,8 @@ pub enum StudyKind {
     },
     /// How soon a changed reservation holds.
     Change {
-        /// The reservation goes from one to the other. Long periods with short slices: each change is asked for when the slice is over, so
-        /// that what the process then gets first is due to the change.
+        /// The reservation goes from one to the other. Long periods with short slices: each change is asked
+        /// for when the slice is over, so that what the process then gets first is due to the change.
         between: [PeriodSlice; 2],
     },
     /// What it costs to keep many reservations.
@@ -121,8 +125,8 @@ pub enum StudyKind {
         bytes: u32,
         /// Reservations of each worker that are tried with nothing beside (VSched Fig. 12).
         cases: Vec<PeriodSlice>,
-        /// Processes that compute on the CPU of the first worker, on average, while each worker has the first reservation of `cases`
-        /// (VSched Fig. 13). 0 to 8.
+        /// Processes that compute on the CPU of the first worker, on average, while each worker has the first
+        /// reservation of `cases` (VSched Fig. 13). 0 to 8.
         contention: Vec<f64>,
     },
 }
@@ -173,16 +177,12 @@ pub struct StudyCheck {
     /// Of which arm.
     pub arm: String,
     /// Of which case, as PERIOD/SLICE; if absent, the worst of all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub case: Option<String>,
     /// Divided by the same of this arm.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
     /// The bar; this or the other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
     /// The bar; this or the other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
 }
 

@@ -1,17 +1,15 @@
 //! From the repeats of the arms to their medians and the scenario's checks.
 
 use crate::outcome::{ArmResult, Bar, Check, Follow, Latency, Rate, Repeat, Summary};
-use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, WorkloadKind};
+use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm};
+use crate::statistics::{float, median};
 use indexmap::IndexMap;
-use std::time::Duration;
 
 /// A loss of throughput that can not be told from none.
 const SMALLEST_LOSS: f64 = 0.001;
-/// A task that computes for this long after each I/O keeps its VM busy.
-const LONG_COST: Duration = Duration::from_millis(100);
 
-/// CPU time of each VM over its fair share: what VMs that do not want theirs leave is shared by weight among those
-/// that do.
+/// CPU time of each VM over its fair share: what VMs that do not want theirs leave is shared by weight among
+/// those that do.
 ///
 /// `vms`: name, CPU time, weight, and whether it wants all it can get.
 #[must_use]
@@ -228,7 +226,8 @@ pub fn checks(scenario: &Scenario, arms: &IndexMap<String, ArmResult>, extra: &E
     compares.chain(gains).chain(set.map(|(name, values, bar)| Check::median(name, &values, bar))).collect()
 }
 
-/// The number that is meant, of one repeat, or of several taken as one if it is about response times; `None` if it was not measured.
+/// The number that is meant, of one repeat, or of several taken as one if it is about response times; `None`
+/// if it was not measured.
 fn number(repeats: &[Repeat], scenario: &Scenario, of: &Subject, measure: Measure) -> Option<f64> {
     let responses = |pick: fn(&Summary) -> f64| {
         let keys = response_keys(scenario, of);
@@ -282,46 +281,22 @@ fn response_keys(scenario: &Scenario, of: &Subject) -> Vec<String> {
     let clients = scenario.clients().filter(|(vm, _)| names.contains(vm));
     let asked = clients.filter(|(_, load)| {
         let entry = scenario.vms.iter().find(|entry| entry.name == load.vm);
-        let asked = entry.and_then(|entry| entry.target(load));
+        let asked = entry.and_then(|entry| load.target(entry));
         of.workload.as_ref().is_none_or(|name| asked.is_some_and(|workload| workload.name == *name))
     });
     asked.map(|(vm, load)| scenario.response_key(&vm, load)).collect()
 }
 
-/// Names of the VMs that want all the CPU they can get in an arm: those with a workload that never waits, or that computes
-/// so long at a time that its VM is hardly ever idle.
+/// Names of the VMs that want all the CPU they can get in an arm: those with a workload that never waits, or
+/// that computes so long at a time that its VM is hardly ever idle.
 #[must_use]
 pub fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
     let Some(arm) = scenario.arms.get(arm) else { return Vec::new() };
     let wants = scenario.vms.iter().filter(|vm| {
         let running = vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
-        running.into_iter().any(|workload| match &workload.kind {
-            WorkloadKind::Hog
-            | WorkloadKind::Churn
-            | WorkloadKind::Messages { .. }
-            | WorkloadKind::Storm { .. } => true,
-            WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => *cost >= LONG_COST,
-            WorkloadKind::Program { repeat, cold, .. } => *repeat && !cold,
-            WorkloadKind::Shift { .. }
-            | WorkloadKind::ReadFiles
-            | WorkloadKind::Sink { .. }
-            | WorkloadKind::RtApp { .. } => false,
-        })
+        running.into_iter().any(|workload| workload.kind.wants_cpu())
     });
     wants.flat_map(Vm::names).collect()
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    let lower = sorted[(sorted.len() - 1) / 2];
-    Some(f64::midpoint(lower, upper))
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ pub use conditions::{Conditions, predict};
 use conditions::{repeats, scale};
 
 use crate::world::SimError;
-use frontdesk_scenario::{ArmResult, Repeat, Scenario};
+use frontdesk_scenario::{ArmResult, Repeat, Scenario, quantile};
 use serde::Serialize;
 
 /// What the arm of a lab gave for the model.
@@ -61,8 +61,8 @@ pub enum CalibrationError {
     Sim(#[from] SimError),
 }
 
-/// Quantiles that are matched, both among the requests that find the CPU free.
-const QUANTILES: [f64; 2] = [0.10, 0.02];
+/// Percentiles that are matched, both among the requests that find the CPU free.
+const QUANTILES: [usize; 2] = [10, 2];
 const LEAST_SAMPLES: usize = 40;
 /// Factors and spreads that are tried.
 const LEAST: f64 = 0.01;
@@ -144,11 +144,7 @@ fn quantiles(repeats: &[Repeat]) -> [f64; 2] {
     let mut samples: Vec<f64> =
         repeats.iter().flat_map(|repeat| repeat.samples_ms.values()).flatten().copied().collect();
     samples.sort_by(f64::total_cmp);
-    QUANTILES.map(|quantile| {
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let rank = (samples.len() as f64 * quantile) as usize;
-        samples.get(rank).copied().unwrap_or(0.0)
-    })
+    QUANTILES.map(|percent| quantile(&samples, percent).unwrap_or(0.0))
 }
 
 #[cfg(test)]

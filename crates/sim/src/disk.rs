@@ -1,8 +1,9 @@
-//! The host's disk, which all VMs share: a fair scheduler with priority classes in front of an arm or of flash.
+//! The host's disk, which all VMs share: a fair scheduler with priority classes in front of an arm or of
+//! flash.
 
-use crate::guest::nanos;
 use crate::queue::{Nanos, Timer};
 use crate::rng::Rng;
+use frontdesk_engine::nanos;
 use frontdesk_scenario::SimDisk;
 use std::collections::VecDeque;
 
@@ -135,7 +136,8 @@ mod tests {
         Request { id: 0, vm, task: None, bytes: 4096, sequential, class, write: false }
     }
 
-    /// Serves `count` requests of each VM, which always has one waiting, and returns the time and what each VM got.
+    /// Serves `count` requests of each VM, which always has one waiting, and returns the time and what each
+    /// VM got.
     fn serve(
         disk: &mut Disk,
         queue: &mut Queue<usize>,

@@ -3,12 +3,12 @@
 use crate::machine::Machine;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Group};
-use crate::trace::Tracer;
 use crate::world::Measure;
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Standing, Time, VmId,
     nice_for,
 };
+use frontdesk_scenario::Tracer;
 use std::collections::VecDeque;
 
 /// Something between a world and the engine.
@@ -117,24 +117,27 @@ impl Feed {
         vm: usize,
         kind: EventKind,
         measure: &mut Measure,
-        trace: Option<&mut Tracer>,
+        mut trace: Option<&mut Tracer>,
     ) {
-        let Some(engine) = &mut self.engine else { return };
-        if !self.targets[vm].tracked {
-            return;
-        }
-        self.events += 1;
         let event = Event { at: Time(machine.now()), kind };
-        engine.on_event(&event);
-        if let Some(recorded) = self.recorded.as_mut().filter(|_| self.records_events) {
-            recorded.push(Told::Heard(event));
+        if let Some(trace) = &mut trace {
+            trace.sample(event.at, self.engine.as_ref());
         }
-        let mut trace = trace;
-        if let (EventKind::Packet { protocol, port, .. }, Some(trace)) = (kind, trace.as_mut()) {
-            let decision = engine.decision(id(vm)).map(|decision| decision.verdict.to_string());
-            trace.packet(machine.now(), vm, protocol, port, decision.unwrap_or_default());
+        let engine = self.engine.as_mut().filter(|_| self.targets[vm].tracked);
+        let is_told = engine.is_some();
+        if let Some(engine) = engine {
+            self.events += 1;
+            engine.on_event(&event);
+            if let Some(recorded) = self.recorded.as_mut().filter(|_| self.records_events) {
+                recorded.push(Told::Heard(event));
+            }
         }
-        self.drain(machine, measure, trace);
+        if let Some(trace) = &mut trace {
+            trace.event(&event, self.engine.as_ref());
+        }
+        if is_told {
+            self.drain(machine, measure, trace);
+        }
     }
 
     /// The engine's deadline has come.
@@ -216,7 +219,7 @@ impl Feed {
                     if let Some((since, hit)) = measure.boost_ended(vm, vcpu, hits.unwrap_or(0), now)
                         && let Some(trace) = trace
                     {
-                        trace.boost(vm, vcpu, since, now, hit);
+                        trace.boost(id(vm), vcpu, Time(since), Time(now), hit);
                     }
                 }
             }
@@ -230,23 +233,6 @@ impl Feed {
             }
             // The world tells everything at once.
             ActionKind::Watch { .. } => {}
-        }
-    }
-
-    /// What the engine decided last about a VM, in words.
-    pub(crate) fn decision(&self, vm: usize) -> String {
-        let decision = self.engine.as_ref().and_then(|engine| engine.decision(id(vm)));
-        decision.map(|decision| decision.verdict.to_string()).unwrap_or_default()
-    }
-
-    /// Notes the degrees of belief.
-    pub(crate) fn sample(&self, now: Nanos, trace: &mut Tracer) {
-        let Some(engine) = &self.engine else { return };
-        for vm in 0..self.targets.len() {
-            let Some(explain) = engine.explain(id(vm)) else { continue };
-            for task in explain.tasks.iter().filter(|task| task.belief != 0) {
-                trace.belief(now, vm, task.task, task.belief);
-            }
         }
     }
 }

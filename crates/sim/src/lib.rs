@@ -1,10 +1,13 @@
 //! A deterministic discrete-event model of a host: physical CPUs, hypervisor schedulers, guests and devices.
 //!
 //! - [`Queue`]: timers in the total order of (time, sequence), in integer nanoseconds.
-//! - [`Machine`]: physical CPUs under a [`HostScheduler`], on which entities (vCPUs, emulator threads, a driver domain) run.
+//! - [`Machine`]: physical CPUs under a [`HostScheduler`], on which entities (vCPUs, emulator threads, a
+//!   driver domain) run.
 //!   What they do when they run is told by a [`Work`].
-//! - Schedulers: [`Credit`] is Xen's; [`eevdf`] and [`cfs`] are Linux'; [`edf`] is the engine's reservation dispatcher.
-//! - [`run`] runs an arm of a scenario, [`simulate`] whole scenarios on several threads. Guests' tasks are programs of [`Step`]s.
+//! - Schedulers: [`Credit`] is Xen's; [`eevdf`] and [`cfs`] are Linux'; [`edf`] is the engine's reservation
+//!   dispatcher.
+//! - [`run`] runs an arm of a scenario, [`simulate`] whole scenarios on several threads. Guests' tasks are
+//!   programs of [`Step`]s.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +25,6 @@ mod rtapp;
 mod run;
 mod scheduler;
 mod sweep;
-mod trace;
 mod workload;
 mod world;
 
@@ -37,8 +39,7 @@ pub use rng::Rng;
 pub use rtapp::RtAppError;
 pub use run::{Run, decisions, outcome, run, told};
 pub use scheduler::{
-    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, cfs_on,
-    edf, eevdf, eevdf_on,
+    Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, edf, eevdf,
 };
 pub use sweep::{Simulated, simulate};
 pub use world::SimError;

@@ -15,8 +15,8 @@ const ARITY: usize = 4;
 /// Place of a timer that is not armed.
 const IDLE: u32 = u32::MAX;
 
-/// When a timer fires and which: from the highest bits on the time, the sequence and the timer, so that the order of nodes is that of the
-/// numbers, and the children of a node fill a cache line.
+/// When a timer fires and which: from the highest bits on the time, the sequence and the timer, so that the
+/// order of nodes is that of the numbers, and the children of a node fill a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Node(u128);
 
@@ -44,8 +44,8 @@ impl Node {
 
 /// All that will happen: an indexed heap of timers, each of which is armed at most once.
 ///
-/// Whoever wants to be called makes a timer, once; arming, moving and cancelling it allocate nothing. Timers that are due at the same
-/// time fire in the order in which they were armed.
+/// Whoever wants to be called makes a timer, once; arming, moving and cancelling it allocate nothing. Timers
+/// that are due at the same time fire in the order in which they were armed.
 #[derive(Clone, Debug)]
 pub struct Queue<T> {
     heap: Vec<Node>,
@@ -53,7 +53,8 @@ pub struct Queue<T> {
     places: Vec<u32>,
     /// What each timer stands for.
     tokens: Vec<T>,
-    /// The node at the top has fired. It stays until another one takes its place, for most of what fires is armed again at once.
+    /// The node at the top has fired. It stays until another one takes its place, for most of what fires is
+    /// armed again at once.
     hole: bool,
     sequence: u64,
     fired: u64,
@@ -99,12 +100,6 @@ impl<T: Copy> Queue<T> {
             self.places[timer.0 as usize] = IDLE;
             self.remove(place);
         }
-    }
-
-    /// Whether a timer is armed.
-    #[must_use]
-    pub fn is_armed(&self, timer: Timer) -> bool {
-        self.place(timer).is_some()
     }
 
     /// When a timer fires; [`NEVER`] if it is not armed.

@@ -1,14 +1,13 @@
 //! Runs a scenario: every arm and repeat on a machine of its own.
 
 use crate::feed::Told;
-use crate::guest::nanos;
 use crate::machine::{Fault, Machine};
 use crate::queue::Nanos;
 use crate::world::{BuildError, Measured, SimError, World, build, tracer};
-use frontdesk_engine::Action;
+use frontdesk_engine::{Action, Time, nanos};
 use frontdesk_scenario::{
     Arm, Daemon, Extra, HostInfo, IoPath, Latency, Outcome, Rate, Repeat, Scenario, Summary, Timeline, Unit,
-    checks, cpu_shares, summarise, wanting_vms,
+    checks, cpu_shares, float, summarise, wanting_vms,
 };
 use indexmap::IndexMap;
 
@@ -44,14 +43,19 @@ pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool)
     let fault = |fault| failed(scenario, arm, name, repeat, BuildError::Fault(fault));
     let from = nanos(scenario.warmup);
     let to = from.saturating_add(nanos(scenario.duration));
+    world.trace = trace.then(|| tracer(scenario, arm, from, to));
     machine.run_until(&mut world, from).map_err(fault)?;
     deadlock(scenario, &world, name, repeat)?;
-    world.begin(&mut machine, trace.then(|| tracer(scenario, arm, from)));
+    world.begin(&machine);
     machine.run_until(&mut world, to).map_err(fault)?;
     deadlock(scenario, &world, name, repeat)?;
     let (measured, tracer) = world.finish(&machine);
     let mut run = result(scenario, name, &measured);
-    run.timeline = tracer.map(|tracer| tracer.finish(to, name, repeat));
+    run.timeline = tracer.map(|tracer| Timeline {
+        arm: name.to_owned(),
+        repeat,
+        ..tracer.finish(Time(to), scenario.policy_of(arm).tavs.belief_threshold)
+    });
     Ok(run)
 }
 
@@ -67,7 +71,8 @@ pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Res
     Ok(recorded(scenario, name, repeat, seed, false)?.into_iter().filter_map(decided).collect())
 }
 
-/// What the engine is told in one repeat of an arm, warm-up included, and what it decides about that, in order.
+/// What the engine is told in one repeat of an arm, warm-up included, and what it decides about that, in
+/// order.
 ///
 /// # Errors
 /// As [`decisions`].
@@ -242,11 +247,6 @@ fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {
         underruns: counted(&measured.underruns),
         happened: measured.happened,
     }
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 fn millis(time: Nanos) -> f64 {

@@ -6,7 +6,7 @@ mod host;
 mod reserved;
 
 pub use edf::edf;
-pub use fair::{cfs, cfs_on, eevdf, eevdf_on};
-pub(crate) use fair::{cfs_reserving, eevdf_reserving, nice_weight};
+pub use fair::{cfs, eevdf};
+pub(crate) use fair::{cfs_on, eevdf_on, nice_weight};
 pub use host::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
 pub(crate) use host::{Happening, Place};

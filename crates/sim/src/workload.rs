@@ -1,12 +1,12 @@
 //! The model of each workload that the lab has a program for.
 
-use crate::guest::{Guest, nanos};
+use crate::guest::Guest;
 use crate::network::SEGMENT;
 use crate::program::Step;
 use crate::queue::Nanos;
 use crate::rtapp::{self, Conditions, RtAppError};
-use frontdesk_engine::Protocol;
-use frontdesk_scenario::{Arm, Scenario, Sim, Storm, Vm, Workload, WorkloadKind};
+use frontdesk_engine::{Protocol, nanos};
+use frontdesk_scenario::{self as scenario, Arm, Scenario, Sim, Storm, Vm, Workload, WorkloadKind};
 
 /// Where an ssh server listens, behind which an editor runs.
 pub(crate) const SSH: u16 = 22;
@@ -51,7 +51,7 @@ pub(crate) fn add(
             task(guest, &[Step::Compute(PIECE), Step::Done { bytes: 0 }]);
         }
         WorkloadKind::Echo { protocol, port, cost: own } => {
-            let socket = guest.add_socket(*protocol, *port);
+            let socket = guest.add_socket(transport(*protocol), *port);
             task(guest, &echo(socket, request.saturating_add(cost(*own))));
         }
         WorkloadKind::Shift { port, period } => {
@@ -117,6 +117,14 @@ pub(crate) fn add(
     Ok(())
 }
 
+/// What the engine calls the protocol of a workload.
+pub(crate) fn transport(protocol: scenario::Protocol) -> Protocol {
+    match protocol {
+        scenario::Protocol::Tcp => Protocol::Tcp,
+        scenario::Protocol::Udp => Protocol::Udp,
+    }
+}
+
 fn echo(socket: usize, cost: Nanos) -> [Step; 4] {
     [Step::Receive { socket, shift: None }, Step::Compute(cost), Step::Reply, Step::Done { bytes: 0 }]
 }
@@ -137,7 +145,8 @@ fn churn(guest: &mut Guest, number: usize, waits: bool) {
     guest.add_task(number, &[begin, Step::NewSpace, Step::Compute(BRIEF), end], false);
 }
 
-/// Groups of senders and receivers, each of whom messages each, and one who starts them all and waits for them.
+/// Groups of senders and receivers, each of whom messages each, and one who starts them all and waits for
+/// them.
 fn messages(guest: &mut Guest, number: usize, tasks: u32, rounds: u32) {
     let (begin, ended) = (guest.add_channel(), guest.add_channel());
     for _ in 0..tasks / (2 * HALF) {

@@ -204,7 +204,9 @@ impl Vm {
     pub(crate) fn explain(&self, vm: VmId, ledger: &Ledger, config: &Config, most: usize) -> VmExplain {
         let ports = &self.guest.ports;
         let tasks = self.guest.tasks.iter().take(most).map(|(task, known, io_bound)| TaskExplain {
-            task,
+            id: task,
+            pid: None,
+            name: None,
             belief: known.belief,
             io_bound,
             ran_ns: known.ran.saturating_add(self.guest.uncharged(task)),
@@ -212,7 +214,6 @@ impl Vm {
             last_seen: known.last_seen,
         });
         VmExplain {
-            vm,
             weight: self.weight,
             vcpus: (0..).take(self.guest.vcpus.len()).map(|index| self.explain_vcpu(index)).collect(),
             task_count: self.guest.tasks.len(),
@@ -231,13 +232,16 @@ impl Vm {
             patience_ns: self.guest.answers.patience(&config.tavs),
             debt_ns: ledger.debt(vm),
             share_permille: ledger.permille(vm),
-            pb_ratio: if self.own.off { 0.0 } else { self.own.pb_ratio.unwrap_or(config.tavs.pb_ratio) },
-            pb_used: self.partial_boost.pb_used(),
+            pb_allowed_ratio: if self.own.off {
+                0.0
+            } else {
+                self.own.pb_ratio.unwrap_or(config.tavs.pb_ratio)
+            },
+            pb_used_ratio: self.partial_boost.pb_used(),
             paused: self.paused,
             standing: self.standing,
             emulator_ran_ns: self.guest.emulator_ran(),
-            lost: self.lost,
-            decision: self.log.last(),
+            lost_events: self.lost,
         }
     }
 
@@ -245,8 +249,9 @@ impl Vm {
         let (seen, boosted) =
             (&self.guest.vcpus[usize::from(index)].seen, &self.partial_boost.vcpus[usize::from(index)]);
         VcpuExplain {
+            index,
             current: seen.current(),
-            boost: self.claims.level(BoostTarget::Vcpu(index)),
+            boosted: self.claims.level(BoostTarget::Vcpu(index)) > Boost::None,
             ran_ns: seen.thread.ran,
             stolen_ns: seen.thread.waited,
             boosted_ns: boosted.ran,

@@ -34,47 +34,66 @@ pub struct Decision {
     pub verdict: Reason,
 }
 
-impl std::fmt::Display for Reason {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Reason::Boosted => "boosted",
-            Reason::AlreadyBoosted => "boosted already",
-            Reason::NotCorrelated => "not correlated with an I/O-bound task",
-            Reason::NoIoBoundTask => "no I/O-bound task",
-            Reason::BudgetSpent => "pb_ratio is used up",
-            Reason::LimitReached => "boost_limit is used up",
-            Reason::Off => "boosting is off",
-            Reason::Paused => "the VM is paused",
-            Reason::Observed => "only observed",
-            Reason::Reserved => "the VM has a reservation",
-        })
-    }
+/// Makes [`Reason`] and [`Outcomes`]: what each reason is called, counted as, and in words.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $reason:ident, $count:ident, $words:literal;)*) => {
+        /// Why an event boosted a vCPU, or did not.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Reason {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl Reason {
+            /// Every reason.
+            pub const ALL: &[Reason] = &[$(Reason::$reason),*];
+        }
+
+        impl std::fmt::Display for Reason {
+            fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str(match self {
+                    $(Reason::$reason => $words,)*
+                })
+            }
+        }
+
+        /// How many decisions came out how; a count for each [`Reason`].
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Outcomes {
+            $($(#[$doc])* pub $count: u32,)*
+        }
+
+        impl Outcomes {
+            fn slot(&mut self, reason: Reason) -> &mut u32 {
+                match reason {
+                    $(Reason::$reason => &mut self.$count,)*
+                }
+            }
+        }
+    };
 }
 
-/// Why an event boosted a vCPU, or did not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
+reasons! {
     /// It boosted.
-    Boosted,
+    Boosted, boosted, "boosted";
     /// A vCPU of the VM was boosted already.
-    AlreadyBoosted,
+    AlreadyBoosted, already_boosted, "boosted already";
     /// The correlation does not say that an I/O-bound task waits for such an event.
-    NotCorrelated,
+    NotCorrelated, not_correlated, "not correlated with an I/O-bound task";
     /// No guest task of the VM is I/O-bound.
-    NoIoBoundTask,
+    NoIoBoundTask, no_io_bound_task, "no I/O-bound task";
     /// The vCPU has used up `pb_ratio`.
-    BudgetSpent,
+    BudgetSpent, budget_spent, "pb_ratio is used up";
     /// The VM has used up `boost_limit`.
-    LimitReached,
+    LimitReached, limit_reached, "boost_limit is used up";
     /// Boosting is turned off, for all (`pb_ratio` is 0) or for this VM.
-    Off,
+    Off, off, "boosting is off";
     /// The VM is paused.
-    Paused,
+    Paused, paused, "the VM is paused";
     /// It would have boosted, but the world or the VM is only observed.
-    Observed,
+    Observed, observed, "only observed";
     /// It would have boosted, but the VM is scheduled by its reservation.
-    Reserved,
+    Reserved, reserved, "the VM has a reservation";
 }
 
 /// The decisions about a VM in the last seconds.
@@ -113,22 +132,6 @@ pub struct PortOutcomes {
     pub outcomes: Outcomes,
 }
 
-/// How many decisions came out how; a count for each [`Reason`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // Each is a reason, described there.
-pub struct Outcomes {
-    pub boosted: u32,
-    pub already_boosted: u32,
-    pub not_correlated: u32,
-    pub no_io_bound_task: u32,
-    pub budget_spent: u32,
-    pub limit_reached: u32,
-    pub off: u32,
-    pub paused: u32,
-    pub observed: u32,
-    pub reserved: u32,
-}
-
 impl Outcomes {
     /// How many came out for this reason.
     #[must_use]
@@ -139,14 +142,14 @@ impl Outcomes {
     /// How many there were.
     #[must_use]
     pub fn total(self) -> u32 {
-        Reason::ALL.into_iter().fold(0, |sum, reason| sum.saturating_add(self.of(reason)))
+        Reason::ALL.iter().fold(0, |sum, reason| sum.saturating_add(self.of(*reason)))
     }
 
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Outcomes) {
         for reason in Reason::ALL {
-            let slot = self.slot(reason);
-            *slot = slot.saturating_add(other.of(reason));
+            let slot = self.slot(*reason);
+            *slot = slot.saturating_add(other.of(*reason));
         }
     }
 
@@ -154,35 +157,4 @@ impl Outcomes {
         let slot = self.slot(reason);
         *slot = slot.saturating_add(1);
     }
-
-    fn slot(&mut self, reason: Reason) -> &mut u32 {
-        match reason {
-            Reason::Boosted => &mut self.boosted,
-            Reason::AlreadyBoosted => &mut self.already_boosted,
-            Reason::NotCorrelated => &mut self.not_correlated,
-            Reason::NoIoBoundTask => &mut self.no_io_bound_task,
-            Reason::BudgetSpent => &mut self.budget_spent,
-            Reason::LimitReached => &mut self.limit_reached,
-            Reason::Off => &mut self.off,
-            Reason::Paused => &mut self.paused,
-            Reason::Observed => &mut self.observed,
-            Reason::Reserved => &mut self.reserved,
-        }
-    }
-}
-
-impl Reason {
-    /// Every reason.
-    pub const ALL: [Reason; 10] = [
-        Reason::Boosted,
-        Reason::AlreadyBoosted,
-        Reason::NotCorrelated,
-        Reason::NoIoBoundTask,
-        Reason::BudgetSpent,
-        Reason::LimitReached,
-        Reason::Off,
-        Reason::Paused,
-        Reason::Observed,
-        Reason::Reserved,
-    ];
 }

@@ -318,7 +318,7 @@ fn pb_ratio_is_for_the_whole_vm() {
     }
     let vm = world.engine.explain(VM).unwrap();
     assert_eq!(vm.vcpus[1].boosts - before, 100);
-    assert!(vm.pb_used < Config::default().tavs.pb_ratio, "{}", vm.pb_used);
+    assert!(vm.pb_used_ratio < Config::default().tavs.pb_ratio, "{}", vm.pb_used_ratio);
 }
 
 /// A guest may wake the task on another vCPU without an interrupt: one that is awake looks by itself.

@@ -98,6 +98,6 @@ impl World {
 
     pub(crate) fn boosted(&self) -> Vec<u16> {
         let vcpus = self.engine.explain(VM).unwrap().vcpus;
-        (0..self.vcpus).filter(|vcpu| vcpus[usize::from(*vcpu)].boost > Boost::None).collect()
+        (0..self.vcpus).filter(|vcpu| vcpus[usize::from(*vcpu)].boosted).collect()
     }
 }

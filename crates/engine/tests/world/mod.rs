@@ -89,7 +89,7 @@ impl World {
     }
 
     pub fn reason(&self) -> Option<Reason> {
-        self.engine.explain(VM)?.decision.map(|decision| decision.verdict)
+        self.engine.decision(VM).map(|decision| decision.verdict)
     }
 }
 

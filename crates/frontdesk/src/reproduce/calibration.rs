@@ -1,15 +1,18 @@
-//! How the two numbers are found that the paper does not give: what the driver domain does for a packet, and how long Table 1's experiment ran.
+//! How the two numbers are found that the paper does not give: what the driver domain does for a packet, and
+//! how long Table 1's experiment ran.
 //!
-//! Both come from Table 1's rows of the unmodified scheduler alone. *Cost*: the I/O-only VMs' response times are to be the paper's in their
-//! geometric mean. A packet costs the same in both directions. Waits grow in proportion to the cost, so the line through what comes of all
-//! costs that are tried gives the one that is taken, in whole microseconds. *Length*: equal VMs differ by chance only, and the less
-//! the longer a run is; the VMs of a run are to differ as the paper's do. The steps are a minute. How long it ran matters, because the time in
-//! which nothing is inferred yet is part of the paper's measurements.
+//! Both come from Table 1's rows of the unmodified scheduler alone. *Cost*: the I/O-only VMs' response times
+//! are to be the paper's in their geometric mean. A packet costs the same in both directions. Waits grow in
+//! proportion to the cost, so the line through what comes of all costs that are tried gives the one that is
+//! taken, in whole microseconds. *Length*: equal VMs differ by chance only, and the less the longer a run is;
+//! the VMs of a run are to differ as the paper's do. The steps are a minute. How long it ran matters, because
+//! the time in which nothing is inferred yet is part of the paper's measurements.
 //!
-//! Latency of the network and cost of a packet can't be told apart by these rows, so what other pairs that meet them predict is printed too.
+//! Latency of the network and cost of a packet can't be told apart by these rows, so what other pairs that
+//! meet them predict is printed too.
 
 use super::{mean_response, run_means, simulate_all};
-use comfy_table::{Table, presets};
+use crate::words::plain_table;
 use frontdesk_scenario::{Overrides, Scenario};
 use frontdesk_sim::Simulated;
 use std::process::ExitCode;
@@ -29,7 +32,8 @@ pub(super) const TAVS: [(&str, f64); 6] =
 
 /// Costs of a packet that are tried, in microseconds.
 const COSTS: [u32; 12] = [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60];
-/// Latencies of the network, each way, in microseconds. The first is the simulator's default, about what Ethernet with 100 Mbit/s has.
+/// Latencies of the network, each way, in microseconds. The first is the simulator's default, about what
+/// Ethernet with 100 Mbit/s has.
 const LATENCIES: [u32; 5] = [100, 400, 700, 1000, 1300];
 /// Lengths of a run that are tried, in seconds.
 const LENGTHS: [u32; 15] = [60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 660, 720, 780, 840, 900];
@@ -59,14 +63,8 @@ fn run(scenarios: &[Scenario], seed: u64) -> anyhow::Result<Vec<Simulated>> {
         .map_err(|(number, error)| anyhow::Error::new(error).context(scenarios[number].name.clone()))
 }
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header);
-    table
-}
-
-/// Prints what comes of each cost and each length, which ones the rules take, and what that and other pairs predict for TAVS.
+/// Prints what comes of each cost and each length, which ones the rules take, and what that and other pairs
+/// predict for TAVS.
 pub(super) fn print(scenario: (&str, &str), seed: u64) -> anyhow::Result<ExitCode> {
     let pairs = fit_costs(scenario, seed)?;
     let (_, cost) = pairs[0];
@@ -83,7 +81,7 @@ fn fit_costs(scenario: (&str, &str), seed: u64) -> anyhow::Result<Vec<(u32, u32)
     let grid: Vec<(u32, u32)> = grid.collect();
     let scenarios = grid.iter().map(|(latency, cost)| variant(scenario, "normal", costs(*latency, *cost)));
     let simulated = run(&scenarios.collect::<Result<Vec<_>, _>>()?, seed)?;
-    let mut table = table(["packet, us", "I/O-only VMs, ms", "model / paper"]);
+    let mut table = plain_table(&["packet, us", "I/O-only VMs, ms", "model / paper"]);
     let ratios = grid.iter().zip(&simulated).map(|((latency, cost), simulated)| {
         let means = NORMAL[3..].iter().map(|(vm, paper)| (mean_response(simulated, "normal", vm), paper));
         let ratio = mean(means.clone().map(|(model, paper)| (model / paper).ln())).exp();
@@ -118,7 +116,8 @@ fn fit_length(scenario: (&str, &str), cost: u32, seed: u64) -> anyhow::Result<u3
         variant(scenario, "normal", set)
     });
     let simulated = run(&scenarios.into_iter().collect::<Result<Vec<_>, _>>()?, seed)?;
-    let mut table = table(["run, s", "mixed VMs, +- ms", "I/O-only VMs, +- ms", "paper / model, variance"]);
+    let mut table =
+        plain_table(&["run, s", "mixed VMs, +- ms", "I/O-only VMs, +- ms", "paper / model, variance"]);
     let mut best = (f64::MAX, LENGTHS[0]);
     for (length, simulated) in LENGTHS.iter().zip(&simulated) {
         let model = [&NORMAL[..3], &NORMAL[3..]].map(|vms| {
@@ -147,8 +146,13 @@ fn predict(scenario: (&str, &str), pairs: &[(u32, u32)], length: u32, seed: u64)
         variant(scenario, "tavs", set)
     });
     let simulated = run(&scenarios.collect::<Result<Vec<_>, _>>()?, seed)?;
-    let mut table =
-        table(["latency, us", "packet, us", "run, s", "TAVS: mixed VMs, ms", "TAVS: I/O-only VMs, ms"]);
+    let mut table = plain_table(&[
+        "latency, us",
+        "packet, us",
+        "run, s",
+        "TAVS: mixed VMs, ms",
+        "TAVS: I/O-only VMs, ms",
+    ]);
     let of = |vms: &[(&str, f64)], of: &dyn Fn(&str, f64) -> f64| {
         format!("{:.2}", mean(vms.iter().map(|(vm, paper)| of(vm, *paper))))
     };
@@ -165,7 +169,8 @@ fn predict(scenario: (&str, &str), pairs: &[(u32, u32)], length: u32, seed: u64)
     Ok(())
 }
 
-/// Prints how far the model is from itself: what could be asked of it if the paper's experiment were one of its own runs.
+/// Prints how far the model is from itself: what could be asked of it if the paper's experiment were one of
+/// its own runs.
 fn chance(simulated: &Simulated) {
     let means = TAVS.map(|(vm, _)| mean_response(simulated, "tavs", vm));
     let near = runs(simulated, "tavs", &TAVS).into_iter().map(|run| {

@@ -3,8 +3,8 @@
 use super::WIDTH;
 use super::why::protocol;
 use crate::words;
-use frontdesk_control_protocol::{Status, TaskStatus, VmStatus};
-use frontdesk_engine::Standing;
+use frontdesk_control_protocol::{Status, VmStatus};
+use frontdesk_engine::{Standing, TaskExplain};
 
 /// Guest tasks that are listed; all are in the JSON.
 const TASKS: usize = 20;
@@ -20,19 +20,20 @@ pub(crate) fn vms(status: &Status) -> String {
         let [first, second] = match vm.charged {
             Some(used) => [words::duration(used.consumed_ns), words::duration(used.boosted_ns)],
             None if charges => ["-", "-"].map(str::to_owned),
-            None => {
-                [words::signed_duration(vm.debt_ns), words::percent(f64::from(vm.share_permille) / 1000.0)]
-            }
+            None => [
+                words::signed_duration(vm.engine.debt_ns),
+                words::percent(f64::from(vm.engine.share_permille) / 1000.0),
+            ],
         };
         [
             words::name(&vm.name),
             state(vm).to_owned(),
-            format!("{}/{}", vm.io_bound_count, vm.task_count),
+            format!("{}/{}", vm.engine.io_bound_count, vm.engine.task_count),
             words::duration(vm.ran_ns()),
             words::duration(vm.sum(|vcpu| vcpu.stolen_ns)),
             vm.boosts().to_string(),
             hits(vm.sum(|vcpu| vcpu.hits), vm.boosts()),
-            words::percent(vm.pb_used_ratio),
+            words::percent(vm.engine.pb_used_ratio),
             first,
             second,
         ]
@@ -44,9 +45,9 @@ pub(crate) fn vms(status: &Status) -> String {
 pub(crate) fn state(vm: &VmStatus) -> &'static str {
     match &vm.identity {
         _ if vm.trouble.is_some() => "TROUBLE",
-        _ if vm.paused => "paused",
-        _ if vm.standing == Standing::Reserved => "reserved",
-        _ if vm.pb_allowed_ratio <= 0.0 => "off",
+        _ if vm.engine.paused => "paused",
+        _ if vm.engine.standing == Standing::Reserved => "reserved",
+        _ if vm.engine.pb_allowed_ratio <= 0.0 => "off",
         None => "blind",
         Some(identity) if identity.exact => "exact",
         Some(_) => "sampled",
@@ -61,7 +62,7 @@ pub(crate) fn hits(hits: u64, boosts: u64) -> String {
 /// A line for each vCPU of a VM.
 pub(crate) fn vcpus(vm: &VmStatus) -> String {
     let header = ["vCPU", "runs", "CPU", "stolen", "boosted", "boosts", "hits", "by time"];
-    let rows = vm.vcpus.iter().map(|vcpu| {
+    let rows = vm.engine.vcpus.iter().map(|vcpu| {
         [
             vcpu.index.to_string(),
             vcpu.current.map_or_else(|| "-".to_owned(), |task| format!("{:#x}", task.0)),
@@ -78,30 +79,30 @@ pub(crate) fn vcpus(vm: &VmStatus) -> String {
 
 /// A line for each of the guest tasks that ran last; nothing if none is known.
 pub(crate) fn tasks(status: &Status, vm: &VmStatus) -> Option<String> {
-    if vm.tasks.is_empty() {
+    if vm.engine.tasks.is_empty() {
         return None;
     }
-    let rows = vm.tasks.iter().take(TASKS).map(|of| task(status, of));
+    let rows = vm.engine.tasks.iter().take(TASKS).map(|of| task(status, of));
     let table = words::table(&TASK_HEADER, 1, Some(WIDTH), rows);
-    let rest = vm.tasks.len().saturating_sub(TASKS);
+    let rest = vm.engine.tasks.len().saturating_sub(TASKS);
     let more = if rest > 0 { format!("\nand {rest} more; --json has them") } else { String::new() };
     Some(table + &more)
 }
 
 /// The cells of a guest task.
-pub(crate) fn task(status: &Status, task: &TaskStatus) -> [String; 6] {
+pub(crate) fn task(status: &Status, task: &TaskExplain) -> [String; 6] {
     [
         task_name(task),
         task.belief.to_string(),
         if task.io_bound { "yes" } else { "no" }.to_owned(),
         words::duration(task.ran_ns),
         task.dispatches.to_string(),
-        format!("{} ago", words::duration(status.at_ns.saturating_sub(task.last_seen_ns))),
+        format!("{} ago", words::duration(status.at_ns.saturating_sub(task.last_seen.0))),
     ]
 }
 
 /// A guest task as people know it, if the guest tells, or by its number.
-pub(crate) fn task_name(task: &TaskStatus) -> String {
+pub(crate) fn task_name(task: &TaskExplain) -> String {
     match (&task.name, task.pid) {
         (Some(name), Some(pid)) => format!("{} ({pid})", words::name(name)),
         (Some(name), None) => words::name(name),
@@ -112,11 +113,11 @@ pub(crate) fn task_name(task: &TaskStatus) -> String {
 
 /// The ports whose packets woke an I/O-bound task, with their counters.
 pub(crate) fn ports(status: &Status, vm: &VmStatus) -> String {
-    if vm.ports.is_empty() {
+    if vm.engine.ports.is_empty() {
         return "none has led to an I/O-bound task yet".to_owned();
     }
     let most = (1u64 << status.policy.tavs.counter_bits.min(8)) - 1;
-    let ports = vm.ports.iter().map(|port| {
+    let ports = vm.engine.ports.iter().map(|port| {
         let boosts = if port.boosts { ", boosts" } else { "" };
         format!("{} {} ({} of {most}{boosts})", protocol(port.protocol), port.port, port.counter)
     });

@@ -3,16 +3,16 @@
 use super::table::task_name;
 use crate::words::{self, count, percent};
 use frontdesk_control_protocol::{Status, VmStatus};
-use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason};
-use std::time::Duration;
+use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason, nanos};
 
 /// Tasks and ports that are named one by one.
 const NAMED: usize = 5;
 
-/// What came, how it was decided and why, what is known of the VM's tasks, and what the operator can do; a paragraph each.
+/// What came, how it was decided and why, what is known of the VM's tasks, and what the operator can do; a
+/// paragraph each.
 pub(crate) fn words(status: &Status, vm: &VmStatus) -> Vec<String> {
     let mut paragraphs = vec![events(vm)];
-    paragraphs.extend(Reason::ALL.into_iter().filter_map(|reason| decisions(status, vm, reason)));
+    paragraphs.extend(Reason::ALL.iter().copied().filter_map(|reason| decisions(status, vm, reason)));
     paragraphs.extend(unanswered(vm));
     paragraphs.push(tasks(status, vm));
     paragraphs.extend(patience(status, vm));
@@ -111,7 +111,7 @@ fn decisions(status: &Status, vm: &VmStatus, reason: Reason) -> Option<String> {
             format!("{number} did not boost, because none of its guest tasks is believed to be I/O-bound.")
         }
         Reason::BudgetSpent => {
-            let (allowed, used) = (percent(vm.pb_allowed_ratio), percent(vm.pb_used_ratio));
+            let (allowed, used) = (percent(vm.engine.pb_allowed_ratio), percent(vm.engine.pb_used_ratio));
             format!(
                 "{number} did not boost, because the VM had used up pb_ratio: {allowed} of its CPU time may be boosted (now {used})."
             )
@@ -155,7 +155,7 @@ fn unanswered(vm: &VmStatus) -> Option<String> {
     let outcomes = vm.recent.unanswered;
     let events = count(outcomes.total(), "event was", "events were");
     let others =
-        Reason::ALL.into_iter().filter(|reason| *reason != Reason::Boosted && outcomes.of(*reason) > 0);
+        Reason::ALL.iter().copied().filter(|reason| *reason != Reason::Boosted && outcomes.of(*reason) > 0);
     let others = others.map(|reason| format!("{} did not: {reason}", outcomes.of(reason)));
     let boosted = (outcomes.boosted > 0).then(|| format!("{} boosted once more", outcomes.boosted));
     let taken_up: Vec<String> = boosted.into_iter().chain(others).collect();
@@ -167,21 +167,23 @@ fn unanswered(vm: &VmStatus) -> Option<String> {
     })
 }
 
-/// How long an answer may take, if that is longer than an I/O-bound task runs: guests may let what runs finish its tick before they
-/// switch to the task that an event woke.
+/// How long an answer may take, if that is longer than an I/O-bound task runs: guests may let what runs
+/// finish its tick before they switch to the task that an event woke.
 fn patience(status: &Status, vm: &VmStatus) -> Option<String> {
     let tavs = &status.policy.tavs;
-    let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    if vm.identity.is_none() || vm.patience_ns <= ns(tavs.io_threshold) {
+    if vm.identity.is_none() || vm.engine.patience_ns <= nanos(tavs.io_threshold) {
         return None;
     }
-    let unlearnt = vm.patience_ns == ns(tavs.patience.max(tavs.io_threshold).min(tavs.max_boost));
+    let unlearnt = vm.engine.patience_ns == nanos(tavs.patience.max(tavs.io_threshold).min(tavs.max_boost));
     let why = if unlearnt {
         "a guest may finish a tick before it runs the task, and how long this one takes is not known yet"
     } else {
         "its guest has been seen to finish a tick before it runs the task"
     };
-    Some(format!("A boosted vCPU is given {} of CPU time to answer: {why}.", words::duration(vm.patience_ns)))
+    Some(format!(
+        "A boosted vCPU is given {} of CPU time to answer: {why}.",
+        words::duration(vm.engine.patience_ns)
+    ))
 }
 
 /// What is known of the guest's tasks.
@@ -197,8 +199,8 @@ fn tasks(status: &Status, vm: &VmStatus) -> String {
             identity.source
         ),
     };
-    let mut known: Vec<_> = vm.tasks.iter().collect();
-    known.sort_by_key(|task| std::cmp::Reverse((task.belief, task.last_seen_ns)));
+    let mut known: Vec<_> = vm.engine.tasks.iter().collect();
+    known.sort_by_key(|task| std::cmp::Reverse((task.belief, task.last_seen)));
     let io_bound = known.iter().filter(|task| task.io_bound);
     let named: Vec<String> =
         io_bound.take(NAMED).map(|task| format!("{} ({})", task_name(task), task.belief)).collect();
@@ -208,7 +210,7 @@ fn tasks(status: &Status, vm: &VmStatus) -> String {
         });
         format!("None is believed to be I/O-bound (belief above {threshold}){highest}.")
     } else {
-        let more = vm.io_bound_count.saturating_sub(named.len());
+        let more = vm.engine.io_bound_count.saturating_sub(named.len());
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };
         format!("Believed to be I/O-bound (belief above {threshold}): {}{more}.", list(&named))
     };
@@ -226,11 +228,11 @@ fn account(vm: &VmStatus) -> Option<String> {
             count(used.boosted_runs, "run", "runs"),
         ));
     }
-    (vm.debt_ns > 0 && vm.share_permille < 1000).then(|| {
+    (vm.engine.debt_ns > 0 && vm.engine.share_permille < 1000).then(|| {
         format!(
             "It has got {} of CPU time beyond its fair share. While it repays, its weight is {} of its usual.",
-            words::signed_duration(vm.debt_ns),
-            percent(f64::from(vm.share_permille) / 1000.0)
+            words::signed_duration(vm.engine.debt_ns),
+            percent(f64::from(vm.engine.share_permille) / 1000.0)
         )
     })
 }
@@ -252,8 +254,10 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
                 .to_owned(),
         );
     }
-    let against =
-        Reason::ALL.into_iter().filter(|reason| !matches!(reason, Reason::Boosted | Reason::AlreadyBoosted));
+    let against = Reason::ALL
+        .iter()
+        .copied()
+        .filter(|reason| !matches!(reason, Reason::Boosted | Reason::AlreadyBoosted));
     let reason =
         against.max_by_key(|reason| outcomes.of(*reason)).filter(|reason| outcomes.of(*reason) > 0)?;
     let policy = &status.policy.tavs;
@@ -268,12 +272,12 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
         Reason::NotCorrelated => "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an I/O-bound \
              task."
             .to_owned(),
-        Reason::NoIoBoundTask if vm.io_bound_count > 0 => return None,
+        Reason::NoIoBoundTask if vm.engine.io_bound_count > 0 => return None,
         Reason::NoIoBoundTask => format!(
             "nothing is wrong if it only computes. A task is believed to be I/O-bound after some {} runs of at most {} right after an \
              event; one longer run undoes several.",
             policy.belief_threshold / policy.positive_evidence.max(1) + 1,
-            words::duration(u64::try_from(policy.io_threshold.as_nanos()).unwrap_or(u64::MAX))
+            words::duration(nanos(policy.io_threshold))
         ),
         Reason::Off => "set pb_ratio above 0 and off = false for this VM, and reload the daemon, to boost it.".to_owned(),
         Reason::Reserved => {
@@ -310,8 +314,8 @@ mod tests {
             });
             recent.reads = Outcomes { boosted: 1, already_boosted: 2, ..Outcomes::default() };
             (recent.boosts_ended, recent.hits) = (31, 28);
-            status.vms[0].debt_ns = 1_200_000;
-            status.vms[0].share_permille = 800;
+            status.vms[0].engine.debt_ns = 1_200_000;
+            status.vms[0].engine.share_permille = 800;
         }));
     }
 
@@ -319,7 +323,7 @@ mod tests {
     fn a_vm_under_frontdesks_scheduler() {
         let text = told(|status| {
             // Nothing is taken back: what it was boosted has been charged.
-            (status.vms[0].debt_ns, status.vms[0].share_permille) = (1_200_000, 800);
+            (status.vms[0].engine.debt_ns, status.vms[0].engine.share_permille) = (1_200_000, 800);
             let used = Usage { consumed_ns: 604_000_000, boosted_ns: 1_250_000, runs: 40, boosted_runs: 1 };
             status.vms[0].charged = Some(used);
         });
@@ -340,8 +344,8 @@ mod tests {
         insta::assert_snapshot!(told(|status| {
             let vm = &mut status.vms[0];
             vm.recent.packets[0].outcomes = Outcomes { no_io_bound_task: 12, ..Outcomes::default() };
-            vm.io_bound_count = 0;
-            vm.tasks.iter_mut().for_each(|task| (task.belief, task.io_bound) = (-100, false));
+            vm.engine.io_bound_count = 0;
+            vm.engine.tasks.iter_mut().for_each(|task| (task.belief, task.io_bound) = (-100, false));
             vm.identity.as_mut().unwrap().exact = false;
         }));
     }
@@ -357,14 +361,14 @@ mod tests {
     #[test]
     fn a_vm_that_is_only_observed_and_one_with_a_reservation() {
         let text = told(|status| {
-            status.vms[0].standing = Standing::Observed;
+            status.vms[0].engine.standing = Standing::Observed;
             status.vms[0].trouble = Some("it shares its group".to_owned());
             status.vms[0].recent.packets[0].outcomes = Outcomes { observed: 12, ..Outcomes::default() };
         });
         assert!(text.contains("12 would have boosted, but alice is only observed."), "{text}");
         assert!(text.contains("Trouble: it shares its group."), "{text}");
         let text = told(|status| {
-            status.vms[0].standing = Standing::Reserved;
+            status.vms[0].engine.standing = Standing::Reserved;
             status.vms[0].recent.packets[0].outcomes = Outcomes { reserved: 12, ..Outcomes::default() };
         });
         assert!(text.contains("12 would have boosted, but alice has a reservation"), "{text}");
@@ -374,7 +378,7 @@ mod tests {
     #[test]
     fn a_guest_that_finishes_its_tick_first() {
         let given = |patience_ns| {
-            let text = told(|status| status.vms[0].patience_ns = patience_ns);
+            let text = told(|status| status.vms[0].engine.patience_ns = patience_ns);
             text.lines().find(|line| line.contains("to answer")).map(str::to_owned)
         };
         let learnt = "A boosted vCPU is given 4.5 ms of CPU time to answer: its guest has been seen to finish a tick before it runs the task.";

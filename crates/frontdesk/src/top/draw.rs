@@ -101,8 +101,8 @@ fn vms(frame: &mut Frame<'_>, area: Rect, app: &App) {
 fn vm_row(app: &App, vm: &VmStatus) -> Row<'static> {
     let rates = app.rates(vm);
     let rate = |text: fn(super::app::Rates) -> String| rates.map_or_else(|| "-".to_owned(), text);
-    let (vcpus, used) = (vm.vcpus.len().max(1) as f64, vm.pb_used_ratio);
-    let spent = if vm.pb_allowed_ratio > 0.0 { used / vm.pb_allowed_ratio } else { 0.0 };
+    let (vcpus, used) = (vm.engine.vcpus.len().max(1) as f64, vm.engine.pb_used_ratio);
+    let spent = if vm.engine.pb_allowed_ratio > 0.0 { used / vm.engine.pb_allowed_ratio } else { 0.0 };
     let state = match table::state(vm) {
         "TROUBLE" => Cell::from("TROUBLE").style(Style::new().fg(Color::Red)),
         state => Cell::from(state),
@@ -117,8 +117,13 @@ fn vm_row(app: &App, vm: &VmStatus) -> Row<'static> {
         Cell::from(rate(|rates| words::percent(rates.stolen))),
         Cell::from(rate(|rates| format!("{:.1}", rates.boosts))),
         Cell::from(table::hits(vm.sum(|vcpu| vcpu.hits), vm.boosts())),
-        Cell::from(format!("{} {:.1}/{}", bar(spent), used * 100.0, words::percent(vm.pb_allowed_ratio))),
-        Cell::from(words::signed_duration(vm.debt_ns)),
+        Cell::from(format!(
+            "{} {:.1}/{}",
+            bar(spent),
+            used * 100.0,
+            words::percent(vm.engine.pb_allowed_ratio)
+        )),
+        Cell::from(words::signed_duration(vm.engine.debt_ns)),
     ])
 }
 
@@ -127,8 +132,8 @@ fn tasks(frame: &mut Frame<'_>, area: Rect, app: &App, vm: &VmStatus) {
     let block = Block::bordered().title(format!(" ports of {} ", words::name(&vm.name)));
     frame.render_widget(Paragraph::new(table::ports(&app.status, vm)).block(block), ports_area);
     let room = usize::from(tasks_area.height.saturating_sub(1));
-    let from = usize::from(app.scroll).min(vm.tasks.len().saturating_sub(room));
-    let rows = vm.tasks.iter().skip(from).map(|task| Row::new(table::task(&app.status, task)));
+    let from = usize::from(app.scroll).min(vm.engine.tasks.len().saturating_sub(room));
+    let rows = vm.engine.tasks.iter().skip(from).map(|task| Row::new(table::task(&app.status, task)));
     let widths = [24, 6, 9, 8, 10, 12].map(Constraint::Length);
     let header = Row::new(table::TASK_HEADER).style(Style::new().add_modifier(Modifier::UNDERLINED));
     frame.render_widget(Table::new(rows, widths).header(header), tasks_area);
@@ -167,8 +172,8 @@ mod tests {
         let mut later = sample();
         later.at_ns += 1_000_000_000;
         later.daemon.cpu_seconds += 0.004;
-        later.vms[0].pb_used_ratio = 0.0625;
-        let vcpu = &mut later.vms[0].vcpus[0];
+        later.vms[0].engine.pb_used_ratio = 0.0625;
+        let vcpu = &mut later.vms[0].engine.vcpus[0];
         vcpu.ran_ns += 500_000_000;
         vcpu.stolen_ns += 250_000_000;
         vcpu.boosts += 12;

@@ -2,8 +2,9 @@
 
 use super::FRONTDESK;
 use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig};
-use frontdesk_lab_guest::{Protocol, Workload};
+use frontdesk_lab_guest::Job;
 use frontdesk_linux::cgroup::Group;
+use frontdesk_scenario::{Protocol, WorkloadKind};
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -60,26 +61,18 @@ impl Desk {
         ip(&["link", "set", &ifname, "up"]);
         let guest_ip = Ipv4Addr::new(10, 78, number, 2);
         let vm = Vm::boot(&VmConfig {
-            name: format!("desk-{number}"),
-            vcpus: 1,
             memory_mib: 160,
-            kernel: kernel.image.clone(),
-            initrd: initrd.to_owned(),
             tap: Some(TapConfig {
                 ifname,
                 mac: format!("52:54:00:12:34:{number:02x}"),
                 guest_ip,
                 prefix: 24,
             }),
-            disks: Vec::new(),
-            time_slice: None,
-            counted_time: false,
-            arguments: Vec::new(),
             reporter: told == Told::Reporter,
             plugin: (told == Told::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
             cpus: vec![0],
-            run_dir: home.to_owned(),
             cgroup_procs: vec![group.procs_file()],
+            ..VmConfig::new(&format!("desk-{number}"), kernel, initrd, home)
         });
         let client = UdpSocket::bind("0.0.0.0:0").unwrap();
         client.connect((guest_ip, PORT)).unwrap();
@@ -91,10 +84,12 @@ impl Desk {
         self.vm.wait_ready(PATIENCE).unwrap();
         if told == Told::Reporter {
             let program = reporter().to_str().unwrap().to_owned();
-            self.vm.start("reporter", Workload::Reporter { program }).unwrap();
+            self.vm.start("reporter", Job::Reporter { program }).unwrap();
         }
-        self.vm.start("echo", Workload::Echo { protocol: Protocol::Udp, port: PORT, cost: 0 }).unwrap();
-        self.vm.start("hog", Workload::Hog).unwrap();
+        self.vm
+            .start("echo", WorkloadKind::Echo { protocol: Protocol::Udp, port: PORT, cost: Duration::ZERO })
+            .unwrap();
+        self.vm.start("hog", WorkloadKind::Hog).unwrap();
     }
 
     pub(crate) fn ask(&self) {

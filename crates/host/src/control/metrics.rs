@@ -1,8 +1,8 @@
 //! The metrics of a daemon, for Prometheus: names and help texts are stable, units are in the names, and labels are a VM's
 //! name and a vCPU's index at most.
 
-use frontdesk_control_protocol::{Status, VcpuStatus, VmStatus};
-use frontdesk_engine::Standing;
+use frontdesk_control_protocol::{Status, VmStatus};
+use frontdesk_engine::{Standing, VcpuExplain};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -84,16 +84,16 @@ impl Metrics {
         let each = |value: fn(&VmStatus) -> f64| {
             vms.iter().map(move |vm| (vec![("vm", vm.name.clone())], value(vm)))
         };
-        self.gauge("vm_weight", "Weight of the VM among the others", each(|vm| f64::from(vm.weight)));
+        self.gauge("vm_weight", "Weight of the VM among the others", each(|vm| f64::from(vm.engine.weight)));
         self.gauge(
             "vm_share_ratio",
             "Fraction of its weight that the VM has at the moment",
-            each(|vm| f64::from(vm.share_permille) / 1000.0),
+            each(|vm| f64::from(vm.engine.share_permille) / 1000.0),
         );
         self.gauge(
             "vm_debt_seconds",
             "CPU time the VM got beyond its fair share and has not repaid; negative if it is owed",
-            each(|vm| vm.debt_ns as f64 / 1e9),
+            each(|vm| vm.engine.debt_ns as f64 / 1e9),
         );
         self.gauge(
             "vm_trouble",
@@ -103,9 +103,9 @@ impl Metrics {
         self.gauge(
             "vm_acting",
             "1 if the VM is acted on, 0 if it is only observed or has a reservation",
-            each(|vm| flag(vm.standing == Standing::Acting)),
+            each(|vm| flag(vm.engine.standing == Standing::Acting)),
         );
-        self.gauge("vm_paused", "1 if the VM is paused", each(|vm| flag(vm.paused)));
+        self.gauge("vm_paused", "1 if the VM is paused", each(|vm| flag(vm.engine.paused)));
         self.gauge(
             "vm_identity",
             "How well the VM's guest tasks are told apart: 0 not at all, 1 by samples, 2 exactly",
@@ -114,23 +114,23 @@ impl Metrics {
         self.gauge(
             "vm_pb_allowed_ratio",
             "Fraction of the CPU time of its vCPUs that the VM may use boosted (PBratio)",
-            each(|vm| vm.pb_allowed_ratio),
+            each(|vm| vm.engine.pb_allowed_ratio),
         );
         self.gauge(
             "vm_pb_used_ratio",
             "Fraction of the CPU time of its vCPUs that the VM used boosted lately",
-            each(|vm| vm.pb_used_ratio),
+            each(|vm| vm.engine.pb_used_ratio),
         );
         self.gauge(
             "vm_patience_seconds",
             "CPU time that a boosted vCPU of the VM is given to answer an event, as learnt so far",
-            each(|vm| seconds(vm.patience_ns)),
+            each(|vm| seconds(vm.engine.patience_ns)),
         );
-        self.gauge("vm_tasks", "Guest tasks remembered", each(|vm| vm.task_count as f64));
+        self.gauge("vm_tasks", "Guest tasks remembered", each(|vm| vm.engine.task_count as f64));
         self.gauge(
             "vm_io_bound_tasks",
             "Guest tasks that are believed to be I/O-bound",
-            each(|vm| vm.io_bound_count as f64),
+            each(|vm| vm.engine.io_bound_count as f64),
         );
         self.gauge(
             "vm_memory_bytes",
@@ -140,19 +140,19 @@ impl Metrics {
         self.counter(
             "vm_emulator_cpu_seconds",
             "CPU time of the VM's emulator threads",
-            each(|vm| seconds(vm.emulator_ran_ns)),
+            each(|vm| seconds(vm.engine.emulator_ran_ns)),
         );
         self.counter(
             "vm_lost_events",
             "Events of this VM alone that were lost",
-            each(|vm| count(vm.lost_events)),
+            each(|vm| count(vm.engine.lost_events)),
         );
     }
 
     fn vcpus(&mut self, vms: &[VmStatus]) {
-        let each = |value: fn(&VcpuStatus) -> f64| {
+        let each = |value: fn(&VcpuExplain) -> f64| {
             vms.iter().flat_map(move |vm| {
-                vm.vcpus.iter().map(move |vcpu| {
+                vm.engine.vcpus.iter().map(move |vcpu| {
                     (vec![("vm", vm.name.clone()), ("vcpu", vcpu.index.to_string())], value(vcpu))
                 })
             })

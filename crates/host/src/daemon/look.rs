@@ -81,7 +81,7 @@ impl Daemon {
                 tracing::warn!(vm = vm.name, "{error}");
                 None
             });
-            for task in &mut told.tasks {
+            for task in &mut told.engine.tasks {
                 task.name = self.identities.task_name(vm.id, task.id).map(str::to_owned);
                 // Those that a reporter names are its process ids.
                 task.pid = task.name.as_ref().and_then(|_| u32::try_from(task.id.0).ok());

@@ -1,11 +1,11 @@
-//! A host in a VM: a test program boots a VM with itself as init, and does trials in there that the machine's own kernel does not
-//! allow.
+//! A host in a VM: a test program boots a VM with itself as init, and does trials in there that the machine's
+//! own kernel does not allow.
 
 mod own_init;
 
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
-use own_init::{bare_vm, console_of, libraries, load_module, modules, mount_kernel_file_systems};
+use own_init::{console_of, libraries, load_module, modules, mount_kernel_file_systems};
 use rustix::{
     mount::{MountFlags, mount},
     process::{WaitOptions, setsid, wait},
@@ -27,13 +27,13 @@ pub(crate) const INSIDE: &str = "trials-inside-the-vm";
 /// What init prints when the trials have passed.
 const PASSED: &str = "init: the trials ended with exit status: 0";
 
-/// What a kernel says when QEMU's emulation of several vCPUs executes code that another vCPU is replacing, as kernels do when they attach
-/// BPF programs.
+/// What a kernel says when QEMU's emulation of several vCPUs executes code that another vCPU is replacing, as
+/// kernels do when they attach BPF programs.
 const EMULATION_BROKE: &str = "Oops: int3";
 
-/// Boots a VM in which this program, as init, runs itself once more with the argument [`INSIDE`], waits until the VM has ended, and
-/// checks that all trials passed, at least one with each of these prefixes. Once more if the emulation broke the kernel, which says
-/// nothing about the trials.
+/// Boots a VM in which this program, as init, runs itself once more with the argument [`INSIDE`], waits until
+/// the VM has ended, and checks that all trials passed, at least one with each of these prefixes. Once more
+/// if the emulation broke the kernel, which says nothing about the trials.
 pub(crate) fn trials_pass(kernel: &str, vcpus: u16, memory_mib: u32, prefixes: &[&str]) -> Result<()> {
     let mut console = console_of_trials(kernel, vcpus, memory_mib)?;
     if console.contains(EMULATION_BROKE) {
@@ -62,7 +62,7 @@ fn console_of_trials(kernel: &str, vcpus: u16, memory_mib: u32) -> Result<String
     }
     files.extend(tools);
     add_to_initramfs(&initrd, &files)?;
-    let config = VmConfig { vcpus, memory_mib, ..bare_vm("host", kernel, initrd, run_dir.path()) };
+    let config = VmConfig { vcpus, memory_mib, ..VmConfig::new("host", &kernel, &initrd, run_dir.path()) };
     console_of(&config, PATIENCE)
 }
 
@@ -77,7 +77,8 @@ fn all_passed(console: &str, prefixes: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM off.
+/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM
+/// off.
 pub(crate) fn init() -> ! {
     own_init::end(set_up_and_run_trials())
 }
@@ -108,8 +109,8 @@ fn set_up_and_run_trials() -> Result<()> {
     }
 }
 
-/// The console is shown if something fails, and then what the BPF verifier says is wanted; to standard error, for trials print lines of
-/// their own.
+/// The console is shown if something fails, and then what the BPF verifier says is wanted; to standard error,
+/// for trials print lines of their own.
 pub(crate) fn log() {
     tracing_subscriber::fmt()
         .with_env_filter("libbpf=debug,warn")

@@ -1,7 +1,7 @@
 //! A VM whose process 1 is the test program itself.
 
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_lab::{Kernel, Vm, VmConfig};
+use frontdesk_lab::{Vm, VmConfig};
 use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
 use rustix::{
     io::Errno,
@@ -20,27 +20,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A VM with one vCPU, 384 MiB of memory, and nothing else.
-pub(crate) fn bare_vm(name: &str, kernel: Kernel, initrd: PathBuf, run_dir: &Path) -> VmConfig {
-    VmConfig {
-        name: name.to_owned(),
-        vcpus: 1,
-        memory_mib: 384,
-        kernel: kernel.image,
-        initrd,
-        tap: None,
-        disks: Vec::new(),
-        time_slice: None,
-        counted_time: false,
-        arguments: Vec::new(),
-        reporter: false,
-        plugin: None,
-        cpus: Vec::new(),
-        run_dir: run_dir.into(),
-        cgroup_procs: Vec::new(),
-    }
-}
-
 /// Boots a VM, and returns what it says until it has ended, or this time is over.
 pub(crate) fn console_of(config: &VmConfig, patience: Duration) -> Result<String> {
     let mut vm = Vm::boot(config)?;
@@ -55,7 +34,8 @@ pub(crate) fn console_of(config: &VmConfig, patience: Duration) -> Result<String
 pub(crate) fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("start ldd")?;
     ensure!(output.status.success(), "ldd {}: {output:?}", program.display());
-    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the kernel has.
+    // Lines are "NAME => PATH (ADDRESS)", "PATH (ADDRESS)" for the loader, and "NAME (ADDRESS)" for what the
+    // kernel has.
     let text = String::from_utf8(output.stdout)?;
     let path =
         |line: &str| line.split_ascii_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);

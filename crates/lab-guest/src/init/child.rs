@@ -2,8 +2,8 @@
 
 use super::boot::{GROUPS, RUN};
 use crate::report::Records;
-use crate::workload::{READY, WORK, WORKLOAD, describe};
-use frontdesk_lab_guest::{Report, Work, Workload};
+use crate::workload::{JOB, READY, WORK, describe};
+use frontdesk_lab_guest::{Job, Report, Work};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, waitpid};
@@ -19,7 +19,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// What a child is for.
 pub(super) enum Purpose {
-    Workload { name: String, workload: Workload },
+    Job { name: String, job: Job },
     Work { request: u64, work: Work },
 }
 
@@ -58,7 +58,7 @@ impl Child {
 
     fn spawn(number: u64, path: &Path, purpose: Purpose) -> io::Result<Child> {
         let (role, json) = match &purpose {
-            Purpose::Workload { workload, .. } => (WORKLOAD, serde_json::to_string(workload)?),
+            Purpose::Job { job, .. } => (JOB, serde_json::to_string(job)?),
             Purpose::Work { work, .. } => (WORK, serde_json::to_string(work)?),
         };
         let records = Records::create(path)?;
@@ -102,7 +102,8 @@ impl Child {
         self.records.take()
     }
 
-    /// Kills it, if it has not ended, and all that it started; waits until they are gone and says how it ended.
+    /// Kills it, if it has not ended, and all that it started; waits until they are gone and says how it
+    /// ended.
     pub(super) fn stop(&mut self) -> io::Result<String> {
         self.group.kill()?;
         let status = match self.status {

@@ -1,9 +1,7 @@
 //! What a guest does that wants to harm the host or its neighbours.
 
-use super::{BOUNCE, Failure, NOTHING, failed, ready, task};
-use crate::parameter::Address;
+use super::{BOUNCE, Failure, NOTHING, address, failed, ready, task};
 use crate::report::Recorder;
-use frontdesk_lab_guest::IP_PARAMETER;
 use rustix::io::{Errno, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};
 use std::collections::VecDeque;
@@ -23,8 +21,7 @@ const CLOSED_PORT: u16 = 9;
 
 /// Tries to connect from all ports to one that is closed, so that the host sends a packet to all ports.
 pub(super) fn packets(mut recorder: Recorder) -> Result<Infallible, Failure> {
-    let address = Address::of_guest()?
-        .ok_or_else(|| format!("the VM has no network: kernel parameter {IP_PARAMETER} is not set"))?;
+    let address = address()?;
     let (from, to) = (address.ip, address.host());
     // Of this protocol it gets no answers, which nobody would read.
     let protocol = Some(ipproto::RAW);

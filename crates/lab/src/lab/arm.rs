@@ -8,11 +8,11 @@ use crate::daemon::{DaemonProcess, Following, SOCKET};
 use crate::edit::{EditClient, EditConfig};
 use crate::load::{Client, ClientConfig, ClientWork, Sample};
 use crate::replay::{self, Findings, Truth};
-use crate::reserve::{nanos, reserve_for};
-use crate::workload::{guest_workload, steps};
+use crate::reserve::reserve_for;
 use frontdesk_control_protocol::{Reserve, Target};
-use frontdesk_engine::Time;
+use frontdesk_engine::{Time, nanos};
 use frontdesk_guardian::Undo;
+use frontdesk_lab_guest::Job;
 use frontdesk_linux::monotonic_ns;
 use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{self as scenario, Daemon, LoadKind, LoadProfile, Repeat, Summary, Timeline};
@@ -120,6 +120,8 @@ impl Lab<'_> {
     /// Starts and stops workloads so that those of the arm run.
     fn set_workloads(&mut self, arm: &str) -> Result<(), LabError> {
         let arm = &self.scenario.arms[arm];
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Neither negative nor too large.
+        let steps_per_s = (self.steps_per_s * self.scenario.cost_scale) as u64;
         for entry in &self.scenario.vms {
             for name in entry.names() {
                 let Some(vm) = self.vms.get_mut(&name) else { continue };
@@ -127,12 +129,8 @@ impl Lab<'_> {
                     let runs = vm.running.contains(&workload.name);
                     match (runs, arm.stops(entry, workload)) {
                         (false, false) => {
-                            let steps = |cost| steps(self.scenario.scaled_cost(cost), self.steps_per_s);
-                            let host = vm.link.host.to_string();
-                            let Some(program) = guest_workload(&workload.kind, steps, &host) else {
-                                continue;
-                            };
-                            vm.vm.start(&workload.name, program)?;
+                            let kind = workload.kind.clone();
+                            vm.vm.start(&workload.name, Job::Workload { kind, steps_per_s })?;
                             vm.running.push(workload.name.clone());
                         }
                         (true, true) => {
@@ -189,7 +187,7 @@ impl Lab<'_> {
         // A client whose server is stopped in this arm has nothing to do.
         let asked = |load: &LoadProfile| {
             let entry = self.scenario.vms.iter().find(|entry| entry.name == load.vm)?;
-            entry.target(load).filter(|server| !arm.stops(entry, server))
+            load.target(entry).filter(|server| !arm.stops(entry, server))
         };
         let mut clients = Vec::new();
         for (number, (vm, load)) in (0u64..).zip(self.scenario.clients()) {

@@ -70,26 +70,20 @@ impl<'a> Lab<'a> {
             group.set_weight(entry.weight)?;
             let link = net::add_link(index)?;
             let vm = Vm::boot(&VmConfig {
-                name: name.clone(),
                 vcpus: entry.vcpus,
                 memory_mib: entry.memory_mib,
-                kernel: boot.kernel.image.clone(),
-                initrd: boot.initrd.to_owned(),
                 disks: boot.disks(entry),
                 time_slice: scenario.guest.time_slice,
-                counted_time: false,
-                arguments: Vec::new(),
                 tap: Some(TapConfig {
                     ifname: link.ifname.clone(),
                     mac: link.mac.clone(),
                     guest_ip: link.guest,
                     prefix: link.prefix,
                 }),
-                reporter: false,
                 plugin: entry.tracked.then(|| config.plugin.clone()),
                 cpus: scenario.host.vm_cpus.clone(),
-                run_dir: lab.run_dir.clone(),
                 cgroup_procs: vec![group.procs_file()],
+                ..VmConfig::new(&name, boot.kernel, boot.initrd, &lab.run_dir)
             })?;
             if let Some(started) = process_start_time(vm.pid()) {
                 lab.guardian.record(Undo::Process { pid: vm.pid(), started })?;

@@ -4,6 +4,7 @@ use super::enforce::Enforcement;
 use super::study::{Lab, count, of_worker, utilisation};
 use super::worker::{Task, Worker};
 use crate::LabError;
+use frontdesk_engine::nanos;
 use frontdesk_linux::{monotonic_ns, sched};
 use frontdesk_scenario::{Enforcer, Figure, Mark, PeriodSlice, Series, StudyMeasure};
 use std::time::Duration;
@@ -41,7 +42,8 @@ impl Bsp<'_> {
         Ok(())
     }
 
-    /// The rate of the program with a reservation for each of its processes, beside processes on the CPU of the first.
+    /// The rate of the program with a reservation for each of its processes, beside processes on the CPU of
+    /// the first.
     fn run_once(
         &self,
         lab: &mut Lab<'_>,
@@ -52,7 +54,7 @@ impl Bsp<'_> {
         name: &str,
     ) -> Result<f64, LabError> {
         let (workers, bytes) = (self.workers, self.bytes);
-        let compute_ns = super::enforce::nanos(self.compute);
+        let compute_ns = nanos(self.compute);
         let mut all = (0..workers)
             .map(|index| lab.start(Task::Parallel { index, workers, compute_ns, bytes }))
             .collect::<Result<Vec<Worker>, _>>()?;

@@ -1,12 +1,13 @@
 //! How soon a changed reservation holds.
 
-use super::delivered::{Run, quantile};
-use super::enforce::{Enforcement, nanos};
+use super::delivered::Run;
+use super::enforce::Enforcement;
 use super::study::{Lab, count, sample};
 use super::worker::Task;
 use crate::LabError;
+use frontdesk_engine::nanos;
 use frontdesk_linux::monotonic_ns;
-use frontdesk_scenario::{PeriodSlice, StudyMeasure};
+use frontdesk_scenario::{PeriodSlice, StudyMeasure, float, quantile};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::time::Instant;
@@ -21,7 +22,8 @@ struct Asked {
     slice: u64,
 }
 
-/// Changes the reservation of a process to and fro beside processes that compute, each time when its slice is over.
+/// Changes the reservation of a process to and fro beside processes that compute, each time when its slice is
+/// over.
 pub(super) fn run(
     lab: &mut Lab<'_>,
     arm: &str,
@@ -55,7 +57,7 @@ pub(super) fn run(
     let mut reactions = reactions(&all, &runs);
     reactions.sort_by(f64::total_cmp);
     let case = format!("{} and {}", between[0], between[1]);
-    if let (Some(median), Some(worst)) = (quantile(&reactions, 0.5), quantile(&reactions, 0.99)) {
+    if let (Some(median), Some(worst)) = (quantile(&reactions, 50), quantile(&reactions, 99)) {
         lab.findings.add(arm, &case, "changes", count(reactions.len()));
         lab.findings.add(arm, &case, "p50, ms", median);
         lab.findings.measured(arm, &case, StudyMeasure::Reaction, worst);
@@ -66,8 +68,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Milliseconds from each request to the first run after it, interrupts aside. One without a run before the next request counts as long
-/// as it waited for one.
+/// Milliseconds from each request to the first run after it, interrupts aside. One without a run before the
+/// next request counts as long as it waited for one.
 fn reactions(all: &[Asked], runs: &[Run]) -> Vec<f64> {
     let begins = |asked: &Asked| {
         let after = runs.iter().filter(|run| run.to > asked.sent);
@@ -78,7 +80,7 @@ fn reactions(all: &[Asked], runs: &[Run]) -> Vec<f64> {
 }
 
 fn millis(nanos: u64) -> f64 {
-    super::delivered::float(nanos) / 1e6
+    float(nanos) / 1e6
 }
 
 #[cfg(test)]

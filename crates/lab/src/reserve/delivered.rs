@@ -1,6 +1,9 @@
 //! From when processes ran to what they got in each period, and which deadlines were missed.
 
-/// A gap at least this long in which the process was charged for CPU time is a stall: the machine under us ran something else.
+use frontdesk_scenario::{float, quantile};
+
+/// A gap at least this long in which the process was charged for CPU time is a stall: the machine under us
+/// ran something else.
 const STALL_NS: u64 = 150_000;
 /// A deadline is missed if more than this part of the slice is missing, and more than [`MISS_NS`].
 const MISS_PART: f64 = 0.01;
@@ -125,7 +128,7 @@ pub(super) fn numbers(targets: &[Target], end: u64, stalls: &[(u64, u64)]) -> Op
     }
     of.periods = of.delivered.len();
     of.delivered.sort_by(f64::total_cmp);
-    let [low, median, high] = [0.01, 0.5, 0.99].map(|part| quantile(&of.delivered, part));
+    let [low, median, high] = [1, 50, 99].map(|percent| quantile(&of.delivered, percent));
     of.median_error = (median? - 100.0).abs();
     of.shortfall = (100.0 - low?).max(0.0);
     of.overrun = (high? - 100.0).max(0.0);
@@ -134,20 +137,8 @@ pub(super) fn numbers(targets: &[Target], end: u64, stalls: &[(u64, u64)]) -> Op
     Some(of)
 }
 
-/// The value below which a part of ascending values is; `None` if there are none.
-pub(super) fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let at = (sorted.len() as f64 * part) as usize;
-    sorted.get(at.min(sorted.len().saturating_sub(1))).copied()
-}
-
 fn percent(part: u64, whole: u64) -> f64 {
     float(part) / float(whole.max(1)) * 100.0
-}
-
-#[allow(clippy::cast_precision_loss)]
-pub(super) fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

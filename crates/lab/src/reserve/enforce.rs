@@ -1,15 +1,14 @@
 //! Reservations in the ways that are compared.
 
-use super::delivered::float;
 use crate::LabError;
 use crate::daemon::{DaemonProcess, SOCKET};
 use frontdesk_control_protocol::{Answer, ClientError, Query, Reservation, Reserve, Target, ask};
-use frontdesk_engine::Config;
+use frontdesk_engine::{Config, nanos};
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_linux::monotonic_ns;
 use frontdesk_linux::sched::{self, Attributes, Policy, process_start_time};
-use frontdesk_scenario::{Enforcer, PeriodSlice, StudyArm};
+use frontdesk_scenario::{Enforcer, PeriodSlice, StudyArm, float};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -69,8 +68,8 @@ impl Enforcement {
         }
     }
 
-    /// Reserves for a process from now on, and tells a beginning of a period, and on which CPU it is if that is known. With weights a
-    /// process can't be given another reservation.
+    /// Reserves for a process from now on, and tells a beginning of a period, and on which CPU it is if that
+    /// is known. With weights a process can't be given another reservation.
     pub(super) fn reserve(
         &mut self,
         pid: i32,
@@ -182,10 +181,6 @@ fn reservation(socket: &Path, query: &Query) -> Result<Reservation, LabError> {
                 .into())
         }
     }
-}
-
-pub(crate) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The next beginning of a period that is aligned to the wall clock, on the monotonic one.

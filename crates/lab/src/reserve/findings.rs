@@ -1,7 +1,8 @@
 //! What a study found: numbers of each case of each arm, one per repeat, and what becomes of them.
 
-use super::delivered::{float, quantile};
-use frontdesk_scenario::{Bar, Check, Figure, Mark, NumberTable, Series, Study, StudyCheck, StudyMeasure};
+use frontdesk_scenario::{
+    Bar, Check, Figure, Mark, NumberTable, Series, Study, StudyCheck, StudyMeasure, float, median,
+};
 use indexmap::{IndexMap, IndexSet};
 
 /// Points that a line has at most.
@@ -27,14 +28,14 @@ impl Findings {
 
     /// The median over the repeats.
     pub(super) fn median(&self, arm: &str, case: &str, column: &str) -> Option<f64> {
-        median(self.rows.get(&(arm.to_owned(), case.to_owned()))?.get(column)?)
+        median(self.rows.get(&(arm.to_owned(), case.to_owned()))?.get(column)?.iter().copied())
     }
 
     /// All of it. `title` says what the cases are.
     pub(super) fn table(&self, title: &str) -> NumberTable {
         let columns: IndexSet<&str> = self.rows.values().flat_map(IndexMap::keys).copied().collect();
         let rows = self.rows.iter().map(|((arm, case), numbers)| {
-            let numbers = columns.iter().map(|column| median(numbers.get(column)?));
+            let numbers = columns.iter().map(|column| median(numbers.get(column)?.iter().copied()));
             (vec![arm.clone(), case.clone()], numbers.collect())
         });
         NumberTable {
@@ -81,12 +82,6 @@ impl Findings {
 /// Two that are both nothing are alike.
 fn ratio(of: f64, over: f64) -> f64 {
     if of == over { 1.0 } else { of / over }
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    quantile(&sorted, 0.5)
 }
 
 /// What a column is, for a reader; short, for there are many.

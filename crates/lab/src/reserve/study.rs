@@ -3,7 +3,7 @@
 use super::bsp::Bsp;
 use super::change;
 use super::delivered::{Target, numbers, stalls};
-use super::enforce::{Enforcement, nanos};
+use super::enforce::Enforcement;
 use super::findings::{Findings, distribution, histogram};
 use super::random;
 use super::worker::{Task, Worker};
@@ -11,6 +11,7 @@ use crate::LabError;
 use crate::lab::{Progress, interrupted, make_run_dir};
 use crate::{cpu, machine};
 use frontdesk_control_protocol::{ClientError, RefusalKind};
+use frontdesk_engine::nanos;
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_linux::monotonic_ns;
 use frontdesk_linux::sched::{self, Attributes, Policy, process_start_time};
@@ -47,8 +48,8 @@ pub(super) struct Lab<'a> {
     misses: IndexMap<String, IndexMap<String, Vec<f64>>>,
 }
 
-/// Runs a study. `frontdesk` is this program, which has to call [`super::work`] with what follows [`super::WORKER_ARGUMENT`]. Ends early when
-/// `stop` is set.
+/// Runs a study. `frontdesk` is this program, which has to call [`super::work`] with what follows
+/// [`super::WORKER_ARGUMENT`]. Ends early when `stop` is set.
 ///
 /// # Errors
 /// The study could not be made; nothing that it started is left.

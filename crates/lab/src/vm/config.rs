@@ -1,8 +1,9 @@
 //! What a VM is made of.
 
+use crate::Kernel;
 use frontdesk_lab_guest::{DATA_PARAMETER, DEBIAN_PARAMETER};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a VM is made of.
@@ -29,8 +30,8 @@ pub struct VmConfig {
     pub plugin: Option<PathBuf>,
     /// Shortest time slice of the guest's scheduler, if not the kernel's.
     pub time_slice: Option<Duration>,
-    /// Whether its time is counted: 4 ns for each instruction that it executes, so that what it does in a millisecond is
-    /// the same on every machine. Its vCPUs then take turns on one thread.
+    /// Whether its time is counted: 4 ns for each instruction that it executes, so that what it does in a
+    /// millisecond is the same on every machine. Its vCPUs then take turns on one thread.
     pub counted_time: bool,
     /// What QEMU is told besides. An option that is there already is given another value by it.
     pub arguments: Vec<String>,
@@ -43,10 +44,35 @@ pub struct VmConfig {
     pub cgroup_procs: Vec<PathBuf>,
 }
 
+impl VmConfig {
+    /// A VM with one vCPU and 128 MiB of memory, pinned nowhere, and nothing else.
+    #[must_use]
+    pub fn new(name: &str, kernel: &Kernel, initrd: &Path, run_dir: &Path) -> VmConfig {
+        VmConfig {
+            name: name.to_owned(),
+            vcpus: 1,
+            memory_mib: 128,
+            kernel: kernel.image.clone(),
+            initrd: initrd.to_owned(),
+            tap: None,
+            disks: Vec::new(),
+            reporter: false,
+            plugin: None,
+            time_slice: None,
+            counted_time: false,
+            arguments: Vec::new(),
+            cpus: Vec::new(),
+            run_dir: run_dir.to_owned(),
+            cgroup_procs: Vec::new(),
+        }
+    }
+}
+
 /// A virtio disk. Other VMs may have the same image at the same time.
 ///
-/// The host's page cache is passed by, as on a host where many VMs share a fast disk, unless the image is on a file system that has no
-/// direct I/O, like many a tmpfs. That is logged: reading is then as fast as memory from the second time on.
+/// The host's page cache is passed by, as on a host where many VMs share a fast disk, unless the image is on
+/// a file system that has no direct I/O, like many a tmpfs. That is logged: reading is then as fast as memory
+/// from the second time on.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// File with its content, which stays as it is.

@@ -49,8 +49,8 @@ pub(super) fn has_direct_io(image: &Path) -> io::Result<bool> {
     Ok(has)
 }
 
-/// QEMU's arguments. `disks` are those of `config`, each with whether it has direct I/O; `control` is the guest's end of the control
-/// socket.
+/// QEMU's arguments. `disks` are those of `config`, each with whether it has direct I/O; `control` is the
+/// guest's end of the control socket.
 pub(super) fn arguments(
     config: &VmConfig,
     disks: &[(&DiskConfig, bool)],
@@ -81,7 +81,8 @@ pub(super) fn arguments(
     add("display", "none");
     add("kernel", &config.kernel.to_string_lossy());
     add("initrd", &config.initrd.to_string_lossy());
-    // A guest that must wait for its CPU while it boots may find that its timer does not tick, and panic: it is not to look.
+    // A guest that must wait for its CPU while it boots may find that its timer does not tick, and panic: it
+    // is not to look.
     let mut parameters = "mitigations=off quiet panic=-1 no_timer_check console=ttyS0".to_owned();
     if let Some(tap) = &config.tap {
         parameters += &format!(" {IP_PARAMETER}={}/{}", tap.guest_ip, tap.prefix);
@@ -136,27 +137,13 @@ fn escaped(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kernel;
     use crate::vm::Vm;
     use std::os::unix::net::UnixStream;
 
     fn config(run_dir: &Path, disks: Vec<DiskConfig>) -> VmConfig {
-        VmConfig {
-            name: "test".into(),
-            vcpus: 1,
-            memory_mib: 128,
-            kernel: "/kernel".into(),
-            initrd: "/initrd".into(),
-            tap: None,
-            disks,
-            time_slice: None,
-            counted_time: false,
-            arguments: Vec::new(),
-            reporter: false,
-            plugin: None,
-            cpus: Vec::new(),
-            run_dir: run_dir.into(),
-            cgroup_procs: Vec::new(),
-        }
+        let kernel = Kernel { image: "/kernel".into(), modules: "/modules".into() };
+        VmConfig { disks, ..VmConfig::new("test", &kernel, Path::new("/initrd"), run_dir) }
     }
 
     #[test]

@@ -13,15 +13,16 @@ pub struct Checks {
     pub compare: Vec<Compare>,
     /// What one VM gains against what others lose.
     pub gain: Vec<Gain>,
-    /// CPU time of each VM that wants its share against that share, in every arm in which the daemon acts, relative deviation: at
-    /// most.
+    /// CPU time of each VM that wants its share against that share, in every arm in which the daemon acts,
+    /// relative deviation: at most.
     pub share_error: Option<f64>,
-    /// Fraction of the boosts for a request that ended before its answer was sent, over all repeats of each arm in which the daemon
-    /// acts: at most.
+    /// Fraction of the boosts for a request that ended before its answer was sent, over all repeats of each
+    /// arm in which the daemon acts: at most.
     pub unanswered: Option<f64>,
     /// Fraction of boosts in which an I/O-bound task really ran, frontdesk arm: at least.
     pub pbhr: Option<f64>,
-    /// From a packet in the kernel to the boost applied, frontdesk arm, 99th percentile in microseconds: at most.
+    /// From a packet in the kernel to the boost applied, frontdesk arm, 99th percentile in microseconds: at
+    /// most.
     pub decision_p99_us: Option<f64>,
     /// CPU time of the daemon over wall-clock time, frontdesk arm: at most.
     pub daemon_cpu: Option<f64>,
@@ -92,19 +93,15 @@ pub struct Compare {
     /// The number that is judged.
     pub of: Subject,
     /// It is divided by this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<Subject>,
     /// This one is subtracted from it. At most one of this and `over`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minus: Option<Subject>,
     /// How the repeats are taken together.
-    #[serde(default, skip_serializing_if = "Across::is_default")]
+    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
     pub across: Across,
     /// The result must not be above this. Either this or `at_least`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
     /// The result must not be below this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
 }
 
@@ -127,12 +124,6 @@ pub enum Across {
     Each,
     /// The requests of all repeats are taken as one; of response times only.
     All,
-}
-
-impl Across {
-    fn is_default(&self) -> bool {
-        *self == Across::default()
-    }
 }
 
 /// A bar for relative gain over relative loss of throughput between two arms of the same repeat (TAVS §5.4).
@@ -198,9 +189,7 @@ pub struct Subject {
     /// The arm.
     pub arm: String,
     /// Name of a VM entry (`share`: needed); without it, all VMs that have such a number, together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
     /// Name of a workload (`rate`, `time`: needed), or, of response times, of the workload asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
 }

@@ -1,24 +1,25 @@
 //! Load from outside.
 
-use super::keys::Keys;
-use super::{WorkloadKind, protocol};
-use frontdesk_engine::Protocol;
-use humantime_serde::Serde;
+use super::{Vm, Workload};
+use crate::allowed::{Violation, one_of, period, quoted, range, require, seconds};
+use frontdesk_workload::{Protocol, WorkloadKind};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Load from outside: a client of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "LoadEntry", into = "LoadEntry")]
+#[serde(deny_unknown_fields)]
 pub struct LoadProfile {
     /// Name of the VM entry; each of its VMs gets a client.
     pub vm: String,
     /// What the client does.
+    #[serde(rename = "run")]
     pub kind: LoadKind,
 }
 
 /// What a client does.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum LoadKind {
     /// Sends a request, waits for the answer, thinks, and again (TAVS §5.1).
     Ask {
@@ -29,18 +30,58 @@ pub enum LoadKind {
         /// Bytes of a request. 1 to 1400.
         bytes: usize,
         /// Shortest and longest think time, uniformly distributed, before `think_scale`. 0 s to 1 h.
+        #[serde(with = "times")]
         think: [Duration; 2],
     },
-    /// Sends over TCP without pause, as if over the paper's network of 100 Mbit/s (TAVS §5.1), six times slower.
+    /// Sends over TCP without pause, as if over the paper's network of 100 Mbit/s (TAVS §5.1), six times
+    /// slower.
     Bulk {
         /// Port sent to: a sink of the VM listens on it.
         port: u16,
     },
-    /// Types into a text editor that runs in the Debian system, over ssh, and waits for each letter to appear (TAVS §5.3).
+    /// Types into a text editor that runs in the Debian system, over ssh, and waits for each letter to appear
+    /// (TAVS §5.3).
     Edit {
         /// Shortest and longest time between letters, as for `Ask`.
+        #[serde(with = "times")]
         think: [Duration; 2],
     },
+}
+
+impl LoadProfile {
+    /// The workload of a VM that it is for: the echo or shift that is asked, the sink that is filled, or the ssh
+    /// server behind which the editor runs.
+    #[must_use]
+    pub fn target<'a>(&self, vm: &'a Vm) -> Option<&'a Workload> {
+        vm.workloads.iter().find(|workload| self.kind.is_for(&workload.kind))
+    }
+
+    /// Checks it; `key` is its own in the scenario, `vms` are the scenario's.
+    pub(crate) fn validate(&self, key: &str, vms: &[Vm]) -> Result<(), Violation> {
+        let Some(vm) = vms.iter().find(|vm| vm.name == self.vm) else {
+            let entries = vms.iter().map(|vm| vm.name.as_str());
+            return require(false, format!("{key}.vm"), quoted(&self.vm), one_of(entries));
+        };
+        let found = self.target(vm).is_some();
+        let is_sink = |kind: &WorkloadKind| matches!(kind, WorkloadKind::Sink { .. });
+        match self.kind {
+            LoadKind::Ask { protocol, port, bytes, think } => {
+                let allowed = ports(vm, "echo or shift", |kind| !is_sink(kind));
+                require(found, format!("{key}.port"), show_port((protocol, port)), allowed)?;
+                range(format!("{key}.bytes"), bytes, 1..=1400)?;
+                validate_think(key, think)
+            }
+            LoadKind::Bulk { port } => {
+                let allowed = ports(vm, "sink", is_sink);
+                require(found, format!("{key}.port"), show_port((Protocol::Tcp, port)), allowed)
+            }
+            LoadKind::Edit { think } => {
+                let allowed = "a VM in which a workload runs the program sshd";
+                require(found, format!("{key}.vm"), quoted(&self.vm), allowed)?;
+                validate_think(key, think)
+            }
+        }
+    }
 }
 
 impl LoadKind {
@@ -51,7 +92,7 @@ impl LoadKind {
     }
 
     /// Whether a workload is what it is for.
-    pub(crate) fn is_for(&self, workload: &WorkloadKind) -> bool {
+    fn is_for(&self, workload: &WorkloadKind) -> bool {
         let sink = matches!(workload, WorkloadKind::Sink { .. });
         match *self {
             LoadKind::Ask { protocol, port, .. } => !sink && workload.listens() == Some((protocol, port)),
@@ -61,81 +102,37 @@ impl LoadKind {
     }
 }
 
-/// A [`LoadProfile`] as the file has it; flat, like that of a workload.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LoadEntry {
-    vm: String,
-    #[serde(default)]
-    run: LoadRun,
-    #[serde(default, with = "protocol", skip_serializing_if = "Option::is_none")]
-    protocol: Option<Protocol>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    port: Option<u16>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    bytes: Option<usize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    think: Option<[Serde<Duration>; 2]>,
+fn show_port((protocol, port): (Protocol, u16)) -> String {
+    format!("{port} ({})", protocol.name())
 }
 
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum LoadRun {
-    #[default]
-    Ask,
-    Bulk,
-    Edit,
-}
-
-impl LoadRun {
-    fn keys(self) -> Keys {
-        let (run, needed): (_, &[_]) = match self {
-            LoadRun::Ask => ("ask", &["protocol", "port", "bytes", "think"]),
-            LoadRun::Bulk => ("bulk", &["port"]),
-            LoadRun::Edit => ("edit", &["think"]),
-        };
-        Keys { entry: "load", run, always: &["vm", "run"], needed, optional: &[] }
+/// The ports on which some of a VM's workloads listen, for a message.
+fn ports(vm: &Vm, what: &str, are: impl Fn(&WorkloadKind) -> bool) -> String {
+    let kinds = vm.workloads.iter().map(|workload| &workload.kind).filter(|kind| are(kind));
+    let ports: Vec<_> = kinds.filter_map(WorkloadKind::listens).map(show_port).collect();
+    match ports.as_slice() {
+        [] => format!("none: no {what} runs in {}", vm.name),
+        [only] => only.clone(),
+        _ => one_of(&ports),
     }
 }
 
-impl TryFrom<LoadEntry> for LoadProfile {
-    type Error = String;
-
-    fn try_from(entry: LoadEntry) -> Result<Self, Self::Error> {
-        let set = [
-            ("protocol", entry.protocol.is_some()),
-            ("port", entry.port.is_some()),
-            ("bytes", entry.bytes.is_some()),
-            ("think", entry.think.is_some()),
-        ];
-        entry.run.keys().refuse_others(&set)?;
-        let think = entry.think.map(|think| think.map(Serde::into_inner));
-        let kind = || {
-            Some(match entry.run {
-                LoadRun::Ask => LoadKind::Ask {
-                    protocol: entry.protocol?,
-                    port: entry.port?,
-                    bytes: entry.bytes?,
-                    think: think?,
-                },
-                LoadRun::Bulk => LoadKind::Bulk { port: entry.port? },
-                LoadRun::Edit => LoadKind::Edit { think: think? },
-            })
-        };
-        Ok(LoadProfile { vm: entry.vm, kind: kind().ok_or_else(|| entry.run.keys().lacks())? })
-    }
+fn validate_think(key: &str, [shortest, longest]: [Duration; 2]) -> Result<(), Violation> {
+    period(format!("{key}.think.1"), longest, Duration::ZERO..=seconds(3600))?;
+    period(format!("{key}.think.0"), shortest, Duration::ZERO..=longest)
 }
 
-impl From<LoadProfile> for LoadEntry {
-    fn from(load: LoadProfile) -> Self {
-        let (run, protocol, port, bytes, think) = match load.kind {
-            LoadKind::Ask { protocol, port, bytes, think } => {
-                (LoadRun::Ask, Some(protocol), Some(port), Some(bytes), Some(think))
-            }
-            LoadKind::Bulk { port } => (LoadRun::Bulk, None, Some(port), None, None),
-            LoadKind::Edit { think } => (LoadRun::Edit, None, None, None, Some(think)),
-        };
-        let think = think.map(|think| think.map(Serde::from));
-        LoadEntry { vm: load.vm, run, protocol, port, bytes, think }
+/// Two times as a person writes them.
+mod times {
+    use humantime_serde::Serde;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(of: &[Duration; 2], to: S) -> Result<S::Ok, S::Error> {
+        of.map(Serde::from).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[Duration; 2], D::Error> {
+        <[Serde<Duration>; 2]>::deserialize(from).map(|of| of.map(Serde::into_inner))
     }
 }

@@ -36,37 +36,37 @@ fn entries_have_the_keys_of_their_kind() {
     ]);
     insta::assert_snapshot!(refusals, @r#"
     vm.net.workloads.hog.cost=1ms
-        vm.net.workloads.hog: a workload with run = "hog" has `name` and `run` only, not `cost`
+        vm.net.workloads.hog: no further keys are allowed, with run = "hog"
     vm.net.workloads.shift.cost=1ms
-        vm.net.workloads.shift: a workload with run = "shift" has `name`, `run`, `port` and `period` only, not `cost`
+        vm.net.workloads.shift.cost: unknown field `cost`, expected `port` or `period`, with run = "shift"
     vm.net.workloads.echo.run=sink
-        vm.net.workloads.echo: a workload with run = "sink" has `name`, `run` and `port` only, not `protocol`
+        everything.toml:23: vm.net.workloads.echo.protocol: unknown field `protocol`, expected `port` (did you mean `port`?), with run = "sink"
     vm.net.workloads.sink.of=tasks
-        vm.net.workloads.sink: a workload with run = "sink" has `name`, `run` and `port` only, not `of`
+        vm.net.workloads.sink.of: unknown field `of`, expected `port`, with run = "sink"
     vm.disk.workloads.files.period=1s
-        vm.disk.workloads.files: a workload with run = "read-files" has `name` and `run` only, not `period`
+        vm.disk.workloads.files: no further keys are allowed, with run = "read-files"
     vm.disk.workloads.burn.tasks=40
-        vm.disk.workloads.burn: a workload with run = "read-burn" has `name`, `run` and `cost` only, not `tasks`
+        vm.disk.workloads.burn.tasks: unknown field `tasks`, expected `cost`, with run = "read-burn"
     vm.disk.workloads.chat.rounds2=1
-        vm.disk.workloads.chat.rounds2: unknown field `rounds2`, expected one of `name`, `run`, `protocol`, `port`, `cost`, `period`, `tasks`, `rounds`, `command`, `repeat`, `cold`, `file`, `of` (did you mean `rounds` or `run`?)
+        vm.disk.workloads.chat.rounds2: unknown field `rounds2`, expected `tasks` or `rounds` (did you mean `rounds`?), with run = "messages"
     vm.disk.workloads.churn.rounds=1
-        vm.disk.workloads.churn: a workload with run = "churn" has `name` and `run` only, not `rounds`
+        vm.disk.workloads.churn: no further keys are allowed, with run = "churn"
     vm.desk.workloads.build.protocol=tcp
-        vm.desk.workloads.build: a workload with run = "program" has `name`, `run`, `command`, `repeat` and `cold` only, not `protocol`
+        vm.desk.workloads.build.protocol: unknown field `protocol`, expected one of `command`, `repeat`, `cold`, with run = "program"
     vm.hostile.workloads.tasks.repeat=true
-        vm.hostile.workloads.tasks: a workload with run = "storm" has `name`, `run` and `of` only, not `repeat`
+        vm.hostile.workloads.tasks.repeat: unknown field `repeat`, expected `of`, with run = "storm"
     vm.net.workloads.hog.run=echo
-        vm.net.workloads.hog: a workload with run = "echo" needs `protocol` and `port`
+        vm.net.workloads.hog: missing field `protocol`, with run = "echo"
     vm.net.workloads.hog.run=shift
-        vm.net.workloads.hog: a workload with run = "shift" needs `port` and `period`
+        vm.net.workloads.hog: missing field `port`, with run = "shift"
     vm.net.workloads.hog.run=sink
-        vm.net.workloads.hog: a workload with run = "sink" needs `port`
+        vm.net.workloads.hog: missing field `port`, with run = "sink"
     vm.net.workloads.hog.run=messages
-        vm.net.workloads.hog: a workload with run = "messages" needs `tasks` and `rounds`
+        vm.net.workloads.hog: missing field `tasks`, with run = "messages"
     vm.net.workloads.hog.run=program
-        vm.net.workloads.hog: a workload with run = "program" needs `command`
+        vm.net.workloads.hog: missing field `command`, with run = "program"
     vm.net.workloads.hog.run=storm
-        vm.net.workloads.hog: a workload with run = "storm" needs `of`
+        vm.net.workloads.hog: missing field `of`, with run = "storm"
     vm.hostile.workloads.tasks.of=forks
         vm.hostile.workloads.tasks.of: unknown variant `forks`, expected one of `packets`, `tasks`, `switches`
     vm.desk.workloads.build.cold=maybe
@@ -76,17 +76,17 @@ fn entries_have_the_keys_of_their_kind() {
     load.0.run=type
         load.0.run: unknown variant `type`, expected one of `ask`, `bulk`, `edit`
     load.0.run=edit
-        load.0: a load with run = "edit" has `vm`, `run` and `think` only, not `protocol`
+        everything.toml:62: load.0.protocol: unknown field `protocol`, expected `think`, with run = "edit"
     load.2.bytes=1
-        load.2: a load with run = "bulk" has `vm`, `run` and `port` only, not `bytes`
+        load.2.bytes: unknown field `bytes`, expected `port`, with run = "bulk"
     load.3.port=1
-        load.3: a load with run = "edit" has `vm`, `run` and `think` only, not `port`
+        load.3.port: unknown field `port`, expected `think`, with run = "edit"
     load.2.run=ask
-        load.2: a load with run = "ask" needs `protocol`, `port`, `bytes` and `think`
+        load.2: missing field `protocol`, with run = "ask"
     load.2={ vm = "net", run = "bulk" }
-        load.2: a load with run = "bulk" needs `port`
+        load.2: missing field `port`, with run = "bulk"
     load.3={ vm = "net", run = "edit" }
-        load.3: a load with run = "edit" needs `think`
+        load.3: missing field `think`, with run = "edit"
     "#);
 }
 

@@ -20,10 +20,10 @@ fn errors_of_syntax_point_to_the_line() {
 fn errors_of_keys_name_what_exists() {
     insta::assert_snapshot!(edited("count = 5", "cuont = 5"), @"echo-mixed.toml:45: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads` (did you mean `count`?)");
     insta::assert_snapshot!(edited("repeats = 3\n", ""), @"echo-mixed.toml:1: missing field `repeats`");
-    insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @"echo-mixed.toml:38: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `name`, `run`, `protocol`, `port`, `cost`, `period`, `tasks`, `rounds`, `command`, `repeat`, `cold`, `file`, `of` (did you mean `port` or `protocol` or `period`?)");
+    insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @r#"echo-mixed.toml:38: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `protocol`, `port`, `cost` (did you mean `port` or `protocol`?), with run = "echo""#);
     insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:39: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `churn`, `program`, `rt-app`, `storm` (did you mean `hog`?)");
-    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hog\", port = 7 }"), @r#"echo-mixed.toml:39: vm.mixed.workloads.hog: a workload with run = "hog" has `name` and `run` only, not `port`"#);
-    insta::assert_snapshot!(edited("protocol = \"tcp\", port", "port"), @r#"echo-mixed.toml:38: vm.mixed.workloads.echo: a workload with run = "echo" needs `protocol` and `port`"#);
+    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hog\", port = 7 }"), @r#"echo-mixed.toml:39: vm.mixed.workloads.hog: no further keys are allowed, with run = "hog""#);
+    insta::assert_snapshot!(edited("protocol = \"tcp\", port", "port"), @r#"echo-mixed.toml:38: vm.mixed.workloads.echo: missing field `protocol`, with run = "echo""#);
     insta::assert_snapshot!(edited("protocol = \"tcp\"\n", "protocol = \"sctp\"\n"), @"echo-mixed.toml:51: load.0.protocol: unknown variant `sctp`, expected `tcp` or `udp`");
     insta::assert_snapshot!(edited("daemon = \"act\"", "daemon = \"on\""), @"echo-mixed.toml:67: arms.frontdesk.daemon: unknown variant `on`, expected one of `off`, `observe`, `act`");
 }

@@ -6,9 +6,9 @@ mod entries;
 mod errors;
 mod studies;
 
-use frontdesk_engine::Protocol;
 use frontdesk_scenario::{
-    Arm, Daemon, Experiment, LoadKind, LoadProfile, Overrides, Scenario, ScenarioError, Storm, WorkloadKind,
+    Arm, Daemon, Experiment, LoadKind, LoadProfile, Overrides, Protocol, Scenario, ScenarioError, Storm,
+    WorkloadKind,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -132,7 +132,7 @@ fn answers_of_several_loads_are_told_apart() {
     assert_eq!(keys.collect::<Vec<_>>(), expected);
     let target = |load: &LoadProfile| {
         let vm = scenario.vms.iter().find(|vm| vm.name == load.vm).unwrap();
-        vm.target(load).unwrap().name.clone()
+        load.target(vm).unwrap().name.clone()
     };
     let targets = scenario.loads.iter().map(target);
     assert_eq!(targets.collect::<Vec<_>>(), ["echo", "shift", "sink", "sshd"]);

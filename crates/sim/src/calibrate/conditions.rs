@@ -1,9 +1,9 @@
 //! What a lab measured in each repeat beside response times, and what the model takes as given: how fast the machine was and how long
 //! decisions took.
 
-use crate::guest::nanos;
 use crate::run::{outcome, run};
 use crate::world::SimError;
+use frontdesk_engine::nanos;
 use frontdesk_scenario::{ArmResult, Outcome, Repeat, Scenario, Sim, WorkloadKind};
 use indexmap::IndexMap;
 use serde::Serialize;

@@ -6,9 +6,8 @@ use crate::queue::{Nanos, Timer};
 use crate::scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer,
 };
-use frontdesk_engine::Boost;
+use frontdesk_engine::{Boost, nanos};
 use frontdesk_scenario::Credit as Config;
-use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct Vcpu {
@@ -51,7 +50,7 @@ pub(super) struct PcpuState {
 }
 
 /// Xen's credit scheduler.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Credit {
     pub(super) config: Config,
     pub(super) tick: Nanos,
@@ -74,21 +73,13 @@ impl Credit {
     /// A scheduler without vCPUs.
     #[must_use]
     pub fn new(config: &Config) -> Credit {
-        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX);
         let tick = nanos(config.tick);
         Credit {
             tick,
             slice: tick.saturating_mul(u64::from(config.slice_ticks)),
             slop: nanos(config.timer_slop),
             config: config.clone(),
-            vcpus: Vec::new(),
-            domains: Vec::new(),
-            active: Vec::new(),
-            pcpus: Vec::new(),
-            accounting: None,
-            balance: 0,
-            epoch: 0,
-            ticks: 0,
+            ..Credit::default()
         }
     }
 

@@ -2,11 +2,10 @@
 
 use crate::machine::Flow;
 use crate::program::{Affinity, Class, Packet, State, Step, Task, Waits};
-use crate::queue::{NEVER, Nanos};
-use frontdesk_engine::TaskId;
+use crate::queue::Nanos;
+use frontdesk_engine::{TaskId, nanos};
 use frontdesk_scenario::GuestCosts;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Interrupt vectors: those of devices as Linux numbers them, one after the other.
 pub(crate) mod vectors {
@@ -108,7 +107,7 @@ const BASE_SLICE: Nanos = 700_000;
 /// Packets that a socket holds; more are dropped.
 const BACKLOG: usize = 256;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Guest {
     pub(super) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
@@ -126,7 +125,7 @@ pub(crate) struct Guest {
 }
 
 /// [`GuestCosts`] in nanoseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Costs {
     interrupt: Nanos,
     pub(super) receive: Nanos,
@@ -165,25 +164,10 @@ impl Costs {
     }
 }
 
-pub(crate) fn nanos(duration: Duration) -> Nanos {
-    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
-}
-
 impl Guest {
     pub(crate) fn new(vcpus: u16, costs: &GuestCosts) -> Guest {
         let cpu = || Cpu { halted: true, ..Cpu::default() };
-        Guest {
-            costs: Costs::of(costs),
-            cpus: (0..vcpus).map(|_| cpu()).collect(),
-            tasks: Vec::new(),
-            channels: Vec::new(),
-            sockets: Vec::new(),
-            timers: Vec::new(),
-            spaces: 0,
-            now: 0,
-            effects: Vec::new(),
-            exits: false,
-        }
+        Guest { costs: Costs::of(costs), cpus: (0..vcpus).map(|_| cpu()).collect(), ..Guest::default() }
     }
 
     /// Its kernel is since Linux 6.6: the running task goes on until it has run for a `slice`, the kernel's

@@ -2,16 +2,18 @@
 
 use super::json::Value;
 use super::{Conditions, Fault, fault};
-use crate::guest::{Guest, nanos};
+use crate::guest::Guest;
 use crate::program::{Affinity, Class, Step};
 use crate::queue::Nanos;
+use frontdesk_engine::nanos;
 use indexmap::IndexSet;
 
 /// The tasks of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) tasks: Vec<Planned>,
-    /// Channels that the programs use: what each is called, and the messages in it at first: a mutex has one while it is free.
+    /// Channels that the programs use: what each is called, and the messages in it at first: a mutex has one
+    /// while it is free.
     pub(crate) channels: Vec<(String, u32)>,
     /// Timers that they use.
     pub(crate) timers: usize,

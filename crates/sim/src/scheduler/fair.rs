@@ -19,8 +19,8 @@ mod queue;
 mod realtime;
 mod waiting;
 
-pub(crate) use cfs::cfs_reserving;
-pub use cfs::{cfs, cfs_on};
-pub(crate) use eevdf::eevdf_reserving;
-pub use eevdf::{eevdf, eevdf_on};
+pub use cfs::cfs;
+pub(crate) use cfs::cfs_on;
+pub use eevdf::eevdf;
+pub(crate) use eevdf::eevdf_on;
 pub(crate) use load::nice_weight;

@@ -5,22 +5,19 @@ use super::{Measure, Role, Source, Vm, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::Disk;
 use crate::feed::{Feed, Target, id};
-use crate::guest::{Guest, nanos};
+use crate::guest::Guest;
 use crate::machine::{Fault, Machine};
 use crate::network::{Client, Kind};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
 use crate::rtapp::RtAppError;
-use crate::scheduler::{
-    Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_reserving, edf, eevdf_reserving,
-};
-use crate::trace::Tracer;
+use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_on, edf, eevdf_on};
 use crate::workload;
 use frontdesk_engine::reservation::{Reservation, ReservationError};
-use frontdesk_engine::{ConfigError, Engine, Protocol, Standing};
+use frontdesk_engine::{ConfigError, Engine, Protocol, Standing, Time, nanos};
 use frontdesk_scenario::{
-    Arm, Daemon, GuestScheduler, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Vm as Entry,
-    WorkloadKind,
+    Arm, Daemon, GuestScheduler, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Tracer,
+    Vm as Entry, WorkloadKind,
 };
 
 use std::collections::HashSet;
@@ -100,8 +97,8 @@ fn scheduler(
     let host_cpus = host_cpus(scenario, sim);
     match sim.scheduler {
         Scheduler::Credit if reservations.is_empty() => Box::new(Credit::new(&sim.credit)),
-        Scheduler::Eevdf => eevdf_reserving(host_cpus, reservations),
-        Scheduler::Cfs => cfs_reserving(host_cpus, reservations),
+        Scheduler::Eevdf => eevdf_on(host_cpus, reservations),
+        Scheduler::Cfs => cfs_on(host_cpus, reservations),
         Scheduler::Credit | Scheduler::Edf => edf(reservations),
     }
 }
@@ -161,7 +158,6 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     let deadline = timer(&mut machine, Source::Engine);
     let feed =
         Feed::new(engine, arm.daemon == Daemon::Act, nanos(sim.decision_latency), [decision, deadline]);
-    let sample = timer(&mut machine, Source::Sample);
     let watch = timer(&mut machine, Source::Watch);
     let gpu = Gpu::new(timer(&mut machine, Source::Gpu));
     let slots =
@@ -189,7 +185,6 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         measure: Measure::new(vm_count, timed.collect()),
         trace: None,
         effects: Vec::new(),
-        sample,
         watch,
     };
     if sim.io_path == IoPath::DriverDomain {
@@ -274,7 +269,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         world.clients.push(client);
     }
     let asked = scenario.clients().zip(&world.clients).map(|((_, load), client)| {
-        let server = scenario.vms.iter().find(|entry| entry.name == load.vm)?.target(load)?;
+        let server = load.target(scenario.vms.iter().find(|entry| entry.name == load.vm)?)?;
         (server.kind.is_io_bound() && world.measure.knows_wakes[client.vm]).then_some(client.vm)
     });
     world.measure.asks = asked.collect();
@@ -336,7 +331,7 @@ fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16
     match load.kind {
         LoadKind::Ask { protocol, port, bytes, think: between } => {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            ((protocol, port), Kind::Ask { bytes, think: think(between) })
+            ((workload::transport(protocol), port), Kind::Ask { bytes, think: think(between) })
         }
         LoadKind::Bulk { port } => {
             let frame = Client::frame(sim.network.mbit_per_s);
@@ -348,25 +343,15 @@ fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16
     }
 }
 
-/// A tracer for what happens from now on.
-pub(crate) fn tracer(scenario: &Scenario, arm: &Arm, now: Nanos) -> Tracer {
-    let sim = scenario.sim_of(arm);
-    let mut names = Vec::new();
-    if sim.io_path == IoPath::DriverDomain {
-        names.push((None, DRIVER.to_owned()));
+/// A tracer of what happens between two points in time.
+pub(crate) fn tracer(scenario: &Scenario, arm: &Arm, from: Nanos, to: Nanos) -> Tracer {
+    let mut tracer = Tracer::new(Time(from), Time(to));
+    let mut names = scenario.vm_names();
+    if scenario.sim_of(arm).io_path == IoPath::DriverDomain {
+        names.push(DRIVER.to_owned());
     }
-    let mut vms = Vec::new();
-    for entry in &scenario.vms {
-        for name in entry.names() {
-            let vm = vms.len();
-            names.extend((0..entry.vcpus).map(|vcpu| (Some(vm), format!("vCPU {vcpu}"))));
-            if sim.io_path == IoPath::Emulator {
-                names.push((Some(vm), "emulator 0".to_owned()));
-            }
-            vms.push((name, usize::from(entry.vcpus)));
-        }
-    }
-    Tracer::new(now, &vms, names, scenario.policy_of(arm).tavs.belief_threshold)
+    names.iter().enumerate().for_each(|(vm, name)| tracer.add_vm(id(vm), name));
+    tracer
 }
 
 /// What an entity is called: VM and thread.

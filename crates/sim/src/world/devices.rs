@@ -1,10 +1,10 @@
 //! The devices of VMs, and the threads that do their work.
 
 use crate::disk::Request;
-use crate::guest::nanos;
 use crate::program::Packet;
 use crate::queue::{Nanos, Timer};
 use crate::scheduler::Entity;
+use frontdesk_engine::nanos;
 use frontdesk_scenario::HostCosts;
 use std::collections::VecDeque;
 

@@ -3,12 +3,12 @@
 use super::devices::{IoThread, Job, SOUND_BUFFER};
 use super::{Role, World, number};
 use crate::feed::id;
-use crate::guest::{Interrupt, nanos, vectors};
+use crate::guest::{Interrupt, vectors};
 use crate::machine::{Flow, Machine};
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
-use frontdesk_engine::{EventKind, Thread};
+use frontdesk_engine::{EventKind, Thread, nanos};
 use frontdesk_scenario::HostCosts;
 
 impl World {
@@ -84,9 +84,6 @@ impl World {
                 if !request.write {
                     let read = EventKind::BlockRead { vm: id(request.vm), request: request.id };
                     self.tell(machine, request.vm, read);
-                    if let Some(trace) = &mut self.trace {
-                        trace.read(machine.now(), request.vm, request.id);
-                    }
                 }
                 self.disk.submit(request);
                 self.serve_disk(machine);
@@ -95,9 +92,6 @@ impl World {
                 if !request.write {
                     let done = EventKind::BlockDone { vm: id(request.vm), request: request.id };
                     self.tell(machine, request.vm, done);
-                    if let Some(trace) = &mut self.trace {
-                        trace.read_done(machine.now(), request.id, self.feed.decision(request.vm));
-                    }
                 }
                 if let Some(task) = request.task {
                     self.interrupt(

@@ -10,8 +10,8 @@ use crate::network::Client;
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Pcpu};
-use crate::trace::Tracer;
-use frontdesk_engine::{EventKind, Protocol, Thread};
+use frontdesk_engine::{Event, EventKind, Protocol, Thread, Time, VmId};
+use frontdesk_scenario::Tracer;
 
 /// What an entity is.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +48,6 @@ pub(super) enum Source {
     Engine,
     /// A decision of the engine is to be applied.
     Decision,
-    /// The degrees of belief are noted.
-    Sample,
     /// It is looked for tasks that wait for each other.
     Watch,
 }
@@ -95,26 +93,19 @@ pub(crate) struct World {
     pub(super) forwarded: Vec<(usize, Packet)>,
     pub(crate) feed: Feed,
     pub(super) measure: Measure,
-    pub(super) trace: Option<Tracer>,
+    pub(crate) trace: Option<Tracer>,
     /// Taken out of guests to be gone through.
     pub(super) effects: Vec<Effect>,
-    pub(super) sample: Timer,
     pub(super) watch: Timer,
 }
 
-/// Degrees of belief are noted this often.
-const SAMPLE: Nanos = 100_000_000;
 /// Tasks that wait for each other are looked for this often.
 pub(super) const WATCH: Nanos = 1_000_000_000;
 
 impl World {
-    /// Begins to measure: what was before does not count. `trace`: what happens is written down from now on.
-    pub(crate) fn begin(&mut self, machine: &mut Machine, trace: Option<Tracer>) {
+    /// Begins to measure: what was before does not count.
+    pub(crate) fn begin(&mut self, machine: &Machine) {
         self.measure.begin(machine, &self.clients);
-        self.trace = trace;
-        if self.trace.is_some() {
-            machine.arm(self.sample, machine.now());
-        }
     }
 
     /// What was measured, and what was written down.
@@ -174,21 +165,12 @@ impl World {
         let now = machine.now();
         match effect {
             Effect::Switch { vcpu, space } => {
-                if let Some(trace) = &mut self.trace {
-                    trace.task(now, vm, vcpu, Some(space));
-                }
                 self.tell(machine, vm, EventKind::TaskSwitch { vm: id(vm), vcpu: number(vcpu), task: space });
             }
             Effect::Halt { vcpu } => {
-                if let Some(trace) = &mut self.trace {
-                    trace.halt(now, vm, vcpu);
-                }
                 self.tell(machine, vm, EventKind::Halt { vm: id(vm), vcpu: number(vcpu) });
             }
             Effect::Resume { vcpu } => {
-                if let Some(trace) = &mut self.trace {
-                    trace.resume(now, vm, vcpu);
-                }
                 self.tell(machine, vm, EventKind::Resume { vm: id(vm), vcpu: number(vcpu) });
             }
             Effect::Ipi { from, to } => {
@@ -339,12 +321,6 @@ impl Work for World {
                 }
                 machine.arm(self.watch, now.saturating_add(WATCH));
             }
-            Source::Sample => {
-                if let Some(trace) = &mut self.trace {
-                    self.feed.sample(now, trace);
-                    machine.arm(self.sample, now.saturating_add(SAMPLE));
-                }
-            }
         }
     }
 
@@ -361,18 +337,16 @@ impl Work for World {
             }
             Role::Io { thread } => match self.threads[thread].vm {
                 Some(vm) => (vm, Thread::Emulator(0)),
-                None => return self.trace_run(now, entity, pcpu),
+                None => {
+                    return self.trace_driver(now, |vm, thread| EventKind::Run { vm, thread, pcpu: pcpu.0 });
+                }
             },
         };
-        self.trace_run(now, entity, pcpu);
         self.tell(machine, vm, EventKind::Run { vm: id(vm), thread, pcpu: pcpu.0 });
     }
 
     fn stopped(&mut self, machine: &mut Machine, entity: Entity, runnable: bool) {
         let now = machine.now();
-        if let Some(trace) = &mut self.trace {
-            trace.stop(now, entity);
-        }
         let (vm, thread) = match self.roles[entity.index()] {
             Role::Vcpu { vm, vcpu } => {
                 self.vms[vm].waiting[vcpu] = if runnable { now } else { NEVER };
@@ -380,7 +354,10 @@ impl Work for World {
             }
             Role::Io { thread } => match self.threads[thread].vm {
                 Some(vm) => (vm, Thread::Emulator(0)),
-                None => return self.inspect_forwarded(machine),
+                None => {
+                    self.trace_driver(now, |vm, thread| EventKind::Stop { vm, thread, runnable });
+                    return self.inspect_forwarded(machine);
+                }
             },
         };
         self.tell(machine, vm, EventKind::Stop { vm: id(vm), thread, runnable });
@@ -388,9 +365,11 @@ impl Work for World {
 }
 
 impl World {
-    fn trace_run(&mut self, now: Nanos, entity: Entity, pcpu: Pcpu) {
+    /// Notes what the driver domain does, of which no engine is told.
+    fn trace_driver(&mut self, now: Nanos, kind: impl FnOnce(VmId, Thread) -> EventKind) {
         if let Some(trace) = &mut self.trace {
-            trace.run(now, entity, pcpu);
+            let kind = kind(id(self.vms.len()), Thread::Emulator(0));
+            trace.event(&Event { at: Time(now), kind }, None);
         }
     }
 }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::guest::Stuck;
+use crate::queue::NEVER;
 use frontdesk_engine::Protocol;
+use std::time::Duration;
 
 const US: Nanos = 1_000;
 const MS: Nanos = 1_000_000;

@@ -1,7 +1,7 @@
 //! Linux 2.6.39 to 3.x: the completely fair scheduler, on which vAMP was built (vAMP §4).
 //!
-//! Who has used least runs next, for its part of a period in which everybody runs once. Sleepers come back a little behind, so that they
-//! preempt. The `LAST_BUDDY` feature, which is for the caches, is left out.
+//! Who has used least runs next, for its part of a period in which everybody runs once. Sleepers come back a
+//! little behind, so that they preempt. The `LAST_BUDDY` feature, which is for the caches, is left out.
 
 use super::discipline::{Discipline, Placement, Timing};
 use super::group_fair::GroupFair;
@@ -12,20 +12,12 @@ use frontdesk_engine::reservation::Reservation;
 /// The fair class of Linux 3.0 with the kernel's defaults, and its real-time class for boosts.
 #[must_use]
 pub fn cfs() -> Box<dyn HostScheduler> {
-    cfs_on(1)
+    cfs_on(1, &[])
 }
 
-/// The same on a host with so many CPUs, of which the machine models some: the kernel's slices grow with their number.
-#[must_use]
-pub fn cfs_on(host_cpus: usize) -> Box<dyn HostScheduler> {
-    cfs_reserving(host_cpus, &[])
-}
-
-/// The same where these groups have reservations.
-pub(crate) fn cfs_reserving(
-    host_cpus: usize,
-    reservations: &[(Group, Reservation)],
-) -> Box<dyn HostScheduler> {
+/// The same on a host with so many CPUs, of which the machine models some (the kernel's slices grow with
+/// their number), where these groups have reservations.
+pub(crate) fn cfs_on(host_cpus: usize, reservations: &[(Group, Reservation)]) -> Box<dyn HostScheduler> {
     Box::new(GroupFair::with(Cfs { factor: 1 }, reservations).on(host_cpus))
 }
 

@@ -1,7 +1,8 @@
 //! Linux since 6.6: earliest eligible virtual deadline first, as in 6.18.
 //!
-//! What a node has used is compared with the average of its queue: who is owed CPU time is eligible, and of those the one runs whose
-//! request of one slice ends first. Slices are all equal here, so one with a shorter slice never preempts (`PREEMPT_SHORT`).
+//! What a node has used is compared with the average of its queue: who is owed CPU time is eligible, and of
+//! those the one runs whose request of one slice ends first. Slices are all equal here, so one with a shorter
+//! slice never preempts (`PREEMPT_SHORT`).
 
 use super::discipline::{Discipline, Placement, Timing};
 use super::group_fair::GroupFair;
@@ -12,20 +13,12 @@ use frontdesk_engine::reservation::Reservation;
 /// The fair class of Linux 6.18 with the kernel's defaults, and its real-time class for boosts.
 #[must_use]
 pub fn eevdf() -> Box<dyn HostScheduler> {
-    eevdf_on(1)
+    eevdf_on(1, &[])
 }
 
-/// The same on a host with so many CPUs, of which the machine models some: the kernel's slices grow with their number.
-#[must_use]
-pub fn eevdf_on(host_cpus: usize) -> Box<dyn HostScheduler> {
-    eevdf_reserving(host_cpus, &[])
-}
-
-/// The same where these groups have reservations.
-pub(crate) fn eevdf_reserving(
-    host_cpus: usize,
-    reservations: &[(Group, Reservation)],
-) -> Box<dyn HostScheduler> {
+/// The same on a host with so many CPUs, of which the machine models some (the kernel's slices grow with
+/// their number), where these groups have reservations.
+pub(crate) fn eevdf_on(host_cpus: usize, reservations: &[(Group, Reservation)]) -> Box<dyn HostScheduler> {
     Box::new(GroupFair::with(Eevdf { slice: 0 }, reservations).on(host_cpus))
 }
 

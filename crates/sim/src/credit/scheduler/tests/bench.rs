@@ -156,5 +156,5 @@ impl Bench {
 }
 
 pub(super) fn exact() -> Config {
-    Config { timer_slop: Duration::ZERO, ..Config::default() }
+    Config { timer_slop: std::time::Duration::ZERO, ..Config::default() }
 }
