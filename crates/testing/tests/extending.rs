@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// How many files a recipe may touch.
-const MOST: [(&str, usize); 2] = [("A policy", 4), ("A scenario key", 2)];
+const MOST: [(&str, usize); 3] = [("A policy", 4), ("A workload", 3), ("A scenario key", 2)];
 /// The crates of the copy. Another folder than theirs, for cargo tells crates of one target folder apart by it, and compiled
 /// dependencies are to be shared.
 const COPY: &str = "extended";
