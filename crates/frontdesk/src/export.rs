@@ -1,7 +1,7 @@
 //! `frontdesk export`.
 
 use crate::outputs::{create, failed, finish};
-use crate::recording::{open, warn_if_cut};
+use crate::recording::{open, warn_if_incomplete};
 use anyhow::{Context, bail};
 use frontdesk_engine::{Event, Time};
 use frontdesk_record::Record;
@@ -70,7 +70,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    warn_if_cut(&recording);
+    warn_if_incomplete(&recording);
     let Some(builder) = builder else { bail!("{} has no events", args.file.display()) };
     let timeline = builder.finish().timeline;
     let mut output = create(&args.output)?;

@@ -3,7 +3,7 @@
 use super::vm::Vm;
 use crate::action::Action;
 use crate::capabilities::Capabilities;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, RecordedConfig};
 use crate::event::{TaskId, Time, VmId};
 use crate::explain::{Decision, Recent, VmExplain};
 use crate::knob::Ledger;
@@ -37,6 +37,7 @@ pub struct Troubles {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Engine {
+    #[serde(with = "RecordedConfig")]
     pub(crate) config: Config,
     pub(crate) world: Capabilities,
     pub(crate) now: Time,
@@ -145,6 +146,7 @@ impl Engine {
 /// A state whose parts were read, but not checked; field by field as `Engine` is serialised.
 #[derive(Deserialize)]
 struct Saved {
+    #[serde(with = "RecordedConfig")]
     config: Config,
     world: Capabilities,
     now: Time,
