@@ -166,7 +166,10 @@ impl<R: Read> Recording<R> {
                     self.given += bytes;
                     record
                 }
-                Err(_) if self.later && let Some(bytes) = codec::length(rest) => {
+                Err(_)
+                    if self.later
+                        && let Some(bytes) = codec::length(rest) =>
+                {
                     self.given += bytes;
                     self.left_out += 1;
                     continue;

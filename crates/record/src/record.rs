@@ -1,9 +1,7 @@
 //! What can be in a recording.
 
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, TargetId};
-use frontdesk_engine::{
-    Action, Config, Engine, Event, RecordedConfig, RecordedPolicy, Time, VmId, VmPolicy,
-};
+use frontdesk_engine::{Action, Config, Engine, Event, RecordedConfig, RecordedPolicy, Time, VmId, VmPolicy};
 use serde::{Deserialize, Serialize};
 
 /// One entry of a recording, in the order in which the daemon met it.

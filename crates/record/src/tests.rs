@@ -1,8 +1,12 @@
-use super::frame::{MAJOR, MAX_BLOCK, MINOR, header};
+use super::frame::{Decoder, Frame, MAJOR, MAX_BLOCK, MINOR, header};
 use super::{Ending, Record, RecordError, Recorder, Recording, Recordings, codec, read_recording};
+use cbor4ii::core::Value;
+use cbor4ii::core::dec::{Decode, Read as _};
+use cbor4ii::core::utils::SliceReader;
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, Member, Reading, Reservation, TargetId};
 use frontdesk_engine::{Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -133,7 +137,7 @@ fn decisions_about_reservations_are_read_as_they_were_written() {
 fn a_recording_cut_anywhere_is_read_up_to_its_last_whole_frame() {
     let whole = recording(1000);
     let (all, _) = read(&whole);
-    let mut lengths = std::collections::BTreeSet::new();
+    let mut lengths = BTreeSet::new();
     for length in header().len()..whole.len() {
         let (records, ending) = read(&whole[..length]);
         assert_eq!(bytes_of(&records), bytes_of(&all[..records.len()]));
@@ -165,7 +169,8 @@ fn what_is_no_recording_of_this_version_is_refused_with_what_to_do() {
     ] {
         bytes[8..10].copy_from_slice(&version.to_le_bytes());
         let error = read(&bytes).1.unwrap_err().to_string();
-        let versions = format!("has format version {version}, and this frontdesk reads version {MAJOR}: {words}");
+        let versions =
+            format!("has format version {version}, and this frontdesk reads version {MAJOR}: {words}");
         assert!(error.contains(&versions), "{error}");
     }
     for other in [&b""[..], b"fdsk", b"{\"json\": true}", &[0; 64]] {
@@ -229,14 +234,119 @@ fn parameters_that_only_a_later_release_has_are_left_out() {
     assert!(matches!(&records[..], [Record::Config(config)] if *config == Config::default()));
 }
 
+/// The recordings of every version that is read.
+fn corpus() -> Vec<(String, Vec<u8>)> {
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus")).unwrap();
+    let paths = files.map(|entry| entry.unwrap().path());
+    let recordings = paths.filter(|path| path.extension().is_some_and(|extension| extension == "fdsk"));
+    recordings.map(|path| (path.display().to_string(), std::fs::read(path).unwrap())).collect()
+}
+
+/// All blocks of a recording.
+fn blocks(recording: &[u8]) -> Vec<u8> {
+    let (mut source, mut decoder) = (&recording[header().len()..], Decoder::new().unwrap());
+    let (mut block, mut all) = (Vec::new(), Vec::new());
+    while let Frame::Block(_) = decoder.next(&mut source, &mut block).unwrap() {
+        all.extend_from_slice(&block);
+    }
+    all
+}
+
+/// The records of a block as any reader of CBOR has them.
+fn items(block: &[u8]) -> Vec<Value> {
+    let (mut reader, mut items) = (SliceReader::new(block), Vec::new());
+    while !reader.fill(1).unwrap().as_ref().is_empty() {
+        items.push(Value::decode(&mut reader).unwrap());
+    }
+    items
+}
+
+/// Whether a later minor version may write the one for the other: with more fields, if at all.
+fn within(before: &Value, now: &Value) -> bool {
+    let kept = |(key, value): &(Value, Value), now: &[(Value, Value)]| {
+        now.iter().any(|(other, now)| other == key && within(value, now))
+    };
+    match (before, now) {
+        (Value::Map(before), Value::Map(now)) => before.iter().all(|entry| kept(entry, now)),
+        (Value::Array(before), Value::Array(now)) => {
+            before.len() == now.len() && before.iter().zip(now).all(|(before, now)| within(before, now))
+        }
+        _ => before == now,
+    }
+}
+
+#[test]
+fn what_is_written_has_all_that_every_recording_of_this_version_has() {
+    let corpus = corpus();
+    assert!(corpus.len() >= 4);
+    for (name, bytes) in corpus {
+        let (mut records, ending) = read(&bytes);
+        assert_eq!(ending.unwrap(), Some(Ending::Complete), "{name}");
+        records.push(Record::End);
+        let (before, now) = (items(&blocks(&bytes)), items(&bytes_of(&records)));
+        assert_eq!(before.len(), now.len(), "{name}");
+        for (before, now) in before.iter().zip(&now) {
+            assert!(within(before, now), "{name}: {before:?} has become {now:?}");
+        }
+    }
+}
+
+fn names(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Map(entries) => {
+            for (key, value) in entries {
+                found.extend(if let Value::Text(name) = key { Some(name.clone()) } else { None });
+                names(key, found);
+                names(value, found);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| names(value, found)),
+        _ => {}
+    }
+}
+
+const SPECIFICATION: &str = include_str!("../../../docs/recording.md");
+
+#[test]
+fn the_specification_has_every_name() {
+    let mut found = BTreeSet::new();
+    for (_, bytes) in corpus() {
+        items(&blocks(&bytes)).iter().for_each(|item| names(item, &mut found));
+    }
+    // Each kind of record and event, and the insides of states.
+    assert!(found.len() > 250, "{}", found.len());
+    let missing: Vec<&String> =
+        found.iter().filter(|name| !SPECIFICATION.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_example_of_the_specification_is_a_recording() {
+    let example = SPECIFICATION.split("### An example").nth(1).unwrap();
+    let lines = example.split("```").nth(1).unwrap().lines().skip(1);
+    let hex = lines.flat_map(|line| line.split('#').next().unwrap().split_whitespace());
+    let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    let (records, ending) = read(&bytes);
+    assert_eq!(ending.unwrap(), Some(Ending::Complete));
+    let vm = Record::Vm { vm: VmId(1), name: "alice".to_owned() };
+    let kind = EventKind::Halt { vm: VmId(1), vcpu: 0 };
+    let event = Record::Event(Event { at: Time(1_000_000_000), kind });
+    assert_eq!(bytes_of(&records), bytes_of(&[vm, event]));
+}
+
 /// Lengths that only are claimed, and nesting without end, take neither memory nor stack.
 #[test]
 fn a_record_that_claims_or_nests_too_much_is_refused() {
-    let claims: [&[u8]; 3] = [&[0x9b, 0, 0, 0xff, 0, 0, 0, 0, 0], &[0xbb, 0, 0, 0xff, 0, 0, 0, 0, 0], &[0x7a, 0x70, 0, 0, 0]];
-    let nested = [[0x81; 1 << 20], [0x9f; 1 << 20], [0xc1; 1 << 20]];
-    let nested = nested.iter().map(|bytes| &bytes[..]);
+    let claims: [&[u8]; 3] =
+        [&[0x9b, 0, 0, 0xff, 0, 0, 0, 0, 0], &[0xbb, 0, 0, 0xff, 0, 0, 0, 0, 0], &[0x7a, 0x70, 0, 0, 0]];
+    let nested = [0x81, 0x9f, 0xc1].map(|byte| vec![byte; 1 << 20]);
+    let nested = nested.iter().map(Vec::as_slice);
     for content in claims.into_iter().chain(nested) {
-        for block in [content.to_vec(), [&[0xa1][..], &text("State"), content].concat(), [&[0xa1][..], &text("Event"), &[0xa1], &text("why"), content].concat()] {
+        for block in [
+            content.to_vec(),
+            [&[0xa1][..], &text("State"), content].concat(),
+            [&[0xa1][..], &text("Event"), &[0xa1], &text("why"), content].concat(),
+        ] {
             let (records, result) = read(&by_minor(MINOR + 1, &block));
             assert!(records.is_empty() && matches!(result, Err(RecordError::Damaged { .. })), "{result:?}");
         }
@@ -474,71 +584,3 @@ proptest! {
         let _ = read(&[&header()[..], &bytes].concat());
     }
 }
-
-// CONVERT-BEGIN
-#[derive(serde::Deserialize)]
-#[allow(dead_code)]
-enum Old {
-    State(()),
-    Config(Config),
-    Policy { vm: VmId, policy: frontdesk_engine::VmPolicy },
-    Vm { vm: VmId, name: String },
-    Event(Event),
-    Deadline(Time),
-    Applied { action: frontdesk_engine::Action, latency_ns: u64 },
-    Discarded(frontdesk_engine::Action),
-    Dispatcher { cpu: u16, state: () },
-    Decision { cpu: u16, event: reservation::Event, dispatches: Vec<Dispatch> },
-    DecisionsLost { decisions: u64 },
-    Target { target: TargetId, name: String },
-    End,
-}
-#[test]
-#[ignore]
-fn convert() {
-    let old = std::fs::read(std::env::var("FDSK_IN").unwrap()).unwrap();
-    let mut new = header().to_vec();
-    let mut encoder = super::frame::Encoder::new().unwrap();
-    let mut source = &old[12..];
-    let (mut n, mut raw) = (0u64, 0);
-    while !source.is_empty() {
-        let length = u32::from_le_bytes(source[..4].try_into().unwrap()) as usize;
-        let block = zstd::bulk::decompress(&source[8..8 + length], MAX_BLOCK).unwrap();
-        source = &source[8 + length..];
-        let mut rest = &block[..];
-        let mut out = Vec::new();
-        while !rest.is_empty() {
-            let (old, left): (Old, _) = postcard::take_from_bytes(rest).unwrap();
-            rest = left;
-            n += 1;
-            let record = match old {
-                Old::Config(config) => Record::Config(config),
-                Old::Policy { vm, policy } => Record::Policy { vm, policy },
-                Old::Vm { vm, name } => Record::Vm { vm, name },
-                Old::Event(event) => Record::Event(event),
-                Old::Deadline(at) => Record::Deadline(at),
-                Old::Applied { action, latency_ns } => Record::Applied { action, latency_ns },
-                Old::Discarded(action) => Record::Discarded(action),
-                Old::Decision { cpu, event, dispatches } => Record::Decision { cpu, event, dispatches },
-                Old::DecisionsLost { decisions } => Record::DecisionsLost { decisions },
-                Old::Target { target, name } => Record::Target { target, name },
-                Old::End => Record::End,
-                Old::State(()) | Old::Dispatcher { .. } => panic!(),
-            };
-            codec::encode(&record, &mut out);
-        }
-        raw += out.len();
-        new.extend(encoder.frame(&out).unwrap());
-    }
-    println!("{n} records, {} bytes before, {} now, {raw} raw", old.len(), new.len());
-    std::fs::write(std::env::var("FDSK_OUT").unwrap(), &new).unwrap();
-    let (records, ending) = read(&new);
-    assert_eq!(ending.unwrap(), Some(Ending::Complete));
-    let t = std::time::Instant::now();
-    for _ in 0..20 { let mut b = Vec::with_capacity(raw); for r in &records { codec::encode(r, &mut b); } std::hint::black_box(b); }
-    println!("encode {} ns", t.elapsed().as_nanos() / 20 / records.len() as u128);
-    let t = std::time::Instant::now();
-    for _ in 0..10 { std::hint::black_box(read(&new)); }
-    println!("read {} ns", t.elapsed().as_nanos() / 10 / records.len() as u128);
-}
-// CONVERT-END

@@ -33,7 +33,9 @@ pub struct Troubles {
 /// [`poll_action`](Engine::poll_action). The same calls give the same actions. Any sequence of events is legal.
 ///
 /// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded
-/// is checked, and whatever passes is as safe as an engine that came to its state by events.
+/// is checked, and whatever passes is as safe as an engine that came to its state by events. The names and
+/// types in it are those of `docs/recording.md`, for later releases load it: what is renamed here keeps its
+/// name there, and a new field has a default.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Engine {
