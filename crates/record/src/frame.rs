@@ -11,9 +11,9 @@ pub(super) const MAJOR: u16 = 5;
 /// Counts up when fields or kinds of records are added, which older releases leave out.
 pub(super) const MINOR: u16 = 0;
 /// Bytes of a block before compression, at most: room for the state of an engine with thousands of vCPUs.
-pub(super) const MAX_BLOCK: usize = 32 << 20;
+pub(super) const MAX_BLOCK: usize = 64 << 20;
 /// Bytes of a block after compression, at most; what can't be compressed grows a little.
-const MAX_COMPRESSED: u32 = 33 << 20;
+const MAX_COMPRESSED: u32 = 65 << 20;
 /// Fast: it runs beside the VMs.
 const LEVEL: i32 = 1;
 

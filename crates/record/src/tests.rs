@@ -378,7 +378,7 @@ fn forged(compressed: &[u8]) -> Vec<u8> {
 #[test]
 fn a_block_that_grows_without_end_is_refused() {
     let bomb = zstd::bulk::compress(&vec![0; MAX_BLOCK + 1], 19).unwrap();
-    assert!(bomb.len() < 10_000);
+    assert!(bomb.len() < 20_000);
     let (records, result) = read(&forged(&bomb));
     assert!(records.is_empty());
     assert!(matches!(result, Err(RecordError::Damaged { at: 12, .. })), "{result:?}");
