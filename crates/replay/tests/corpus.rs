@@ -104,10 +104,10 @@ fn every_recording_of_the_corpus_says_what_it_said_and_replays_to_the_same() {
 fn write_the_corpus() {
     fs::create_dir_all(CORPUS).unwrap();
     let kinds = kinds();
-    let events = kinds.iter().filter(|record| matches!(record, Record::Event(_))).count();
     for (name, records) in [
         ("kinds", kinds.clone()),
-        ("kinds-middle", from_the_middle(&kinds, events / 2, usize::MAX)),
+        // A packet has been delivered to a vCPU that is boosted for it, and not been judged.
+        ("kinds-middle", from_the_middle(&kinds, 154, usize::MAX)),
         ("echo-mixed", from_the_middle(&records(), 18_000, 200)),
         ("reservations", reservations()),
     ] {

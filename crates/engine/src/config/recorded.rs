@@ -1,8 +1,8 @@
 //! The parameters as recordings have them, which later releases are to read: durations in nanoseconds, and a
 //! parameter that is not known is left out, where a configuration with one is refused.
 //!
-//! A parameter that is added later gets a `serde(default)` here, with the value under which the engine decides
-//! as it did without it.
+//! A parameter that is added later gets a `serde(default)` here, with the value under which the engine
+//! decides as it did without it.
 
 use super::{Config, Ledger, Tavs, VmPolicy};
 use serde::{Deserialize, Serialize};
