@@ -147,7 +147,7 @@ impl Script {
         self.rerun.tell(&record).unwrap();
         self.records.push(record);
         while let Some(action) = self.rerun.poll_action() {
-            let discarded = self.records.len() % 5 == 0;
+            let discarded = self.records.len().is_multiple_of(5);
             let applied = Record::Applied { action, latency_ns: 20_000 };
             self.records.push(if discarded { Record::Discarded(action) } else { applied });
         }
