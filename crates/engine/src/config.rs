@@ -1,5 +1,8 @@
 //! Parameters, with the papers' defaults.
 
+mod recorded;
+
+pub use recorded::{RecordedConfig, RecordedPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ mod state;
 
 pub use action::{Action, ActionKind, Boost, BoostTarget};
 pub use capabilities::{Capabilities, Standing};
-pub use config::{Config, ConfigError, Ledger, Tavs, VmPolicy};
+pub use config::{Config, ConfigError, Ledger, RecordedConfig, RecordedPolicy, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};
 pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 pub use explain::{

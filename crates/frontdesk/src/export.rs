@@ -1,7 +1,7 @@
 //! `frontdesk export`.
 
 use crate::outputs::write;
-use crate::recording::{open, warn_if_cut};
+use crate::recording::{open, warn_if_incomplete};
 use anyhow::bail;
 use frontdesk_engine::{Event, Time, nanos};
 use frontdesk_record::Record;
@@ -71,7 +71,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    warn_if_cut(&recording);
+    warn_if_incomplete(&recording);
     let Some(builder) = builder else { bail!("{} has no events", args.file.display()) };
     let timeline = builder.finish().timeline;
     write(&args.output, |output| frontdesk_report::perfetto(&timeline, output))?;

@@ -29,8 +29,16 @@ pub(crate) fn new_file(name: &str) -> Result<PathBuf, &'static str> {
     }
 }
 
-/// Tells people if a recording has no end.
-pub(crate) fn warn_if_cut(recording: &Source) {
+/// Tells people what of a recording is missing: its end, or what only a later release knows.
+pub(crate) fn warn_if_incomplete(recording: &Source) {
+    let left_out = recording.left_out();
+    if left_out > 0 {
+        let name = recording.name();
+        eprintln!(
+            "frontdesk: {name} is of a later release; records left out that this one does not know: {left_out}; \
+             decisions may differ for that"
+        );
+    }
     if let Some(Ending::Cut { bytes }) = recording.ending() {
         let rest = match bytes {
             0 => String::new(),

@@ -1,6 +1,6 @@
 //! `frontdesk replay`.
 
-use crate::recording::{Source, open, shown, warn_if_cut};
+use crate::recording::{Source, open, shown, warn_if_incomplete};
 use crate::{FAILED, policy};
 use frontdesk_engine::Action;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind};
@@ -67,7 +67,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         None if args.sampled => agreement(args, &mut recording)?,
         None => same(args, &mut recording)?,
     };
-    warn_if_cut(&recording);
+    warn_if_incomplete(&recording);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 

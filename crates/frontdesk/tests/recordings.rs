@@ -164,14 +164,17 @@ fn a_recording_that_was_cut_is_replayed_up_to_there() {
 
 #[test]
 fn broken_recordings_are_refused_in_words() {
-    let mut newer = BYTES.to_vec();
+    let (mut newer, mut older) = (BYTES.to_vec(), BYTES.to_vec());
     newer[8] += 1;
-    let (reads, found) = (BYTES[8], newer[8]);
-    let versions = [format!("format version {found}"), format!("reads version {reads}")];
+    older[8] -= 1;
+    let (reads, later, earlier) = (BYTES[8], newer[8], older[8]);
+    let reads = format!("reads version {reads}");
+    let (later, earlier) = (format!("format version {later}"), format!("format version {earlier}"));
     let mut damaged = BYTES.to_vec();
     damaged[frames()[1] + 50] ^= 4;
     for (bytes, words) in [
-        (&newer, &[&versions[0], &versions[1], "use the release that recorded it"][..]),
+        (&newer, &[&later, &reads, "a later release recorded it; use that one"][..]),
+        (&older, &[&earlier, &reads, "use the release that recorded it, or record anew"]),
         (&damaged, &["is damaged at byte", "records", "checksum"]),
         (&b"#!/bin/sh\nexit 0\n".to_vec(), &["is not a recording", "frontdesk record"]),
         (&Vec::new(), &["is not a recording"]),
@@ -182,6 +185,22 @@ fn broken_recordings_are_refused_in_words() {
             assert!(err(&output).contains(word), "{word}: {}", err(&output));
         }
     }
+}
+
+#[test]
+fn what_a_later_release_added_is_left_out_and_told() {
+    // A frame with "Weather", a record that this release does not know, at the end.
+    let block = zstd::bulk::compress(b"\x67Weather", 1).unwrap();
+    let length = u32::try_from(block.len()).unwrap().to_le_bytes();
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&length), &block).to_le_bytes();
+    let frames = frames();
+    let last = frames[frames.len() - 2];
+    let mut later = [&BYTES[..last], &length, &sum, &block, &BYTES[last..]].concat();
+    later[10] += 1;
+    let output = replay(&later);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).contains("all the same"), "{}", out(&output));
+    assert!(err(&output).contains("left out that this one does not know: 1;"), "{}", err(&output));
 }
 
 #[test]

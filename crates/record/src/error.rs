@@ -2,6 +2,9 @@
 
 use crate::frame;
 
+const OLDER: &str = "use the release that recorded it, or record anew with this one";
+const NEWER: &str = "a later release recorded it; use that one, or one that came after it";
+
 /// A recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -19,16 +22,17 @@ pub enum RecordError {
         /// The file or connection.
         name: String,
     },
-    /// Another release made it.
+    /// Its format is another one.
     #[error(
-        "recording {name} has format version {found}, and this frontdesk reads version {}: use the release that recorded it",
-        frame::VERSION
+        "recording {name} has format version {found}, and this frontdesk reads version {}: {}",
+        frame::MAJOR,
+        if *found < frame::MAJOR { OLDER } else { NEWER }
     )]
     Version {
         /// The file or connection.
         name: String,
-        /// Its version.
-        found: u32,
+        /// Its major version.
+        found: u16,
     },
     /// It is damaged.
     #[error("recording {name} is damaged at byte {at}, after {records} records: {reason}")]

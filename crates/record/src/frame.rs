@@ -5,19 +5,23 @@ use zstd::bulk::{Compressor, Decompressor};
 
 /// Begins every recording. The line end and the zero show a transfer that took it for text.
 pub(super) const MAGIC: [u8; 8] = *b"fdsk\r\n\0\n";
-/// Counts up with every change of the frames or of a record's encoding.
-pub(super) const VERSION: u32 = 4;
+/// Recordings of this version are read by every later release that has the same: what is in them means what
+/// it meant. Another can't be read.
+pub(super) const MAJOR: u16 = 5;
+/// Counts up when fields or kinds of records are added, which older releases leave out.
+pub(super) const MINOR: u16 = 0;
 /// Bytes of a block before compression, at most: room for the state of an engine with thousands of vCPUs.
-pub(super) const MAX_BLOCK: usize = 32 << 20;
+pub(super) const MAX_BLOCK: usize = 64 << 20;
 /// Bytes of a block after compression, at most; what can't be compressed grows a little.
-const MAX_COMPRESSED: u32 = 33 << 20;
+const MAX_COMPRESSED: u32 = 65 << 20;
 /// Fast: it runs beside the VMs.
 const LEVEL: i32 = 1;
 
 pub(super) fn header() -> [u8; 12] {
     let mut header = [0; 12];
     header[..8].copy_from_slice(&MAGIC);
-    header[8..].copy_from_slice(&VERSION.to_le_bytes());
+    header[8..10].copy_from_slice(&MAJOR.to_le_bytes());
+    header[10..].copy_from_slice(&MINOR.to_le_bytes());
     header
 }
 

@@ -5,6 +5,7 @@
 //! then frames, each with its length, its checksum and a compressed block of [`Record`]s. Whatever cuts a
 //! recording short, up to its last whole frame it can be read.
 
+mod codec;
 mod error;
 mod frame;
 mod reader;

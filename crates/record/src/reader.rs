@@ -1,7 +1,7 @@
 //! Reading recordings, record by record.
 
-use super::frame::{Decoder, Frame, MAGIC, VERSION, read_up_to};
-use super::{Record, RecordError};
+use super::frame::{Decoder, Frame, MAGIC, MAJOR, MINOR, read_up_to};
+use super::{Record, RecordError, codec};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -31,6 +31,9 @@ pub struct Recording<R = BufReader<File>> {
     frame_at: u64,
     next_at: u64,
     records: u64,
+    /// Whether a later minor version made it: what can't be made out need not be damaged.
+    later: bool,
+    left_out: u64,
     ended: bool,
     finished: bool,
     ending: Option<Ending>,
@@ -66,12 +69,13 @@ impl<R: Read> Recording<R> {
         if read < header.len() || magic != MAGIC {
             return Err(RecordError::NotARecording { name });
         }
-        let found = u32::from_le_bytes([a, b, c, d]);
-        if found != VERSION {
+        let (found, minor) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+        if found != MAJOR {
             return Err(RecordError::Version { name, found });
         }
         let (block, next_at) = (Vec::new(), header.len() as u64);
         let (frame_at, given, records, ended, finished, ending) = (next_at, 0, 0, false, false, None);
+        let (later, left_out) = (minor > MINOR, 0);
         Ok(Recording {
             source,
             name,
@@ -81,6 +85,8 @@ impl<R: Read> Recording<R> {
             frame_at,
             next_at,
             records,
+            later,
+            left_out,
             ended,
             finished,
             ending,
@@ -97,6 +103,12 @@ impl<R: Read> Recording<R> {
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
+    }
+
+    /// Records so far that only a later release knows, and that were not given.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// What it is called in errors.
@@ -145,17 +157,25 @@ impl<R: Read> Recording<R> {
                 }
                 continue;
             }
-            let rest = &self.block[self.given..];
-            let record = match postcard::take_from_bytes(rest) {
-                Ok((record, left)) => {
-                    self.given = self.block.len() - left.len();
-                    record
-                }
-                Err(error) => return Err(self.damaged(format!("a record can't be decoded: {error}"))),
-            };
             if self.ended {
                 return Err(self.damaged("it goes on after its end".to_owned()));
             }
+            let rest = &self.block[self.given..];
+            let record = match codec::decode(rest) {
+                Ok((record, bytes)) => {
+                    self.given += bytes;
+                    record
+                }
+                Err(_)
+                    if self.later
+                        && let Some(bytes) = codec::length(rest) =>
+                {
+                    self.given += bytes;
+                    self.left_out += 1;
+                    continue;
+                }
+                Err(reason) => return Err(self.damaged(format!("a record can't be decoded: {reason}"))),
+            };
             if matches!(record, Record::End) {
                 self.ended = true;
                 continue;

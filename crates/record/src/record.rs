@@ -1,22 +1,27 @@
 //! What can be in a recording.
 
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, TargetId};
-use frontdesk_engine::{Action, Config, Engine, Event, Time, VmId, VmPolicy};
+use frontdesk_engine::{Action, Config, Engine, Event, RecordedConfig, RecordedPolicy, Time, VmId, VmPolicy};
 use serde::{Deserialize, Serialize};
 
 /// One entry of a recording, in the order in which the daemon met it.
+///
+/// Its names and those of all that is in it are the format's, which `docs/recording.md` specifies: later
+/// releases read them. Whatever is renamed in the code keeps its name there by a `serde(rename)`; a new field
+/// has a `serde(default)`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Record {
     /// The engine as it was. The first record of a recording that begins in the middle of a daemon's life.
     State(Box<Engine>),
     /// The engine's parameters. The first record of a recording that begins with the daemon, whose engine
     /// knows no VM then; later, the parameters that the engine was given.
-    Config(Config),
+    Config(#[serde(with = "RecordedConfig")] Config),
     /// What holds for one VM only, from now on.
     Policy {
         /// The VM.
         vm: VmId,
         /// The policy that the engine was given.
+        #[serde(with = "RecordedPolicy")]
         policy: VmPolicy,
     },
     /// The name of a VM.

@@ -1,8 +1,12 @@
-use super::frame::{MAX_BLOCK, VERSION, header};
-use super::{Ending, Record, RecordError, Recorder, Recording, Recordings, read_recording};
+use super::frame::{Decoder, Frame, MAJOR, MAX_BLOCK, MINOR, header};
+use super::{Ending, Record, RecordError, Recorder, Recording, Recordings, codec, read_recording};
+use cbor4ii::core::Value;
+use cbor4ii::core::dec::{Decode, Read as _};
+use cbor4ii::core::utils::SliceReader;
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, Member, Reading, Reservation, TargetId};
-use frontdesk_engine::{Config, Engine, Event, EventKind, TaskId, Time, VmId};
+use frontdesk_engine::{Config, Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -69,7 +73,9 @@ fn read(bytes: &[u8]) -> (Vec<Record>, Result<Option<Ending>, RecordError>) {
 }
 
 fn bytes_of(records: &[Record]) -> Vec<u8> {
-    postcard::to_stdvec(records).unwrap()
+    let mut bytes = Vec::new();
+    records.iter().for_each(|record| codec::encode(record, &mut bytes));
+    bytes
 }
 
 #[test]
@@ -131,7 +137,7 @@ fn decisions_about_reservations_are_read_as_they_were_written() {
 fn a_recording_cut_anywhere_is_read_up_to_its_last_whole_frame() {
     let whole = recording(1000);
     let (all, _) = read(&whole);
-    let mut lengths = std::collections::BTreeSet::new();
+    let mut lengths = BTreeSet::new();
     for length in header().len()..whole.len() {
         let (records, ending) = read(&whole[..length]);
         assert_eq!(bytes_of(&records), bytes_of(&all[..records.len()]));
@@ -154,14 +160,196 @@ fn a_last_frame_of_full_length_but_other_content_is_torn() {
 }
 
 #[test]
-fn what_is_no_recording_of_this_version_is_refused_with_both_versions() {
+fn what_is_no_recording_of_this_version_is_refused_with_what_to_do() {
     let mut bytes = recording(10);
-    bytes[8..12].copy_from_slice(&(VERSION + 1).to_le_bytes());
-    let error = read(&bytes).1.unwrap_err().to_string();
-    assert!(error.contains(&format!("version {}", VERSION + 1)), "{error}");
-    assert!(error.contains(&format!("reads version {VERSION}")), "{error}");
+    for (version, words) in [
+        (MAJOR + 1, "a later release recorded it; use that one"),
+        (MAJOR - 1, "use the release that recorded it, or record anew"),
+        (1, "use the release that recorded it, or record anew"),
+    ] {
+        bytes[8..10].copy_from_slice(&version.to_le_bytes());
+        let error = read(&bytes).1.unwrap_err().to_string();
+        let versions =
+            format!("has format version {version}, and this frontdesk reads version {MAJOR}: {words}");
+        assert!(error.contains(&versions), "{error}");
+    }
     for other in [&b""[..], b"fdsk", b"{\"json\": true}", &[0; 64]] {
         assert!(matches!(read(other).1, Err(RecordError::NotARecording { .. })));
+    }
+}
+
+/// A recording of one block, by a release with this minor version.
+fn by_minor(minor: u16, block: &[u8]) -> Vec<u8> {
+    let mut bytes = framed(&zstd::bulk::compress(block, 1).unwrap());
+    bytes[10..12].copy_from_slice(&minor.to_le_bytes());
+    bytes
+}
+
+fn text(text: &str) -> Vec<u8> {
+    assert!(text.len() < 24);
+    [&[0x60 + u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
+}
+
+#[test]
+fn what_a_later_release_adds_is_left_out_and_what_it_does_not_change_is_read() {
+    let at = [&text("at")[..], &[0x07]].concat();
+    let halt = [&[0xa1][..], &text("Halt"), &[0xa2], &text("vm"), &[0x02], &text("vcpu"), &[0x03]].concat();
+    let kind = [&text("kind")[..], &halt].concat();
+    // {"Event": {"at": 7, "cause": [{}, null], "kind": {"Halt": {"vm": 2, "vcpu": 3}}}}
+    let cause = [&text("cause")[..], &[0x82, 0xa0, 0xf6]].concat();
+    let field = [&[0xa1][..], &text("Event"), &[0xa3], &at, &cause, &kind].concat();
+    // {"Weather": {"at": 7}}, "Storm", and an event of an unknown kind.
+    let record = [&[0xa1][..], &text("Weather"), &[0xa1], &at].concat();
+    let event = [&[0xa1][..], &text("Event"), &[0xa2], &at, &text("kind"), &text("Thunder")].concat();
+    let block = [&field[..], &record, &text("Storm"), &event, &field, &text("End")].concat();
+
+    let bytes = by_minor(MINOR + 1, &block);
+    let mut recording = Recording::new(&bytes[..], "test".to_owned()).unwrap();
+    let records: Vec<Record> = recording.by_ref().map(Result::unwrap).collect();
+    let expected = Event { at: Time(7), kind: EventKind::Halt { vm: VmId(2), vcpu: 3 } };
+    assert_eq!(bytes_of(&records), bytes_of(&[Record::Event(expected), Record::Event(expected)]));
+    assert_eq!((recording.left_out(), recording.records()), (3, 2));
+    assert_eq!(recording.ending(), Some(Ending::Complete));
+
+    // Of this release it would be damage, for it knows all that it writes.
+    let (records, result) = read(&by_minor(MINOR, &block));
+    assert_eq!(records.len(), 1);
+    assert!(matches!(result, Err(RecordError::Damaged { records: 1, .. })), "{result:?}");
+    // And what is no CBOR is damage in any.
+    let broken = [&field[..], &[0xff], &field].concat();
+    assert!(matches!(read(&by_minor(MINOR + 1, &broken)).1, Err(RecordError::Damaged { .. })));
+}
+
+#[test]
+fn parameters_that_only_a_later_release_has_are_left_out() {
+    let mut block = Vec::new();
+    codec::encode(&Record::Config(Config::default()), &mut block);
+    let tavs = block.windows(5).position(|bytes| bytes == b"\x64tavs").unwrap() + 5;
+    assert_eq!(block[tavs], 0xb1, "a map of 17");
+    block[tavs] += 1;
+    block.splice(tavs + 1..tavs + 1, [&text("magic")[..], &[0xf5]].concat());
+    block.extend(text("End"));
+    let (records, ending) = read(&by_minor(MINOR + 1, &block));
+    assert_eq!(ending.unwrap(), Some(Ending::Complete));
+    assert!(matches!(&records[..], [Record::Config(config)] if *config == Config::default()));
+}
+
+/// The recordings of every version that is read.
+fn corpus() -> Vec<(String, Vec<u8>)> {
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus")).unwrap();
+    let paths = files.map(|entry| entry.unwrap().path());
+    let recordings = paths.filter(|path| path.extension().is_some_and(|extension| extension == "fdsk"));
+    recordings.map(|path| (path.display().to_string(), std::fs::read(path).unwrap())).collect()
+}
+
+/// All blocks of a recording.
+fn blocks(recording: &[u8]) -> Vec<u8> {
+    let (mut source, mut decoder) = (&recording[header().len()..], Decoder::new().unwrap());
+    let (mut block, mut all) = (Vec::new(), Vec::new());
+    while let Frame::Block(_) = decoder.next(&mut source, &mut block).unwrap() {
+        all.extend_from_slice(&block);
+    }
+    all
+}
+
+/// The records of a block as any reader of CBOR has them.
+fn items(block: &[u8]) -> Vec<Value> {
+    let (mut reader, mut items) = (SliceReader::new(block), Vec::new());
+    while !reader.fill(1).unwrap().as_ref().is_empty() {
+        items.push(Value::decode(&mut reader).unwrap());
+    }
+    items
+}
+
+/// Whether a later minor version may write the one for the other: with more fields, if at all.
+fn within(before: &Value, now: &Value) -> bool {
+    let kept = |(key, value): &(Value, Value), now: &[(Value, Value)]| {
+        now.iter().any(|(other, now)| other == key && within(value, now))
+    };
+    match (before, now) {
+        (Value::Map(before), Value::Map(now)) => before.iter().all(|entry| kept(entry, now)),
+        (Value::Array(before), Value::Array(now)) => {
+            before.len() == now.len() && before.iter().zip(now).all(|(before, now)| within(before, now))
+        }
+        _ => before == now,
+    }
+}
+
+#[test]
+fn what_is_written_has_all_that_every_recording_of_this_version_has() {
+    let corpus = corpus();
+    assert!(corpus.len() >= 4);
+    for (name, bytes) in corpus {
+        let (mut records, ending) = read(&bytes);
+        assert_eq!(ending.unwrap(), Some(Ending::Complete), "{name}");
+        records.push(Record::End);
+        let (before, now) = (items(&blocks(&bytes)), items(&bytes_of(&records)));
+        assert_eq!(before.len(), now.len(), "{name}");
+        for (before, now) in before.iter().zip(&now) {
+            assert!(within(before, now), "{name}: {before:?} has become {now:?}");
+        }
+    }
+}
+
+fn names(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Map(entries) => {
+            for (key, value) in entries {
+                found.extend(if let Value::Text(name) = key { Some(name.clone()) } else { None });
+                names(key, found);
+                names(value, found);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| names(value, found)),
+        _ => {}
+    }
+}
+
+const SPECIFICATION: &str = include_str!("../../../docs/recording.md");
+
+#[test]
+fn the_specification_has_every_name() {
+    let mut found = BTreeSet::new();
+    for (_, bytes) in corpus() {
+        items(&blocks(&bytes)).iter().for_each(|item| names(item, &mut found));
+    }
+    // Each kind of record and event, and the insides of states.
+    assert!(found.len() > 250, "{}", found.len());
+    let missing: Vec<&String> =
+        found.iter().filter(|name| !SPECIFICATION.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_example_of_the_specification_is_a_recording() {
+    let example = SPECIFICATION.split("### An example").nth(1).unwrap();
+    let lines = example.split("```").nth(1).unwrap().lines().skip(1);
+    let hex = lines.flat_map(|line| line.split('#').next().unwrap().split_whitespace());
+    let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    let (records, ending) = read(&bytes);
+    assert_eq!(ending.unwrap(), Some(Ending::Complete));
+    let vm = Record::Vm { vm: VmId(1), name: "alice".to_owned() };
+    let kind = EventKind::Halt { vm: VmId(1), vcpu: 0 };
+    let event = Record::Event(Event { at: Time(1_000_000_000), kind });
+    assert_eq!(bytes_of(&records), bytes_of(&[vm, event]));
+}
+
+/// Lengths that only are claimed, and nesting without end, take neither memory nor stack.
+#[test]
+fn a_record_that_claims_or_nests_too_much_is_refused() {
+    let claims: [&[u8]; 3] =
+        [&[0x9b, 0, 0, 0xff, 0, 0, 0, 0, 0], &[0xbb, 0, 0, 0xff, 0, 0, 0, 0, 0], &[0x7a, 0x70, 0, 0, 0]];
+    let nested = [0x81, 0x9f, 0xc1].map(|byte| vec![byte; 1 << 20]);
+    let nested = nested.iter().map(Vec::as_slice);
+    for content in claims.into_iter().chain(nested) {
+        for block in [
+            content.to_vec(),
+            [&[0xa1][..], &text("State"), content].concat(),
+            [&[0xa1][..], &text("Event"), &[0xa1], &text("why"), content].concat(),
+        ] {
+            let (records, result) = read(&by_minor(MINOR + 1, &block));
+            assert!(records.is_empty() && matches!(result, Err(RecordError::Damaged { .. })), "{result:?}");
+        }
     }
 }
 
@@ -175,17 +363,22 @@ fn a_recording_that_is_not_complete_is_not_read_as_a_whole() {
     assert!(matches!(read_recording(file.path()), Err(RecordError::Incomplete { records: 901.., .. })));
 }
 
-/// A frame with this content, however large.
-fn forged(compressed: &[u8]) -> Vec<u8> {
+/// A recording of a frame with this content, however large.
+fn framed(compressed: &[u8]) -> Vec<u8> {
     let length = u32::try_from(compressed.len()).unwrap().to_le_bytes();
     let sum = crc32c::crc32c_append(crc32c::crc32c(&length), compressed).to_le_bytes();
-    [&header()[..], &length, &sum, compressed, b"more"].concat()
+    [&header()[..], &length, &sum, compressed].concat()
+}
+
+/// The same, and something after it.
+fn forged(compressed: &[u8]) -> Vec<u8> {
+    [&framed(compressed)[..], b"more"].concat()
 }
 
 #[test]
 fn a_block_that_grows_without_end_is_refused() {
     let bomb = zstd::bulk::compress(&vec![0; MAX_BLOCK + 1], 19).unwrap();
-    assert!(bomb.len() < 10_000);
+    assert!(bomb.len() < 20_000);
     let (records, result) = read(&forged(&bomb));
     assert!(records.is_empty());
     assert!(matches!(result, Err(RecordError::Damaged { at: 12, .. })), "{result:?}");
@@ -298,7 +491,42 @@ fn a_daemons_own_recording_that_fails_is_reported_at_its_end() {
     assert!(matches!(recordings.finish(), Err(RecordError::Io { .. })));
 }
 
+/// A block with the state of an engine that has a VM, and events for it.
+fn begun_in_the_middle() -> Vec<u8> {
+    let mut engine = Engine::new(Config::default()).unwrap();
+    let tell = |engine: &mut Engine, at, kind| engine.on_event(&Event { at: Time(at), kind });
+    tell(&mut engine, 5, EventKind::VmAdded { vm: VM, vcpus: 2, weight: 100 });
+    for n in 0..20 {
+        let (packet, task) = (1_000_000 * n, TaskId(n % 3));
+        tell(&mut engine, packet, EventKind::Run { vm: VM, thread: Thread::Emulator(0), pcpu: 0 });
+        tell(&mut engine, packet + 1, EventKind::Packet { vm: VM, protocol: Protocol::Udp, port: 7 });
+        tell(&mut engine, packet + 2, EventKind::BlockRead { vm: VM, request: n });
+        tell(&mut engine, packet + 3, EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu: 1 });
+        tell(&mut engine, packet + 4, EventKind::TaskSwitch { vm: VM, vcpu: 1, task });
+        while engine.poll_action().is_some() {}
+    }
+    bytes_of(&[Record::State(Box::new(engine)), switch(30_000_000)])
+}
+
 proptest! {
+    /// States with a right checksum, but with any bytes changed: what is read can be told events.
+    #[test]
+    fn fuzz_states(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(begun_in_the_middle);
+        let mut block = WHOLE.clone();
+        for (at, byte) in changes {
+            *at.get_mut(&mut block) = byte;
+        }
+        let mut engine = None;
+        for record in read(&by_minor(MINOR + 1, &block)).0 {
+            match (record, &mut engine) {
+                (Record::State(state), _) => engine = Some(state),
+                (Record::Event(event), Some(engine)) => engine.on_event(&event),
+                _ => {}
+            }
+        }
+    }
+
     /// Any bits flipped: what is read before is right, and nothing panics.
     #[test]
     fn fuzz_flipped_bits(flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u32), 1..4)) {
@@ -318,7 +546,7 @@ proptest! {
     #[test]
     fn fuzz_decisions(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
         static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {
-            dispatching(60).iter().flat_map(|record| postcard::to_stdvec(record).unwrap()).collect()
+            bytes_of(&dispatching(60))
         });
         let mut block = WHOLE.clone();
         for (at, byte) in changes {
@@ -340,11 +568,12 @@ proptest! {
     #[test]
     fn fuzz_blocks(
         block in prop::collection::vec(any::<u8>(), 0..2000),
-        start in prop::sample::select(vec![None, Some(0u8), Some(1), Some(4), Some(6), Some(8), Some(9)]),
+        start in prop::sample::select(vec!["", "State", "Event", "Applied", "Dispatcher", "Decision", "Weather"]),
+        minor in MINOR..=MINOR + 1,
     ) {
-        // Kinds of records are few, and states are long: some blocks begin as records do.
-        let block: Vec<u8> = start.into_iter().chain(block).collect();
-        let (_, result) = read(&forged(&zstd::bulk::compress(&block, 1).unwrap()));
+        // Kinds of records are few: some blocks begin as records do.
+        let start = if start.is_empty() { Vec::new() } else { [&[0xa1][..], &text(start)].concat() };
+        let (_, result) = read(&[&by_minor(minor, &[start, block].concat())[..], b"more"].concat());
         prop_assert!(!matches!(result, Ok(Some(Ending::Complete))));
     }
 

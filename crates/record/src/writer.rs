@@ -1,7 +1,7 @@
 //! Making recordings, from the daemon's loop, which must never wait for them.
 
 use super::frame::{Encoder, MAX_BLOCK, header};
-use super::{Record, RecordError};
+use super::{Record, RecordError, codec};
 use frontdesk_engine::{Engine, Time};
 use std::fs::File;
 use std::io::{self, Write};
@@ -58,8 +58,7 @@ impl Recorder {
         if self.sender.is_none() {
             return;
         }
-        // Writing to a vector can't fail.
-        let _ = postcard::to_io(record, &mut self.block);
+        codec::encode(record, &mut self.block);
         if self.block.len() >= BLOCK {
             self.hand_over();
         }
@@ -72,7 +71,7 @@ impl Recorder {
         enum First<'a> {
             State(&'a Engine),
         }
-        let _ = postcard::to_io(&First::State(engine), &mut self.block);
+        codec::encode(&First::State(engine), &mut self.block);
         let bytes = self.block.len();
         if bytes > MAX_BLOCK {
             return Err(RecordError::State { name: self.name.clone(), bytes });

@@ -13,6 +13,8 @@ pub enum ReplayError {
     #[error("in the recording: {0}")]
     Config(#[from] ConfigError),
     /// It begins with neither parameters nor a state.
-    #[error("the recording does not begin with the engine's parameters or state")]
+    #[error(
+        "the recording does not begin with parameters or a state of the engine that this release can make out"
+    )]
     NoBeginning,
 }

@@ -3,7 +3,7 @@
 use super::vm::Vm;
 use crate::action::Action;
 use crate::capabilities::Capabilities;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, RecordedConfig};
 use crate::event::{TaskId, Time, VmId};
 use crate::explain::{Decision, Recent, VmExplain};
 use crate::knob::Ledger;
@@ -33,10 +33,13 @@ pub struct Troubles {
 /// [`poll_action`](Engine::poll_action). The same calls give the same actions. Any sequence of events is legal.
 ///
 /// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded
-/// is checked, and whatever passes is as safe as an engine that came to its state by events.
+/// is checked, and whatever passes is as safe as an engine that came to its state by events. The names and
+/// types in it are those of `docs/recording.md`, for later releases load it: what is renamed here keeps its
+/// name there, and a new field has a default.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Engine {
+    #[serde(with = "RecordedConfig")]
     pub(crate) config: Config,
     pub(crate) world: Capabilities,
     pub(crate) now: Time,
@@ -145,6 +148,7 @@ impl Engine {
 /// A state whose parts were read, but not checked; field by field as `Engine` is serialised.
 #[derive(Deserialize)]
 struct Saved {
+    #[serde(with = "RecordedConfig")]
     config: Config,
     world: Capabilities,
     now: Time,

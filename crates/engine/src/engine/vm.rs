@@ -2,7 +2,7 @@
 
 use crate::action::{Boost, BoostTarget};
 use crate::capabilities::{Capabilities, Standing};
-use crate::config::{Config, Tavs, VmPolicy};
+use crate::config::{Config, RecordedPolicy, Tavs, VmPolicy};
 use crate::event::{Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::infer::Guest;
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Vm {
     pub(crate) weight: u32,
     /// What the operator set for it alone.
+    #[serde(with = "RecordedPolicy")]
     pub(crate) own: VmPolicy,
     pub(crate) paused: bool,
     pub(crate) standing: Standing,

@@ -53,7 +53,8 @@ pub struct Eligible {
 /// [`poll_action`](Dispatcher::poll_action). The same events give the same actions.
 ///
 /// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded
-/// is checked, and whatever passes is as safe as a dispatcher that came to its state by events.
+/// is checked, and whatever passes is as safe as a dispatcher that came to its state by events. The names and
+/// types in it are those of `docs/recording.md`, as the engine's.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Dispatcher {

@@ -1,0 +1,78 @@
+//! The parameters as recordings have them, which later releases are to read: durations in nanoseconds, and a
+//! parameter that is not known is left out, where a configuration with one is refused.
+//!
+//! A parameter that is added later gets a `serde(default)` here, with the value under which the engine
+//! decides as it did without it.
+
+use super::{Config, Ledger, Tavs, VmPolicy};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How a recording has a [`Config`]; for `serde(with)`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Config")]
+pub struct RecordedConfig {
+    #[serde(with = "RecordedTavs")]
+    tavs: Tavs,
+    #[serde(with = "RecordedLedger")]
+    ledger: Ledger,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Tavs")]
+struct RecordedTavs {
+    #[serde(rename = "io_threshold_ns", with = "nanoseconds")]
+    io_threshold: Duration,
+    positive_evidence: i32,
+    negative_evidence: i32,
+    belief_threshold: i32,
+    belief_min: i32,
+    belief_max: i32,
+    pb_ratio: f64,
+    boost_limit: f64,
+    #[serde(rename = "pb_period_ns", with = "nanoseconds")]
+    pb_period: Duration,
+    #[serde(rename = "patience_ns", with = "nanoseconds")]
+    patience: Duration,
+    #[serde(rename = "max_boost_ns", with = "nanoseconds")]
+    max_boost: Duration,
+    correlation: bool,
+    acknowledgements: bool,
+    inspection_window: usize,
+    counter_bits: u32,
+    tasks_per_vcpu: usize,
+    #[serde(rename = "time_slice_ns", with = "nanoseconds")]
+    time_slice: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Ledger")]
+struct RecordedLedger {
+    #[serde(rename = "period_ns", with = "nanoseconds")]
+    period: Duration,
+    #[serde(rename = "horizon_ns", with = "nanoseconds")]
+    horizon: Duration,
+    min_share: f64,
+}
+
+/// How a recording has a [`VmPolicy`]; for `serde(with)`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "VmPolicy")]
+pub struct RecordedPolicy {
+    off: bool,
+    pb_ratio: Option<f64>,
+}
+
+mod nanoseconds {
+    use crate::nanos::nanos;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(nanos(*duration))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_nanos)
+    }
+}

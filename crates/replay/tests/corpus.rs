@@ -1,0 +1,276 @@
+//! Small recordings of every version of the format that this release is to read, and what they replay to.
+//!
+//! A recording in the corpus is never written anew. When the minor version counts up, some of the new one are
+//! added under its number:
+//!
+//! ```text
+//! cargo test --release -p frontdesk-replay --test corpus -- --ignored
+//! ```
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+mod recorded;
+
+use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, Member, Reading, Reservation, TargetId};
+use frontdesk_engine::{
+    Capabilities, Config, Engine, Event, EventKind, Protocol, Standing, TaskId, Thread, Time, VmId, VmPolicy,
+};
+use frontdesk_record::{Ending, Record};
+use frontdesk_replay::{Rerun, verify};
+use recorded::{recording, records, written};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../record/tests/corpus");
+/// The version that this release writes.
+const VERSION: &str = "5.0";
+
+/// The names of the recordings in the corpus.
+fn names() -> Vec<String> {
+    let files = fs::read_dir(CORPUS).unwrap().map(|entry| entry.unwrap().path());
+    let recordings = files.filter(|path| path.extension().is_some_and(|extension| extension == "fdsk"));
+    let mut names: Vec<String> =
+        recordings.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+fn file(name: &str, extension: &str) -> PathBuf {
+    Path::new(CORPUS).join(format!("{name}.{extension}"))
+}
+
+/// What a recording holds and what it replays to, in words.
+fn told(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    recording(bytes).for_each(|record| writeln!(text, "{}", line(&record.unwrap())).unwrap());
+    let mut again = recording(bytes);
+    let verified = verify(&mut again).unwrap();
+    assert!(verified.is_same(), "{verified:?}");
+    assert_eq!((again.ending(), again.left_out()), (Some(Ending::Complete), 0));
+    writeln!(text, "{} events, {} actions, all the same", verified.events, verified.actions).unwrap();
+    if let Some(of) = verified.reservations {
+        let (decisions, dispatches, lost) = (of.decisions, of.dispatches, of.lost);
+        writeln!(text, "{decisions} decisions, {dispatches} dispatches, {lost} lost, all the same").unwrap();
+    }
+    text
+}
+
+/// A record as JSON, with the names that it has in the format; of a state, what can be asked of it.
+fn line(record: &Record) -> String {
+    match record {
+        Record::State(engine) => state(engine),
+        Record::Dispatcher { cpu, state } => {
+            let of = |member| {
+                let account = state.account(member).unwrap();
+                let (periods, missed) = (account.periods, account.missed);
+                format!(" {}.{}: {periods} periods, {missed} missed;", member.target.0, member.index)
+            };
+            format!("dispatcher of CPU {cpu}:{}", state.members().map(of).collect::<String>())
+        }
+        record => serde_json::to_string(record).unwrap(),
+    }
+}
+
+fn state(engine: &Engine) -> String {
+    let mut text = format!("engine, {:?}:", engine.troubles());
+    for vm in engine.vms().map(|vm| engine.explain(vm).unwrap()) {
+        let (id, weight, debt, share) = (vm.vm.0, vm.weight, vm.debt_ns, vm.share_permille);
+        let vcpus: Vec<_> = vm.vcpus.iter().map(|vcpu| (vcpu.ran_ns, vcpu.boosts, vcpu.hits)).collect();
+        let tasks: Vec<_> = vm.tasks.iter().map(|task| (task.task.0, task.belief, task.ran_ns)).collect();
+        let ports: Vec<_> = vm.ports.iter().map(|port| (port.port, port.counter)).collect();
+        let learnt = format!("vCPUs {vcpus:?}, tasks {tasks:?}, ports {ports:?}");
+        write!(text, "\n  VM {id} of weight {weight}, debt {debt}, share {share}, {learnt}").unwrap();
+    }
+    text
+}
+
+#[test]
+fn every_recording_of_the_corpus_says_what_it_said_and_replays_to_the_same() {
+    let names = names();
+    assert!(names.len() >= 4, "{names:?}");
+    for name in names {
+        let bytes = fs::read(file(&name, "fdsk")).unwrap();
+        let (told, expected) = (told(&bytes), fs::read_to_string(file(&name, "txt")).unwrap());
+        let differs = told.lines().zip(expected.lines()).find(|(told, expected)| told != expected);
+        assert_eq!(differs, None, "{name}");
+        assert_eq!(told.len(), expected.len(), "{name}");
+    }
+}
+
+/// Makes the corpus of this version.
+#[test]
+#[ignore = "writes files"]
+fn write_the_corpus() {
+    fs::create_dir_all(CORPUS).unwrap();
+    let kinds = kinds();
+    for (name, records) in [
+        ("kinds", kinds.clone()),
+        // A packet has been delivered to a vCPU that is boosted for it, and not been judged.
+        ("kinds-middle", from_the_middle(&kinds, 154, usize::MAX)),
+        ("echo-mixed", from_the_middle(&records(), 18_000, 200)),
+        ("reservations", reservations()),
+    ] {
+        let name = format!("{VERSION}-{name}");
+        let bytes = written(&records);
+        assert!(!file(&name, "fdsk").exists(), "{name} is there already, and stays as it is");
+        fs::write(file(&name, "txt"), told(&bytes)).unwrap();
+        fs::write(file(&name, "fdsk"), bytes).unwrap();
+    }
+}
+
+/// The state after so many events, and so many of the next.
+fn from_the_middle(records: &[Record], skip: usize, take: usize) -> Vec<Record> {
+    let is_event = |at: &usize| matches!(records[*at], Record::Event(_));
+    let mut events = (0..records.len()).filter(is_event);
+    let (first, last) = (events.nth(skip).unwrap(), events.nth(take).unwrap_or(records.len()));
+    let mut rerun = Rerun::new();
+    for record in &records[..first] {
+        rerun.tell(record).unwrap();
+        while rerun.poll_action().is_some() {}
+    }
+    let state = Record::State(Box::new(rerun.engine().unwrap().clone()));
+    let names = records[..first].iter().filter(|record| matches!(record, Record::Vm { .. }));
+    std::iter::once(&state).chain(names).chain(&records[first..last]).cloned().collect()
+}
+
+/// A daemon's life as its recording has it.
+#[derive(Default)]
+struct Script {
+    now: u64,
+    rerun: Rerun,
+    records: Vec<Record>,
+}
+
+impl Script {
+    fn tell(&mut self, record: Record) {
+        self.rerun.tell(&record).unwrap();
+        self.records.push(record);
+        while let Some(action) = self.rerun.poll_action() {
+            let discarded = self.records.len().is_multiple_of(5);
+            let applied = Record::Applied { action, latency_ns: 20_000 };
+            self.records.push(if discarded { Record::Discarded(action) } else { applied });
+        }
+    }
+
+    /// So many microseconds later.
+    fn after(&mut self, micros: u64, kind: EventKind) {
+        self.now += micros * 1000;
+        let now = Time(self.now);
+        if self.rerun.engine().and_then(Engine::next_deadline).is_some_and(|deadline| deadline <= now) {
+            self.tell(Record::Deadline(now));
+        }
+        self.tell(Record::Event(Event { at: now, kind }));
+    }
+
+    /// An echo task on a vCPU answers a request, and a task that computes goes on.
+    fn echo(&mut self, vm: VmId, vcpu: u16) {
+        let (emulator, thread) = (Thread::Emulator(0), Thread::Vcpu(vcpu));
+        let (echo, hog, protocol, port) = (TaskId(0x2000), TaskId(0x1000), Protocol::Tcp, 7);
+        self.after(5000, EventKind::Stop { vm, thread, runnable: true });
+        self.after(3000, EventKind::Packet { vm, protocol, port });
+        self.after(1, EventKind::Wake { vm, thread: emulator, by: None });
+        self.after(5, EventKind::Run { vm, thread: emulator, pcpu: 1 });
+        self.after(20, EventKind::Stop { vm, thread: emulator, runnable: false });
+        self.after(30, EventKind::Run { vm, thread, pcpu: 0 });
+        self.after(5, EventKind::Interrupt { vm, vcpu, vector: 41 });
+        self.after(20, EventKind::TaskSwitch { vm, vcpu, task: echo });
+        self.after(10, EventKind::BlockRead { vm, request: self.now });
+        self.after(90, EventKind::Wake { vm, thread: emulator, by: Some(vcpu) });
+        self.after(10, EventKind::Reply { vm, protocol, port });
+        self.after(20, EventKind::TaskSwitch { vm, vcpu, task: hog });
+    }
+}
+
+/// Every kind of event, and what a daemon decided about them.
+fn kinds() -> Vec<Record> {
+    let (vm, other, thread) = (VmId(1), VmId(2), Thread::Vcpu(0));
+    let (mut script, mut config) = (Script::default(), Config::default());
+    config.tavs.boost_limit = 0.9;
+    script.tell(Record::Config(config.clone()));
+    script.tell(Record::Vm { vm, name: "alice's desktop".to_owned() });
+    let world = Capabilities { realtime_permille: 950, slice_ns: 3_000_000, ..Capabilities::default() };
+    script.after(1000, EventKind::World(world));
+    script.after(10, EventKind::VmAdded { vm, vcpus: 2, weight: 1024 });
+    script.after(10, EventKind::Standing { vm, standing: Standing::Acting });
+    script.after(10, EventKind::VmAdded { vm: other, vcpus: 1, weight: 512 });
+    script.after(10, EventKind::Wake { vm: other, thread, by: None });
+    script.after(10, EventKind::Run { vm, thread, pcpu: 0 });
+    script.after(10, EventKind::TaskSwitch { vm, vcpu: 0, task: TaskId(0x1000) });
+    for _ in 0..12 {
+        script.echo(vm, 0);
+        script.after(900, EventKind::Stop { vm: other, thread, runnable: true });
+        script.after(1, EventKind::Run { vm: other, thread, pcpu: 0 });
+    }
+    script.tell(Record::Policy { vm: other, policy: VmPolicy { off: true, pb_ratio: Some(0.25) } });
+    script.tell(Record::Vm { vm: other, name: "bob".to_owned() });
+    config.ledger.min_share = 0.1;
+    script.tell(Record::Config(config));
+    for kind in [
+        EventKind::BlockRead { vm, request: 77 },
+        EventKind::BlockPending { vm },
+        EventKind::BlockDone { vm, request: 77 },
+        EventKind::Ipi { vm, vcpu: 0, to: 2, vector: 253 },
+        EventKind::IpiTaken { vm, vcpu: 1 },
+        EventKind::Halt { vm, vcpu: 1 },
+        EventKind::Resume { vm, vcpu: 1 },
+        EventKind::TaskSeen { vm: other, vcpu: 0, task: TaskId(u64::MAX) },
+        EventKind::Packet { vm: other, protocol: Protocol::Udp, port: 53 },
+        EventKind::VcpuAdded { vm, vcpu: 2 },
+        EventKind::VcpuWeight { vm, vcpu: 2, permille: 1277 },
+        EventKind::Weight { vm: other, weight: 10_000 },
+        EventKind::Standing { vm: other, standing: Standing::Observed },
+        EventKind::Lost { vm: Some(other), count: 12 },
+        EventKind::VmPaused { vm: other },
+        EventKind::VmResumed { vm: other },
+        EventKind::Standing { vm: other, standing: Standing::Reserved },
+    ] {
+        script.after(50, kind);
+    }
+    for _ in 0..8 {
+        script.echo(vm, 0);
+    }
+    for kind in [
+        EventKind::VcpuRemoved { vm, vcpu: 2 },
+        EventKind::VmReset { vm: other },
+        EventKind::Lost { vm: None, count: 3 },
+        EventKind::VmRemoved { vm: other },
+        EventKind::VmRemoved { vm: VmId(9) },
+    ] {
+        script.after(50, kind);
+    }
+    script.records
+}
+
+/// A dispatcher's life with two members, and with a loss.
+fn reservations() -> Vec<Record> {
+    let member = |target| Member { target: TargetId(target), index: 1 };
+    let mut dispatcher = Dispatcher::new(1_700_000_000_000_000_000);
+    let state = |dispatcher: &Dispatcher| Record::Dispatcher { cpu: 1, state: Box::new(dispatcher.clone()) };
+    let mut records = vec![Record::Config(Config::default()), state(&dispatcher)];
+    for (target, name) in [(3, "vm:alice"), (4, "pid:4711")] {
+        records.push(Record::Target { target: TargetId(target), name: name.to_owned() });
+    }
+    for n in 0..60u64 {
+        let member = member(if n % 4 == 1 { 4 } else { 3 });
+        let phase_ns = (n == 0).then_some(9);
+        let reservation = Reservation { period_ns: 10_000_000, slice_ns: 2_000_000, hard: n == 0, phase_ns };
+        let reading = Reading { ran_ns: n * 600_000, ready: n % 3 > 0, woken: Time(n * 990_000) };
+        let kind = match n {
+            0 | 1 => reservation::EventKind::Set { member, cpu: 1, reservation },
+            20 | 24 => reservation::EventKind::Pause { member, paused: n == 20 },
+            40 => reservation::EventKind::Align { wall_offset_ns: n },
+            57 => reservation::EventKind::Remove { member },
+            _ => reservation::EventKind::Decide { tolerance_ns: n % 7 },
+        };
+        let event = reservation::Event { at: Time(n * 1_000_000), readings: vec![(member, reading)], kind };
+        dispatcher.on_event(&event);
+        let dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
+        match n {
+            30..35 => {}
+            35 => records.extend([Record::DecisionsLost { decisions: 6 }, state(&dispatcher)]),
+            _ => records.push(Record::Decision { cpu: 1, event, dispatches }),
+        }
+    }
+    records
+}
