@@ -74,10 +74,10 @@ fn line(record: &Record) -> String {
 
 fn state(engine: &Engine) -> String {
     let mut text = format!("engine, {:?}:", engine.troubles());
-    for vm in engine.vms().map(|vm| engine.explain(vm).unwrap()) {
-        let (id, weight, debt, share) = (vm.vm.0, vm.weight, vm.debt_ns, vm.share_permille);
+    for (id, vm) in engine.vms().map(|id| (id.0, engine.explain(id).unwrap())) {
+        let (weight, debt, share) = (vm.weight, vm.debt_ns, vm.share_permille);
         let vcpus: Vec<_> = vm.vcpus.iter().map(|vcpu| (vcpu.ran_ns, vcpu.boosts, vcpu.hits)).collect();
-        let tasks: Vec<_> = vm.tasks.iter().map(|task| (task.task.0, task.belief, task.ran_ns)).collect();
+        let tasks: Vec<_> = vm.tasks.iter().map(|task| (task.id.0, task.belief, task.ran_ns)).collect();
         let ports: Vec<_> = vm.ports.iter().map(|port| (port.port, port.counter)).collect();
         let learnt = format!("vCPUs {vcpus:?}, tasks {tasks:?}, ports {ports:?}");
         write!(text, "\n  VM {id} of weight {weight}, debt {debt}, share {share}, {learnt}").unwrap();
