@@ -1,7 +1,8 @@
 //! Guest task identity under KVM, on a host that has KVM: a VM with an AMD processor that can run VMs itself.
 //!
-//! The host that runs the tests may have no hardware virtualisation. So this program boots a VM with itself as init,
-//! and does the trials of `host` with tiny guests in there, first with nested paging, then without: they are built into it, too.
+//! The host that runs the tests may have no hardware virtualisation. So this program boots a VM with itself
+//! as init, and does the trials of `host` with tiny guests in there, first with nested paging, then without:
+//! they are built into it, too.
 
 #[path = "host/kvm.rs"]
 mod kvm;
@@ -81,7 +82,8 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
     files.extend(libraries(Path::new(TOOL))?);
     files.insert(TOOL.into());
     add_to_initramfs(&initrd, &files)?;
-    // What the flood guard lets through is a matter of time, and how fast this machine emulates shall not matter.
+    // What the flood guard lets through is a matter of time, and how fast this machine emulates shall not
+    // matter.
     let vm = VmConfig { counted_time: true, ..bare_vm("host-kvm", kernel, initrd, run_dir.path()) };
     let console = console_of(&vm, PATIENCE)?;
     all_passed(&console).with_context(|| format!("the VM's console:\n{console}"))
@@ -102,7 +104,8 @@ fn all_passed(console: &str) -> Result<()> {
     Ok(())
 }
 
-/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM off.
+/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM
+/// off.
 fn init() -> ! {
     own_init::end(set_up_and_run_trials())
 }
