@@ -1,4 +1,5 @@
-# Each target sets up what it needs. `make demo` shows what frontdesk does; `make check` runs the tests that need Rust only, `make test` all.
+# Each target sets up what it needs. `make demo` shows what frontdesk does; `make check` runs the tests that
+# need Rust only, `make test` all.
 
 SCENARIO ?= scenarios/echo-mixed.toml
 ARGS ?=
@@ -36,7 +37,8 @@ bench: setup-build setup-sim
 	cargo bench --locked -p frontdesk-sim --bench simso
 	cargo bench --locked -p frontdesk-sim --bench kernel
 
-# Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES times here.
+# Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES
+# times here.
 CASES ?= 200000
 fuzz: setup-build
 	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-guardian \
@@ -54,7 +56,8 @@ build: setup-build
 	cargo build --release --locked -p frontdesk -p frontdesk-tcg-plugin
 	$(crt_static) cargo build --release --locked --target $(guest_target) -p frontdesk-lab-guest -p frontdesk-guest
 
-# The Debian package, target/debian/frontdesk_VERSION_amd64.deb, with manual pages and completions from the program itself.
+# The Debian package, target/debian/frontdesk_VERSION_amd64.deb, with manual pages and completions from the
+# program itself.
 deb: setup-deb build
 	rm -rf $(package)
 	mkdir -p $(package)/man $(package)/guest

@@ -1,7 +1,8 @@
-//! Looking in and reserving: what a running daemon says about itself and its VMs, and what it is told to change, over a Unix socket.
+//! Looking in and reserving: what a running daemon says about itself and its VMs, and what it is told to
+//! change, over a Unix socket.
 //!
-//! One request per connection, a line of JSON each way ([`Query`], [`Answer`]). Over the network the same requests and answers are the bodies
-//! of HTTPS.
+//! One request per connection, a line of JSON each way ([`Query`], [`Answer`]). Over the network the same
+//! requests and answers are the bodies of HTTPS.
 
 mod client;
 mod connection;
@@ -19,7 +20,8 @@ pub use reservation::{
 };
 pub use target::{Target, TargetError};
 
-/// Begins what the daemon's log says about a VM that it does not act on although it should; the reason follows.
+/// Begins what the daemon's log says about a VM that it does not act on although it should; the reason
+/// follows.
 pub const NOT_ACTING: &str = "not acting on the VM, only watching it";
 
 /// Where the daemon is asked, if nothing else is configured.

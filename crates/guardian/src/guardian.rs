@@ -54,7 +54,8 @@ pub enum GuardianError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UndoId(u64);
 
-/// The owner's end of a guardian. Dropping it undoes everything and waits for that, as [`Guardian::finish`] does.
+/// The owner's end of a guardian. Dropping it undoes everything and waits for that, as [`Guardian::finish`]
+/// does.
 #[derive(Debug)]
 pub struct Guardian {
     child: Child,
@@ -68,7 +69,8 @@ pub struct Guardian {
 pub struct Promise(File);
 
 impl Promise {
-    /// Promises to be back before this time of the monotonic clock, in nanoseconds; 0 for no promise. Costs a system call.
+    /// Promises to be back before this time of the monotonic clock, in nanoseconds; 0 for no promise. Costs a
+    /// system call.
     pub fn until(&self, time: u64) {
         // Memory can be written.
         let _ = rustix::io::pwrite(&self.0, &time.to_ne_bytes(), 0);
@@ -83,8 +85,9 @@ struct Connection {
     journal: BTreeMap<u64, Undo>,
 }
 
-/// Gives the stream the highest descriptor number there is. When a process is killed, Linux closes the latest of its descriptors first, and
-/// some of ours (probes in QEMU) take long to close: the guardian is to hear of the death before.
+/// Gives the stream the highest descriptor number there is. When a process is killed, Linux closes the latest
+/// of its descriptors first, and some of ours (probes in QEMU) take long to close: the guardian is to hear of
+/// the death before.
 fn last_of_all(stream: UnixStream) -> UnixStream {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
     let highest = i32::try_from(limit.min(1 << 16)).unwrap_or(1024).saturating_sub(16);
@@ -93,8 +96,8 @@ fn last_of_all(stream: UnixStream) -> UnixStream {
 }
 
 impl Guardian {
-    /// Starts `exe arg`, which is to call [`run`](crate::run) before anything else, and waits until it is ready. When the
-    /// calling thread ends, everything is undone as if the process had ended.
+    /// Starts `exe arg`, which is to call [`run`](crate::run) before anything else, and waits until it is
+    /// ready. When the calling thread ends, everything is undone as if the process had ended.
     ///
     /// # Errors
     /// If the program can not be started or does not become a guardian.
@@ -106,8 +109,8 @@ impl Guardian {
         let promise = memfd_create("promise", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let promise = File::from(promise);
         promise.set_len(8).map_err(failed)?;
-        // Its end of the connection is its standard input, and what it reads the promise from its standard output: it is given no other
-        // descriptors besides standard error.
+        // Its end of the connection is its standard input, and what it reads the promise from its standard
+        // output: it is given no other descriptors besides standard error.
         let child = Command::new(exe)
             .arg(arg)
             .stdin(Stdio::from(OwnedFd::from(theirs)))

@@ -1,14 +1,15 @@
 //! A process that undoes every change when frontdesk ends, however it ends.
 //!
-//! It is started before the first change. Each change is recorded with it, as what undoes it, before the change is
-//! made. When the connection to its owner closes, because the owner finished or died, it runs all undos, the latest
-//! first, and exits. If it is the guardian that dies, its owner runs them.
+//! It is started before the first change. Each change is recorded with it, as what undoes it, before the
+//! change is made. When the connection to its owner closes, because the owner finished or died, it runs all
+//! undos, the latest first, and exits. If it is the guardian that dies, its owner runs them.
 //!
-//! An owner that dispatches others may promise to come back in time ([`Promise`]). If it does not, because it hangs or is stopped, the guardian
-//! gives the threads on record their scheduling back, and lets stopped processes go on, without waiting for its end.
+//! An owner that dispatches others may promise to come back in time ([`Promise`]). If it does not, because it
+//! hangs or is stopped, the guardian gives the threads on record their scheduling back, and lets stopped
+//! processes go on, without waiting for its end.
 //!
-//! A supervisor that kills the whole process group or control group of its owner kills the guardian too unless told
-//! otherwise (systemd: `KillMode=process` or `mixed`).
+//! A supervisor that kills the whole process group or control group of its owner kills the guardian too
+//! unless told otherwise (systemd: `KillMode=process` or `mixed`).
 
 mod group;
 mod guardian;

@@ -1,4 +1,5 @@
-//! What other threads tell the daemon's loop: those that watch for VMs, the one that keeps reservations, and whoever reloads.
+//! What other threads tell the daemon's loop: those that watch for VMs, the one that keeps reservations, and
+//! whoever reloads.
 
 use crate::config::Settings;
 use frontdesk_engine::reservation::TargetId;

@@ -1,8 +1,10 @@
-//! Periodic reservations on a real host (VSched): who has which slice of which period, kept by a thread that dispatches.
+//! Periodic reservations on a real host (VSched): who has which slice of which period, kept by a thread that
+//! dispatches.
 //!
-//! The daemon's loop hands requests to the *admission thread*, a thread of its own, for finding threads and recording what they had takes
-//! milliseconds. The admission thread admits reservations, takes hold of the targets' threads and tells the *controller*, the thread that dispatches.
-//! `docs/reservations.md` says what is done to a target and why.
+//! The daemon's loop hands requests to the *admission thread*, a thread of its own, for finding threads and
+//! recording what they had takes milliseconds. The admission thread admits reservations, takes hold of the
+//! targets' threads and tells the *controller*, the thread that dispatches. `docs/reservations.md` says what
+//! is done to a target and why.
 
 mod admission;
 mod bell;
@@ -52,7 +54,8 @@ use wake::ring;
 /// Orders that may wait.
 const CAPACITY: usize = 64;
 
-/// The admission thread's owner. Dropping it ends all reservations: the guardian puts back what the targets had.
+/// The admission thread's owner. Dropping it ends all reservations: the guardian puts back what the targets
+/// had.
 pub(crate) struct Reserves {
     orders: Option<SyncSender<Order>>,
     wake: Arc<OwnedFd>,

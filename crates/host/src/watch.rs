@@ -1,8 +1,8 @@
-//! Finds VMs as they come and go, on threads of its own: what takes time or can stall happens here, and the daemon's loop, which
-//! decides within microseconds, only hears of it.
+//! Finds VMs as they come and go, on threads of its own: what takes time or can stall happens here, and the
+//! daemon's loop, which decides within microseconds, only hears of it.
 //!
-//! Each QMP socket has a thread ([`socket`]), for whoever listens there may stall: it keeps nobody else waiting then. libvirt's VMs are
-//! looked for in `/proc` ([`libvirt`]).
+//! Each QMP socket has a thread ([`socket`]), for whoever listens there may stall: it keeps nobody else
+//! waiting then. libvirt's VMs are looked for in `/proc` ([`libvirt`]).
 
 mod context;
 mod libvirt;
@@ -42,7 +42,8 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts to watch, and to tell the context's mailbox. After everything that is there at the beginning was tried once, it tells that.
+    /// Starts to watch, and to tell the context's mailbox. After everything that is there at the beginning
+    /// was tried once, it tells that.
     pub(crate) fn start(vms: VmsSettings, context: WatchContext) -> io::Result<Watcher> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, receiver) = channel();
@@ -203,7 +204,8 @@ fn literal_folder(pattern: &str) -> &Path {
     )
 }
 
-/// Watching what is watched already changes nothing. What can't be watched is looked at now and then all the same.
+/// Watching what is watched already changes nothing. What can't be watched is looked at now and then all the
+/// same.
 fn watch_folder(inotify: &OwnedFd, folder: &Path) {
     let changes = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
     let _ = inotify::add_watch(inotify, folder, changes);

@@ -1,7 +1,8 @@
 //! Guest task identity under KVM, on a host that has KVM: a VM with an AMD processor that can run VMs itself.
 //!
-//! The host that runs the tests may have no hardware virtualisation. So this program boots a VM with itself as init,
-//! and does the trials of `host` with tiny guests in there, first with nested paging, then without: they are built into it, too.
+//! The host that runs the tests may have no hardware virtualisation. So this program boots a VM with itself
+//! as init, and does the trials of `host` with tiny guests in there, first with nested paging, then without:
+//! they are built into it, too.
 
 #[path = "host/kvm.rs"]
 mod kvm;

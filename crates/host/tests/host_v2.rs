@@ -1,7 +1,9 @@
-//! What `frontdesk-host` does to threads and control groups, on kernels that have control groups of version 2.
+//! What `frontdesk-host` does to threads and control groups, on kernels that have control groups of version
+//! 2.
 //!
-//! The host that runs the tests may have version 1 only. So this program boots VMs with itself as init, and does
-//! the trials of `host` in there, which are built into it. They include this program being the guardian and the owner of its changes.
+//! The host that runs the tests may have version 1 only. So this program boots VMs with itself as init, and
+//! does the trials of `host` in there, which are built into it. They include this program being the guardian
+//! and the owner of its changes.
 
 #[path = "host/bpf.rs"]
 mod bpf;
@@ -72,8 +74,8 @@ fn trials() -> ExitCode {
     }
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
-    // When a daemon that reserved 0.98 of a CPU by SCHED_DEADLINE was killed, Linux 7.3 sometimes does not let its fair server have its
-    // time back, and all trials after that meet another kernel than they think.
+    // When a daemon that reserved 0.98 of a CPU by SCHED_DEADLINE was killed, Linux 7.3 sometimes does not
+    // let its fair server have its time back, and all trials after that meet another kernel than they think.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let fair = if release.starts_with("7.") { Vec::new() } else { fair::trials() };
     let trials =

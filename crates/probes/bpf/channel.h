@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What frontdesk's programs and the daemon have between them: a ring of records, and counters, also of what was lost.
- * src/bpf/channel.rs is the other end. Whoever includes it has an `enum counter` with COUNT_LOST and, last, COUNTERS.
+ * src/channel.rs is the other end. Whoever includes it has an `enum counter` with COUNT_LOST and, last, COUNTERS.
  */
 #ifndef FRONTDESK_CHANNEL_H
 #define FRONTDESK_CHANNEL_H

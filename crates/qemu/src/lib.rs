@@ -1,5 +1,5 @@
-//! QEMU's VMs: finding out about a running one, from its QMP socket and `/proc`, and hearing what its guest does, from frontdesk's QEMU
-//! plugin or from the reporter in the guest.
+//! QEMU's VMs: finding out about a running one, from its QMP socket and `/proc`, and hearing what its guest
+//! does, from frontdesk's QEMU plugin or from the reporter in the guest.
 
 mod libvirt;
 mod process;

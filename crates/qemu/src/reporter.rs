@@ -1,8 +1,10 @@
-//! The reporter in a guest as a source of events: which task runs on which vCPU, where that can't be seen from outside.
+//! The reporter in a guest as a source of events: which task runs on which vCPU, where that can't be seen
+//! from outside.
 //!
-//! The reporter (`frontdesk-guest`) is optional and not trusted. It reaches the host by a virtio-serial port, whose other end is a Unix
-//! socket of QEMU's. Whatever the guest does with it, its own VM alone is affected: when the reporter is silent, floods or makes no sense,
-//! [`is_live`](ReporterSource::is_live) says so, and the VM is followed as if it had none.
+//! The reporter (`frontdesk-guest`) is optional and not trusted. It reaches the host by a virtio-serial port,
+//! whose other end is a Unix socket of QEMU's. Whatever the guest does with it, its own VM alone is affected:
+//! when the reporter is silent, floods or makes no sense, [`is_live`](ReporterSource::is_live) says so, and
+//! the VM is followed as if it had none.
 
 mod all;
 mod clock;

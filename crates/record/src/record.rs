@@ -74,7 +74,8 @@ pub enum Record {
         /// Its name, as in a request.
         name: String,
     },
-    /// The recording ended in order; last. A [`Recording`](crate::Recording) tells this as its [`Ending`](crate::Ending).
+    /// The recording ended in order; last. A [`Recording`](crate::Recording) tells this as its
+    /// [`Ending`](crate::Ending).
     End,
 }
 

@@ -64,7 +64,8 @@ impl Recordings {
         Err(RecordError::Busy { name: FOR_A_CLIENT.to_owned(), running })
     }
 
-    /// Begins a recording in the middle of the daemon's life, of an engine that has no action left to be taken.
+    /// Begins a recording in the middle of the daemon's life, of an engine that has no action left to be
+    /// taken.
     ///
     /// # Errors
     /// There are too many already, the connection can't be had twice, or the engine knows too much.
@@ -107,8 +108,8 @@ impl Recordings {
         }
     }
 
-    /// Hands over what has waited for long enough, and looks after recordings that have ended or are to end. Call it at least each half
-    /// second.
+    /// Hands over what has waited for long enough, and looks after recordings that have ended or are to end.
+    /// Call it at least each half second.
     pub fn tick(&mut self, now: Time) {
         self.all().for_each(|recorder| recorder.tick(now));
         self.clients.iter_mut().for_each(|client| client.look_after(now));

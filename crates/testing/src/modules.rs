@@ -1,7 +1,8 @@
-//! Which module of a crate knows which others, from the paths in its sources, through re-exports to where an item is defined.
+//! Which module of a crate knows which others, from the paths in its sources, through re-exports to where an
+//! item is defined.
 //!
-//! `cargo modules dependencies --acyclic` (0.27) looks at all items before it leaves any out, and so takes a method with `self` for a
-//! circle of its type.
+//! `cargo modules dependencies --acyclic` (0.27) looks at all items before it leaves any out, and so takes a
+//! method with `self` for a circle of its type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

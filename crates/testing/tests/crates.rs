@@ -1,4 +1,5 @@
-//! `docs/architecture.md` is true of the crates: it lists each with those that it depends on, and each has a README of the same form.
+//! `docs/architecture.md` is true of the crates: it lists each with those that it depends on, and each has a
+//! README of the same form.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 

@@ -1,7 +1,8 @@
-//! `docs/extending.md` is true: its recipes, followed word by word, give a workspace that compiles, and the small ones stay small.
+//! `docs/extending.md` is true: its recipes, followed word by word, give a workspace that compiles, and the
+//! small ones stay small.
 //!
-//! A block of `rust` in a recipe is a new file, a block of `diff` changes one: where its old lines stand, which is one place, the new
-//! ones come. The line before a block names the file.
+//! A block of `rust` in a recipe is a new file, a block of `diff` changes one: where its old lines stand,
+//! which is one place, the new ones come. The line before a block names the file.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
@@ -13,8 +14,8 @@ use std::process::Command;
 
 /// How many files a recipe may touch.
 const MOST: [(&str, usize); 3] = [("A policy", 4), ("A workload", 3), ("A scenario key", 2)];
-/// The crates of the copy. Another folder than theirs, for cargo tells crates of one target folder apart by it, and compiled
-/// dependencies are to be shared.
+/// The crates of the copy. Another folder than theirs, for cargo tells crates of one target folder apart by
+/// it, and compiled dependencies are to be shared.
 const COPY: &str = "extended";
 
 struct Block {
@@ -75,7 +76,8 @@ fn walk(folder: &Path, found: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// Makes a folder hold these files and no others, and leaves alone what is right already, so that it is not compiled again.
+/// Makes a folder hold these files and no others, and leaves alone what is right already, so that it is not
+/// compiled again.
 fn place(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) {
     let mut there = BTreeSet::new();
     walk(folder, &mut there);

@@ -14,8 +14,8 @@ pub struct ControlConfig {
     /// Members of this group may look in, besides root and the daemon's own user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Members of this group may look in and change reservations, besides root and the daemon's own user. Nobody else may if there is no
-    /// such group.
+    /// Members of this group may look in and change reservations, besides root and the daemon's own user.
+    /// Nobody else may if there is no such group.
     pub operators: String,
     /// Address at which Prometheus may fetch metrics over HTTP, by anybody who reaches it; none if absent.
     #[serde(skip_serializing_if = "Option::is_none")]

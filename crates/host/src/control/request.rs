@@ -51,8 +51,8 @@ impl StatusRequest {
     }
 }
 
-/// A client that asks about reservations: one of [`Query::Reserve`], [`Query::Release`], [`Query::Pause`], [`Query::Resume`] and
-/// [`Query::Reservations`]. Whether it may was looked at already.
+/// A client that asks about reservations: one of [`Query::Reserve`], [`Query::Release`], [`Query::Pause`],
+/// [`Query::Resume`] and [`Query::Reservations`]. Whether it may was looked at already.
 #[derive(Debug)]
 pub struct ReservationRequest {
     /// What it asks.
@@ -61,7 +61,8 @@ pub struct ReservationRequest {
 }
 
 impl ReservationRequest {
-    /// Answers with [`Answer::Reservation`], or [`Answer::Reservations`] to [`Query::Reservations`]. Never waits.
+    /// Answers with [`Answer::Reservation`], or [`Answer::Reservations`] to [`Query::Reservations`]. Never
+    /// waits.
     pub fn answer(self, answer: Result<Answer, Refusal>) {
         // A client that has gone needs no answer.
         let _ = self.reply.try_send(answer);

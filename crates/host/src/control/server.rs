@@ -32,7 +32,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Begins to serve. Threads that are not real-time are of the calling thread's priority, so call it before that is made real-time.
+    /// Begins to serve. Threads that are not real-time are of the calling thread's priority, so call it
+    /// before that is made real-time.
     ///
     /// # Errors
     /// The socket can't be made, or another daemon answers there.
@@ -106,8 +107,8 @@ struct Server {
 }
 
 impl Server {
-    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away at once. If `real_time`, it is
-    /// called in a real-time thread.
+    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away
+    /// at once. If `real_time`, it is called in a real-time thread.
     fn start<L: Listener>(
         listener: L,
         real_time: bool,

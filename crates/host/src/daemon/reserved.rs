@@ -1,4 +1,5 @@
-//! The loop's part in reservations: it has the VMs, which it does not boost while they have one, and the real-time budgets.
+//! The loop's part in reservations: it has the VMs, which it does not boost while they have one, and the
+//! real-time budgets.
 
 use super::followed::Followed;
 use super::{Daemon, DaemonError};
@@ -90,7 +91,8 @@ impl Daemon {
         self.vms.iter().map(vm).collect()
     }
 
-    /// Before the first reservation, makes the throttle, and boosts as soon as budgets are granted anew, leave it its real-time budget.
+    /// Before the first reservation, makes the throttle, and boosts as soon as budgets are granted anew,
+    /// leave it its real-time budget.
     fn leave_room(&mut self) -> Result<(), String> {
         if let Some(guardian) = self.guardian.as_ref().filter(|_| !self.reserves_room) {
             let settings = &self.settings.reserve;
@@ -108,7 +110,8 @@ impl Daemon {
         self.budgets_stale = true;
     }
 
-    /// The threads of a VM are about to be scheduled by its reservation, and by nothing else. The admission thread says if it comes to that.
+    /// The threads of a VM are about to be scheduled by its reservation, and by nothing else. The admission
+    /// thread says if it comes to that.
     fn stop_boosting(&mut self, name: &str) -> Result<(), DaemonError> {
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.name == name && !vm.reserved) else { return Ok(()) };
         vm.reserved = true;

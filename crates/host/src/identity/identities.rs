@@ -35,8 +35,8 @@ impl Identity {
         }
     }
 
-    /// Whether every task switch is known, rather than samples of what runs: between two samples tasks run unseen, and a boost that ends
-    /// with the next switch may end by time instead.
+    /// Whether every task switch is known, rather than samples of what runs: between two samples tasks run
+    /// unseen, and a boost that ends with the next switch may end by time instead.
     #[must_use]
     pub const fn is_exact(self) -> bool {
         match self {
@@ -56,14 +56,15 @@ impl fmt::Display for Identity {
 /// The sources that tell guest tasks, of all VMs.
 ///
 /// # Waiting for a task switch or an interrupt
-/// After [`watch`](Self::watch), call [`arm`](Self::arm), drain, and wait for [`fd`](Self::fd). In this order nothing of interest is
-/// missed: it is either drained or wakes.
+/// After [`watch`](Self::watch), call [`arm`](Self::arm), drain, and wait for [`fd`](Self::fd). In this order
+/// nothing of interest is missed: it is either drained or wakes.
 pub struct Identities {
     pub(super) epoll: OwnedFd,
     pub(super) plugins: BTreeMap<VmId, TcgSource>,
     /// While one speaks, it is believed rather than KVM.
     pub(super) reporters: Reporters,
-    /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being unloaded.
+    /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being
+    /// unloaded.
     pub(super) kvm: Option<KvmSource>,
     pub(super) watched: Vec<Watched>,
 }
@@ -94,11 +95,12 @@ impl Identities {
         Ok(Identities { epoll, plugins: BTreeMap::new(), reporters, kvm: None, watched: Vec::new() })
     }
 
-    /// Finds the best source for a VM and follows the VM by it, afresh if it is followed already. Appends what its vCPUs run now, as far as it is
-    /// known.
+    /// Finds the best source for a VM and follows the VM by it, afresh if it is followed already. Appends
+    /// what its vCPUs run now, as far as it is known.
     ///
     /// # Errors
-    /// [`IdentityError`] says what the VM or the host lacks. The VM can be followed all the same, but nothing in it is boosted.
+    /// [`IdentityError`] says what the VM or the host lacks. The VM can be followed all the same, but nothing
+    /// in it is boosted.
     pub fn follow(
         &mut self,
         vm: VmId,
@@ -224,7 +226,8 @@ impl Identities {
         self.epoll.as_fd()
     }
 
-    /// Appends what has happened since the last call, in order for each vCPU, and at `now` what was lost. Never blocks.
+    /// Appends what has happened since the last call, in order for each vCPU, and at `now` what was lost.
+    /// Never blocks.
     ///
     /// # Errors
     /// If the ring of KVM's events can not be read, which no working kernel makes happen.
@@ -233,7 +236,8 @@ impl Identities {
         for (&vm, plugin) in &mut self.plugins {
             let first = out.len();
             plugin.drain(vm, out);
-            // The ring belongs to QEMU, which may write any time into it: events from the future would never leave.
+            // The ring belongs to QEMU, which may write any time into it: events from the future would never
+            // leave.
             let limit = crate::clock::monotonic();
             out[first..].iter_mut().for_each(|event| event.at = event.at.min(limit));
             let count = plugin.take_dropped();

@@ -1,4 +1,5 @@
-//! What the admission thread follows by itself: threads and processes that come and go, VMs that change, and targets that end.
+//! What the admission thread follows by itself: threads and processes that come and go, VMs that change, and
+//! targets that end.
 
 use super::admission::AdmissionThread;
 use crate::clock::monotonic;
@@ -88,8 +89,8 @@ impl AdmissionThread {
         }
     }
 
-    /// Some time after the last reservation, leaves its real time to boosts. What a group has used is forgiven as it has a budget: without
-    /// that, the next reservation would begin with the debt of the last.
+    /// Some time after the last reservation, leaves its real time to boosts. What a group has used is
+    /// forgiven as it has a budget: without that, the next reservation would begin with the debt of the last.
     pub(super) fn close_pen(&mut self) {
         let over = monotonic().0.saturating_sub(self.emptied) >= FORGIVEN_AFTER;
         if self.pen_open && self.targets.is_empty() && over {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct ReserveSettings {
     /// How reservations are kept; "auto", "user" or "deadline".
     pub mechanism: ReserveMechanism,
-    /// The part of each CPU that can't be reserved: the administrator's reserve (VSched §3.3), for everything without a reservation. 0.01
-    /// to 0.95.
+    /// The part of each CPU that can't be reserved: the administrator's reserve (VSched §3.3), for everything
+    /// without a reservation. 0.01 to 0.95.
     pub spare: f64,
     /// Physical CPUs on which reservations are made; all if empty. 0 to 1023.
     pub cpus: Vec<u16>,
@@ -23,8 +23,9 @@ impl Default for ReserveSettings {
 }
 
 impl ReserveSettings {
-    /// The part of a CPU that reserved targets may use in real time: between what can be reserved and the whole, for who runs a little too
-    /// long is not to be throttled. The rest is what the kernel gives ordinary threads at least.
+    /// The part of a CPU that reserved targets may use in real time: between what can be reserved and the
+    /// whole, for who runs a little too long is not to be throttled. The rest is what the kernel gives
+    /// ordinary threads at least.
     pub(crate) fn real_time(&self) -> f64 {
         1.0 - self.spare / 2.0
     }
@@ -34,7 +35,8 @@ impl ReserveSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReserveMechanism {
-    /// By real-time priority, where the kernel lets processes in control groups be real-time at all; otherwise by `SCHED_DEADLINE`.
+    /// By real-time priority, where the kernel lets processes in control groups be real-time at all;
+    /// otherwise by `SCHED_DEADLINE`.
     #[default]
     Auto,
     /// By real-time priority, changed by frontdesk at the end of each slice and period.

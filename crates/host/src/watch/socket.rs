@@ -1,8 +1,9 @@
 //! Looks at one QMP socket, for as long as it is there.
 //!
-//! A socket serves one client at a time. Being connected is the only way to hear that a guest was reset, so the thread stays connected;
-//! but somebody else may need the socket, too. So it hangs up every few seconds and connects again, which puts it behind everybody who
-//! waits, and asks everything anew. What happens while somebody else is connected is not heard; what has changed by then is.
+//! A socket serves one client at a time. Being connected is the only way to hear that a guest was reset, so
+//! the thread stays connected; but somebody else may need the socket, too. So it hangs up every few seconds
+//! and connects again, which puts it behind everybody who waits, and asks everything anew. What happens while
+//! somebody else is connected is not heard; what has changed by then is.
 
 use super::WatchContext;
 use crate::notification::{Mailbox, Notification, Source};

@@ -1,7 +1,8 @@
-//! Tests against the real kernel. They need root and run in a process of their own, which is also the guardian and
-//! the owner that the guardian's tests start; hence no standard harness.
+//! Tests against the real kernel. They need root and run in a process of their own, which is also the
+//! guardian and the owner that the guardian's tests start; hence no standard harness.
 //!
-//! `host_v2.rs` runs those on scheduling and control groups once more, in VMs whose kernels have control groups of version 2.
+//! `host_v2.rs` runs those on scheduling and control groups once more, in VMs whose kernels have control
+//! groups of version 2.
 
 mod bpf;
 mod cgroup;

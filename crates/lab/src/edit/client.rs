@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// The editor, with nothing on its screen but the text. On a terminal of this kind it shows a letter at the end of a line by that
-/// letter alone.
+/// The editor, with nothing on its screen but the text. On a terminal of this kind it shows a letter at the
+/// end of a line by that letter alone.
 const EDITOR: [&str; 8] =
     ["env", "TERM=vt100", "LINES=24", "COLUMNS=80", "nano", "--ignorercfiles", "--restricted", "--zero"];
 
-/// Options of `ssh`. None of the user's settings; and letters go out when they are typed, which newer versions would not do.
+/// Options of `ssh`. None of the user's settings; and letters go out when they are typed, which newer
+/// versions would not do.
 const SSH_OPTIONS: [&str; 11] = [
     "StrictHostKeyChecking=no",
     "UserKnownHostsFile=/dev/null",

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 impl Kernel {
     /// Finds the kernel called `name`: a Debian package series ("6.1-cloud", "6.12-cloud"), which is
     /// downloaded to the user's cache folder the first time and kept from then on, or the path of a kernel
-    /// image, with `modules`. Series that this machine's package lists do not know are looked for in a newer suite of the same mirror.
+    /// image, with `modules`. Series that this machine's package lists do not know are looked for in a newer
+    /// suite of the same mirror.
     ///
     /// # Errors
     /// [`KernelError`] if the name makes no sense, or the kernel is not there and can not be fetched.

@@ -15,7 +15,8 @@ use std::{
 const EMPTYING: Duration = Duration::from_secs(2);
 const EMPTY_POLL: Duration = Duration::from_millis(5);
 
-/// On version 2 only the groups of a parent that enables the controller have a weight. systemd does so when asked.
+/// On version 2 only the groups of a parent that enables the controller have a weight. systemd does so when
+/// asked.
 const CONTROLLER_OFF: &str = "; the cpu controller is not enabled for this group: start the VM with `systemd-run --scope \
                               -p CPUWeight=100`, `systemctl set-property` that of its unit, or write `+cpu` to its \
                               parent's cgroup.subtree_control";
@@ -109,7 +110,8 @@ impl Hierarchy {
         Group { hierarchy: self.clone(), path: PathBuf::new() }
     }
 
-    /// The path, below the mount, of the group in a `/proc/PID/cgroup` file; `None` if it is outside of what the mount shows.
+    /// The path, below the mount, of the group in a `/proc/PID/cgroup` file; `None` if it is outside of what
+    /// the mount shows.
     #[must_use]
     pub fn path_in(&self, cgroup: &str) -> Option<PathBuf> {
         let path = mounts::group_path(cgroup, self.version)?;
@@ -118,8 +120,8 @@ impl Hierarchy {
 
     /// The deepest group that holds all threads of a process.
     ///
-    /// libvirt spreads a VM's threads over children of a group named `libvirt`, the only child of the VM's own: then it
-    /// is the VM's own, the one that competes with other VMs.
+    /// libvirt spreads a VM's threads over children of a group named `libvirt`, the only child of the VM's
+    /// own: then it is the VM's own, the one that competes with other VMs.
     ///
     /// # Errors
     /// If the process has ended or is outside of what the mount shows.
@@ -175,9 +177,9 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates a group below this one; `record` is told of each change before it is made. On version 2 this lets all groups below
-    /// this one have weights (`cgroup.subtree_control`); groups other than the root must then hold no processes
-    /// themselves.
+    /// Creates a group below this one; `record` is told of each change before it is made. On version 2 this
+    /// lets all groups below this one have weights (`cgroup.subtree_control`); groups other than the root
+    /// must then hold no processes themselves.
     ///
     /// # Errors
     /// If the name is none, the group exists or can not be made, or a change can not be recorded.
@@ -214,8 +216,8 @@ impl Group {
         record: &mut impl FnMut(Change) -> Result<(), E>,
     ) -> Result<(), E> {
         let dir = self.dir();
-        // Beside processes the kernel would enable the controller, but make groups that take only threads. It does not
-        // mind in the root of the whole hierarchy, the one group that has no type.
+        // Beside processes the kernel would enable the controller, but make groups that take only threads. It
+        // does not mind in the root of the whole hierarchy, the one group that has no type.
         let procs = self.procs_file();
         if dir.join("cgroup.type").exists()
             && !fs::read(&procs).map_err(file_error("read", &procs, ""))?.is_empty()
@@ -293,8 +295,9 @@ impl Group {
         Ok(self.hierarchy.version.from_native(native))
     }
 
-    /// Sets its weight, in the units of `cpu.shares` (2 to 262144, clamped). Version 2 counts in hundredths of the
-    /// default weight: the value is rounded to those. For a group of the caller's own: nothing puts it back.
+    /// Sets its weight, in the units of `cpu.shares` (2 to 262144, clamped). Version 2 counts in hundredths
+    /// of the default weight: the value is rounded to those. For a group of the caller's own: nothing puts it
+    /// back.
     ///
     /// # Errors
     /// If it can not be written.

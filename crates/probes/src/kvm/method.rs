@@ -5,9 +5,11 @@ use crate::BpfError;
 /// How the guest's CR3 is come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Loads of CR3 trap, and KVM carries each out: every switch is seen. Halts are seen when the vCPU's thread sleeps.
+    /// Loads of CR3 trap, and KVM carries each out: every switch is seen. Halts are seen when the vCPU's
+    /// thread sleeps.
     Trap,
-    /// AMD's nested paging: CR3 is in the processor's control block (VMCB) at every exit of the guest. Every halt is an exit.
+    /// AMD's nested paging: CR3 is in the processor's control block (VMCB) at every exit of the guest. Every
+    /// halt is an exit.
     Exit,
     /// KVM's copy of CR3, when the vCPU's thread loses its CPU. Halts are seen when it sleeps.
     Switch,

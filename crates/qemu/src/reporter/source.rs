@@ -71,7 +71,8 @@ pub enum ReporterError {
 pub enum ReporterState<'a> {
     /// It tells what happens.
     Live,
-    /// The port is there, but nobody speaks: the reporter is not installed, does not run, or the VM is paused.
+    /// The port is there, but nobody speaks: the reporter is not installed, does not run, or the VM is
+    /// paused.
     Silent,
     /// It can't be heard. There will be another attempt.
     Failed(&'a ReporterError),
@@ -108,8 +109,9 @@ impl std::fmt::Debug for Link {
 }
 
 impl ReporterSource {
-    /// Connects to the reporter of the VM of QEMU process `pid`, which has so many vCPUs, at the socket that [`find_port`](super::find_port) found. If that
-    /// fails, it is tried again later; [`state`](Self::state) tells.
+    /// Connects to the reporter of the VM of QEMU process `pid`, which has so many vCPUs, at the socket that
+    /// [`find_port`](super::find_port) found. If that fails, it is tried again later; [`state`](Self::state)
+    /// tells.
     ///
     /// # Errors
     /// There are no more descriptors.
@@ -171,7 +173,8 @@ impl ReporterSource {
         }
     }
 
-    /// Appends what is due by `now` to `out`, as events of `vm`. To be called often, for it also looks after the connection.
+    /// Appends what is due by `now` to `out`, as events of `vm`. To be called often, for it also looks after
+    /// the connection.
     pub fn drain(&mut self, vm: VmId, now: Time, out: &mut Vec<Event>) {
         match &self.link {
             Ok(link) if now.since(link.heard) > SILENCE_NS => self.lost |= self.session.distrust(),

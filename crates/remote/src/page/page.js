@@ -56,8 +56,8 @@ function notice(text) {
 
 let host = null; // The newest answer to {"reservations":{}}.
 
-// The largest fraction of a period that fits on so many CPUs at once; what the target has already counts as free. What deciding takes in
-// each period counts with the slice. As the daemon counts: in billionths of a CPU.
+// The largest fraction of a period that fits on so many CPUs at once; what the target has already counts as
+// free. What deciding takes in each period counts with the slice. As the daemon counts: in billionths of a CPU.
 function most(parts, own, period_ns) {
   const free = host.cpus.map(({ cpu, free_ratio }) =>
     free_ratio + (own ? own.cpus.filter((its) => its === cpu).length * ((own.slice_ns + host.deciding_ns) / own.period_ns) : 0));

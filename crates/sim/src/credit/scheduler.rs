@@ -120,8 +120,8 @@ impl Credit {
         self.pcpus[vcpu.pcpu.index()].queue.remove(entity);
     }
 
-    /// Lets physical CPUs know that `entity` waits: its own if it has strictly higher priority than what runs there, and the idle ones if
-    /// its own is busy.
+    /// Lets physical CPUs know that `entity` waits: its own if it has strictly higher priority than what runs
+    /// there, and the idle ones if its own is busy.
     pub(super) fn tickle(&self, host: &mut Host, entity: Entity) {
         let vcpu = &self.vcpus[entity.index()];
         let running = self.current_priority(host, vcpu.pcpu);
@@ -133,7 +133,8 @@ impl Credit {
         }
     }
 
-    /// Takes a waiting vCPU of strictly higher priority than `than` from another physical CPU, the next one first.
+    /// Takes a waiting vCPU of strictly higher priority than `than` from another physical CPU, the next one
+    /// first.
     fn steal(&mut self, host: &Host, pcpu: Pcpu, than: Priority) -> Option<Entity> {
         let after = host.pcpus().skip(pcpu.index() + 1);
         for peer in after.chain(host.pcpus().take(pcpu.index())) {
@@ -307,7 +308,8 @@ impl HostScheduler for Credit {
         self.pcpu_timer(host, Pcpu(u16::try_from(timer.0 / 2).unwrap_or(u16::MAX)));
     }
 
-    /// TAVS §4.2: a boosted vCPU is queued again with its new priority, whatever it was; one whose boost is revoked gives way.
+    /// TAVS §4.2: a boosted vCPU is queued again with its new priority, whatever it was; one whose boost is
+    /// revoked gives way.
     fn boost(&mut self, host: &mut Host, entity: Entity, level: Boost) {
         let vcpu = self.vcpu(entity);
         let lowered = level < vcpu.wish;

@@ -3,7 +3,8 @@
 use crate::queue::{Nanos, Queue, Timer};
 use frontdesk_engine::Boost;
 
-/// Something that runs on a physical CPU: a vCPU, an emulator thread, a vCPU of a driver domain. Numbered from 0.
+/// Something that runs on a physical CPU: a vCPU, an emulator thread, a vCPU of a driver domain. Numbered
+/// from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entity(pub u32);
 
@@ -129,7 +130,8 @@ pub struct EntitySpec {
 pub struct GroupSpec {
     /// Weight among the groups, as in `cpu.shares`; above 0.
     pub weight: u32,
-    /// The CPU time that it gets at most, in percent of one physical CPU. Schedulers without such a thing ignore it.
+    /// The CPU time that it gets at most, in percent of one physical CPU. Schedulers without such a thing
+    /// ignore it.
     pub cap: Option<u32>,
     /// Whether it is a driver domain, which does the I/O of the others (TAVS §2.1).
     pub driver: bool,
@@ -227,7 +229,8 @@ impl Host {
         (0..u16::try_from(self.pcpus.len()).unwrap_or(u16::MAX)).map(Pcpu)
     }
 
-    /// What runs on a physical CPU. While [`HostScheduler::pick`] decides there: what ran until now and still wants to.
+    /// What runs on a physical CPU. While [`HostScheduler::pick`] decides there: what ran until now and still
+    /// wants to.
     #[must_use]
     pub fn current(&self, pcpu: Pcpu) -> Option<Entity> {
         self.pcpus[pcpu.index()].current
@@ -297,16 +300,19 @@ impl Host {
 ///
 /// The machine owns the truth about who runs where; a scheduler owns its queues and accounts. To write one:
 ///
-/// - [`start`](HostScheduler::start) makes its timers (a tick for each physical CPU, an accounting timer) with [`Host::add_timer`] and arms
-///   them. A periodic timer is armed again when it fires.
-/// - [`wake`](HostScheduler::wake) queues an entity that was blocked. If it should preempt, or its physical CPU is idle: [`Host::reschedule`].
-/// - [`block`](HostScheduler::block) is told that the entity that runs on a physical CPU sleeps from now on. A decision follows.
-/// - [`pick`](HostScheduler::pick) decides who runs. [`Host::current`] is who ran until now if it still wants to, and it is *not* in the
-///   scheduler's queue unless the scheduler put it there; it queues it or picks it again. Whoever is picked leaves the queue.
-///   A time slice is a timer of the scheduler's own, armed here.
-/// - Nobody reports run time: [`Host::ran`] has it to the nanosecond, at any time. Charge at ticks and in `pick`, `block` and `wake`.
-/// - What the engine decides comes as [`boost`](HostScheduler::boost) and [`share`](HostScheduler::share). Both may come for an entity in
-///   any state.
+/// - [`start`](HostScheduler::start) makes its timers (a tick for each physical CPU, an accounting timer)
+///   with [`Host::add_timer`] and arms them. A periodic timer is armed again when it fires.
+/// - [`wake`](HostScheduler::wake) queues an entity that was blocked. If it should preempt, or its physical
+///   CPU is idle: [`Host::reschedule`].
+/// - [`block`](HostScheduler::block) is told that the entity that runs on a physical CPU sleeps from now on.
+///   A decision follows.
+/// - [`pick`](HostScheduler::pick) decides who runs. [`Host::current`] is who ran until now if it still wants
+///   to, and it is *not* in the scheduler's queue unless the scheduler put it there; it queues it or picks it
+///   again. Whoever is picked leaves the queue. A time slice is a timer of the scheduler's own, armed here.
+/// - Nobody reports run time: [`Host::ran`] has it to the nanosecond, at any time. Charge at ticks and in
+///   `pick`, `block` and `wake`.
+/// - What the engine decides comes as [`boost`](HostScheduler::boost) and [`share`](HostScheduler::share).
+///   Both may come for an entity in any state.
 ///
 /// It must pick somebody when somebody may run (work conservation), and must not pick who runs elsewhere, is
 /// blocked, or may not run there.
@@ -353,9 +359,11 @@ pub trait HostScheduler: Send + std::fmt::Debug {
         0
     }
 
-    /// Changes where an entity may run. A scheduler for which this never happens keeps what it was told at first.
+    /// Changes where an entity may run. A scheduler for which this never happens keeps what it was told at
+    /// first.
     fn set_affinity(&mut self, _host: &mut Host, _entity: Entity, _affinity: PcpuSet) {}
 
-    /// Changes the niceness of an entity inside its group (the engine's weight of a vCPU, if the host does it by nice).
+    /// Changes the niceness of an entity inside its group (the engine's weight of a vCPU, if the host does it
+    /// by nice).
     fn set_nice(&mut self, _host: &mut Host, _entity: Entity, _nice: i8) {}
 }

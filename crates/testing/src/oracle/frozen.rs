@@ -29,7 +29,8 @@ pub fn read(path: &Path) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Compares with what is frozen in `NAME.actions.zst` in a folder, or freezes it. `context` tells what happened up to a number.
+/// Compares with what is frozen in `NAME.actions.zst` in a folder, or freezes it. `context` tells what
+/// happened up to a number.
 ///
 /// # Panics
 /// Something differs.
