@@ -49,7 +49,7 @@ fuzz: setup-build
 lint: setup-build
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
-	cargo test --release --locked -p frontdesk-testing --test circles --test crates --test extending
+	cargo test --release --locked -p frontdesk-testing --test circles --test comments --test crates --test extending
 
 # The program, the QEMU plugin, and the static binaries that run inside VMs: lab VMs, and those of users.
 build: setup-build

@@ -1,4 +1,4 @@
-#!/bin/sh
+# !/bin/sh
 # Installs what frontdesk needs on Debian 12, or says exactly what is missing.
 #
 #   tools/setup.sh build   compilers and libraries
@@ -6,8 +6,8 @@
 #   tools/setup.sh deb     as build, and what makes the Debian package
 #   tools/setup.sh sim     as build, and SimSo, which the simulator is compared with, in target/simso
 #
-# Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known so far
-# have no QEMU that is new enough.
+# Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known
+# so far have no QEMU that is new enough.
 set -eu
 
 build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"

@@ -6,7 +6,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What listens, to any kernel and to KVM, the meter of reservations, and the scheduler, which only some kernels can load: an object each.
+/// What listens, to any kernel and to KVM, the meter of reservations, and the scheduler, which only some
+/// kernels can load: an object each.
 const OBJECTS: [&str; 4] = ["frontdesk", "kvm", "reserve", "scx"];
 /// Distributions install clang under its plain name, under a name with its version, or both.
 const VERSIONS: std::ops::RangeInclusive<u32> = 14..=24;

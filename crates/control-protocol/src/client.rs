@@ -62,7 +62,8 @@ pub fn ask(socket: &Path, query: &Query) -> Result<Answer, ClientError> {
     understand(&answer, socket)
 }
 
-/// Asks the daemon behind a socket for its state; if `vm` is given, for everything about the VMs of that name.
+/// Asks the daemon behind a socket for its state; if `vm` is given, for everything about the VMs of that
+/// name.
 ///
 /// # Errors
 /// [`ClientError::NoDaemon`] if there is none; [`ClientError::Refused`] if no VM has the name.
@@ -73,8 +74,8 @@ pub fn ask_status(socket: &Path, vm: Option<&str>) -> Result<Status, ClientError
     }
 }
 
-/// Asks the daemon behind a socket for a recording, which comes from the stream. The daemon completes it when the stream is shut down for
-/// writing.
+/// Asks the daemon behind a socket for a recording, which comes from the stream. The daemon completes it when
+/// the stream is shut down for writing.
 ///
 /// # Errors
 /// [`ClientError::NoDaemon`] if there is none; [`ClientError::Refused`] if it makes too many already.

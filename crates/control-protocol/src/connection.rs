@@ -1,4 +1,5 @@
-//! A connection to somebody who may stall or flood: whatever is read is bounded, and everything is over at a deadline.
+//! A connection to somebody who may stall or flood: whatever is read is bounded, and everything is over at a
+//! deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +11,7 @@ pub trait Stream: Read + Write + Send + 'static {
     /// No read or write from now on takes longer than this, which is not zero.
     ///
     /// # Errors
-    /// The limit can't be set.
+    /// The limit cannot be set.
     fn limit(&self, time: Duration) -> io::Result<()>;
 }
 
@@ -61,8 +62,9 @@ impl<S: Stream> Connection<S> {
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { self.stream.limit(left) }
     }
 
-    /// Reads until `end` says so, which is given all that was read and where the newest piece of it begins, or the other side has
-    /// nothing more to say. More than `most` bytes without an end are an error (`FileTooLarge`).
+    /// Reads until `end` says so, which is given all that was read and where the newest piece of it begins,
+    /// or the other side has nothing more to say. More than `most` bytes without an end are an error
+    /// (`FileTooLarge`).
     ///
     /// # Errors
     /// As said, at the deadline (`TimedOut`), and when reading fails.
@@ -95,8 +97,8 @@ impl<S: Stream> Connection<S> {
         }
     }
 
-    /// Reads a line of at most `most` bytes; its end, and what comes after it, is not part of it. No end is an error
-    /// (`UnexpectedEof`).
+    /// Reads a line of at most `most` bytes; its end, and what comes after it, is not part of it. No end is
+    /// an error (`UnexpectedEof`).
     ///
     /// # Errors
     /// As said, and as [`read_until`](Self::read_until).

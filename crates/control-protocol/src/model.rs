@@ -1,7 +1,8 @@
-//! What a daemon tells about itself: the schema of `frontdesk status --json`. Reservations are told in `reservation`.
+//! What a daemon tells about itself: the schema of `frontdesk status --json`. Reservations are told in
+//! `reservation`.
 //!
-//! Times are in nanoseconds (`_ns`) of the host's monotonic clock, or in seconds (`_seconds`); fractions are between 0 and 1
-//! (`_ratio`). Fields may be added; whatever else changes, changes [`SCHEMA`].
+//! Times are in nanoseconds (`_ns`) of the host's monotonic clock, or in seconds (`_seconds`); fractions are
+//! between 0 and 1 (`_ratio`). Fields may be added; whatever else changes, changes [`SCHEMA`].
 
 use frontdesk_engine::{Capabilities, Config, Recent, VcpuExplain, VmExplain};
 use serde::{Deserialize, Serialize};
@@ -37,7 +38,7 @@ pub struct DaemonStatus {
     pub acting: bool,
     /// What it can do on this host, as its engine was told.
     pub capabilities: Capabilities,
-    /// How it puts vCPUs first; "none" if it can't any more.
+    /// How it puts vCPUs first; "none" if it cannot any more.
     pub mechanism: String,
     /// That the kernel has ejected frontdesk's sched_ext scheduler, why, and how it goes on, for people.
     pub ejection: Option<String>,
@@ -92,8 +93,8 @@ pub struct VmStatus {
     pub name: String,
     /// Process id of its QEMU.
     pub pid: i32,
-    /// What the kernel has charged it with since frontdesk took control of it, where sched_ext is the mechanism. Debt and share then
-    /// have no effect: there is nothing to take back.
+    /// What the kernel has charged it with since frontdesk took control of it, where sched_ext is the
+    /// mechanism. Debt and share then have no effect: there is nothing to take back.
     pub charged: Option<Usage>,
     /// What is wrong with it, for people.
     pub trouble: Option<String>,
@@ -101,7 +102,8 @@ pub struct VmStatus {
     pub identity: Option<Identity>,
     /// Memory the daemon's engine holds for it.
     pub memory_bytes: usize,
-    /// What its engine knows of it: of tasks and ports the first few, or all that are worth a look if the VM was asked for by name.
+    /// What its engine knows of it: of tasks and ports the first few, or all that are worth a look if the VM
+    /// was asked for by name.
     #[serde(flatten)]
     pub engine: VmExplain,
     /// The decisions of the last seconds.

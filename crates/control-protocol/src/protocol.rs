@@ -24,7 +24,8 @@ pub enum Query {
     Record {},
     /// A reservation for a target, in place of the one it has. Answered with [`Answer::Reservation`].
     Reserve(Reserve),
-    /// Ordinary scheduling for a target again. Answered with what its reservation was, as [`Answer::Reservation`].
+    /// Ordinary scheduling for a target again. Answered with what its reservation was, as
+    /// [`Answer::Reservation`].
     Release {
         /// The target.
         target: Target,
@@ -114,7 +115,7 @@ pub enum RefusalKind {
     UnknownVm,
     /// Too many clients at once.
     Busy,
-    /// The daemon can't do it.
+    /// The daemon cannot do it.
     Unavailable,
     /// A value of a reservation is out of its range.
     Invalid,

@@ -1,12 +1,14 @@
-//! What is asked and told about reservations (VSched §3.3, §5): who gets which slice of which period, what came of it, and what
-//! else would fit.
+//! What is asked and told about reservations (VSched §3.3, §5): who gets which slice of which period, what
+//! came of it, and what else would fit.
 //!
-//! Units are those of [`super::Status`]: nanoseconds (`_ns`) of the host's monotonic clock, and fractions (`_ratio`).
+//! Units are those of [`super::Status`]: nanoseconds (`_ns`) of the host's monotonic clock, and fractions
+//! (`_ratio`).
 
 use crate::target::Target;
 use serde::{Deserialize, Serialize};
 
-/// A reservation asked for: from now on, in each period, the target is to run for a slice. What the target had before is replaced.
+/// A reservation asked for: from now on, in each period, the target is to run for a slice. What the target
+/// had before is replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reserve {
@@ -16,11 +18,12 @@ pub struct Reserve {
     pub period_ns: u64,
     /// CPU time of each period, of each vCPU if the target is a VM. Above 0, and at most the period.
     pub slice_ns: u64,
-    /// Whether the target gets nothing beyond its slice. If not, what is idle is shared with it as with everybody.
+    /// Whether the target gets nothing beyond its slice. If not, what is idle is shared with it as with
+    /// everybody.
     #[serde(default)]
     pub hard: bool,
-    /// Begin the periods so long after the multiples of the period of the wall clock (Unix time), so that targets on different hosts
-    /// run in lock step. Less than the period. If absent, a period begins at once.
+    /// Begin the periods so long after the multiples of the period of the wall clock (Unix time), so that
+    /// targets on different hosts run in lock step. Less than the period. If absent, a period begins at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase_ns: Option<u64>,
 }
@@ -115,7 +118,8 @@ pub struct Reservation {
     pub mechanism: String,
     /// What it costs: its fraction of the time of all CPUs that can be reserved.
     pub host_ratio: f64,
-    /// CPU time used over CPU time reserved in the periods of [`Self::recent`]; absent before the first has ended.
+    /// CPU time used over CPU time reserved in the periods of [`Self::recent`]; absent before the first has
+    /// ended.
     pub efficiency_ratio: Option<f64>,
     /// Periods that have ended since it was made.
     pub periods: u64,
@@ -130,8 +134,8 @@ pub struct Reservation {
     pub used_ns: u64,
     /// CPU time reserved, all slices of periods that have ended.
     pub reserved_ns: u64,
-    /// The last seconds, oldest first; each entry covers one period, or as many short ones as end within 50 ms. At most
-    /// [`MOST_RECENT`].
+    /// The last seconds, oldest first; each entry covers one period, or as many short ones as end within 50
+    /// ms. At most [`MOST_RECENT`].
     pub recent: Vec<Delivered>,
     /// What is wrong, for people.
     pub trouble: Option<String>,

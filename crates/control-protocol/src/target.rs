@@ -1,4 +1,5 @@
-//! What a reservation is for, as people name it: `vm:alice`, `pid:4711`, `unit:render.service`, `cgroup:/render`.
+//! What a reservation is for, as people name it: `vm:alice`, `pid:4711`, `unit:render.service`,
+//! `cgroup:/render`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,8 +1,10 @@
-//! Events per second of the engine on one core, with task-aware boosting on, and decisions per second about reservations.
+//! Events per second of the engine on one core, with task-aware boosting on, and decisions per second about
+//! reservations.
 //!
-//! The stream is what a host with mixed VMs gives: each request is a packet, the emulator thread's run, the vCPU's with its interrupt, and
-//! the guest's task switches and doorbell, beside the time slices of CPU-bound VMs. Fails if the bar is missed, or if hardly any request is
-//! boosted. Large hosts have a bar of their own, in `scale`: what is known of their guests does not stay in the core's cache.
+//! The stream is what a host with mixed VMs gives: each request is a packet, the emulator thread's run, the
+//! vCPU's with its interrupt, and the guest's task switches and doorbell, beside the time slices of CPU-bound
+//! VMs. Fails if the bar is missed, or if hardly any request is boosted. Large hosts have a bar of their own,
+//! in `scale`: what is known of their guests does not stay in the core's cache.
 
 mod cpu;
 
@@ -138,8 +140,8 @@ impl Meter for Members {
     }
 }
 
-/// A second of the dispatcher of reservations with periods of 10 ms and slices that take four fifths of each CPU: at so many ends of
-/// slices, two actions each. With what its user asks after each decision.
+/// A second of the dispatcher of reservations with periods of 10 ms and slices that take four fifths of each
+/// CPU: at so many ends of slices, two actions each. With what its user asks after each decision.
 #[divan::bench(args = [(2, 20), (16, 160)])]
 fn decisions(bencher: divan::Bencher<'_, '_>, (cpus, count): (u16, u16)) {
     let slice_ns = 8_000_000 / u64::from(count / cpus);

@@ -1,8 +1,9 @@
-//! The engine on a large host: 100 VMs with 4 vCPUs each, and on every vCPU 1,000 task switches and 100 interrupts from another a
-//! second.
+//! The engine on a large host: 100 VMs with 4 vCPUs each, and on every vCPU 1,000 task switches and 100
+//! interrupts from another a second.
 //!
-//! Prints the CPU time that the engine takes of one core at that rate, and the memory that it holds for a vCPU with every table full,
-//! each with its bar, and how long its state takes to save. Fails if a bar is missed.
+//! Prints the CPU time that the engine takes of one core at that rate, and the memory that it holds for a
+//! vCPU with every table full, each with its bar, and how long its state takes to save. Fails if a bar is
+//! missed.
 
 mod cpu;
 
@@ -26,7 +27,8 @@ const MEMORY_BAR: usize = 64 << 10;
 
 /// The tasks that a guest switches between on a vCPU,
 const TASKS: u64 = 24;
-/// and those of one that wants to be a burden: more than are remembered, so that each switch finds one that was forgotten.
+/// and those of one that wants to be a burden: more than are remembered, so that each switch finds one that
+/// was forgotten.
 const HOSTILE_TASKS: u64 = 300;
 /// Events that the daemon finds at a time.
 const TURN: usize = 16;
@@ -115,8 +117,9 @@ fn tell(engine: &mut Engine, event: &Event) -> u64 {
     std::iter::from_fn(|| engine.poll_action()).count() as u64
 }
 
-/// What happens on the host in one millisecond: every vCPU switches tasks once. In ten milliseconds each is preempted once and interrupts the
-/// next one once, and each VM is sent a packet, which an I/O-bound task answers, and every other time ends a read.
+/// What happens on the host in one millisecond: every vCPU switches tasks once. In ten milliseconds each is
+/// preempted once and interrupts the next one once, and each VM is sent a packet, which an I/O-bound task
+/// answers, and every other time ends a read.
 fn millisecond_of_events(number: u64, tasks: u64) -> Vec<Event> {
     let mut events = Vec::new();
     for id in 0..VMS {

@@ -36,7 +36,8 @@ pub struct Action {
 /// The kinds of [`Action`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ActionKind {
-    /// Set a dispatch preference. That of a vCPU says nothing about the emulator threads, nor the other way round.
+    /// Set a dispatch preference. That of a vCPU says nothing about the emulator threads, nor the other way
+    /// round.
     Boost {
         /// The VM.
         vm: VmId,
@@ -61,7 +62,8 @@ pub enum ActionKind {
         /// The weight in permille of an ordinary thread's: 1 to 64,000, where 1000 is ordinary.
         permille: u32,
     },
-    /// Tell the engine promptly when a vCPU switches tasks or halts, or leave that to the next time that anything is told.
+    /// Tell the engine promptly when a vCPU switches tasks or halts, or leave that to the next time that
+    /// anything is told.
     Watch {
         /// The VM.
         vm: VmId,

@@ -1,4 +1,5 @@
-//! Facts that a world states about itself and about its VMs. What follows from them is ruled in the engine alone.
+//! Facts that a world states about itself and about its VMs. What follows from them is ruled in the engine
+//! alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct Capabilities {
     /// Whether it does what is decided. If not, the engine infers and decides, but asks for nothing.
     pub acts: bool,
-    /// Whether its scheduler charges boosted run time to the VM like any other. Then boosts give nothing that is to be taken back.
+    /// Whether its scheduler charges boosted run time to the VM like any other. Then boosts give nothing that
+    /// is to be taken back.
     pub charges_boosts: bool,
-    /// How much of a CPU all threads of a VM together may be boosted, in permille. Whoever uses more of the host's real time is stalled.
+    /// How much of a CPU all threads of a VM together may be boosted, in permille. Whoever uses more of the
+    /// host's real time is stalled.
     pub realtime_permille: u32,
     /// How long its scheduler lets a thread run while others wait, in nanoseconds; 0 if that is not known.
     pub slice_ns: u64,
@@ -22,7 +25,8 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// The CPU time that all threads of a VM together may use boosted, in CPUs, if the policy allows `policy`.
+    /// The CPU time that all threads of a VM together may use boosted, in CPUs, if the policy allows
+    /// `policy`.
     #[must_use]
     pub fn boost_limit(&self, policy: f64) -> f64 {
         policy.min(f64::from(self.realtime_permille) / 1000.0)
@@ -36,7 +40,7 @@ pub enum Standing {
     /// What is decided about it is done.
     #[default]
     Acting,
-    /// It can't be acted on.
+    /// It cannot be acted on.
     Observed,
     /// A reservation schedules it.
     Reserved,

@@ -35,8 +35,8 @@ pub struct TaskId(pub u64);
 pub enum Thread {
     /// The thread that runs the vCPU with this index.
     Vcpu(u16),
-    /// A thread of the VM's I/O path (QEMU's main loop, which is the first, its I/O threads and vhost workers: the
-    /// papers' driver domain).
+    /// A thread of the VM's I/O path (QEMU's main loop, which is the first, its I/O threads and vhost
+    /// workers: the papers' driver domain).
     Emulator(u16),
 }
 
@@ -131,7 +131,8 @@ pub enum EventKind {
         vm: VmId,
         /// Index of the sending vCPU.
         vcpu: u16,
-        /// The vCPUs that it goes to: a bit for each index below 64. Whether the sender is among them is as the guest asked for.
+        /// The vCPUs that it goes to: a bit for each index below 64. Whether the sender is among them is as
+        /// the guest asked for.
         to: u64,
         /// Interrupt vector.
         vector: u8,
@@ -145,8 +146,8 @@ pub enum EventKind {
         /// Destination port.
         port: u16,
     },
-    /// The VM's I/O path took up the guest's request to read a block (TAVS §3.3.1). The guest made it when it woke the I/O path, if it
-    /// did.
+    /// The VM's I/O path took up the guest's request to read a block (TAVS §3.3.1). The guest made it when it
+    /// woke the I/O path, if it did.
     BlockRead {
         /// The VM.
         vm: VmId,
@@ -210,8 +211,8 @@ pub enum EventKind {
         /// Its weight among the others from now on, as in [`VmAdded`](EventKind::VmAdded).
         weight: u32,
     },
-    /// A task was seen on a vCPU, by a source that looks now and then: when it was dispatched, and what else ran since the last look,
-    /// is not known. Comes again while the same task is seen there.
+    /// A task was seen on a vCPU, by a source that looks now and then: when it was dispatched, and what else
+    /// ran since the last look, is not known. Comes again while the same task is seen there.
     TaskSeen {
         /// The VM.
         vm: VmId,
@@ -245,9 +246,9 @@ pub enum EventKind {
         /// Its weight in permille of an ordinary thread's; 1000 until said.
         permille: u32,
     },
-    /// The VM sent a packet with content from the port that the last [`Packet`](EventKind::Packet) was for, and
-    /// had sent none since: the answer to it, or its beginning. Where this is not told, the guest's doorbells
-    /// are the sign of an answer.
+    /// The VM sent a packet with content from the port that the last [`Packet`](EventKind::Packet) was for,
+    /// and had sent none since: the answer to it, or its beginning. Where this is not told, the guest's
+    /// doorbells are the sign of an answer.
     Reply {
         /// The VM.
         vm: VmId,

@@ -1,12 +1,13 @@
 //! What frontdesk knows and decides: guest task tracking, inference and policy, without I/O.
 //!
-//! An [`Engine`] is told what happens on the host ([`Event`]) and says what to do ([`Action`]). It holds no clock,
-//! no thread and no handle: time comes with the events, and the same events give the same actions.
+//! An [`Engine`] is told what happens on the host ([`Event`]) and says what to do ([`Action`]). It holds no
+//! clock, no thread and no handle: time comes with the events, and the same events give the same actions.
 //!
 //! - *Observation*: run, wait and stolen time of each vCPU, and which guest task runs on it.
-//! - *Inference*: which tasks are I/O-bound (TAVS §3.1), and which ports and disk reads lead to them (TAVS §3.3).
-//! - *Policy*: partial boosts, bounded in time and by `pb_ratio` (TAVS §3.2), and the ledger that takes back what they
-//!   gave beyond a VM's share.
+//! - *Inference*: which tasks are I/O-bound (TAVS §3.1), and which ports and disk reads lead to them (TAVS
+//!   §3.3).
+//! - *Policy*: partial boosts, bounded in time and by `pb_ratio` (TAVS §3.2), and the ledger that takes back
+//!   what they gave beyond a VM's share.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! LRU caches as the engine holds them: serialised as the list of their entries, the least recently used first. Loaded, a cache is
-//! unbounded: its owner knows the bound.
+//! LRU caches as the engine holds them: serialised as the list of their entries, the least recently used
+//! first. Loaded, a cache is unbounded: its owner knows the bound.
 
 use ::lru::LruCache;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -28,8 +28,8 @@ where
     Ok(cache)
 }
 
-/// Bytes that an `LruCache` holds: an index with room for `capacity` entries, a power of two of slots of which an eighth stays free,
-/// and a list node for each entry.
+/// Bytes that an `LruCache` holds: an index with room for `capacity` entries, a power of two of slots of
+/// which an eighth stays free, and a list node for each entry.
 pub(crate) fn bytes<K, V>(capacity: usize, entries: usize) -> usize {
     const SLOT: usize = 2 * size_of::<usize>() + 1;
     let slots = if capacity == 0 { 0 } else { (capacity * 8).div_ceil(7).next_power_of_two() };

@@ -1,4 +1,5 @@
-//! What changes while a VM is followed: its guest is reset, its vCPUs come and go, it is paused, and operators change their minds.
+//! What changes while a VM is followed: its guest is reset, its vCPUs come and go, it is paused, and
+//! operators change their minds.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 

@@ -1,8 +1,9 @@
 //! What the engine decides about events that were written down, action by action as it was frozen.
 //!
-//! The fixtures in `tests/oracle` are compressed text (`zstd -dc FILE` shows it). `echo-mixed.events.zst` is a recording of the
-//! daemon in words; the events of `seeds` come from [`seeds`]. Boosts and shares are frozen, nothing else. A change that is to decide otherwise
-//! freezes them again, and its commit says why each kind of difference is right:
+//! The fixtures in `tests/oracle` are compressed text (`zstd -dc FILE` shows it). `echo-mixed.events.zst` is
+//! a recording of the daemon in words; the events of `seeds` come from [`seeds`]. Boosts and shares are
+//! frozen, nothing else. A change that is to decide otherwise freezes them again, and its commit says why
+//! each kind of difference is right:
 //!
 //! ```text
 //! ORACLE=freeze cargo test --release -p frontdesk-engine -p frontdesk-sim --test oracle -- --nocapture
@@ -29,8 +30,9 @@ const MOST_DEADLINES: usize = 100_000;
 /// Lines shown up to the one after which the actions differ.
 const CONTEXT: usize = 6;
 
-/// Tells an engine what the lines say, the first of which has its parameters; returns what it decides, each with the number of the line that
-/// it follows. `wakes`: it is also told the time when it wants to be; else the lines do that.
+/// Tells an engine what the lines say, the first of which has its parameters; returns what it decides, each
+/// with the number of the line that it follows. `wakes`: it is also told the time when it wants to be; else
+/// the lines do that.
 fn decide(lines: &[String], wakes: bool) -> Vec<(usize, String)> {
     let mut engine: Option<Engine> = None;
     let mut actions = Vec::new();

@@ -242,7 +242,7 @@ proptest! {
         }
     }
 
-    /// A world that does not act, and a VM that can't be acted on, are asked for nothing but to take back.
+    /// A world that does not act, and a VM that cannot be acted on, are asked for nothing but to take back.
     #[test]
     fn only_what_can_be_acted_on_is(events in events()) {
         let mut engine = Engine::new(config()).unwrap();

@@ -18,7 +18,8 @@ const SEEN: Tell = |task| EventKind::TaskSeen { vm: VM, vcpu: 0, task };
 /// As if what is seen first were a switch.
 const SWITCH: Tell = |task| EventKind::TaskSwitch { vm: VM, vcpu: 0, task };
 
-/// The guest computes, and leaves at each tick. If there is another task that computes, they take turns at each.
+/// The guest computes, and leaves at each tick. If there is another task that computes, they take turns at
+/// each.
 fn compute(world: &mut World, ticks: u64, hogs: [TaskId; 2], tell: Tell) {
     for tick in 0..ticks {
         world.pass(TICK);

@@ -105,7 +105,8 @@ fn an_observed_vm_and_one_with_a_reservation_are_asked_for_nothing() {
     }
 }
 
-/// What a VM gets by its reservation is not the ordinary scheduler's, and takes no part in what is fair there.
+/// What a VM gets by its reservation is not the ordinary scheduler's, and takes no part in what is fair
+/// there.
 #[test]
 fn what_has_a_reservation_is_no_measure_for_the_others() {
     for (standing, owes) in [(Standing::Acting, true), (Standing::Reserved, false)] {

@@ -54,5 +54,5 @@ impl Companion {
 
 /// The path of this program, which is also the daemon's and the guardian's.
 pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("can't find the path of this program")
+    std::env::current_exe().context("cannot find the path of this program")
 }

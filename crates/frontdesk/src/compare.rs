@@ -145,7 +145,7 @@ fn given(conditions: &BTreeMap<String, Vec<Conditions>>) -> String {
 }
 
 fn read(path: &Path) -> anyhow::Result<Outcome> {
-    let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text)
         .with_context(|| format!("{} is not a result that `frontdesk lab --json` wrote", path.display()))
 }

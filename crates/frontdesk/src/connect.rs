@@ -1,4 +1,5 @@
-//! Which daemon a command is for: this host's, over its socket, or another's, through `frontdesk serve` there.
+//! Which daemon a command is for: this host's, over its socket, or another's, through `frontdesk serve`
+//! there.
 
 use crate::{FAILED, words};
 use anyhow::{Context, bail, ensure};
@@ -34,10 +35,12 @@ pub(crate) struct Where {
 #[derive(Clone, Args)]
 #[command(next_help_heading = "With --host")]
 pub(crate) struct RemoteArgs {
-    /// File with the password, which only its owner can read. Without it: what `frontdesk login` keeps, or a question.
+    /// File with the password, which only its owner can read. Without it: what `frontdesk login` keeps, or a
+    /// question.
     #[arg(long, value_name = "FILE", requires = "host")]
     password_file: Option<PathBuf>,
-    /// Fingerprint of the server's certificate, as `frontdesk serve --setup` prints it. Without it: the one that was accepted first.
+    /// Fingerprint of the server's certificate, as `frontdesk serve --setup` prints it. Without it: the one
+    /// that was accepted first.
     #[arg(long, value_name = "AB:CD:...", requires = "host", conflicts_with = "ca")]
     fingerprint: Option<Fingerprint>,
     /// Trust certificates for HOST from the issuers in this file (PEM).
@@ -104,7 +107,8 @@ impl Server {
         Ok(Server { remote, args: args.clone(), address: address.clone(), hosts })
     }
 
-    /// Does something with the server; asks the user about an unknown certificate, and for the password, if it comes to that.
+    /// Does something with the server; asks the user about an unknown certificate, and for the password, if
+    /// it comes to that.
     fn with<T>(&mut self, what: impl Fn(&mut Remote) -> Result<T, RemoteError>) -> Result<T, RemoteError> {
         let refused = |address: &Address, error: anyhow::Error| RemoteError::NotLoggedIn {
             address: address.clone(),
@@ -146,7 +150,7 @@ impl Server {
             return Ok(None);
         }
         let prompt = format!("Password of {}: ", self.address);
-        rpassword::prompt_password(prompt).map(Some).context("can't ask for the password")
+        rpassword::prompt_password(prompt).map(Some).context("cannot ask for the password")
     }
 }
 
@@ -181,7 +185,7 @@ fn accepts(address: &Address, fingerprint: Fingerprint) -> bool {
 
 /// A password from a file, without the end of its line.
 pub(crate) fn read_password(file: &Path) -> anyhow::Result<String> {
-    let failed = || format!("can't read the password in {}", file.display());
+    let failed = || format!("cannot read the password in {}", file.display());
     let data = std::fs::metadata(file).with_context(failed)?;
     // A pipe is nobody else's.
     if data.is_file() {
@@ -207,8 +211,9 @@ fn hosts_file() -> anyhow::Result<PathBuf> {
 
 /// Keep a password's token, so that the password need not be given again.
 ///
-/// Asks for the password, or takes it from a file, and keeps what the server gives for it in ~/.local/state/frontdesk/hosts.json. It is good
-/// for 30 days, until the server is restarted, or until `frontdesk logout`.
+/// Asks for the password, or takes it from a file, and keeps what the server gives for it in
+/// ~/.local/state/frontdesk/hosts.json. It is good for 30 days, until the server is restarted, or until
+/// `frontdesk logout`.
 #[derive(Args)]
 #[command(after_help = "Example:
   frontdesk login --host host.example")]
@@ -269,7 +274,7 @@ pub(crate) fn logout(args: &LogoutArgs) -> anyhow::Result<ExitCode> {
         let trust = Trust::Certificate(Some(known.fingerprint()));
         let mut remote = Remote::new(args.host.clone(), trust, None)?;
         remote.set_token(token.to_owned());
-        // A server that can't be reached, or was set up anew, need not hear of it.
+        // A server that cannot be reached, or was set up anew, need not hear of it.
         if let Err(error) = remote.log_out() {
             eprintln!("frontdesk: {error}; the token stays good until the server is restarted");
         }

@@ -5,7 +5,7 @@ use frontdesk_host::doctor::{Finding, Status, examine};
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Say what this host can and can't do for frontdesk, and what would help.
+/// Say what this host can and cannot do for frontdesk, and what would help.
 ///
 /// Changes nothing. Exit status: 0 if nothing that frontdesk needs is missing, 1 if something is.
 #[derive(clap::Args)]
@@ -41,7 +41,7 @@ pub(crate) fn list(findings: &[Finding]) -> String {
             Status::Limited => "limited",
             Status::Missing => "MISSING",
         };
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{mark}  {area:width$}  {found}");
         if let Some(advice) = advice {
             let _ = writeln!(text, "{:9}{:width$}  -> {advice}", "", "");

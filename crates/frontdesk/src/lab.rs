@@ -19,10 +19,11 @@ const INTERRUPTED: u8 = 130;
 
 /// Run an experiment on real virtual machines or processes, and compare its arms.
 ///
-/// Boots the VMs that the scenario names on this host, puts the load on them, and runs the arms (the kernel's own scheduler, frontdesk,
-/// and bounds) interleaved and repeated. Prints a table of the result and of every bar that the scenario sets. Needs root, QEMU
-/// and the packages that `frontdesk doctor` checks. Everything it starts is gone when it ends. A scenario with a table `study` is about
-/// reservations on processes, and needs no VMs.
+/// Boots the VMs that the scenario names on this host, puts the load on them, and runs the arms (the kernel's
+/// own scheduler, frontdesk, and bounds) interleaved and repeated. Prints a table of the result and of every
+/// bar that the scenario sets. Needs root, QEMU and the packages that `frontdesk doctor` checks. Everything
+/// it starts is gone when it ends. A scenario with a table `study` is about reservations on processes, and
+/// needs no VMs.
 ///
 /// A result whose FILE is - goes to standard output, and what is printed otherwise to standard error.
 ///
@@ -36,7 +37,8 @@ const INTERRUPTED: u8 = 130;
 pub(crate) struct Args {
     /// The scenario file.
     scenario: PathBuf,
-    /// Override any key of the scenario: a dotted path, with array entries by number or name (vm.cpu.count=2).
+    /// Override any key of the scenario: a dotted path, with array entries by number or name
+    /// (vm.cpu.count=2).
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Repeats of each arm.
@@ -48,8 +50,8 @@ pub(crate) struct Args {
     /// Run only these arms; checks that need others are left out.
     #[arg(long, value_name = "ARM,...", value_delimiter = ',')]
     arms: Vec<String>,
-    /// Keep the daemon's recording of the arm in which it acts, for `frontdesk replay`. If there are several such arms or repeats,
-    /// each has its name and number before the extension: FILE-ARM-REPEAT.
+    /// Keep the daemon's recording of the arm in which it acts, for `frontdesk replay`. If there are several
+    /// such arms or repeats, each has its name and number before the extension: FILE-ARM-REPEAT.
     #[arg(long, value_name = "FILE", value_parser = new_file)]
     record: Option<PathBuf>,
     #[command(flatten)]
@@ -126,7 +128,7 @@ type Measured = Result<(Outcome, Vec<Timeline>), ExitCode>;
 pub(crate) fn measure(path: &Path, scenario: &Scenario, recordings: Recordings) -> anyhow::Result<Measured> {
     let missing = crate::doctor::missing();
     if !missing.is_empty() {
-        eprint!("frontdesk: this host can't run the lab:\n{}", crate::doctor::list(&missing));
+        eprint!("frontdesk: this host cannot run the lab:\n{}", crate::doctor::list(&missing));
         return Ok(Err(ExitCode::from(IMPOSSIBLE)));
     }
     let (guest, plugin, frontdesk) = (GUEST.find()?, PLUGIN.find()?, own_program()?);

@@ -1,4 +1,5 @@
-//! The frontdesk command: experiments on real VMs, the daemon, its reservations and recordings, and what the host can do.
+//! The frontdesk command: experiments on real VMs, the daemon, its reservations and recordings, and what the
+//! host can do.
 
 #![forbid(unsafe_code)]
 
@@ -34,8 +35,8 @@ const IMPOSSIBLE: u8 = 2;
 
 /// Keeps consolidated desktops responsive.
 ///
-/// frontdesk infers from outside which work in a virtual machine someone waits for, and gives that work the CPU first, inside each
-/// VM's fair share. Nothing is changed in the guests.
+/// frontdesk infers from outside which work in a virtual machine someone waits for, and gives that work the
+/// CPU first, inside each VM's fair share. Nothing is changed in the guests.
 #[derive(Parser)]
 #[command(version, propagate_version = true)]
 struct Cli {

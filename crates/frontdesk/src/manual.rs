@@ -29,7 +29,7 @@ pub(crate) struct ManualArgs {
 
 pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     let text = completions_for(args.shell);
-    std::io::Write::write_all(&mut std::io::stdout(), &text).context("can't print the completions")?;
+    std::io::Write::write_all(&mut std::io::stdout(), &text).context("cannot print the completions")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -48,14 +48,15 @@ fn completions_for(shell: Shell) -> Vec<u8> {
 
 pub(crate) fn manual(args: &ManualArgs) -> anyhow::Result<ExitCode> {
     let folder = &args.folder;
-    let failed = || format!("can't write manual pages to {}", folder.display());
+    let failed = || format!("cannot write manual pages to {}", folder.display());
     clap_mangen::generate_to(crate::Cli::command(), folder).with_context(failed)?;
     std::fs::write(folder.join("frontdesk.toml.5"), configuration_page(CONFIGURATION))
         .with_context(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The shipped configuration file as a manual page: `# text` explains the `#key = default`s after it, and `#[table]` begins a table.
+/// The shipped configuration file as a manual page: `# text` explains the `#key = default`s after it, and
+/// `#[table]` begins a table.
 fn configuration_page(file: &str) -> String {
     let mut page = Roff::new();
     page.control("TH", ["frontdesk.toml", "5", "", concat!("frontdesk ", env!("CARGO_PKG_VERSION"))]);

@@ -103,7 +103,7 @@ impl Telling {
     }
 }
 
-/// Makes the files, empty: that one can not be written is found out now rather than after minutes of
+/// Makes the files, empty: that one cannot be written is found out now rather than after minutes of
 /// measuring.
 pub(crate) fn check<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<Telling> {
     let mut telling = Telling::Stdout;
@@ -153,10 +153,10 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<
     write(path, |output| serde_json::to_writer_pretty(output, value))
 }
 
-/// What to say if it can't be written.
+/// What to say if it cannot be written.
 fn failed(path: &Path) -> String {
     match is_stdout(path) {
-        true => "can't write to standard output".to_owned(),
-        false => format!("can't write {}", path.display()),
+        true => "cannot write to standard output".to_owned(),
+        false => format!("cannot write {}", path.display()),
     }
 }

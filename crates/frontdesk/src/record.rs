@@ -21,8 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Record what a running daemon hears and decides.
 ///
-/// The recording begins with the daemon's whole state, so that `frontdesk replay` comes to the same actions. It is written as it comes:
-/// whatever ends it, FILE can be read up to there. Ends at Ctrl-C, after --duration, or with the daemon.
+/// The recording begins with the daemon's whole state, so that `frontdesk replay` comes to the same actions.
+/// It is written as it comes: whatever ends it, FILE can be read up to there. Ends at Ctrl-C, after
+/// --duration, or with the daemon.
 ///
 /// Exit status: 0 if the recording is complete, 1 if it ended early, 2 if it could not be made.
 #[derive(clap::Args)]
@@ -44,17 +45,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let stop = frontdesk_host::stop_signal().context("can't handle signals")?;
+    let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
     if !args.force && args.file.exists() {
         // Before a daemon takes the trouble.
         return Err(in_the_way(&args.file));
     }
     let stream = ask_recording(&args.socket)?;
     let file = create(args)?;
-    let written = || format!("can't write {}", args.file.display());
+    let written = || format!("cannot write {}", args.file.display());
     let copy = file.try_clone().with_context(written)?;
-    let closer = stream.try_clone().context("can't share the connection")?;
-    let (ended, done) = std::io::pipe().context("can't make a pipe")?;
+    let closer = stream.try_clone().context("cannot share the connection")?;
+    let (ended, done) = std::io::pipe().context("cannot make a pipe")?;
     let duration = args.duration;
     let waiter = std::thread::spawn(move || end_in_time(&stop, duration, ended.into(), &closer));
     let result = receive(stream, copy, &args.file);
@@ -87,7 +88,7 @@ fn create(args: &Args) -> anyhow::Result<File> {
     };
     options.open(&args.file).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => in_the_way(&args.file),
-        _ => anyhow::Error::new(error).context(format!("can't write {}", args.file.display())),
+        _ => anyhow::Error::new(error).context(format!("cannot write {}", args.file.display())),
     })
 }
 
@@ -95,8 +96,9 @@ fn in_the_way(file: &Path) -> anyhow::Error {
     anyhow::anyhow!("{} is there already; --force replaces it", file.display())
 }
 
-/// Waits for a signal, for the end of `duration`, or for the end of the recording (`ended` hangs up), and then ends the connection: first
-/// our side of it, so that the daemon can complete the recording, and if it does not, all.
+/// Waits for a signal, for the end of `duration`, or for the end of the recording (`ended` hangs up), and
+/// then ends the connection: first our side of it, so that the daemon can complete the recording, and if it
+/// does not, all.
 fn end_in_time(stop: &impl AsFd, duration: Option<Duration>, ended: OwnedFd, connection: &UnixStream) {
     let wait = |fds: &mut [PollFd<'_>], time: Option<Duration>| {
         let deadline = time.and_then(|time| Instant::now().checked_add(time));

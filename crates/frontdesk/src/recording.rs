@@ -15,13 +15,14 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Source> {
     let source: Box<dyn Read> = if path == Path::new("-") {
         Box::new(std::io::stdin().lock())
     } else {
-        let file = File::open(path).with_context(|| format!("can't read {name}"))?;
+        let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
         Box::new(BufReader::new(file))
     };
     Ok(Recording::new(source, name)?)
 }
 
-/// What a recording can be written to: as it must be readable whatever ends the recorder, not standard output.
+/// What a recording can be written to: as it must be readable whatever ends the recorder, not standard
+/// output.
 pub(crate) fn new_file(name: &str) -> Result<PathBuf, &'static str> {
     match name {
         "-" => Err("a recording is written to a file, not to standard output"),

@@ -25,14 +25,16 @@ const NAME: usize = 16;
 /// that differs. If there were reservations, it checks the decisions of their dispatcher, too, and reports
 /// the deadlines that were missed.
 ///
-/// With --config it runs two engines, A with the recorded parameters and B with those of the file, and reports what each did and which
-/// boosts only one of them gave. With --sampled, B has the recorded parameters, but sees a guest's task only where its vCPU leaves the
-/// guest, as a source without exact task switches does (KVM where loads of CR3 do not exit).
+/// With --config it runs two engines, A with the recorded parameters and B with those of the file, and
+/// reports what each did and which boosts only one of them gave. With --sampled, B has the recorded
+/// parameters, but sees a guest's task only where its vCPU leaves the guest, as a source without exact task
+/// switches does (KVM where loads of CR3 do not exit).
 ///
-/// The events are those of the recorded run whatever the engines decide: what a boost that was not given would have changed is not
-/// seen.
+/// The events are those of the recorded run whatever the engines decide: what a boost that was not given
+/// would have changed is not seen.
 ///
-/// Exit status: 0 if the actions are the same, or false boosts keep within `pb_ratio`; 1 if not; 2 if the recording can't be read.
+/// Exit status: 0 if the actions are the same, or false boosts keep within `pb_ratio`; 1 if not; 2 if the
+/// recording cannot be read.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   frontdesk replay morning.fdsk
@@ -41,7 +43,8 @@ const NAME: usize = 16;
 pub(crate) struct Args {
     /// The recording; - is standard input.
     file: PathBuf,
-    /// Compare with these parameters: TOML with the tables [tavs] and [ledger]. What the host could bear of boosts stays as recorded.
+    /// Compare with these parameters: TOML with the tables [tavs] and [ledger]. What the host could bear of
+    /// boosts stays as recorded.
     #[arg(long, value_name = "FILE", conflicts_with = "sampled")]
     config: Option<PathBuf>,
     /// Compare with sampled guest tasks.
@@ -84,7 +87,7 @@ fn same(args: &Args, recording: &mut Source) -> anyhow::Result<bool> {
 fn told(verified: &Verified) -> String {
     let mut text = String::new();
     let Verified { events, actions, seconds, mismatch, reservations } = verified;
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = match mismatch {
         Some(Mismatch { record, at_s, recorded, decided }) => writeln!(
             text,
@@ -105,7 +108,7 @@ fn of_reservations(redecided: &Redecided) -> String {
     let Redecided { decisions, dispatches, seconds, lost, differences, first, members } = redecided;
     let mut text =
         format!("reservations: {decisions} decisions in {seconds:.1} s, {dispatches} dispatches, ");
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = match first {
         Some(DecisionDifference { record, at_s, recorded, decided }) => writeln!(
             text,
@@ -221,7 +224,7 @@ fn table(comparison: &Comparison) -> String {
     let Comparison { events, seconds, vms } = comparison;
     let mut text =
         format!("{events} events in {seconds:.1} s; A: as recorded, B: with the other parameters\n\n");
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "{:NAME$} {:>13} {:>11} {:>13} {:>11} {:>11}",

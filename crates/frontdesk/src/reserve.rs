@@ -10,12 +10,12 @@ use std::time::Duration;
 
 /// Reserve CPU time for a VM or process: a slice of every period.
 ///
-/// From the answer on, TARGET runs for the slice in each period, whatever else the host does; the reservation it had is replaced. A
-/// VM gets one for each vCPU, on CPUs of their own and in lock step. What is asked for is refused if it does not fit; the daemon then says what
-/// would.
+/// From the answer on, TARGET runs for the slice in each period, whatever else the host does; the reservation
+/// it had is replaced. A VM gets one for each vCPU, on CPUs of their own and in lock step. What is asked for
+/// is refused if it does not fit; the daemon then says what would.
 ///
-/// TARGET is the name of a VM, a process id, a systemd unit, or the path of a control group. `vm:`, `pid:`, `unit:` and `cgroup:` before it say
-/// which, where that is not plain.
+/// TARGET is the name of a VM, a process id, a systemd unit, or the path of a control group. `vm:`, `pid:`,
+/// `unit:` and `cgroup:` before it say which, where that is not plain.
 ///
 /// Exit status: 0 if it is reserved, 1 if the daemon refuses, 2 if it could not be asked.
 #[derive(Args)]
@@ -35,7 +35,8 @@ pub(crate) struct ReserveArgs {
     /// Nothing beyond the slice, even if the CPU is idle.
     #[arg(long)]
     hard: bool,
-    /// Begin the periods so long after the wall clock's multiples of the period, in lock step with other hosts that do so.
+    /// Begin the periods so long after the wall clock's multiples of the period, in lock step with other
+    /// hosts that do so.
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     phase: Option<u64>,
     /// Print the reservation as JSON.

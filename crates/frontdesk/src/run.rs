@@ -13,9 +13,10 @@ use std::process::ExitCode;
 
 /// Follow QEMU virtual machines and keep them responsive, until told to end.
 ///
-/// VMs are followed as they come and go. Give each a QMP socket for frontdesk (`-qmp unix:PATH,server=on,wait=off`), a CPU control group
-/// of its own, and load frontdesk's plugin (`-plugin libfrontdesk_tcg_plugin.so`), which tells its guest tasks apart. libvirt's VMs need
-/// no socket. At the end, however it comes, every VM is put back as it was.
+/// VMs are followed as they come and go. Give each a QMP socket for frontdesk (`-qmp
+/// unix:PATH,server=on,wait=off`), a CPU control group of its own, and load frontdesk's plugin (`-plugin
+/// libfrontdesk_tcg_plugin.so`), which tells its guest tasks apart. libvirt's VMs need no socket. At the end,
+/// however it comes, every VM is put back as it was.
 #[derive(Clone, clap::Args)]
 #[command(after_help = "Example:
   frontdesk run --qmp '/run/vms/*.qmp'
@@ -25,7 +26,8 @@ pub(crate) struct Args {
     /// QMP sockets of VMs to follow, by path or pattern, beside those that the configuration names.
     #[arg(long, value_name = "SOCKET")]
     qmp: Vec<PathBuf>,
-    /// Configuration, as TOML; the defaults are the papers' [default: /etc/frontdesk/frontdesk.toml, if it is there].
+    /// Configuration, as TOML; the defaults are the papers' [default: /etc/frontdesk/frontdesk.toml, if it is
+    /// there].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Say what is wrong with the configuration, or print all that holds, and end.
@@ -37,7 +39,8 @@ pub(crate) struct Args {
     /// Record every event and action for a later look.
     #[arg(long, value_name = "FILE", value_parser = new_file)]
     record: Option<PathBuf>,
-    /// Run the daemon on this CPU only; once for each if several. Without it, on those that the configuration names.
+    /// Run the daemon on this CPU only; once for each if several. Without it, on those that the configuration
+    /// names.
     #[arg(long, value_name = "CPU")]
     cpu: Vec<u16>,
     /// Answer `frontdesk status` and `frontdesk top` at this Unix socket instead of the configured one.
@@ -48,7 +51,7 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = settings(args)?;
     if args.check {
-        print!("{}", toml::to_string(&settings).context("can't print the configuration")?);
+        print!("{}", toml::to_string(&settings).context("cannot print the configuration")?);
         return Ok(ExitCode::SUCCESS);
     }
     let config = DaemonConfig {
@@ -58,8 +61,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         guardian: (own_program()?, frontdesk_guardian::GUARDIAN_ARGUMENT.to_owned()),
         lock: LOCK.into(),
     };
-    let stop = frontdesk_host::stop_signal().context("can't handle signals")?;
-    let reload = Signals::new([SIGHUP]).context("can't handle signals")?;
+    let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
+    let reload = Signals::new([SIGHUP]).context("cannot handle signals")?;
     let mut daemon = Daemon::start(&config)?;
     reload_on(reload, args.clone(), daemon.reloader())?;
     let names: Vec<&str> = daemon.vm_names().collect();
@@ -109,6 +112,6 @@ fn reload_on(mut signals: Signals, args: Args, reloader: Reloader) -> anyhow::Re
             }
         }
     };
-    std::thread::Builder::new().name("reload".into()).spawn(body).context("can't start a thread")?;
+    std::thread::Builder::new().name("reload".into()).spawn(body).context("cannot start a thread")?;
     Ok(())
 }

@@ -15,9 +15,10 @@ use std::process::ExitCode;
 
 /// Let reservations be seen and changed from elsewhere: a page for browsers, and `--host` of other commands.
 ///
-/// Over TLS and with a password only; it does not start before --setup has been run, and never as root. It asks the daemon over the
-/// daemon's control socket, and so has to run as a member of the group `control.operators` of frontdesk's configuration. The package runs it as
-/// frontdesk-serve.service, as the user frontdesk.
+/// Over TLS and with a password only; it does not start before --setup has been run, and never as root. It
+/// asks the daemon over the daemon's control socket, and so has to run as a member of the group
+/// `control.operators` of frontdesk's configuration. The package runs it as frontdesk-serve.service, as the
+/// user frontdesk.
 #[derive(Args)]
 #[command(after_help = "Examples:
   sudo frontdesk serve --setup        # once; then systemctl enable --now frontdesk-serve
@@ -31,13 +32,15 @@ pub(crate) struct ServeArgs {
     /// With --setup: the file with the password, which only its owner can read. Without it, it is asked for.
     #[arg(long, value_name = "FILE", requires = "setup")]
     password_file: Option<PathBuf>,
-    /// With --setup: a name or address of this host for the certificate; once for each if several [default: the host's name].
+    /// With --setup: a name or address of this host for the certificate; once for each if several [default:
+    /// the host's name].
     #[arg(long, value_name = "NAME", requires = "setup")]
     name: Vec<String>,
     /// Where clients connect.
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)))]
     listen: SocketAddr,
-    /// Folder with the password's hash, key and certificate, and clients.pem if whoever has a certificate from those in it needs no password.
+    /// Folder with the password's hash, key and certificate, and clients.pem if whoever has a certificate
+    /// from those in it needs no password.
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     folder: PathBuf,
     /// Turn away whoever has no certificate from those in clients.pem.
@@ -57,15 +60,15 @@ pub(crate) fn main(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         !rustix::process::geteuid().is_root(),
         "the server does not run as root: `systemctl start frontdesk-serve`, or `sudo -u {DEFAULT_USER} frontdesk serve`"
     );
-    let stop = frontdesk_host::stop_signal().context("can't handle signals")?;
-    let stop = UnixStream::from(stop.as_fd().try_clone_to_owned().context("can't handle signals")?);
+    let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
+    let stop = UnixStream::from(stop.as_fd().try_clone_to_owned().context("cannot handle signals")?);
     let server = Server::start(&ServerConfig {
         listen: args.listen,
         folder,
         socket: args.socket.clone(),
         require_client_certificate: args.require_client_certificate,
     })?;
-    let address = server.address().context("can't tell the address")?;
+    let address = server.address().context("cannot tell the address")?;
     println!("serving at https://{address}, certificate {}", server.fingerprint());
     std::io::stdout().flush()?;
     server.run(stop)?;
@@ -80,7 +83,7 @@ fn set_up(args: &ServeArgs, folder: &Folder) -> anyhow::Result<ExitCode> {
                 std::io::stdin().is_terminal(),
                 "there is no terminal to ask for the password; use --password-file"
             );
-            let ask = |prompt| rpassword::prompt_password(prompt).context("can't ask for the password");
+            let ask = |prompt| rpassword::prompt_password(prompt).context("cannot ask for the password");
             let password = ask("New password: ")?;
             ensure!(
                 ask("The same again: ")? == password,

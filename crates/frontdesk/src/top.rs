@@ -24,11 +24,12 @@ const NOTICE: Duration = Duration::from_millis(200);
 
 /// Watch the VMs live in the terminal: what they use, how they are boosted, and what is reserved.
 ///
-/// Keys: up and down (or j and k) choose a VM, Enter shows its guest tasks and ports, w says why it was or was not boosted, r shows the
-/// reservations, Esc goes back, q quits.
+/// Keys: up and down (or j and k) choose a VM, Enter shows its guest tasks and ports, w says why it was or
+/// was not boosted, r shows the reservations, Esc goes back, q quits.
 ///
-/// Among the reservations, left and right change the chosen one's slice by 1 % of its period, [ and ] its period by a quarter, h whether it
-/// gets anything beyond its slice; p pauses and resumes it, and x releases it.
+/// Among the reservations, left and right change the chosen one's slice by 1 % of its period, [ and ] its
+/// period by a quarter, h whether it gets anything beyond its slice; p pauses and resumes it, and x releases
+/// it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The daemon's control socket.
@@ -46,10 +47,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let mut app = App::new(ask_status(&args.socket, None)?);
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("can't handle signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
     }
     // This also sees to it that the terminal is restored before a panic is reported.
-    let mut terminal = ratatui::try_init().context("can't take over the terminal")?;
+    let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
     let result = watch(&mut terminal, &mut app, args, &stop);
     ratatui::restore();
     result.map(|()| ExitCode::SUCCESS)
@@ -63,10 +64,10 @@ fn watch(
 ) -> anyhow::Result<()> {
     let mut next = Instant::now() + REFRESH;
     while !app.is_over() && !stop.load(Ordering::Relaxed) {
-        terminal.draw(|frame| draw::draw(frame, app)).context("can't draw")?;
+        terminal.draw(|frame| draw::draw(frame, app)).context("cannot draw")?;
         let left = next.saturating_duration_since(Instant::now());
-        if event::poll(left.min(NOTICE)).context("can't read the keyboard")? {
-            match event::read().context("can't read the keyboard")? {
+        if event::poll(left.min(NOTICE)).context("cannot read the keyboard")? {
+            match event::read().context("cannot read the keyboard")? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => app.key(key),
                 // After a change of its size the terminal is drawn anew.
                 _ => {}

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_can_not_write_to_the_terminal() {
+    fn a_guest_cannot_write_to_the_terminal() {
         assert_eq!(name("\x1b[2Jsshd\n"), "?[2Jsshd?");
         assert_eq!(name(&"x".repeat(100)).chars().count(), 41);
     }

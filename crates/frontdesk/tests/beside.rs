@@ -1,4 +1,5 @@
-//! The commands of an operator beside VMs that somebody else started, with work in them and questions from outside.
+//! The commands of an operator beside VMs that somebody else started, with work in them and questions from
+//! outside.
 //!
 //! Needs root, QEMU, and what `make build` makes.
 

@@ -1,4 +1,5 @@
-//! The page in a real browser (Debian's Chromium), served by `frontdesk serve`, mostly with a daemon that is not a real one.
+//! The page in a real browser (Debian's Chromium), served by `frontdesk serve`, mostly with a daemon that is
+//! not a real one.
 //!
 //! FRONTDESK_PICTURES names a folder in which the browser leaves pictures of what it shows.
 
@@ -64,7 +65,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // It ends its browsers, as it can't when it is killed.
+        // It ends its browsers, as it cannot when it is killed.
         let pid = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.process.wait().unwrap();

@@ -258,7 +258,8 @@ fn a_trace_goes_from_standard_input_to_standard_output() {
     assert!(slices.clone().all(|slice| slice["ts"].as_f64().unwrap() <= 1_000_000.0));
 }
 
-/// A daemon, as far as a client can tell: answers one request, then does with the connection what `then` says.
+/// A daemon, as far as a client can tell: answers one request, then does with the connection what `then`
+/// says.
 fn daemon(
     folder: &Path,
     answer: &'static str,
@@ -285,7 +286,8 @@ fn record(socket: &Path, file: &Path) -> Command {
     command
 }
 
-/// Sends all but the last frame, tells by `sent`, waits until the client wants no more, and completes the recording.
+/// Sends all but the last frame, tells by `sent`, waits until the client wants no more, and completes the
+/// recording.
 fn send_until_told(mut stream: UnixStream, sent: impl FnOnce()) {
     let frames = frames();
     let last = frames[frames.len() - 2];

@@ -1,4 +1,5 @@
-//! `frontdesk reserve`, `release`, `pause`, `resume`, `list` and `ps`, here and over the network, with a daemon that is not a real one.
+//! `frontdesk reserve`, `release`, `pause`, `resume`, `list` and `ps`, here and over the network, with a
+//! daemon that is not a real one.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 

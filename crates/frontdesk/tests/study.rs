@@ -1,4 +1,5 @@
-//! `frontdesk lab` with a study of reservations: its result, and that nothing stays. Needs root. Times are never asserted.
+//! `frontdesk lab` with a study of reservations: its result, and that nothing stays. Needs root. Times are
+//! never asserted.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
@@ -79,7 +80,7 @@ fn a_parallel_program_makes_steps_with_and_without_reservations() {
 }
 
 #[test]
-fn a_study_that_can_not_be_is_refused_before_anything_runs() {
+fn a_study_that_cannot_be_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     for (set, says) in [
         ("cpus=[999]", "cpus = [999]: allowed is the CPUs of this machine"),

@@ -19,7 +19,7 @@ impl Guardian {
     /// Creates a control group below `parent` ([`Group::create`]), which is removed at the end.
     ///
     /// # Errors
-    /// If the name is none, the group exists or can not be made.
+    /// If the name is none, the group exists or cannot be made.
     pub fn create_group(&self, parent: &Group, name: &str) -> Result<Group, GroupError> {
         parent.create(name, |change| {
             self.record(match change {

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Undoing tries for five seconds what the kernel calls busy, and large directories take their time.
 const UNDO_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Why a change can not be recorded, or was not undone.
+/// Why a change cannot be recorded, or was not undone.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardianError {
     /// It could not be started.
@@ -100,7 +100,7 @@ impl Guardian {
     /// ready. When the calling thread ends, everything is undone as if the process had ended.
     ///
     /// # Errors
-    /// If the program can not be started or does not become a guardian.
+    /// If the program cannot be started or does not become a guardian.
     pub fn start(exe: &Path, arg: &str) -> Result<Guardian, GuardianError> {
         let failed = |source| GuardianError::Start { exe: exe.to_owned(), arg: arg.to_owned(), source };
         let (stream, theirs) = UnixStream::pair().map_err(failed)?;

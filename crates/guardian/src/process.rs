@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Above every thread that frontdesk boosts, so that they can not keep it from undoing their boost.
+/// Above every thread that frontdesk boosts, so that they cannot keep it from undoing their boost.
 const PRIORITY: u32 = 60;
 /// How often it is looked whether the owner keeps its promise.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
@@ -48,8 +48,8 @@ pub struct Report {
     pub failed: Vec<String>,
 }
 
-/// Is the guardian: keeps the journal that arrives on standard input and, when that closes, undoes what it holds.
-/// To be called first thing in `main`, before any file is opened or thread started. Returns success if
+/// Is the guardian: keeps the journal that arrives on standard input and, when that closes, undoes what it
+/// holds. To be called first thing in `main`, before any file is opened or thread started. Returns success if
 /// everything was undone, and says on standard error what was not.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -162,10 +162,11 @@ fn wait(stream: &UnixStream, death: &OwnedFd, owner: Option<ThreadId>, journal: 
     }
 }
 
-/// Makes ordinary what the owner has under `SCHED_DEADLINE` and wants to run. Linux may forget such a thread for
-/// ever (seen with 6.18: it ran out of run time as it left that policy, and came back to it when the timer that
-/// would have given it more had just found it gone). Then it does not dispatch, and does not even end when it is
-/// killed; as an ordinary one it does. One that sleeps is left: of that, Linux 6.1 keeps what it had reserved.
+/// Makes ordinary what the owner has under `SCHED_DEADLINE` and wants to run. Linux may forget such a thread
+/// for ever (seen with 6.18: it ran out of run time as it left that policy, and came back to it when the
+/// timer that would have given it more had just found it gone). Then it does not dispatch, and does not even
+/// end when it is killed; as an ordinary one it does. One that sleeps is left: of that, Linux 6.1 keeps what
+/// it had reserved.
 fn revive(owner: Option<ThreadId>) {
     let Some(owner) = owner.filter(ThreadId::is_alive) else { return };
     for thread in fs::read_dir(format!("/proc/{}/task", owner.pid)).into_iter().flatten().flatten() {
@@ -210,8 +211,8 @@ fn guard(
     Ok(report)
 }
 
-/// When it is the turn of an undo. What keeps others from running comes first: while real-time threads have all
-/// CPUs, moving a process takes more than 100 ms, for it waits until each CPU has switched.
+/// When it is the turn of an undo. What keeps others from running comes first: while real-time threads have
+/// all CPUs, moving a process takes more than 100 ms, for it waits until each CPU has switched.
 fn turn(undo: &Undo) -> u8 {
     match undo {
         Undo::Thread { .. } | Undo::Affinity { .. } | Undo::Continue { .. } => 0,
@@ -224,10 +225,11 @@ fn turn(undo: &Undo) -> u8 {
     }
 }
 
-/// Undoes all by [turns](turn), in each the latest first, and in rounds: nothing waits for anything. What fails is
-/// tried again as long as that helps, for it may need another that was recorded before it (a control group gives up
-/// its real-time budget only without real-time threads, and goes only when it is empty), or time (a fair server gets
-/// back what a thread had by `SCHED_DEADLINE` only when that thread's period is over).
+/// Undoes all by [turns](turn), in each the latest first, and in rounds: nothing waits for anything. What
+/// fails is tried again as long as that helps, for it may need another that was recorded before it (a control
+/// group gives up its real-time budget only without real-time threads, and goes only when it is empty), or
+/// time (a fair server gets back what a thread had by `SCHED_DEADLINE` only when that thread's period is
+/// over).
 pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -> Report {
     let until = Instant::now() + PATIENCE;
     let mut report = Report::default();

@@ -43,8 +43,8 @@ pub enum Undo {
         /// Its directory.
         path: PathBuf,
     },
-    /// Disable the cpu controller for the groups below this one (version 2), unless another program has come to use it
-    /// in them: it would lose its settings.
+    /// Disable the cpu controller for the groups below this one (version 2), unless another program has come
+    /// to use it in them: it would lose its settings.
     CpuController {
         /// The group's directory.
         path: PathBuf,
@@ -83,7 +83,8 @@ pub enum Undo {
     },
 }
 
-/// A directory tree that may be removed: absolute, without `..`, and with a name that starts with [`TREE_PREFIX`].
+/// A directory tree that may be removed: absolute, without `..`, and with a name that starts with
+/// [`TREE_PREFIX`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PathBuf", into = "PathBuf")]
 pub struct Tree(PathBuf);

@@ -1,14 +1,16 @@
 //! What the reporter in a guest tells the host: which task runs on which vCPU since when.
 //!
 //! # The conversation
-//! Both sides speak over the virtio-serial port [`PORT_NAME`]. When the host is connected, the guest says [`Message::Hello`], then what each
-//! vCPU runs as far as it knows that, and from then on each change. The host may ask it to begin anew with [`Request::Start`], and does so
-//! when it has connected. Whatever the guest sends at once is a *report*, which ends with [`Message::Sent`]. If it has nothing to tell, it
-//! sends an empty report each [`HEARTBEAT`].
+//! Both sides speak over the virtio-serial port [`PORT_NAME`]. When the host is connected, the guest says
+//! [`Message::Hello`], then what each vCPU runs as far as it knows that, and from then on each change. The
+//! host may ask it to begin anew with [`Request::Start`], and does so when it has connected. Whatever the
+//! guest sends at once is a *report*, which ends with [`Message::Sent`]. If it has nothing to tell, it sends
+//! an empty report each [`HEARTBEAT`].
 //!
 //! # Bytes
-//! A message is a [postcard](https://postcard.jamesmunns.com/wire-format) value, made free of zeros by COBS and ended by a zero, so that a
-//! reader that got half a message finds the next one. None is longer than [`MAX_ENCODED`].
+//! A message is a [postcard](https://postcard.jamesmunns.com/wire-format) value, made free of zeros by COBS
+//! and ended by a zero, so that a reader that got half a message finds the next one. None is longer than
+//! [`MAX_ENCODED`].
 //!
 //! Neither side trusts the other: whatever the bytes, [`Decoder`] neither panics nor allocates.
 
@@ -24,7 +26,8 @@ pub const PORT_NAME: &str = "org.frontdesk.tasks.0";
 /// First field of a [`Message::Hello`] and a [`Request::Start`].
 pub const MAGIC: u32 = u32::from_le_bytes(*b"fdTk");
 
-/// Version of the protocol. It counts up with each change of the messages; those that carry it stay as they are.
+/// Version of the protocol. It counts up with each change of the messages; those that carry it stay as they
+/// are.
 pub const VERSION: u16 = 1;
 
 /// Longest time between two reports. A guest that was silent for three times as long is gone.
@@ -113,7 +116,7 @@ impl Request {
 pub struct Name(ArrayString<NAME_MAX>);
 
 impl Name {
-    /// The name in `comm`, which ends at its first zero; what can't be printed becomes a question mark.
+    /// The name in `comm`, which ends at its first zero; what cannot be printed becomes a question mark.
     #[must_use]
     pub fn from_comm(comm: &[u8]) -> Name {
         let mut name = ArrayString::new();
@@ -152,8 +155,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes the next bytes of the stream and calls `take` with each message that is complete, or with `None` where there is none in what
-    /// came.
+    /// Takes the next bytes of the stream and calls `take` with each message that is complete, or with `None`
+    /// where there is none in what came.
     pub fn feed<T: DeserializeOwned>(&mut self, mut bytes: &[u8], mut take: impl FnMut(Option<T>)) {
         while !bytes.is_empty() {
             bytes = match self.0.feed(bytes) {

@@ -22,8 +22,9 @@ enum Doing {
 
 /// Follows what each vCPU runs.
 ///
-/// Told is what the host would see of the guest's address spaces: a switch to another task or to none. Threads of one task are one; the
-/// kernel's threads have no address space, so that whoever ran before goes on for the host.
+/// Told is what the host would see of the guest's address spaces: a switch to another task or to none.
+/// Threads of one task are one; the kernel's threads have no address space, so that whoever ran before goes
+/// on for the host.
 pub(crate) struct Follower<P> {
     tasks: Tasks<P>,
     vcpus: Vec<Doing>,

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Tells frontdesk on the host which task runs on which vCPU: exact switches, process ids and names.
 
-Install it in a VM whose tasks frontdesk can not tell apart from outside (Intel processors with EPT). It only
+Install it in a VM whose tasks frontdesk cannot tell apart from outside (Intel processors with EPT). It only
 tells; it takes no orders, and gives the host no access. Without a host that listens it sleeps.
 
 Usage: frontdesk-guest [--port PATH]

@@ -8,8 +8,9 @@ pub(crate) const INTERVAL_NS: u64 = 1_000_000;
 /// Runs that may follow each other without a pause after a quiet time.
 const BURST: u64 = 32;
 
-/// It may run for one part in so many of the time: where a run takes long, because the host has little CPU for the guest or emulates it,
-/// a real-time process that runs at intervals would leave nothing to the others.
+/// It may run for one part in so many of the time: where a run takes long, because the host has little CPU
+/// for the guest or emulates it, a real-time process that runs at intervals would leave nothing to the
+/// others.
 const SHARE: u64 = 10;
 
 /// Lets the reporter run at once while little happens, and at intervals when much does.

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Why the port can't be used.
+/// Why the port cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PortError {
     #[error(

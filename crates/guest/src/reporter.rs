@@ -17,10 +17,10 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often it looks whether a host has connected: the port can't be waited for.
+/// How often it looks whether a host has connected: the port cannot be waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why the reporter can't go on.
+/// Why the reporter cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReporterError {
     #[error(transparent)]
@@ -29,7 +29,7 @@ pub(crate) enum ReporterError {
     Tracepoint(#[from] TracepointError),
     #[error(transparent)]
     Ring(#[from] RingError),
-    #[error("can not tell which CPUs are online: {0}")]
+    #[error("cannot tell which CPUs are online: {0}")]
     Cpus(io::Error),
     #[error("waiting failed: {0}")]
     Wait(#[from] Errno),
@@ -48,7 +48,7 @@ pub(crate) fn run(path: &Path) -> Result<Infallible, ReporterError> {
     let tracepoint = SchedSwitch::find()?;
     if let Err(error) = priority::enter() {
         eprintln!(
-            "frontdesk-guest: reports may come late while the guest computes, because this process can not become real-time: \
+            "frontdesk-guest: reports may come late while the guest computes, because this process cannot become real-time: \
              {error}; it needs root or CAP_SYS_NICE"
         );
     }
@@ -106,7 +106,8 @@ fn tell(port: &mut Port, tracepoint: &SchedSwitch) -> Result<End, ReporterError>
     }
 }
 
-/// Waits until a ring has something, at most `timeout`. The port is left out: it would wake this process once more for each report.
+/// Waits until a ring has something, at most `timeout`. The port is left out: it would wake this process once
+/// more for each report.
 fn wait(rings: &[Ring], timeout: Duration) -> Result<(), ReporterError> {
     let mut fds: Vec<_> = rings.iter().map(|ring| PollFd::new(ring, PollFlags::IN)).collect();
     let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);

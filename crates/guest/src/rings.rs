@@ -20,7 +20,7 @@ pub(crate) enum RingError {
          (`kernel.perf_event_paranoid` at -1 would do, too)"
     )]
     Denied,
-    #[error("can not watch the task switches of CPU {cpu}: {what}: {source}")]
+    #[error("cannot watch the task switches of CPU {cpu}: {what}: {source}")]
     Kernel { cpu: u16, what: &'static str, source: io::Error },
 }
 
@@ -38,9 +38,10 @@ pub(crate) enum Entry {
 
 /// The ring of a CPU.
 ///
-/// This process runs whenever it is woken, which are two task switches more, and would wake itself without end if it were woken for those.
-/// So nobody is told of a switch *to* this process, and a switch *from* it goes to the same ring but wakes nobody: it tells something only
-/// if another task runs afterwards than before.
+/// This process runs whenever it is woken, which are two task switches more, and would wake itself without
+/// end if it were woken for those. So nobody is told of a switch *to* this process, and a switch *from* it
+/// goes to the same ring but wakes nobody: it tells something only if another task runs afterwards than
+/// before.
 pub(crate) struct Ring {
     cpu: u16,
     waking: Sampler,

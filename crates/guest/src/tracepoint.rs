@@ -15,11 +15,11 @@ pub(crate) const COMM: usize = 16;
 /// State bits of a task that will not run again: `EXIT_DEAD` and `EXIT_ZOMBIE`, as the tracepoint shows them.
 const ENDED: u64 = 0x10 | 0x20;
 
-/// Why the tracepoint can't be used.
+/// Why the tracepoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TracepointError {
     #[error(
-        "can not read {path}: {source}; it needs root, and tracefs: `mount -t tracefs tracefs {TRACEFS}`, on a kernel with CONFIG_FTRACE"
+        "cannot read {path}: {source}; it needs root, and tracefs: `mount -t tracefs tracefs {TRACEFS}`, on a kernel with CONFIG_FTRACE"
     )]
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is not as expected: {what}; this kernel is not supported")]

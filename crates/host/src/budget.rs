@@ -1,5 +1,5 @@
-//! Real-time budgets of groups: version 1 hierarchies of kernels with RT_GROUP_SCHED let a group's threads be real-time
-//! only if the group has run time to spend on it.
+//! Real-time budgets of groups: version 1 hierarchies of kernels with RT_GROUP_SCHED let a group's threads be
+//! real-time only if the group has run time to spend on it.
 
 use frontdesk_guardian::{GroupError, Guardian, Undo, UndoId};
 use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy, RealTimeRule, file_error, read_number, write};
@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
-/// A group that has spent its budget is stalled, its real-time threads do not run at all, until the period ends. Boosts come in
-/// bursts: over the kernel's default period, the longest, they fit in best, and the engine is told to stay below the budget.
+/// A group that has spent its budget is stalled, its real-time threads do not run at all, until the period
+/// ends. Boosts come in bursts: over the kernel's default period, the longest, they fit in best, and the
+/// engine is told to stay below the budget.
 const PERIOD_US: i64 = 1_000_000;
-/// How much of the root's budget frontdesk hands out, in permille. The rest keeps the root's own real-time threads,
-/// frontdesk and its guardian among them, running when all VMs spend theirs.
+/// How much of the root's budget frontdesk hands out, in permille. The rest keeps the root's own real-time
+/// threads, frontdesk and its guardian among them, running when all VMs spend theirs.
 const HANDED_OUT_PERMILLE: i64 = 800;
 /// Less than a millisecond per period and CPU is over before a boosted vCPU has handled one request.
 const LEAST_EACH: i64 = 10_000;
@@ -87,7 +88,8 @@ impl RealTimeBudgets {
         &self.hierarchy
     }
 
-    /// From the next [`grant`](Self::grant) on, leaves this part of each CPU (0 to 1) to the group of what has reservations.
+    /// From the next [`grant`](Self::grant) on, leaves this part of each CPU (0 to 1) to the group of what
+    /// has reservations.
     pub(crate) fn hold_back(&mut self, part: f64) {
         let micros = Duration::from_secs(1).mul_f64(part).as_micros();
         self.held_back = i64::try_from(micros).unwrap_or(MILLION);
@@ -99,16 +101,16 @@ impl RealTimeBudgets {
         self.hierarchy.real_time()
     }
 
-    /// Splits 80 % of the root's budget evenly among exactly these groups (all of those to have one from now on), and
-    /// gives their parents what that needs. A group that already had more keeps it. Groups granted before and not
-    /// listed any more get what they had at first.
+    /// Splits 80 % of the root's budget evenly among exactly these groups (all of those to have one from now
+    /// on), and gives their parents what that needs. A group that already had more keeps it. Groups granted
+    /// before and not listed any more get what they had at first.
     ///
-    /// `None` if the kernel asks for no budgets. To be called before threads in the groups are made real-time, and with
-    /// fewer groups only after those of the dropped ones no longer are.
+    /// `None` if the kernel asks for no budgets. To be called before threads in the groups are made
+    /// real-time, and with fewer groups only after those of the dropped ones no longer are.
     ///
     /// # Errors
-    /// If too little is left, a group is the root or refuses, or the kernel has no real time for groups at all. Some
-    /// groups may then have their new budget already.
+    /// If too little is left, a group is the root or refuses, or the kernel has no real time for groups at
+    /// all. Some groups may then have their new budget already.
     pub fn grant(&mut self, groups: &[Group], guardian: &Guardian) -> Result<Option<Budget>, GroupError> {
         match self.hierarchy.real_time() {
             RealTimeRule::Free => return Ok(None),
@@ -228,7 +230,8 @@ impl RealTimeBudgets {
         Ok(targets)
     }
 
-    /// Remembers and journals what a group has. The latest record is undone first: the run time goes before the period.
+    /// Remembers and journals what a group has. The latest record is undone first: the run time goes before
+    /// the period.
     fn journal(&mut self, path: &Path, guardian: &Guardian) -> Result<(), GroupError> {
         let dir = self.dir(path);
         let original = Limit::read(&dir)?;
@@ -242,8 +245,8 @@ impl RealTimeBudgets {
         Ok(())
     }
 
-    /// Sets a group's budget. Only a group that has none gets frontdesk's period: shortening a period in use would
-    /// raise the budget for a moment.
+    /// Sets a group's budget. Only a group that has none gets frontdesk's period: shortening a period in use
+    /// would raise the budget for a moment.
     fn set(&self, path: &Path, ratio: i64) -> Result<(), CgroupError> {
         let dir = self.dir(path);
         let mut period = Limit::read(&dir)?.period;

@@ -1,7 +1,7 @@
 //! The daemon's configuration: one TOML file, every parameter with its default, checked as a whole.
 //!
-//! `[tavs]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed, `[vm.NAME]` what holds for some of them
-//! only, `[daemon]` is about the daemon itself, `[reserve]` about reservations, and
+//! `[tavs]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed, `[vm.NAME]` what
+//! holds for some of them only, `[daemon]` is about the daemon itself, `[reserve]` about reservations, and
 //! `[control]` about those who look in.
 
 use crate::control::ControlConfig;
@@ -35,8 +35,8 @@ pub struct Settings {
     pub tavs: Tavs,
     /// The fairness ledger.
     pub ledger: Ledger,
-    /// What holds for some VMs only, by name; `*`, `?` and `[...]` stand for others. For a VM the table with exactly its name holds, or
-    /// else the longest pattern that matches, or else none: tables are not mixed.
+    /// What holds for some VMs only, by name; `*`, `?` and `[...]` stand for others. For a VM the table with
+    /// exactly its name holds, or else the longest pattern that matches, or else none: tables are not mixed.
     pub vm: IndexMap<String, VmSettings>,
 }
 
@@ -72,8 +72,8 @@ impl Default for VmsSettings {
 pub struct VmSettings {
     /// Never boost it. It is followed, and the ledger counts it all the same.
     pub off: bool,
-    /// Its weight among the others, in the units of `cpu.weight` (1 to 10000; 100 is what a VM has unless told otherwise), in place of
-    /// that of its control group.
+    /// Its weight among the others, in the units of `cpu.weight` (1 to 10000; 100 is what a VM has unless
+    /// told otherwise), in place of that of its control group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// In place of `tavs.pb_ratio`. 0 to 1.
@@ -98,8 +98,8 @@ impl VmSettings {
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The file can't be read.
-    #[error("can't read {path}: {source}")]
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
     Read {
         /// The file.
         path: String,
@@ -128,7 +128,7 @@ impl Settings {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// It can't be read, is no TOML, has unknown keys, or values out of range, all of which are told.
+    /// It cannot be read, is no TOML, has unknown keys, or values out of range, all of which are told.
     pub fn load(path: &Path) -> Result<Settings, SettingsError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -265,7 +265,7 @@ mod tests {
             assert!(error.contains(told) && error.contains("frontdesk.toml"), "{error}");
         }
         let missing = Settings::load(&folder.path().join("none")).unwrap_err().to_string();
-        assert!(missing.starts_with("can't read "), "{missing}");
+        assert!(missing.starts_with("cannot read "), "{missing}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The real Linux host: sources that turn what the kernel and QEMU know into engine events, actuators that carry
-//! decisions out, and a guardian that undoes every change when frontdesk ends, however it ends.
+//! The real Linux host: sources that turn what the kernel and QEMU know into engine events, actuators that
+//! carry decisions out, and a guardian that undoes every change when frontdesk ends, however it ends.
 //!
 //! Everything here needs Linux, and nearly everything root; [`doctor`] says what a host lacks.
 

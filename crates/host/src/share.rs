@@ -9,11 +9,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Control over the share of a group that frontdesk found or made. Setting it costs about a microsecond; the guardian
-/// gives the group its weight back at the end.
+/// Control over the share of a group that frontdesk found or made. Setting it costs about a microsecond; the
+/// guardian gives the group its weight back at the end.
 ///
-/// Others may manage the group, too (libvirt, systemd, an operator). What they write is the group's weight from then on: it is noticed
-/// before each change and never overwritten but with a fraction of itself. The same weight once more says nothing new.
+/// Others may manage the group, too (libvirt, systemd, an operator). What they write is the group's weight
+/// from then on: it is noticed before each change and never overwritten but with a fraction of itself. The
+/// same weight once more says nothing new.
 #[derive(Debug)]
 pub struct ShareControl {
     version: Version,
@@ -35,7 +36,7 @@ impl ShareControl {
     /// Takes control of a group's share: journals its weight and keeps the file open.
     ///
     /// # Errors
-    /// If it is the root group, or its weight can not be read, journalled or opened.
+    /// If it is the root group, or its weight cannot be read, journalled or opened.
     pub fn take(group: &Group, guardian: &Guardian) -> Result<ShareControl, GroupError> {
         let (version, path) = (group.version(), group.weight_file("share")?);
         let original = read_weight(&path)?;
@@ -65,10 +66,10 @@ impl ShareControl {
         self.write()
     }
 
-    /// Sets the share to a fraction of the whole, in permille, which may be above 1000. The file holds whole numbers of a range, 2 to 262,144
-    /// in version 1 and 1 to 10,000 in version 2, and what it can't hold becomes the nearest that it can. At the default
-    /// weight that is off by at most 0.05 % of it in version 1, where it is 1024, but by 0.5 % in version 2, where it is 100.
-    /// No VM is left without any.
+    /// Sets the share to a fraction of the whole, in permille, which may be above 1000. The file holds whole
+    /// numbers of a range, 2 to 262,144 in version 1 and 1 to 10,000 in version 2, and what it cannot hold
+    /// becomes the nearest that it can. At the default weight that is off by at most 0.05 % of it in version
+    /// 1, where it is 1024, but by 0.5 % in version 2, where it is 100. No VM is left without any.
     ///
     /// # Errors
     /// If the file refuses, or holds something else afterwards. A group that is gone is no error.
@@ -98,12 +99,13 @@ impl ShareControl {
 
     /// What others wrote is what the group has from now on.
     fn notice(&mut self, guardian: &Guardian) -> Result<(), GroupError> {
-        // What can't be read or understood shows when it is written.
+        // What cannot be read or understood shows when it is written.
         let Some(found) = self.found().ok().and_then(|text| text.trim().parse().ok()) else { return Ok(()) };
         if found == self.now {
             return Ok(());
         }
-        // Nothing new: systemd writes the weights of all its units again at each reload, of packages that are installed too.
+        // Nothing new: systemd writes the weights of all its units again at each reload, of packages that are
+        // installed too.
         if found == self.original {
             self.now = found;
             return Ok(());

@@ -48,7 +48,8 @@ enum Mechanism {
     /// engine's ledger takes it back.
     #[default]
     RealTime,
-    /// The scheduler of frontdesk's own. Boosted time is charged in the kernel: there is nothing to take back.
+    /// The scheduler of frontdesk's own. Boosted time is charged in the kernel: there is nothing to take
+    /// back.
     SchedExt(Box<Scx>),
 }
 
@@ -86,7 +87,7 @@ impl Threads {
         Threads { mechanism: Mechanism::SchedExt(Box::new(scx)), vms: HashMap::new() }
     }
 
-    /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but can't be had,
+    /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but cannot be had,
     /// the log says why. `real_time` is what the kernel thinks of real-time threads in the VMs' control
     /// groups.
     #[must_use]
@@ -113,12 +114,13 @@ impl Threads {
         matches!(self.mechanism, Mechanism::RealTime)
     }
 
-    /// Adopts a VM: records with the guardian what its threads have. A VM adopted before is released first. Threads that have vanished are
-    /// left out, and so are those that somebody made real-time: they are ahead as it is. `weight` is that of the VM in the units of
-    /// `cpu.shares`; real time leaves that to the VM's control group.
+    /// Adopts a VM: records with the guardian what its threads have. A VM adopted before is released first.
+    /// Threads that have vanished are left out, and so are those that somebody made real-time: they are ahead
+    /// as it is. `weight` is that of the VM in the units of `cpu.shares`; real time leaves that to the VM's
+    /// control group.
     ///
     /// # Errors
-    /// If a thread's attributes can't be read, recorded or changed; the VM is then not adopted.
+    /// If a thread's attributes cannot be read, recorded or changed; the VM is then not adopted.
     pub fn adopt(
         &mut self,
         vm: VmId,
@@ -156,7 +158,8 @@ impl Threads {
         let Some(adopted) = vms.get_mut(&vm) else { return Ok(()) };
         let vcpus = vcpus.iter().map(|&(index, thread)| (Role::Vcpu(index), thread));
         let all: Vec<_> = vcpus.chain(emulators.iter().map(|&thread| (Role::Emulator, thread))).collect();
-        // One that does something else from now on is taken anew, and so its number is known to be no stranger's.
+        // One that does something else from now on is taken anew, and so its number is known to be no
+        // stranger's.
         let gone = |thread: &mut Thread| !all.contains(&(thread.role, thread.scheduling.thread()));
         let gone: Vec<Thread> = adopted.threads.extract_if(.., gone).collect();
         mechanism.give_back(vm, gone, guardian)?;
@@ -184,7 +187,7 @@ impl Threads {
     /// permille of an ordinary thread's.
     ///
     /// # Errors
-    /// If a thread's attributes can't be read, recorded or changed.
+    /// If a thread's attributes cannot be read, recorded or changed.
     pub fn look(&mut self, vm: VmId, guardian: &Guardian) -> Result<Vec<(u16, u32)>, ThreadsError> {
         let Threads { mechanism, vms } = self;
         let Some(adopted) = vms.get_mut(&vm) else { return Ok(Vec::new()) };
@@ -231,7 +234,7 @@ impl Threads {
     /// Changes the weight of a VM. Real time leaves that to the VM's control group.
     ///
     /// # Errors
-    /// If the scheduler can't be told.
+    /// If the scheduler cannot be told.
     pub fn set_weight(&mut self, vm: VmId, weight: u32) -> Result<(), ThreadsError> {
         match &mut self.mechanism {
             Mechanism::RealTime => {}
@@ -247,10 +250,11 @@ impl Threads {
         self.vms.get(&vm).is_some_and(|adopted| adopted.threads.iter().any(boosted))
     }
 
-    /// What sched_ext has charged an adopted VM with; `None` by real time, where the kernel keeps no such account.
+    /// What sched_ext has charged an adopted VM with; `None` by real time, where the kernel keeps no such
+    /// account.
     ///
     /// # Errors
-    /// If the account can't be read.
+    /// If the account cannot be read.
     pub fn usage(&self, vm: VmId) -> Result<Option<Usage>, ThreadsError> {
         match &self.mechanism {
             Mechanism::RealTime => Ok(None),
@@ -258,10 +262,11 @@ impl Threads {
         }
     }
 
-    /// Gives the threads of a VM what they had when adopted, and forgets it. A VM that is not adopted is no error.
+    /// Gives the threads of a VM what they had when adopted, and forgets it. A VM that is not adopted is no
+    /// error.
     ///
     /// # Errors
-    /// If a thread can't be restored: the guardian still has it on record.
+    /// If a thread cannot be restored: the guardian still has it on record.
     pub fn release(&mut self, vm: VmId, guardian: &Guardian) -> Result<(), ThreadsError> {
         let Some(adopted) = self.vms.remove(&vm) else { return Ok(()) };
         let result = self.mechanism.give_back(vm, adopted.threads, guardian);
@@ -271,7 +276,8 @@ impl Threads {
         result
     }
 
-    /// Why the kernel has ejected frontdesk's scheduler, if it is the mechanism and has been. Costs a look at memory.
+    /// Why the kernel has ejected frontdesk's scheduler, if it is the mechanism and has been. Costs a look at
+    /// memory.
     #[must_use]
     pub fn ejected(&self) -> Option<String> {
         match &self.mechanism {

@@ -139,7 +139,7 @@ impl Watch {
         let mut found = BTreeMap::new();
         for pattern in &self.vms.qmp {
             let before = found.len();
-            // A folder that can't be read has nothing that could be followed.
+            // A folder that cannot be read has nothing that could be followed.
             for path in glob::glob(pattern).into_iter().flatten().flatten() {
                 found.extend(socket_identity(&path).map(|identity| (path, identity)));
             }
@@ -204,7 +204,7 @@ fn literal_folder(pattern: &str) -> &Path {
     )
 }
 
-/// Watching what is watched already changes nothing. What can't be watched is looked at now and then all the
+/// Watching what is watched already changes nothing. What cannot be watched is looked at now and then all the
 /// same.
 fn watch_folder(inotify: &OwnedFd, folder: &Path) {
     let changes = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;

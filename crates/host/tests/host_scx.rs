@@ -1,7 +1,8 @@
 //! The sched_ext mechanism of `frontdesk-host`, on kernels that have sched_ext.
 //!
-//! The host that runs the tests may have none. So this program boots VMs with itself as init, and does the trials in there. It is also
-//! the guardian, the work that stands for VMs, and the owner of a scheduler that is killed.
+//! The host that runs the tests may have none. So this program boots VMs with itself as init, and does the
+//! trials in there. It is also the guardian, the work that stands for VMs, and the owner of a scheduler that
+//! is killed.
 //!
 //! What `--nocapture` prints as "measured" is what `docs/sched-ext.md` tells.
 

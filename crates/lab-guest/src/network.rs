@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 
 /// Why an interface could not be set up.
 #[derive(Debug, thiserror::Error)]
-#[error("can not set up network interface {interface}: {what}: {source}")]
+#[error("cannot set up network interface {interface}: {what}: {source}")]
 pub(crate) struct NetworkError {
     interface: String,
     what: &'static str,

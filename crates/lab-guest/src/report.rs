@@ -1,9 +1,9 @@
 //! How a workload counts and stamps what it does without waking init: in a file in memory, which init reads
 //! when it is asked.
 //!
-//! The file holds numbers of 8 bytes, little-endian: operations, bytes and stamps since the start; then a ring
-//! of [`RING`] stamps, each its time and its kind. The ring starts over when it is full, so that the file does
-//! not grow; what init did not read by then is lost.
+//! The file holds numbers of 8 bytes, little-endian: operations, bytes and stamps since the start; then a
+//! ring of [`RING`] stamps, each its time and its kind. The ring starts over when it is full, so that the
+//! file does not grow; what init did not read by then is lost.
 
 use frontdesk_lab_guest::{MAX_STAMPS, Report, Stamp, StampKind};
 use std::fs::File;

@@ -148,7 +148,7 @@ fn spin(steps: u64) {
     black_box(state);
 }
 
-/// The next number of a generator that starts anywhere but at 0: each needs the one before, so it can not be
+/// The next number of a generator that starts anywhere but at 0: each needs the one before, so it cannot be
 /// optimised away.
 fn xorshift(mut state: u64) -> u64 {
     state ^= state << 13;

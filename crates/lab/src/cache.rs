@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// How the folders begin in which something is being made.
 const WORK_PREFIX: &str = ".new-";
 
-/// Something can not be made, or not be kept.
+/// Something cannot be made, or not be kept.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// Neither variable is set.
@@ -72,9 +72,9 @@ pub(crate) fn folder(kind: &str) -> Result<PathBuf, CacheError> {
     Ok(user_folder().ok_or(CacheError::NoFolder)?.join("frontdesk").join(kind))
 }
 
-/// The path of `name` in `folder`. If it is not there, `make` makes it inside the folder that it is given and says where; then it is
-/// moved in place, so that what is there is always whole. Whoever wants to make something in the same folder meanwhile waits for its
-/// turn, and `on_wait` says so.
+/// The path of `name` in `folder`. If it is not there, `make` makes it inside the folder that it is given and
+/// says where; then it is moved in place, so that what is there is always whole. Whoever wants to make
+/// something in the same folder meanwhile waits for its turn, and `on_wait` says so.
 pub(crate) fn kept<E: From<CacheError>>(
     folder: &Path,
     name: &str,
@@ -106,7 +106,8 @@ pub(crate) fn kept<E: From<CacheError>>(
     Ok(path)
 }
 
-/// Removes what was left where making something was cut short. Only for who has the lock: it is nobody's then.
+/// Removes what was left where making something was cut short. Only for who has the lock: it is nobody's
+/// then.
 fn remove_unfinished(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -146,8 +147,8 @@ pub(crate) struct Image<'a> {
 /// Makes a file system image and sees that it is on the disk.
 pub(crate) fn make_image(image: &Image<'_>) -> Result<(), CacheError> {
     let mut command = std::process::Command::new("mke2fs");
-    // No journal: its only use would be to replay it, which a read-only mount must not. Tables are written now, not by the guest in
-    // the background of what is measured.
+    // No journal: its only use would be to replay it, which a read-only mount must not. Tables are written
+    // now, not by the guest in the background of what is measured.
     command
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal,^resize_inode"])
         .args(["-E", "lazy_itable_init=0,root_owner=0:0", "-N", &image.inodes.to_string()])
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_can_not_be_is_told() {
+    fn a_folder_that_cannot_be_is_told() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("file");
         std::fs::write(&file, "").unwrap();

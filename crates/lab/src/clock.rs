@@ -1,7 +1,8 @@
 //! Where a guest's time stamp counter lies on the host's clock.
 //!
-//! An emulated guest's counter is the host's plus a constant. Each exchange with the guest bounds the constant: the guest read its
-//! counter after the host asked and before the host had the answer. All exchanges together bound it well.
+//! An emulated guest's counter is the host's plus a constant. Each exchange with the guest bounds the
+//! constant: the guest read its counter after the host asked and before the host had the answer. All
+//! exchanges together bound it well.
 
 use frontdesk_engine::Time;
 use frontdesk_linux::monotonic_ns;
@@ -74,7 +75,8 @@ mod tests {
     fn exchanges_narrow_the_difference() {
         let mut clock = GuestClock::default();
         assert_eq!(clock.to_host(5), None);
-        // The guest's counter is 1000 ahead; one exchange was slow on the way there, the other on the way back.
+        // The guest's counter is 1000 ahead; one exchange was slow on the way there, the other on the way
+        // back.
         clock.learn(100, 1190, 200);
         clock.learn(300, 1310, 400);
         assert_eq!(clock.bounds, Some((990, 1010)));

@@ -22,7 +22,8 @@ pub struct CommandError {
     pub output: Vec<String>,
 }
 
-/// Runs a program to its end. Calls `on_line` for each line of its output and its errors, which it prints in English.
+/// Runs a program to its end. Calls `on_line` for each line of its output and its errors, which it prints in
+/// English.
 ///
 /// The program does not outlive the thread that calls this.
 pub(crate) fn run(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<(), CommandError> {

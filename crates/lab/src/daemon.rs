@@ -18,7 +18,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonProcessError {
     /// It could not be started.
-    #[error("can't {what}: {source}")]
+    #[error("cannot {what}: {source}")]
     Start {
         /// What was tried.
         what: String,

@@ -19,12 +19,12 @@ pub struct DiskError {
     pub source: CacheError,
 }
 
-/// The image of a disk with an ext4 file system without a journal. In its root are the files `0`, `1`, and so on, each with
-/// `file_kib` KiB of random bytes. It is made the first time and kept in the user's cache folder from then on. While it is made, twice
-/// its size is needed.
+/// The image of a disk with an ext4 file system without a journal. In its root are the files `0`, `1`, and so
+/// on, each with `file_kib` KiB of random bytes. It is made the first time and kept in the user's cache
+/// folder from then on. While it is made, twice its size is needed.
 ///
 /// # Errors
-/// [`DiskError`] if it is not there and can not be made.
+/// [`DiskError`] if it is not there and cannot be made.
 pub fn data_disk(files: u32, file_kib: u32) -> Result<PathBuf, DiskError> {
     let disk = || kept_in(&cache::folder("disks")?, files, file_kib);
     disk().map_err(|source| DiskError { files, file_kib, source })

@@ -73,7 +73,7 @@ pub enum DebianError {
     /// A program that makes the system failed.
     #[error("Debian system: {0}")]
     Command(#[from] CommandError),
-    /// It can not be kept.
+    /// It cannot be kept.
     #[error("Debian system: {0}")]
     Cache(#[from] CacheError),
 }
@@ -87,12 +87,12 @@ pub struct Debian {
     pub ssh_key: PathBuf,
 }
 
-/// A Debian 12 (amd64) system with these packages and, in /usr/src/NAME, the sources of these source packages. It is made the first
-/// time, with the mirror that this machine uses, and kept in the user's cache folder from then on. That takes a minute or two;
-/// `progress` is told what is being done.
+/// A Debian 12 (amd64) system with these packages and, in /usr/src/NAME, the sources of these source
+/// packages. It is made the first time, with the mirror that this machine uses, and kept in the user's cache
+/// folder from then on. That takes a minute or two; `progress` is told what is being done.
 ///
 /// # Errors
-/// [`DebianError`] if it is not there and can not be made.
+/// [`DebianError`] if it is not there and cannot be made.
 pub fn debian(
     packages: &[String],
     sources: &[String],
@@ -309,7 +309,8 @@ fn only_dsc(folder: &Path) -> Result<PathBuf, CacheError> {
     Err(io_error(folder)(missing))
 }
 
-/// Makes the packages in `root` a system that runs in a guest, which lets the owner of a new key, `key`, log in.
+/// Makes the packages in `root` a system that runs in a guest, which lets the owner of a new key, `key`, log
+/// in.
 fn set_up(root: &Path, key: &Path) -> Result<(), DebianError> {
     let write = |path: &str, text: &str, mode| {
         let path = root.join(path);

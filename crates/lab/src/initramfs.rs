@@ -38,17 +38,18 @@ pub enum InitramfsError {
 /// the modules of `kernel` that it needs; with `disks`, also those that a VM with disks needs.
 ///
 /// # Errors
-/// [`InitramfsError`] if a file can not be read or written, or `modprobe` can not list the modules.
+/// [`InitramfsError`] if a file cannot be read or written, or `modprobe` cannot list the modules.
 pub fn write_initramfs(kernel: &Kernel, guest: &Path, to: &Path, disks: bool) -> Result<(), InitramfsError> {
     let modules: Vec<&str> =
         NEEDED.into_iter().chain(NEEDED_FOR_DISKS.into_iter().filter(|_| disks)).collect();
     write_initramfs_with(kernel, guest, &modules, to)
 }
 
-/// Writes an initramfs to the file `to`, with the program `init`, and the named modules of `kernel` and those that they need.
+/// Writes an initramfs to the file `to`, with the program `init`, and the named modules of `kernel` and those
+/// that they need.
 ///
 /// # Errors
-/// [`InitramfsError`] if a file can not be read or written, or `modprobe` can not list the modules.
+/// [`InitramfsError`] if a file cannot be read or written, or `modprobe` cannot list the modules.
 pub fn write_initramfs_with(
     kernel: &Kernel,
     init: &Path,
@@ -84,11 +85,11 @@ pub fn write_initramfs_with(
     archive.finish().map_err(failed(to))
 }
 
-/// Adds files of this host to the initramfs in the file `initrd`, at the same absolute paths: programs, and the
-/// libraries that they load. Links are followed.
+/// Adds files of this host to the initramfs in the file `initrd`, at the same absolute paths: programs, and
+/// the libraries that they load. Links are followed.
 ///
 /// # Errors
-/// [`InitramfsError::Io`] if a file can not be read or written.
+/// [`InitramfsError::Io`] if a file cannot be read or written.
 pub fn add_to_initramfs(initrd: &Path, files: &BTreeSet<PathBuf>) -> Result<(), InitramfsError> {
     // Linux takes one archive after another.
     let out = File::options().append(true).open(initrd).map_err(failed(initrd))?;

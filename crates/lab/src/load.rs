@@ -86,7 +86,7 @@ pub enum LoadError {
         output: String,
     },
     /// The client could not be started, or not be given its priority.
-    #[error("the client of {vm} can't be set up: {reason}")]
+    #[error("the client of {vm} cannot be set up: {reason}")]
     Setup {
         /// The VM.
         vm: String,

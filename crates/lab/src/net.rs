@@ -7,9 +7,9 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::process::Command;
 
-/// How many bytes a second the network takes from who sends in bulk. The paper's took 100 Mbit/s (TAVS §5), for which a receiver needed part of a
-/// CPU; an emulated guest, which takes 0.5 ms for a packet, needs a third of a CPU for this. Without a limit its data would never end, and it
-/// would not wait for I/O.
+/// How many bytes a second the network takes from who sends in bulk. The paper's took 100 Mbit/s (TAVS §5),
+/// for which a receiver needed part of a CPU; an emulated guest, which takes 0.5 ms for a packet, needs a
+/// third of a CPU for this. Without a limit its data would never end, and it would not wait for I/O.
 const BULK_RATE: u64 = 724_000;
 /// What may be under way to the guest, so that a receiver that is late is slow.
 const BULK_BUFFER: usize = 4 << 10;
@@ -18,7 +18,7 @@ const BULK_BUFFER: usize = 4 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// No network namespace.
-    #[error("can't make a network namespace: {0}. Run as root, on a kernel with CONFIG_NET_NS")]
+    #[error("cannot make a network namespace: {0}. Run as root, on a kernel with CONFIG_NET_NS")]
     Namespace(nix::Error),
     /// The `ip` command is missing or failed.
     #[error("`ip {arguments}` failed: {reason}. It needs root, iproute2 and /dev/net/tun")]
@@ -43,12 +43,13 @@ pub(crate) struct Link {
     pub(crate) mac: String,
 }
 
-/// Has the kernel send what is written to a TCP socket, or to those a listening one accepts, as through a slow network: also what waits in the
-/// socket goes out no faster, which pauses between writes could not do.
+/// Has the kernel send what is written to a TCP socket, or to those a listening one accepts, as through a
+/// slow network: also what waits in the socket goes out no faster, which pauses between writes could not do.
 pub(crate) fn slow_down(socket: impl AsFd) -> std::io::Result<()> {
     set_socket_send_buffer_size(&socket, BULK_BUFFER)?;
     let rate = BULK_RATE;
-    // SAFETY: the descriptor is open, and the kernel reads the option's eight bytes from a value that outlives the call.
+    // SAFETY: the descriptor is open, and the kernel reads the option's eight bytes from a value that
+    // outlives the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

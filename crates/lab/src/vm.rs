@@ -50,7 +50,7 @@ impl Vm {
     /// lab: call it from a thread that stays.
     ///
     /// # Errors
-    /// [`VmError::Setup`] if QEMU can not be started. What QEMU itself refuses shows in
+    /// [`VmError::Setup`] if QEMU cannot be started. What QEMU itself refuses shows in
     /// [`wait_ready`](Self::wait_ready).
     pub fn boot(config: &VmConfig) -> Result<Vm, VmError> {
         let failed = |what: &str| {
@@ -324,7 +324,7 @@ impl Vm {
         for (title, path) in [("console", &self.files.console), ("QEMU", &self.files.stderr)] {
             let log = std::fs::read(path).unwrap_or_default();
             let log = String::from_utf8_lossy(&log);
-            // QEMU says of each feature of the CPU model that it can not emulate it, always.
+            // QEMU says of each feature of the CPU model that it cannot emulate it, always.
             let noise = |line: &str| line.trim().is_empty() || line.contains("TCG doesn't support");
             let lines: Vec<&str> = log.lines().filter(|line| !noise(line)).collect();
             // A kernel panic with its call trace.

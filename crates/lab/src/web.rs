@@ -1,4 +1,5 @@
-//! A web server on the host's side of a VM's network, for what its programs download: the path is the number of bytes.
+//! A web server on the host's side of a VM's network, for what its programs download: the path is the number
+//! of bytes.
 
 use crate::net::slow_down;
 use std::io::Read;

@@ -5,7 +5,7 @@ use std::{fs, io};
 /// The numbers of the CPUs of the machine that are in use.
 ///
 /// # Errors
-/// `/sys` can't be read.
+/// `/sys` cannot be read.
 pub fn online_cpus() -> io::Result<Vec<u16>> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
     Ok(cpu_list(&text))

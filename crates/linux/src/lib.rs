@@ -1,6 +1,8 @@
-//! Kernel interfaces without policy: how threads are scheduled, control groups of both versions, processes, clocks.
+//! Kernel interfaces without policy: how threads are scheduled, control groups of both versions, processes,
+//! clocks.
 //!
-//! What is changed here is not undone by itself: who changes something of others records it with the guardian first.
+//! What is changed here is not undone by itself: who changes something of others records it with the guardian
+//! first.
 
 pub mod cgroup;
 mod clock;

@@ -6,15 +6,15 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 /// A thread of ours could not be made real-time.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "can't {what}: {reason}. It needs root (or CAP_SYS_NICE) and, with RT_GROUP_SCHED, a control group with a real-time budget"
+    "cannot {what}: {reason}. It needs root (or CAP_SYS_NICE) and, with RT_GROUP_SCHED, a control group with a real-time budget"
 )]
 pub struct RealtimeError {
     what: &'static str,
     reason: String,
 }
 
-/// Makes the calling thread SCHED_FIFO with this priority (1 to 99), on these physical CPUs (any if empty). Processes and
-/// threads it starts do not inherit the priority.
+/// Makes the calling thread SCHED_FIFO with this priority (1 to 99), on these physical CPUs (any if empty).
+/// Processes and threads it starts do not inherit the priority.
 ///
 /// # Errors
 /// No privilege, no real-time budget, or a CPU that is not there.
@@ -43,8 +43,8 @@ pub fn pin(cpus: &[u16]) -> Result<(), RealtimeError> {
         .map_err(|error| RealtimeError { what: "pin a thread to its CPUs", reason: error.to_string() })
 }
 
-/// Makes the calling thread run before everything but the daemon on these physical CPUs, as a load generator needs that
-/// stands for another machine.
+/// Makes the calling thread run before everything but the daemon on these physical CPUs, as a load generator
+/// needs that stands for another machine.
 ///
 /// # Errors
 /// As [`enter`].

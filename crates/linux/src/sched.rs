@@ -1,5 +1,5 @@
-//! Scheduling attributes of threads: reading them, setting them, and telling a thread from a stranger that got its
-//! number later.
+//! Scheduling attributes of threads: reading them, setting them, and telling a thread from a stranger that
+//! got its number later.
 
 use rustix::{
     io::Errno,
@@ -16,8 +16,9 @@ pub enum Policy {
     Other {
         /// -20 to 19.
         nice: i32,
-        /// Requested slice in nanoseconds (100,000 to 100,000,000; Linux 6.12 or newer), 0 for the default. The
-        /// kernel reports the default's value too; setting that back changes nothing while the default stays.
+        /// Requested slice in nanoseconds (100,000 to 100,000,000; Linux 6.12 or newer), 0 for the default.
+        /// The kernel reports the default's value too; setting that back changes nothing while the default
+        /// stays.
         slice_ns: u64,
     },
     /// Ordinary, taken for a CPU hog at wake-up (`SCHED_BATCH`).
@@ -180,7 +181,8 @@ impl Attributes {
         Attributes { policy: Policy::Fifo { priority }, reset_on_fork: true }
     }
 
-    /// Whether a thread that was set to these has them if `found` is what it has: for a slice of 0 the kernel reports its default.
+    /// Whether a thread that was set to these has them if `found` is what it has: for a slice of 0 the kernel
+    /// reports its default.
     #[must_use]
     pub fn agrees_with(self, found: Attributes) -> bool {
         let (mut wanted, mut found) = (self, found);
@@ -236,8 +238,8 @@ impl Attributes {
 /// Sets the scheduling attributes of a thread (0: the calling one). Costs about half a microsecond.
 ///
 /// # Errors
-/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Denied`] and [`SchedError::Set`] if the kernel
-/// refuses.
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Denied`] and [`SchedError::Set`] if the
+/// kernel refuses.
 pub fn set(tid: i32, attributes: Attributes) -> Result<(), SchedError> {
     let raw = attributes.to_raw();
     // SAFETY: `raw` is a valid sched_attr of the size it states, alive for the call.
@@ -289,7 +291,8 @@ pub fn affinity(tid: i32) -> Result<Vec<u16>, SchedError> {
 /// Makes a thread run on these physical CPUs (0 to 1023) only.
 ///
 /// # Errors
-/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Affinity`] if none of the CPUs is there or the kernel refuses.
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Affinity`] if none of the CPUs is there
+/// or the kernel refuses.
 pub fn set_affinity(tid: i32, cpus: &[u16]) -> Result<(), SchedError> {
     let mut set = CpuSet::new();
     let known = cpus.iter().map(|cpu| usize::from(*cpu)).filter(|cpu| *cpu < CpuSet::MAX_CPU);
@@ -326,15 +329,15 @@ impl ThreadId {
         })
     }
 
-    /// Whether that very thread still lives. It may end right after: no Linux call sets the attributes of a thread
-    /// held by anything but its number.
+    /// Whether that very thread still lives. It may end right after: no Linux call sets the attributes of a
+    /// thread held by anything but its number.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         ThreadId::of(self.pid, self.tid) == Some(*self)
     }
 
-    /// Whether its number still names a thread of its process: one system call, where [`ThreadId::is_alive`] reads a
-    /// file. While the process lives, no stranger passes.
+    /// Whether its number still names a thread of its process: one system call, where [`ThreadId::is_alive`]
+    /// reads a file. While the process lives, no stranger passes.
     #[must_use]
     pub fn is_in_process(&self) -> bool {
         // SAFETY: signal 0 is checked, not sent.
@@ -348,7 +351,8 @@ pub fn process_start_time(pid: i32) -> Option<u64> {
     start_time(&PathBuf::from(format!("/proc/{pid}/stat")))
 }
 
-/// Field 22 of a stat file. Field 2, the name, may hold anything, hence counting starts behind its last bracket.
+/// Field 22 of a stat file. Field 2, the name, may hold anything, hence counting starts behind its last
+/// bracket.
 fn start_time(stat: &PathBuf) -> Option<u64> {
     let text = fs::read_to_string(stat).ok()?;
     let (_, fields) = text.rsplit_once(')')?;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What frontdesk's programs and the daemon have between them: a ring of records, and counters, also of what was lost.
- * src/channel.rs is the other end. Whoever includes it has an `enum counter` with COUNT_LOST and, last, COUNTERS.
+ * What frontdesk's programs and the daemon have between them: a ring of records, and counters, also of what
+ * was lost. src/channel.rs is the other end. Whoever includes it has an `enum counter` with COUNT_LOST and,
+ * last, COUNTERS.
  */
 #ifndef FRONTDESK_CHANNEL_H
 #define FRONTDESK_CHANNEL_H
@@ -46,10 +47,10 @@ static __always_inline void count_lost(u32 vm)
 }
 
 /*
- * Most records wake nobody: the daemon reads them when another one, the ring of the TCG plugin or its own timer wakes
- * it. Only a ring that gets half full is worth a wake-up, and only while it does: waking for every record beyond would
- * cost more than ten times the record. The width of that zone makes sure that one of several CPUs pushing at once finds
- * itself in it.
+ * Most records wake nobody: the daemon reads them when another one, the ring of the TCG plugin or its own
+ * timer wakes it. Only a ring that gets half full is worth a wake-up, and only while it does: waking for
+ * every record beyond would cost more than ten times the record. The width of that zone makes sure that one
+ * of several CPUs pushing at once finds itself in it.
  */
 #define ZONE_BYTES 4096
 

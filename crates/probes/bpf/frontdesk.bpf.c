@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What frontdesk hears from the host kernel: when threads of followed VMs get and lose a CPU or wake up, which
- * packets are queued towards a VM and which of them it replies to, and which reads of its disks begin and end. Everything is filtered here, so that
- * unrelated threads and devices cost next to nothing and no guest can flood the daemon.
+ * What frontdesk hears from the host kernel: when threads of followed VMs get and lose a CPU or wake up,
+ * which packets are queued towards a VM and which of them it replies to, and which reads of its disks begin
+ * and end. Everything is filtered here, so that unrelated threads and devices cost next to nothing and no
+ * guest can flood the daemon.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -150,9 +151,10 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 }
 
 /*
- * Flood guard. A window of 1 ms admits 16 events of a kind of a tap or VM (TAVS 3.3.2 records at most 16), the first 4
- * of them with a wake-up, which costs more than ten microseconds. It is the window's number (upper 48 bits)
- * and its count (lower 16), changed as one, so that CPUs at it at once cannot exceed the limits.
+ * Flood guard. A window of 1 ms admits 16 events of a kind of a tap or VM (TAVS 3.3.2 records at most 16),
+ * the first 4 of them with a wake-up, which costs more than ten microseconds. It is the window's number
+ * (upper 48 bits) and its count (lower 16), changed as one, so that CPUs at it at once cannot exceed the
+ * limits.
  */
 #define WINDOW_NS 1000000
 #define WINDOW_EVENTS 16
@@ -180,8 +182,8 @@ static __always_inline enum verdict admit(u64 *window, u64 now)
 }
 
 /*
- * A thread of the I/O path that is woken while reads are in flight is about to complete one: the earliest sign of it,
- * whatever the disk is stored in. Not if the VM itself woke it, for that is a new request.
+ * A thread of the I/O path that is woken while reads are in flight is about to complete one: the earliest
+ * sign of it, whatever the disk is stored in. Not if the VM itself woke it, for that is a new request.
  */
 static __always_inline void read_pending(const struct thread *t, struct task_struct *task)
 {
@@ -197,8 +199,9 @@ static __always_inline void read_pending(const struct thread *t, struct task_str
 }
 
 /*
- * Somebody is about to wake a task. Who it is has to be seen now: the wake-up itself is left to the CPU that the task
- * sleeps on if that is idle or far away, and whoever that runs is no waker. From here to there nobody else wakes it.
+ * Somebody is about to wake a task. Who it is has to be seen now: the wake-up itself is left to the CPU that
+ * the task sleeps on if that is idle or far away, and whoever that runs is no waker. From here to there
+ * nobody else wakes it.
  */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(on_waking, struct task_struct *task)
@@ -292,8 +295,8 @@ static __always_inline enum parsed parse(const struct frame *frame, struct packe
 		at += 4;
 	}
 	/*
-	 * The IP header says where the packet ends: a short Ethernet frame is padded, and padding is no payload. A length
-	 * of 0 is a segmentation-offload packet of more than 64 KiB.
+	 * The IP header says where the packet ends: a short Ethernet frame is padded, and padding is no
+	 * payload. A length of 0 is a segmentation-offload packet of more than 64 KiB.
 	 */
 	if (type == bpf_htons(ETH_P_IP)) {
 		u16 length;
@@ -394,7 +397,9 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	return 0;
 }
 
-/* A guest that was kept from running sends its last answer again: its timer comes before the acknowledgement. */
+/*
+ * A guest that was kept from running sends its last answer again: its timer comes before the acknowledgement.
+ */
 static __always_inline bool is_repeated(struct tap *tap, const struct packet *packet)
 {
 	if (packet->protocol != PROTO_TCP)
@@ -407,8 +412,8 @@ static __always_inline bool is_repeated(struct tap *tap, const struct packet *pa
 }
 
 /*
- * What the guest sends, the host receives on the tap. The first that carries anything new from the port that was asked
- * last is the reply: there are no more of them than packets, so they need no guard of their own.
+ * What the guest sends, the host receives on the tap. The first that carries anything new from the port that
+ * was asked last is the reply: there are no more of them than packets, so they need no guard of their own.
  */
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(on_receive, const struct sk_buff *skb)
@@ -437,9 +442,9 @@ int BPF_PROG(on_receive, const struct sk_buff *skb)
 }
 
 /*
- * QEMU's own accounting of disk requests, which all its disk devices do: block_acct_start(stats, cookie, bytes, type)
- * when it takes a request from the guest, and block_acct_done or block_acct_failed(stats, cookie) just after it has told
- * the guest. The cookie is part of the request, hence says which one it is.
+ * QEMU's own accounting of disk requests, which all its disk devices do: block_acct_start(stats, cookie,
+ * bytes, type) when it takes a request from the guest, and block_acct_done or block_acct_failed(stats,
+ * cookie) just after it has told the guest. The cookie is part of the request, hence says which one it is.
  */
 #define BLOCK_ACCT_READ 1
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The few kernel types the programs read, written by hand. CO-RE relocates every field to the running kernel's
- * layout, so that neither a generated vmlinux.h nor bpftool is needed to build.
+ * The few kernel types the programs read, written by hand. CO-RE relocates every field to the running
+ * kernel's layout, so that neither a generated vmlinux.h nor bpftool is needed to build.
  */
 #ifndef FRONTDESK_KERNEL_H
 #define FRONTDESK_KERNEL_H
@@ -44,7 +44,9 @@ struct hlist_head {
 struct task_struct {
 	int pid;
 	int tgid;
-	/* A signed int before 7.3, a byte since: the size of a load is adapted only if it is unsigned here. */
+	/*
+	 * A signed int before 7.3, a byte since: the size of a load is adapted only if it is unsigned here.
+	 */
 	u32 on_cpu;
 	struct hlist_head preempt_notifiers;
 } __core;

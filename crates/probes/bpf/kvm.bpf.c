@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Which guest task the vCPUs of followed VMs under KVM run: the address space (CR3) that the guest has loaded, looked
- * up at moments when KVM knows it. And which interrupts they take and send each other. Only what changes is reported,
- * and only so often, so that no guest can flood the daemon. src/kvm.rs chooses the programs that this host's processor
- * and KVM call for.
+ * Which guest task the vCPUs of followed VMs under KVM run: the address space (CR3) that the guest has
+ * loaded, looked up at moments when KVM knows it. And which interrupts they take and send each other. Only
+ * what changes is reported, and only so often, so that no guest can flood the daemon. src/kvm.rs chooses the
+ * programs that this host's processor and KVM call for.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -108,8 +108,8 @@ struct {
 #define INTEREST_INTERRUPTS 2
 
 /*
- * Flood guard. A window of 1 ms admits 16 records of a vCPU about tasks, and as many about interrupts. What it does not
- * admit is not taken for reported either: the next window begins with what is so then.
+ * Flood guard. A window of 1 ms admits 16 records of a vCPU about tasks, and as many about interrupts. What
+ * it does not admit is not taken for reported either: the next window begins with what is so then.
  */
 #define WINDOW_NS 1000000
 #define WINDOW_RECORDS 16
@@ -179,8 +179,9 @@ static __always_inline void push_interrupt(struct vcpu *v, u32 tid, u64 at, u8 k
 }
 
 /*
- * The task that a CR3 value names, as the TCG plugin has it: the page table's address without the flag and PCID bits
- * (0 to 11), the bit in which the two halves of an isolated page table differ (12), and the bits above the address.
+ * The task that a CR3 value names, as the TCG plugin has it: the page table's address without the flag and
+ * PCID bits (0 to 11), the bit in which the two halves of an isolated page table differ (12), and the bits
+ * above the address.
  */
 #define TASK_MASK 0x000fffffffffe000ull
 
@@ -195,7 +196,10 @@ static __always_inline void switched_to(struct vcpu *v, u32 tid)
 
 #define AGAIN_NS 100000
 
-/* Reports what the guest is seen to have loaded. That it is the same as before counts as well, but not every time. */
+/*
+ * Reports what the guest is seen to have loaded. That it is the same as before counts as well, but not every
+ * time.
+ */
 static __always_inline void seen(struct vcpu *v, u32 tid, u64 cr3)
 {
 	u64 task = cr3 & TASK_MASK;
@@ -222,8 +226,8 @@ static __always_inline void resumed(struct vcpu *v, u32 tid)
 #define SVM_EXIT_HLT 0x78
 
 /*
- * On AMD processors with nested paging, the guest's CR3 is in the control block (VMCB) whenever the guest does not run. While
- * the guest runs a guest of its own, `vmcb01` holds what it had loaded before.
+ * On AMD processors with nested paging, the guest's CR3 is in the control block (VMCB) whenever the guest
+ * does not run. While the guest runs a guest of its own, `vmcb01` holds what it had loaded before.
  */
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(on_exit, struct kvm_vcpu *vcpu, u32 isa)
@@ -279,16 +283,20 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 }
 
 /*
- * Interrupts. KVM tells when it injects one into a guest: then the vCPU enters the handler. Whose it is, it does not tell,
- * but it told before, when the vCPU's controller accepted it, in the thread that it came from: one that comes from a vCPU
- * while that sends this vector is its, one that a vCPU's own thread raises for itself is its own controller's (the
- * clock's, mostly), and what is left is a device's. So no destination has to be decoded.
+ * Interrupts. KVM tells when it injects one into a guest: then the vCPU enters the handler. Whose it is, it
+ * does not tell, but it told before, when the vCPU's controller accepted it, in the thread that it came from:
+ * one that comes from a vCPU while that sends this vector is its, one that a vCPU's own thread raises for
+ * itself is its own controller's (the clock's, mostly), and what is left is a device's. So no destination has
+ * to be decoded.
  */
 #define SENDING 0x100
 /* Delivery modes of interrupts that have a vector: fixed, and lowest priority. */
 #define ORDINARY(mode) ((mode) <= 1)
 
-/* The vCPU's own thread carries out its command to send an interrupt. To one, it is told as soon as that has accepted it. */
+/*
+ * The vCPU's own thread carries out its command to send an interrupt. To one, it is told as soon as that has
+ * accepted it.
+ */
 static __always_inline void sends(struct vcpu *v, u32 tid, u32 command, bool to_one)
 {
 	sent(v, tid);
@@ -388,7 +396,10 @@ int BPF_PROG(on_accept, u32 id, u16 mode, u16 is_level, u8 vector)
 	return 0;
 }
 
-/* KVM injects an interrupt into the guest: the vCPU takes it. `again`: an exit came between that and the handler. */
+/*
+ * KVM injects an interrupt into the guest: the vCPU takes it. `again`: an exit came between that and the
+ * handler.
+ */
 SEC("tp_btf/kvm_inj_virq")
 int BPF_PROG(on_interrupt, u32 vector, bool soft, bool again)
 {
@@ -396,7 +407,7 @@ int BPF_PROG(on_interrupt, u32 vector, bool soft, bool again)
 	struct vcpu *v = telling(tid);
 	u64 now;
 
-	/* What is sent to one that is not identified can't be told from a device's. */
+	/* What is sent to one that is not identified cannot be told from a device's. */
 	if (!v || !v->identified || soft || again)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -408,8 +419,8 @@ int BPF_PROG(on_interrupt, u32 vector, bool soft, bool again)
 }
 
 /*
- * The guest loads CR3, and KVM has done it. (The tracepoint kvm_cr is silent where KVM emulates the instruction, as it does
- * on AMD processors without decode assists.)
+ * The guest loads CR3, and KVM has done it. (The tracepoint kvm_cr is silent where KVM emulates the
+ * instruction, as it does on AMD processors without decode assists.)
  */
 SEC("fexit/kvm_set_cr3")
 int BPF_PROG(on_load, struct kvm_vcpu *vcpu, unsigned long cr3, int refused)
@@ -456,7 +467,9 @@ static __always_inline void switched(struct task_struct *prev, struct task_struc
 		resumed(v, to);
 }
 
-/* A vCPU's thread stops or goes on. If it stops because the guest has halted, KVM has taken a note of that. */
+/*
+ * A vCPU's thread stops or goes on. If it stops because the guest has halted, KVM has taken a note of that.
+ */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -464,7 +477,10 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	return 0;
 }
 
-/* The same, with KVM's copy of CR3. It is right, unless the processor keeps CR3 to itself, as Intel's do with EPT. */
+/*
+ * The same, with KVM's copy of CR3. It is right, unless the processor keeps CR3 to itself, as Intel's do with
+ * EPT.
+ */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch_sample, bool preempt, struct task_struct *prev, struct task_struct *next)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The CPU time of what has a reservation, exact while it runs: another process's CPU clock is only as fresh as the last tick. Each
- * member of a target has a slot in memory shared with frontdesk, which reads it without a system call. Threads of a member are all on one
- * CPU, so that at most one runs at a time. New threads and, where the target is a group of processes, new processes are members from
- * their first instant.
+ * The CPU time of what has a reservation, exact while it runs: another process's CPU clock is only as fresh
+ * as the last tick. Each member of a target has a slot in memory shared with frontdesk, which reads it
+ * without a system call. Threads of a member are all on one CPU, so that at most one runs at a time. New
+ * threads and, where the target is a group of processes, new processes are members from their first instant.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -125,9 +125,9 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 }
 
 /*
- * After a switch, in the thread that runs now. On one kernel (6.18, of a sandbox) neither this program's sister above nor perf heard of
- * switches away from threads of process 1; why is not known. A member that takes the CPU from such a thread is seen here. Not all kernels
- * have this place.
+ * After a switch, in the thread that runs now. On one kernel (6.18, of a sandbox) neither this program's
+ * sister above nor perf heard of switches away from threads of process 1; why is not known. A member that
+ * takes the CPU from such a thread is seen here. Not all kernels have this place.
  */
 SEC("tp_btf/sched_exit_tp")
 int BPF_PROG(on_switched)

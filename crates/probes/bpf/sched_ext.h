@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a sched_ext scheduler needs of the kernel beyond kernel.h. libbpf matches the members of sched_ext_ops by name
- * with those of the running kernel, and CO-RE relocates the fields.
+ * What a sched_ext scheduler needs of the kernel beyond kernel.h. libbpf matches the members of sched_ext_ops
+ * by name with those of the running kernel, and CO-RE relocates the fields.
  *
- * Kernel functions that were renamed are declared weak under each name, and the one that is there is called: the
- * verifier drops the other branch.
+ * Kernel functions that were renamed are declared weak under each name, and the one that is there is called:
+ * the verifier drops the other branch.
  */
 #ifndef FRONTDESK_SCHED_EXT_H
 #define FRONTDESK_SCHED_EXT_H

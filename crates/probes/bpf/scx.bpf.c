@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * A sched_ext scheduler for the threads of VMs: a credit scheduler (TAVS 3.2, 4.2) whose boosts are charged like all
- * other run time. It is partial: it has the threads whose policy is SCHED_EXT, and no others.
+ * A sched_ext scheduler for the threads of VMs: a credit scheduler (TAVS 3.2, 4.2) whose boosts are charged
+ * like all other run time. It is partial: it has the threads whose policy is SCHED_EXT, and no others.
  *
  * Each VM has a weight and one account for all its threads. Run time advances the account's virtual time by
  * time / weight, and the VM goes first that is the furthest behind.
  *
- *   BOOST  boosted emulator threads and vCPUs, in this order, and those for multimedia before those for I/O; preempts
- *          the others, and a higher boost a lower one
+ *   BOOST  boosted emulator threads and vCPUs, in this order, and those for multimedia before those for I/O;
+ *          preempts the others, and a higher boost a lower one
  *   UNDER  a VM that is no further than those that wait; preempts those that are when it wakes
  *   OVER   one that is further: it has used more than its part
  *
- * BOOST has a queue of its own. UNDER and OVER are one queue in the order of virtual time, so that the weights hold in
- * both. The queues are shared by all CPUs.
+ * BOOST has a queue of its own. UNDER and OVER are one queue in the order of virtual time, so that the
+ * weights hold in both. The queues are shared by all CPUs.
  *
- * Inside a VM each thread has a weight and a virtual time of its own, and there is the one that all its threads would
- * have that want to run if they shared exactly by weight. A thread that is beyond that has had more than its part of
- * what its VM got, and waits in the queue as if its VM were so much further (see turn): that is how long the others take
- * to get theirs. It is held back by no more than HOLD, and not at all while its VM is behind. So the weights say who of
- * a VM goes first, and nothing about what the VM gets.
+ * Inside a VM each thread has a weight and a virtual time of its own, and there is the one that all its
+ * threads would have that want to run if they shared exactly by weight. A thread that is beyond that has had
+ * more than its part of what its VM got, and waits in the queue as if its VM were so much further (see turn):
+ * that is how long the others take to get theirs. It is held back by no more than HOLD, and not at all while
+ * its VM is behind. So the weights say who of a VM goes first, and nothing about what the VM gets.
  *
- * Why nobody starves: min_vtime is the greatest virtual time of all that left the queue for a CPU. A thread that begins
- * to wait is at most a lap beyond it (see settle), and keeps its place. Whoever overtakes it has less virtual time and
- * is charged for what he runs, so each VM overtakes it until it has come as far, and then at most once more with each of
- * its threads that wait since an earlier time. A lap is what all CPUs together hand out to all VMs in LAP, even if all
- * compute, and nobody begins with more than SAVINGS. Boosted threads overtake it as well, but while only these run,
- * min_vtime stays where it is, and a VM that is DEBT beyond it is not boosted.
+ * Why nobody starves: min_vtime is the greatest virtual time of all that left the queue for a CPU. A thread
+ * that begins to wait is at most a lap beyond it (see settle), and keeps its place. Whoever overtakes it has
+ * less virtual time and is charged for what he runs, so each VM overtakes it until it has come as far, and
+ * then at most once more with each of its threads that wait since an earlier time. A lap is what all CPUs
+ * together hand out to all VMs in LAP, even if all compute, and nobody begins with more than SAVINGS. Boosted
+ * threads overtake it as well, but while only these run, min_vtime stays where it is, and a VM that is DEBT
+ * beyond it is not boosted.
  */
 #include "sched_ext.h"
 #include <bpf/bpf_tracing.h>
@@ -45,15 +46,27 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define ORDINARY 1000
 
 #define MS (1000 * 1000ULL)
-/* How long a thread runs before others of its class have their turn. The kernel looks at its ticks, 1 to 4 ms apart. */
+/*
+ * How long a thread runs before others of its class have their turn. The kernel looks at its ticks, 1 to 4 ms
+ * apart.
+ */
 #define SLICE (3 * MS)
 /* A VM that needs little can save no more run time than this, to use it all at once. */
 #define SAVINGS (30 * MS)
-/* A VM that has run this much too early is not boosted: whatever user space asks for, a boost takes no more from others. */
+/*
+ * A VM that has run this much too early is not boosted: whatever user space asks for, a boost takes no more
+ * from others.
+ */
 #define DEBT (60 * MS)
-/* How long a thread waits at most because others of its VM have more weight: what these run meanwhile. The VM saves as much. */
+/*
+ * How long a thread waits at most because others of its VM have more weight: what these run meanwhile. The VM
+ * saves as much.
+ */
 #define HOLD (200 * MS)
-/* How long a VM waits at most, roughly, because it has run too early. The kernel's watchdog allows for timeout_ms. */
+/*
+ * How long a VM waits at most, roughly, because it has run too early. The kernel's watchdog allows for
+ * timeout_ms.
+ */
 #define LAP (1000 * MS)
 
 /* The order in which threads go first. A boosted vCPU may spin for what its emulator threads deliver. */
@@ -174,7 +187,10 @@ static __always_inline u64 lap(void)
 	return LAP * scx_bpf_nr_cpu_ids() * DEFAULT_WEIGHT / (total_weight + DEFAULT_WEIGHT);
 }
 
-/* Where in the order of virtual time it is a thread's turn: where its VM is, or as much later as it is ahead of its part. */
+/*
+ * Where in the order of virtual time it is a thread's turn: where its VM is, or as much later as it is ahead
+ * of its part.
+ */
 static __always_inline u64 turn(struct thread *thread, struct account *account, u64 weight)
 {
 	u64 vtime = account->vtime, wanting = account->wanting, later, most;
@@ -215,8 +231,8 @@ static __always_inline u32 rank_of(struct thread *thread, struct account *accoun
 }
 
 /*
- * What a VM did not use in time is lost beyond its savings. What it ran too early is forgiven beyond a lap: a thread may
- * run for long at once where ticks are late, and a single slice is much for a VM of little weight.
+ * What a VM did not use in time is lost beyond its savings. What it ran too early is forgiven beyond a lap: a
+ * thread may run for long at once where ticks are late, and a single slice is much for a VM of little weight.
  */
 static __always_inline u64 settle_to(struct account *account, u64 weight, u64 savings)
 {
@@ -238,8 +254,9 @@ static __always_inline u64 settle(struct account *account, u64 weight)
 }
 
 /*
- * The same for a thread inside its VM: what it ran too early is forgiven beyond HOLD, and what its weight would have given
- * it beyond that is lost, as it may not have been there to get (one thread can't use two CPUs).
+ * The same for a thread inside its VM: what it ran too early is forgiven beyond HOLD, and what its weight
+ * would have given it beyond that is lost, as it may not have been there to get (one thread cannot use two
+ * CPUs).
  */
 static __always_inline void settle_thread(struct thread *thread, struct account *account)
 {
@@ -325,7 +342,10 @@ void BPF_PROG(frontdesk_quiescent, struct task_struct *p, u64 deq_flags)
 		count(thread, account, 0);
 }
 
-/* Lets a CPU run a thread of this rank: an idle one, or else, if it preempts, the one that runs what matters least. */
+/*
+ * Lets a CPU run a thread of this rank: an idle one, or else, if it preempts, the one that runs what matters
+ * least.
+ */
 static __always_inline void find_cpu(struct task_struct *p, u32 rank, bool preempts)
 {
 	const struct cpumask *allowed = ((struct task_struct___scx *)p)->cpus_ptr;
@@ -463,7 +483,10 @@ void BPF_PROG(frontdesk_running, struct task_struct *p)
 	if (cpu->rank <= BOOSTED_VCPU) {
 		__sync_fetch_and_add(&account->boosted_runs, 1);
 	} else {
-		/* As it was when the thread began to wait: its VM may have run on, elsewhere. Or it was held back. */
+		/*
+		 * As it was when the thread began to wait: its VM may have run on, elsewhere. Or it was held
+		 * back.
+		 */
 		u64 vtime = ((struct task_struct___scx *)p)->scx.dsq_vtime;
 
 		advance(before(vtime, account->vtime) ? vtime : account->vtime);
@@ -547,7 +570,10 @@ enum wish {
 	WEIGHT,		 /* of a vCPU */
 };
 
-/* Moves the threads of a VM that wait in a queue and are now boosted, or boosted more, to where they go first. */
+/*
+ * Moves the threads of a VM that wait in a queue and are now boosted, or boosted more, to where they go
+ * first.
+ */
 static __always_inline void promote(u32 vm, struct account *account, u64 dsq)
 {
 	u64 weight = weight_of(vm);

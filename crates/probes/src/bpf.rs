@@ -2,20 +2,21 @@
 //! of followed VMs' disks, heard by eBPF programs that filter in the kernel.
 //!
 //! # Reads
-//! Two probes on QEMU's own accounting functions (`block_acct_start`, `block_acct_done` and `block_acct_failed`) tell which
-//! read begins and which ends (TAVS §3.3.1). Every disk device of QEMU calls them once for each request of the guest,
-//! whatever the disk is stored in and however that is read, they have been the same for many years, and QEMU exports
-//! them because its modules need them. A third sign comes earlier than the end: a thread of the I/O path that is woken while
-//! reads are in flight is about to end one.
+//! Two probes on QEMU's own accounting functions (`block_acct_start`, `block_acct_done` and
+//! `block_acct_failed`) tell which read begins and which ends (TAVS §3.3.1). Every disk device of QEMU calls
+//! them once for each request of the guest, whatever the disk is stored in and however that is read, they
+//! have been the same for many years, and QEMU exports them because its modules need them. A third sign comes
+//! earlier than the end: a thread of the I/O path that is woken while reads are in flight is about to end
+//! one.
 //!
 //! The other places to look are not as good. QEMU's virtio-blk traces are text, have to be switched on in
 //! each VM, and can block QEMU when nobody reads them. The plugin sees neither requests (a write to memory)
 //! nor their end. The kernel's block events know nothing of what the host's page cache answers, nor of remote
 //! storage, nor of the guest's requests.
 //!
-//! A probe costs the VM that reads a trap when a read begins and when it ends, and a record for each, some of which wake the daemon: some 3 %
-//! of the throughput of a VM that does nothing but read at 20 MB/s (`scenarios/tavs/hackbench.toml`; what it measures is in
-//! `docs/results/tavs.md`).
+//! A probe costs the VM that reads a trap when a read begins and when it ends, and a record for each, some of
+//! which wake the daemon: some 3 % of the throughput of a VM that does nothing but read at 20 MB/s
+//! (`scenarios/tavs/hackbench.toml`; what it measures is in `docs/results/tavs.md`).
 
 mod abi;
 mod probe;
@@ -65,11 +66,11 @@ pub struct BpfStats {
 
 /// Loaded and attached BPF programs.
 ///
-/// The state of a thread becomes known at its next switch: a thread that already runs when it is followed is first
-/// heard of when it stops.
+/// The state of a thread becomes known at its next switch: a thread that already runs when it is followed is
+/// first heard of when it stops.
 ///
-/// Thread ids are those of the initial pid namespace. The programs detach when this value is dropped or its process
-/// dies.
+/// Thread ids are those of the initial pid namespace. The programs detach when this value is dropped or its
+/// process dies.
 pub struct BpfSource {
     channel: Channel,
     threads: MapHandle,
@@ -94,8 +95,8 @@ impl BpfSource {
     /// Loads and attaches the programs.
     ///
     /// # Errors
-    /// [`BpfError::Program`] names the program that was refused and what the host seems to lack: privilege, type
-    /// information (BTF), a tracepoint, or freedom from lockdown.
+    /// [`BpfError::Program`] names the program that was refused and what the host seems to lack: privilege,
+    /// type information (BTF), a tracepoint, or freedom from lockdown.
     pub fn open() -> Result<BpfSource, BpfError> {
         silence_libbpf();
         // The probes are attached when a VM is followed, so the programs must stay; what they borrow is some
@@ -139,10 +140,11 @@ impl BpfSource {
         })
     }
 
-    /// From now on TCP segments without payload count as packets, too (TAVS §4.3.2), or do not; at first they do not.
+    /// From now on TCP segments without payload count as packets, too (TAVS §4.3.2), or do not; at first they
+    /// do not.
     ///
     /// # Errors
-    /// If the map can not be written, which no working kernel makes happen.
+    /// If the map cannot be written, which no working kernel makes happen.
     pub fn count_acknowledgements(&self, count: bool) -> Result<(), BpfError> {
         let value = u32::from(count).to_ne_bytes();
         let update = self.acknowledgements.update(&[0; 4], &value, MapFlags::ANY);
@@ -152,8 +154,8 @@ impl BpfSource {
     /// Follows a VM's threads (by thread id) and taps. A VM that is followed already is followed afresh.
     ///
     /// # Errors
-    /// If an id or name is impossible, is followed for another VM, or does not fit in (4096 threads, 1024 taps, 1024
-    /// VMs). The VM is then not followed at all.
+    /// If an id or name is impossible, is followed for another VM, or does not fit in (4096 threads, 1024
+    /// taps, 1024 VMs). The VM is then not followed at all.
     pub fn follow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
         self.unfollow(vm);
         let result = self.insert(vm, threads, taps);
@@ -251,11 +253,11 @@ impl BpfSource {
         self.channel.unfollow(vm);
     }
 
-    /// Becomes readable when a packet towards a VM needs attention or the ring gets half full; scheduling events alone
-    /// wake nobody.
+    /// Becomes readable when a packet towards a VM needs attention or the ring gets half full; scheduling
+    /// events alone wake nobody.
     ///
-    /// Register it edge-triggered (`EPOLLET`): in level-triggered mode every scheduling event that is still unread
-    /// would count as readable and the reader would hardly sleep.
+    /// Register it edge-triggered (`EPOLLET`): in level-triggered mode every scheduling event that is still
+    /// unread would count as readable and the reader would hardly sleep.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.channel.fd()
@@ -264,16 +266,16 @@ impl BpfSource {
     /// Appends all events heard so far, in the order they were pushed. Never blocks.
     ///
     /// # Errors
-    /// If the ring can not be read, which no working kernel makes happen.
+    /// If the ring cannot be read, which no working kernel makes happen.
     pub fn drain(&mut self, out: &mut Vec<Event>) -> Result<(), BpfError> {
         self.channel.drain(out)
     }
 
-    /// Events lost since the last call, per followed VM, because the ring was full. One system call if there are
-    /// none.
+    /// Events lost since the last call, per followed VM, because the ring was full. One system call if there
+    /// are none.
     ///
     /// # Errors
-    /// If a map can not be read.
+    /// If a map cannot be read.
     pub fn take_lost(&mut self) -> Result<Vec<(VmId, u64)>, BpfError> {
         self.channel.take_lost()
     }
@@ -281,7 +283,7 @@ impl BpfSource {
     /// What the programs have counted.
     ///
     /// # Errors
-    /// If a map can not be read.
+    /// If a map cannot be read.
     pub fn stats(&self) -> Result<BpfStats, BpfError> {
         let read = |which: Counter| self.channel.counter(which as u32);
         Ok(BpfStats {

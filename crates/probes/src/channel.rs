@@ -1,4 +1,5 @@
-//! What BPF programs of frontdesk's have in common (`bpf/channel.h`): a ring of events, and counters, also of what was lost.
+//! What BPF programs of frontdesk's have in common (`bpf/channel.h`): a ring of events, and counters, also of
+//! what was lost.
 
 use crate::BpfError;
 use crate::error::{chain, refusal};

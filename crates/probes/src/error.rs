@@ -1,10 +1,10 @@
-//! Why the BPF source can not be had, or not follow a VM.
+//! Why the BPF source cannot be had, or not follow a VM.
 
 use frontdesk_engine::VmId;
 use std::fs;
 use std::path::Path;
 
-/// Why the BPF source can not be had, or not follow a VM.
+/// Why the BPF source cannot be had, or not follow a VM.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     /// A program was refused.

@@ -1,20 +1,22 @@
-//! KVM as a source of events: which guest task a vCPU runs, told by the address space (CR3) that the guest has loaded,
-//! when the vCPU halts, and which interrupts the vCPUs of a VM take and send each other. Heard by eBPF programs; nothing
-//! in the guest or its QEMU changes.
+//! KVM as a source of events: which guest task a vCPU runs, told by the address space (CR3) that the guest
+//! has loaded, when the vCPU halts, and which interrupts the vCPUs of a VM take and send each other. Heard by
+//! eBPF programs; nothing in the guest or its QEMU changes.
 //!
 //! # When can CR3 be seen?
-//! It depends on the processor, and on how KVM virtualises the guest's memory; see `docs/identity.md`. Where the guest's load of CR3
-//! is KVM's to do ([`Method::Trap`]), every switch is seen. Elsewhere the guest loads it by itself, and what it has loaded is
-//! seen at moments only: whenever it leaves for KVM ([`Method::Exit`]), or whenever its thread loses the CPU
-//! ([`Method::Switch`]). Such events are [`TaskSeen`](frontdesk_engine::EventKind::TaskSeen): switches between two moments are missed. They come
+//! It depends on the processor, and on how KVM virtualises the guest's memory; see `docs/identity.md`. Where
+//! the guest's load of CR3 is KVM's to do ([`Method::Trap`]), every switch is seen. Elsewhere the guest loads
+//! it by itself, and what it has loaded is seen at moments only: whenever it leaves for KVM
+//! ([`Method::Exit`]), or whenever its thread loses the CPU ([`Method::Switch`]). Such events are
+//! [`TaskSeen`](frontdesk_engine::EventKind::TaskSeen): switches between two moments are missed. They come
 //! again while the same task is seen, though not more often than every 0.1 ms.
 //!
 //! # Interrupts
-//! KVM's tracepoints tell which vCPU's controller accepts an interrupt, by the vCPU's number, and when it is injected into
-//! the guest. One that is accepted in the thread of a vCPU, while KVM carries out that vCPU's command to send its vector, was sent by
-//! it: whom it goes to need not be decoded. The numbers are KVM's, given by QEMU: those of the interrupt controllers, which
-//! are the indices of the vCPUs in simple topologies only. Each vCPU's is read from KVM's own state when its thread enters
-//! the guest. Of VMs with one vCPU interrupts are not told. Nor are those that the processor delivers by itself (AVIC, APICv).
+//! KVM's tracepoints tell which vCPU's controller accepts an interrupt, by the vCPU's number, and when it is
+//! injected into the guest. One that is accepted in the thread of a vCPU, while KVM carries out that vCPU's
+//! command to send its vector, was sent by it: whom it goes to need not be decoded. The numbers are KVM's,
+//! given by QEMU: those of the interrupt controllers, which are the indices of the vCPUs in simple topologies
+//! only. Each vCPU's is read from KVM's own state when its thread enters the guest. Of VMs with one vCPU
+//! interrupts are not told. Nor are those that the processor delivers by itself (AVIC, APICv).
 
 mod abi;
 mod host;
@@ -53,8 +55,9 @@ pub struct KvmStats {
 
 /// Loaded and attached BPF programs.
 ///
-/// The task of a vCPU becomes known at the first moment at which its CR3 is seen. Thread ids are those of the initial pid
-/// namespace. The programs detach when this value is dropped or its process dies; until then the kernel keeps KVM's modules loaded.
+/// The task of a vCPU becomes known at the first moment at which its CR3 is seen. Thread ids are those of the
+/// initial pid namespace. The programs detach when this value is dropped or its process dies; until then the
+/// kernel keeps KVM's modules loaded.
 pub struct KvmSource {
     method: Method,
     tells_interrupts: bool,
@@ -82,8 +85,8 @@ impl KvmSource {
         best(KvmSource::with)
     }
 
-    /// Loads and attaches the programs of a method, whether this host's guests show their CR3 that way or not, and those that tell
-    /// interrupts, if the kernel takes them.
+    /// Loads and attaches the programs of a method, whether this host's guests show their CR3 that way or
+    /// not, and those that tell interrupts, if the kernel takes them.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses the method's.
@@ -115,7 +118,7 @@ impl KvmSource {
         })
     }
 
-    /// How CR3 is come by.
+    /// Where CR3 is read.
     #[must_use]
     pub const fn method(&self) -> Method {
         self.method
@@ -130,8 +133,8 @@ impl KvmSource {
     /// Follows a VM, afresh if it is followed already: the threads of its vCPUs, with their index.
     ///
     /// # Errors
-    /// [`BpfError::Follow`] if a thread is followed for another VM, or there are too many. What was followed of this VM until then
-    /// still is.
+    /// [`BpfError::Follow`] if a thread is followed for another VM, or there are too many. What was followed
+    /// of this VM until then still is.
     pub fn follow(&mut self, vm: VmId, vcpus: &[(u16, i32)]) -> Result<(), BpfError> {
         self.unfollow(vm);
         let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
@@ -177,15 +180,16 @@ impl KvmSource {
         self.followed.is_empty()
     }
 
-    /// Becomes readable when an [armed](Self::arm) vCPU has news or the ring gets half full; other events wake nobody. Register it
-    /// edge-triggered, like [`BpfSource::fd`](crate::bpf::BpfSource::fd).
+    /// Becomes readable when an [armed](Self::arm) vCPU has news or the ring gets half full; other events
+    /// wake nobody. Register it edge-triggered, like [`BpfSource::fd`](crate::bpf::BpfSource::fd).
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.channel.fd()
     }
 
-    /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what happened just before does not
-    /// wake. Where the tasks are sampled, the event comes when the switch is seen, which may be long after it.
+    /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what
+    /// happened just before does not wake. Where the tasks are sampled, the event comes when the switch is
+    /// seen, which may be long after it.
     pub fn arm(&self, vm: VmId, vcpu: u16, interest: Interest) {
         if let Some(key) = self.key(vm, vcpu) {
             // It fails only for want of memory, and then the boost ends by time.
@@ -208,15 +212,16 @@ impl KvmSource {
     /// Appends all events heard so far, in the order they were pushed. Never blocks.
     ///
     /// # Errors
-    /// If the ring can not be read, which no working kernel makes happen.
+    /// If the ring cannot be read, which no working kernel makes happen.
     pub fn drain(&mut self, out: &mut Vec<Event>) -> Result<(), BpfError> {
         self.channel.drain(out)
     }
 
-    /// Events lost since the last call, per followed VM, because the ring was full. One system call if there are none.
+    /// Events lost since the last call, per followed VM, because the ring was full. One system call if there
+    /// are none.
     ///
     /// # Errors
-    /// If a map can not be read.
+    /// If a map cannot be read.
     pub fn take_lost(&mut self) -> Result<Vec<(VmId, u64)>, BpfError> {
         self.channel.take_lost()
     }
@@ -224,7 +229,7 @@ impl KvmSource {
     /// What the programs have counted.
     ///
     /// # Errors
-    /// If a map can not be read.
+    /// If a map cannot be read.
     pub fn stats(&self) -> Result<KvmStats, BpfError> {
         Ok(KvmStats {
             pushed: self.read(Counter::Pushed)?,
@@ -246,7 +251,8 @@ pub fn probe() -> Result<Method, KvmError> {
     best(|method| load(method, false, &mut MaybeUninit::uninit()).map(|_| method))
 }
 
-/// Which interrupts of VMs with several vCPUs can be told beside their tasks: loads the programs of both, and attaches none.
+/// Which interrupts of VMs with several vCPUs can be told beside their tasks: loads the programs of both, and
+/// attaches none.
 ///
 /// # Errors
 /// [`KvmError`] says what the host lacks.

@@ -40,8 +40,8 @@ struct Slot {
 /// The loaded programs and their memory.
 struct Loaded(ReserveSkel<'static>);
 
-// SAFETY: once loaded, the object is not changed any more; what is used of it from several threads is the memory behind its maps, as
-// atomics, and their descriptors.
+// SAFETY: once loaded, the object is not changed any more; what is used of it from several threads is the
+// memory behind its maps, as atomics, and their descriptors.
 unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
@@ -53,8 +53,8 @@ pub struct Slots(Arc<Loaded>);
 impl Slots {
     fn slot(&self, index: usize) -> Option<&Slot> {
         let bss = self.0.0.maps.bss_data.as_deref()?;
-        // SAFETY: `slots` in `bpf/reserve.bpf.c` is an array of SLOTS structures of eight 64-bit numbers, aligned to 64 bytes, mapped as
-        // long as `self.0` lives, and changed by others only as whole numbers.
+        // SAFETY: `slots` in `bpf/reserve.bpf.c` is an array of SLOTS structures of eight 64-bit numbers,
+        // aligned to 64 bytes, mapped as long as `self.0` lives, and changed by others only as whole numbers.
         let slots: &[Slot; SLOTS] = unsafe { &*std::ptr::from_ref(&bss.slots).cast() };
         slots.get(index)
     }
@@ -84,8 +84,8 @@ impl Slots {
         self.slot(index).map_or(0, |slot| slot.ends.load(Ordering::Relaxed))
     }
 
-    /// Tells the programs when the slice of a member ends, in its CPU time (0: it has none), and after when its waking up
-    /// matters (0: never).
+    /// Tells the programs when the slice of a member ends, in its CPU time (0: it has none), and after when
+    /// its waking up matters (0: never).
     pub fn tell(&self, index: usize, ends: u64, late: u64) {
         if let Some(slot) = self.slot(index) {
             slot.ends.store(ends, Ordering::Relaxed);
@@ -153,7 +153,8 @@ impl Ring {
     }
 }
 
-// SAFETY: a ring is used by one thread at a time: it is moved to the thread that reads it before its first use.
+// SAFETY: a ring is used by one thread at a time: it is moved to the thread that reads it before its first
+// use.
 unsafe impl Send for Ring {}
 
 /// The BPF programs, attached.
@@ -256,7 +257,8 @@ fn kicks(all: &MapHandle, cpu: u16) -> Result<Ring, libbpf_rs::Error> {
     ring(map, |_| {})
 }
 
-/// Loads the programs, `after_switches` as well or without the one for that, which older kernels have no place for.
+/// Loads the programs, `after_switches` as well or without the one for that, which older kernels have no
+/// place for.
 fn load(after_switches: bool) -> Result<ReserveSkel<'static>, libbpf_rs::Error> {
     // At most twice per run of the daemon, some bytes that are not worth a self-referential struct.
     let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));

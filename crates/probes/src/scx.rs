@@ -1,4 +1,5 @@
-//! The sched_ext mechanism: a BPF scheduler of frontdesk's own runs the threads of VMs, and charges boosts like all other run time.
+//! The sched_ext mechanism: a BPF scheduler of frontdesk's own runs the threads of VMs, and charges boosts
+//! like all other run time.
 //!
 //! `bpf/scx.bpf.c` says how it schedules, and `docs/sched-ext.md` what that means for a host.
 
@@ -28,7 +29,7 @@ const SYSFS: &str = "/sys/kernel/sched_ext";
 /// What the kernel calls the scheduler, at least in front.
 pub const NAME: &str = "frontdesk";
 
-/// Why the scheduler can not be had, or not run a VM.
+/// Why the scheduler cannot be had, or not run a VM.
 #[derive(Debug, thiserror::Error)]
 pub enum ScxError {
     /// The kernel has no sched_ext.
@@ -80,8 +81,9 @@ pub fn probe() -> Result<(), ScxError> {
     Err(ScxError::Busy { name: read("root/ops").unwrap_or_default(), state })
 }
 
-/// The loaded scheduler. It runs the threads whose policy is `SCHED_EXT`, by what it was told of them. Dropping it, or the end of its process,
-/// gives them back to the kernel's scheduler, though their policy stays.
+/// The loaded scheduler. It runs the threads whose policy is `SCHED_EXT`, by what it was told of them.
+/// Dropping it, or the end of its process, gives them back to the kernel's scheduler, though their policy
+/// stays.
 pub struct Scx {
     skel: ScxSkel<'static>,
     vms: HashMap<VmId, Account>,
@@ -140,10 +142,11 @@ impl Scx {
         self.tell_total_weight();
     }
 
-    /// Charges a thread to the account of its VM from now on. `vcpu` is its index if it is one; the others are emulator threads.
+    /// Charges a thread to the account of its VM from now on. `vcpu` is its index if it is one; the others
+    /// are emulator threads.
     ///
     /// # Errors
-    /// The scheduler can't be told.
+    /// The scheduler cannot be told.
     pub fn enter(&self, vm: VmId, tid: i32, vcpu: Option<u16>) -> Result<(), ScxError> {
         let Some(account) = self.vms.get(&vm) else { return Ok(()) };
         let vcpu = vcpu.map_or(EMULATOR, u32::from);
@@ -159,7 +162,7 @@ impl Scx {
     /// Sets the dispatch preference of a vCPU.
     ///
     /// # Errors
-    /// The scheduler can't be told.
+    /// The scheduler cannot be told.
     pub fn boost(&self, vm: VmId, tid: i32, level: Boost) -> Result<(), ScxError> {
         self.order(vm, Order::Boost { tid, level })
     }
@@ -167,7 +170,7 @@ impl Scx {
     /// Sets the dispatch preference of the emulator threads of a VM: one system call, whatever their number.
     ///
     /// # Errors
-    /// The scheduler can't be told.
+    /// The scheduler cannot be told.
     pub fn boost_emulators(&self, vm: VmId, level: Boost) -> Result<(), ScxError> {
         let Some(account) = self.vms.get(&vm) else { return Ok(()) };
         self.order(vm, Order::BoostEmulators { account: account.number, level })
@@ -176,7 +179,7 @@ impl Scx {
     /// Sets the weight of a vCPU among the threads of its VM, in permille of an ordinary thread's.
     ///
     /// # Errors
-    /// The scheduler can't be told.
+    /// The scheduler cannot be told.
     pub fn weigh(&self, vm: VmId, tid: i32, permille: u32) -> Result<(), ScxError> {
         self.order(vm, Order::Weigh { tid, permille: permille.clamp(1, abi::MAX_PERMILLE) })
     }
@@ -191,7 +194,7 @@ impl Scx {
     /// Changes the weight of a VM, from the next run of its threads on. One without account is no error.
     ///
     /// # Errors
-    /// The scheduler can't be told.
+    /// The scheduler cannot be told.
     pub fn set_weight(&mut self, vm: VmId, weight: u32) -> Result<(), ScxError> {
         let Some(account) = self.vms.get_mut(&vm) else { return Ok(()) };
         account.weight = weight.clamp(1, abi::MAX_WEIGHT);
@@ -210,7 +213,7 @@ impl Scx {
     /// What the VM has used since its account was opened, as the scheduler charged it; `None` if it has none.
     ///
     /// # Errors
-    /// It can't be read.
+    /// It cannot be read.
     pub fn usage(&self, vm: VmId) -> Result<Option<Usage>, ScxError> {
         let Some(account) = self.vms.get(&vm) else { return Ok(None) };
         let failed = |cause| ScxError::Vm { vm, step: "read the account", cause };
@@ -220,8 +223,9 @@ impl Scx {
         usage.map(Some).ok_or_else(|| failed("it has another size".to_owned()))
     }
 
-    /// Why the kernel has ejected the scheduler, if it has: an administrator's wish, a fault, or a thread that did not get to run for
-    /// seconds. Its threads are then scheduled like ordinary ones. Costs a look at memory.
+    /// Why the kernel has ejected the scheduler, if it has: an administrator's wish, a fault, or a thread
+    /// that did not get to run for seconds. Its threads are then scheduled like ordinary ones. Costs a look
+    /// at memory.
     #[must_use]
     pub fn ejected(&self) -> Option<String> {
         let bss = self.skel.maps.bss_data.as_deref()?;

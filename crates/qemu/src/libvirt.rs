@@ -1,9 +1,9 @@
 //! libvirt's VMs, from `/proc` alone.
 //!
-//! libvirt keeps the QMP monitor of its VMs for itself. What is needed is in sight without it: libvirt puts each QEMU into a control
-//! group named after it, has QEMU name its threads (`debug-threads=on`), and gives the VM's name on the command line. What is not in
-//! sight: whether a VM is paused (its vCPUs then just do not run), and that its guest was reset (what was learnt of the tasks before
-//! it fades).
+//! libvirt keeps the QMP monitor of its VMs for itself. What is needed is in sight without it: libvirt puts
+//! each QEMU into a control group named after it, has QEMU name its threads (`debug-threads=on`), and gives
+//! the VM's name on the command line. What is not in sight: whether a VM is paused (its vCPUs then just do
+//! not run), and that its guest was reset (what was learnt of the tasks before it fades).
 
 use crate::process;
 use crate::vm::{DiscoverError, MAX_VCPUS, QemuVm, in_order};
@@ -18,8 +18,9 @@ pub fn is_libvirt(pid: i32) -> bool {
         && fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| is_in_libvirts_group(&groups))
 }
 
-/// With systemd, libvirt's groups are called `machine.slice/machine-qemu\x2d1\x2dNAME.scope`; without, `machine/qemu-1-NAME.libvirt-qemu`.
-/// On both versions of control groups, and with or without groups for single threads below.
+/// With systemd, libvirt's groups are called `machine.slice/machine-qemu\x2d1\x2dNAME.scope`; without,
+/// `machine/qemu-1-NAME.libvirt-qemu`. On both versions of control groups, and with or without groups for
+/// single threads below.
 fn is_in_libvirts_group(groups: &str) -> bool {
     let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.flat_map(|path| path.split('/')).any(|part| {
@@ -49,7 +50,7 @@ pub fn examine(pid: i32) -> Result<QemuVm, DiscoverError> {
     vcpus.truncate(MAX_VCPUS);
     if vcpus.is_empty() {
         let cause = if threads.iter().any(|(_, name)| name.starts_with("ALL CPUs/")) {
-            "it runs all its vCPUs in one thread, which can't be boosted one by one"
+            "it runs all its vCPUs in one thread, which cannot be boosted one by one"
         } else {
             "none of its threads is named as a vCPU's (CPU 0/KVM); it may be starting, or run without -name debug-threads=on"
         };

@@ -59,7 +59,8 @@ pub(super) fn threads(pid: i32) -> io::Result<Vec<(ThreadId, String)>> {
         .collect())
 }
 
-/// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, kernel threads named after it.
+/// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, kernel threads named after
+/// it.
 pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
     let threads = threads(pid)?.into_iter();
     let mut workers: Vec<ThreadId> =

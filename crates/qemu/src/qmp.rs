@@ -1,5 +1,5 @@
-//! A client of the QEMU machine protocol that trusts nobody: whoever listens on the socket may stall, lie or never
-//! stop talking.
+//! A client of the QEMU machine protocol that trusts nobody: whoever listens on the socket may stall, lie or
+//! never stop talking.
 //!
 //! Hand-written because the `qapi` crate panics when the peer closes before its greeting and reads lines of
 //! any length.

@@ -1,4 +1,4 @@
-//! The reporter in a guest as a source of events: which task runs on which vCPU, where that can't be seen
+//! The reporter in a guest as a source of events: which task runs on which vCPU, where that cannot be seen
 //! from outside.
 //!
 //! The reporter (`frontdesk-guest`) is optional and not trusted. It reaches the host by a virtio-serial port,

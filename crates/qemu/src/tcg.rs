@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Why the ring of a QEMU process can not be used.
+/// Why the ring of a QEMU process cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TcgError {
     /// A system call on the process failed.
@@ -59,7 +59,7 @@ impl TcgSource {
     /// before are skipped.
     ///
     /// # Errors
-    /// [`TcgError`] if the process can not be looked into, or its ring is not as it should be.
+    /// [`TcgError`] if the process cannot be looked into, or its ring is not as it should be.
     pub fn find(pid: i32) -> Result<Option<TcgSource>, TcgError> {
         let failed = |what| move |source: io::Error| TcgError::System { pid, what, source };
         let Some(file) = frontdesk_ring::find(pid).map_err(failed("looking for its ring"))? else {
@@ -99,8 +99,8 @@ impl TcgSource {
         }
     }
 
-    /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what happened just before
-    /// does not wake.
+    /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what
+    /// happened just before does not wake.
     pub fn arm(&self, vcpu: u16, interest: Interest) {
         self.ring.arm(vcpu, interest);
     }

@@ -18,7 +18,7 @@ pub(crate) const MAX_VCPUS: usize = 512;
 /// More threads than any VM has for I/O: those of virtio devices with a queue for each vCPU.
 const MAX_EMULATORS: usize = 64;
 
-/// Why a VM can not be discovered.
+/// Why a VM cannot be discovered.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
     /// The conversation failed.
@@ -42,7 +42,7 @@ pub enum DiscoverError {
         advice: &'static str,
     },
     /// QEMU's answer makes no sense on this host.
-    #[error("QMP socket {}: {command} answers what can not be used: {cause}", path.display())]
+    #[error("QMP socket {}: {command} answers what cannot be used: {cause}", path.display())]
     Answer {
         /// The socket.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum DiscoverError {
     },
     /// All vCPUs share a thread.
     #[error(
-        "the VM at QMP socket {} runs all its vCPUs in one thread, which can not be boosted one by one; start it with \
+        "the VM at QMP socket {} runs all its vCPUs in one thread, which cannot be boosted one by one; start it with \
          -accel tcg,thread=multi",
         path.display()
     )]
@@ -99,7 +99,7 @@ pub struct QemuVm {
     pub name: Option<String>,
     /// QEMU's process.
     pub pid: i32,
-    /// What QEMU calls its state: `running`, `paused`, ...; `None` if it can't be asked.
+    /// What QEMU calls its state: `running`, `paused`, ...; `None` if it cannot be asked.
     pub status: Option<String>,
     /// The threads of its vCPUs, by index.
     pub vcpus: Vec<(u16, ThreadId)>,
@@ -131,7 +131,8 @@ impl QemuVm {
         self.emulators[0]
     }
 
-    /// How many threads its process has, or none if it has ended: cheap to ask, and another number when vCPUs come or go.
+    /// How many threads its process has, or none if it has ended: cheap to ask, and another number when vCPUs
+    /// come or go.
     #[must_use]
     pub fn thread_count(&self) -> u64 {
         process::thread_count(self.pid)
@@ -152,7 +153,8 @@ impl Session {
     }
 }
 
-/// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all. The socket is free again afterwards.
+/// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all. The socket is free again
+/// afterwards.
 ///
 /// # Errors
 /// As [`visit`].
@@ -163,8 +165,8 @@ pub fn discover(qmp: &Path, timeout: Duration) -> Result<QemuVm, DiscoverError> 
 /// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all, and stays connected.
 ///
 /// # Errors
-/// If the socket can not be reached, is busy, stalls or speaks something else; if a process other than a QEMU of this
-/// host listens; if what it answers does not fit what `/proc` shows.
+/// If the socket cannot be reached, is busy, stalls or speaks something else; if a process other than a QEMU
+/// of this host listens; if what it answers does not fit what `/proc` shows.
 pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, Session), DiscoverError> {
     let path = || qmp.to_owned();
     let talk = |source| DiscoverError::Qmp { path: path(), source };
@@ -205,7 +207,7 @@ pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, Session), Discove
     Ok((QemuVm { name, pid, status, vcpus, emulators, disks, taps, pidfd }, Session(client)))
 }
 
-/// The main thread and the others in one order, however they were found. One VM can't take the room of all.
+/// The main thread and the others in one order, however they were found. One VM cannot take the room of all.
 pub(crate) fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadId> {
     others.retain(|thread| *thread != main);
     others.sort_unstable_by_key(|thread| thread.tid);
@@ -228,7 +230,8 @@ fn text(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
-/// The thread of QEMU's that an answer names. A number that is not one of its threads is a lie, or a namespace's.
+/// The thread of QEMU's that an answer names. A number that is not one of its threads is a lie, or a
+/// namespace's.
 fn own_thread(pid: i32, tid: i64) -> Result<ThreadId, String> {
     i32::try_from(tid)
         .ok()

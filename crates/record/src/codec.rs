@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Adds a record to a block.
 pub(super) fn encode(record: &impl Serialize, block: &mut Vec<u8>) {
-    // Writing to a vector can't fail.
+    // Writing to a vector cannot fail.
     let _ = to_writer(block, record);
 }
 

@@ -1,4 +1,4 @@
-//! Why a recording can't be written or read.
+//! Why a recording cannot be written or read.
 
 use crate::frame;
 

@@ -6,13 +6,13 @@ use zstd::bulk::{Compressor, Decompressor};
 /// Begins every recording. The line end and the zero show a transfer that took it for text.
 pub(super) const MAGIC: [u8; 8] = *b"fdsk\r\n\0\n";
 /// Recordings of this version are read by every later release that has the same: what is in them means what
-/// it meant. Another can't be read.
+/// it meant. Another cannot be read.
 pub(super) const MAJOR: u16 = 5;
 /// Counts up when fields or kinds of records are added, which older releases leave out.
 pub(super) const MINOR: u16 = 0;
 /// Bytes of a block before compression, at most: room for the state of an engine with thousands of vCPUs.
 pub(super) const MAX_BLOCK: usize = 64 << 20;
-/// Bytes of a block after compression, at most; what can't be compressed grows a little.
+/// Bytes of a block after compression, at most; what cannot be compressed grows a little.
 const MAX_COMPRESSED: u32 = 65 << 20;
 /// Fast: it runs beside the VMs.
 const LEVEL: i32 = 1;
@@ -53,7 +53,7 @@ pub(super) enum Frame {
     End,
     /// A frame that is not whole, the last: so many bytes are of no use.
     Torn(u64),
-    /// A frame that can't be, and more after it.
+    /// A frame that cannot be, and more after it.
     Damaged(String),
 }
 
@@ -68,7 +68,8 @@ impl Decoder {
         Ok(Decoder { decompressor: Decompressor::new()?, compressed: Vec::new() })
     }
 
-    /// Reads a frame and puts its block into `block`. Memory is taken only for what is there, and no more than the limits.
+    /// Reads a frame and puts its block into `block`. Memory is taken only for what is there, and no more
+    /// than the limits.
     pub(super) fn next(&mut self, source: &mut impl Read, block: &mut Vec<u8>) -> io::Result<Frame> {
         let mut head = [0; 8];
         match read_up_to(source, &mut head)? {
@@ -102,7 +103,7 @@ impl Decoder {
         Ok(match self.decompressor.decompress_to_buffer(&self.compressed, block) {
             Ok(length) if length <= MAX_BLOCK => Frame::Block(all),
             Ok(length) => Frame::Damaged(format!("a block of {length} bytes")),
-            Err(error) => Frame::Damaged(format!("a block can't be decompressed: {error}")),
+            Err(error) => Frame::Damaged(format!("a block cannot be decompressed: {error}")),
         })
     }
 }

@@ -18,8 +18,8 @@ pub enum Ending {
     },
 }
 
-/// A recording that is being read: an iterator over its records that holds no more than one block of them, and after an error
-/// gives nothing.
+/// A recording that is being read: an iterator over its records that holds no more than one block of them,
+/// and after an error gives nothing.
 pub struct Recording<R = BufReader<File>> {
     source: R,
     name: String,
@@ -31,7 +31,7 @@ pub struct Recording<R = BufReader<File>> {
     frame_at: u64,
     next_at: u64,
     records: u64,
-    /// Whether a later minor version made it: what can't be made out need not be damaged.
+    /// Whether a later minor version made it: what cannot be made out need not be damaged.
     later: bool,
     left_out: u64,
     ended: bool,
@@ -43,7 +43,7 @@ impl Recording {
     /// Opens a file.
     ///
     /// # Errors
-    /// It can't be read, or is no recording of this version.
+    /// It cannot be read, or is no recording of this version.
     pub fn open(path: &Path) -> Result<Recording, RecordError> {
         let name = path.display().to_string();
         match File::open(path) {
@@ -57,7 +57,7 @@ impl<R: Read> Recording<R> {
     /// Reads a recording from `source`, called `name` in errors.
     ///
     /// # Errors
-    /// It can't be read, or is no recording of this version.
+    /// It cannot be read, or is no recording of this version.
     pub fn new(mut source: R, name: String) -> Result<Recording<R>, RecordError> {
         let mut header = [0; 12];
         let (read, decoder) =
@@ -174,7 +174,7 @@ impl<R: Read> Recording<R> {
                     self.left_out += 1;
                     continue;
                 }
-                Err(reason) => return Err(self.damaged(format!("a record can't be decoded: {reason}"))),
+                Err(reason) => return Err(self.damaged(format!("a record cannot be decoded: {reason}"))),
             };
             if matches!(record, Record::End) {
                 self.ended = true;
@@ -206,7 +206,7 @@ impl<R: Read> Iterator for Recording<R> {
 /// Reads a whole recording at once, one that ended in order.
 ///
 /// # Errors
-/// The file can't be read, is no recording of this version, is damaged, or has no end.
+/// The file cannot be read, is no recording of this version, is damaged, or has no end.
 pub fn read_recording(path: &Path) -> Result<Vec<Record>, RecordError> {
     let mut recording = Recording::open(path)?;
     let records = recording.by_ref().collect::<Result<Vec<Record>, RecordError>>()?;

@@ -42,7 +42,7 @@ pub enum Record {
         /// Nanoseconds from the event that caused it to its effect.
         latency_ns: u64,
     },
-    /// The engine decided this, and it was not applied: the VM is gone, or can't be acted on any more.
+    /// The engine decided this, and it was not applied: the VM is gone, or cannot be acted on any more.
     Discarded(Action),
     /// A dispatcher of reservations as it was: when it began, when a recording began in the middle of its
     /// life, and after a loss. What is told of its decisions before the first of these is of no use.

@@ -68,7 +68,7 @@ impl Recordings {
     /// taken.
     ///
     /// # Errors
-    /// There are too many already, the connection can't be had twice, or the engine knows too much.
+    /// There are too many already, the connection cannot be had twice, or the engine knows too much.
     pub fn begin<'a>(
         &mut self,
         connection: UnixStream,

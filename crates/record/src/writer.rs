@@ -19,7 +19,8 @@ const BACKLOG: usize = 256;
 /// The sink takes the rest within this, or is given up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes one recording: collects records and hands them, a block at a time, to a thread that compresses and writes them.
+/// Makes one recording: collects records and hands them, a block at a time, to a thread that compresses and
+/// writes them.
 pub struct Recorder {
     name: String,
     block: Vec<u8>,
@@ -35,7 +36,7 @@ impl Recorder {
     /// Begins a recording in a new file, or in place of an old one.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// The file cannot be written.
     pub fn create(path: &Path) -> Result<Recorder, RecordError> {
         let name = path.display().to_string();
         match File::create(path) {

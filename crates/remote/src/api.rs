@@ -160,7 +160,8 @@ async fn admit(
     response
 }
 
-/// Whether a request is from our own page, or from no page. Browsers tell, and the cookie's `SameSite` says the same once more.
+/// Whether a request is from our own page, or from no page. Browsers tell, and the cookie's `SameSite` says
+/// the same once more.
 fn is_own(headers: &HeaderMap) -> bool {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let origin = text(header::ORIGIN).is_none_or(|origin| {
@@ -224,7 +225,7 @@ pub(crate) struct Token {
     pub(crate) token: String,
 }
 
-/// `POST /session`: for the page; the token is in a cookie that scripts can't read.
+/// `POST /session`: for the page; the token is in a cookie that scripts cannot read.
 async fn begin_session(
     State(shared): State<Arc<Shared>>,
     Extension(client): Extension<Client>,

@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The host's daemon does not say what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// It can't be reached.
-    #[error("can't connect to {address}: {reason}; is `frontdesk serve` running there?")]
+    /// It cannot be reached.
+    #[error("cannot connect to {address}: {reason}; is `frontdesk serve` running there?")]
     Connect {
         /// The server.
         address: Address,
@@ -94,7 +94,7 @@ pub enum RemoteError {
         reason: String,
     },
     /// The system does not give what a client needs.
-    #[error("can't start the client: {0}")]
+    #[error("cannot start the client: {0}")]
     System(#[from] io::Error),
 }
 
@@ -112,7 +112,7 @@ impl Remote {
     /// A client of the server at `address`. It connects when it is first asked for something.
     ///
     /// # Errors
-    /// The certificates can't be used.
+    /// The certificates cannot be used.
     pub fn new(address: Address, trust: Trust, identity: Option<Identity>) -> Result<Remote, RemoteError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (config, seen) = trust::config(trust, identity)
@@ -141,7 +141,7 @@ impl Remote {
     /// Ends the session of the token in use.
     ///
     /// # Errors
-    /// The server can't be reached.
+    /// The server cannot be reached.
     pub fn log_out(&mut self) -> Result<(), RemoteError> {
         self.request(Method::DELETE, "/token", String::new()).map(drop)
     }
@@ -149,7 +149,8 @@ impl Remote {
     /// Asks the host's daemon.
     ///
     /// # Errors
-    /// [`RemoteError::NotLoggedIn`] without a token or with one whose time has come; [`RemoteError::Refused`].
+    /// [`RemoteError::NotLoggedIn`] without a token or with one whose time has come;
+    /// [`RemoteError::Refused`].
     pub fn ask(&mut self, query: &Query) -> Result<Answer, RemoteError> {
         let body = serde_json::to_string(query).map_err(|error| self.nonsense(error))?;
         let answer = self.request(Method::POST, "/api", body)?;

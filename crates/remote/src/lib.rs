@@ -1,8 +1,9 @@
-//! Reservations from elsewhere (VSched §3.3): a server that carries the daemon's control protocol over TLS and shows the page, and
-//! a client for it.
+//! Reservations from elsewhere (VSched §3.3): a server that carries the daemon's control protocol over TLS
+//! and shows the page, and a client for it.
 //!
-//! The server is a process of its own, without privileges. It talks to the daemon over the daemon's Unix socket like anybody else, so
-//! that TLS, HTTP and passwords are never in the process that has them. A request and its answer are the same JSON as there.
+//! The server is a process of its own, without privileges. It talks to the daemon over the daemon's Unix
+//! socket like anybody else, so that TLS, HTTP and passwords are never in the process that has them. A
+//! request and its answer are the same JSON as there.
 
 mod api;
 pub mod client;

@@ -1,4 +1,5 @@
-//! How much anybody may ask for, and how often a password may be tried: arithmetic on times, without a clock of its own.
+//! How much anybody may ask for, and how often a password may be tried: arithmetic on times, without a clock
+//! of its own.
 
 use lru::LruCache;
 use std::net::{IpAddr, Ipv6Addr};
@@ -113,7 +114,8 @@ impl Limits {
         self.requests_of_all.take(now)
     }
 
-    /// Somebody tries a password. Counted as a wrong one until [`Limits::right`] says otherwise, so that many tries at once count, too.
+    /// Somebody tries a password. Counted as a wrong one until [`Limits::right`] says otherwise, so that many
+    /// tries at once count, too.
     pub(crate) fn guess(&mut self, peer: Peer, now: Instant) -> Result<(), Wait> {
         let guesses = self.guesses.get_or_insert_mut(peer, || Guesses { count: 0, last: now });
         if now.saturating_duration_since(guesses.last) >= FORGIVEN_AFTER {

@@ -12,7 +12,8 @@ pub(crate) const MAX_PASSWORD_BYTES: usize = 1024;
 pub(crate) struct Hashed(String);
 
 impl Hashed {
-    /// Hashes a password, with argon2's own recommended costs; none if the system gives no chance for the salt.
+    /// Hashes a password, with argon2's own recommended costs; none if the system gives no chance for the
+    /// salt.
     pub(crate) fn new(password: &str) -> Option<Hashed> {
         let mut salt = [0; 16];
         SystemRandom::new().fill(&mut salt).ok()?;

@@ -1,4 +1,4 @@
-//! The server: TLS connections, as many at once and as slow as is bearable.
+//! The server: TLS connections, with a bound on their number and on the time each may take.
 
 use crate::api::{Client, Shared, routes};
 use crate::fingerprint::Fingerprint;
@@ -47,7 +47,8 @@ pub struct ServerConfig {
     pub folder: Folder,
     /// The daemon's control socket.
     pub socket: PathBuf,
-    /// Whether whoever has no certificate from one of those in the folder's `clients.pem` is turned away before anything is asked.
+    /// Whether whoever has no certificate from one of those in the folder's `clients.pem` is turned away
+    /// before anything is asked.
     pub require_client_certificate: bool,
 }
 
@@ -58,13 +59,13 @@ pub enum ServerError {
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// The certificate and key are of no use.
-    #[error("the certificate and key of the server can't be used: {0}")]
+    #[error("the certificate and key of the server cannot be used: {0}")]
     Tls(String),
     /// Client certificates are required, but none is accepted.
     #[error("client certificates are required, but the folder has no clients.pem with those who issue them")]
     NoClients,
-    /// The address can't be had.
-    #[error("can't listen at {address}: {source}")]
+    /// The address cannot be had.
+    #[error("cannot listen at {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -72,7 +73,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The system does not give what a server needs.
-    #[error("can't {what}: {source}")]
+    #[error("cannot {what}: {source}")]
     System {
         /// What was tried.
         what: &'static str,
@@ -93,7 +94,7 @@ impl Server {
     /// Listens. Clients are served by [`Server::run`].
     ///
     /// # Errors
-    /// The server is not set up, or the address can't be had.
+    /// The server is not set up, or the address cannot be had.
     pub fn start(config: &ServerConfig) -> Result<Server, ServerError> {
         let credentials = config.folder.load()?;
         let fingerprint = Fingerprint::of(&credentials.certificates[0]);

@@ -1,5 +1,5 @@
-//! What a server needs before it starts: a password, a key and a certificate, in a folder that only its user can read. There are no
-//! defaults.
+//! What a server needs before it starts: a password, a key and a certificate, in a folder that only its user
+//! can read. There are no defaults.
 
 use crate::fingerprint::Fingerprint;
 use crate::password::{Hashed, MAX_PASSWORD_BYTES};
@@ -25,7 +25,7 @@ const CLIENTS: &str = "clients.pem";
 /// No file of these is larger.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The server can't be set up, or is not.
+/// The server cannot be set up, or is not.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// A file is missing.
@@ -36,8 +36,8 @@ pub enum SetupError {
     /// A secret is readable by others.
     #[error("others than its user can read {path}: `chmod 600 {path}`, and choose another password or key", path = .0.display())]
     Open(PathBuf),
-    /// A file can't be read or written.
-    #[error("can't {what} {}: {source}", path.display())]
+    /// A file cannot be read or written.
+    #[error("cannot {what} {}: {source}", path.display())]
     File {
         /// What was tried.
         what: &'static str,
@@ -57,8 +57,8 @@ pub enum SetupError {
     /// The password is not good enough.
     #[error("the password is too {0}: it has {LEAST_PASSWORD} to 1024 characters")]
     Password(&'static str),
-    /// A name can't be in a certificate.
-    #[error("can't make a certificate for {}: {reason}", names.join(", "))]
+    /// A name cannot be in a certificate.
+    #[error("cannot make a certificate for {}: {reason}", names.join(", "))]
     Certificate {
         /// The names.
         names: Vec<String>,
@@ -100,11 +100,12 @@ impl Folder {
         Folder(path.into())
     }
 
-    /// Sets the password, and makes a key and a certificate that holds for `names` if there is none. A missing folder is made; what root
-    /// makes belongs to the owner of the folder, which is the user [`DEFAULT_USER`] if root makes it.
+    /// Sets the password, and makes a key and a certificate that holds for `names` if there is none. A
+    /// missing folder is made; what root makes belongs to the owner of the folder, which is the user
+    /// [`DEFAULT_USER`] if root makes it.
     ///
     /// # Errors
-    /// The password is too short or too long, or a file can't be written.
+    /// The password is too short or too long, or a file cannot be written.
     pub fn set_up(&self, password: &str, names: &[String]) -> Result<SetUp, SetupError> {
         if password.chars().count() < LEAST_PASSWORD {
             return Err(SetupError::Password("short"));

@@ -62,11 +62,12 @@ pub struct Comparison {
     pub vms: Vec<VmComparison>,
 }
 
-/// Goes through a recording with its own parameters and with others. Both engines are told the time exactly when they want to be, so
-/// that equal parameters give equal decisions; a daemon is a little late. `each` gets the differences, in order.
+/// Goes through a recording with its own parameters and with others. Both engines are told the time exactly
+/// when they want to be, so that equal parameters give equal decisions; a daemon is a little late. `each`
+/// gets the differences, in order.
 ///
 /// # Errors
-/// The recording can't be read to its end, or not be gone through.
+/// The recording cannot be read to its end, or not be gone through.
 pub fn compare<R: Read>(
     recording: &mut Recording<R>,
     other: &Config,
@@ -89,7 +90,8 @@ pub fn compare<R: Read>(
         span.add(event.at);
         a.event(event)?;
         b.event(event)?;
-        // What began a boost is decided about, too: an event that stayed unanswered is taken up when its task is seen.
+        // What began a boost is decided about, too: an event that stayed unanswered is taken up when its task
+        // is seen.
         let Some(vm) = subject(event).or_else(|| a.boosts()).or_else(|| b.boosts()) else { continue };
         let begun = (a.begun(vm), b.begun(vm));
         let count = counts.entry(vm).or_default();

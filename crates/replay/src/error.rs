@@ -1,12 +1,12 @@
-//! Why a recording can't be gone through again.
+//! Why a recording cannot be gone through again.
 
 use frontdesk_engine::ConfigError;
 use frontdesk_record::RecordError;
 
-/// A recording can't be gone through again.
+/// A recording cannot be gone through again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It can't be read.
+    /// It cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// It holds parameters that the engine refuses.

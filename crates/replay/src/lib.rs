@@ -1,6 +1,7 @@
 //! Goes through a recording again.
 //!
-//! - [`verify`]: does the engine decide what it decided when the recording was made, and the dispatcher of reservations?
+//! - [`verify`]: does the engine decide what it decided when the recording was made, and the dispatcher of
+//!   reservations?
 //! - [`compare`]: what would it decide with other parameters?
 //! - [`sample`]: what would it decide if it saw guest tasks only where a vCPU leaves the guest?
 //! - [`TimelineBuilder`]: what ran where and when, for people.

@@ -4,8 +4,8 @@ use crate::ReplayError;
 use frontdesk_engine::{Action, Config, Engine, Event, Time};
 use frontdesk_record::Record;
 
-/// Deadlines that an engine is given one by one between two events; if it asks for more, as that of a forged recording may, it is told
-/// the time once.
+/// Deadlines that an engine is given one by one between two events; if it asks for more, as that of a forged
+/// recording may, it is told the time once.
 const MAX_DEADLINES: usize = 10_000;
 
 /// An engine that is told again what a recording says.

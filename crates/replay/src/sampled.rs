@@ -1,9 +1,11 @@
 //! What the engine would decide if it saw guest tasks only now and then.
 //!
-//! The model is that of KVM where loads of CR3 do not leave the guest (Intel with EPT, AMD with nested paging): the address space is seen
-//! where the vCPU leaves the guest anyway. Of the exits a recording shows those where the vCPU's thread loses its physical CPU, where the
-//! guest halts, sends or takes an inter-processor interrupt, takes one of a device, or wakes the emulator thread with a request. Exits that it
-//! does not show - timer interrupts - would let a sampler see more, so what is found here is a lower bound.
+//! The model is that of KVM where loads of CR3 do not leave the guest (Intel with EPT, AMD with nested
+//! paging): the address space is seen where the vCPU leaves the guest anyway. Of the exits a recording shows
+//! those where the vCPU's thread loses its physical CPU, where the guest halts, sends or takes an
+//! inter-processor interrupt, takes one of a device, or wakes the emulator thread with a request. Exits that
+//! it does not show - timer interrupts - would let a sampler see more, so what is found here is a lower
+//! bound.
 
 use crate::compare::{Arm, Names, subject};
 use crate::span::{Span, seconds};
@@ -33,7 +35,8 @@ pub struct Agreement {
     pub vms: Vec<VmAgreement>,
 }
 
-/// How decisions about a VM agree. Those count that find, or do not find, that an I/O-bound task waits for the event.
+/// How decisions about a VM agree. Those count that find, or do not find, that an I/O-bound task waits for
+/// the event.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VmAgreement {
     /// Its name.
@@ -48,13 +51,15 @@ pub struct VmAgreement {
     pub ran_s: f64,
     /// and those of them in false boosts.
     pub false_s: f64,
-    /// The largest fraction of its time that a vCPU ran in false boosts which began while the guest computed. (A vCPU that idled takes
-    /// nothing from its guest's other work when it wakes, so `pb_ratio` does not count its boost.)
+    /// The largest fraction of its time that a vCPU ran in false boosts which began while the guest computed.
+    /// (A vCPU that idled takes nothing from its guest's other work when it wakes, so `pb_ratio` does not
+    /// count its boost.)
     pub worst: f64,
 }
 
 impl Agreement {
-    /// Whether false boosts kept within `pb_ratio` on every vCPU. A boost that has begun may go on a little above it.
+    /// Whether false boosts kept within `pb_ratio` on every vCPU. A boost that has begun may go on a little
+    /// above it.
     #[must_use]
     pub fn bounded(&self) -> bool {
         const SLACK: f64 = 0.01;
@@ -65,7 +70,7 @@ impl Agreement {
 /// Goes through a recording twice at once: with all task switches, and with those that a sampler sees.
 ///
 /// # Errors
-/// The recording can't be read to its end, or not be gone through.
+/// The recording cannot be read to its end, or not be gone through.
 pub fn sample<R: Read>(recording: &mut Recording<R>) -> Result<Agreement, ReplayError> {
     let mut names = Names::default();
     let (mut exact, mut sampled) = (Arm::new(Rerun::new()), Arm::new(Rerun::new()));

@@ -50,7 +50,7 @@ pub struct Mismatch {
 /// those of the dispatcher of reservations.
 ///
 /// # Errors
-/// The recording can't be read to its end, or not be gone through.
+/// The recording cannot be read to its end, or not be gone through.
 pub fn verify<R: Read>(recording: &mut Recording<R>) -> Result<Verified, ReplayError> {
     let mut rerun = Rerun::new();
     let mut verified = Verified::default();

@@ -1,4 +1,5 @@
-//! The recorded stream of the repository, gone through again: a run of `scenarios/echo-mixed.toml` on six real VMs.
+//! The recorded stream of the repository, gone through again: a run of `scenarios/echo-mixed.toml` on six
+//! real VMs.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
@@ -145,7 +146,7 @@ fn the_timeline_shows_boosts_tasks_and_runs_of_its_interval() {
     assert!(!timeline.boosts.is_empty() && !timeline.packets.is_empty() && !timeline.beliefs.is_empty());
     assert!(timeline.boosts.iter().all(|boost| boost.vm == 0));
     assert!(timeline.runs.iter().all(|run| run.start < run.end && run.end <= 1_000_000_000));
-    // One core: the VMs' threads can't have run for longer than the second.
+    // One core: the VMs' threads cannot have run for longer than the second.
     let ran: u64 = timeline.runs.iter().map(|run| run.end - run.start).sum();
     assert!((100_000_000..=1_000_100_000).contains(&ran), "{ran}");
 }

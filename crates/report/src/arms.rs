@@ -47,11 +47,12 @@ struct Mark {
     high: f64,
 }
 
-/// What the arms are compared by, as a standalone SVG file with a white background: a panel for each VM or workload that has
-/// such a number in at least two arms, with the median over the repeats, the lowest and the highest.
+/// What the arms are compared by, as a standalone SVG file with a white background: a panel for each VM or
+/// workload that has such a number in at least two arms, with the median over the repeats, the lowest and the
+/// highest.
 ///
 /// # Errors
-/// When it can not be drawn.
+/// When it cannot be drawn.
 pub fn svg_arms(outcome: &Outcome, quantities: &[Quantity]) -> Result<String, ReportError> {
     let panels: Vec<_> = quantities.iter().flat_map(|quantity| panels(outcome, *quantity)).collect();
     chart(outcome, &panels, Some(WHITE))

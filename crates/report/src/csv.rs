@@ -26,11 +26,12 @@ const COLUMNS: [&str; 16] = [
     "seconds",
 ];
 
-/// Writes a line for each point, arm, repeat and VM (VM/WORKLOAD where a VM has several loads). A column for each key that was set in the
-/// points comes first. Numbers that a VM has not are empty; boosts are those of all VMs of the arm.
+/// Writes a line for each point, arm, repeat and VM (VM/WORKLOAD where a VM has several loads). A column for
+/// each key that was set in the points comes first. Numbers that a VM has not are empty; boosts are those of
+/// all VMs of the arm.
 ///
 /// # Errors
-/// `out` can not be written.
+/// `out` cannot be written.
 pub fn csv(points: &[Point<'_>], out: impl Write) -> Result<(), ::csv::Error> {
     let mut writer = ::csv::Writer::from_writer(out);
     let mut keys: Vec<&str> = Vec::new();

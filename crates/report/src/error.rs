@@ -1,8 +1,8 @@
-//! Why something can't be drawn.
+//! Why something cannot be drawn.
 
 /// A plot that could not be drawn.
 #[derive(Debug, thiserror::Error)]
-#[error("can not draw the plot {plot:?}")]
+#[error("cannot draw the plot {plot:?}")]
 pub struct ReportError {
     /// Title of the plot.
     pub plot: &'static str,

@@ -28,7 +28,7 @@ const STEPS: [(f64, RGBColor); 6] = [
 /// The figures of a study below each other, as a standalone SVG file with a white background.
 ///
 /// # Errors
-/// When they can not be drawn.
+/// When they cannot be drawn.
 pub fn svg_figures(outcome: &Outcome) -> Result<String, ReportError> {
     let each = HEIGHT + TITLE;
     let all = i32::try_from(outcome.figures.len()).unwrap_or(i32::MAX).saturating_mul(each).max(each);

@@ -8,11 +8,11 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("style.css");
 
-/// The result as one HTML file that needs nothing else: the checks, what was measured of each arm, and the plots.
-/// The plots over time need `timelines`, in any number and order; without them, they are left out.
+/// The result as one HTML file that needs nothing else: the checks, what was measured of each arm, and the
+/// plots. The plots over time need `timelines`, in any number and order; without them, they are left out.
 ///
 /// # Errors
-/// When a plot can not be drawn.
+/// When a plot cannot be drawn.
 pub fn html(outcome: &Outcome, timelines: &[Timeline]) -> Result<String, ReportError> {
     let title = format!("frontdesk: {}", outcome.scenario);
     let plots = plots(outcome, timelines)?;
@@ -202,7 +202,8 @@ fn arms(outcome: &Outcome) -> Markup {
     }
 }
 
-/// A table with rows of each arm, and a note below: a column of text if `text` names one, then numbers. Nothing without rows.
+/// A table with rows of each arm, and a note below: a column of text if `text` names one, then numbers.
+/// Nothing without rows.
 fn by_arm(
     outcome: &Outcome,
     text: Option<&str>,
@@ -339,7 +340,8 @@ fn numbers(of: &NumberTable) -> Markup {
     }
 }
 
-/// A section with a plot, and what follows it. The SVG comes from the plotting library, which escapes the text in it.
+/// A section with a plot, and what follows it. The SVG comes from the plotting library, which escapes the
+/// text in it.
 fn section(title: &str, svg: &str, explanation: &str, after: &Markup) -> Markup {
     html! {
         section {

@@ -23,7 +23,7 @@ const READS: u64 = 300_000;
 /// do not overlap.
 ///
 /// # Errors
-/// When `out` can not be written to.
+/// When `out` cannot be written to.
 pub fn perfetto(timeline: &Timeline, out: &mut impl Write) -> Result<()> {
     let mut trace = Trace::begin(out)?;
     trace.name("process_name", PCPUS, 0, "physical CPUs")?;

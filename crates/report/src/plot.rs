@@ -59,7 +59,7 @@ pub(crate) fn colour(index: usize) -> RGBColor {
 /// The response-time distribution of every arm as a standalone SVG file with a white background.
 ///
 /// # Errors
-/// When it can not be drawn.
+/// When it cannot be drawn.
 pub fn svg_cdf(outcome: &Outcome) -> Result<String, ReportError> {
     draw("response times", HEIGHT, |area| {
         area.fill(&WHITE)?;

@@ -81,7 +81,7 @@ pub fn comparison_table(ratios: &[Ratio], colour: bool) -> String {
 /// The distributions of the response times of both, as a standalone SVG file.
 ///
 /// # Errors
-/// When it can not be drawn.
+/// When it cannot be drawn.
 pub fn svg_comparison(lab: &Outcome, model: &Outcome) -> Result<String, ReportError> {
     let mut arms = IndexMap::new();
     for (name, of_lab) in &lab.arms {

@@ -5,9 +5,9 @@ use crate::number::{bar, dash, extent, extent_of, latency, number, optional, per
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, presets};
 use frontdesk_scenario::{NumberTable, Outcome};
 
-/// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the lab
-/// measures): response times, throughput (without workloads called "hog"), times of operations, what else was measured of each arm,
-/// and the checks. `colour` adds ANSI escapes.
+/// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the
+/// lab measures): response times, throughput (without workloads called "hog"), times of operations, what else
+/// was measured of each arm, and the checks. `colour` adds ANSI escapes.
 #[must_use]
 pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
     let tables = [

@@ -150,8 +150,8 @@ fn text_from_outside_stays_text() {
     }
     let page = html(&outcome, &timelines).unwrap();
     assert!(!page.contains("<script"));
-    // In the title, the heading, the CPU, the check, the arm's rows and legends, the VM's row and label, the workload's rows and
-    // panels, the task.
+    // In the title, the heading, the CPU, the check, the arm's rows and legends, the VM's row and label, the
+    // workload's rows and panels, the task.
     assert!(page.matches("&lt;script&gt;").count() >= 19);
 }
 
@@ -179,7 +179,8 @@ fn the_picture_has_a_line_and_a_name_for_each_arm() {
     assert!(!svg_cdf(&nothing()).unwrap().contains("stock"));
 }
 
-/// A text in a picture: what it says and where it is at most, given how wide letters are in the fonts of browsers.
+/// A text in a picture: what it says and where it is at most, given how wide letters are in the fonts of
+/// browsers.
 #[derive(Debug)]
 struct Label {
     text: String,

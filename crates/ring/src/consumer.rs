@@ -25,11 +25,11 @@ pub fn find(pid: i32) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Why a file can not be used as a ring.
+/// Why a file cannot be used as a ring.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// A system call on the file failed.
-    #[error("can not attach to the ring: {what}: {source}")]
+    #[error("cannot attach to the ring: {what}: {source}")]
     System {
         /// The call.
         what: &'static str,
@@ -155,8 +155,8 @@ impl Consumer {
         Some(lane.current.load(Relaxed)).filter(|task| *task != 0)
     }
 
-    /// Asks for one wake-up at the next entry of `vcpu` that is of interest, in place of what was asked for before. Drain after
-    /// arming, or what happened just before is missed.
+    /// Asks for one wake-up at the next entry of `vcpu` that is of interest, in place of what was asked for
+    /// before. Drain after arming, or what happened just before is missed.
     pub fn arm(&self, vcpu: u16, interest: Interest) {
         if let Some(lane) = self.mapping.lane(self.geometry, vcpu) {
             lane.armed.store(interest.bits(), Relaxed);

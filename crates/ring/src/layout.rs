@@ -82,7 +82,7 @@ impl Mapping {
     }
 
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; its file can not
+        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; its file cannot
         // shrink. Other processes may write to it at any time, which atomics allow.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
@@ -119,7 +119,8 @@ impl Drop for Mapping {
 pub(crate) struct Lane<'a> {
     /// The task that runs, or ran last; 0 before the first. Written by the producer.
     pub(crate) current: &'a AtomicU64,
-    /// For which entries the consumer wants to be woken: bits of an `Interest`. Set by the consumer, cleared by the producer.
+    /// For which entries the consumer wants to be woken: bits of an `Interest`. Set by the consumer, cleared
+    /// by the producer.
     pub(crate) armed: &'a AtomicU64,
     /// Entries ever written. Written by the producer.
     pub(crate) tail: &'a AtomicU64,

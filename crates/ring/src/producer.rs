@@ -15,7 +15,7 @@ pub enum CreateError {
     #[error("a ring for {0} vCPUs: it can have 1 to {MAX_VCPUS}")]
     Vcpus(u16),
     /// A system call failed.
-    #[error("can not create the ring: {what}: {source}")]
+    #[error("cannot create the ring: {what}: {source}")]
     System {
         /// The call.
         what: &'static str,
@@ -76,9 +76,10 @@ impl Producer {
         Ok(Producer { mapping, geometry, eventfd, memfd })
     }
 
-    /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full, which for interrupts it is when half full;
-    /// ignores a vCPU that the ring does not have. A [`Kind::Switch`] also becomes the vCPU's current task, dropped or not.
-    /// Wakes the consumer if it armed the vCPU for such entries.
+    /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full, which for
+    /// interrupts it is when half full; ignores a vCPU that the ring does not have. A [`Kind::Switch`] also
+    /// becomes the vCPU's current task, dropped or not. Wakes the consumer if it armed the vCPU for such
+    /// entries.
     pub fn push(&self, vcpu: u16, entry: Entry) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
         if let Kind::Switch { task } = entry.kind {

@@ -82,7 +82,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// One each 100 ms: the server wakes after 1 ms, replies after another, and the client has it 0.5 ms later.
+    /// One each 100 ms: the server wakes after 1 ms, replies after another, and the client has it 0.5 ms
+    /// later.
     fn requests() -> Vec<Request> {
         let one = |begin| Request {
             sent: begin,

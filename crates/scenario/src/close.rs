@@ -3,7 +3,8 @@
 /// How alike two names must be, from 0 to 1, to be taken for one and the same misspelt.
 const ALIKE: f64 = 0.75;
 
-/// What a reader probably meant, to be appended to a message; empty if nothing is close. The closest comes first.
+/// What a reader probably meant, to be appended to a message; empty if nothing is close. The closest comes
+/// first.
 pub(crate) fn did_you_mean<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let likeness = |name: &&'a str| strsim::jaro_winkler(unknown, name);
     let mut close: Vec<_> = known.into_iter().filter(|name| likeness(name) >= ALIKE).collect();

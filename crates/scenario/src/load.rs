@@ -18,7 +18,7 @@ use toml::{Spanned, Table, Value};
 pub struct Overrides {
     /// Assignments `KEY=VALUE`, applied in order. The key is a dotted path in which an array is indexed by
     /// number or by the `name` of an entry (`vm.cpu.count=8`, `load.0.bytes=100`); the value is TOML, or else
-    /// a plain string. A key that the file leaves out can be set; arms, VMs and other entries can not be
+    /// a plain string. A key that the file leaves out can be set; arms, VMs and other entries cannot be
     /// added.
     pub set: Vec<String>,
     /// Replaces `repeats`.
@@ -51,11 +51,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a scenario can not be used.
+/// Why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// The file can not be read.
-    #[error("can not read the scenario {}", path.display())]
+    /// The file cannot be read.
+    #[error("cannot read the scenario {}", path.display())]
     Read {
         /// The scenario file.
         path: PathBuf,

@@ -5,7 +5,7 @@ use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, 
 use crate::statistics::{float, median};
 use indexmap::IndexMap;
 
-/// A loss of throughput that can not be told from none.
+/// A loss of throughput that cannot be told from none.
 const SMALLEST_LOSS: f64 = 0.001;
 
 /// CPU time of each VM over its fair share: what VMs that do not want theirs leave is shared by weight among

@@ -1,7 +1,8 @@
-//! The eevdf model against this kernel: the same hogs and sleepers as processes in control groups, and as vCPUs of the model.
+//! The eevdf model against this kernel: the same hogs and sleepers as processes in control groups, and as
+//! vCPUs of the model.
 //!
-//! Needs root, two CPUs and two minutes on a machine that does nothing else. Fails if a bar is missed. `--record FILE` writes what was
-//! measured, `--svg FILE` the distributions of the wake-up latencies.
+//! Needs root, two CPUs and two minutes on a machine that does nothing else. Fails if a bar is missed.
+//! `--record FILE` writes what was measured, `--svg FILE` the distributions of the wake-up latencies.
 
 #![allow(
     unreachable_pub,

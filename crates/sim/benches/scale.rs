@@ -1,7 +1,9 @@
-//! What many VMs take: memory, and time per simulated second, for up to 1008 VMs with 4 vCPUs each, eight VMs on a physical CPU.
+//! What many VMs take: memory, and time per simulated second, for up to 1008 VMs with 4 vCPUs each, eight VMs
+//! on a physical CPU.
 //!
-//! The VMs, their load and the machine are those of `table1`: that of the lab (eevdf, emulator threads) and that of the paper's machine (credit,
-//! a driver domain), with the engine acting. Prints both, fails if a bar is missed, and with `--svg FILE` draws the times.
+//! The VMs, their load and the machine are those of `table1`: that of the lab (eevdf, emulator threads) and
+//! that of the paper's machine (credit, a driver domain), with the engine acting. Prints both, fails if a bar
+//! is missed, and with `--svg FILE` draws the times.
 
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a program, not a library")]
 
@@ -24,8 +26,9 @@ const SECONDS: f64 = 5.0;
 const RUNS: u32 = 3;
 /// Memory that the most VMs may take, in MB.
 const MEMORY: f32 = 1_000.0;
-/// How much longer the most VMs may take for each VM than those in the middle, of which there are half as many. Time that is linear gives 1, time
-/// that grows with the square 2; caches that the most VMs do not fit into give something between.
+/// How much longer the most VMs may take for each VM than those in the middle, of which there are half as
+/// many. Time that is linear gives 1, time that grows with the square 2; caches that the most VMs do not fit
+/// into give something between.
 const GROWTH: f64 = 2.0;
 
 /// Scenario, arm, what it is, colour.

@@ -1,7 +1,9 @@
-//! How much faster than SimSo the simulator runs the same task sets under earliest deadline first and rate-monotonic.
+//! How much faster than SimSo the simulator runs the same task sets under earliest deadline first and
+//! rate-monotonic.
 //!
-//! Prints the CPU time of both (the wall time on a machine that does nothing else), without start-up, and their ratio; fails if that is below its bar. `--svg FILE` draws the response time of every
-//! job in the one over that in the other. `tools/setup.sh sim` installs SimSo.
+//! Prints the CPU time of both (the wall time on a machine that does nothing else), without start-up, and
+//! their ratio; fails if that is below its bar. `--svg FILE` draws the response time of every job in the one
+//! over that in the other. `tools/setup.sh sim` installs SimSo.
 
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a program, not a library")]
 
@@ -59,7 +61,8 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Response times in milliseconds, SimSo's first, under both policies. Of many jobs with about the same, one is drawn.
+/// Response times in milliseconds, SimSo's first, under both policies. Of many jobs with about the same, one
+/// is drawn.
 fn draw(responses: &[Vec<(f64, f64)>]) -> String {
     let mut svg = String::new();
     {

@@ -1,9 +1,10 @@
-//! How fast the simulator is: events per second on one core for Table 1 of TAVS on the paper's machine, by arm, which has a bar; and for the lab's
-//! `table1`, where the scheduler is Linux's and each VM has an emulator thread.
+//! How fast the simulator is: events per second on one core for Table 1 of TAVS on the paper's machine, by
+//! arm, which has a bar; and for the lab's `table1`, where the scheduler is Linux's and each VM has an
+//! emulator thread.
 //!
-//! An event is a timer that fired and was handled: an entity got somewhere, a timer of the scheduler, of a client, of the disk, of the engine.
-//! One that was moved or cancelled before is none, and neither is what follows at the same time: a decision of the scheduler, what the
-//! engine is told.
+//! An event is a timer that fired and was handled: an entity got somewhere, a timer of the scheduler, of a
+//! client, of the disk, of the engine. One that was moved or cancelled before is none, and neither is what
+//! follows at the same time: a decision of the scheduler, what the engine is told.
 
 #![allow(clippy::unwrap_used)] // A benchmark that panics fails.
 

@@ -1,9 +1,10 @@
 //! Calibration of the model against real VMs, from an arm in which the VM that answers does nothing else.
 //!
-//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once and keeps the CPU, and the response time is
-//! what the request costs on its way through the network, the emulator's thread and the guest. Those are the fastest ones, and two of their
-//! quantiles give two numbers: how much more everything costs on that host than the scenario says, and how much requests differ. The
-//! others waited for the scheduler, which stays for the model to predict.
+//! In such an arm some of the requests find the CPU free to them: the woken VM preempts at once and keeps the
+//! CPU, and the response time is what the request costs on its way through the network, the emulator's thread
+//! and the guest. Those are the fastest ones, and two of their quantiles give two numbers: how much more
+//! everything costs on that host than the scenario says, and how much requests differ. The others waited for
+//! the scheduler, which stays for the model to predict.
 
 mod conditions;
 
@@ -17,7 +18,8 @@ use serde::Serialize;
 /// What the arm of a lab gave for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Calibration {
-    /// By how much the costs of the scenario's `[sim]` are multiplied: those of packets and tasks, on the host and in the guest.
+    /// By how much the costs of the scenario's `[sim]` are multiplied: those of packets and tasks, on the
+    /// host and in the guest.
     pub cost_factor: f64,
     /// How much requests differ: `sim.costs.spread`.
     pub spread: f64,
@@ -27,7 +29,7 @@ pub struct Calibration {
     pub model_ms: [f64; 2],
 }
 
-/// Why the model can not be calibrated.
+/// Why the model cannot be calibrated.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
     /// There is nothing to calibrate with.
@@ -56,7 +58,7 @@ pub enum CalibrationError {
         /// The closest that the model comes.
         model_ms: f64,
     },
-    /// The model can not be run.
+    /// The model cannot be run.
     #[error(transparent)]
     Sim(#[from] SimError),
 }
@@ -85,7 +87,7 @@ impl Calibration {
 /// Finds what makes the model's `arm` like the lab's. The same lab result and seed give the same calibration.
 ///
 /// # Errors
-/// There are too few response times, the model does not reach them, or it can not be run.
+/// There are too few response times, the model does not reach them, or it cannot be run.
 pub fn calibrate(
     scenario: &Scenario,
     arm: &str,

@@ -1,7 +1,8 @@
 //! Xen's credit scheduler (TAVS §2.2), as version 3.2 behaves, with what TAVS and MM changed as options.
 //!
-//! Charging is by sampling: who runs at a tick pays 100 credits. Every third tick hands out credits by weight, and makes priorities of
-//! them: UNDER (something left) before OVER. A vCPU that wakes while UNDER becomes BOOST and preempts what has a lower priority.
+//! Charging is by sampling: who runs at a tick pays 100 credits. Every third tick hands out credits by
+//! weight, and makes priorities of them: UNDER (something left) before OVER. A vCPU that wakes while UNDER
+//! becomes BOOST and preempts what has a lower priority.
 //!
 //! | file | what |
 //! |---|---|

@@ -74,7 +74,8 @@ impl Feed {
         }
     }
 
-    /// Keeps what the engine decides from now on, and what it is told if `events`, for [`recorded`](Feed::recorded).
+    /// Keeps what the engine decides from now on, and what it is told if `events`, for
+    /// [`recorded`](Feed::recorded).
     pub(crate) fn record(&mut self, events: bool) {
         self.recorded = Some(Vec::new());
         self.records_events = events;

@@ -22,8 +22,8 @@ pub enum Flow {
 
 /// What the entities of a machine do, and what happens around it.
 ///
-/// An entity is a black box that uses CPU time until something happens in it: [`next`](Work::next) says how long, [`ran`](Work::ran)
-/// takes what it got, and [`reached`](Work::reached) does what happens then.
+/// An entity is a black box that uses CPU time until something happens in it: [`next`](Work::next) says how
+/// long, [`ran`](Work::ran) takes what it got, and [`reached`](Work::reached) does what happens then.
 pub trait Work {
     /// The entity has run for so long. Called before anything else is asked about it.
     fn ran(&mut self, entity: Entity, time: Nanos);
@@ -44,7 +44,7 @@ pub trait Work {
     fn stopped(&mut self, _machine: &mut Machine, _entity: Entity, _runnable: bool) {}
 }
 
-/// Why a machine can not run on.
+/// Why a machine cannot run on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Things happen without time passing.
@@ -84,8 +84,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with so many physical CPUs, at time 0. `switch_cost`: CPU time that it takes until an entity does something on a physical
-    /// CPU where another one ran; it counts as its own.
+    /// A machine with so many physical CPUs, at time 0. `switch_cost`: CPU time that it takes until an entity
+    /// does something on a physical CPU where another one ran; it counts as its own.
     #[must_use]
     pub fn new(pcpus: u16, scheduler: Box<dyn HostScheduler>, switch_cost: Nanos) -> Machine {
         Machine { host: Host::new(pcpus), scheduler, switch_cost, groups: 0, halted: false, since: (0, 0) }
@@ -317,7 +317,7 @@ impl Machine {
         state.counted = self.host.now;
         state.overhead = if state.last == Some(next) { 0 } else { self.switch_cost };
         state.last = Some(next);
-        debug_assert_eq!(self.host.places[next.index()], Place::Waiting, "{next:?} can not run on {pcpu:?}");
+        debug_assert_eq!(self.host.places[next.index()], Place::Waiting, "{next:?} cannot run on {pcpu:?}");
         self.host.places[next.index()] = Place::Running(pcpu);
         work.dispatched(self, next, pcpu);
         self.expect(work, pcpu);

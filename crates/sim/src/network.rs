@@ -98,7 +98,8 @@ impl Client {
         frame.max(1)
     }
 
-    /// What handling its next packet costs, in thousandths of the average: its logarithm is normally distributed.
+    /// What handling its next packet costs, in thousandths of the average: its logarithm is normally
+    /// distributed.
     pub(crate) fn effort(&mut self, spread: f64) -> u32 {
         if spread == 0.0 {
             return 1_000;

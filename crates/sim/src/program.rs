@@ -12,8 +12,8 @@ pub enum Step {
     Sleep(Nanos),
     /// Sleeps until the next multiple of this.
     SleepUntil(Nanos),
-    /// Waits for a packet on a socket, by its number in the guest. With a period: only in every other period, counted from the start; in
-    /// those between, the program goes on at the step given.
+    /// Waits for a packet on a socket, by its number in the guest. With a period: only in every other period,
+    /// counted from the start; in those between, the program goes on at the step given.
     Receive {
         /// The socket.
         socket: usize,
@@ -55,20 +55,23 @@ pub enum Step {
         /// Whether all are woken.
         all: bool,
     },
-    /// Waits for a signal in a channel; from the same moment on a mutex, which is a channel with a message while it is free, is free.
+    /// Waits for a signal in a channel; from the same moment on a mutex, which is a channel with a message
+    /// while it is free, is free.
     WaitSignal {
         /// The channel.
         channel: usize,
         /// The mutex.
         mutex: Option<usize>,
     },
-    /// Sleeps until a timer expires, which runs from when it expired last, or at first from when the task began.
+    /// Sleeps until a timer expires, which runs from when it expired last, or at first from when the task
+    /// began.
     Timer {
         /// The timer, by its number in the guest.
         timer: usize,
         /// From one expiry to the next.
         period: Nanos,
-        /// Whether an expiry that was missed is made up for; otherwise the timer runs from when that was found out.
+        /// Whether an expiry that was missed is made up for; otherwise the timer runs from when that was
+        /// found out.
         absolute: bool,
     },
     /// Shows a frame: on the framebuffer, which the emulator copies, or on the GPU, which is waited for.

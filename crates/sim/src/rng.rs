@@ -1,10 +1,12 @@
-//! Random numbers: a generator of its own for each entity, so that one more entity changes nothing for the others.
+//! Random numbers: a generator of its own for each entity, so that one more entity changes nothing for the
+//! others.
 
 use crate::Nanos;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng as _;
 
-/// A generator with a fixed algorithm (PCG MCG XSL 128/64): the same numbers on every machine and with every version.
+/// A generator with a fixed algorithm (PCG MCG XSL 128/64): the same numbers on every machine and with every
+/// version.
 #[derive(Clone, Debug)]
 pub struct Rng(Pcg64Mcg);
 
@@ -32,7 +34,8 @@ impl Rng {
         low + u64::try_from(offset).unwrap_or(0)
     }
 
-    /// A number from -6 to 6, near enough normally distributed with mean 0 and standard deviation 1: the sum of twelve uniform ones.
+    /// A number from -6 to 6, near enough normally distributed with mean 0 and standard deviation 1: the sum
+    /// of twelve uniform ones.
     pub fn normal(&mut self) -> f64 {
         const UNIT: Nanos = 1 << 32;
         let sum: u64 = (0..12).map(|_| self.uniform(0, UNIT)).sum();

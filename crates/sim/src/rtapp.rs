@@ -1,9 +1,12 @@
-//! rt-app's workload files: JSON that kernel scheduler people describe task sets with, as the `doc/tutorial.txt` of rt-app documents it.
+//! rt-app's workload files: JSON that kernel scheduler people describe task sets with, as the
+//! `doc/tutorial.txt` of rt-app documents it.
 //!
-//! A file becomes a [`Plan`]: the tasks of a guest, as programs. Read are `tasks`, `phases`, `loop`, `instance`, `delay`, `cpus`, `policy`,
-//! `priority`, and the events `run`, `runtime`, `sleep`, `timer`, `lock`, `unlock`, `wait`, `signal`, `broad`, `sync`, `suspend`, `resume`,
-//! `mem` and `iorun`. An event's name may have anything after it (`run0`, `run1`), and a name may come more than once in an object.
-//! What concerns rt-app itself in `global` (calibration, logs, duration) is left out; anything else is refused with its path.
+//! A file becomes a [`Plan`]: the tasks of a guest, as programs. Read are `tasks`, `phases`, `loop`,
+//! `instance`, `delay`, `cpus`, `policy`, `priority`, and the events `run`, `runtime`, `sleep`, `timer`,
+//! `lock`, `unlock`, `wait`, `signal`, `broad`, `sync`, `suspend`, `resume`, `mem` and `iorun`. An event's
+//! name may have anything after it (`run0`, `run1`), and a name may come more than once in an object. What
+//! concerns rt-app itself in `global` (calibration, logs, duration) is left out; anything else is refused
+//! with its path.
 
 mod fault;
 mod json;
@@ -16,11 +19,11 @@ pub(crate) use fault::Conditions;
 use fault::{Fault, fault};
 pub(crate) use tasks::Plan;
 
-/// A file of rt-app that the model can not run.
+/// A file of rt-app that the model cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RtAppError {
-    /// It can not be read.
-    #[error("can't read the rt-app file {}: {message}", path.display())]
+    /// It cannot be read.
+    #[error("cannot read the rt-app file {}: {message}", path.display())]
     Read {
         /// The file.
         path: PathBuf,

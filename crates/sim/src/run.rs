@@ -36,7 +36,7 @@ pub struct Run {
 /// Runs one repeat of an arm. The same scenario, arm, repeat and seed give the same result, bit for bit.
 ///
 /// # Errors
-/// The machine can not be made or gets nowhere, or tasks wait for each other.
+/// The machine cannot be made or gets nowhere, or tasks wait for each other.
 pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool) -> Result<Run, SimError> {
     let arm = &scenario.arms[name];
     let (mut machine, mut world) = start(scenario, name, repeat, seed)?;

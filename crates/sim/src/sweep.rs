@@ -21,8 +21,8 @@ pub struct Simulated {
 /// One run to make: the scenario, the arm and the repeat.
 type Job<'a> = (usize, &'a str, u32);
 
-/// Runs all arms and repeats of the scenarios on so many threads. What comes out does not depend on how many. `progress` is told how
-/// many runs are done, and of how many.
+/// Runs all arms and repeats of the scenarios on so many threads. What comes out does not depend on how many.
+/// `progress` is told how many runs are done, and of how many.
 ///
 /// # Errors
 /// The first run, in order, that is not possible, with the number of its scenario.

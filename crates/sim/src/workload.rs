@@ -34,7 +34,7 @@ pub(crate) fn knows_wakes(arm: &Arm, vm: &Vm) -> bool {
 /// Adds the tasks of a workload to a guest.
 ///
 /// # Errors
-/// A file of rt-app can not be used.
+/// A file of rt-app cannot be used.
 pub(crate) fn add(
     guest: &mut Guest,
     number: usize,

@@ -1,4 +1,5 @@
-//! The world on a machine: VMs with their guests, the I/O path, devices, clients outside, and the engine that watches.
+//! The world on a machine: VMs with their guests, the I/O path, devices, clients outside, and the engine that
+//! watches.
 //!
 //! | file | what |
 //! |---|---|

@@ -175,8 +175,9 @@ fn a_sleeper_preempts_but_one_beside_a_hog_of_its_own_waits() {
 
 #[test]
 fn a_group_that_keeps_waking_shortly_waits_less() {
-    // Traced in a VM that idles but for its emulator's clock: what the group is owed when it falls asleep it still is when it wakes, what it
-    // owes is forgiven, and so each short run leaves it better off. With that it keeps the CPU for longer when it needs it.
+    // Traced in a VM that idles but for its emulator's clock: what the group is owed when it falls asleep it
+    // still is when it wakes, what it owes is forgiven, and so each short run leaves it better off. With that
+    // it keeps the CPU for longer when it needs it.
     let request = Spec::of(Cycle { compute: 2 * MS, sleep: 20 * MS });
     let clock = Spec::of(Cycle { compute: MS / 10, sleep: 4 * MS });
     let used = |own: Vec<Spec>| {

@@ -1,4 +1,5 @@
-//! The eevdf model against what a kernel did, as `cargo bench -p frontdesk-sim --bench kernel -- --record FILE` recorded it.
+//! The eevdf model against what a kernel did, as `cargo bench -p frontdesk-sim --bench kernel -- --record
+//! FILE` recorded it.
 
 #![allow(
     unreachable_pub,

@@ -1,8 +1,9 @@
-//! What the engine decides in the scenarios of `frontdesk reproduce tavs`, action by action as it was frozen: the engine's oracle
-//! in a closed loop, where what it decides changes what it is told. A change of the model changes it, too.
+//! What the engine decides in the scenarios of `frontdesk reproduce tavs`, action by action as it was frozen:
+//! the engine's oracle in a closed loop, where what it decides changes what it is told. A change of the model
+//! changes it, too.
 //!
-//! Of each run the first actions are frozen as they are, and a digest of the others. `crates/engine/tests/oracle.rs` says how to
-//! freeze them again.
+//! Of each run the first actions are frozen as they are, and a digest of the others.
+//! `crates/engine/tests/oracle.rs` says how to freeze them again.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 

@@ -242,7 +242,8 @@ fn the_emulators_clock_runs_while_the_guest_idles() {
         simulated[0].outcome.arms["io-only"].repeats[0].cpu_ms["mixed"]
     };
     assert!(cpu_ms("0s", "50us") < 0.1);
-    // 250 times a second, 50 us and 2 us each for the switch and on the way back to sleep; nothing of the guest's.
+    // 250 times a second, 50 us and 2 us each for the switch and on the way back to sleep; nothing of the
+    // guest's.
     let clock = cpu_ms("4ms", "50us");
     assert!((clock - 2_500.0 * 0.054).abs() < 0.054 * 25.0, "{clock} ms");
 }

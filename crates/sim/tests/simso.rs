@@ -1,4 +1,5 @@
-//! Against SimSo, a simulator of real-time scheduling by others: the same periodic task sets, the same misses and response times.
+//! Against SimSo, a simulator of real-time scheduling by others: the same periodic task sets, the same misses
+//! and response times.
 //!
 //! `tools/setup.sh sim` installs it in target/simso. Without it these tests say so and do nothing.
 

@@ -18,8 +18,8 @@ use frontdesk_sim::{Entity, HostScheduler, Machine, Nanos, Rng, cfs, edf, eevdf}
 use periodic::{Policy, TaskSet};
 use proptest::prelude::*;
 
-/// CPU time that somebody may be behind or ahead of a fluid schedule: three clock ticks, for preemption waits for a tick, and EEVDF lets
-/// lag grow to a slice or a tick on either side.
+/// CPU time that somebody may be behind or ahead of a fluid schedule: three clock ticks, for preemption waits
+/// for a tick, and EEVDF lets lag grow to a slice or a tick on either side.
 const LAG: f64 = 3.0 * 4.0 * MS as f64;
 
 proptest! {
@@ -59,8 +59,8 @@ proptest! {
         }
     }
 
-    /// No pCPU idles while a vCPU waits. Under EEVDF one that slept, but had not paid back yet, wakes where it was though that is
-    /// busy; the next clock tick there sends it away.
+    /// No pCPU idles while a vCPU waits. Under EEVDF one that slept, but had not paid back yet, wakes where
+    /// it was though that is busy; the next clock tick there sends it away.
     #[test]
     fn work_is_conserved(seed in any::<u64>(), pcpus in 1u16..4, which in 0usize..3) {
         let mut rng = Rng::new(seed, 0);
@@ -119,7 +119,8 @@ fn waits_are_those_of_m_g_1() {
         for load in [0.3, 0.6, 0.8] {
             let waits = queue::waits(400_000, (mean as f64 / load) as Nanos, mean, service);
             let expected = load * second_moment * mean as f64 / (2.0 * (1.0 - load));
-            // Waits that follow each other depend on each other, so the error comes from means of long batches.
+            // Waits that follow each other depend on each other, so the error comes from means of long
+            // batches.
             let batches: Vec<f64> =
                 waits.chunks(10_000).map(|batch| batch.iter().sum::<f64>() / batch.len() as f64).collect();
             let count = batches.len() as f64;
@@ -134,7 +135,8 @@ fn waits_are_those_of_m_g_1() {
     }
 }
 
-/// One server per pCPU is no M/G/1 for the group scheduler, but what is left of the CPU is the same whoever gets it.
+/// One server per pCPU is no M/G/1 for the group scheduler, but what is left of the CPU is the same whoever
+/// gets it.
 #[test]
 fn utilisation_is_what_is_asked_for() {
     let cycle = Cycle { compute: 2 * MS, sleep: 8 * MS };

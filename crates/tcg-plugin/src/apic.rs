@@ -16,7 +16,8 @@ const SELF_IPI: u8 = 0x3f;
 /// The id of a controller that is not there. It addresses all.
 const NOT_PLUGGED: u32 = u32::MAX;
 
-/// The controller of a vCPU. Other vCPUs' threads look at it and leave their interrupts; all else is the own thread's.
+/// The controller of a vCPU. Other vCPUs' threads look at it and leave their interrupts; all else is the own
+/// thread's.
 pub(crate) struct Apic {
     id: AtomicU32,
     /// What it answers to in xAPIC mode when addressed by a set of bits.
@@ -142,7 +143,8 @@ pub(crate) enum Destination {
     Others,
     /// The one with this id.
     Physical(u32),
-    /// Some of a cluster of 16, given by its number in the upper half and a bit for each in the lower one: x2APIC.
+    /// Some of a cluster of 16, given by its number in the upper half and a bit for each in the lower one:
+    /// x2APIC.
     Cluster(u32),
     /// Those that have one of these bits among theirs: xAPIC.
     Logical(u8),
@@ -172,8 +174,8 @@ impl Command {
         })
     }
 
-    /// `None` for what is not an ordinary interrupt (NMI, INIT, start-up). `addressed`: to whom it goes without a shorthand, by whether
-    /// the destination is logical.
+    /// `None` for what is not an ordinary interrupt (NMI, INIT, start-up). `addressed`: to whom it goes
+    /// without a shorthand, by whether the destination is logical.
     fn of(low: u32, addressed: impl Fn(bool) -> Destination) -> Option<Command> {
         let (delivery, logical, shorthand) = (low >> 8 & 7, low >> 11 & 1 == 1, low >> 18 & 3);
         let [vector, ..] = low.to_le_bytes();

@@ -38,8 +38,8 @@ impl Store {
 
 const NO_BASE: u8 = u8::MAX;
 
-/// Linux maps the page among the 16 that begin here, whatever its version and configuration, and address randomisation leaves them where
-/// they are. This is the upper half of an offset.
+/// Linux maps the page among the 16 that begin here, whatever its version and configuration, and address
+/// randomisation leaves them where they are. This is the upper half of an offset.
 const APIC_PAGES: u16 = 0xff5f;
 
 /// What the instruction that `bytes` begin with is to us.
@@ -68,8 +68,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Watched> {
     }
 }
 
-/// The store of a 32-bit register to the interrupt controller's page that has these operands. The two forms that Linux's `native_apic_mem_write`
-/// has: to a register's fixed address, and to the page at an offset.
+/// The store of a 32-bit register to the interrupt controller's page that has these operands. The two forms
+/// that Linux's `native_apic_mem_write` has: to a register's fixed address, and to the page at an offset.
 fn store(operands: &[u8], source: u8, base: u8) -> Option<Store> {
     let (byte, base, offset) = match operands {
         [byte, 0x25, offset @ ..] if byte & 0b1100_0111 == 0b100 => (byte, None, offset),
@@ -85,9 +85,9 @@ fn store(operands: &[u8], source: u8, base: u8) -> Option<Store> {
 /// Those below are the processor's exceptions.
 const FIRST_VECTOR: u8 = 0x20;
 
-/// The vector, if these are the two instructions by which Linux enters the handler of a device's interrupt: `push VECTOR`, then a jump to
-/// what all have in common. What enters otherwise are exceptions, system calls, and the interrupts that the kernel itself deals with:
-/// its clock's, and those of other vCPUs.
+/// The vector, if these are the two instructions by which Linux enters the handler of a device's interrupt:
+/// `push VECTOR`, then a jump to what all have in common. What enters otherwise are exceptions, system calls,
+/// and the interrupts that the kernel itself deals with: its clock's, and those of other vCPUs.
 pub(crate) fn interrupt(first: &[u8], second: &[u8]) -> Option<u8> {
     match (first, second) {
         ([0x6a, vector @ FIRST_VECTOR..=u8::MAX], [0xe9 | 0xeb, ..]) => Some(*vector),

@@ -1,6 +1,6 @@
 //! A QEMU TCG plugin (QEMU 9.2 and later, x86-64 system emulation) that reports what a hypervisor with
-//! hardware help sees in VM exits - address-space switches, halts, interrupts of devices and between vCPUs - through a
-//! [`frontdesk_ring`].
+//! hardware help sees in VM exits - address-space switches, halts, interrupts of devices and between vCPUs -
+//! through a [`frontdesk_ring`].
 //!
 //! Only a few instructions are instrumented, and only when QEMU translates them, so that guest code runs at
 //! full speed otherwise.

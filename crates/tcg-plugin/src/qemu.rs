@@ -155,7 +155,7 @@ fn push(index: c_uint, kind: Kind) {
     plugin.ring.push(index, Entry { at_ns, kind });
 }
 
-/// Called by QEMU when it loads the plugin. It refuses (-1) what it can not work with.
+/// Called by QEMU when it loads the plugin. It refuses (-1) what it cannot work with.
 ///
 /// # Safety
 /// `info` is as QEMU's plugin interface describes it.
@@ -190,13 +190,14 @@ pub(crate) unsafe extern "C" fn qemu_plugin_install(
     0
 }
 
-/// The number of a vCPU's interrupt controller. It follows from the topology: with three cores in each of two sockets, numbers 3 and
-/// 7 are left out. The plugin interface does not tell it, but QEMU exports what does; should it not, all are taken to have their index.
+/// The number of a vCPU's interrupt controller. It follows from the topology: with three cores in each of two
+/// sockets, numbers 3 and 7 are left out. The plugin interface does not tell it, but QEMU exports what does;
+/// should it not, all are taken to have their index.
 fn apic_id(index: c_uint) -> u32 {
     type GetCpu = unsafe extern "C" fn(c_int) -> *mut c_void;
     type GetProperty = unsafe extern "C" fn(*mut c_void, *const c_char, *mut c_void) -> u64;
-    // SAFETY: null is the handle for all that is loaded. The functions are what QEMU's sources say they are, and may be called on the
-    // thread of a vCPU; a vCPU that calls us lives, and has this property.
+    // SAFETY: null is the handle for all that is loaded. The functions are what QEMU's sources say they are,
+    // and may be called on the thread of a vCPU; a vCPU that calls us lives, and has this property.
     let id = unsafe {
         let get_cpu = dlsym(null_mut(), c"qemu_get_cpu".as_ptr());
         let get_property = dlsym(null_mut(), c"object_property_get_uint".as_ptr());
@@ -266,7 +267,8 @@ extern "C" fn on_translate(_id: PluginId, block: *mut c_void) {
         let mut last: Option<Instruction> = None;
         for index in 0..qemu_plugin_tb_n_insns(block) {
             let instruction = Instruction::of(block, index);
-            // The way in from a device is where a block begins, or follows the mark that a jump may lead there.
+            // The way in from a device is where a block begins, or follows the mark that a jump may lead
+            // there.
             if index <= 2
                 && let Some(last) = last
                 && let Some(vector) = interrupt(last.bytes(), instruction.bytes())
@@ -369,7 +371,8 @@ fn act(index: c_uint, meaning: Option<Meaning>) {
         Some(Meaning::Sends(command)) => {
             let vcpus = || (0..plugin.ring.vcpus()).zip(plugin.vcpus.iter().map(|vcpu| &vcpu.apic));
             let to = command.targets(sender, vcpus());
-            // It is told first: were this thread put to sleep in between, a target would take what nobody sent.
+            // It is told first: were this thread put to sleep in between, a target would take what nobody
+            // sent.
             push(index, Kind::Ipi { to, vector: command.vector });
             command.deliver(to, vcpus());
         }

@@ -1,4 +1,5 @@
-//! A process's worth of daemon: answers about reservations over a Unix socket as the real one does, and keeps CPUs only on paper.
+//! A process's worth of daemon: answers about reservations over a Unix socket as the real one does, and keeps
+//! CPUs only on paper.
 
 use frontdesk_control_protocol::{
     Answer, CpuRoom, Delivered, Fit, MOST_RECENT, Query, Refusal, RefusalKind, Reservation, Reservations,
@@ -36,7 +37,7 @@ impl FakeDaemon {
     /// Starts one with a socket of its own.
     ///
     /// # Panics
-    /// It can't.
+    /// It cannot.
     #[must_use]
     pub fn start() -> FakeDaemon {
         let folder = tempfile::tempdir().unwrap();
@@ -251,7 +252,8 @@ fn told(reservation: Reservation) -> Answer {
     Answer::Reservation(Box::new(reservation))
 }
 
-/// The last seconds, as a target may have used them: all of each slice but for a little, and one missed now and then.
+/// The last seconds, as a target may have used them: all of each slice but for a little, and one missed now
+/// and then.
 fn deliver(one: &mut Reservation, now: u64) {
     let periods = u32::try_from((50 * MS / one.period_ns).max(1)).unwrap();
     let span = u64::from(periods) * one.period_ns;

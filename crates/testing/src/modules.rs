@@ -25,7 +25,7 @@ impl Modules {
     /// Reads the sources of a library in this folder.
     ///
     /// # Panics
-    /// They can't be read.
+    /// They cannot be read.
     #[must_use]
     pub fn read(root: &Path) -> Modules {
         let mut files = BTreeMap::new();

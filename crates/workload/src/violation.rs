@@ -1,10 +1,10 @@
-//! Values that a scenario can not have.
+//! Values that a scenario cannot have.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A value that a scenario can not have.
+/// A value that a scenario cannot have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {value}: allowed is {allowed}")]
 pub struct Violation {

@@ -40,7 +40,8 @@ impl Engine {
         });
     }
 
-    /// Changes claims on a knob of a VM whose times are up to date. The winner is told where it is another one now.
+    /// Changes claims on a knob of a VM whose times are up to date. The winner is told where it is another
+    /// one now.
     fn change(&mut self, vm: VmId, target: Target, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
         let before = state.claims.value(target);

@@ -1,4 +1,5 @@
-//! Accounts with the ledger: opened when something is given that is to be repaid, and settled from time to time.
+//! Accounts with the ledger: opened when something is given that is to be repaid, and settled from time to
+//! time.
 
 use super::state::Engine;
 use super::vm::Vm;

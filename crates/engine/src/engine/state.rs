@@ -30,7 +30,8 @@ pub struct Troubles {
 ///
 /// Sans-I/O: give it events with [`on_event`](Engine::on_event) and the time with
 /// [`on_deadline`](Engine::on_deadline), and after each take the decisions with
-/// [`poll_action`](Engine::poll_action). The same calls give the same actions. Any sequence of events is legal.
+/// [`poll_action`](Engine::poll_action). The same calls give the same actions. Any sequence of events is
+/// legal.
 ///
 /// Serialised, it is the whole of its state: loaded again, it goes on with the same actions. What is loaded
 /// is checked, and whatever passes is as safe as an engine that came to its state by events. The names and
@@ -96,7 +97,8 @@ impl Engine {
         self.explain_most(vm, usize::MAX)
     }
 
-    /// The same with at most so many guest tasks of each vCPU and so many ports, which bounds the time it takes.
+    /// The same with at most so many guest tasks of each vCPU and so many ports, which bounds the time it
+    /// takes.
     #[must_use]
     pub fn explain_most(&self, vm: VmId, most: usize) -> Option<VmExplain> {
         self.vms.get(&vm).map(|state| state.explain(vm, &self.ledger, &self.config, most))

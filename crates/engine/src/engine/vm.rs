@@ -100,7 +100,8 @@ impl Vm {
         self.guest.run(thread, pcpu, config);
     }
 
-    /// Whether a fact is to be told to the policies: events and ends always, what comes between while it may matter.
+    /// Whether a fact is to be told to the policies: events and ends always, what comes between while it may
+    /// matter.
     pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
         self.partial_boost.is_concerned(fact)
     }

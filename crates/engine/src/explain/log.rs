@@ -1,4 +1,5 @@
-//! The decision log: what was decided about a VM in the last seconds: counts that say why it was boosted, or was not.
+//! The decision log: what was decided about a VM in the last seconds: counts that say why it was boosted, or
+//! was not.
 
 use super::decision::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
 use crate::event::Time;

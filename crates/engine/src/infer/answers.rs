@@ -21,7 +21,8 @@ const MOST_RINGS: u8 = 3;
 /// What a VM's events taught about its answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Answers {
-    /// Largest run time of late, in nanoseconds, from the delivery of an event to the dispatch of an I/O-bound task.
+    /// Largest run time of late, in nanoseconds, from the delivery of an event to the dispatch of an
+    /// I/O-bound task.
     delay: u64,
     /// When it faded last.
     faded: Time,

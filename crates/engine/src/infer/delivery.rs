@@ -17,8 +17,8 @@ impl Guest {
     }
 
     /// Whether a packet waits for an emulator thread that sleeps, in a guest whose network device is the
-    /// emulator's: its main loop delivers, and it is known who takes the interrupts. A vhost worker waits for no
-    /// lock that a vCPU may have.
+    /// emulator's: its main loop delivers, and it is known who takes the interrupts. A vhost worker waits for
+    /// no lock that a vCPU may have.
     pub(crate) fn is_kept_waiting(&self) -> bool {
         let by_main_loop = self.deliverer == MAIN_LOOP && self.routing.takers(Device::Network).is_some();
         self.undelivered && by_main_loop && !self.emulator_is_awake()
@@ -29,7 +29,8 @@ impl Guest {
         std::mem::take(&mut self.delivered)
     }
 
-    /// A packet was queued towards the VM. Without an emulator thread in sight it needs no help to reach the guest.
+    /// A packet was queued towards the VM. Without an emulator thread in sight it needs no help to reach the
+    /// guest.
     pub(crate) fn queued(&mut self) {
         self.undelivered = !self.emulators.is_empty() && !self.emulators.iter().any(ThreadTimes::is_running);
     }
@@ -62,7 +63,8 @@ impl Guest {
         self.asked.is_some_and(|(port, _)| self.replying.predicts(port))
     }
 
-    /// Packets were handed to the guest. The vCPUs that take its interrupts are observed, or each if that is not known.
+    /// Packets were handed to the guest. The vCPUs that take its interrupts are observed, or each if that is
+    /// not known.
     pub(super) fn deliver(&mut self, config: &Tavs) {
         let single = self.arrivals.single();
         // Which packet woke whom can only be told of those that came before the guest runs, and they must all

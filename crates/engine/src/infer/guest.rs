@@ -215,7 +215,8 @@ impl Guest {
         self.emulators.iter().any(ThreadTimes::is_awake)
     }
 
-    /// A thread got a physical CPU. Times are up to date, those of all vCPUs if this [delivers](Self::delivers).
+    /// A thread got a physical CPU. Times are up to date, those of all vCPUs if this
+    /// [delivers](Self::delivers).
     pub(crate) fn run(&mut self, thread: Thread, pcpu: u16, config: &Tavs) {
         match thread {
             Thread::Vcpu(index) => {

@@ -20,8 +20,8 @@ enum Phase {
 
 /// The observation that begins when a vCPU is scheduled with an event pending.
 ///
-/// The paper ends it with the time slice. Here the emulator thread preempts the vCPU in the middle of it to send the
-/// reply, so it ends when the vCPU has *run* for a time slice.
+/// The paper ends it with the time slice. Here the emulator thread preempts the vCPU in the middle of it to
+/// send the reply, so it ends when the vCPU has *run* for a time slice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Observation {
     phase: Phase,
@@ -47,7 +47,8 @@ pub(crate) enum Verdict {
 /// Watches what a vCPU does after events.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Observer {
-    /// An event is pending; the observation begins when the vCPU is scheduled. Whether it is a packet to be judged.
+    /// An event is pending; the observation begins when the vCPU is scheduled. Whether it is a packet to be
+    /// judged.
     pending: Option<bool>,
     observation: Option<Observation>,
 }
@@ -106,7 +107,8 @@ impl Observer {
         self.end(vcpu, tasks, config)
     }
 
-    /// Ends the observation. The task that is still running may have run long, but not shortly: it would have gone on.
+    /// Ends the observation. The task that is still running may have run long, but not shortly: it would have
+    /// gone on.
     fn end(&mut self, vcpu: &Vcpu, tasks: &mut Registry, config: &Tavs) -> Option<Verdict> {
         if vcpu.known_run() > nanos(config.io_threshold) {
             self.end_run(vcpu, tasks, config);
@@ -123,7 +125,8 @@ impl Observer {
         let evidence = match observation.phase {
             Phase::First => {
                 observation.first_ran = ran;
-                // Whether it was preempted for the event or is for it itself: for so long no I/O-bound task would run.
+                // Whether it was preempted for the event or is for it itself: for so long no I/O-bound task
+                // would run.
                 if observation.ran > nanos(config.io_threshold) {
                     tasks.observe(task, Evidence::Negative, config);
                 }

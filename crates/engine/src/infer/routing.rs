@@ -1,4 +1,5 @@
-//! Which vCPU takes the interrupts of which kind of device: a guest spreads them as it likes, and rarely changes that.
+//! Which vCPU takes the interrupts of which kind of device: a guest spreads them as it likes, and rarely
+//! changes that.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,8 @@ pub(crate) enum Device {
 
 /// vCPUs that interrupts are known of; as many as a set of vCPUs holds.
 const VCPUS: u16 = 64;
-/// What an interrupt adds to the score of the vCPU that takes it; each that another takes costs it 1. So up to four queues keep theirs.
+/// What an interrupt adds to the score of the vCPU that takes it; each that another takes costs it 1. So up
+/// to four queues keep theirs.
 const GAIN: u8 = 4;
 /// Who has this score is one that takes them.
 const SURE: u8 = 6;
@@ -21,7 +23,8 @@ const MOST: u8 = 64;
 /// What was learnt of the routes of one kind of device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Route {
-    /// Vector and score for each vCPU that ever took one; short, as a device has one vector for each of its queues.
+    /// Vector and score for each vCPU that ever took one; short, as a device has one vector for each of its
+    /// queues.
     takers: Vec<(u16, u8, u8)>,
     /// Whether something was delivered whose interrupt has not been taken.
     expected: bool,

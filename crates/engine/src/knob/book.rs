@@ -53,8 +53,8 @@ impl Book {
             }
             return;
         };
-        // Both are bounded. Who wants no more than it may have can't save credit up to be favoured later, and
-        // nobody owes more than boosts gave it, or an unfair scheduler.
+        // Both are bounded. Who wants no more than it may have cannot save credit up to be favoured later,
+        // and nobody owes more than boosts gave it, or an unfair scheduler.
         let most = if self.unfair { horizon.saturating_mul(UNFAIR) } else { horizon };
         let credit = if delta.wanted > fair.share { most } else { nanos(config.period) / 2 };
         let owed = if delta.uneven || self.unfair { most } else { 0 };

@@ -29,8 +29,8 @@ pub(super) fn pools(claims: &[Account]) -> Vec<VecDeque<usize>> {
     pools.into_iter().map(|(_, members)| members).collect()
 }
 
-/// Weighted max-min fair shares of `capacity`: nobody gets more than it wanted, and what it leaves goes to the others
-/// by weight. In the order of `claims`.
+/// Weighted max-min fair shares of `capacity`: nobody gets more than it wanted, and what it leaves goes to
+/// the others by weight. In the order of `claims`.
 pub(super) fn fair_shares(capacity: u64, claims: &[Delta]) -> Vec<Fair> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
     // By wanted / weight, compared crosswise to stay in integers.

@@ -36,7 +36,7 @@ impl Ledger {
     pub(crate) fn check(&self, now: Time, followed: impl Fn(VmId) -> bool) -> Result<(), StateError> {
         check(self.books.keys().all(|vm| followed(*vm)), "an account of no VM")?;
         let shares = self.books.values().all(|account| (1..=MOST).contains(&account.permille));
-        check(shares, "a share that there is not")?;
+        check(shares, "a share out of range")?;
         let soon = self.next.is_none_or(|next| next <= now.plus(nanos(MAX_PERIOD)));
         check(soon, "accounts that are never settled")
     }

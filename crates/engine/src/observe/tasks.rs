@@ -23,8 +23,9 @@ pub(crate) struct Task {
     pub(crate) last_seen: Time,
 }
 
-/// A bounded pool of tasks. Who makes room is the least recently seen of those that are not I/O-bound, and only if there are none the
-/// I/O-bound one that was seen least recently (TAVS §4.3.1): a guest that forks without end does not evict what was learnt.
+/// A bounded pool of tasks. Who makes room is the least recently seen of those that are not I/O-bound, and
+/// only if there are none the I/O-bound one that was seen least recently (TAVS §4.3.1): a guest that forks
+/// without end does not evict what was learnt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Registry {
     per_vcpu: usize,
@@ -43,7 +44,8 @@ impl Registry {
         let mut registry = Registry {
             per_vcpu: config.tasks_per_vcpu,
             capacity: 0,
-            // A cache made with its bound would take the memory for all entries at once, and most guests have few tasks.
+            // A cache made with its bound would take the memory for all entries at once, and most guests have
+            // few tasks.
             io_bound: LruCache::unbounded(),
             others: LruCache::unbounded(),
         };

@@ -1,4 +1,5 @@
-//! Task-aware boosting: a vCPU runs ahead of the others while an I/O-bound task handles its event (TAVS §3.2).
+//! Task-aware boosting: a vCPU runs ahead of the others while an I/O-bound task handles its event (TAVS
+//! §3.2).
 //!
 //! A boost belongs to an event and lasts until that is *answered*. That another task runs is no answer: a
 //! guest may finish its tick before it lets the woken task run, and one that is only seen now and then may
@@ -192,7 +193,8 @@ impl PartialBoost {
                 self.end_waiting(index, view, asks);
             }
         } else if fell_asleep {
-            // It went to sleep just when its read ended: it preempts the task that runs now soon, or not at all.
+            // It went to sleep just when its read ended: it preempts the task that runs now soon, or not at
+            // all.
             self.wait(index, true, view, asks);
         } else if view.guest.is_answered(index) {
             self.end(index, view, asks);
@@ -201,9 +203,9 @@ impl PartialBoost {
         }
     }
 
-    /// The task is dispatched that was waited for. What the guest ran before that is not the task's fault: since
-    /// Linux 6.6 a guest finishes its tick first. The ledger takes it back as all else, and `pb_ratio` is for
-    /// boosts that are not worth it.
+    /// The task is dispatched that was waited for. What the guest ran before that is not the task's fault:
+    /// since Linux 6.6 a guest finishes its tick first. The ledger takes it back as all else, and `pb_ratio`
+    /// is for boosts that are not worth it.
     fn excuse_wait(&mut self, index: u16) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let Some(serving) = vcpu.serving.as_ref() else { return };
@@ -240,9 +242,9 @@ impl PartialBoost {
         }
     }
 
-    /// No vCPU serves the event any more, and the guest owes a reply: a task that was woken without an interrupt
-    /// waits where another one runs, and is switched to at a tick of that vCPU. So those that run something
-    /// are boosted, once for an event. Returns whether there are any.
+    /// No vCPU serves the event any more, and the guest owes a reply: a task that was woken without an
+    /// interrupt waits where another one runs, and is switched to at a tick of that vCPU. So those that run
+    /// something are boosted, once for an event. Returns whether there are any.
     fn seek(&mut self, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) -> bool {
         let guest = view.guest;
         let on_its_way = guest.awaits_delivery() || guest.emulator_is_awake();
@@ -301,7 +303,8 @@ impl PartialBoost {
         asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
     }
 
-    /// Until when a boost whose time is over goes on: it may have waited for a CPU, and what counts is what it ran.
+    /// Until when a boost whose time is over goes on: it may have waited for a CPU, and what counts is what
+    /// it ran.
     fn extension(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
         let known = view.guest.vcpus.get(usize::from(index))?;
         let asleep = !known.seen.thread.is_awake() && !known.seen.rests();
@@ -325,7 +328,8 @@ impl PartialBoost {
         if until <= view.now {
             return None;
         }
-        // Next to nothing may be left to run, and the vCPU may wait for long: then it is looked at now and then.
+        // Next to nothing may be left to run, and the vCPU may wait for long: then it is looked at now and
+        // then.
         let look = if known.seen.thread.is_running() { until } else { view.now.plus(LOOK) };
         serving.until = until.max(look).min(longest(serving.since, &view.config.tavs));
         (serving.until > view.now).then_some(serving.until)

@@ -5,7 +5,8 @@
 //! of them, on different CPUs, with the same periods, so that they run in lock step. Periods can be aligned
 //! to the wall clock, so that equal reservations on hosts with synchronised clocks run in lock step, too.
 //!
-//! The dispatcher is of the engine's family: [`Event`]s with the readings of their time in, [`Dispatch`]es out.
+//! The dispatcher is of the engine's family: [`Event`]s with the readings of their time in, [`Dispatch`]es
+//! out.
 
 mod account;
 mod admission;

@@ -9,7 +9,8 @@ fn thread() -> impl Strategy<Value = Thread> {
     prop_oneof![vcpu().prop_map(Thread::Vcpu), any::<u16>().prop_map(Thread::Emulator)]
 }
 
-// Few VMs, vCPUs and tasks have most of the events: else hardly any task would be believed in, and nothing boosted.
+// Few VMs, vCPUs and tasks have most of the events: else hardly any task would be believed in, and nothing
+// boosted.
 
 fn vm() -> impl Strategy<Value = VmId> {
     prop_oneof![2 => Just(VmId(0)), 1 => (0..VMS).prop_map(VmId)]

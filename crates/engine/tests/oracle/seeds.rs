@@ -89,8 +89,9 @@ impl Lines {
     }
 }
 
-/// Any event after any other, in the mix of the property tests: mostly a little apart, now and then far apart or late. Few VMs, vCPUs, tasks
-/// and ports have most of them, so that tasks are believed in and boosts do happen.
+/// Any event after any other, in the mix of the property tests: mostly a little apart, now and then far apart
+/// or late. Few VMs, vCPUs, tasks and ports have most of them, so that tasks are believed in and boosts do
+/// happen.
 pub(crate) fn random(seed: u64, events: usize) -> Vec<String> {
     let mut lines = Lines::new(seed);
     (0..VMS).for_each(|vm| lines.say(format_args!("vm-added vm={vm} vcpus=2 weight=1024")));
@@ -155,7 +156,8 @@ fn anything(dice: &mut Lines) -> String {
     }
 }
 
-/// One physical CPU of a host, on which a mixed VM with one vCPU, one with two and a hog have their turns, as a source tells of them.
+/// One physical CPU of a host, on which a mixed VM with one vCPU, one with two and a hog have their turns, as
+/// a source tells of them.
 pub(crate) fn host(seed: u64, events: usize) -> Vec<String> {
     let mut host = Host { lines: Lines::new(seed), running: (0, 0), requests: 0 };
     for (vm, vcpus, weight) in [(0, 1, 1024), (1, 2, 512), (2, 1, 1024)] {

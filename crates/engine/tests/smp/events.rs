@@ -63,7 +63,8 @@ fn an_event_that_is_handed_on_for_ever_is_over_in_its_time() {
     assert!(last > begun && last - begun <= 40 * MS, "boosted for {} us", (last - begun) / US);
 }
 
-/// A vCPU that needs long for an event, or that its emulator has wait, may need a lock of one that lost its CPU.
+/// A vCPU that needs long for an event, or that its emulator has wait, may need a lock of one that lost its
+/// CPU.
 #[test]
 fn a_vcpu_that_is_held_up_has_the_others_boosted_that_want_to_run() {
     for asleep in [false, true] {
@@ -124,8 +125,8 @@ fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
     assert_eq!(world.boosted(), []);
 }
 
-/// A vhost worker sleeps although there is a packet if the guest has no room for it: it waits for no lock that
-/// a vCPU holds.
+/// A vhost worker sleeps although there is a packet if the guest has no room for it: it waits for no lock
+/// that a vCPU holds.
 #[test]
 fn a_vhost_worker_that_sleeps_waits_for_no_lock() {
     let mut world = World::new(2);
@@ -238,7 +239,8 @@ fn what_was_loaded_when_a_vcpu_was_halted_does_not_keep_the_event() {
     assert_eq!(world.boosted(), []);
 }
 
-/// The vCPU that takes the interrupt is idle with another task's address space: that is nobody whom the packet woke.
+/// The vCPU that takes the interrupt is idle with another task's address space: that is nobody whom the
+/// packet woke.
 #[test]
 fn the_port_of_a_server_is_learnt_in_a_guest_that_idles() {
     let mut world = World::new(2);

@@ -79,7 +79,8 @@ fn a_reply_ends_the_boosts_of_all_who_do_not_serve() {
     assert_eq!(world.boosted(), []);
 }
 
-/// Timers are armed with the same sign as a doorbell, and a vCPU that idles has the last task's address space.
+/// Timers are armed with the same sign as a doorbell, and a vCPU that idles has the last task's address
+/// space.
 #[test]
 fn an_idle_vcpu_that_rings_has_not_answered() {
     let mut world = World::replying(3, 1);
@@ -177,7 +178,8 @@ fn a_packet_that_wakes_nobody_is_not_delivered() {
     assert!(world.boosted().contains(&2), "it may have the emulator's lock");
 }
 
-/// A server that stopped replying is believed for some requests, and then judged as one whose replies are not seen.
+/// A server that stopped replying is believed for some requests, and then judged as one whose replies are not
+/// seen.
 #[test]
 fn who_no_longer_replies_is_judged_by_its_doorbells() {
     let mut world = World::replying(2, 0);

@@ -1,6 +1,6 @@
 //! A VM on scripted events.
 
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // A test that panics fails; not every test needs all of it.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // A test that panics fails; not each needs all.
 
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Config, Engine, Event, EventKind, Protocol, Reason, TaskId,

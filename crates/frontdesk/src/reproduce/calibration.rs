@@ -8,7 +8,7 @@
 //! the VMs of a run are to differ as the paper's do. The steps are a minute. How long it ran matters, because
 //! the time in which nothing is inferred yet is part of the paper's measurements.
 //!
-//! Latency of the network and cost of a packet can't be told apart by these rows, so what other pairs that
+//! Latency of the network and cost of a packet cannot be told apart by these rows, so what other pairs that
 //! meet them predict is printed too.
 
 use super::{mean_response, run_means, simulate_all};

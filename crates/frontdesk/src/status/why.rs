@@ -190,7 +190,7 @@ fn patience(status: &Status, vm: &VmStatus) -> Option<String> {
 fn tasks(status: &Status, vm: &VmStatus) -> String {
     let threshold = status.policy.tavs.belief_threshold;
     let identity = match &vm.identity {
-        None => return "Its guest tasks can't be told apart, and so nothing boosts it.".to_owned(),
+        None => return "Its guest tasks cannot be told apart, and so nothing boosts it.".to_owned(),
         Some(identity) if identity.exact => {
             format!("Every switch of its guest tasks is seen ({}).", identity.source)
         }
@@ -250,7 +250,7 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
     }
     if outcomes.total() == 0 {
         return Some(
-            "if somebody works in it now, its network or disk can't be followed; `frontdesk doctor` and the daemon's log say more."
+            "if somebody works in it now, its network or disk cannot be followed; `frontdesk doctor` and the daemon's log say more."
                 .to_owned(),
         );
     }
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_can_not_be_looked_into() {
+    fn a_vm_that_cannot_be_looked_into() {
         let status = sample();
         insta::assert_snapshot!(words(&status, &status.vms[1]).join("\n"));
     }

@@ -112,7 +112,8 @@ impl App {
         }
     }
 
-    /// What a VM did between the last two looks; `None` if it is not known from both, or the daemon is another.
+    /// What a VM did between the last two looks; `None` if it is not known from both, or the daemon is
+    /// another.
     pub(crate) fn rates(&self, vm: &VmStatus) -> Option<Rates> {
         let before = self.before.as_ref().filter(|before| before.daemon.pid == self.status.daemon.pid)?;
         let old = before.vms.iter().find(|old| old.name == vm.name && old.pid == vm.pid)?;

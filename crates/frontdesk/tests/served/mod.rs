@@ -31,7 +31,8 @@ impl Served {
 }
 
 impl<D> Served<D> {
-    /// Before the daemon with this socket, as nobody if we are root, for the server does not run as root; else as who we are.
+    /// Before the daemon with this socket, as nobody if we are root, for the server does not run as root;
+    /// else as who we are.
     pub(crate) fn before(daemon: D, socket: &Path) -> Served<D> {
         let is_root = rustix::process::geteuid().is_root();
         let folder = tempfile::tempdir().unwrap();
@@ -40,8 +41,9 @@ impl<D> Served<D> {
         std::fs::create_dir(&secrets).unwrap();
         std::fs::write(&password, PASSWORD).unwrap();
         std::fs::set_permissions(&password, PermissionsExt::from_mode(0o600)).unwrap();
-        // The build folder may be closed to others. Another process copies: were the copy open for writing here, a process
-        // that another thread starts at that moment would hold it open, too, and what is written to can't be run.
+        // The build folder may be closed to others. Another process copies: were the copy open for writing
+        // here, a process that another thread starts at that moment would hold it open, too, and what is
+        // written to cannot be run.
         let copy = folder.path().join("frontdesk");
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_frontdesk")).arg(&copy).status().unwrap();
         assert!(copied.success(), "{copied}");

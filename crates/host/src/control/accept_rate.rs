@@ -1,9 +1,9 @@
 //! Who may be served in real time: on a host whose CPUs are all busy, ordinary threads wait for milliseconds,
 //! and a request for a reservation would pass through three of them before it takes effect.
 //!
-//! The thread that accepts clients of the socket and those that hear them out are real-time, below whatever has
-//! a reservation. So that nobody gets the host by talking to us, the rate at which clients are accepted is
-//! limited, and who does not ask for a change is served by an ordinary thread.
+//! The thread that accepts clients of the socket and those that hear them out are real-time, below whatever
+//! has a reservation. So that nobody gets the host by talking to us, the rate at which clients are accepted
+//! is limited, and who does not ask for a change is served by an ordinary thread.
 
 use frontdesk_linux::sched::{self, Attributes, Policy};
 use std::time::{Duration, Instant};

@@ -32,7 +32,8 @@ impl Access {
         Ok(Access { lookers: lookers.map(known).transpose()?, operators })
     }
 
-    /// The group of the socket and its mode. A socket has one group only; if two may connect, the kernel's word on who did decides alone.
+    /// The group of the socket and its mode. A socket has one group only; if two may connect, the kernel's
+    /// word on who did decides alone.
     pub(crate) fn of_socket(&self) -> (Option<u32>, u32) {
         let gid = |group: &Option<Group>| group.as_ref().map(|group| group.gid.as_raw());
         match (gid(&self.lookers), gid(&self.operators)) {
@@ -132,8 +133,8 @@ fn peer_groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
 /// Reads an option of a socket that is an array of 32-bit numbers; how many there are.
 fn read_option(stream: &UnixStream, option: i32, into: &mut [u32]) -> io::Result<usize> {
     let mut bytes = libc::socklen_t::try_from(size_of_val(into)).map_err(io::Error::other)?;
-    // SAFETY: the kernel writes at most `bytes` bytes to `into`, which is that long, and any bytes are valid numbers; `bytes`
-    // is ours, and the descriptor is open as long as `stream` is borrowed.
+    // SAFETY: the kernel writes at most `bytes` bytes to `into`, which is that long, and any bytes are valid
+    // numbers; `bytes` is ours, and the descriptor is open as long as `stream` is borrowed.
     let result = unsafe {
         libc::getsockopt(
             stream.as_fd().as_raw_fd(),

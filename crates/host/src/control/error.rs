@@ -1,9 +1,9 @@
-//! Why the daemon can't be made to answer.
+//! Why the daemon cannot be made to answer.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The daemon can't be made to answer.
+/// The daemon cannot be made to answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Another daemon answers there.
@@ -18,7 +18,7 @@ pub enum ControlError {
         pid: i32,
     },
     /// The socket could not be made.
-    #[error("can't {what} for the control socket {socket}: {source}", socket = .socket.display())]
+    #[error("cannot {what} for the control socket {socket}: {source}", socket = .socket.display())]
     Socket {
         /// What was tried.
         what: &'static str,
@@ -32,8 +32,8 @@ pub enum ControlError {
         "control.group = \"{0}\": there is no such group; add it with `groupadd --system {0}`, or name another"
     )]
     NoGroup(String),
-    /// The address for metrics can't be had.
-    #[error("can't listen at control.metrics = \"{address}\": {source}")]
+    /// The address for metrics cannot be had.
+    #[error("cannot listen at control.metrics = \"{address}\": {source}")]
     Metrics {
         /// The address.
         address: SocketAddr,
@@ -41,7 +41,7 @@ pub enum ControlError {
         source: std::io::Error,
     },
     /// A thread or descriptor for serving clients could not be had.
-    #[error("can't {what} for serving clients: {source}")]
+    #[error("cannot {what} for serving clients: {source}")]
     Serve {
         /// What was tried.
         what: &'static str,

@@ -1,7 +1,7 @@
 //! The metrics over HTTP, for Prometheus.
 //!
-//! A request is a head of a few kilobytes at most, and whoever sends it has the same deadline and the same number of places as clients
-//! of the socket: the address may be one that guests reach.
+//! A request is a head of a few kilobytes at most, and whoever sends it has the same deadline and the same
+//! number of places as clients of the socket: the address may be one that guests reach.
 
 use crate::control::metrics::exposition;
 use crate::control::place::Place;

@@ -1,5 +1,5 @@
-//! The metrics of a daemon, for Prometheus: names and help texts are stable, units are in the names, and labels are a VM's
-//! name and a vCPU's index at most.
+//! The metrics of a daemon, for Prometheus: names and help texts are stable, units are in the names, and
+//! labels are a VM's name and a vCPU's index at most.
 
 use frontdesk_control_protocol::{Status, VmStatus};
 use frontdesk_engine::{Standing, VcpuExplain};
@@ -20,7 +20,7 @@ pub fn exposition(status: &Status) -> String {
     metrics.vms(&status.vms);
     metrics.vcpus(&status.vms);
     let mut text = String::new();
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, &metrics.0);
     text
 }

@@ -36,7 +36,7 @@ impl Control {
     /// before that is made real-time.
     ///
     /// # Errors
-    /// The socket can't be made, or another daemon answers there.
+    /// The socket cannot be made, or another daemon answers there.
     pub fn start(config: &ControlConfig) -> Result<Control, ControlError> {
         let (loop_of_daemon, requests, wake) = channel()?;
         let access = Access::new(config.group.as_deref(), &config.operators)?;

@@ -1,5 +1,5 @@
-//! What can be reserved for: the VMs that the daemon follows, and the processes in `/proc`. Found by the thread that serves the client;
-//! the daemon's loop is only asked for its VMs and reservations.
+//! What can be reserved for: the VMs that the daemon follows, and the processes in `/proc`. Found by the
+//! thread that serves the client; the daemon's loop is only asked for its VMs and reservations.
 
 use crate::control::request::Asker;
 use frontdesk_control_protocol::{Answer, Query, Refusal, SCHEMA, Target, TargetStatus, Targets};
@@ -117,8 +117,8 @@ impl Stat {
     }
 }
 
-/// The systemd unit in a process's `/proc/PID/cgroup`: the last part of the path that is one, in systemd's own hierarchy where there are
-/// several.
+/// The systemd unit in a process's `/proc/PID/cgroup`: the last part of the path that is one, in systemd's
+/// own hierarchy where there are several.
 fn unit(groups: &str) -> Option<String> {
     let mut paths = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// Two VMs: in "alice" a server answers beside a hog, and "bob" can't be looked into.
+/// Two VMs: in "alice" a server answers beside a hog, and "bob" cannot be looked into.
 fn engine() -> Engine {
     let mut engine = Engine::new(frontdesk_engine::Config::default()).unwrap();
     let mut now = 10_000 * MS;
@@ -151,7 +151,8 @@ impl Drop for World {
     }
 }
 
-/// Sends something as it is; everything that comes back. A daemon that has had enough does not hear all of it.
+/// Sends something as it is; everything that comes back. A daemon that has had enough does not hear all of
+/// it.
 fn say(socket: &Path, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     let _ = stream.write_all(bytes);
@@ -212,7 +213,8 @@ fn nonsense_is_refused_and_never_reaches_the_loop() {
     assert_eq!(world.asked(), 1);
 }
 
-/// As many clients that stall as there are places: the next ones are turned away, until the stalling ones are dropped.
+/// As many clients that stall as there are places: the next ones are turned away, until the stalling ones are
+/// dropped.
 #[test]
 fn clients_that_stall_are_dropped() {
     let world = World::new(|_| {});
@@ -257,8 +259,8 @@ fn as_nobody<T: Send + 'static>(group: Option<u32>, ask: impl FnOnce() -> T + Se
     const NOBODY: libc::c_long = 65_534;
     let become_nobody = move || {
         let groups: Vec<u32> = group.into_iter().collect();
-        // SAFETY: the system calls, unlike the library's functions, change the calling thread only, which ends soon; `groups` has as
-        // many entries as is said.
+        // SAFETY: the system calls, unlike the library's functions, change the calling thread only, which
+        // ends soon; `groups` has as many entries as is said.
         unsafe {
             assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
             assert_eq!(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY), 0);

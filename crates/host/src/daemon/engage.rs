@@ -21,7 +21,8 @@ const SHARED_GROUP: &str = "it shares its CPU control group with other processes
                             a group of its own, for example with `systemd-run --scope -p CPUWeight=100`";
 
 impl Daemon {
-    /// Takes control of a VM, or looks whether all is well with one that is under control. Where the daemon only watches, nothing.
+    /// Takes control of a VM, or looks whether all is well with one that is under control. Where the daemon
+    /// only watches, nothing.
     pub(super) fn engage(&mut self, id: VmId, place: Result<Place, String>) -> Result<(), DaemonError> {
         let result = match place {
             _ if !self.act || self.vms.iter().any(|vm| vm.id == id && vm.reserved) => Ok(()),
@@ -78,7 +79,8 @@ impl Daemon {
         }
     }
 
-    /// Gives up control of a VM, which is watched on. It is tried again when the VM is looked at the next time.
+    /// Gives up control of a VM, which is watched on. It is tried again when the VM is looked at the next
+    /// time.
     pub(super) fn disengage(&mut self, id: VmId, reason: String) -> Result<(), DaemonError> {
         self.let_go(id)?;
         if let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) {
@@ -185,7 +187,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Splits the real-time budget anew when VMs have come or gone. What can't have one is only watched, the latest first.
+    /// Splits the real-time budget anew when VMs have come or gone. What cannot have one is only watched, the
+    /// latest first.
     pub(super) fn grant(&mut self) -> Result<(), DaemonError> {
         if !self.threads.is_real_time() {
             return Ok(());
@@ -215,8 +218,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Goes on by real time if the kernel has ejected frontdesk's scheduler. Where the kernel refuses real time, too, all VMs are
-    /// only watched from now on, and each is told so when no budget is granted.
+    /// Goes on by real time if the kernel has ejected frontdesk's scheduler. Where the kernel refuses real
+    /// time, too, all VMs are only watched from now on, and each is told so when no budget is granted.
     pub(super) fn check_threads(&mut self) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         if let Some(reason) = self.threads.fall_back(guardian)? {

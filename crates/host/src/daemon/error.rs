@@ -1,4 +1,4 @@
-//! Why the daemon can't begin or go on.
+//! Why the daemon cannot begin or go on.
 
 use super::LockError;
 use crate::control::ControlError;
@@ -9,8 +9,8 @@ use frontdesk_linux::realtime;
 use frontdesk_probes::BpfError;
 use frontdesk_record::RecordError;
 
-/// The daemon can't begin or go on. What is wrong with one VM only is told in the log, and the daemon goes on
-/// without it.
+/// The daemon cannot begin or go on. What is wrong with one VM only is told in the log, and the daemon goes
+/// on without it.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // Each variant passes on an error that describes itself.
 pub enum DaemonError {
@@ -30,7 +30,7 @@ pub enum DaemonError {
     Control(#[from] ControlError),
     #[error("{0}")]
     Realtime(#[from] realtime::RealtimeError),
-    #[error("can't start the threads that look for VMs and keep reservations: {0}")]
+    #[error("cannot start the threads that look for VMs and keep reservations: {0}")]
     Threads(std::io::Error),
     #[error("hearing of guest tasks failed: {0}")]
     Identities(#[from] std::io::Error),

@@ -96,7 +96,7 @@ impl Daemon {
         match self.identities.follow(id, &followed.qemu, &mut current) {
             Ok(identity) => tracing::info!(vm = followed.name, "its guest tasks are known from: {identity}"),
             Err(error) => {
-                tracing::warn!(vm = followed.name, "the VM's guest tasks can't be told apart: {error}");
+                tracing::warn!(vm = followed.name, "the VM's guest tasks cannot be told apart: {error}");
             }
         }
         for kind in current {
@@ -127,7 +127,7 @@ impl Daemon {
             self.bpf.follow_reads(vm.id, main.pid, probes).map_err(|error| error.to_string())
         });
         if let Err(error) = result {
-            tracing::warn!(vm = vm.name, "the VM's disk reads can't be followed, and boost nobody: {error}");
+            tracing::warn!(vm = vm.name, "the VM's disk reads cannot be followed, and boost nobody: {error}");
         }
     }
 
@@ -166,7 +166,7 @@ impl Daemon {
         if !changes.is_empty()
             && let Err(error) = self.identities.refollow(id, now)
         {
-            tracing::warn!(vm = state.name, "the VM's guest tasks can't be told apart any more: {error}");
+            tracing::warn!(vm = state.name, "the VM's guest tasks cannot be told apart any more: {error}");
         }
         // Whether a VM is paused is not known of all sources.
         let paused = now.status.is_some().then(|| now.is_paused());

@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Why a daemon can't be the only one.
+/// Why a daemon cannot be the only one.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another one runs.
@@ -20,8 +20,8 @@ pub enum LockError {
         /// Its process id and when it started, as it wrote them down.
         holder: String,
     },
-    /// The file can't be made.
-    #[error("can't make sure to be the only frontdesk, by locking {}: {source}; it needs root", path.display())]
+    /// The file cannot be made.
+    #[error("cannot make sure to be the only frontdesk, by locking {}: {source}; it needs root", path.display())]
     File {
         /// The file.
         path: PathBuf,

@@ -30,8 +30,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// Begins a recording in the middle of the daemon's life. It is completed when the client closes its half of the connection, or when the
-    /// daemon ends. A client that is slow holds nobody up: if it falls far behind, its recording ends.
+    /// Begins a recording in the middle of the daemon's life. It is completed when the client closes its half
+    /// of the connection, or when the daemon ends. A client that is slow holds nobody up: if it falls far
+    /// behind, its recording ends.
     fn begin_recording(&mut self, request: RecordRequest) {
         if let Err(error) = self.recordings.room() {
             return request.refuse(error.to_string());

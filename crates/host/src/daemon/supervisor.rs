@@ -1,4 +1,5 @@
-//! What systemd is told, and wants to be told regularly (`sd_notify(3)`): nothing, if it has not started the daemon.
+//! What systemd is told, and wants to be told regularly (`sd_notify(3)`): nothing, if it has not started the
+//! daemon.
 
 use frontdesk_engine::Time;
 use std::ffi::OsStr;

@@ -7,7 +7,7 @@ use rustix::event::epoll::EventData;
 pub(super) enum Token {
     /// The daemon is to end.
     Stop,
-    /// The BPF programs have something that can't wait.
+    /// The BPF programs have something that cannot wait.
     Bpf,
     /// There are notifications of VMs, or another configuration.
     Notification,

@@ -102,8 +102,8 @@ impl Daemon {
         }
         self.identities.drain(began, &mut self.pending)?;
         self.pending.sort_by_key(|event| event.at);
-        // Sources are drained one after the other: what is later than the first drain may have company that we have
-        // not seen yet, and waits for the next turn.
+        // Sources are drained one after the other: what is later than the first drain may have company that
+        // we have not seen yet, and waits for the next turn.
         let ready = self.pending.partition_point(|event| event.at <= began);
         for index in 0..ready {
             let event = self.pending[index];

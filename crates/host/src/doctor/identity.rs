@@ -9,7 +9,7 @@ pub(super) fn under_tcg() -> Finding {
     const AREA: &str = "tasks under TCG";
     match machine::qemu_version() {
         Ok((_, true)) => Finding::ok(AREA, Identity::Plugin.to_string()),
-        _ => Finding::limited(AREA, "this QEMU can't load frontdesk's plugin", "see QEMU"),
+        _ => Finding::limited(AREA, "this QEMU cannot load frontdesk's plugin", "see QEMU"),
     }
 }
 

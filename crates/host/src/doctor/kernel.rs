@@ -148,7 +148,7 @@ pub(super) fn real_time_throttle() -> Finding {
             "sysctl kernel.sched_rt_runtime_us=950000, the kernel's default, keeps a boosted VM from taking a CPU for good",
         ),
         (Some(runtime), Some(period)) => Finding::ok(AREA, format!("{runtime} of {period} us")),
-        _ => Finding::limited(AREA, "can not be read", "mount /proc with sys"),
+        _ => Finding::limited(AREA, "cannot be read", "mount /proc with sys"),
     }
 }
 
@@ -167,7 +167,7 @@ pub(super) fn fair_server() -> Finding {
         (Err(_), Some(release)) if release < FIRST => Finding::ok(AREA, "none before Linux 6.12"),
         (Err(error), _) => Finding::limited(
             AREA,
-            format!("can't be lowered for reservations ({}: {error})", first.display()),
+            format!("cannot be lowered for reservations ({}: {error})", first.display()),
             "above 0.95 of a CPU whole periods will be lost to the kernel's fair server; mount debugfs, as systemd does, and do without the \
              kernel's lockdown",
         ),
@@ -178,7 +178,7 @@ pub(super) fn reservations() -> Finding {
     const AREA: &str = "reservations";
     let mechanism = Hierarchy::detect().map(|hierarchy| ReserveMechanism::Auto.on(&hierarchy));
     match (reserve::probe(), mechanism) {
-        (Err(e), _) => Finding::missing(AREA, "run time can't be measured", e.to_string()),
+        (Err(e), _) => Finding::missing(AREA, "run time cannot be measured", e.to_string()),
         (Ok(()), Ok(ReserveMechanism::Deadline)) => Finding::limited(
             AREA,
             "by SCHED_DEADLINE, which enforces slices by its timer tick",

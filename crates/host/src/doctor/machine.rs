@@ -26,7 +26,7 @@ pub(super) fn cpus() -> Finding {
         ),
         Ok(count) => Finding::ok(AREA, format!("{count} online")),
         Err(e) => {
-            Finding::limited(AREA, format!("can not be counted: {e}"), "check the affinity of this process")
+            Finding::limited(AREA, format!("cannot be counted: {e}"), "check the affinity of this process")
         }
     }
 }
@@ -46,7 +46,7 @@ pub(super) fn memory() -> Finding {
         Some(mib) => {
             Finding::missing(AREA, format!("{mib} MiB available"), "free at least 512 MiB for the lab")
         }
-        None => Finding::limited(AREA, "can not be told", "mount /proc"),
+        None => Finding::limited(AREA, "cannot be told", "mount /proc"),
     }
 }
 
@@ -138,7 +138,7 @@ fn programs_of(area: &'static str, programs: &[&str], advice: &str) -> Finding {
     if lacking.is_empty() {
         Finding::ok(area, format!("{} can be run", programs.join(" and ")))
     } else {
-        Finding::limited(area, format!("can't run {}", lacking.join(" and ")), advice)
+        Finding::limited(area, format!("cannot run {}", lacking.join(" and ")), advice)
     }
 }
 

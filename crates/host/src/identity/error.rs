@@ -1,14 +1,14 @@
-//! Why the guest tasks of a VM can't be told apart.
+//! Why the guest tasks of a VM cannot be told apart.
 
 use frontdesk_probes::kvm::KvmError;
 use frontdesk_qemu::TcgError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why the guest tasks of a VM can't be told apart.
+/// Why the guest tasks of a VM cannot be told apart.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The plugin is there, but its events can't be had.
+    /// The plugin is there, but its events cannot be had.
     #[error(transparent)]
     Plugin(#[from] TcgError),
     /// It runs under KVM, which does not tell.
@@ -25,7 +25,7 @@ pub enum IdentityError {
          `-plugin libfrontdesk_tcg_plugin.so`"
     )]
     NoPlugin,
-    /// Its process can't be looked into.
+    /// Its process cannot be looked into.
     #[error("looking at {path}: {source}")]
     Process {
         /// What was to be looked at.
@@ -33,10 +33,10 @@ pub enum IdentityError {
         /// Why it failed.
         source: io::Error,
     },
-    /// Its reporter can't be listened to.
+    /// Its reporter cannot be listened to.
     #[error("listening to its reporter: {0}")]
     Reporter(io::Error),
-    /// Waiting for its events can't be arranged.
+    /// Waiting for its events cannot be arranged.
     #[error("waiting for its events: {0}")]
     Wait(#[from] rustix::io::Errno),
 }

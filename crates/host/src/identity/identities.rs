@@ -149,7 +149,7 @@ impl Identities {
     /// The VM has other vCPUs now.
     ///
     /// # Errors
-    /// If they can't be followed.
+    /// If they cannot be followed.
     pub fn refollow(&mut self, vm: VmId, qemu: &QemuVm) -> Result<(), BpfError> {
         // The plugin's ring has a place for every vCPU there can be.
         if self.reporters.get(vm).is_some() {
@@ -230,7 +230,7 @@ impl Identities {
     /// Never blocks.
     ///
     /// # Errors
-    /// If the ring of KVM's events can not be read, which no working kernel makes happen.
+    /// If the ring of KVM's events cannot be read, which no working kernel makes happen.
     pub fn drain(&mut self, now: Time, out: &mut Vec<Event>) -> Result<(), BpfError> {
         let lost = |vm, count| Event { at: now, kind: EventKind::Lost { vm: Some(vm), count } };
         for (&vm, plugin) in &mut self.plugins {

@@ -8,10 +8,11 @@ use rustix::event::{Timespec, epoll};
 use std::io;
 
 impl Identities {
-    /// Makes [`fd`](Self::fd) wait for the next wake-up. Those vCPUs that may have caused this one want to be [armed](Self::arm) again.
+    /// Makes [`fd`](Self::fd) wait for the next wake-up. Those vCPUs that may have caused this one want to be
+    /// [armed](Self::arm) again.
     ///
     /// # Errors
-    /// If it can't be read, which no working kernel makes happen.
+    /// If it cannot be read, which no working kernel makes happen.
     pub fn clear_wakes(&mut self) -> io::Result<()> {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 16];
         let (events, _) = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()))?;
@@ -32,7 +33,8 @@ impl Identities {
         Ok(())
     }
 
-    /// Watches a vCPU for task switches and halts, or for interrupts, or for both, in place of what it was watched for before.
+    /// Watches a vCPU for task switches and halts, or for interrupts, or for both, in place of what it was
+    /// watched for before.
     pub fn watch(&mut self, vm: VmId, vcpu: u16, interest: Interest) {
         self.unwatch(vm, vcpu);
         if self.of(vm).is_some() {
@@ -54,7 +56,8 @@ impl Identities {
         }
     }
 
-    /// Asks for a wake-up when the next thing of interest happens on each watched vCPU; whether there was one not asked yet.
+    /// Asks for a wake-up when the next thing of interest happens on each watched vCPU; whether there was one
+    /// not asked yet.
     pub fn arm(&mut self) -> bool {
         let mut any = false;
         for watched in self.watched.iter_mut().filter(|watched| !watched.armed) {

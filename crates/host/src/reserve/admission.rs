@@ -25,7 +25,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-/// Above the targets, that a request is answered while they run, and above the daemon's loop, that waits for nothing.
+/// Above the targets, that a request is answered while they run, and above the daemon's loop, that waits for
+/// nothing.
 const PRIORITY: u32 = 51;
 /// What the dispatcher takes of a CPU in each period of a member, in nanoseconds: one decision when it
 /// begins, and one when its slice ends, each as long as on a slow virtual machine. Where the kernel decides,
@@ -152,7 +153,7 @@ impl AdmissionThread {
         }
         let processes = self.targets.iter().flat_map(|held| &held.processes);
         fds.extend(processes.map(|process| PollFd::new(process.pidfd(), PollFlags::IN)));
-        // An interruption is as good as a reason.
+        // A signal may end it early, too: the caller looks at everything anyway.
         let _ = poll(&mut fds, (self.pen_open || !self.targets.is_empty()).then_some(&LOOK));
     }
 
@@ -309,7 +310,7 @@ impl AdmissionThread {
         if held.reservation.hard {
             held.may_stop(&self.guardian).map_err(|error| failed(&error))?;
         }
-        // The kernel refuses `SCHED_DEADLINE` to a thread that can't run everywhere.
+        // The kernel refuses `SCHED_DEADLINE` to a thread that cannot run everywhere.
         if self.mechanism != ReserveMechanism::Deadline {
             held.pin();
         }
@@ -348,8 +349,8 @@ impl AdmissionThread {
         Ok(())
     }
 
-    /// Makes the members be counted: one that runs already is seen when it is switched to the next time, so it is switched from now, by
-    /// running in its place.
+    /// Makes the members be counted: one that runs already is seen when it is switched to the next time, so
+    /// it is switched from now, by running in its place.
     fn see_all_switch(&self, index: usize) {
         // Those under `SCHED_DEADLINE` may be anywhere.
         let cpus = match self.mechanism {
@@ -429,7 +430,7 @@ impl AdmissionThread {
 }
 
 fn cannot_keep(error: &StartError) -> Refusal {
-    Refusal::new(RefusalKind::Unavailable, format!("reservations can't be kept: {error}"))
+    Refusal::new(RefusalKind::Unavailable, format!("reservations cannot be kept: {error}"))
 }
 
 fn failed(error: &TakeError) -> Refusal {

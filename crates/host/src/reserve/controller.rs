@@ -35,9 +35,9 @@ const NEAREST: u64 = 10_000;
 /// How long the guardian waits for us to come back, and how often we do at least, in nanoseconds.
 const PROMISE: u64 = 1_500_000_000;
 const BACK: u64 = 500_000_000;
-/// After it has left `SCHED_DEADLINE` this thread does not come back sooner, in nanoseconds. Within a period or
-/// two Linux may forget it for ever: if it was out of run time when it left, and the timer that is to give it
-/// more finds it gone.
+/// After it has left `SCHED_DEADLINE` this thread does not come back sooner, in nanoseconds. Within a period
+/// or two Linux may forget it for ever: if it was out of run time when it left, and the timer that is to give
+/// it more finds it gone.
 const SETTLING: u64 = 200_000_000;
 
 /// What the controller is told.
@@ -219,15 +219,15 @@ impl Work {
         if let Err(error) = gone {
             tracing::warn!(
                 cpu = self.cpu,
-                "reservations are kept badly: their CPU can't be reached: {error}"
+                "reservations are kept badly: their CPU cannot be reached: {error}"
             );
         }
         (self.settled, self.risen) = (monotonic(), None);
     }
 
-    /// Becomes what the enforcer wants of its dispatcher, also if somebody has made this thread an ordinary one
-    /// (the guardian does when it is not back in time). Under `SCHED_DEADLINE` no CPU can be had for good, but
-    /// the kernel wakes a thread where it slept.
+    /// Becomes what the enforcer wants of its dispatcher, also if somebody has made this thread an ordinary
+    /// one (the guardian does when it is not back in time). Under `SCHED_DEADLINE` no CPU can be had for
+    /// good, but the kernel wakes a thread where it slept.
     fn rise(&mut self) {
         let is_risen = |risen: Attributes| sched::get(0).is_ok_and(|found| risen.agrees_with(found));
         if self.risen.is_some_and(is_risen) || monotonic().since(self.settled) < SETTLING {
@@ -237,7 +237,7 @@ impl Work {
         let _ = sched::set_affinity(0, &self.cpus);
         self.risen = self.enforcer.dispatcher().into_iter().find(|wanted| sched::set(0, *wanted).is_ok());
         if self.risen.is_none() {
-            tracing::warn!("reservations are kept badly: their dispatcher can't be made real-time");
+            tracing::warn!("reservations are kept badly: their dispatcher cannot be made real-time");
         }
     }
 
@@ -306,7 +306,7 @@ impl Work {
         let now = monotonic();
         let kept = due.and_then(|due| self.members.get(&due.slice_of?));
         let tolerance = match kept {
-            // We run in its place: what it has used is known, and can't become more.
+            // We run in its place: what it has used is known, and cannot become more.
             Some(&Kept { slot, slice_ns, hard, .. }) => {
                 let Reading { ran_ns, ready, .. } = slots.read(slot, now);
                 let ends = slots.ends(slot);

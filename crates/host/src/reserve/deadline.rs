@@ -1,5 +1,5 @@
-//! Reservations by the kernel's `SCHED_DEADLINE`. The dispatcher only keeps the account then; the kernel enforces, as precisely as its timer
-//! tick, and every limit is hard.
+//! Reservations by the kernel's `SCHED_DEADLINE`. The dispatcher only keeps the account then; the kernel
+//! enforces, as precisely as its timer tick, and every limit is hard.
 
 use super::enforce::Enforce;
 use super::members::{Role, Threads};
@@ -11,9 +11,11 @@ use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation}
 use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
 use std::collections::BTreeMap;
 
-/// The kernel takes no longer periods (`sched_deadline_period_max_us`, 2^22). A longer one is kept as several with a part of the slice each.
+/// The kernel takes no longer periods (`sched_deadline_period_max_us`, 2^22). A longer one is kept as several
+/// with a part of the slice each.
 const LONGEST: u64 = 4_000_000_000;
-/// Emulator threads come before everything ordinary and before boosts, and like the vCPUs they serve use little.
+/// Emulator threads come before everything ordinary and before boosts, and like the vCPUs they serve use
+/// little.
 const EMULATOR: Attributes = Attributes::fifo(HIGHEST_PRIORITY + 1);
 
 #[derive(Debug)]
@@ -31,8 +33,9 @@ pub(super) struct Deadline {
 
 impl Enforce for Deadline {
     fn dispatcher(&self) -> [Attributes; 2] {
-        // It keeps the account and leaves the kernel's room for `SCHED_DEADLINE` to the members: above the daemon's other threads, and below the
-        // guardian. Where real time is refused, a little of that room does.
+        // It keeps the account and leaves the kernel's room for `SCHED_DEADLINE` to the members: above the
+        // daemon's other threads, and below the guardian. Where real time is refused, a little of that room
+        // does.
         let policy = Policy::Deadline {
             runtime_ns: 500_000,
             deadline_ns: 10_000_000,

@@ -1,8 +1,9 @@
-//! The kernel's fair servers: since Linux 6.12, each CPU gives its ordinary threads 50 ms of a second ahead of real-time ones, in one piece
-//! at the end of the second, unless they had that much without it.
+//! The kernel's fair servers: since Linux 6.12, each CPU gives its ordinary threads 50 ms of a second ahead
+//! of real-time ones, in one piece at the end of the second, unless they had that much without it.
 //!
-//! Out of the administrator's reserve they have, whatever is reserved, if the server is due less than that reserve: then it comes only
-//! when something takes more than it may. It is due half of the reserve, for the other half is what real time may take beyond what can be reserved
+//! Out of the administrator's reserve they have, whatever is reserved, if the server is due less than that
+//! reserve: then it comes only when something takes more than it may. It is due half of the reserve, for the
+//! other half is what real time may take beyond what can be reserved
 //! ([`ReserveSettings::real_time`](super::ReserveSettings::real_time)).
 
 use frontdesk_guardian::{Guardian, GuardianError, Undo, UndoId};
@@ -13,10 +14,10 @@ use std::{fs, io};
 /// Where the kernel has them, if debugfs is mounted: `cpuN/runtime` and `cpuN/period`, in nanoseconds.
 pub(crate) const FAIR_SERVERS: &str = "/sys/kernel/debug/sched/fair_server";
 
-/// A fair server can't be changed.
+/// A fair server cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FairServerError {
-    #[error("can't {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Guardian(#[from] GuardianError),
@@ -37,12 +38,14 @@ struct Changed {
 }
 
 impl FairServers {
-    /// Makes the server of each of these CPUs take at most this part of its CPU, above 0. One that takes less stays as it is, as does one that the
-    /// administrator has switched off. Where the kernel has none, or shows none, nothing is changed.
+    /// Makes the server of each of these CPUs take at most this part of its CPU, above 0. One that takes less
+    /// stays as it is, as does one that the administrator has switched off. Where the kernel has none, or
+    /// shows none, nothing is changed.
     ///
-    /// Linux 6.12 refuses unless as much as a server gives up is reserved by `SCHED_DEADLINE` at the time, for it has forgotten to count the server
-    /// among those: so this is done while the dispatcher or a member is scheduled like that, and undone before it no longer is. Then again, all may be
-    /// reserved, and the kernel refuses to give it back before. Hence both are tried at either time.
+    /// Linux 6.12 refuses unless as much as a server gives up is reserved by `SCHED_DEADLINE` at the time,
+    /// for it has forgotten to count the server among those: so this is done while the dispatcher or a member
+    /// is scheduled like that, and undone before it no longer is. Then again, all may be reserved, and the
+    /// kernel refuses to give it back before. Hence both are tried at either time.
     pub(super) fn lower(
         &mut self,
         cpus: &[u16],
@@ -123,7 +126,7 @@ mod tests {
         assert_eq!(told("1\n", "100000\n", 0.000_001), Ok(None), "never switched off by us");
         assert_eq!(told("90000\n", "100000\n", 0.005), Ok(Some((90_000, 500))), "the shortest period");
         let error = told("much\n", second, 0.025).unwrap_err();
-        assert!(error.starts_with("can't read ") && error.contains("runtime: invalid digit"), "{error}");
+        assert!(error.starts_with("cannot read ") && error.contains("runtime: invalid digit"), "{error}");
         let nowhere = home.path().join("cpu0");
         assert_eq!(too_much(&nowhere, 0.025).unwrap(), None, "an older kernel, or no debugfs");
     }

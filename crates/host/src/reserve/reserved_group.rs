@@ -1,9 +1,9 @@
-//! The control group of all that has reservations, on version 1: what is in it and not in its slice runs only when nothing else
-//! does, whatever group it came from, and what is in its slice has a real-time budget.
+//! The control group of all that has reservations, on version 1: what is in it and not in its slice runs only
+//! when nothing else does, whatever group it came from, and what is in its slice has a real-time budget.
 //!
-//! Idle scheduling (`SCHED_IDLE`) alone is relative to the thread's own group, and every group has its share: it would give a thread out of
-//! its slice what its group is worth. Below the root, `cpu.idle` is relative to all. On version 2 processes stay in their groups, which
-//! systemd knows them by.
+//! Idle scheduling (`SCHED_IDLE`) alone is relative to the thread's own group, and every group has its share:
+//! it would give a thread out of its slice what its group is worth. Below the root, `cpu.idle` is relative to
+//! all. On version 2 processes stay in their groups, which systemd knows them by.
 
 use super::fair::FAIR_SERVERS;
 use super::threads::TakeError;
@@ -20,9 +20,10 @@ const RUNTIME: &str = "cpu.rt_runtime_us";
 const THROTTLE: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 const THROTTLE_PERIOD: &str = "/proc/sys/kernel/sched_rt_period_us";
 
-/// Lets reserved targets use their part of each CPU in real time. With budgets of groups, the group's must fit in beside those of others: the
-/// root's must hold all of them, and the throttle the root's; each group is still throttled by its own. Without, the throttle is what limits
-/// all that is real-time before Linux 6.12, and what can be had by `SCHED_DEADLINE`.
+/// Lets reserved targets use their part of each CPU in real time. With budgets of groups, the group's must
+/// fit in beside those of others: the root's must hold all of them, and the throttle the root's; each group
+/// is still throttled by its own. Without, the throttle is what limits all that is real-time before Linux
+/// 6.12, and what can be had by `SCHED_DEADLINE`.
 pub(crate) fn make_room(
     hierarchy: &Hierarchy,
     settings: &ReserveSettings,
@@ -57,12 +58,14 @@ fn raise_throttle(part: f64, guardian: &Guardian) -> Result<(), TakeError> {
 /// The group.
 pub(super) struct ReservedGroup {
     group: Group,
-    /// What it may use of each CPU in real time while there are reservations, in microseconds; `None` where the kernel asks for no budget.
+    /// What it may use of each CPU in real time while there are reservations, in microseconds; `None` where
+    /// the kernel asks for no budget.
     runtime_us: Option<u128>,
 }
 
 impl ReservedGroup {
-    /// Makes the group, without real time; `None` where there is none to make. It is to use this part of each CPU in real time.
+    /// Makes the group, without real time; `None` where there is none to make. It is to use this part of each
+    /// CPU in real time.
     pub(super) fn make(
         hierarchy: &Hierarchy,
         real_time: f64,
@@ -76,7 +79,8 @@ impl ReservedGroup {
         let runtime = Duration::from_micros(PERIOD_US).mul_f64(real_time).as_micros();
         let has_budget = hierarchy.real_time() == RealTimeRule::Budget;
         if has_budget {
-            // On a busy machine the kernel counts the budget of a group for a while after it was removed, and the next daemon's would not fit in.
+            // On a busy machine the kernel counts the budget of a group for a while after it was removed, and
+            // the next daemon's would not fit in.
             guardian.record(Undo::File { path: group.dir().join(RUNTIME), content: "0".into() })?;
         }
         Ok(Some(ReservedGroup { group, runtime_us: has_budget.then_some(runtime) }))

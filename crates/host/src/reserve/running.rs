@@ -194,10 +194,10 @@ impl Running {
 pub(super) enum StartError {
     #[error(transparent)]
     Meter(#[from] frontdesk_probes::BpfError),
-    #[error("can't start a thread: {0}")]
+    #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
     #[error("CPU {cpu} was offline before")]
     Offline { cpu: u16 },
-    #[error("can't make an eventfd or wait for one: {0}")]
+    #[error("cannot make an eventfd or wait for one: {0}")]
     Eventfd(#[from] rustix::io::Errno),
 }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct ReserveSettings {
     /// How reservations are kept; "auto", "user" or "deadline".
     pub mechanism: ReserveMechanism,
-    /// The part of each CPU that can't be reserved: the administrator's reserve (VSched §3.3), for everything
-    /// without a reservation. 0.01 to 0.95.
+    /// The part of each CPU that cannot be reserved: the administrator's reserve (VSched §3.3), for
+    /// everything without a reservation. 0.01 to 0.95.
     pub spare: f64,
     /// Physical CPUs on which reservations are made; all if empty. 0 to 1023.
     pub cpus: Vec<u16>,

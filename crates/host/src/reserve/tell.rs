@@ -11,8 +11,8 @@ use frontdesk_control_protocol::{self as control, Reserve, SCHEMA, Target};
 use frontdesk_engine::reservation::{MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, Reservation};
 
 impl AdmissionThread {
-    /// Tells the daemon's loop which VMs have reservations, for it does not boost them, and whether real time is kept for any, for boosts have
-    /// less then. And all targets by name, for its recordings.
+    /// Tells the daemon's loop which VMs have reservations, for it does not boost them, and whether real time
+    /// is kept for any, for boosts have less then. And all targets by name, for its recordings.
     pub(super) fn tell_reserved(&self) {
         let names = self.targets.iter().filter_map(|held| match &held.target {
             Target::Vm(name) => Some(name.clone()),

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 
-/// A reservation can't be carried out.
+/// A reservation cannot be carried out.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // Each variant passes on an error that describes itself.
 pub(super) enum TakeError {

@@ -1,4 +1,5 @@
-//! Reservations by real-time priority: who is to run gets a priority of its own, who has used up its slice none (VSched §3.2).
+//! Reservations by real-time priority: who is to run gets a priority of its own, who has used up its slice
+//! none (VSched §3.2).
 
 use super::enforce::{AHEAD, Enforce};
 use super::members::{Role, Threads};
@@ -76,7 +77,8 @@ impl Enforce for User {
         [Attributes { policy, reset_on_fork: true }, AHEAD]
     }
 
-    /// New threads are scheduled at the next [`apply`](Self::apply), or at once if the member has been dispatched already.
+    /// New threads are scheduled at the next [`apply`](Self::apply), or at once if the member has been
+    /// dispatched already.
     fn hold(&mut self, member: Member, _: Option<Reservation>, threads: Threads) -> Result<(), SchedError> {
         let held = self.members.entry(member).or_insert_with(|| {
             let halt = Arc::clone(lock(&self.halts).entry(member.target).or_default());
@@ -106,7 +108,8 @@ impl Enforce for User {
         let Dispatch { member, kind, .. } = dispatch;
         let Some(held) = self.members.get_mut(&member) else { return Ok(()) };
         let before = held.kind.replace(kind);
-        // One that is to stop is scheduled last before it is signalled: it gives way at once, and a signal takes longer.
+        // One that is to stop is scheduled last before it is signalled: it gives way at once, and a signal
+        // takes longer.
         if before != Some(kind) {
             let count = held.threads.all.len();
             held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;

@@ -6,7 +6,7 @@ use frontdesk_guardian::GuardianError;
 use frontdesk_linux::sched::SchedError;
 use frontdesk_probes::scx::ScxError;
 
-/// The threads of a VM can't be scheduled as they should.
+/// The threads of a VM cannot be scheduled as they should.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadsError {
     /// A thread refuses.

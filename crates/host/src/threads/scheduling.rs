@@ -3,7 +3,7 @@
 use frontdesk_guardian::{Guardian, GuardianError, Undo, UndoId};
 use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
 
-/// A thread's scheduling can't be changed.
+/// A thread's scheduling cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulingError {
     /// A scheduling call failed.

@@ -3,15 +3,18 @@
 use frontdesk_engine::{Boost, nice_for};
 use frontdesk_linux::sched::{Attributes, Policy};
 
-/// Real-time priority of a boosted vCPU: the lowest there is. Any real-time priority comes before all ordinary threads,
-/// and the host's own real-time threads (interrupt threads at 50, the daemon) must come before a guest.
+/// Real-time priority of a boosted vCPU: the lowest there is. Any real-time priority comes before all
+/// ordinary threads, and the host's own real-time threads (interrupt threads at 50, the daemon) must come
+/// before a guest.
 pub const VCPU_PRIORITY: u32 = 1;
 
-/// Real-time priority of boosted emulator threads. They deliver the input the vCPU waits for, while the vCPU may be spinning: they must
-/// come before it. At the same priority, or left ordinary, a boosted vCPU would starve them, which is worse than no boost at all.
+/// Real-time priority of boosted emulator threads. They deliver the input the vCPU waits for, while the vCPU
+/// may be spinning: they must come before it. At the same priority, or left ordinary, a boosted vCPU would
+/// starve them, which is worse than no boost at all.
 pub const EMULATOR_PRIORITY: u32 = 2;
 
-/// What a multimedia boost adds to a priority: it comes before all I/O boosts, those of emulator threads too (MM §5.3).
+/// What a multimedia boost adds to a priority: it comes before all I/O boosts, those of emulator threads too
+/// (MM §5.3).
 pub const MULTIMEDIA: u32 = 2;
 
 /// The highest real-time priority of a boost.

@@ -7,7 +7,8 @@ use frontdesk_qemu as qemu;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// libvirt starts a process, moves it to its group, and only then makes it a QEMU: a new process is looked at so many times.
+/// libvirt starts a process, moves it to its group, and only then makes it a QEMU: a new process is looked at
+/// so many times.
 const LOOKS: u8 = 6;
 /// A VM is examined again after this, or when its threads have changed.
 const TURN: Duration = Duration::from_secs(5);

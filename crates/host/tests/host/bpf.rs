@@ -122,7 +122,8 @@ fn tells_preemption_from_sleep() -> Result<()> {
     })
 }
 
-/// The thread that is woken has a CPU to itself, if there are two: the kernel has that CPU carry out the wake-up.
+/// The thread that is woken has a CPU to itself, if there are two: the kernel has that CPU carry out the
+/// wake-up.
 fn tells_a_doorbell_also_on_an_idle_cpu() -> Result<()> {
     const DOORBELLS: usize = 20;
     let before = sched_getaffinity(None)?;
@@ -183,8 +184,8 @@ fn refuses_a_thread_of_another_vm() -> Result<()> {
     Ok(())
 }
 
-/// A tap in a network namespace of the calling thread's own, and a socket that transmits on it. Both end with the
-/// thread.
+/// A tap in a network namespace of the calling thread's own, and a socket that transmits on it. Both end with
+/// the thread.
 struct Wire {
     tap: File,
     socket: OwnedFd,
@@ -324,7 +325,8 @@ fn on_a_wire(test: fn(&Wire, &mut BpfSource) -> Result<()>) -> Result<()> {
         let wire = Wire::new()?;
         let mut source = BpfSource::open()?;
         source.follow(VM, &[], &[wire.tap()])?;
-        // What the kernel itself sends when an interface comes up (IPv6 autoconfiguration) is neither TCP nor UDP.
+        // What the kernel itself sends when an interface comes up (IPv6 autoconfiguration) is neither TCP nor
+        // UDP.
         test(&wire, &mut source)
     })
     .join()
@@ -393,7 +395,8 @@ fn hears_packets_towards_a_tap() -> Result<()> {
     })
 }
 
-/// The guest sends what is written to the tap. Of that only the first new thing from the port that was asked is told.
+/// The guest sends what is written to the tap. Of that only the first new thing from the port that was asked
+/// is told.
 fn hears_the_reply_to_a_packet() -> Result<()> {
     on_a_wire(|wire, source| {
         let over_ip = |protocol, payload: &[u8]| ethernet(0x0800, &ipv4(protocol, 0, payload));

@@ -313,7 +313,7 @@ fn budget_is_split_and_given_back() -> Result<()> {
     ensure!(back == each && runtime(&b)? == share, "{back:?}");
 
     let refused = budgets.grant(std::slice::from_ref(&b), &guardian);
-    ensure!(refused.is_err(), "a group with real-time threads can not give up its budget");
+    ensure!(refused.is_err(), "a group with real-time threads cannot give up its budget");
     sched::set(
         idler.pid(),
         Attributes { policy: sched::Policy::Other { nice: 0, slice_ns: 0 }, reset_on_fork: false },

@@ -1,4 +1,5 @@
-//! The daemon with processes that pass for QEMUs: VMs that come and go, sockets that lie, configurations that change.
+//! The daemon with processes that pass for QEMUs: VMs that come and go, sockets that lie, configurations that
+//! change.
 
 use crate::{
     fake_qemu::FakeQemu,

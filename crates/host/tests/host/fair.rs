@@ -42,7 +42,7 @@ fn servers() -> Vec<(PathBuf, u64)> {
 
 fn is_lowered_and_put_back() -> Result<()> {
     let before = servers();
-    // Half of what can't be reserved, of each second.
+    // Half of what cannot be reserved, of each second.
     let lowered: Vec<_> =
         before.iter().map(|(file, runtime)| (file.clone(), 10 * MS.min(*runtime))).collect();
     ensure!(before.iter().any(|(_, runtime)| *runtime > 10 * MS), "there is something to lower: {before:?}");
@@ -68,8 +68,9 @@ fn is_lowered_and_put_back() -> Result<()> {
     eventually("they are put back when the daemon is killed", back)
 }
 
-/// A FIFO thread that wants 0.98 of each second stands in for a reservation, beside a busy ordinary process: what the fair server takes
-/// from it as the kernel has it, and as frontdesk does while it has a reservation for something that sleeps.
+/// A FIFO thread that wants 0.98 of each second stands in for a reservation, beside a busy ordinary process:
+/// what the fair server takes from it as the kernel has it, and as frontdesk does while it has a reservation
+/// for something that sleeps.
 fn takes_no_periods() -> Result<()> {
     let (hog, sleeper) = (computing()?, Idler::start()?);
     let name = Target::Process(sleeper.pid());

@@ -1,4 +1,5 @@
-//! A process that passes for a QEMU: it is called one, has threads for vCPUs, and speaks QMP as far as it is asked.
+//! A process that passes for a QEMU: it is called one, has threads for vCPUs, and speaks QMP as far as it is
+//! asked.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};

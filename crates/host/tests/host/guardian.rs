@@ -88,7 +88,8 @@ fn be_late() -> Result<()> {
     }
 }
 
-/// The kernel may have forgotten who runs under `SCHED_DEADLINE`: as an ordinary thread it runs, or can be killed.
+/// The kernel may have forgotten who runs under `SCHED_DEADLINE`: as an ordinary thread it runs, or can be
+/// killed.
 fn revives_who_does_not_come_back() -> Result<()> {
     let (owner, _) = start_owner(&["late"], &[])?;
     eventually("it is an ordinary thread", || {

@@ -150,8 +150,8 @@ fn follows_from_task_to_task(method: Method) -> Result<()> {
     Ok(())
 }
 
-/// Without the halts that the kernel broke off and took up again before the guest ran: KVM wakes a vCPU's thread for work of
-/// its own, too. Only where each round is sure to begin with the first task.
+/// Without the halts that the kernel broke off and took up again before the guest ran: KVM wakes a vCPU's
+/// thread for work of its own, too. Only where each round is sure to begin with the first task.
 fn of_the_guest(heard: &[EventKind], method: Method) -> Vec<EventKind> {
     let first = runs(method, STEPS[0]);
     let mut halts = heard.split_inclusive(|kind| *kind == HALT).peekable();
@@ -198,7 +198,7 @@ fn hears_halts(method: Method) -> Result<()> {
         }
         heard.retain(|kind| !matches!(kind, EventKind::TaskSeen { .. }));
         let halts = heard.iter().filter(|kind| **kind == HALT).count();
-        // The kernel's own breaks of a halt can't be told from the guest's.
+        // The kernel's own breaks of a halt cannot be told from the guest's.
         ensure!(halts >= usize::try_from(ROUNDS)?, "heard {heard:?}");
         check(&heard, &[HALT, RESUME].repeat(halts))
     } else {

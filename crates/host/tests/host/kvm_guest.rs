@@ -1,4 +1,5 @@
-//! The smallest guest that KVM runs and that has tasks: a few instructions in 32-bit protected mode, and page tables to load.
+//! The smallest guest that KVM runs and that has tasks: a few instructions in 32-bit protected mode, and page
+//! tables to load.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kvm_bindings::{kvm_msi, kvm_regs, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
@@ -158,8 +159,9 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Makes a guest, whose vCPU waits for [`begin`](Self::begin). With `halts`, it halts inside KVM, until [`wake`](Self::wake);
-    /// without, it comes back from a halt at once, by way of user space, and ends after that many.
+    /// Makes a guest, whose vCPU waits for [`begin`](Self::begin). With `halts`, it halts inside KVM, until
+    /// [`wake`](Self::wake); without, it comes back from a halt at once, by way of user space, and ends after
+    /// that many.
     pub(crate) fn new(program: Program, steps: &[u32], halts: Halts) -> Result<Guest> {
         let memory = Arc::new(Memory::new());
         memory.write(CODE, &program.code());
@@ -175,7 +177,8 @@ impl Guest {
 
         let kvm = Kvm::new().context("open /dev/kvm")?;
         let vm = kvm.create_vm().context("make a VM")?;
-        // SAFETY: the memory lives as long as the thread that runs the guest, and is only used by atomic operations.
+        // SAFETY: the memory lives as long as the thread that runs the guest, and is only used by atomic
+        // operations.
         unsafe { vm.set_user_memory_region(memory_region(&memory)?) }.context("give the VM memory")?;
         if halts == Halts::InKvm {
             vm.create_irq_chip().context("make interrupt controllers")?;

@@ -1,6 +1,8 @@
-//! A tiny guest with two vCPUs that interrupt each other: a few instructions in 32-bit protected mode, without paging.
+//! A tiny guest with two vCPUs that interrupt each other: a few instructions in 32-bit protected mode,
+//! without paging.
 //!
-//! One of them sends what it is told to. The other one has its clock interrupt it once, and then halts and counts what it takes.
+//! One of them sends what it is told to. The other one has its clock interrupt it once, and then halts and
+//! counts what it takes.
 
 use crate::kvm_guest::{CODE, END_PORT, Memory, STEP_PORT, flat_memory, interrupt_gate, memory_region};
 use anyhow::{Context as _, Result, bail};
@@ -149,7 +151,8 @@ impl Pair {
 
         let kvm = Kvm::new().context("open /dev/kvm")?;
         let vm = kvm.create_vm().context("make a VM")?;
-        // SAFETY: the memory lives as long as the threads that run the guest, and is only used by atomic operations.
+        // SAFETY: the memory lives as long as the threads that run the guest, and is only used by atomic
+        // operations.
         unsafe { vm.set_user_memory_region(memory_region(&memory)?) }.context("give the VM memory")?;
         vm.create_irq_chip().context("make interrupt controllers")?;
         let (commands, told) = mpsc::channel();
@@ -222,7 +225,8 @@ impl Pair {
 
 /// 32-bit protected mode without paging.
 fn prepare(vcpu: &VcpuFd, code: u32, stack: u32) -> Result<()> {
-    crate::kvm_guest::protected_mode(vcpu, |system| system.cr0 = 0x31)?; // numeric errors, extension type, protection
+    // Numeric errors, extension type, protection.
+    crate::kvm_guest::protected_mode(vcpu, |system| system.cr0 = 0x31)?;
     let general = kvm_regs { rip: code.into(), rsp: stack.into(), rflags: 2, ..kvm_regs::default() };
     vcpu.set_regs(&general).context("set the registers")?;
     // But the first one, they wait for another one to start them.

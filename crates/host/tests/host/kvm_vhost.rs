@@ -26,7 +26,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("kvm_vhost_doorbell_wakes_its_worker", || pinned(doorbell_wakes_its_worker))]
 }
 
-/// As QEMU has it with vhost=on, but that no network is behind it: the worker looks at the queue when it is kicked, and sleeps again.
+/// As QEMU has it with vhost=on, but that no network is behind it: the worker looks at the queue when it is
+/// kicked, and sleeps again.
 struct Vhost {
     _device: File,
     worker: i32,
@@ -56,7 +57,8 @@ impl Vhost {
     }
 }
 
-/// The worker that the calling thread has just made: a thread of this process since Linux 6.4, before that one of the kernel's.
+/// The worker that the calling thread has just made: a thread of this process since Linux 6.4, before that
+/// one of the kernel's.
 fn worker() -> Result<i32> {
     let name = format!("vhost-{}", gettid().as_raw_nonzero());
     let threads = ["/proc/self/task", "/proc"].into_iter().filter_map(|folder| fs::read_dir(folder).ok());

@@ -75,7 +75,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// A target: computes; with each line of its standard input, another thread or, for "fork", another process does.
+/// A target: computes; with each line of its standard input, another thread or, for "fork", another process
+/// does.
 pub(crate) fn target() -> ExitCode {
     let compute = || loop {
         std::hint::spin_loop();
@@ -248,8 +249,8 @@ fn keeps_a_process_and_puts_it_back() -> Result<()> {
     let name = Target::Process(target.pid());
     let told = daemon.reserve(name.clone(), 10 * MS, 3 * MS, true)?;
     ensure!(told.cpus.len() == 1 && told.trouble.is_none() && told.mechanism == "user", "{told:?}");
-    // Without a limit it would use more than three times as much. On a busy machine some slices are missed, and a time for which the machine
-    // stands still counts as used; but most of the time it does not.
+    // Without a limit it would use more than three times as much. On a busy machine some slices are missed,
+    // and a time for which the machine stands still counts as used; but most of the time it does not.
     let now = || -> Result<_> { Ok((ran(target.pid())?, daemon.list()?.reservations.remove(0))) };
     let mut parts = Vec::new();
     for _ in 0..9 {

@@ -20,7 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Folder of the trial in the Debian system. Like everything that is put there, it is in memory and not part of the system.
+/// Folder of the trial in the Debian system. Like everything that is put there, it is in memory and not part
+/// of the system.
 pub(crate) const HOME: &str = "/run/package-trial";
 
 /// Units that would take the console, ask for things or do their own business in between.

@@ -163,7 +163,8 @@ impl Alice {
         let pid = self.0.id();
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
             let stat = fs::read_to_string(thread?.path().join("stat"))?;
-            // The policy is field 41 of proc(5); the first after the name, which is in parentheses, is field 3.
+            // The policy is field 41 of proc(5); the first after the name, which is in parentheses, is field
+            // 3.
             let policy = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(38));
             ensure!(policy == Some("0"), "a thread of the VM has another scheduling policy: {stat}");
         }
@@ -213,7 +214,8 @@ fn no_process_is_left() -> Result<()> {
     Ok(())
 }
 
-/// Every file of the system outside of what dpkg, the journal and those who add users keep for themselves, with its mode and size.
+/// Every file of the system outside of what dpkg, the journal and those who add users keep for themselves,
+/// with its mode and size.
 fn files() -> Result<BTreeMap<PathBuf, (u32, u64)>> {
     let device = fs::metadata("/")?.dev();
     let own = ["/var/lib/dpkg", "/var/log", "/tmp", "/var/tmp"].map(Path::new);

@@ -118,7 +118,8 @@ fn shares_follow_the_weights() -> Result<()> {
     Ok(())
 }
 
-/// By weight alone it would have two milliseconds in a minute, and the kernel ejects a scheduler that lets a thread wait for so long.
+/// By weight alone it would have two milliseconds in a minute, and the kernel ejects a scheduler that lets a
+/// thread wait for so long.
 fn little_weight_is_enough_to_run() -> Result<()> {
     let guardian = start_guardian()?;
     let (_work, threads) = three([65_536, 65_536, 2], 0, &guardian)?;
@@ -156,7 +157,8 @@ fn weights_inside_a_vm_are_its_own_affair() -> Result<()> {
     Ok(())
 }
 
-/// A VM that computes and is boosted for I/O all the time holds up another one's boost for I/O, but not one for multimedia.
+/// A VM that computes and is boosted for I/O all the time holds up another one's boost for I/O, but not one
+/// for multimedia.
 fn multimedia_goes_before_io() -> Result<()> {
     let guardian = start_guardian()?;
     let (work, mut threads) = three([1024; 3], 1, &guardian)?;
@@ -314,7 +316,8 @@ fn dies_with_its_owner() -> Result<()> {
     eventually("the thread is ordinary again", || sched::get(target.tid).is_ok_and(|found| found == before))
 }
 
-/// Ordinary threads go before those of sched_ext. Either the kernel keeps some time for these, or it ejects the scheduler.
+/// Ordinary threads go before those of sched_ext. Either the kernel keeps some time for these, or it ejects
+/// the scheduler.
 fn vms_outlive_ordinary_hogs() -> Result<()> {
     let (vm, ordinary) = (Work::start(2, 0)?, Work::start(3, 0)?);
     let guardian = start_guardian()?;

@@ -102,8 +102,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What each VM used, once that is `total` together at least, and `is_so` for it.
 ///
-/// A VM may be ahead by what a thread runs at once, which is long where the machine below is busy; but no further as time goes on. So
-/// what is to be true comes true sooner or later, or never.
+/// A VM may be ahead by what a thread runs at once, which is long where the machine below is busy; but no
+/// further as time goes on. So what is to be true comes true sooner or later, or never.
 pub(crate) fn used(
     threads: &Threads,
     vms: &[VmId],

@@ -41,7 +41,7 @@ impl Child {
     pub(super) fn start(number: u64, purpose: Purpose) -> Result<Child, String> {
         let path = PathBuf::from(format!("{RUN}/{number}"));
         let mut child =
-            Child::spawn(number, &path, purpose).map_err(|error| format!("can not start it: {error}"))?;
+            Child::spawn(number, &path, purpose).map_err(|error| format!("cannot start it: {error}"))?;
         let mut line = [0; READY.len() + 1];
         let is_ready = child.output.read_exact(&mut line).is_ok() && line.starts_with(READY.as_bytes());
         // Who needs the file has opened it by now.

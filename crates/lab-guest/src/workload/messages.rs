@@ -14,12 +14,12 @@ const HALF: usize = 20;
 /// Bytes of a message.
 const SIZE: usize = 100;
 
-/// Lets `tasks` tasks message each other, again and again. Each takes some 100 KiB of memory, and each receiver
-/// up to 200 KiB more for what it has not read yet.
+/// Lets `tasks` tasks message each other, again and again. Each takes some 100 KiB of memory, and each
+/// receiver up to 200 KiB more for what it has not read yet.
 pub(super) fn run(tasks: u32, rounds: u32, mut recorder: Recorder) -> Result<Infallible, Failure> {
     let groups = usize::try_from(tasks)? / (2 * HALF);
     if groups * 2 * HALF != usize::try_from(tasks)? || groups == 0 {
-        return Err(format!("{tasks} tasks can not message each other: it must be a multiple of 40").into());
+        return Err(format!("{tasks} tasks cannot message each other: it must be a multiple of 40").into());
     }
     let set_up = || Run::set_up(groups, rounds).map_err(failed(format!("starting {tasks} tasks")));
     let mut run = set_up()?;
@@ -87,7 +87,8 @@ impl Run {
 
 /// Makes this process two. The new one gets none.
 ///
-/// To start the program again, as workloads do otherwise, would take seconds and more memory than small VMs have.
+/// To start the program again, as workloads do otherwise, would take seconds and more memory than small VMs
+/// have.
 fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: this workload has a single thread, so there is none whose work the new process could find
     // half done.

@@ -99,12 +99,14 @@ pub(super) fn echo_tcp(port: u16, cost: u64, mut recorder: Recorder) -> Result<I
     })
 }
 
-/// Three packets. The receiver of iperf had 85 KB for a connection when TAVS was written, a window which its machine handled in about a millisecond;
-/// an emulated guest handles this much in that time. Later kernels take megabytes, which hide how late the receiver runs.
+/// Three packets. The receiver of iperf had 85 KB for a connection when TAVS was written, a window which its
+/// machine handled in about a millisecond; an emulated guest handles this much in that time. Later kernels
+/// take megabytes, which hide how late the receiver runs.
 const SINK_BUFFER: usize = 2 << 10;
 
-/// Takes what comes, and answers nothing. A thread for each client waits for its next packet in the read itself, as iperf's do: in an emulated guest
-/// the system calls of a loop over all of them would cost as much as the packets.
+/// Takes what comes, and answers nothing. A thread for each client waits for its next packet in the read
+/// itself, as iperf's do: in an emulated guest the system calls of a loop over all of them would cost as much
+/// as the packets.
 pub(super) fn sink(port: u16, recorder: Recorder) -> Result<Infallible, Failure> {
     let listener = listen_tcp(port)?;
     set_socket_recv_buffer_size(&listener, SINK_BUFFER)?;

@@ -73,7 +73,7 @@ fn checksum(pieces: &[&[u8]]) -> u16 {
     let words = pieces.iter().flat_map(|piece| piece.as_chunks().0);
     let sum = words.fold(0u16, |sum, word| {
         let (sum, carry) = sum.overflowing_add(u16::from_be_bytes(*word));
-        // It can not overflow again: the sum is below the largest word after it did.
+        // It cannot overflow again: the sum is below the largest word after it did.
         sum + u16::from(carry)
     });
     !sum

@@ -22,7 +22,8 @@ const LETTER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a busy guest may take to log the client in and start the editor.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// What is typed at the begin of lines, in turn: more than a screen has lines, so that when one of these appears, it is the new line's.
+/// What is typed at the begin of lines, in turn: more than a screen has lines, so that when one of these
+/// appears, it is the new line's.
 const MARKS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// What is typed and measured.

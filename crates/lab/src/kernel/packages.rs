@@ -7,8 +7,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The suite that has kernels newer than those that this machine's own package lists know. Packages from it are unpacked for VMs and
-/// never installed.
+/// The suite that has kernels newer than those that this machine's own package lists know. Packages from it
+/// are unpacked for VMs and never installed.
 const NEWER_SUITE: &str = "trixie-backports";
 /// What signs Debian's suites.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -46,8 +46,8 @@ struct Apt {
 }
 
 impl Apt {
-    /// Lists of the newer suite only, kept in `work`, from the mirror that this machine uses. They are empty where it uses none that
-    /// is known to have the suite.
+    /// Lists of the newer suite only, kept in `work`, from the mirror that this machine uses. They are empty
+    /// where it uses none that is known to have the suite.
     fn newer(work: &Path) -> Result<Apt, KernelError> {
         let targets = ["indextargets", "--format", "$(LABEL) $(REPO_URI)", "Created-By: Packages"];
         let targets = run(Command::new("apt-get").args(targets))?;
@@ -80,8 +80,8 @@ impl Apt {
         command
     }
 
-    /// The newest kernel image of the series, and the packages that hold its parts where it is made of several; nothing if the lists
-    /// know none.
+    /// The newest kernel image of the series, and the packages that hold its parts where it is made of
+    /// several; nothing if the lists know none.
     fn kernel(&self, series: &Series<'_>) -> Result<Vec<String>, KernelError> {
         let (version, flavour) = (escaped(series.version), series.flavour);
         let images = self.search(&format!(r"^linux-image-{version}\.[^ ]*-{flavour}-amd64$"))?;

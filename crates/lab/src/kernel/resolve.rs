@@ -12,7 +12,7 @@ impl Kernel {
     /// suite of the same mirror.
     ///
     /// # Errors
-    /// [`KernelError`] if the name makes no sense, or the kernel is not there and can not be fetched.
+    /// [`KernelError`] if the name makes no sense, or the kernel is not there and cannot be fetched.
     pub fn resolve(name: &str, modules: Option<&Path>) -> Result<Kernel, KernelError> {
         match (modules, Series::parse(name)) {
             (Some(modules), _) => Kernel { image: name.into(), modules: modules.into() }.checked(),

@@ -69,7 +69,7 @@ impl Enforcement {
     }
 
     /// Reserves for a process from now on, and tells a beginning of a period, and on which CPU it is if that
-    /// is known. With weights a process can't be given another reservation.
+    /// is known. With weights a process cannot be given another reservation.
     pub(super) fn reserve(
         &mut self,
         pid: i32,

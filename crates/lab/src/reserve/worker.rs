@@ -1,4 +1,5 @@
-//! The processes that a study schedules: this program again, with [`WORKER_ARGUMENT`]. They end at SIGTERM, or with whoever started them.
+//! The processes that a study schedules: this program again, with [`WORKER_ARGUMENT`]. They end at SIGTERM,
+//! or with whoever started them.
 
 use super::delivered::Run;
 use crate::command::die_with_this_thread;
@@ -161,8 +162,8 @@ impl Parallel {
         Ok(Parallel { peers, data: vec![1; bytes] })
     }
 
-    /// Computes, exchanges, and again, until told to end or left by another. Tells when each step was done, and what part of it the
-    /// process computed.
+    /// Computes, exchanges, and again, until told to end or left by another. Tells when each step was done,
+    /// and what part of it the process computed.
     fn run(mut self, stop: &AtomicBool, compute_ns: u64) -> io::Result<()> {
         let mut steps = Vec::new();
         let turns = turns_for(compute_ns);

@@ -84,7 +84,7 @@ pub struct DiskConfig {
 /// What is on a disk, which is how the guest uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskKind {
-    /// Files to read. The guest can not write to it.
+    /// Files to read. The guest cannot write to it.
     Data,
     /// A Debian system. What the guest writes goes to a temporary file, and is gone with the VM.
     Debian,

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_can_not_be_read_is_told() {
+    fn an_image_that_cannot_be_read_is_told() {
         let run_dir = tempfile::tempdir().unwrap();
         for (image, why) in
             [(run_dir.path().join("gone.img"), "No such file"), (run_dir.path().into(), "not a file")]

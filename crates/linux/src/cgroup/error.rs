@@ -14,7 +14,7 @@ pub enum CgroupError {
         /// What is mounted.
         found: String,
     },
-    /// A process or its group can not be found.
+    /// A process or its group cannot be found.
     #[error("cannot find the control group of process {pid}: {cause}")]
     Process {
         /// The process.
@@ -44,15 +44,15 @@ pub enum CgroupError {
         /// What was expected.
         expected: String,
     },
-    /// The name can not be a group's.
-    #[error("{name:?} can not be the name of a control group: it must be one part of a path")]
+    /// The name cannot be a group's.
+    #[error("{name:?} cannot be the name of a control group: it must be one part of a path")]
     Name {
         /// The name.
         name: String,
     },
     /// The root group has neither weight nor budget to set.
     #[error(
-        "the VM runs in the root control group, whose {what} can not be set; start it in a group of its own"
+        "the VM runs in the root control group, whose {what} cannot be set; start it in a group of its own"
     )]
     Root {
         /// What was to be set.
@@ -73,7 +73,7 @@ pub enum CgroupError {
         /// What there is.
         root_permille: u64,
     },
-    /// Real time can not be had in any group but the root's.
+    /// Real time cannot be had in any group but the root's.
     #[error(
         "this kernel has RT_GROUP_SCHED, which on a version 2 hierarchy refuses real time in all groups but the root's; \
          boot with rt_group_sched=0 (Linux 6.16 or newer) or a kernel without it"

@@ -28,7 +28,7 @@ pub fn write(path: &Path, content: String, advice: &'static str) -> Result<(), C
 /// Reads a number.
 ///
 /// # Errors
-/// The file can't be read, or holds something else.
+/// The file cannot be read, or holds something else.
 pub fn read_number(path: &Path) -> Result<i64, CgroupError> {
     let text = fs::read_to_string(path).map_err(file_error("read", path, ""))?;
     text.trim().parse().map_err(|_| CgroupError::Content {
@@ -41,7 +41,7 @@ pub fn read_number(path: &Path) -> Result<i64, CgroupError> {
 /// What a weight's file holds. Those of idle groups say what nobody set, and refuse to be set.
 ///
 /// # Errors
-/// The file can't be read, or the group is idle.
+/// The file cannot be read, or the group is idle.
 pub fn read_weight(file: &Path) -> Result<u32, CgroupError> {
     let idle = file.with_file_name("cpu.idle");
     if read_number(&idle).is_ok_and(|idle| idle != 0) {

@@ -182,7 +182,7 @@ impl Group {
     /// must then hold no processes themselves.
     ///
     /// # Errors
-    /// If the name is none, the group exists or can not be made, or a change can not be recorded.
+    /// If the name is none, the group exists or cannot be made, or a change cannot be recorded.
     pub fn create<E: From<CgroupError>>(
         &self,
         name: &str,
@@ -266,7 +266,7 @@ impl Group {
     /// If the process has ended, has real-time threads the group has no budget for, or the caller may not.
     pub fn add(&self, pid: u32) -> Result<(), CgroupError> {
         let file = self.procs_file();
-        let advice = "; a process with real-time threads can not enter a group without a real-time budget, and on \
+        let advice = "; a process with real-time threads cannot enter a group without a real-time budget, and on \
                       version 2 a group whose subgroups have weights holds no processes";
         fs::write(&file, pid.to_string()).map_err(|source| CgroupError::File {
             action: format!("move process {pid} to"),
@@ -279,7 +279,7 @@ impl Group {
     /// Whether all processes in the group are this one.
     ///
     /// # Errors
-    /// If the group's processes can not be read.
+    /// If the group's processes cannot be read.
     pub fn holds_only(&self, pid: i32) -> Result<bool, CgroupError> {
         let file = self.dir().join("cgroup.procs");
         let text = fs::read_to_string(&file).map_err(file_error("read", &file, ""))?;
@@ -289,7 +289,7 @@ impl Group {
     /// Its weight, in the units of `cpu.shares`.
     ///
     /// # Errors
-    /// If it can not be read.
+    /// If it cannot be read.
     pub fn weight(&self) -> Result<u32, CgroupError> {
         let native = read_weight(&self.weight_file("weight")?)?;
         Ok(self.hierarchy.version.from_native(native))
@@ -300,7 +300,7 @@ impl Group {
     /// back.
     ///
     /// # Errors
-    /// If it can not be written.
+    /// If it cannot be written.
     pub fn set_weight(&self, weight: u32) -> Result<(), CgroupError> {
         let file = self.weight_file("weight")?;
         let native = self.hierarchy.version.to_native(weight);

@@ -1,4 +1,5 @@
-//! The records and map entries shared with the BPF programs, field by field as `bpf/frontdesk.bpf.c` lays them out.
+//! The records and map entries shared with the BPF programs, field by field as `bpf/frontdesk.bpf.c` lays
+//! them out.
 
 use frontdesk_engine::{Event, EventKind, Protocol, Thread, Time, VmId};
 

@@ -1,4 +1,5 @@
-//! The probes on QEMU's accounting of reads, set off the loop: the kernel takes some ten milliseconds for each VM.
+//! The probes on QEMU's accounting of reads, set off the loop: the kernel takes some ten milliseconds for
+//! each VM.
 
 use super::skeleton::FrontdeskSkel;
 use crate::BpfError;
@@ -9,8 +10,9 @@ use std::sync::Arc;
 /// The loaded programs.
 pub(super) struct Programs(pub(super) FrontdeskSkel<'static>);
 
-// SAFETY: once loaded, the object is not changed any more. What is called on it from several threads, attaching, reads a program's
-// descriptor, name and type, and keeps what it makes in the link that it returns.
+// SAFETY: once loaded, the object is not changed any more. What is called on it from several threads,
+// attaching, reads a program's descriptor, name and type, and keeps what it makes in the link that it
+// returns.
 unsafe impl Send for Programs {}
 // SAFETY: as above.
 unsafe impl Sync for Programs {}
@@ -19,7 +21,8 @@ unsafe impl Sync for Programs {}
 #[derive(Clone)]
 pub struct ReadProbes(pub(super) Arc<Programs>);
 
-/// The probes in one QEMU process. They are taken out when this is dropped, which takes as long as setting them.
+/// The probes in one QEMU process. They are taken out when this is dropped, which takes as long as setting
+/// them.
 pub struct Probes(#[expect(dead_code, reason = "held until they are dropped")] Vec<Link>);
 
 impl Probes {
@@ -37,12 +40,15 @@ impl std::fmt::Debug for Probes {
 }
 
 impl ReadProbes {
-    /// Sets the probes in the QEMU process `pid`. Nothing is heard of them before [`follow_reads`](super::BpfSource::follow_reads).
+    /// Sets the probes in the QEMU process `pid`. Nothing is heard of them before
+    /// [`follow_reads`](super::BpfSource::follow_reads).
     ///
     /// # Errors
-    /// If QEMU's accounting functions can not be probed: it is built in another way, or the kernel has no uprobes.
+    /// If QEMU's accounting functions cannot be probed: it is built in another way, or the kernel has no
+    /// uprobes.
     pub fn attach(&self, pid: i32) -> Result<Probes, BpfError> {
-        // Whatever QEMU sees as its own program, also where it is in a container or was replaced by an upgrade since.
+        // Whatever QEMU sees as its own program, also where it is in a container or was replaced by an
+        // upgrade since.
         let program = format!("/proc/{pid}/exe");
         let probe = |code: &ProgramMut<'_>, function: &'static str| {
             let options = UprobeOpts { func_name: Some(function.to_owned()), ..UprobeOpts::default() };

@@ -22,7 +22,8 @@ pub(super) enum Counter {
     Lost = 2,
 }
 
-/// Value of the map `vcpus` (struct vcpu): nothing reported, no window opened yet. `interrupts`: whether they are wanted.
+/// Value of the map `vcpus` (struct vcpu): nothing reported, no window opened yet. `interrupts`: whether they
+/// are wanted.
 pub(super) fn vcpu_value(vm: VmId, index: u16, interrupts: bool) -> [u8; 152] {
     let mut value = [0; 152];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());

@@ -6,7 +6,8 @@ use std::{fs, path::Path};
 /// The kernel's modules, with their parameters.
 const MODULES: &str = "/sys/module";
 
-/// The methods that tell this host's guest tasks, best first. The next is for kernels that refuse the programs of the one before.
+/// The methods that tell this host's guest tasks, best first. The next is for kernels that refuse the
+/// programs of the one before.
 pub(super) fn methods() -> Result<&'static [Method], KvmError> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! How guest tasks and interrupts can be told, and why they can't.
+//! How guest tasks and interrupts can be told, and why they cannot.
 
 use crate::BpfError;
 
-/// How the guest's CR3 is come by.
+/// Where the guest's CR3 is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Loads of CR3 trap, and KVM carries each out: every switch is seen. Halts are seen when the vCPU's
@@ -53,7 +53,7 @@ pub enum Interrupts {
     None,
 }
 
-/// Why the guest tasks of VMs under KVM can't be told apart from outside.
+/// Why the guest tasks of VMs under KVM cannot be told apart from outside.
 #[derive(Debug, thiserror::Error)]
 pub enum KvmError {
     /// KVM is not in use.

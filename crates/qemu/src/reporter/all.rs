@@ -30,11 +30,11 @@ impl Reporters {
         self.epoll.as_fd()
     }
 
-    /// Begins to listen to the reporter of `vm`, which is QEMU process `pid` and has so many vCPUs, if it has a port for one; whether it
-    /// has. Of a VM that is listened to already, only the number of vCPUs changes.
+    /// Begins to listen to the reporter of `vm`, which is QEMU process `pid` and has so many vCPUs, if it has
+    /// a port for one; whether it has. Of a VM that is listened to already, only the number of vCPUs changes.
     ///
     /// # Errors
-    /// The process can't be looked into, or there are no more descriptors.
+    /// The process cannot be looked into, or there are no more descriptors.
     pub fn follow(&mut self, vm: VmId, pid: i32, vcpus: u16, now: Time) -> io::Result<bool> {
         if let Some(source) = self.sources.get_mut(&vm) {
             source.set_vcpus(vcpus);

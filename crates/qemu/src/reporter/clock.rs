@@ -6,8 +6,8 @@ use frontdesk_linux::monotonic_ns;
 /// Length of a window of which the least value is taken.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// No report is held back longer. What comes later than that was held up by something else, most likely because the vCPU
-/// or QEMU's main loop had no CPU, and is taken as happening now.
+/// No report is held back longer. What comes later than that was held up by something else, most likely
+/// because the vCPU or QEMU's main loop had no CPU, and is taken as happening now.
 pub(super) const MAX_HOLD_NS: u64 = 2_000_000;
 
 /// With each report the time for which reports are held back becomes shorter by a part in so many.
@@ -57,13 +57,15 @@ impl Least {
 
 /// Maps the times of a guest to the host's.
 ///
-/// What lies between the clocks is the least that was seen between the sending of a report and its arrival: a report is never early, and
-/// one of many comes nearly at once. It is taken anew each second, because the clocks drift.
+/// What lies between the clocks is the least that was seen between the sending of a report and its arrival: a
+/// report is never early, and one of many comes nearly at once. It is taken anew each second, because the
+/// clocks drift.
 ///
-/// Runs of tasks are what the engine learns from, so their *length* must be right, more than when they were. A guest that switches too
-/// often to report each switch at once sends several in a report, and each of them would seem to happen when it arrives. So all that a
-/// guest tells is held back by as much as its reports are late: a little for a quiet guest, a report's interval for a busy one. What one
-/// late report added wears off slowly, so that runs are cut or stretched by little.
+/// Runs of tasks are what the engine learns from, so their *length* must be right, more than when they were.
+/// A guest that switches too often to report each switch at once sends several in a report, and each of them
+/// would seem to happen when it arrives. So all that a guest tells is held back by as much as its reports are
+/// late: a little for a quiet guest, a report's interval for a busy one. What one late report added wears off
+/// slowly, so that runs are cut or stretched by little.
 #[derive(Debug, Default)]
 pub(super) struct GuestClock {
     offset: Least,
@@ -104,7 +106,8 @@ impl Mapping {
         self.now.raw_ns.wrapping_sub(at_ns).cast_signed().max(0).cast_unsigned()
     }
 
-    /// When the engine is to hear of what happened at `at_ns` of the guest. Not before now, and not long after.
+    /// When the engine is to hear of what happened at `at_ns` of the guest. Not before now, and not long
+    /// after.
     pub(super) fn due(&self, at_ns: u64) -> Time {
         let now = self.now.monotonic;
         now.plus(self.hold_ns.saturating_sub(self.age_ns(at_ns)))

@@ -1,17 +1,18 @@
 //! Where the host's end of the reporter's port is: a Unix socket that QEMU's command line names.
 //!
-//! The command line and not QMP, because it can be read for VMs whose monitor belongs to somebody else, like libvirt's. A port
-//! that was plugged in later is not found.
+//! The command line and not QMP, because it can be read for VMs whose monitor belongs to somebody else, like
+//! libvirt's. A port that was plugged in later is not found.
 
 use frontdesk_guest_protocol::PORT_NAME;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The socket of the port [`PORT_NAME`] of the QEMU process `pid`; `None` if it has no such port, or not at a Unix socket.
+/// The socket of the port [`PORT_NAME`] of the QEMU process `pid`; `None` if it has no such port, or not at a
+/// Unix socket.
 ///
 /// # Errors
-/// `/proc` can't be read: the process has ended, or belongs to somebody else.
+/// `/proc` cannot be read: the process has ended, or belongs to somebody else.
 pub fn find_port(pid: i32) -> io::Result<Option<PathBuf>> {
     let command = fs::read(format!("/proc/{pid}/cmdline"))?;
     let arguments: Vec<_> = command.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
@@ -54,7 +55,8 @@ fn find_socket(arguments: &[&str]) -> Option<Socket> {
     }
 }
 
-/// Options of a device: `virtserialport,name=x,chardev=y`, where a comma in a value is doubled, or the same as JSON.
+/// Options of a device: `virtserialport,name=x,chardev=y`, where a comma in a value is doubled, or the same
+/// as JSON.
 struct Options(Vec<(String, String)>);
 
 impl Options {

@@ -1,5 +1,5 @@
-//! What a guest tells, checked. The guest is not trusted: whatever it says, memory and work are bounded, and only what is said of its own
-//! VM can be wrong.
+//! What a guest tells, checked. The guest is not trusted: whatever it says, memory and work are bounded, and
+//! only what is said of its own VM can be wrong.
 
 use super::clock::{GuestClock, HostTime};
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
@@ -15,7 +15,8 @@ const MAX_HELD: usize = 1024;
 /// Names that are kept: those that ran last.
 const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// To be woken costs the daemon as much as so many messages. A reporter of ours does it a thousand times a second at most.
+/// To be woken costs the daemon as much as so many messages. A reporter of ours does it a thousand times a
+/// second at most.
 const WAKE_COST: u32 = 20;
 
 /// What no reporter of ours does.
@@ -82,7 +83,8 @@ impl Session {
         self.vcpus = vcpus;
     }
 
-    /// Takes a message, or `None` for what is none. Returns whether it ended a report that can't be used because there was no hello.
+    /// Takes a message, or `None` for what is none. Returns whether it ended a report that cannot be used
+    /// because there was no hello.
     pub(super) fn take(&mut self, message: Option<Message>, now: HostTime) -> Result<bool, Offence> {
         self.charge(1, now.monotonic)?;
         match message {

@@ -26,10 +26,10 @@ const MAX_RETRY_NS: u64 = 64_000_000_000;
 /// Bytes taken at a time: no VM holds up the others.
 const CHUNK: usize = 16 << 10;
 
-/// Why a guest's reporter can't be heard.
+/// Why a guest's reporter cannot be heard.
 #[derive(Debug, thiserror::Error)]
 pub enum ReporterError {
-    /// QEMU's socket can't be reached.
+    /// QEMU's socket cannot be reached.
     #[error("cannot connect to {}, the port of the guest's reporter: {source}; does another program hold it?", path.display())]
     Connect {
         /// The socket.
@@ -74,7 +74,7 @@ pub enum ReporterState<'a> {
     /// The port is there, but nobody speaks: the reporter is not installed, does not run, or the VM is
     /// paused.
     Silent,
-    /// It can't be heard. There will be another attempt.
+    /// It cannot be heard. There will be another attempt.
     Failed(&'a ReporterError),
 }
 

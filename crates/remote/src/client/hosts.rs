@@ -1,4 +1,5 @@
-//! The servers that a user knows: their certificates' fingerprints, and tokens, in a file that only the user can read.
+//! The servers that a user knows: their certificates' fingerprints, and tokens, in a file that only the user
+//! can read.
 
 use super::Address;
 use crate::fingerprint::Fingerprint;
@@ -13,11 +14,11 @@ use std::path::{Path, PathBuf};
 /// No file of known servers is larger.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The file can't be used.
+/// The file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HostsError {
-    /// It can't be read or written.
-    #[error("can't {what} the file of known hosts {}: {source}", path.display())]
+    /// It cannot be read or written.
+    #[error("cannot {what} the file of known hosts {}: {source}", path.display())]
     File {
         /// What was tried.
         what: &'static str,
@@ -74,7 +75,7 @@ impl Hosts {
     /// Reads the file; if there is none, no server is known.
     ///
     /// # Errors
-    /// It can't be read, is something else, or others can read it.
+    /// It cannot be read, is something else, or others can read it.
     pub fn load(path: impl Into<PathBuf>) -> Result<Hosts, HostsError> {
         let path = path.into();
         let data = match fs::metadata(&path) {
@@ -104,7 +105,7 @@ impl Hosts {
     /// Remembers a server's certificate and, if there is one, a token.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// The file cannot be written.
     pub fn remember(
         &mut self,
         address: &Address,
@@ -118,7 +119,7 @@ impl Hosts {
     /// Forgets a server; false if it was not known.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// The file cannot be written.
     pub fn forget(&mut self, address: &Address) -> Result<bool, HostsError> {
         let known = self.known.remove(&address.to_string()).is_some();
         if known {

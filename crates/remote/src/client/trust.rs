@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// By what a server is known.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// By its certificate itself; if none is known yet, none is trusted, but the client learns what it would be.
+    /// By its certificate itself; if none is known yet, none is trusted, but the client learns what it would
+    /// be.
     Certificate(Option<Fingerprint>),
     /// By those who issued its certificate, which must be for the name that the client connects to.
     Issuers(Vec<CertificateDer<'static>>),
@@ -26,7 +27,7 @@ pub struct Identity {
     key: PrivateKeyDer<'static>,
 }
 
-/// A file with certificates or a key can't be used.
+/// A file with certificates or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct TrustError {
@@ -82,8 +83,8 @@ impl Seen {
     }
 }
 
-/// The certificate is compared as a whole: nobody else has to vouch for it, and it does not age. That the server has the key is verified as
-/// always.
+/// The certificate is compared as a whole: nobody else has to vouch for it, and it does not age. That the
+/// server has the key is verified as always.
 impl ServerCertVerifier for Seen {
     fn verify_server_cert(
         &self,

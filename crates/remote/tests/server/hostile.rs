@@ -155,7 +155,8 @@ fn read_answer(stream: &mut impl Read, mut bytes: Vec<u8>) -> (u16, Vec<u8>) {
     }
 }
 
-/// As many connections as an address may have, none of which says anything: the next ones are hung up on, until the silent ones are.
+/// As many connections as an address may have, none of which says anything: the next ones are hung up on,
+/// until the silent ones are.
 #[test]
 fn connections_that_stall_are_dropped() {
     let world = World::new();

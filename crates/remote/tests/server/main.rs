@@ -1,4 +1,5 @@
-//! The server with a daemon that is not a real one behind it, and clients as they should be and as they may be.
+//! The server with a daemon that is not a real one behind it, and clients as they should be and as they may
+//! be.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 

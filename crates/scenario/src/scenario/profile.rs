@@ -49,8 +49,8 @@ pub enum LoadKind {
 }
 
 impl LoadProfile {
-    /// The workload of a VM that it is for: the echo or shift that is asked, the sink that is filled, or the ssh
-    /// server behind which the editor runs.
+    /// The workload of a VM that it is for: the echo or shift that is asked, the sink that is filled, or the
+    /// ssh server behind which the editor runs.
     #[must_use]
     pub fn target<'a>(&self, vm: &'a Vm) -> Option<&'a Workload> {
         vm.workloads.iter().find(|workload| self.kind.is_for(&workload.kind))

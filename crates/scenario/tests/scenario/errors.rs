@@ -7,7 +7,7 @@ use std::path::Path;
 #[test]
 fn a_file_that_is_not_there() {
     let error = Scenario::load(Path::new("no-such.toml"), &Overrides::default()).unwrap_err();
-    insta::assert_snapshot!(error, @"can not read the scenario no-such.toml");
+    insta::assert_snapshot!(error, @"cannot read the scenario no-such.toml");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn errors_of_values_name_what_is_allowed() {
 }
 
 #[test]
-fn a_modelled_machine_that_can_not_work_is_refused() {
+fn a_modelled_machine_that_cannot_work_is_refused() {
     let says = |set: &str, part: &str| {
         let error = refused(&[set]);
         assert!(error.contains(part), "{error} without {part}");

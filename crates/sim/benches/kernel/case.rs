@@ -78,7 +78,8 @@ impl Sleeps {
 pub struct Measured {
     /// CPU time of each process of each group, as a fraction of one CPU.
     pub cpu: Vec<Vec<f64>>,
-    /// Wake-up latencies of each process that sleeps: from the time at which it was to wake to the first instruction.
+    /// Wake-up latencies of each process that sleeps: from the time at which it was to wake to the first
+    /// instruction.
     pub latency: Vec<Vec<Option<Latency>>>,
 }
 
@@ -109,7 +110,8 @@ impl Latency {
 /// What a wake-up costs on a machine.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Costs {
-    /// From the expiry of a timer to the first instruction of the process that it wakes, if that runs at once, in nanoseconds.
+    /// From the expiry of a timer to the first instruction of the process that it wakes, if that runs at
+    /// once, in nanoseconds.
     pub wake_up_ns: u64,
     /// CPU time of a process that goes to sleep and wakes up, in nanoseconds.
     pub switch_ns: u64,

@@ -38,8 +38,8 @@ impl Row {
     }
 }
 
-/// Shares of what the processes of the case got together within 3 %, or 0.3 points where that is more; mean and 95th percentile of
-/// wake-up latencies within 25 %.
+/// Shares of what the processes of the case got together within 3 %, or 0.3 points where that is more; mean
+/// and 95th percentile of wake-up latencies within 25 %.
 pub fn rows(kernel: &Measured, model: &Measured) -> Vec<Row> {
     let whole = |measured: &Measured| measured.cpu.iter().flatten().sum::<f64>();
     let (whole_kernel, whole_model) = (whole(kernel), whole(model));

@@ -1,5 +1,5 @@
-//! What a lab measured in each repeat beside response times, and what the model takes as given: how fast the machine was and how long
-//! decisions took.
+//! What a lab measured in each repeat beside response times, and what the model takes as given: how fast the
+//! machine was and how long decisions took.
 
 use crate::run::{outcome, run};
 use crate::world::SimError;
@@ -12,15 +12,18 @@ use std::time::Duration;
 /// The conditions of a repeat in the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Conditions {
-    /// CPU time that an operation of VMs that only compute took, over that in the arm from which the model is calibrated: a machine that is
-    /// a VM itself, or whose CPUs share a core, is not always equally fast. 1 if no VM only computes.
+    /// CPU time that an operation of VMs that only compute took, over that in the arm from which the model is
+    /// calibrated: a machine that is a VM itself, or whose CPUs share a core, is not always equally fast. 1
+    /// if no VM only computes.
     pub slowness: f64,
-    /// From a packet to the boost, in microseconds: the median of the daemon's own statistics, where it acted.
+    /// From a packet to the boost, in microseconds: the median of the daemon's own statistics, where it
+    /// acted.
     pub decision_us: Option<f64>,
 }
 
 impl Conditions {
-    /// Those of a repeat, compared with those of the arm from which the model is calibrated; each with its scenario.
+    /// Those of a repeat, compared with those of the arm from which the model is calibrated; each with its
+    /// scenario.
     #[must_use]
     pub fn of(repeat: (&Scenario, &Repeat), reference: (&Scenario, &ArmResult)) -> Conditions {
         let here = operation_ms(repeat.0, std::slice::from_ref(repeat.1));
@@ -43,11 +46,11 @@ impl Conditions {
     }
 }
 
-/// What the model says of a lab's arms, each repeat under the conditions that it had there. `reference`: the arm, with its scenario, from
-/// which the model was calibrated.
+/// What the model says of a lab's arms, each repeat under the conditions that it had there. `reference`: the
+/// arm, with its scenario, from which the model was calibrated.
 ///
 /// # Errors
-/// It can not be run.
+/// It cannot be run.
 pub fn predict(
     scenario: &Scenario,
     lab: &IndexMap<String, ArmResult>,

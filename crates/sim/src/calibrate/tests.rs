@@ -68,7 +68,7 @@ fn costs_of_all_arms_are_scaled_and_the_rest_is_not() {
 }
 
 #[test]
-fn what_can_not_be_calibrated_is_refused() {
+fn what_cannot_be_calibrated_is_refused() {
     let few = Repeat { samples_ms: [("mixed".to_owned(), vec![1.0; 39])].into(), ..Repeat::default() };
     let lab = ArmResult { repeats: vec![few], ..ArmResult::default() };
     assert!(matches!(

@@ -47,7 +47,8 @@ impl Credit {
         }
     }
 
-    /// Charges what a vCPU has run since it was last charged, with fine accounting (TAVS §4.2: 10 credits for 1 ms).
+    /// Charges what a vCPU has run since it was last charged, with fine accounting (TAVS §4.2: 10 credits for
+    /// 1 ms).
     pub(super) fn charge_measured(&mut self, host: &Host, entity: Entity) {
         if !self.config.fine_accounting {
             return;
@@ -123,7 +124,8 @@ impl Credit {
         self.balance = balance;
     }
 
-    /// Pays the vCPUs of a domain, and gives them the priorities that follow. Returns the sum of their credits.
+    /// Pays the vCPUs of a domain, and gives them the priorities that follow. Returns the sum of their
+    /// credits.
     fn pay(&mut self, host: &mut Host, group: Group, each: i64, cap: Option<i64>) -> i64 {
         let mut balance = 0;
         let mut place = 0;

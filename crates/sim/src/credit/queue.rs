@@ -30,7 +30,8 @@ impl RunQueue {
         }
     }
 
-    /// Moves those of at least UNDER before those that are OVER. BOOST and UNDER are not ordered against each other.
+    /// Moves those of at least UNDER before those that are OVER. BOOST and UNDER are not ordered against each
+    /// other.
     pub(super) fn sort(&mut self) {
         self.0.make_contiguous().sort_by_key(|(_, priority)| *priority < Priority::Under);
     }

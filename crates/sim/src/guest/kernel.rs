@@ -137,7 +137,8 @@ pub(super) struct Costs {
     pub(super) frame: Nanos,
     pub(super) slice: Nanos,
     pub(super) granularity: Nanos,
-    /// What a task may run before another that wakes takes its place, if that is only seen at clock ticks (EEVDF).
+    /// What a task may run before another that wakes takes its place, if that is only seen at clock ticks
+    /// (EEVDF).
     pub(super) request: Option<Nanos>,
     sees_stolen: bool,
     /// Whether it has a clock tick.
@@ -247,7 +248,8 @@ impl Guest {
         }
     }
 
-    /// A vCPU got a physical CPU again after so long. A guest that does not hear of stolen time takes it for its own.
+    /// A vCPU got a physical CPU again after so long. A guest that does not hear of stolen time takes it for
+    /// its own.
     pub(crate) fn stolen(&mut self, vcpu: usize, time: Nanos) {
         if !self.costs.sees_stolen {
             self.charge(vcpu, time);
@@ -355,7 +357,8 @@ impl Guest {
         }
     }
 
-    /// The kernel programs its next clock tick, after one and when it stops idling: who emulates the clock hears of it.
+    /// The kernel programs its next clock tick, after one and when it stops idling: who emulates the clock
+    /// hears of it.
     fn set_clock(&mut self, vcpu: usize) {
         if self.costs.ticks {
             self.exits = true;

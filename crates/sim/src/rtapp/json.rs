@@ -1,4 +1,5 @@
-//! JSON whose objects keep the order of their members, and members with the same name: in rt-app both have a meaning.
+//! JSON whose objects keep the order of their members, and members with the same name: in rt-app both have a
+//! meaning.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};

@@ -75,7 +75,8 @@ impl Edf {
         }
     }
 
-    /// Asks for a decision where an entity that wants to run comes before who runs: wherever nobody does, or where the lowest does.
+    /// Asks for a decision where an entity that wants to run comes before who runs: wherever nobody does, or
+    /// where the lowest does.
     fn preempt(&self, host: &mut Host, entity: Entity) {
         let rank = self.rank(entity);
         let allowed = self.entities[entity.index()].affinity;

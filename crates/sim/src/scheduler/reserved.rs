@@ -25,7 +25,8 @@ pub(super) struct Reserved {
     /// What it was told last; kept for its memory.
     told: Event,
     timer: Option<Timer>,
-    /// Something happened that the dispatcher does not know yet. It decides once about all that happens at one time.
+    /// Something happened that the dispatcher does not know yet. It decides once about all that happens at
+    /// one time.
     stale: bool,
 }
 
@@ -136,7 +137,8 @@ impl Reserved {
         host.reschedule(Pcpu(0));
     }
 
-    /// Lets the dispatcher decide if something happened. Returns who is to be scheduled in another way from now on.
+    /// Lets the dispatcher decide if something happened. Returns who is to be scheduled in another way from
+    /// now on.
     pub(super) fn decide(&mut self, host: &mut Host) -> Vec<(Entity, DispatchKind)> {
         if !std::mem::take(&mut self.stale) {
             return Vec::new();

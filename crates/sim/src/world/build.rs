@@ -22,10 +22,10 @@ use frontdesk_scenario::{
 
 use std::collections::HashSet;
 
-/// Why a scenario can not be simulated.
+/// Why a scenario cannot be simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// The machine can not be made, or gets nowhere.
+    /// The machine cannot be made, or gets nowhere.
     #[error("arm {arm:?}, repeat {repeat}: {fault}{}", if concerned.is_empty() { String::new() } else { format!(" ({concerned})") })]
     Fault {
         /// The arm.
@@ -61,7 +61,7 @@ pub enum SimError {
         /// What is wrong with it.
         source: ReservationError,
     },
-    /// The file of a workload can not be used.
+    /// The file of a workload cannot be used.
     #[error("workload {workload:?}: {source}")]
     RtApp {
         /// The workload.

@@ -194,8 +194,8 @@ impl Measure {
         self.boosted.push(Boosted { vm, vcpu, since: now });
     }
 
-    /// A boost has ended: since when it was, and whether an I/O-bound task woke in it. By what the workloads know, or else by what the
-    /// engine counts.
+    /// A boost has ended: since when it was, and whether an I/O-bound task woke in it. By what the workloads
+    /// know, or else by what the engine counts.
     pub(crate) fn boost_ended(
         &mut self,
         vm: usize,

@@ -1,4 +1,5 @@
-//! Periodic task sets on one pCPU: each task is a VM with one vCPU, under the engine's reservations or under fixed priorities.
+//! Periodic task sets on one pCPU: each task is a VM with one vCPU, under the engine's reservations or under
+//! fixed priorities.
 
 use frontdesk_engine::Boost;
 use frontdesk_engine::reservation::Reservation;
@@ -18,7 +19,8 @@ pub(crate) enum Policy {
     RateMonotonic,
 }
 
-/// Period and execution time of each task, in ticks. All begin at time 0; a deadline is the end of the period.
+/// Period and execution time of each task, in ticks. All begin at time 0; a deadline is the end of the
+/// period.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskSet {
     pub(crate) tasks: Vec<(u64, u64)>,
@@ -42,8 +44,8 @@ impl From<(u64, Option<u64>, bool)> for Job {
 }
 
 impl TaskSet {
-    /// 2 to 6 tasks that use 0.6 to 1.2 of a CPU together. No two of them have deadlines at the same time within `duration`, for then
-    /// either order would be right.
+    /// 2 to 6 tasks that use 0.6 to 1.2 of a CPU together. No two of them have deadlines at the same time
+    /// within `duration`, for then either order would be right.
     pub(crate) fn random(rng: &mut Rng, duration: u64) -> TaskSet {
         loop {
             let count = rng.uniform(2, 6);

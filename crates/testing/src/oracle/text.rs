@@ -1,8 +1,9 @@
-//! The words in which fixtures tell parameters, events and actions. They know no recording format and no private part of the
-//! engine, so that what was frozen outlasts both.
+//! The words in which fixtures tell parameters, events and actions. They know no recording format and no
+//! private part of the engine, so that what was frozen outlasts both.
 //!
-//! A line is `config`, `policy`, or a time in nanoseconds and a kind, then `name=value` pairs. Every kind is written out here by
-//! hand, both ways: a kind that is renamed or gets a field keeps its old words for the fixtures that have them.
+//! A line is `config`, `policy`, or a time in nanoseconds and a kind, then `name=value` pairs. Every kind is
+//! written out here by hand, both ways: a kind that is renamed or gets a field keeps its old words for the
+//! fixtures that have them.
 
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Event, EventKind, Protocol, Standing,

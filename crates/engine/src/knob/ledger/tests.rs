@@ -81,7 +81,8 @@ fn what_an_unfair_scheduler_gives_is_evened_out() {
     }
 }
 
-/// A VM that needs little of its share had more than that in one window, boosted. It gets all it wants ever after.
+/// A VM that needs little of its share had more than that in one window, boosted. It gets all it wants ever
+/// after.
 #[test]
 fn who_wants_less_than_its_share_repays_with_the_rest() {
     const MS: u64 = 1_000_000;
@@ -100,8 +101,8 @@ fn who_wants_less_than_its_share_repays_with_the_rest() {
     assert_eq!(ledger.debt(VmId(0)), 0, "and no credit is saved up");
 }
 
-/// A VM that is owed CPU has a share that is low still, and gets nothing for it. It grows by little at a time,
-/// but it grows.
+/// A VM that is owed CPU has a share that is low still, and gets nothing for it. It grows by little at a
+/// time, but it grows.
 #[test]
 fn no_share_is_so_low_that_it_is_not_left_again() {
     const MS: u64 = 1_000_000;

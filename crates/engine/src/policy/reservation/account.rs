@@ -74,9 +74,11 @@ pub struct Recent {
 pub struct Account {
     /// Periods that ended.
     pub periods: u64,
-    /// Of these, those at whose end the member still wanted to run and had not got its slice, as far as it wanted to run in time to get it.
+    /// Of these, those at whose end the member still wanted to run and had not got its slice, as far as it
+    /// wanted to run in time to get it.
     pub missed: u64,
-    /// Of the missed, those in which the dispatcher itself came late: the machine stood still, and nobody got anything.
+    /// Of the missed, those in which the dispatcher itself came late: the machine stood still, and nobody got
+    /// anything.
     pub stalled: u64,
     /// What was lacking of the slice at a deadline that was missed, of what could be got by then.
     pub shortfall: Distribution,
@@ -93,7 +95,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// Run time of the member; `budget` is what it had left of its slice, if it was running on its reservation.
+    /// Run time of the member; `budget` is what it had left of its slice, if it was running on its
+    /// reservation.
     pub(super) fn charge(&mut self, ran: u64, budget: Option<u64>) {
         let Some(budget) = budget else {
             self.extra_ns = self.extra_ns.saturating_add(ran);
@@ -105,7 +108,8 @@ impl Account {
         }
     }
 
-    /// A period ended, in which `reserved` nanoseconds were due and `used` were used; `shortfall` is what was missing at its end.
+    /// A period ended, in which `reserved` nanoseconds were due and `used` were used; `shortfall` is what was
+    /// missing at its end.
     pub(super) fn close(
         &mut self,
         end: Time,

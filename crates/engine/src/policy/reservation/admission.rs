@@ -70,7 +70,7 @@ impl fmt::Display for Infeasible {
     }
 }
 
-/// A reservation that can't be made.
+/// A reservation that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// It makes no sense.
@@ -127,8 +127,9 @@ impl Admission {
         self.cpus.dedup();
     }
 
-    /// Finds room for a target with so many members, in place of what it has already, if anything. Returns the CPU of each member. A
-    /// target that fits where it is stays there; otherwise each member gets the CPU with the most room.
+    /// Finds room for a target with so many members, in place of what it has already, if anything. Returns
+    /// the CPU of each member. A target that fits where it is stays there; otherwise each member gets the CPU
+    /// with the most room.
     ///
     /// # Errors
     /// There is no room, or the reservation makes no sense: all stays as it was.

@@ -20,7 +20,8 @@ use state::{State, boundary_after};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
-/// A decision that comes later than this after it was due comes after a standstill of the machine, in nanoseconds.
+/// A decision that comes later than this after it was due comes after a standstill of the machine, in
+/// nanoseconds.
 const STANDSTILL: u64 = 500_000;
 /// More members than any host has CPUs and levels for: a bound on memory.
 const MAX_MEMBERS: usize = 1 << 16;
@@ -43,7 +44,8 @@ pub struct Eligible {
     pub cpu: u16,
     /// The CPU time that it will ever have used when its slice ends, in nanoseconds.
     pub ends: u64,
-    /// If it sleeps now and wakes later than this, it comes behind those that it would delay: a decision is due then.
+    /// If it sleeps now and wakes later than this, it comes behind those that it would delay: a decision is
+    /// due then.
     pub late: Time,
 }
 
@@ -220,7 +222,8 @@ impl Dispatcher {
         })
     }
 
-    /// Decides. What is due within `tolerance_ns` is taken as due now; a slice of which no more is left is used up.
+    /// Decides. What is due within `tolerance_ns` is taken as due now; a slice of which no more is left is
+    /// used up.
     fn decide(&mut self, now: Time, tolerance_ns: u64, readings: &[(Member, Reading)]) {
         let now = now.max(self.decided);
         let standstill = self.due.is_some_and(|due| now.since(due.at) > STANDSTILL);

@@ -74,7 +74,8 @@ pub enum EventKind {
     },
     /// A decision is due, or something has happened that may lead to one.
     Decide {
-        /// What is due within so many nanoseconds is taken as due now; a slice of which no more is left is used up.
+        /// What is due within so many nanoseconds is taken as due now; a slice of which no more is left is
+        /// used up.
         tolerance_ns: u64,
     },
 }

@@ -1,9 +1,11 @@
-//! Who comes before whom on a CPU, as levels that change as little as can be: each change of a level costs a system call.
+//! Who comes before whom on a CPU, as levels that change as little as can be: each change of a level costs a
+//! system call.
 
 /// Levels there are, from 1 to this; a higher one comes first.
 pub const LEVELS: u8 = 22;
 
-/// Gives a level to each, the first the highest. `current` has what each has now. Those that can keep theirs do.
+/// Gives a level to each, the first the highest. `current` has what each has now. Those that can keep theirs
+/// do.
 pub(super) fn assign(current: &[Option<u8>]) -> Vec<u8> {
     let mut levels = Vec::with_capacity(current.len());
     let mut above = LEVELS + 1;

@@ -30,7 +30,8 @@ pub struct Member {
 /// So much CPU time in every period, for each member of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Length of a period in nanoseconds: [`MIN_PERIOD_NS`] to [`MAX_PERIOD_NS`]. Its end is the deadline of its slice.
+    /// Length of a period in nanoseconds: [`MIN_PERIOD_NS`] to [`MAX_PERIOD_NS`]. Its end is the deadline of
+    /// its slice.
     pub period_ns: u64,
     /// CPU time in each period in nanoseconds: [`MIN_SLICE_NS`] to the period.
     pub slice_ns: u64,
@@ -88,7 +89,8 @@ impl Reservation {
         u64::try_from(parts.div_ceil(u128::from(self.period_ns.max(1)))).unwrap_or(u64::MAX)
     }
 
-    /// What of the slice belongs to `length` nanoseconds of a period: all of it if that is a whole period or more.
+    /// What of the slice belongs to `length` nanoseconds of a period: all of it if that is a whole period or
+    /// more.
     pub(super) fn slice_in(&self, length: u64) -> u64 {
         let part = u128::from(self.slice_ns) * u128::from(length) / u128::from(self.period_ns.max(1));
         u64::try_from(part).unwrap_or(u64::MAX).min(self.slice_ns)

@@ -115,7 +115,8 @@ fn note_5_a_tickle_needs_strictly_higher_priority() {
 fn note_5_idle_pcpus_are_kicked_whenever_the_local_one_is_busy() {
     let mut bench = Bench::new(exact(), 2, &[(256, None), (256, None), (256, None)]);
     bench.wake(0);
-    // The third belongs to the first pCPU, which is busy; the second is idle and takes it, though neither preempts.
+    // The third belongs to the first pCPU, which is busy; the second is idle and takes it, though neither
+    // preempts.
     bench.wake(2);
     assert_eq!(bench.machine.host().running_on(Entity(2)), Some(Pcpu(1)));
 }
@@ -153,7 +154,8 @@ fn note_7_credits_by_weight_among_the_active_and_a_surplus_goes_down_the_list() 
     assert_eq!((bench.credits(0), bench.credits(1)), (-200, -200));
     let order = bench.credit.get().active.clone();
     bench.to(30 * MS);
-    // 600 credits: 500 are due to the heavy one, which can use 300 alone. The light one gets 100, and what is left if it comes later.
+    // 600 credits: 500 are due to the heavy one, which can use 300 alone. The light one gets 100, and what is
+    // left if it comes later.
     let light = if order == [Group(1), Group(0)] { 300 } else { 100 };
     assert_eq!((bench.credits(0), bench.credits(1)), (-300 + light, 0));
 }
@@ -373,7 +375,8 @@ fn a_partial_boost_is_whatever_the_priority_and_gives_way_when_it_is_revoked() {
 
 #[test]
 fn equal_weights_get_equal_shares_on_any_number_of_pcpus() {
-    // Where 300 can be divided: what is rounded up otherwise is lost to whom it takes above the ceiling, up to 2 %.
+    // Where 300 can be divided: what is rounded up otherwise is lost to whom it takes above the ceiling, up
+    // to 2 %.
     for (pcpus, each) in [(1u16, 4), (1, 6), (2, 3), (8, 2), (8, 3)] {
         for fine_accounting in [false, true] {
             let config = Config { fine_accounting, ..Config::default() };

@@ -1,4 +1,5 @@
-//! Load balancing between physical CPUs: who finds nothing to do takes from the others, and now and then the load is evened out.
+//! Load balancing between physical CPUs: who finds nothing to do takes from the others, and now and then the
+//! load is evened out.
 
 use super::discipline::Discipline;
 use super::group_fair::GroupFair;
@@ -6,7 +7,8 @@ use super::load::SCALE;
 use crate::Nanos;
 use crate::scheduler::{Entity, Host, Pcpu};
 
-/// Between two looks at the other physical CPUs, for each of them: 1 ms, and 16 times that while there is something to do.
+/// Between two looks at the other physical CPUs, for each of them: 1 ms, and 16 times that while there is
+/// something to do.
 const INTERVAL: Nanos = 16_000_000;
 /// Two loads whose quotient is below this, in percent, are equal.
 const IMBALANCE_PCT: u64 = 117;

@@ -68,7 +68,8 @@ pub(super) trait Discipline: Copy + Debug + Send {
     /// The current node has been charged. Returns whether another one might have to run now.
     fn charged(&self, queue: &mut RunQueue, nodes: &mut [Node], id: NodeId) -> bool;
 
-    /// A clock tick while this node runs; the same question. `outer`: the part that its group has of the physical CPU.
+    /// A clock tick while this node runs; the same question. `outer`: the part that its group has of the
+    /// physical CPU.
     fn tick(&self, queue: &RunQueue, nodes: &[Node], id: NodeId, outer: (u64, u64)) -> bool;
 
     /// Who runs next; somebody, if anybody is queued.

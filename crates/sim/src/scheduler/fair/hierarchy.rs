@@ -40,7 +40,8 @@ impl<D: Discipline> GroupFair<D> {
         (queue, &mut self.nodes)
     }
 
-    /// Charges the current node of a queue for what it ran; returns whether another one might have to run now.
+    /// Charges the current node of a queue for what it ran; returns whether another one might have to run
+    /// now.
     fn charge(&mut self, now: Nanos, level: Level) -> bool {
         let discipline = self.discipline;
         let (queue, nodes) = self.queue_mut(level);
@@ -98,7 +99,8 @@ impl<D: Discipline> GroupFair<D> {
         }
     }
 
-    /// Puts an entity into the queue of its group, and the group into that of the physical CPU if it is not there.
+    /// Puts an entity into the queue of its group, and the group into that of the physical CPU if it is not
+    /// there.
     pub(super) fn enqueue(&mut self, host: &mut Host, pcpu: Pcpu, entity: Entity, placement: Placement) {
         let now = host.now();
         let group = self.tasks[entity.index()].group;
@@ -236,7 +238,8 @@ impl<D: Discipline> GroupFair<D> {
         }
     }
 
-    /// Makes another fair entity the current one in the queues: only on the levels on which something changes.
+    /// Makes another fair entity the current one in the queues: only on the levels on which something
+    /// changes.
     pub(super) fn switch(&mut self, now: Nanos, pcpu: Pcpu, next: Option<Entity>) {
         let before = self.pcpus[pcpu.index()].running;
         if before == next {

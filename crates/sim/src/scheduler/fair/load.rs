@@ -48,8 +48,8 @@ pub(super) struct GroupLoad {
 }
 
 impl GroupLoad {
-    /// Brings the average up to date and tells the group about it, if there is something to tell. `current`: the weights of the queued
-    /// entities; `total`: the load of the group on all physical CPUs.
+    /// Brings the average up to date and tells the group about it, if there is something to tell. `current`:
+    /// the weights of the queued entities; `total`: the load of the group on all physical CPUs.
     pub(super) fn update(&mut self, now: Nanos, current: f64, total: &mut f64) {
         self.average.update(now, current);
         let change = self.average.value() - self.told;
@@ -70,7 +70,8 @@ impl GroupLoad {
         self.tell(now, total);
     }
 
-    /// Forgets what is left of the load of a group that has no entities here, once it is next to nothing. Returns whether it did.
+    /// Forgets what is left of the load of a group that has no entities here, once it is next to nothing.
+    /// Returns whether it did.
     pub(super) fn forget(&mut self, now: Nanos, total: &mut f64) -> bool {
         let next_to_nothing = self.average.value() < 1.0;
         if next_to_nothing {
@@ -80,7 +81,8 @@ impl GroupLoad {
         next_to_nothing
     }
 
-    /// What the group weighs here, in units of 1 / [`SCALE`]: the part of its share that its load here is of its load everywhere.
+    /// What the group weighs here, in units of 1 / [`SCALE`]: the part of its share that its load here is of
+    /// its load everywhere.
     pub(super) fn weight(&self, share: u64, current: f64, total: f64) -> u64 {
         let here = self.average.value().max(current);
         let everywhere = (total - self.told + here).max(f64::MIN_POSITIVE);
@@ -121,7 +123,8 @@ mod tests {
         let share = 1024 * SCALE;
         let weights = [loads[0].weight(share, 1024.0, total), loads[1].weight(share, 3072.0, total)];
         assert!(weights[0].abs_diff(share / 4) < 2 && weights[1].abs_diff(share / 4 * 3) < 2, "{weights:?}");
-        // Load that arrives where there was none counts at once, and until the group knows, the parts sum up to more than the share.
+        // Load that arrives where there was none counts at once, and until the group knows, the parts sum up
+        // to more than the share.
         assert!(GroupLoad::default().weight(share, 1024.0, total) > share / 6);
     }
 }

@@ -6,7 +6,8 @@ use crate::Nanos;
 /// Number of a [`Node`] in the table of all.
 pub(super) type NodeId = u32;
 
-/// An entity, or a group on one physical CPU, as a run queue sees it. Virtual times are nanoseconds of an entity of weight 1024.
+/// An entity, or a group on one physical CPU, as a run queue sees it. Virtual times are nanoseconds of an
+/// entity of weight 1024.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Node {
     /// In units of 1 / [`SCALE`].

@@ -2,7 +2,8 @@
 
 use crate::scheduler::{Entity, Pcpu};
 
-/// Real-time entities that wait, for each physical CPU: the highest priority first, and the first come of those.
+/// Real-time entities that wait, for each physical CPU: the highest priority first, and the first come of
+/// those.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pub(super) queues: Vec<Vec<(u8, Entity)>>,

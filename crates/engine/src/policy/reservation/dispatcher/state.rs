@@ -120,8 +120,8 @@ impl State {
             self.account.skip(skipped, self.reservation.slice_ns, wanted);
         }
         let begin = self.end.plus(skipped.saturating_mul(period));
-        // When what it has used is paid for at its rate: after the period if it came late. It would take from others
-        // if its next slice did not wait for that.
+        // When what it has used is paid for at its rate: after the period if it came late. It would take from
+        // others if its next slice did not wait for that.
         let paid = self.late();
         let end = match self.reservation.phase_ns {
             // Where the wall clock was adjusted, one period is shorter or longer, by half at most.

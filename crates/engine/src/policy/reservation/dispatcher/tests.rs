@@ -225,8 +225,9 @@ fn a_standstill_is_told_from_a_miss() {
     assert_eq!(account.shortfall.buckets[12], 1, "3 ms are between 2.048 and 4.096");
 }
 
-/// Two on one CPU: the first always wants its 9 of 10 ms, the second wants 1 of 10 ms from 9.5 ms on.
-/// Who wakes at 8 of 10 ms has until 18 ms for its slice. With the next, until 20 ms, it would have more than its rate.
+/// Two on one CPU: the first always wants its 9 of 10 ms, the second wants 1 of 10 ms from 9.5 ms on. Who
+/// wakes at 8 of 10 ms has until 18 ms for its slice. With the next, until 20 ms, it would have more than its
+/// rate.
 #[test]
 fn who_comes_late_stays_behind_in_its_next_period() {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(0));
@@ -455,7 +456,8 @@ proptest! {
         }
     }
 
-    /// Whatever is asked of it and whatever the clock does: no panic, bounded memory, the same again, and admission never overbooks.
+    /// Whatever is asked of it and whatever the clock does: no panic, bounded memory, the same again, and
+    /// admission never overbooks.
     #[test]
     fn fuzz_any_sequence(steps in steps()) {
         let (events, dispatches, _) = live(&steps);
