@@ -1,5 +1,5 @@
-//! Comments are readable: none is wider than 110 columns, which rustfmt does not see to, and a word is written
-//! in one way.
+//! Comments are readable: none is wider than 110 columns, which rustfmt does not see to, and a word is
+//! written in one way.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
