@@ -1,13 +1,14 @@
 //! Scheduling attributes of threads: reading them, setting them, and telling a thread from a stranger that
 //! got its number later.
 
+use crate::Stat;
 use rustix::{
     io::Errno,
     process::Pid,
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use serde::{Deserialize, Serialize};
-use std::{fs, io, path::PathBuf};
+use std::io;
 
 /// A scheduling policy with its parameters, as `sched_setattr(2)` has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +132,18 @@ pub enum SchedError {
         tid: i32,
         /// `read` or `set`.
         what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It could not be stopped, or let go on.
+    #[error(
+        "cannot send signal {signal} to process {pid}: {source}; for processes of other users it takes CAP_KILL"
+    )]
+    Signal {
+        /// The process.
+        pid: i32,
+        /// The signal's number.
+        signal: i32,
         /// What the kernel said.
         source: io::Error,
     },
@@ -307,6 +320,23 @@ fn affinity_error(tid: i32, what: &'static str, error: Errno) -> SchedError {
     }
 }
 
+/// Sends a signal to the thread `tid` of process `pid`.
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread in that process, [`SchedError::Signal`] if the kernel
+/// refuses.
+pub fn signal(pid: i32, tid: i32, signal: i32) -> Result<(), SchedError> {
+    // SAFETY: sends a signal, and touches no memory.
+    if unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) } == 0 {
+        return Ok(());
+    }
+    let source = io::Error::last_os_error();
+    Err(match source.raw_os_error() {
+        Some(libc::ESRCH) => SchedError::Vanished { tid },
+        _ => SchedError::Signal { pid, signal, source },
+    })
+}
+
 /// A thread, told from any other that ever has its number by when it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ThreadId {
@@ -322,11 +352,7 @@ impl ThreadId {
     /// The thread `tid` of process `pid`, or `None` if there is no such thread in that process.
     #[must_use]
     pub fn of(pid: i32, tid: i32) -> Option<ThreadId> {
-        Some(ThreadId {
-            pid,
-            tid,
-            started: start_time(&PathBuf::from(format!("/proc/{pid}/task/{tid}/stat")))?,
-        })
+        Some(ThreadId { pid, tid, started: Stat::of_thread(pid, tid)?.started })
     }
 
     /// Whether that very thread still lives. It may end right after: no Linux call sets the attributes of a
@@ -340,29 +366,24 @@ impl ThreadId {
     /// reads a file. While the process lives, no stranger passes.
     #[must_use]
     pub fn is_in_process(&self) -> bool {
-        // SAFETY: signal 0 is checked, not sent.
-        unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.tid, 0) == 0 }
+        // Signal 0 is checked, not sent. One that may not be signalled is there.
+        !matches!(signal(self.pid, self.tid, 0), Err(SchedError::Vanished { .. }))
     }
 }
 
 /// The start time of a process, in clock ticks since boot, or `None` if it has ended.
 #[must_use]
 pub fn process_start_time(pid: i32) -> Option<u64> {
-    start_time(&PathBuf::from(format!("/proc/{pid}/stat")))
-}
-
-/// Field 22 of a stat file. Field 2, the name, may hold anything, hence counting starts behind its last
-/// bracket.
-fn start_time(stat: &PathBuf) -> Option<u64> {
-    let text = fs::read_to_string(stat).ok()?;
-    let (_, fields) = text.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+    Some(Stat::of_process(pid)?.started)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    use std::os::unix::process::CommandExt as _;
     use std::process::{Command, Stdio};
+    use std::sync::mpsc;
 
     #[test]
     fn attributes_survive_the_kernel_layout() {
@@ -407,6 +428,47 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_may_not_be_signalled_is_there() {
+        // As root, a process of another user, by a thread that may not signal such; else process 1.
+        let root = rustix::process::geteuid().is_root();
+        let mut child = root.then(|| Command::new("sleep").arg("60").uid(65534).spawn().unwrap());
+        let pid = child.as_ref().map_or(1, |child| i32::try_from(child.id()).unwrap());
+        let thread = ThreadId::of(pid, pid).unwrap();
+        let (there, refused) = std::thread::spawn(move || {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::KILL);
+            set_capabilities(None, sets).unwrap();
+            (thread.is_in_process(), signal(pid, pid, libc::SIGCONT))
+        })
+        .join()
+        .unwrap();
+        if let Some(child) = &mut child {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(there);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("Operation not permitted") && refused.contains("CAP_KILL"), "{refused}");
+    }
+
+    #[test]
+    fn a_thread_with_a_name_that_is_no_text_is_there() {
+        // The kernel cuts a name in the middle of a character.
+        let (told, mine) = mpsc::channel();
+        let named = std::thread::spawn(move || {
+            // SAFETY: the name is a string that ends with 0.
+            unsafe { libc::prctl(libc::PR_SET_NAME, c"fourteen bytesé".as_ptr()) };
+            told.send(rustix::thread::gettid()).unwrap();
+            std::thread::park();
+        });
+        let tid = mine.recv().unwrap().as_raw_nonzero().get();
+        let thread = ThreadId::of(i32::try_from(std::process::id()).unwrap(), tid);
+        assert!(thread.is_some_and(|thread| thread.is_alive()));
+        named.thread().unpark();
+        named.join().unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What `/proc` tells about a QEMU process.
 
-use frontdesk_linux::Tap;
 use frontdesk_linux::sched::ThreadId;
+use frontdesk_linux::{Stat, Tap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::BTreeSet,
@@ -33,7 +33,9 @@ pub(super) fn check_is_qemu(pid: i32) -> Result<(), String> {
 }
 
 fn comm(process: &Path) -> String {
-    fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned()
+    // A name is bytes.
+    let name = fs::read(process.join("comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
 /// Whether the process behind a pidfd has ended.
@@ -72,7 +74,9 @@ pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
     for process in fs::read_dir("/proc")?.flatten() {
         let Ok(worker) = process.file_name().to_string_lossy().parse() else { continue };
         // Anyone can be called that, but only kernel threads descend from kthreadd.
-        if comm(&process.path()) == kernel_name && parent(worker) == Some(KTHREADD) {
+        if comm(&process.path()) == kernel_name
+            && Stat::of_process(worker).is_some_and(|stat| stat.parent == KTHREADD)
+        {
             workers.extend(ThreadId::of(worker, worker));
         }
     }
@@ -84,11 +88,6 @@ fn has_vhost(pid: i32) -> bool {
     descriptors.into_iter().any(|descriptor| {
         fs::read_link(descriptor.path()).is_ok_and(|file| file.to_string_lossy().starts_with("/dev/vhost-"))
     })
-}
-
-fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// The tap devices a process holds open. A queue each, hence the same one may come up several times.

@@ -373,8 +373,8 @@ impl AdmissionThread {
             let reservation = held.reservation.in_turns();
             running.set(member, cpu, slot, reservation, threads).map_err(|error| cannot_keep(&error))?;
             if held.paused {
-                // On another CPU it is not known yet.
-                running.send(member, Command::Pause { member, paused: true });
+                // On another CPU it is not known yet. If it fails, its report says so.
+                let _ = running.pause(member, true);
             }
         }
         Ok(())
@@ -384,12 +384,16 @@ impl AdmissionThread {
         let index = self.index_of(target)?;
         let held = &mut self.targets[index];
         held.may_stop(&self.guardian).map_err(|error| failed(&error))?;
-        held.paused = paused;
         if let Some(running) = &self.running {
-            for member in held.members() {
-                running.send(member, Command::Pause { member, paused });
+            let pause = |paused| held.members().filter_map(|member| running.pause(member, paused)).collect();
+            let failures: Vec<String> = pause(paused);
+            if let Some(failure) = failures.into_iter().next() {
+                // It stays as it was, whatever part of it has changed.
+                let _: Vec<String> = pause(held.paused);
+                return Err(Refusal::new(RefusalKind::Unavailable, failure));
             }
         }
+        held.paused = paused;
         Ok(self.tell(&self.targets[index], &self.reports()))
     }
 

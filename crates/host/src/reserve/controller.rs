@@ -46,8 +46,8 @@ pub(super) enum Command {
     Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: Threads },
     /// The threads of a member.
     Threads { member: Member, threads: Threads },
-    /// Stops a member, or lets it go on.
-    Pause { member: Member, paused: bool },
+    /// Stops a member, or lets it go on; answered with why that failed, if it did.
+    Pause { member: Member, paused: bool, done: SyncSender<Option<String>> },
     /// Forgets a member; answered with what it got when that is done.
     Remove { member: Member, done: SyncSender<Account> },
     /// Asks for the accounts.
@@ -276,8 +276,9 @@ impl Work {
                 }
                 self.hold(member, None, threads);
             }
-            Command::Pause { member, paused } => {
+            Command::Pause { member, paused, done } => {
                 self.dispatch(now, EventKind::Pause { member, paused }, slots);
+                let _ = done.try_send(self.troubles.get(&member).cloned());
             }
             Command::Remove { member, done } => {
                 let account = self.dispatcher.account(member).cloned().unwrap_or_default();

@@ -159,6 +159,13 @@ impl Running {
         }
     }
 
+    /// Stops a member, or lets it go on, and waits until it is done; tells why that failed, if it did.
+    pub(super) fn pause(&self, member: Member, paused: bool) -> Option<String> {
+        let (done, when_done) = sync_channel(1);
+        self.send(member, Command::Pause { member, paused, done });
+        when_done.recv_timeout(PATIENCE).ok()?
+    }
+
     /// Has a member forgotten, and waits until it is.
     pub(super) fn remove(&mut self, member: Member) {
         self.earlier.remove(&member);

@@ -2,14 +2,13 @@
 
 use super::members::Role;
 use frontdesk_control_protocol::{Refusal, RefusalKind, Target};
+use frontdesk_linux::Stat;
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// A task of the kernel's own (`PF_KTHREAD`).
-const KERNEL_THREAD: u32 = 0x0020_0000;
 /// More than this of a target are refused.
 const MOST_THREADS: usize = 4096;
 
@@ -72,7 +71,8 @@ impl Found {
                     let message = format!("process {pid} is the VM {:?}: reserve for vm:{0}", vm.name);
                     return Err(Refusal::new(RefusalKind::Unsuitable, message));
                 }
-                let stat = Stat::of(*pid).ok_or_else(|| unknown(format!("there is no process {pid}")))?;
+                let stat =
+                    Stat::of_process(*pid).ok_or_else(|| unknown(format!("there is no process {pid}")))?;
                 Found { name: stat.name, processes: vec![*pid], family: false, vcpus: Vec::new() }
             }
             Target::Unit(name) => {
@@ -99,22 +99,21 @@ impl Found {
     fn check(&self, target: &Target, own: &[i32]) -> Result<(), Refusal> {
         let unsuitable = |message: String| Err(Refusal::new(RefusalKind::Unsuitable, message));
         for pid in &self.processes {
-            let Some(stat) = Stat::of(*pid) else { continue };
+            let (Some(stat), Some(process)) = (Stat::of_process(*pid), process_of(*pid)) else { continue };
             if own.contains(pid) {
                 return unsuitable(format!(
                     "process {pid} of {target} is frontdesk itself, which keeps the reservations"
                 ));
             }
-            if stat.flags & KERNEL_THREAD != 0 {
+            if stat.is_kernel_thread() {
                 return unsuitable(format!(
                     "process {pid} of {target} is a thread of the kernel, {}",
                     stat.name
                 ));
             }
-            if stat.process != *pid {
+            if process != *pid {
                 return unsuitable(format!(
-                    "{pid} is a thread of process {}: a process has a reservation as a whole",
-                    stat.process
+                    "{pid} is a thread of process {process}: a process has a reservation as a whole"
                 ));
             }
             if matches!(stat.state, 'Z' | 'X') {
@@ -168,7 +167,7 @@ pub(super) fn threads_of(pid: i32) -> impl Iterator<Item = ThreadId> {
 
 /// Whether a thread wants to run.
 pub(super) fn is_ready(thread: ThreadId) -> bool {
-    Stat::read(&format!("/proc/{}/task/{}", thread.pid, thread.tid)).is_some_and(|stat| stat.state == 'R')
+    Stat::of_thread(thread.pid, thread.tid).is_some_and(|stat| stat.state == 'R')
 }
 
 /// The processes whose `/proc/PID/cgroup` is such.
@@ -179,38 +178,17 @@ fn processes_where(is_member: impl Fn(&str) -> bool) -> Vec<i32> {
         .filter(|pid| {
             fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| is_member(&groups))
         })
-        .filter(|pid| Stat::of(*pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X')))
+        .filter(|pid| Stat::of_process(*pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X')))
         .collect();
     members.into_iter().collect()
 }
 
-/// What the kernel tells of a process or thread.
-struct Stat {
-    name: String,
-    state: char,
-    flags: u32,
-    /// The process that it is of.
-    process: i32,
-}
-
-impl Stat {
-    fn of(pid: i32) -> Option<Stat> {
-        Stat::read(&format!("/proc/{pid}"))
-    }
-
-    fn read(folder: &str) -> Option<Stat> {
-        let bytes = fs::read(format!("{folder}/stat")).ok()?;
-        let text = String::from_utf8_lossy(&bytes);
-        // The second field, the name, may hold anything, hence counting starts behind its last bracket.
-        let (begin, rest) = text.rsplit_once(')')?;
-        let (_, name) = begin.split_once('(')?;
-        let mut fields = rest.split_ascii_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let flags = fields.nth(5)?.parse().ok()?;
-        let status = fs::read_to_string(format!("{folder}/status")).ok()?;
-        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-        Some(Stat { name: name.to_owned(), state, flags, process })
-    }
+/// The process that a process or thread is of.
+fn process_of(pid: i32) -> Option<i32> {
+    // Its first line is the name, which is bytes.
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -245,15 +223,16 @@ mod tests {
         }
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let target = format!("pid:{}", child.id());
-        let dead = || Stat::of(i32::try_from(child.id()).unwrap()).is_some_and(|stat| stat.state == 'Z');
+        let dead =
+            || Stat::of_process(i32::try_from(child.id()).unwrap()).is_some_and(|stat| stat.state == 'Z');
         while !dead() {
             std::thread::yield_now();
         }
         assert!(refused(&target, &[]).1.contains("has ended already"));
         child.wait().unwrap();
         // The kernel's threads are children of process 2, if this is no container.
-        if let Some(stat) = Stat::of(2).filter(|stat| stat.name == "kthreadd") {
-            assert!(stat.flags & KERNEL_THREAD != 0);
+        if let Some(stat) = Stat::of_process(2).filter(|stat| stat.name == "kthreadd") {
+            assert!(stat.is_kernel_thread());
             assert!(refused("pid:2", &[]).1.contains("thread of the kernel"));
         }
     }

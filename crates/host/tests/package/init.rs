@@ -28,6 +28,20 @@ pub(crate) const HOME: &str = "/run/package-trial";
 const MASKED: [&str; 4] =
     ["serial-getty@ttyS0.service", "systemd-firstboot.service", "timers.target", "getty.target"];
 
+/// Copies what is below a folder of the initramfs, and not in the Debian system, into that.
+fn add_missing(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let from = entry?.path();
+        let to = Path::new(DEBIAN).join(from.strip_prefix("/")?);
+        if from.is_dir() {
+            add_missing(&from)?;
+        } else if !to.exists() {
+            fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+        }
+    }
+    Ok(())
+}
+
 /// How long the disk may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -56,6 +70,10 @@ fn boot() -> Result<()> {
     for (from, to) in [(Path::new("/proc/self/exe"), "trial"), (&package(), "frontdesk.deb")] {
         let what = || format!("copy {}", from.display());
         fs::copy(from, inside(&format!("{HOME}/{to}"))).with_context(what)?;
+    }
+    // What the Debian system has is what it uses.
+    for folder in ["/lib", "/usr"] {
+        add_missing(Path::new(folder))?;
     }
     for unit in MASKED {
         symlink("/dev/null", format!("{units}/{unit}"))?;

@@ -1,6 +1,11 @@
 //! What is tried in the Debian system.
 
-use crate::{PASSED, init::HOME, support::eventually};
+use crate::{
+    PASSED,
+    bob::{self, Bob},
+    init::HOME,
+    support::eventually,
+};
 use anyhow::{Context as _, Result, ensure};
 use std::{
     collections::BTreeMap,
@@ -34,7 +39,8 @@ pub(crate) fn run() -> ExitCode {
 
 fn package() -> Result<()> {
     let mut vm = Alice::start()?;
-    let before = files()?;
+    Bob::prepare()?;
+    let (before, limits_before) = (files()?, limits()?);
 
     step("install");
     // The system leaves out manuals; this one is to be installed in full.
@@ -63,15 +69,19 @@ fn package() -> Result<()> {
     step("reload");
     let shipped = fs::read_to_string(CONFIGURATION)?;
     let configure = |text: &str| {
-        fs::write(CONFIGURATION, format!("vms.qmp = ['{HOME}/*.qmp']\nvm.alice.{text}\n{shipped}"))
+        let (vms, bobs) = (format!("vms.qmp = ['{HOME}/*.qmp', '{HOME}/bob/*.qmp']"), bob::CONFIGURATION);
+        fs::write(CONFIGURATION, format!("{vms}\nvm.alice.{text}\n{bobs}{shipped}"))
     };
     configure("weight = 50")?;
     systemctl(&["reload", "frontdesk"])?;
     weight_becomes(50)?;
-    let status = run_for_output("frontdesk", &["status", "--json"])?;
-    let status: serde_json::Value = serde_json::from_str(&status)?;
-    let alice = &status["vms"][0];
-    ensure!(alice["name"] == "alice" && alice["trouble"].is_null(), "{status:#}");
+    let alice = status_of("alice")?;
+    ensure!(alice["pid"] == vm.0.id() && alice["trouble"].is_null(), "{alice:#}");
+
+    step("a VM of another user");
+    let bob = Bob::start()?;
+    bob.is_followed_and_boosted()?;
+    bob.is_reserved_paused_and_released()?;
 
     step("reload of systemd");
     // It writes the weight that the scope was started with.
@@ -124,7 +134,30 @@ fn package() -> Result<()> {
     let left: Vec<_> = after.iter().filter(|(path, kind)| before.get(*path) != Some(kind)).collect();
     let gone: Vec<_> = before.keys().filter(|path| !after.contains_key(*path)).collect();
     ensure!(left.is_empty() && gone.is_empty(), "changed or left: {left:?}; gone: {gone:?}");
+    ensure!(limits()? == limits_before, "{:?} instead of {limits_before:?}", limits()?);
+    bob.is_untouched()?;
     vm.runs_untouched()
+}
+
+/// What the host lets real time have, and control groups of frontdesk's own.
+fn limits() -> Result<(String, Vec<PathBuf>)> {
+    let mut groups = vec![PathBuf::from("/sys/fs/cgroup")];
+    let mut next = 0;
+    while next < groups.len() {
+        let below = fs::read_dir(&groups[next])?.flatten().map(|entry| entry.path());
+        groups.extend(below.filter(|path| path.is_dir()));
+        next += 1;
+    }
+    groups.retain(|group| group.to_string_lossy().contains("frontdesk"));
+    Ok((fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us")?, groups))
+}
+
+/// What the daemon tells of a VM.
+pub(crate) fn status_of(vm: &str) -> Result<serde_json::Value> {
+    let status = run_for_output("frontdesk", &["status", "--why", vm, "--json"])?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let vms = status["vms"].as_array().into_iter().flatten();
+    vms.into_iter().find(|told| told["name"] == vm).cloned().with_context(|| format!("{vm} is not followed"))
 }
 
 fn step(name: &str) {
@@ -246,7 +279,7 @@ fn systemctl(arguments: &[&str]) -> Result<String> {
 }
 
 /// What a program prints, if it succeeds.
-fn run_for_output(program: &str, arguments: &[&str]) -> Result<String> {
+pub(crate) fn run_for_output(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
