@@ -10,6 +10,10 @@ mod bob;
 #[allow(dead_code)] // systemd starts it here, for it is to have a control group of its own.
 #[path = "host/fake_qemu.rs"]
 mod fake_qemu;
+#[path = "package/guest.rs"]
+mod guest;
+#[path = "package/host.rs"]
+mod host;
 #[path = "package/init.rs"]
 mod init;
 #[path = "inside/own_init.rs"]

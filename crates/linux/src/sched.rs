@@ -441,7 +441,7 @@ mod tests {
             let mut sets = capabilities(None).unwrap();
             sets.effective.remove(CapabilitySet::KILL);
             set_capabilities(None, sets).unwrap();
-            (thread.is_in_process(), signal(pid, pid, libc::SIGCONT))
+            (thread.is_in_process(), signal(pid, pid, 0))
         })
         .join()
         .unwrap();

@@ -1,7 +1,6 @@
 //! The thread that admits reservations and takes hold of their targets.
 
 use super::ReserveMechanism;
-use super::controller::Command;
 use super::fair::{FairServerError, FairServers};
 use super::reserved::Reserved;
 use super::reserved_group::ReservedGroup;

@@ -24,6 +24,9 @@ use std::{
 /// of the system.
 pub(crate) const HOME: &str = "/run/package-trial";
 
+/// The package there.
+pub(crate) const DEB: &str = "/run/package-trial/frontdesk_0_amd64.deb";
+
 /// Units that would take the console, ask for things or do their own business in between.
 const MASKED: [&str; 4] =
     ["serial-getty@ttyS0.service", "systemd-firstboot.service", "timers.target", "getty.target"];
@@ -67,9 +70,9 @@ fn boot() -> Result<()> {
     let units = inside("/run/systemd/system");
     fs::create_dir_all(inside(HOME))?;
     fs::create_dir_all(format!("{units}/multi-user.target.wants"))?;
-    for (from, to) in [(Path::new("/proc/self/exe"), "trial"), (&package(), "frontdesk.deb")] {
+    for (from, to) in [(Path::new("/proc/self/exe"), &*format!("{HOME}/trial")), (&package(), DEB)] {
         let what = || format!("copy {}", from.display());
-        fs::copy(from, inside(&format!("{HOME}/{to}"))).with_context(what)?;
+        fs::copy(from, inside(to)).with_context(what)?;
     }
     // What the Debian system has is what it uses.
     for folder in ["/lib", "/usr"] {

@@ -2,8 +2,13 @@
 
 use crate::{
     PASSED,
-    bob::{self, Bob},
-    init::HOME,
+    bob::Bob,
+    guest,
+    host::{
+        active_daemon, another_daemon, no_process_is_left, run_for_output, status_of, step, systemctl,
+        type_in,
+    },
+    init::{DEB, HOME},
     support::eventually,
 };
 use anyhow::{Context as _, Result, ensure};
@@ -44,8 +49,7 @@ fn package() -> Result<()> {
 
     step("install");
     // The system leaves out manuals; this one is to be installed in full.
-    let deb = format!("{HOME}/frontdesk.deb");
-    let install = || run_for_output("dpkg", &["--path-include=/usr/share/man/*", "-i", &deb]);
+    let install = || run_for_output("dpkg", &["--path-include=/usr/share/man/*", "-i", DEB]);
     install()?;
     ensure!(systemctl(&["is-enabled", "frontdesk"])? == "enabled", "not enabled");
     let first = active_daemon()?;
@@ -69,7 +73,7 @@ fn package() -> Result<()> {
     step("reload");
     let shipped = fs::read_to_string(CONFIGURATION)?;
     let configure = |text: &str| {
-        let (vms, bobs) = (format!("vms.qmp = ['{HOME}/*.qmp', '{HOME}/bob/*.qmp']"), bob::CONFIGURATION);
+        let (vms, bobs) = (format!("vms.qmp = ['{HOME}/*.qmp', '{HOME}/bob/*.qmp']"), guest::CONFIGURATION);
         fs::write(CONFIGURATION, format!("{vms}\nvm.alice.{text}\n{bobs}{shipped}"))
     };
     configure("weight = 50")?;
@@ -80,8 +84,10 @@ fn package() -> Result<()> {
 
     step("a VM of another user");
     let bob = Bob::start()?;
-    bob.is_followed_and_boosted()?;
-    bob.is_reserved_paused_and_released()?;
+    let told = bob.0.is_followed()?;
+    ensure!(told["identity"]["exact"] == true, "the plugin is not heard: {told:#}");
+    bob.0.is_seen_and_boosted()?;
+    bob.0.is_reserved_paused_and_released(type_in)?;
 
     step("reload of systemd");
     // It writes the weight that the scope was started with.
@@ -135,7 +141,7 @@ fn package() -> Result<()> {
     let gone: Vec<_> = before.keys().filter(|path| !after.contains_key(*path)).collect();
     ensure!(left.is_empty() && gone.is_empty(), "changed or left: {left:?}; gone: {gone:?}");
     ensure!(limits()? == limits_before, "{:?} instead of {limits_before:?}", limits()?);
-    bob.is_untouched()?;
+    bob.0.is_untouched()?;
     vm.runs_untouched()
 }
 
@@ -150,18 +156,6 @@ fn limits() -> Result<(String, Vec<PathBuf>)> {
     }
     groups.retain(|group| group.to_string_lossy().contains("frontdesk"));
     Ok((fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us")?, groups))
-}
-
-/// What the daemon tells of a VM.
-pub(crate) fn status_of(vm: &str) -> Result<serde_json::Value> {
-    let status = run_for_output("frontdesk", &["status", "--why", vm, "--json"])?;
-    let status: serde_json::Value = serde_json::from_str(&status)?;
-    let vms = status["vms"].as_array().into_iter().flatten();
-    vms.into_iter().find(|told| told["name"] == vm).cloned().with_context(|| format!("{vm} is not followed"))
-}
-
-fn step(name: &str) {
-    println!("trial: {name}");
 }
 
 /// A process that passes for a QEMU, in a control group of its own.
@@ -220,33 +214,6 @@ fn weight_becomes(wanted: u32) -> Result<()> {
     eventually(&format!("the weight is {wanted}"), || weight().is_ok_and(|weight| weight == wanted))
 }
 
-/// The process id of the daemon, which is up and running.
-fn active_daemon() -> Result<String> {
-    ensure!(systemctl(&["is-active", "frontdesk"])? == "active", "not active");
-    systemctl(&["show", "--property=MainPID", "--value", "frontdesk"])
-}
-
-/// Waits until a daemon with another process id is up and running.
-fn another_daemon(than: String) -> Result<String> {
-    let mut now = None;
-    eventually("another daemon runs", || {
-        now = active_daemon().ok().filter(|daemon| *daemon != than);
-        now.is_some()
-    })?;
-    now.context("no daemon")
-}
-
-/// Neither the daemon nor its guardian.
-fn no_process_is_left() -> Result<()> {
-    let mut left = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let exe = fs::read_link(entry?.path().join("exe"));
-        left.extend(exe.ok().filter(|exe| exe.starts_with("/usr/bin/frontdesk")));
-    }
-    ensure!(left.is_empty(), "still running: {left:?}");
-    Ok(())
-}
-
 /// Every file of the system outside of what dpkg, the journal and those who add users keep for themselves,
 /// with its mode and size.
 fn files() -> Result<BTreeMap<PathBuf, (u32, u64)>> {
@@ -272,21 +239,4 @@ fn files() -> Result<BTreeMap<PathBuf, (u32, u64)>> {
         }
     }
     Ok(files)
-}
-
-fn systemctl(arguments: &[&str]) -> Result<String> {
-    run_for_output("systemctl", arguments)
-}
-
-/// What a program prints, if it succeeds.
-pub(crate) fn run_for_output(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("start {program}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-    let (said, complained) = (text(&output.stdout), text(&output.stderr));
-    ensure!(output.status.success(), "{program} {arguments:?}: {}\n{said}\n{complained}", output.status);
-    Ok(said)
 }
