@@ -19,7 +19,7 @@ const LONGEST: u64 = 4_000_000_000;
 const EMULATOR: Attributes = Attributes::fifo(HIGHEST_PRIORITY + 1);
 
 #[derive(Debug)]
-struct MemberState {
+struct DeadlineMember {
     threads: Threads,
     reservation: Option<Reservation>,
     stopped: bool,
@@ -28,7 +28,7 @@ struct MemberState {
 /// Carries out reservations by telling the kernel of them.
 #[derive(Debug, Default)]
 pub(super) struct Deadline {
-    members: BTreeMap<Member, MemberState>,
+    members: BTreeMap<Member, DeadlineMember>,
 }
 
 impl Enforce for Deadline {
@@ -51,7 +51,7 @@ impl Enforce for Deadline {
         reservation: Option<Reservation>,
         threads: Threads,
     ) -> Result<(), SchedError> {
-        let fresh = MemberState { threads: Threads::default(), reservation: None, stopped: false };
+        let fresh = DeadlineMember { threads: Threads::default(), reservation: None, stopped: false };
         let held = self.members.entry(member).or_insert(fresh);
         let known = std::mem::replace(&mut held.threads, threads);
         let changed = reservation.is_some() && held.reservation != reservation;
