@@ -14,7 +14,7 @@ const LOWEST_PRIORITY: u32 = HIGHEST_PRIORITY + 1;
 const _: () = assert!(LOWEST_PRIORITY + 2 * LEVELS as u32 <= 49);
 
 #[derive(Debug)]
-struct MemberState {
+struct RealTimeMember {
     threads: Threads,
     kind: Option<DispatchKind>,
     halt: Arc<Mutex<Halt>>,
@@ -43,7 +43,7 @@ impl Halt {
 /// Carries out what a dispatcher says.
 #[derive(Debug, Default)]
 pub(super) struct User {
-    members: BTreeMap<Member, MemberState>,
+    members: BTreeMap<Member, RealTimeMember>,
     halts: Halts,
 }
 
@@ -82,7 +82,7 @@ impl Enforce for User {
     fn hold(&mut self, member: Member, _: Option<Reservation>, threads: Threads) -> Result<(), SchedError> {
         let held = self.members.entry(member).or_insert_with(|| {
             let halt = Arc::clone(lock(&self.halts).entry(member.target).or_default());
-            MemberState { threads: Threads::default(), kind: None, halt }
+            RealTimeMember { threads: Threads::default(), kind: None, halt }
         });
         lock(&held.halt).members.entry(member.index).or_default().0 = threads.clone();
         let known = std::mem::replace(&mut held.threads, threads);
