@@ -16,7 +16,7 @@ use super::{Account, Dispatch, DispatchKind, Event, EventKind, Member, Meter, Re
 use crate::Time;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
-use state::{State, boundary_after};
+use state::{MemberState, boundary_after};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
@@ -60,7 +60,7 @@ pub struct Eligible {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Dispatcher {
-    members: BTreeMap<Member, State>,
+    members: BTreeMap<Member, MemberState>,
     actions: VecDeque<Dispatch>,
     /// What the wall clock shows at time zero.
     wall_offset_ns: u64,
@@ -79,7 +79,7 @@ pub struct Dispatcher {
 /// A state whose parts were read, but not checked; field by field as [`Dispatcher`] is serialised.
 #[derive(Deserialize)]
 struct Saved {
-    members: BTreeMap<Member, State>,
+    members: BTreeMap<Member, MemberState>,
     actions: VecDeque<Dispatch>,
     wall_offset_ns: u64,
     decided: Time,
@@ -91,7 +91,7 @@ impl TryFrom<Saved> for Dispatcher {
     fn try_from(saved: Saved) -> Result<Dispatcher, StateError> {
         let Saved { members, actions, wall_offset_ns, decided } = saved;
         check(members.len() <= MAX_MEMBERS, "more members than any host has room for")?;
-        members.values().try_for_each(State::check)?;
+        members.values().try_for_each(MemberState::check)?;
         check(actions.iter().all(|action| members.contains_key(&action.member)), "an action for nobody")?;
         let mut dispatcher =
             Dispatcher { members, actions, wall_offset_ns, decided, ..Dispatcher::default() };
@@ -162,7 +162,7 @@ impl Dispatcher {
         let state = self
             .members
             .entry(member)
-            .or_insert_with(|| State::new(cpu, reservation, reading().unwrap_or_default()));
+            .or_insert_with(|| MemberState::new(cpu, reservation, reading().unwrap_or_default()));
         let same = (state.cpu, state.reservation) == (cpu, reservation) && state.length > 0;
         if !same {
             if state.cpu != cpu {

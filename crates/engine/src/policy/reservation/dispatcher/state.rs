@@ -6,7 +6,7 @@ use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct MemberState {
     pub(super) cpu: u16,
     pub(super) reservation: Reservation,
     /// Length of the current period: shorter than usual if the reservation began in its middle.
@@ -30,10 +30,10 @@ pub(super) struct State {
     pub(super) account: Account,
 }
 
-impl State {
+impl MemberState {
     /// One whose first period has not begun.
-    pub(super) fn new(cpu: u16, reservation: Reservation, reading: Reading) -> State {
-        State {
+    pub(super) fn new(cpu: u16, reservation: Reservation, reading: Reading) -> MemberState {
+        MemberState {
             cpu,
             reservation,
             length: 0,
