@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug)]
-enum State {
+enum ClientState {
     Thinking,
     /// The request is on the wire.
     Sent,
@@ -46,7 +46,7 @@ pub(crate) struct Client {
     /// How long an acknowledgement waits for a request to go along with, before it goes alone.
     delayed_ack: Option<Nanos>,
     rng: Rng,
-    state: State,
+    state: ClientState,
     sent: Nanos,
     /// Packets of a stream that are not acknowledged.
     outstanding: u32,
@@ -84,7 +84,7 @@ impl Client {
             latency,
             delayed_ack: delayed_ack.filter(|_| protocol == Protocol::Tcp),
             rng,
-            state: State::Thinking,
+            state: ClientState::Thinking,
             sent: 0,
             outstanding: 0,
             armed: false,
@@ -128,34 +128,34 @@ impl Client {
     /// Its timer fired.
     pub(crate) fn timer(&mut self, now: Nanos) -> Wish {
         match (self.kind, &self.state) {
-            (Kind::Ask { .. }, State::Thinking) => {
+            (Kind::Ask { .. }, ClientState::Thinking) => {
                 self.sent = now;
-                self.state = State::Sent;
+                self.state = ClientState::Sent;
                 Wish { timer: now.saturating_add(self.latency), ..NOTHING }
             }
-            (Kind::Ask { bytes, .. }, State::Sent) => {
-                self.state = State::Waiting;
+            (Kind::Ask { bytes, .. }, ClientState::Sent) => {
+                self.state = ClientState::Waiting;
                 Wish { arrives: Some(bytes), ..NOTHING }
             }
-            (Kind::Ask { think: [shortest, longest], .. }, State::Answered) => {
+            (Kind::Ask { think: [shortest, longest], .. }, ClientState::Answered) => {
                 let think = self.rng.uniform(shortest, longest);
                 let next = now.saturating_add(think);
                 let (state, timer) = match self.delayed_ack.filter(|delay| *delay < think) {
                     Some(delay) => {
                         let arrives = now.saturating_add(delay).saturating_add(self.latency);
-                        (State::Acknowledging { next }, arrives)
+                        (ClientState::Acknowledging { next }, arrives)
                     }
-                    None => (State::Thinking, next),
+                    None => (ClientState::Thinking, next),
                 };
                 self.state = state;
                 Wish { timer, response: Some((now - self.sent, self.sent)), ..NOTHING }
             }
-            (Kind::Ask { .. }, State::Acknowledging { next }) => {
+            (Kind::Ask { .. }, ClientState::Acknowledging { next }) => {
                 let timer = now.max(*next);
-                self.state = State::Thinking;
+                self.state = ClientState::Thinking;
                 Wish { arrives: Some(0), timer, ..NOTHING }
             }
-            (Kind::Ask { .. }, State::Waiting) => NOTHING,
+            (Kind::Ask { .. }, ClientState::Waiting) => NOTHING,
             (Kind::Bulk { window, frame }, _) => {
                 self.outstanding += 1;
                 self.armed = self.outstanding < window;
@@ -173,7 +173,7 @@ impl Client {
     pub(crate) fn answered(&mut self, now: Nanos) -> Option<Nanos> {
         match self.kind {
             Kind::Ask { .. } => {
-                self.state = State::Answered;
+                self.state = ClientState::Answered;
                 Some(now.saturating_add(self.latency))
             }
             Kind::Bulk { frame, .. } => {
