@@ -25,13 +25,13 @@ struct Edf {
     reserved: Reserved,
     /// Of the physical CPUs, with their numbers.
     turns: Vec<Timer>,
-    entities: Vec<State>,
+    entities: Vec<EntityState>,
     /// Those that are runnable and do not run, the first come first.
     waiting: VecDeque<Entity>,
 }
 
 #[derive(Debug)]
-struct State {
+struct EntityState {
     affinity: PcpuSet,
     emulator: bool,
     boosted: bool,
@@ -49,7 +49,7 @@ enum Rank {
     Reserved(u8, bool),
 }
 
-impl State {
+impl EntityState {
     /// Its rank; `None`: it must not run.
     fn rank(&self) -> Option<Rank> {
         match self.kind {
@@ -102,7 +102,7 @@ impl HostScheduler for Edf {
     fn add_entity(&mut self, entity: Entity, spec: EntitySpec) {
         self.reserved.add(entity, &spec);
         let EntitySpec { affinity, emulator, .. } = spec;
-        self.entities.push(State { affinity, emulator, boosted: false, kind: None });
+        self.entities.push(EntityState { affinity, emulator, boosted: false, kind: None });
     }
 
     fn start(&mut self, host: &mut Host) {
