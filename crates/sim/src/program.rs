@@ -204,7 +204,7 @@ impl Affinity {
 
 /// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum TaskState {
     Ready,
     Running,
     Blocked(Waits),
@@ -225,7 +225,7 @@ pub(crate) struct Task {
     pub(crate) left: Nanos,
     /// How often each [`Step::Repeat`] was taken, in order of nesting.
     pub(crate) repeats: Vec<u32>,
-    pub(crate) state: State,
+    pub(crate) state: TaskState,
     /// Since when it waits, if it does.
     pub(crate) since: Nanos,
     pub(crate) vruntime: Nanos,
@@ -254,7 +254,7 @@ impl Task {
             paid: false,
             left: 0,
             repeats: vec![0; repeats],
-            state: State::Ready,
+            state: TaskState::Ready,
             since: 0,
             vruntime: 0,
             vcpu: 0,

@@ -1,7 +1,7 @@
 //! The kernel of a guest.
 
 use crate::machine::Flow;
-use crate::program::{Affinity, Class, Packet, State, Step, Task, Waits};
+use crate::program::{Affinity, Class, Packet, Step, Task, TaskState, Waits};
 use crate::queue::Nanos;
 use frontdesk_engine::{TaskId, nanos};
 use frontdesk_scenario::GuestCosts;
@@ -337,10 +337,10 @@ impl Guest {
             Interrupt::Wake { task, io, .. } => {
                 // A timer may come late, when the task has long gone on.
                 match (self.tasks[task].state, io) {
-                    (State::Blocked(Waits::Disk | Waits::Sound | Waits::Gpu), true)
-                    | (State::Blocked(Waits::Time), false) => {}
+                    (TaskState::Blocked(Waits::Disk | Waits::Sound | Waits::Gpu), true)
+                    | (TaskState::Blocked(Waits::Time), false) => {}
                     // The period without answers begins.
-                    (State::Blocked(Waits::Packet { socket }), false) => {
+                    (TaskState::Blocked(Waits::Packet { socket }), false) => {
                         self.sockets[socket].waiting.retain(|waiting| *waiting != task);
                     }
                     _ => return,

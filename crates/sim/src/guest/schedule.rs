@@ -2,7 +2,7 @@
 //! preempts, but since Linux 6.6 nobody who is in the middle of his slice: he goes on until a clock tick.
 
 use super::{Effect, Guest};
-use crate::program::{Class, State, Task};
+use crate::program::{Class, Task, TaskState};
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::nice_weight;
 use std::cmp::{Ordering, Reverse};
@@ -95,7 +95,7 @@ impl Guest {
     fn enqueue(&mut self, task: usize, vcpu: usize) {
         let cpu = &mut self.cpus[vcpu];
         let state = &mut self.tasks[task];
-        state.state = State::Ready;
+        state.state = TaskState::Ready;
         state.vcpu = vcpu;
         // A sleeper gains at most half a slice over those that did not sleep.
         state.vruntime = state.vruntime.max(cpu.floor.saturating_sub(self.costs.slice / 2));
@@ -108,7 +108,7 @@ impl Guest {
         cpu.reschedule = false;
         let before = cpu.current.take();
         if let Some(current) = before {
-            self.tasks[current].state = State::Ready;
+            self.tasks[current].state = TaskState::Ready;
             cpu.ready.push(current);
         }
         if cpu.ready.is_empty() && !self.pull(vcpu) {
@@ -141,7 +141,7 @@ impl Guest {
         }
         let resumes = std::mem::take(&mut cpu.halted);
         let task = &mut self.tasks[next];
-        task.state = State::Running;
+        task.state = TaskState::Running;
         task.vcpu = vcpu;
         if cpu.loaded != Some(task.space) {
             cpu.loaded = Some(task.space);

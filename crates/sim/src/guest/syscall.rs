@@ -1,7 +1,7 @@
 //! The steps of the programs of a guest's tasks.
 
 use super::{Effect, Guest};
-use crate::program::{State, Step, Waits};
+use crate::program::{Step, TaskState, Waits};
 use crate::queue::Nanos;
 
 /// Steps that a task takes without using CPU time before somebody looks whether it gets anywhere.
@@ -44,7 +44,7 @@ impl Guest {
                 }
             }
             if let Some(waits) = self.take(vcpu, task, step) {
-                self.tasks[task].state = State::Blocked(waits);
+                self.tasks[task].state = TaskState::Blocked(waits);
                 self.tasks[task].since = self.now;
                 self.cpus[vcpu].current = None;
                 return true;
