@@ -212,7 +212,7 @@ pub(crate) enum TaskState {
 
 /// A task of a guest.
 #[derive(Clone, Debug)]
-pub(crate) struct Task {
+pub(crate) struct GuestTask {
     /// Its workload, by its number in the guest.
     pub(crate) workload: usize,
     /// What its file calls it.
@@ -243,10 +243,10 @@ pub(crate) struct Task {
     pub(crate) woken: bool,
 }
 
-impl Task {
-    pub(crate) fn new(workload: usize, program: &[Step], space: TaskId) -> Task {
+impl GuestTask {
+    pub(crate) fn new(workload: usize, program: &[Step], space: TaskId) -> GuestTask {
         let repeats = program.iter().filter(|step| matches!(step, Step::Repeat { .. })).count();
-        Task {
+        GuestTask {
             workload,
             name: None,
             program: program.into(),

@@ -1,7 +1,7 @@
 //! The kernel of a guest.
 
 use crate::machine::Flow;
-use crate::program::{Affinity, Class, Packet, Step, Task, TaskState, Waits};
+use crate::program::{Affinity, Class, GuestTask, Packet, Step, TaskState, Waits};
 use crate::queue::Nanos;
 use frontdesk_engine::{TaskId, nanos};
 use frontdesk_scenario::GuestCosts;
@@ -111,7 +111,7 @@ const BACKLOG: usize = 256;
 pub(crate) struct Guest {
     pub(super) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
-    pub(crate) tasks: Vec<Task>,
+    pub(crate) tasks: Vec<GuestTask>,
     pub(crate) channels: Vec<Channel>,
     pub(crate) sockets: Vec<Socket>,
     /// When each timer of programs expired last, or was found to have.
@@ -182,7 +182,7 @@ impl Guest {
     /// Adds a task that starts at once, on the vCPU with the fewest. Returns its number.
     pub(crate) fn add_task(&mut self, workload: usize, program: &[Step], io_bound: bool) -> usize {
         let space = self.new_space();
-        self.start(Task { io_bound, ..Task::new(workload, program, space) })
+        self.start(GuestTask { io_bound, ..GuestTask::new(workload, program, space) })
     }
 
     /// Adds a task with a name, of a class, that may use some vCPUs only.
@@ -196,14 +196,14 @@ impl Guest {
     ) {
         let space = self.new_space();
         let name = Some(name.into());
-        self.start(Task { name, class, affinity, ..Task::new(workload, program, space) });
+        self.start(GuestTask { name, class, affinity, ..GuestTask::new(workload, program, space) });
     }
 
-    fn start(&mut self, task: Task) -> usize {
+    fn start(&mut self, task: GuestTask) -> usize {
         let number = self.tasks.len();
         let allowed = (0..self.cpus.len()).filter(|cpu| task.affinity.contains(*cpu));
         let least = allowed.min_by_key(|cpu| self.cpus[*cpu].ready.len()).unwrap_or(0);
-        self.tasks.push(Task { vcpu: least, ..task });
+        self.tasks.push(GuestTask { vcpu: least, ..task });
         self.cpus[least].ready.push(number);
         number
     }

@@ -2,7 +2,7 @@
 //! preempts, but since Linux 6.6 nobody who is in the middle of his slice: he goes on until a clock tick.
 
 use super::{Effect, Guest};
-use crate::program::{Class, Task, TaskState};
+use crate::program::{Class, GuestTask, TaskState};
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::nice_weight;
 use std::cmp::{Ordering, Reverse};
@@ -10,7 +10,7 @@ use std::cmp::{Ordering, Reverse};
 /// Weight of a task that is not nice, by which virtual time is measured.
 const NORMAL: u64 = 1024;
 
-impl Task {
+impl GuestTask {
     /// By how much its virtual run time grows while it runs for so long.
     fn virtual_time(&self, time: Nanos) -> Nanos {
         match self.class {
