@@ -14,7 +14,7 @@ use frontdesk_engine::reservation::{DispatchKind, Reservation};
 
 /// An entity of the fair or of the real-time class.
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct SchedEntity {
     pub(super) group: Group,
     pub(super) affinity: PcpuSet,
     pub(super) emulator: bool,
@@ -75,7 +75,7 @@ pub(super) struct GroupFair<D> {
     pub(super) timing: Timing,
     /// CPUs of the host, if it has more than the machine.
     pub(super) host_cpus: usize,
-    pub(super) tasks: Vec<Task>,
+    pub(super) tasks: Vec<SchedEntity>,
     pub(super) groups: Vec<GroupState>,
     /// Nodes of the entities, then those of the cells.
     pub(super) nodes: Vec<Node>,
@@ -253,7 +253,7 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
     fn add_entity(&mut self, entity: Entity, spec: EntitySpec) {
         self.reserved.add(entity, &spec);
         self.nodes.push(Node { weight: nice_weight(spec.nice), ..Node::default() });
-        self.tasks.push(Task {
+        self.tasks.push(SchedEntity {
             group: spec.group,
             affinity: spec.affinity,
             emulator: spec.emulator,
