@@ -31,7 +31,7 @@ impl Proc for System {
     }
 }
 
-struct Task {
+struct ReportedTask {
     name: Name,
     /// Whether the host knows it.
     told: bool,
@@ -41,7 +41,7 @@ struct Task {
 pub(crate) struct Tasks<P> {
     proc: P,
     threads: HashMap<u32, Thread>,
-    tasks: HashMap<u32, Task>,
+    tasks: HashMap<u32, ReportedTask>,
 }
 
 impl<P: Proc> Tasks<P> {
@@ -79,9 +79,9 @@ impl<P: Proc> Tasks<P> {
     }
 
     fn set_name(&mut self, task: u32, name: Name) {
-        let known = self.tasks.entry(task).or_insert(Task { name, told: false });
+        let known = self.tasks.entry(task).or_insert(ReportedTask { name, told: false });
         if known.name != name {
-            *known = Task { name, told: false };
+            *known = ReportedTask { name, told: false };
         }
     }
 
