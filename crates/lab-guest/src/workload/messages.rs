@@ -56,10 +56,10 @@ impl Run {
                 // A task keeps only what it needs: then all find out if one of them dies.
                 let task = if member < HALF {
                     drop(outs);
-                    Task::Receiver(ins.swap_remove(member))
+                    Messenger::Receiver(ins.swap_remove(member))
                 } else {
                     drop(ins);
-                    Task::Sender(outs)
+                    Messenger::Sender(outs)
                 };
                 drop((gate, set_up));
                 task.run(closed_gate, rounds);
@@ -105,12 +105,12 @@ fn wait_for_end(mut pipe: PipeReader) -> io::Result<()> {
 }
 
 /// One of the tasks.
-enum Task {
+enum Messenger {
     Sender(Vec<UnixStream>),
     Receiver(UnixStream),
 }
 
-impl Task {
+impl Messenger {
     fn run(self, gate: PipeReader, rounds: u32) -> ! {
         let result = wait_for_end(gate).and_then(|()| self.message(rounds));
         if let Err(error) = &result {
@@ -122,9 +122,9 @@ impl Task {
     fn message(self, rounds: u32) -> io::Result<()> {
         let mut message = [0; SIZE];
         match self {
-            Task::Sender(mut sockets) => (0..rounds)
+            Messenger::Sender(mut sockets) => (0..rounds)
                 .try_for_each(|_| sockets.iter_mut().try_for_each(|socket| socket.write_all(&message))),
-            Task::Receiver(mut socket) => {
+            Messenger::Receiver(mut socket) => {
                 (0..rounds).try_for_each(|_| (0..HALF).try_for_each(|_| socket.read_exact(&mut message)))
             }
         }
