@@ -2,7 +2,7 @@
 
 use super::enforce::Enforcement;
 use super::study::{Lab, count, of_worker, utilisation};
-use super::worker::{Task, Worker};
+use super::worker::{Worker, WorkerKind};
 use crate::LabError;
 use frontdesk_engine::nanos;
 use frontdesk_linux::{monotonic_ns, sched};
@@ -56,7 +56,7 @@ impl Bsp<'_> {
         let (workers, bytes) = (self.workers, self.bytes);
         let compute_ns = nanos(self.compute);
         let mut all = (0..workers)
-            .map(|index| lab.start(Task::Parallel { index, workers, compute_ns, bytes }))
+            .map(|index| lab.start(WorkerKind::Parallel { index, workers, compute_ns, bytes }))
             .collect::<Result<Vec<Worker>, _>>()?;
         let mut first_cpu = lab.study.cpus[0];
         let free = lab.study.arms.get(arm).is_none_or(|arm| arm.by == Enforcer::Frontdesk);
@@ -107,7 +107,7 @@ fn hogs(lab: &Lab<'_>, cpu: u16, contention: f64) -> Result<Vec<Worker>, LabErro
     let mut hogs = Vec::new();
     let mut left = contention;
     while left > 0.0 {
-        hogs.push(lab.start(Task::Hog { cpu, part: left.min(1.0) })?);
+        hogs.push(lab.start(WorkerKind::Hog { cpu, part: left.min(1.0) })?);
         left -= 1.0;
     }
     Ok(hogs)

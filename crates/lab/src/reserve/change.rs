@@ -3,7 +3,7 @@
 use super::delivered::Run;
 use super::enforce::Enforcement;
 use super::study::{Lab, count, sample};
-use super::worker::Task;
+use super::worker::WorkerKind;
 use crate::LabError;
 use frontdesk_engine::nanos;
 use frontdesk_linux::monotonic_ns;
@@ -31,7 +31,7 @@ pub(super) fn run(
     between: [PeriodSlice; 2],
 ) -> Result<(), LabError> {
     let hogs = lab.hogs()?;
-    let worker = lab.start(Task::Compute)?;
+    let worker = lab.start(WorkerKind::Compute)?;
     by.reserve(worker.pid(), between[0], lab.guardian)?;
     lab.pass(between[0].period * 2)?;
     let shortest = between[0].period.min(between[1].period);

@@ -6,7 +6,7 @@ use super::delivered::{Target, numbers, stalls};
 use super::enforce::Enforcement;
 use super::findings::{Findings, distribution, histogram};
 use super::random;
-use super::worker::{Task, Worker};
+use super::worker::{Worker, WorkerKind};
 use crate::LabError;
 use crate::lab::{Progress, interrupted, make_run_dir};
 use crate::{cpu, machine};
@@ -142,7 +142,7 @@ impl Lab<'_> {
         hogs.iter().try_for_each(|hog| by.leave(hog.pid(), 1.0 - total, self.guardian))?;
         let mut workers = Vec::new();
         for of in &case.set {
-            let worker = self.start(Task::Compute)?;
+            let worker = self.start(WorkerKind::Compute)?;
             if self.study.arms.get(arm).is_some_and(|arm| arm.by == Enforcer::Weights) {
                 sched::set_affinity(worker.pid(), &self.study.cpus)?;
             }
@@ -202,7 +202,7 @@ impl Lab<'_> {
         targets: u16,
         each: PeriodSlice,
     ) -> Result<(), LabError> {
-        let workers = (0..targets).map(|_| self.start(Task::Compute)).collect::<Result<Vec<_>, _>>()?;
+        let workers = (0..targets).map(|_| self.start(WorkerKind::Compute)).collect::<Result<Vec<_>, _>>()?;
         for worker in &workers {
             by.reserve(worker.pid(), each, self.guardian)?;
         }
@@ -254,11 +254,11 @@ impl Lab<'_> {
 
     /// A process that computes on every CPU.
     pub(super) fn hogs(&self) -> Result<Vec<Worker>, LabError> {
-        self.online.iter().map(|cpu| self.start(Task::Hog { cpu: *cpu, part: 1.0 })).collect()
+        self.online.iter().map(|cpu| self.start(WorkerKind::Hog { cpu: *cpu, part: 1.0 })).collect()
     }
 
     /// Starts a worker, which is gone at the end however that comes.
-    pub(super) fn start(&self, task: Task) -> Result<Worker, LabError> {
+    pub(super) fn start(&self, task: WorkerKind) -> Result<Worker, LabError> {
         let worker = Worker::start(self.program, task).map_err(of_worker)?;
         if let Some(started) = process_start_time(worker.pid()) {
             self.guardian.record(Undo::Process { pid: worker.pid(), started })?;
