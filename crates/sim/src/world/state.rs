@@ -53,7 +53,7 @@ pub(super) enum Source {
 }
 
 #[derive(Debug)]
-pub(super) struct Vm {
+pub(super) struct SimVm {
     pub(super) guest: Guest,
     pub(super) entities: Vec<Entity>,
     /// The thread that does its I/O.
@@ -76,7 +76,7 @@ pub(super) struct Vm {
 pub(crate) struct World {
     pub(super) roles: Vec<Role>,
     pub(super) sources: Vec<Source>,
-    pub(super) vms: Vec<Vm>,
+    pub(super) vms: Vec<SimVm>,
     pub(super) threads: Vec<IoThread>,
     pub(super) disk: Disk,
     pub(super) gpu: Gpu,
