@@ -33,7 +33,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running VM. Dropping it kills it.
 #[derive(Debug)]
-pub struct Vm {
+pub struct RunningVm {
     name: String,
     files: Files,
     qemu: Child,
@@ -43,7 +43,7 @@ pub struct Vm {
     clock: GuestClock,
 }
 
-impl Vm {
+impl RunningVm {
     /// Starts QEMU; does not wait for the guest.
     ///
     /// QEMU is killed when the *thread* that called this ends, however it ends, so that no VM outlives the
@@ -52,7 +52,7 @@ impl Vm {
     /// # Errors
     /// [`VmError::Setup`] if QEMU cannot be started. What QEMU itself refuses shows in
     /// [`wait_ready`](Self::wait_ready).
-    pub fn boot(config: &VmConfig) -> Result<Vm, VmError> {
+    pub fn boot(config: &VmConfig) -> Result<RunningVm, VmError> {
         let failed = |what: &str| {
             let (name, what) = (config.name.clone(), what.to_owned());
             move |source| VmError::Setup { name, what, source }
@@ -105,7 +105,15 @@ impl Vm {
         }
         let clock = GuestClock::default();
         let qemu = command.spawn().map_err(failed(&format!("starting {QEMU}")))?;
-        Ok(Vm { name: config.name.clone(), files, qemu, control, received: Vec::new(), last_id: 0, clock })
+        Ok(RunningVm {
+            name: config.name.clone(),
+            files,
+            qemu,
+            control,
+            received: Vec::new(),
+            last_id: 0,
+            clock,
+        })
     }
 
     /// Waits until the guest takes requests, at most `timeout`, and returns the release of its kernel.
@@ -336,7 +344,7 @@ impl Vm {
     }
 }
 
-impl Drop for Vm {
+impl Drop for RunningVm {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.qemu.kill();

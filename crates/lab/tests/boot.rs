@@ -8,7 +8,7 @@
 
 mod vm;
 
-use frontdesk_lab::{Vm, VmConfig, VmError};
+use frontdesk_lab::{RunningVm, VmConfig, VmError};
 use frontdesk_lab_guest::Work;
 use frontdesk_ring::{Consumer, Entry, Interest, Kind};
 use frontdesk_scenario::{Protocol, WorkloadKind};
@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use vm::{PATIENCE, config};
 
-fn boot(config: &VmConfig) -> (Vm, Consumer) {
-    let mut vm = Vm::boot(config).unwrap();
+fn boot(config: &VmConfig) -> (RunningVm, Consumer) {
+    let mut vm = RunningVm::boot(config).unwrap();
     vm.wait_ready(PATIENCE).unwrap();
     let ring = frontdesk_ring::find(vm.pid()).unwrap().expect("the plugin is loaded");
     let ring = Consumer::attach(ring).unwrap();
@@ -43,7 +43,7 @@ fn drain_until(ring: &mut Consumer, what: &str, mut enough: impl FnMut(u16, Entr
 }
 
 /// The ring's eventfd, fetched from QEMU.
-fn eventfd(vm: &Vm, ring: &Consumer) -> OwnedFd {
+fn eventfd(vm: &RunningVm, ring: &Consumer) -> OwnedFd {
     let pidfd = pidfd_open(Pid::from_raw(vm.pid()).unwrap(), PidfdFlags::empty()).unwrap();
     pidfd_getfd(pidfd, ring.eventfd(), PidfdGetfdFlags::empty()).unwrap()
 }
@@ -124,7 +124,7 @@ fn sees_interrupts_between_vcpus() {
 #[test]
 fn work_is_measured_and_refusals_are_told() {
     let run_dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(&VmConfig { plugin: None, ..config(&run_dir, "6.12-cloud", 1) }).unwrap();
+    let mut vm = RunningVm::boot(&VmConfig { plugin: None, ..config(&run_dir, "6.12-cloud", 1) }).unwrap();
     vm.wait_ready(PATIENCE).unwrap();
     assert!(frontdesk_ring::find(vm.pid()).unwrap().is_none(), "no plugin, no ring");
 
@@ -156,7 +156,7 @@ fn a_panic_of_the_guest_is_told_with_its_console() {
     let run_dir = tempfile::tempdir().unwrap();
     let config = config(&run_dir, "6.12-cloud", 1);
     std::fs::write(&config.initrd, "no archive").unwrap();
-    let mut vm = Vm::boot(&config).unwrap();
+    let mut vm = RunningVm::boot(&config).unwrap();
     match vm.wait_ready(PATIENCE) {
         Err(error @ VmError::Ended { .. }) => {
             assert!(error.to_string().contains("Kernel panic"), "{error}");

@@ -6,7 +6,7 @@
 
 mod vm;
 
-use frontdesk_lab::{TapConfig, Vm, VmConfig};
+use frontdesk_lab::{RunningVm, TapConfig, VmConfig};
 use frontdesk_ring::{Consumer, Entry, Kind};
 use frontdesk_scenario::{Protocol, WorkloadKind};
 use rustix::time::{ClockId, clock_gettime};
@@ -69,7 +69,7 @@ fn watch(kernel: &str, vcpus: u16, arguments: &[&str]) -> Seen {
     let run_dir = tempfile::tempdir().unwrap();
     let config = config(&run_dir, kernel, vcpus);
     make_network();
-    let mut vm = Vm::boot(&VmConfig {
+    let mut vm = RunningVm::boot(&VmConfig {
         tap: Some(TapConfig {
             ifname: TAP.into(),
             mac: "52:54:00:fd:01:01".into(),

@@ -1,7 +1,7 @@
 //! A VM in which somebody works: it answers questions from outside, and computes.
 
 use super::FRONTDESK;
-use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig};
+use frontdesk_lab::{Kernel, RunningVm, TapConfig, VmConfig};
 use frontdesk_lab_guest::Job;
 use frontdesk_linux::cgroup::Group;
 use frontdesk_scenario::{Protocol, WorkloadKind};
@@ -41,7 +41,7 @@ pub(crate) enum Told {
 }
 
 pub(crate) struct Desk {
-    pub(crate) vm: Vm,
+    pub(crate) vm: RunningVm,
     client: UdpSocket,
 }
 
@@ -60,7 +60,7 @@ impl Desk {
         ip(&["address", "add", &format!("10.78.{number}.1/24"), "dev", &ifname]);
         ip(&["link", "set", &ifname, "up"]);
         let guest_ip = Ipv4Addr::new(10, 78, number, 2);
-        let vm = Vm::boot(&VmConfig {
+        let vm = RunningVm::boot(&VmConfig {
             memory_mib: 160,
             tap: Some(TapConfig {
                 ifname,
