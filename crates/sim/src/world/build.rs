@@ -1,7 +1,7 @@
 //! From a scenario to a world on a machine.
 
 use super::devices::{Gpu, Sound};
-use super::{Measure, Role, Source, Vm, WATCH, World};
+use super::{Measure, Role, SimVm, Source, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::Disk;
 use crate::feed::{Feed, Target, id};
@@ -242,7 +242,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                     machine.arm(*tick, rng.uniform(1, world.tick));
                 }
             }
-            world.vms.push(Vm {
+            world.vms.push(SimVm {
                 guest,
                 entities,
                 io,
