@@ -31,7 +31,7 @@ pub use load::{Overrides, Place, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
-    Measure, Scenario, Subject, Vm, Workload,
+    Measure, Scenario, Subject, VmSpec, Workload,
 };
 pub use sim::{
     Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,

@@ -6,7 +6,7 @@ use crate::program::Step;
 use crate::queue::Nanos;
 use crate::rtapp::{self, Conditions, RtAppError};
 use frontdesk_engine::{Protocol, nanos};
-use frontdesk_scenario::{self as scenario, Arm, Scenario, Sim, Storm, Vm, Workload, WorkloadKind};
+use frontdesk_scenario::{self as scenario, Arm, Scenario, Sim, Storm, VmSpec, Workload, WorkloadKind};
 
 /// Where an ssh server listens, behind which an editor runs.
 pub(crate) const SSH: u16 = 22;
@@ -25,7 +25,7 @@ const COLD_READS: u32 = 64;
 const HALF: u32 = 20;
 
 /// Whether the workloads of a VM tell each wake-up from I/O, as far as they do I/O, and some are I/O-bound.
-pub(crate) fn knows_wakes(arm: &Arm, vm: &Vm) -> bool {
+pub(crate) fn knows_wakes(arm: &Arm, vm: &VmSpec) -> bool {
     let running = || vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
     running().any(|workload| workload.kind.is_io_bound())
         && running().all(|workload| workload.kind.knows_its_wakes())

@@ -169,7 +169,7 @@ impl Lab<'_> {
         }
         for (entry, of) in &self.scenario.arms[arm].reserve {
             let entries = self.scenario.vms.iter().filter(|vm| vm.name == *entry);
-            for name in entries.flat_map(scenario::Vm::names) {
+            for name in entries.flat_map(scenario::VmSpec::names) {
                 let target = Target::Vm(name);
                 let (period_ns, slice_ns) = (nanos(of.period), nanos(of.slice));
                 reserve_for(

@@ -17,7 +17,7 @@ use frontdesk_engine::reservation::{Reservation, ReservationError};
 use frontdesk_engine::{ConfigError, Engine, Protocol, Standing, Time, nanos};
 use frontdesk_scenario::{
     Arm, Daemon, GuestScheduler, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Tracer,
-    Vm as Entry, WorkloadKind,
+    VmSpec, WorkloadKind,
 };
 
 use std::collections::HashSet;
@@ -291,7 +291,7 @@ pub(crate) enum BuildError {
     RtApp(String, RtAppError),
 }
 
-fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Result<Guest, BuildError> {
+fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &VmSpec) -> Result<Guest, BuildError> {
     let mut costs = sim.guest.clone();
     let slice = scenario.guest.time_slice;
     costs.slice = slice.unwrap_or(costs.slice);
