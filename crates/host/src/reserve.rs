@@ -32,7 +32,7 @@ mod wake;
 pub(crate) use fair::FAIR_SERVERS;
 pub(crate) use reserved_group::make_room;
 pub use settings::{ReserveMechanism, ReserveSettings};
-pub(crate) use target::Vm;
+pub(crate) use target::VmThreads;
 pub(crate) use trace::{TraceReader, TraceSource};
 
 use crate::control::ReservationRequest;
@@ -83,13 +83,13 @@ impl Reserves {
     }
 
     /// Has a request answered; whether the admission thread was given it. Never waits.
-    pub(crate) fn ask(&self, request: ReservationRequest, vms: Vec<Vm>) -> bool {
+    pub(crate) fn ask(&self, request: ReservationRequest, vms: Vec<VmThreads>) -> bool {
         // An admission thread that is this far behind does not answer in time; whoever asked is told so.
         self.order(Order::Ask(request, vms))
     }
 
     /// The VMs that are followed have changed. Never waits.
-    pub(crate) fn vms(&self, vms: Vec<Vm>) {
+    pub(crate) fn vms(&self, vms: Vec<VmThreads>) {
         self.order(Order::Vms(vms));
     }
 

@@ -82,8 +82,8 @@ impl Daemon {
     }
 
     /// The VMs that can have reservations.
-    pub(super) fn reservable(&self) -> Vec<reserve::Vm> {
-        let vm = |vm: &Followed| reserve::Vm {
+    pub(super) fn reservable(&self) -> Vec<reserve::VmThreads> {
+        let vm = |vm: &Followed| reserve::VmThreads {
             name: vm.name.clone(),
             pid: vm.qemu.pid,
             vcpus: vm.qemu.vcpus.iter().map(|(_, thread)| thread.tid).collect(),

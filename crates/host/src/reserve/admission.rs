@@ -6,7 +6,7 @@ use super::fair::{FairServerError, FairServers};
 use super::reserved::Reserved;
 use super::reserved_group::ReservedGroup;
 use super::running::{Running, StartError};
-use super::target::{Found, Vm, is_ready};
+use super::target::{Found, VmThreads, is_ready};
 use super::threads::{ReservedProcess, TakeError};
 use super::trace::TraceSource;
 use super::{Order, ReserveSettings, deadline, stats};
@@ -157,7 +157,7 @@ impl AdmissionThread {
         let _ = poll(&mut fds, (self.pen_open || !self.targets.is_empty()).then_some(&LOOK));
     }
 
-    fn answer(&mut self, query: &Query, vms: &[Vm]) -> Result<Answer, Refusal> {
+    fn answer(&mut self, query: &Query, vms: &[VmThreads]) -> Result<Answer, Refusal> {
         let one = |reservation| Ok(Answer::Reservation(Box::new(reservation)));
         match query {
             Query::Reserve(reserve) => one(self.reserve(reserve, vms)?),
@@ -183,7 +183,7 @@ impl AdmissionThread {
         })
     }
 
-    fn reserve(&mut self, reserve: &Reserve, vms: &[Vm]) -> Result<control::Reservation, Refusal> {
+    fn reserve(&mut self, reserve: &Reserve, vms: &[VmThreads]) -> Result<control::Reservation, Refusal> {
         let &Reserve { ref target, period_ns, slice_ns, hard, phase_ns } = reserve;
         let reservation = Reservation { period_ns, slice_ns, hard, phase_ns };
         let index = match self.index_of(target) {
@@ -229,7 +229,7 @@ impl AdmissionThread {
         &mut self,
         target: &Target,
         reservation: Reservation,
-        vms: &[Vm],
+        vms: &[VmThreads],
     ) -> Result<usize, Refusal> {
         reservation.validate().map_err(|error| stats::refusal(&error.into(), self.capacity))?;
         let found = Found::find(target, vms, &self.own, &self.hierarchy)?;

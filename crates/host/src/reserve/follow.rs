@@ -6,7 +6,7 @@ use crate::clock::monotonic;
 use crate::reserve::controller::Command;
 use crate::reserve::reserved::Reserved;
 use crate::reserve::reserved_group::ReservedGroup;
-use crate::reserve::target::Vm;
+use crate::reserve::target::VmThreads;
 use frontdesk_control_protocol::Target;
 use frontdesk_linux::online_cpus;
 
@@ -109,7 +109,7 @@ impl AdmissionThread {
     }
 
     /// The VMs have changed. One whose vCPUs have changed gets its reservation anew.
-    pub(super) fn renew(&mut self, vms: &[Vm]) {
+    pub(super) fn renew(&mut self, vms: &[VmThreads]) {
         let changed = |held: &Reserved| match &held.target {
             Target::Vm(name) => vms.iter().any(|vm| vm.name == *name && vm.vcpus != held.found.vcpus),
             _ => false,

@@ -15,7 +15,7 @@ const MOST_THREADS: usize = 4096;
 
 /// A VM that the daemon follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Vm {
+pub(crate) struct VmThreads {
     pub(crate) name: String,
     pub(crate) pid: i32,
     /// The threads of its vCPUs.
@@ -47,7 +47,7 @@ impl Found {
     /// Finds what a target consists of. `own` are the processes of the daemon itself.
     pub(super) fn find(
         target: &Target,
-        vms: &[Vm],
+        vms: &[VmThreads],
         own: &[i32],
         hierarchy: &Hierarchy,
     ) -> Result<Found, Refusal> {
@@ -219,8 +219,8 @@ mod tests {
 
     fn refused(target: &str, own: &[i32]) -> (RefusalKind, String) {
         let vms = [
-            Vm { name: "alice".into(), pid: 77, vcpus: vec![78] },
-            Vm { name: "mute".into(), pid: 79, vcpus: vec![] },
+            VmThreads { name: "alice".into(), pid: 77, vcpus: vec![78] },
+            VmThreads { name: "mute".into(), pid: 79, vcpus: vec![] },
         ];
         let hierarchy = Hierarchy::detect().unwrap();
         let refusal = Found::find(&target.parse().unwrap(), &vms, own, &hierarchy).unwrap_err();
