@@ -8,7 +8,7 @@ use frontdesk_control_protocol::{
     self as control, Answer, ClientError, DEFAULT_SOCKET, Query, Refusal, RefusalKind,
 };
 use frontdesk_remote::Fingerprint;
-use frontdesk_remote::client::{Address, Hosts, Identity, Remote, RemoteError, Trust};
+use frontdesk_remote::client::{Address, ClientCertificate, Hosts, Remote, RemoteError, Trust};
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ fn remote(address: &Address, args: &RemoteArgs, expected: Option<Fingerprint>) -
         None => Trust::Certificate(expected),
     };
     let identity = match (&args.certificate, &args.key) {
-        (Some(certificate), Some(key)) => Some(Identity::load(certificate, key)?),
+        (Some(certificate), Some(key)) => Some(ClientCertificate::load(certificate, key)?),
         _ => None,
     };
     Ok(Remote::new(address.clone(), trust, identity)?)

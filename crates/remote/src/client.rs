@@ -6,7 +6,7 @@ mod trust;
 
 pub use address::{Address, DEFAULT_PORT, NoAddress};
 pub use hosts::{Hosts, HostsError, KnownHost};
-pub use trust::{Identity, Trust, TrustError};
+pub use trust::{ClientCertificate, Trust, TrustError};
 
 use crate::api::Token;
 use crate::fingerprint::Fingerprint;
@@ -113,7 +113,11 @@ impl Remote {
     ///
     /// # Errors
     /// The certificates cannot be used.
-    pub fn new(address: Address, trust: Trust, identity: Option<Identity>) -> Result<Remote, RemoteError> {
+    pub fn new(
+        address: Address,
+        trust: Trust,
+        identity: Option<ClientCertificate>,
+    ) -> Result<Remote, RemoteError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (config, seen) = trust::config(trust, identity)
             .map_err(|error| RemoteError::Tls { address: address.clone(), reason: error.to_string() })?;
