@@ -57,7 +57,7 @@ fn answer(request: &StatusRequest) -> Result<Status, Refusal> {
             found: "threads, packets and reads".to_owned(),
         }],
     };
-    let exact = Some(Identity { source: "QEMU plugin".to_owned(), exact: true });
+    let exact = Some(IdentityStatus { source: "QEMU plugin".to_owned(), exact: true });
     let trouble = Some("it runs without frontdesk's QEMU plugin".to_owned());
     let vms = [
         (VmId(1), VmFacts { name: "bob", pid: 12, trouble, identity: None }),

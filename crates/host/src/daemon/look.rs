@@ -103,7 +103,7 @@ fn facts(vm: &Followed, identity: Option<Identity>) -> VmFacts<'_> {
         name: &vm.name,
         pid: vm.qemu.pid,
         trouble: vm.trouble.clone(),
-        identity: identity.map(|identity| control::Identity {
+        identity: identity.map(|identity| control::IdentityStatus {
             source: identity.name().to_owned(),
             exact: identity.is_exact(),
         }),
