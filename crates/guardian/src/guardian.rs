@@ -1,6 +1,6 @@
 //! The owner's end.
 
-use crate::process::{self, Report};
+use crate::process::{self, UndoReport};
 use crate::undo::Undo;
 use crate::wire::{self, Message};
 use rustix::event::epoll::{self, EventData};
@@ -184,11 +184,11 @@ impl Guardian {
     ///
     /// # Errors
     /// If the guardian died or does not answer: everything is undone nevertheless.
-    pub fn finish(mut self) -> Result<Report, GuardianError> {
+    pub fn finish(mut self) -> Result<UndoReport, GuardianError> {
         self.close()
     }
 
-    fn close(&mut self) -> Result<Report, GuardianError> {
+    fn close(&mut self) -> Result<UndoReport, GuardianError> {
         self.closed = true;
         let pid = self.child.id();
         let Connection { stream, journal, .. } =
@@ -229,7 +229,7 @@ impl Drop for Guardian {
     }
 }
 
-fn tell(report: &Report) {
+fn tell(report: &UndoReport) {
     if !report.failed.is_empty() {
         tracing::error!(failed = ?report.failed, "some changes were not undone");
     }

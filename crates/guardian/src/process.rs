@@ -39,7 +39,7 @@ const FIRST_OWN: u32 = 3;
 
 /// What was undone at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct UndoReport {
     /// Undos that were run.
     pub undone: usize,
     /// Undos of what no longer existed.
@@ -186,7 +186,7 @@ fn guard(
     mut from: impl Read,
     mut to: impl Write,
     mut wait: impl FnMut(&BTreeMap<u64, Undo>),
-) -> io::Result<Report> {
+) -> io::Result<UndoReport> {
     let mut journal = BTreeMap::new();
     wire::acknowledge(&mut to)?;
     // A frame cut short was never acknowledged, so its change was not made.
@@ -230,9 +230,9 @@ fn turn(undo: &Undo) -> u8 {
 /// group gives up its real-time budget only without real-time threads, and goes only when it is empty), or
 /// time (a fair server gets back what a thread had by `SCHED_DEADLINE` only when that thread's period is
 /// over).
-pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -> Report {
+pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -> UndoReport {
     let until = Instant::now() + PATIENCE;
-    let mut report = Report::default();
+    let mut report = UndoReport::default();
     let mut left: Vec<&Undo> = journal.rev().collect();
     left.sort_by_key(|undo| turn(undo));
     loop {
@@ -306,6 +306,6 @@ mod tests {
         assert_eq!((report.undone, report.gone, report.failed.len()), (2, 1, 1), "{report:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "original");
         assert_eq!(&answers[..7], b"+++++++", "ready, and one for each whole message");
-        assert_eq!(wire::read_frame::<Report>(&answers[7..]).unwrap(), Some(report));
+        assert_eq!(wire::read_frame::<UndoReport>(&answers[7..]).unwrap(), Some(report));
     }
 }
