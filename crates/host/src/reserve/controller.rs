@@ -51,11 +51,11 @@ pub(super) enum Command {
     /// Forgets a member; answered with what it got when that is done.
     Remove { member: Member, done: SyncSender<Account> },
     /// Asks for the accounts.
-    Report(SyncSender<Vec<Report>>),
+    Report(SyncSender<Vec<MemberReport>>),
 }
 
 /// What is known of a member.
-pub(super) struct Report {
+pub(super) struct MemberReport {
     pub(super) member: Member,
     pub(super) account: Account,
     /// Why it is not scheduled as it should be.
@@ -294,7 +294,7 @@ impl Work {
                 let reports = self.members.iter().filter_map(|(member, kept)| {
                     let account = self.dispatcher.account(*member)?.clone();
                     let trouble = kept.refused.as_ref().or(self.troubles.get(member)).cloned();
-                    Some(Report { member: *member, account, trouble })
+                    Some(MemberReport { member: *member, account, trouble })
                 });
                 let _ = reply.try_send(reports.collect());
             }

@@ -2,7 +2,7 @@
 
 use super::ReserveMechanism;
 use super::bell::Bell;
-use super::controller::{Command, Controller, Report};
+use super::controller::{Command, Controller, MemberReport};
 use super::deadline::Deadline;
 use super::enforce::Enforce;
 use super::members::Threads;
@@ -174,13 +174,13 @@ impl Running {
     }
 
     /// What is known of all members.
-    pub(super) fn reports(&self) -> Vec<Report> {
+    pub(super) fn reports(&self) -> Vec<MemberReport> {
         let ask = |lane: &Lane| {
             let (reply, reports) = sync_channel(1);
             lane.send(Command::Report(reply));
             reports.recv_timeout(PATIENCE).unwrap_or_default()
         };
-        let mut reports: Vec<Report> = self.lanes.values().flat_map(ask).collect();
+        let mut reports: Vec<MemberReport> = self.lanes.values().flat_map(ask).collect();
         for report in &mut reports {
             if let Some(earlier) = self.earlier.get(&report.member) {
                 report.account.go_on_from(earlier);

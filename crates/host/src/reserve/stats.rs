@@ -1,6 +1,6 @@
 //! What the daemon says of reservations: room, refusals, what was delivered.
 
-use super::controller::Report;
+use super::controller::MemberReport;
 use frontdesk_control_protocol::{self as control, CpuRoom, Delivered, Fit, Refusal, RefusalKind};
 use frontdesk_engine::reservation::{self, AdmissionError, Distribution, Room, WHOLE_CPU};
 
@@ -38,7 +38,7 @@ pub(super) fn refusal(error: &AdmissionError, capacity: u64) -> Refusal {
 }
 
 /// Adds up what the members of a target got.
-pub(super) fn account(into: &mut control::Reservation, reports: &[&Report]) {
+pub(super) fn account(into: &mut control::Reservation, reports: &[&MemberReport]) {
     let sum = |field: fn(&reservation::Account) -> u64| {
         reports.iter().fold(0, |sum: u64, report| sum.saturating_add(field(&report.account)))
     };
