@@ -133,7 +133,7 @@ pub struct Measurement {
 
 /// What a workload has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct WorkloadReport {
     /// Operations since it was started; what one is depends on the workload.
     pub operations: u64,
     /// Bytes read from the disk, or taken by a [`WorkloadKind::Sink`], since it was started.
@@ -190,7 +190,7 @@ pub enum Answer {
     /// To [`Op::Run`].
     Measurement(Measurement),
     /// To [`Op::Report`].
-    Report(Report),
+    Report(WorkloadReport),
     /// To [`Op::Ping`]: the guest's time stamp counter.
     Clock(u64),
 }
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn answers_read_as_documented() {
         let stamps = vec![Stamp { tsc: 5, kind: StampKind::Begin }, Stamp { tsc: 7, kind: StampKind::End }];
-        let report = Report { operations: 1, bytes: 2, stamps };
+        let report = WorkloadReport { operations: 1, bytes: 2, stamps };
         for (answer, line) in [
             (Answer::Nothing, r#""nothing""#),
             (Answer::Clock(u64::MAX), r#"{"clock":18446744073709551615}"#),

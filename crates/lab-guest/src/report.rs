@@ -5,7 +5,7 @@
 //! ring of [`RING`] stamps, each its time and its kind. The ring starts over when it is full, so that the
 //! file does not grow; what init did not read by then is lost.
 
-use frontdesk_lab_guest::{MAX_STAMPS, Report, Stamp, StampKind};
+use frontdesk_lab_guest::{MAX_STAMPS, Stamp, StampKind, WorkloadReport};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -131,7 +131,7 @@ impl Records {
     }
 
     /// What happened so far, with the newest of the stamps that no report had before.
-    pub(crate) fn take(&mut self) -> io::Result<Report> {
+    pub(crate) fn take(&mut self) -> io::Result<WorkloadReport> {
         let totals = self.totals()?;
         let mut next = self.taken.max(totals.stamps.saturating_sub(MAX_STAMPS as u64));
         let mut stamps = Vec::new();
@@ -147,7 +147,7 @@ impl Records {
             next += count;
         }
         self.taken = next;
-        Ok(Report { operations: totals.operations, bytes: totals.bytes, stamps })
+        Ok(WorkloadReport { operations: totals.operations, bytes: totals.bytes, stamps })
     }
 
     /// The totals, which the workload may write at the same time: what was read is whole if it is read again.
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn what_is_recorded_is_read() {
         let (_file, mut recorder, mut records) = pair("round-trip");
-        assert_eq!(records.take().unwrap(), Report::default());
+        assert_eq!(records.take().unwrap(), WorkloadReport::default());
         recorder.count(2, 300).unwrap();
         recorder.count(u64::MAX - 2, 1).unwrap();
         let stamps: Vec<Stamp> =
@@ -200,9 +200,9 @@ mod tests {
         for stamp in &stamps {
             recorder.stamp_at(stamp.tsc, stamp.kind).unwrap();
         }
-        let report = Report { operations: u64::MAX, bytes: 301, stamps };
+        let report = WorkloadReport { operations: u64::MAX, bytes: 301, stamps };
         assert_eq!(records.take().unwrap(), report);
-        assert_eq!(records.take().unwrap(), Report { stamps: Vec::new(), ..report });
+        assert_eq!(records.take().unwrap(), WorkloadReport { stamps: Vec::new(), ..report });
         recorder.stamp_at(u64::MAX, StampKind::End).unwrap();
         let stamps = records.take().unwrap().stamps;
         assert_eq!(stamps, [Stamp { tsc: u64::MAX, kind: StampKind::End }]);

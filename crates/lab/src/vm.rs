@@ -8,7 +8,7 @@ pub use config::{DiskConfig, DiskKind, TapConfig, VmConfig};
 pub use error::VmError;
 
 use crate::clock::{GuestClock, host_tsc};
-use frontdesk_lab_guest::{Answer, Job, Measurement, Message, Op, Report, Request, Work};
+use frontdesk_lab_guest::{Answer, Job, Measurement, Message, Op, Request, Work, WorkloadReport};
 use qemu::{Files, arguments, has_direct_io};
 use rustix::io::FdFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -158,7 +158,7 @@ impl RunningVm {
     ///
     /// # Errors
     /// [`VmError`] if no such workload runs or the guest fails.
-    pub fn report(&mut self, name: &str) -> Result<Report, VmError> {
+    pub fn report(&mut self, name: &str) -> Result<WorkloadReport, VmError> {
         match self.request(Op::Report { name: name.to_owned() }, REQUEST_TIMEOUT)? {
             Answer::Report(report) => Ok(report),
             other => Err(self.senseless(&format!("report on {name}"), &other)),

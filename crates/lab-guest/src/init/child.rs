@@ -3,7 +3,7 @@
 use super::boot::{GROUPS, RUN};
 use crate::report::Records;
 use crate::workload::{JOB, READY, WORK, describe};
-use frontdesk_lab_guest::{Job, Report, Work};
+use frontdesk_lab_guest::{Job, Work, WorkloadReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, waitpid};
@@ -98,7 +98,7 @@ impl Child {
     }
 
     /// What it recorded since the last report.
-    pub(super) fn report(&mut self) -> io::Result<Report> {
+    pub(super) fn report(&mut self) -> io::Result<WorkloadReport> {
         self.records.take()
     }
 

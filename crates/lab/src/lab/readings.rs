@@ -16,7 +16,7 @@ pub(super) type Readings = IndexMap<(String, String), Reading>;
 /// What a workload had done at a point in time.
 pub(super) struct Reading {
     at: Instant,
-    report: guest::Report,
+    report: guest::WorkloadReport,
 }
 
 impl Lab<'_> {
