@@ -4,7 +4,7 @@ use super::state::{End, Engine};
 use super::vm::Vm;
 use crate::action::ActionKind;
 use crate::event::VmId;
-use crate::policy::{Ask, Claim, Owner, Target};
+use crate::policy::{Ask, Claim, Knob, Owner};
 use std::collections::BTreeSet;
 
 impl Engine {
@@ -20,7 +20,7 @@ impl Engine {
     }
 
     fn claim(&mut self, vm: VmId, claim: Claim) {
-        let boosts = matches!(claim.target, Target::Boost(_));
+        let boosts = matches!(claim.target, Knob::Boost(_));
         if boosts && self.ledger.next().is_none() {
             self.open_ledger();
         }
@@ -32,7 +32,7 @@ impl Engine {
         });
     }
 
-    fn end_claim(&mut self, vm: VmId, owner: Owner, target: Target) {
+    fn end_claim(&mut self, vm: VmId, owner: Owner, target: Knob) {
         self.change(vm, target, |state, ends| {
             if let Some(until) = state.claims.end(owner, target) {
                 ends.remove(&(until, vm, owner, target));
@@ -42,7 +42,7 @@ impl Engine {
 
     /// Changes claims on a knob of a VM whose times are up to date. The winner is told where it is another
     /// one now.
-    fn change(&mut self, vm: VmId, target: Target, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
+    fn change(&mut self, vm: VmId, target: Knob, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
         let before = state.claims.value(target);
         change(state, &mut self.ends);
@@ -50,8 +50,8 @@ impl Engine {
             return;
         }
         let kind = match target {
-            Target::Boost(target) => ActionKind::Boost { vm, target, level: state.claims.level(target) },
-            Target::Watch(vcpu) => ActionKind::Watch { vm, vcpu, on: before == 0 },
+            Knob::Boost(target) => ActionKind::Boost { vm, target, level: state.claims.level(target) },
+            Knob::Watch(vcpu) => ActionKind::Watch { vm, vcpu, on: before == 0 },
         };
         self.act(kind);
     }

@@ -9,7 +9,7 @@ use crate::infer::Guest;
 use crate::knob::{Account, Claims, Ledger, PcpuSet};
 use crate::nanos::total;
 use crate::observe::ThreadTimes;
-use crate::policy::{Ask, Fact, Owner, PartialBoost, Policy, Target, View};
+use crate::policy::{Ask, Fact, Knob, Owner, PartialBoost, Policy, View};
 use crate::state::StateError;
 use serde::{Deserialize, Serialize};
 
@@ -129,7 +129,7 @@ impl Vm {
     /// The time of a claim is over: until when it goes on, if it does; adds what its owner asks for then.
     pub(crate) fn expire(
         &mut self,
-        (owner, target): (Owner, Target),
+        (owner, target): (Owner, Knob),
         now: Time,
         config: &Config,
         world: Capabilities,

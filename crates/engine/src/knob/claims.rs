@@ -2,7 +2,7 @@
 
 use crate::action::{Boost, BoostTarget};
 use crate::event::Time;
-use crate::policy::{Claim, Owner, Target};
+use crate::policy::{Claim, Knob, Owner};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,8 @@ impl Claims {
         keys.dedup();
         check(keys.len() == self.held.len(), "two claims of one owner on one knob")?;
         let there = |claim: &Claim| match claim.target {
-            Target::Boost(BoostTarget::Vcpu(vcpu)) | Target::Watch(vcpu) => usize::from(vcpu) < vcpus,
-            Target::Boost(BoostTarget::Emulators) => true,
+            Knob::Boost(BoostTarget::Vcpu(vcpu)) | Knob::Watch(vcpu) => usize::from(vcpu) < vcpus,
+            Knob::Boost(BoostTarget::Emulators) => true,
         };
         check(self.held.iter().all(there), "a claim on a vCPU that is not there")
     }
@@ -39,20 +39,20 @@ impl Claims {
     }
 
     /// Drops a claim; returns when it would have ended. An owner can end its own only.
-    pub(crate) fn end(&mut self, owner: Owner, target: Target) -> Option<Time> {
+    pub(crate) fn end(&mut self, owner: Owner, target: Knob) -> Option<Time> {
         let place = self.held.iter().position(|held| (held.owner, held.target) == (owner, target))?;
         Some(self.held.remove(place).until)
     }
 
     /// What holds for a knob: the highest value claimed, or 0, which is as it would be without us.
-    pub(crate) fn value(&self, target: Target) -> u32 {
+    pub(crate) fn value(&self, target: Knob) -> u32 {
         let claims = self.held.iter().filter(|claim| claim.target == target);
         claims.map(|claim| claim.value).max().unwrap_or(0)
     }
 
     /// The dispatch preference that holds for a vCPU or the emulator threads.
     pub(crate) fn level(&self, target: BoostTarget) -> Boost {
-        match self.value(Target::Boost(target)) {
+        match self.value(Knob::Boost(target)) {
             0 => Boost::None,
             1 => Boost::Io,
             _ => Boost::Multimedia,
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_highest_claim_holds_and_an_owner_ends_its_own() {
-        let target = Target::Boost(BoostTarget::Vcpu(1));
+        let target = Knob::Boost(BoostTarget::Vcpu(1));
         let claim = |value, until| Claim { owner: Owner::PartialBoost, target, value, until: Time(until) };
         let mut claims = Claims::default();
         assert_eq!(claims.set(claim(1, 5)), None);

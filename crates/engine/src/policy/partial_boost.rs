@@ -13,7 +13,7 @@ mod state;
 pub(crate) use state::PartialBoost;
 
 use super::budget::Budget;
-use super::claim::{Ask, Owner, Target};
+use super::claim::{Ask, Knob, Owner};
 use super::view::{Fact, Policy, View};
 use crate::action::BoostTarget;
 use crate::capabilities::Standing;
@@ -228,8 +228,8 @@ impl PartialBoost {
         if serving.part != Part::Helps {
             self.count_end(index, serving.hit);
         }
-        asks.push(Ask::End(Owner::PartialBoost, Target::Watch(index)));
-        asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Vcpu(index))));
+        asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(index)));
+        asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Vcpu(index))));
         // A task that ran when the event came, and sleeps now, may have answered the one before.
         if serving.hit && serving.part != Part::Helps && view.guest.is_answered(index) {
             self.end_waiting(index, view, asks);
@@ -285,7 +285,7 @@ impl PartialBoost {
         if self.lingers {
             asks.push(boost(BoostTarget::Emulators, view.now.plus(EMULATOR_GRACE)));
         } else {
-            asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+            asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
         }
     }
 
@@ -300,7 +300,7 @@ impl PartialBoost {
         }
         self.unanswered = None;
         self.unwatch(asks);
-        asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+        asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
     }
 
     /// Until when a boost whose time is over goes on: it may have waited for a CPU, and what counts is what
@@ -368,7 +368,7 @@ impl PartialBoost {
     /// Nobody is waited for any more on vCPUs that are not boosted.
     fn unwatch(&self, asks: &mut Vec<Ask>) {
         let idle = (0u16..).zip(&self.vcpus).filter(|(_, vcpu)| vcpu.serving.is_none());
-        asks.extend(idle.map(|(index, _)| Ask::End(Owner::PartialBoost, Target::Watch(index))));
+        asks.extend(idle.map(|(index, _)| Ask::End(Owner::PartialBoost, Knob::Watch(index))));
     }
 }
 
@@ -413,7 +413,7 @@ impl Policy for PartialBoost {
             Fact::EmulatorSlept => {
                 if self.lingers && !view.guest.emulator_is_awake() {
                     self.lingers = false;
-                    asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+                    asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
                 }
                 if view.guest.is_kept_waiting() {
                     (0..).take(self.vcpus.len()).for_each(|index| self.stalled(index, view, asks));
@@ -422,14 +422,14 @@ impl Policy for PartialBoost {
             Fact::Over => self.over(view, asks),
             Fact::VcpuOver { vcpu } => {
                 self.end(vcpu, view, asks);
-                asks.push(Ask::End(Owner::PartialBoost, Target::Watch(vcpu)));
+                asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(vcpu)));
             }
         }
         None
     }
 
-    fn on_expiry(&mut self, target: Target, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
-        let Target::Boost(BoostTarget::Vcpu(index)) = target else { return None };
+    fn on_expiry(&mut self, target: Knob, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
+        let Knob::Boost(BoostTarget::Vcpu(index)) = target else { return None };
         if let Some(until) = self.extension(index, view, asks) {
             return Some(until);
         }

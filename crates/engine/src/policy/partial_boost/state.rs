@@ -5,7 +5,7 @@ use crate::config::Tavs;
 use crate::event::{Thread, Time};
 use crate::nanos::nanos;
 use crate::policy::budget::{Allowance, Budget};
-use crate::policy::claim::{Ask, Claim, Owner, Target, value};
+use crate::policy::claim::{Ask, Claim, Knob, Owner, value};
 use crate::policy::view::{Fact, View};
 use crate::state::{StateError, check};
 use arrayvec::ArrayVec;
@@ -202,10 +202,10 @@ pub(super) fn longest(since: Time, config: &Tavs) -> Time {
 }
 
 pub(super) fn boost(target: BoostTarget, until: Time) -> Ask {
-    let (owner, target) = (Owner::PartialBoost, Target::Boost(target));
+    let (owner, target) = (Owner::PartialBoost, Knob::Boost(target));
     Ask::Claim(Claim { owner, target, value: value(Boost::Io), until })
 }
 
 pub(super) fn watch(index: u16, until: Time) -> Ask {
-    Ask::Claim(Claim { owner: Owner::PartialBoost, target: Target::Watch(index), value: 1, until })
+    Ask::Claim(Claim { owner: Owner::PartialBoost, target: Knob::Watch(index), value: 1, until })
 }
