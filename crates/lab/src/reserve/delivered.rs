@@ -20,7 +20,7 @@ pub(super) struct Run {
 
 /// A process and its reservation.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct MeasuredProcess {
     pub(super) runs: Vec<Run>,
     /// A beginning of a period, from which on is measured.
     pub(super) begin: u64,
@@ -93,7 +93,7 @@ pub(super) fn stalls(runs: &[Run]) -> Vec<(u64, u64)> {
     gaps.map(|pair| (pair[0].to, pair[1].from)).filter(|(from, to)| to - from >= STALL_NS).collect()
 }
 
-impl Target {
+impl MeasuredProcess {
     /// What it got in each whole period before `end`. `stalls` are those of all processes, in any order.
     pub(super) fn got(&self, end: u64, stalls: &[(u64, u64)]) -> Vec<Got> {
         let charged = per_period(&charged(&self.runs), self.begin, end, self.period);
@@ -108,7 +108,7 @@ impl Target {
 }
 
 /// What was found of some processes that ran until `end`; `None` if no period is over.
-pub(super) fn numbers(targets: &[Target], end: u64, stalls: &[(u64, u64)]) -> Option<Numbers> {
+pub(super) fn numbers(targets: &[MeasuredProcess], end: u64, stalls: &[(u64, u64)]) -> Option<Numbers> {
     let mut of = Numbers::default();
     let (mut missed, mut stalled) = (0, 0);
     for target in targets {
@@ -151,8 +151,8 @@ mod tests {
         Run { from: from_us * US, to: to_us * US, stalled: 0 }
     }
 
-    fn target(runs: Vec<Run>) -> Target {
-        Target { runs, begin: 1_000 * US, period: 1_000 * US, slice: 500 * US }
+    fn target(runs: Vec<Run>) -> MeasuredProcess {
+        MeasuredProcess { runs, begin: 1_000 * US, period: 1_000 * US, slice: 500 * US }
     }
 
     #[test]
