@@ -22,7 +22,7 @@ pub enum Told {
 
 /// What actions about a VM act on.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct VmEntities {
     pub(crate) group: Group,
     pub(crate) standing: Standing,
     pub(crate) vcpus: Vec<Entity>,
@@ -40,7 +40,7 @@ pub(crate) struct Feed {
     /// Whether what it decides is done.
     acts: bool,
     latency: Nanos,
-    targets: Vec<Target>,
+    targets: Vec<VmEntities>,
     decided: VecDeque<(Nanos, Action)>,
     decision: Timer,
     deadline: Timer,
@@ -86,7 +86,7 @@ impl Feed {
     }
 
     /// The VMs are there, on a machine that can do so much.
-    pub(crate) fn introduce(&mut self, targets: Vec<Target>, machine: &Machine) {
+    pub(crate) fn introduce(&mut self, targets: Vec<VmEntities>, machine: &Machine) {
         self.targets = targets;
         let Some(engine) = &mut self.engine else { return };
         let world = Capabilities {

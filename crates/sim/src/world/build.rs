@@ -4,7 +4,7 @@ use super::devices::{Gpu, Sound};
 use super::{Measure, Role, SimVm, Source, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::Disk;
-use crate::feed::{Feed, Target, id};
+use crate::feed::{Feed, VmEntities, id};
 use crate::guest::Guest;
 use crate::machine::{Fault, Machine};
 use crate::network::{Client, Kind};
@@ -220,7 +220,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
             world.measure.entities.push(own);
             world.measure.knows_wakes.push(workload::knows_wakes(arm, entry));
             let reserved = reservations.iter().any(|(of, _)| *of == group);
-            targets.push(Target {
+            targets.push(VmEntities {
                 group,
                 standing: if reserved { Standing::Reserved } else { Standing::Acting },
                 vcpus: entities.clone(),
