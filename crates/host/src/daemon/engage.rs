@@ -1,6 +1,6 @@
 //! Taking control of VMs and giving it up again: whatever fails about one VM is that VM's affair alone.
 
-use super::followed::{Control, Failure, Followed};
+use super::followed::{Control, Failure, FollowedVm};
 use super::{Daemon, DaemonError};
 use crate::budget::Budget;
 use crate::clock::monotonic;
@@ -312,6 +312,6 @@ fn realtime_permille(budget: Option<Budget>) -> u32 {
     budget.map_or(1000, |budget| ((budget.cpus() * BUDGET_USED * 1000.0).round() as u32).max(1))
 }
 
-fn group_exists(vm: &Followed) -> bool {
+fn group_exists(vm: &FollowedVm) -> bool {
     vm.control.as_ref().is_some_and(|control| control.group.dir().is_dir())
 }

@@ -1,6 +1,6 @@
 //! VMs come, change and go.
 
-use super::followed::{Followed, watched_threads};
+use super::followed::{FollowedVm, watched_threads};
 use super::token::Token;
 use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
@@ -66,7 +66,7 @@ impl Daemon {
         let taken = self.vms.iter().any(|other| other.name == name);
         let name = if taken { format!("{name} (process {})", qemu.pid) } else { name };
         let weight = place.as_ref().ok().and_then(|place| place.group.weight().ok());
-        let followed = Followed {
+        let followed = FollowedVm {
             id,
             settings: self.settings.of_vm(&name),
             name,

@@ -12,7 +12,7 @@ use frontdesk_qemu::QemuVm;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A VM that is followed.
-pub(super) struct Followed {
+pub(super) struct FollowedVm {
     pub(super) id: VmId,
     pub(super) name: String,
     /// Where it was found.

@@ -1,6 +1,6 @@
 //! Answers those who look in.
 
-use super::followed::Followed;
+use super::followed::FollowedVm;
 use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
 use crate::control::{RecordRequest, Request, StatusRequest};
@@ -98,7 +98,7 @@ fn charged(usage: scx::Usage) -> control::Usage {
     control::Usage { consumed_ns, boosted_ns, runs, boosted_runs }
 }
 
-fn facts(vm: &Followed, identity: Option<Identity>) -> VmFacts<'_> {
+fn facts(vm: &FollowedVm, identity: Option<Identity>) -> VmFacts<'_> {
     VmFacts {
         name: &vm.name,
         pid: vm.qemu.pid,
