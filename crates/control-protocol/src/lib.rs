@@ -14,7 +14,7 @@ mod target;
 pub use client::{ClientError, ask, ask_recording, ask_status};
 pub use connection::{Connection, Stream};
 pub use model::{
-    DaemonStatus, IdentityStatus, Latency, SCHEMA, SourceStatus, Status, Usage, VmFacts, VmStatus,
+    DaemonStatus, DecisionLatency, IdentityStatus, SCHEMA, SourceStatus, Status, Usage, VmFacts, VmStatus,
 };
 pub use protocol::{Answer, MAX_ANSWER_BYTES, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
 pub use reservation::{

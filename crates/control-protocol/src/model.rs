@@ -55,7 +55,7 @@ pub struct DaemonStatus {
     /// Events about a VM or vCPU that is not followed.
     pub unknown_events: u64,
     /// From the event that causes a boost to its effect.
-    pub decision_latency: Latency,
+    pub decision_latency: DecisionLatency,
     /// CPU time the daemon's process used.
     pub cpu_seconds: f64,
 }
@@ -73,7 +73,7 @@ pub struct SourceStatus {
 
 /// The distribution of a latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Latency {
+pub struct DecisionLatency {
     /// It covers the boosts of at least the last minute and at most the last two.
     pub count: u64,
     /// Median; 0 if there were none, as the others.
