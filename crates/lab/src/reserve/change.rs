@@ -1,6 +1,6 @@
 //! How soon a changed reservation holds.
 
-use super::delivered::Run;
+use super::delivered::RunInterval;
 use super::enforce::Enforcement;
 use super::study::{Lab, count, sample};
 use super::worker::WorkerKind;
@@ -70,7 +70,7 @@ pub(super) fn run(
 
 /// Milliseconds from each request to the first run after it, interrupts aside. One without a run before the
 /// next request counts as long as it waited for one.
-fn reactions(all: &[Asked], runs: &[Run]) -> Vec<f64> {
+fn reactions(all: &[Asked], runs: &[RunInterval]) -> Vec<f64> {
     let begins = |asked: &Asked| {
         let after = runs.iter().filter(|run| run.to > asked.sent);
         let first = after.into_iter().find(|run| run.to - run.from.max(asked.sent) >= asked.slice / PART);
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_first_run_of_a_slice_counts() {
         const MS: u64 = 1_000_000;
-        let run = |from, to| Run { from, to, stalled: 0 };
+        let run = |from, to| RunInterval { from, to, stalled: 0 };
         // A crumb right after the request is none of the slice of 2 ms.
         let runs =
             [run(0, 2 * MS), run(50 * MS, 50 * MS + 5_000), run(51 * MS, 53 * MS), run(151 * MS, 153 * MS)];

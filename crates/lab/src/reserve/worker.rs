@@ -1,7 +1,7 @@
 //! The processes that a study schedules: this program again, with [`WORKER_ARGUMENT`]. They end at SIGTERM,
 //! or with whoever started them.
 
-use super::delivered::Run;
+use super::delivered::RunInterval;
 use crate::command::die_with_this_thread;
 use frontdesk_linux::{monotonic_ns, sched};
 use rustix::time::{ClockId, clock_gettime};
@@ -107,7 +107,7 @@ fn ready(word: &str) -> io::Result<()> {
 /// Computes a part of the time, and tells when it ran.
 fn compute(stop: &AtomicBool, part: f64) -> io::Result<()> {
     // Filled once, so that no page is missing later.
-    let mut runs = vec![Run { from: 1, to: 1, stalled: 1 }; MOST_RUNS];
+    let mut runs = vec![RunInterval { from: 1, to: 1, stalled: 1 }; MOST_RUNS];
     runs.clear();
     ready("ready")?;
     let begun = monotonic_ns();
@@ -120,7 +120,7 @@ fn compute(stop: &AtomicBool, part: f64) -> io::Result<()> {
             let charge_now = charged();
             let stalled = (charge_now - charge).saturating_sub(last - from);
             if runs.len() < MOST_RUNS {
-                runs.push(Run { from, to: last, stalled });
+                runs.push(RunInterval { from, to: last, stalled });
             }
             (from, charge) = (now, charge_now);
         }
@@ -130,7 +130,7 @@ fn compute(stop: &AtomicBool, part: f64) -> io::Result<()> {
             std::thread::sleep(std::time::Duration::from_nanos(TURN_NS - turn));
         }
     }
-    runs.push(Run { from, to: last, stalled: 0 });
+    runs.push(RunInterval { from, to: last, stalled: 0 });
     let mut out = io::BufWriter::new(io::stdout().lock());
     runs.iter().try_for_each(|run| writeln!(out, "{} {} {}", run.from, run.to, run.stalled))?;
     out.flush()
@@ -271,9 +271,9 @@ impl Worker {
     }
 
     /// Ends it, and reads when it ran.
-    pub(super) fn runs(self) -> io::Result<Vec<Run>> {
+    pub(super) fn runs(self) -> io::Result<Vec<RunInterval>> {
         self.stop()?;
-        let runs = self.numbers()?.into_iter().map(|[from, to, stalled]| Run { from, to, stalled });
+        let runs = self.numbers()?.into_iter().map(|[from, to, stalled]| RunInterval { from, to, stalled });
         Ok(runs.collect())
     }
 }
