@@ -21,7 +21,8 @@ pub(super) fn run(tasks: u32, rounds: u32, mut recorder: Recorder) -> Result<Inf
     if groups * 2 * HALF != usize::try_from(tasks)? || groups == 0 {
         return Err(format!("{tasks} tasks cannot message each other: it must be a multiple of 40").into());
     }
-    let set_up = || Run::set_up(groups, rounds).map_err(failed(format!("starting {tasks} tasks")));
+    let set_up =
+        || MessengerGroups::set_up(groups, rounds).map_err(failed(format!("starting {tasks} tasks")));
     let mut run = set_up()?;
     ready();
     loop {
@@ -34,14 +35,14 @@ pub(super) fn run(tasks: u32, rounds: u32, mut recorder: Recorder) -> Result<Inf
 }
 
 /// Tasks that are ready to begin.
-struct Run {
+struct MessengerGroups {
     /// The gate opens when this is dropped, for all at once.
     gate: PipeWriter,
     tasks: Vec<Pid>,
 }
 
-impl Run {
-    fn set_up(groups: usize, rounds: u32) -> io::Result<Run> {
+impl MessengerGroups {
+    fn set_up(groups: usize, rounds: u32) -> io::Result<MessengerGroups> {
         let (closed_gate, gate) = pipe()?;
         let (all_set_up, set_up) = pipe()?;
         let mut tasks = Vec::new();
@@ -67,7 +68,7 @@ impl Run {
         }
         drop(set_up);
         wait_for_end(all_set_up)?;
-        Ok(Run { gate, tasks })
+        Ok(MessengerGroups { gate, tasks })
     }
 
     /// Opens the gate and waits for the end of all tasks.
