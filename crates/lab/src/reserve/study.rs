@@ -2,7 +2,7 @@
 
 use super::bsp::Bsp;
 use super::change;
-use super::delivered::{Target, numbers, stalls};
+use super::delivered::{MeasuredProcess, numbers, stalls};
 use super::enforce::Enforcement;
 use super::findings::{Findings, distribution, histogram};
 use super::random;
@@ -165,7 +165,7 @@ impl Lab<'_> {
         for (worker, of, begin) in workers {
             let (period, slice) = (nanos(of.period), nanos(of.slice));
             let begin = begin + settled.saturating_sub(begin).div_ceil(period) * period;
-            targets.push(Target { runs: worker.runs().map_err(of_worker)?, begin, period, slice });
+            targets.push(MeasuredProcess { runs: worker.runs().map_err(of_worker)?, begin, period, slice });
         }
         let mut stalled: Vec<_> = targets.iter().flat_map(|target| stalls(&target.runs)).collect();
         for hog in hogs {
