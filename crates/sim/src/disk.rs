@@ -21,7 +21,7 @@ pub enum Class {
 
 /// A request of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct DiskRequest {
     /// Identifies it.
     pub id: u64,
     /// Whose process it is of.
@@ -41,7 +41,7 @@ pub struct Request {
 /// What waits of one VM, by class, and what it was given.
 #[derive(Debug, Default)]
 struct Owner {
-    waiting: [VecDeque<Request>; 3],
+    waiting: [VecDeque<DiskRequest>; 3],
     served: Nanos,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Disk {
     bytes_per_s: u64,
     owners: Vec<Owner>,
     /// In service, each with its timer.
-    slots: Vec<(Timer, Option<Request>)>,
+    slots: Vec<(Timer, Option<DiskRequest>)>,
     /// The VM at whose last request the arm is.
     last: Option<usize>,
     rng: Rng,
@@ -77,7 +77,7 @@ impl Disk {
         }
     }
 
-    pub(crate) fn submit(&mut self, request: Request) {
+    pub(crate) fn submit(&mut self, request: DiskRequest) {
         // Who comes back after a pause gets no credit for it.
         let busy = self.owners.iter().filter(|owner| owner.waiting.iter().any(|queue| !queue.is_empty()));
         let floor = busy.map(|owner| owner.served).min();
@@ -106,7 +106,7 @@ impl Disk {
         Some((self.slots[slot].0, time))
     }
 
-    fn service(&mut self, request: &Request) -> Nanos {
+    fn service(&mut self, request: &DiskRequest) -> Nanos {
         let transfer = u64::from(request.bytes).saturating_mul(1_000_000_000) / self.bytes_per_s;
         let moves = !request.sequential || self.last != Some(request.vm);
         let arm = if moves { self.rng.uniform(0, self.seek) + self.rng.uniform(0, self.rotation) } else { 0 };
@@ -114,7 +114,7 @@ impl Disk {
     }
 
     /// The request in a place is done.
-    pub(crate) fn done(&mut self, slot: usize) -> Option<Request> {
+    pub(crate) fn done(&mut self, slot: usize) -> Option<DiskRequest> {
         self.slots.get_mut(slot)?.1.take()
     }
 }
@@ -132,8 +132,8 @@ mod tests {
         (queue, Disk::new(config, vms, timers, Rng::new(1, 1)))
     }
 
-    fn request(vm: usize, sequential: bool, class: Class) -> Request {
-        Request { id: 0, vm, task: None, bytes: 4096, sequential, class, write: false }
+    fn request(vm: usize, sequential: bool, class: Class) -> DiskRequest {
+        DiskRequest { id: 0, vm, task: None, bytes: 4096, sequential, class, write: false }
     }
 
     /// Serves `count` requests of each VM, which always has one waiting, and returns the time and what each
@@ -159,7 +159,7 @@ mod tests {
             got[done.vm] += 1;
             next_id += 1;
             let (sequential, class) = kinds[done.vm];
-            disk.submit(Request { id: next_id, ..request(done.vm, sequential, class) });
+            disk.submit(DiskRequest { id: next_id, ..request(done.vm, sequential, class) });
         }
         (now, got)
     }

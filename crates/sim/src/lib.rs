@@ -30,7 +30,7 @@ mod world;
 
 pub use calibrate::{Calibration, CalibrationError, Conditions, calibrate, predict};
 pub use credit::Credit;
-pub use disk::{Class, Request};
+pub use disk::{Class, DiskRequest};
 pub use feed::Told;
 pub use machine::{Fault, Flow, Machine, Work};
 pub use program::{Packet, Step, Waits};

@@ -1,6 +1,6 @@
 //! The devices of VMs, and the threads that do their work.
 
-use crate::disk::Request;
+use crate::disk::DiskRequest;
 use crate::program::Packet;
 use crate::queue::{Nanos, Timer};
 use crate::scheduler::Entity;
@@ -21,10 +21,10 @@ pub(super) enum Job {
         content: bool,
     },
     BlockIn {
-        request: Request,
+        request: DiskRequest,
     },
     BlockDone {
-        request: Request,
+        request: DiskRequest,
     },
     /// Takes note that the clock of a vCPU expired, and tells it if it does not idle.
     Tick {

@@ -203,7 +203,7 @@ impl World {
             Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
                 self.requests += 1;
-                let request = crate::disk::Request {
+                let request = crate::disk::DiskRequest {
                     id: self.requests,
                     vm,
                     task: (!write).then_some(task),
