@@ -24,7 +24,7 @@ mod validate;
 
 pub use frontdesk_workload::{Protocol, Storm, Violation, WorkloadKind};
 
-pub use answers::{Request, RequestBoosts};
+pub use answers::{RequestBoosts, RequestTimes};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{Overrides, Place, ScenarioError};

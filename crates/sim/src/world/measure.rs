@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::network::Client;
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
-use frontdesk_scenario::{Request, RequestBoosts};
+use frontdesk_scenario::{RequestBoosts, RequestTimes};
 
 /// A boost that is going on.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Measure {
     /// When the server that a client asks woke and replied last, by client.
     replies: Vec<(Nanos, Nanos)>,
     /// By VM.
-    requests: Vec<Vec<Request>>,
+    requests: Vec<Vec<RequestTimes>>,
     frames: Vec<u64>,
     underruns: Vec<u64>,
 }
@@ -151,7 +151,7 @@ impl Measure {
             responses.push(response);
             if let Some(vm) = self.asks.get(client).copied().flatten() {
                 let (woke, replied) = self.replies[client];
-                self.requests[vm].push(Request { sent, woke, replied, received: sent + response });
+                self.requests[vm].push(RequestTimes { sent, woke, replied, received: sent + response });
             }
         }
     }
