@@ -24,5 +24,5 @@ mod tests;
 pub use config::ControlConfig;
 pub use error::ControlError;
 pub use metrics::exposition;
-pub use request::{RecordRequest, Request, ReservationRequest, StatusRequest};
+pub use request::{ControlRequest, RecordRequest, ReservationRequest, StatusRequest};
 pub use server::Control;

@@ -4,7 +4,7 @@ use crate::control::accept_rate::{self, AcceptRate};
 use crate::control::access::{self, Access};
 use crate::control::place::{MAX_CLIENTS, Place};
 use crate::control::request::{Asker, DEADLINE, channel};
-use crate::control::{ControlConfig, ControlError, RecordRequest, Request, http, targets};
+use crate::control::{ControlConfig, ControlError, ControlRequest, RecordRequest, http, targets};
 use frontdesk_control_protocol::{Answer, Connection, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::{self, DirBuilder, Permissions};
@@ -26,7 +26,7 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The loop's end of the server. Dropping it ends the server.
 #[derive(Debug)]
 pub struct Control {
-    requests: Receiver<Request>,
+    requests: Receiver<ControlRequest>,
     wake: Arc<OwnedFd>,
     _servers: Vec<Server>,
 }
@@ -63,7 +63,7 @@ impl Control {
     }
 
     /// The next request. Never waits.
-    pub fn next_request(&self) -> Option<Request> {
+    pub fn next_request(&self) -> Option<ControlRequest> {
         // Counts down by one; nothing to read means that there is no request.
         rustix::io::read(&self.wake, &mut [0; 8]).ok()?;
         self.requests.try_recv().ok()
@@ -218,7 +218,7 @@ fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Aske
     let answer = match query {
         Ok(Query::Record {}) => {
             let request = RecordRequest::new(connection.into_stream());
-            if let Err(error) = asker.send(Request::Record(request)) {
+            if let Err(error) = asker.send(ControlRequest::Record(request)) {
                 tracing::debug!("a recording is not begun: {error}");
             }
             return;

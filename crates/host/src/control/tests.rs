@@ -117,14 +117,14 @@ impl World {
                 while let Some(request) = control.next_request() {
                     count.fetch_add(1, Ordering::AcqRel);
                     match request {
-                        Request::Status(request) => {
+                        ControlRequest::Status(request) => {
                             let answer = answer(&request);
                             request.answer(answer);
                         }
-                        Request::Record(request) => {
+                        ControlRequest::Record(request) => {
                             request.accept().unwrap().write_all(b"recorded").unwrap();
                         }
-                        Request::Reservation(request) => {
+                        ControlRequest::Reservation(request) => {
                             let answer = reservation(&request.query);
                             request.answer(answer);
                         }
