@@ -3,7 +3,7 @@
 //! # The conversation
 //! Both sides speak over the virtio-serial port [`PORT_NAME`]. When the host is connected, the guest says
 //! [`Message::Hello`], then what each vCPU runs as far as it knows that, and from then on each change. The
-//! host may ask it to begin anew with [`Request::Start`], and does so when it has connected. Whatever the
+//! host may ask it to begin anew with [`HostMessage::Start`], and does so when it has connected. Whatever the
 //! guest sends at once is a *report*, which ends with [`Message::Sent`]. If it has nothing to tell, it sends
 //! an empty report each [`HEARTBEAT`].
 //!
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Name of the virtio-serial port.
 pub const PORT_NAME: &str = "org.frontdesk.tasks.0";
 
-/// First field of a [`Message::Hello`] and a [`Request::Start`].
+/// First field of a [`Message::Hello`] and a [`HostMessage::Start`].
 pub const MAGIC: u32 = u32::from_le_bytes(*b"fdTk");
 
 /// Version of the protocol. It counts up with each change of the messages; those that carry it stay as they
@@ -93,7 +93,7 @@ pub enum Message {
 
 /// From the host to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
+pub enum HostMessage {
     /// Says who listens, and asks the guest to begin anew.
     Start {
         /// [`MAGIC`].
@@ -103,11 +103,11 @@ pub enum Request {
     },
 }
 
-impl Request {
-    /// A [`Request::Start`] of this version.
+impl HostMessage {
+    /// A [`HostMessage::Start`] of this version.
     #[must_use]
-    pub const fn start() -> Request {
-        Request::Start { magic: MAGIC, version: VERSION }
+    pub const fn start() -> HostMessage {
+        HostMessage::Start { magic: MAGIC, version: VERSION }
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
         let mut bytes = Vec::new();
         encode(&Message::Hello { magic: MAGIC, version: 1, vcpus: 4 }, 100, &mut bytes);
         encode(&Message::Run { vcpu: 2, at_ns: 300, task: 7 }, 100, &mut bytes);
-        encode(&Request::start(), 100, &mut bytes);
+        encode(&HostMessage::start(), 100, &mut bytes);
         assert_eq!(bytes, *b"\x01\x08\xe6\xc8\xd1\xda\x06\x01\x04\x00\x06\x02\x02\xac\x02\x07\x00\x01\x07\xe6\xc8\xd1\xda\x06\x01\x00");
     }
 }

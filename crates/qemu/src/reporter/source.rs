@@ -3,7 +3,7 @@
 use super::clock::HostTime;
 use super::session::{Offence, ReporterStats, Session};
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use frontdesk_guest_protocol::{Decoder, HEARTBEAT, Request, VERSION, encode};
+use frontdesk_guest_protocol::{Decoder, HEARTBEAT, HostMessage, VERSION, encode};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{
@@ -246,7 +246,7 @@ impl Link {
     /// Asks the guest to begin anew.
     fn ask(&mut self, now: Time) {
         let mut request = Vec::new();
-        encode(&Request::start(), usize::MAX, &mut request);
+        encode(&HostMessage::start(), usize::MAX, &mut request);
         // A socket that is full has asked already.
         let _ = send(&self.socket, &request, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         self.asked = now;

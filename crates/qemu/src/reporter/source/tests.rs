@@ -46,7 +46,7 @@ impl Fake {
         let length = self.stream.read(&mut bytes).unwrap_or(0);
         let mut count = 0;
         Decoder::default().feed(&bytes[..length], |request| {
-            assert_eq!(request, Some(Request::start()));
+            assert_eq!(request, Some(HostMessage::start()));
             count += 1;
         });
         count
