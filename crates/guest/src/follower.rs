@@ -2,7 +2,7 @@
 
 use crate::rings::Entry;
 use crate::tasks::{Proc, Tasks, Thread};
-use frontdesk_guest_protocol::{MAGIC, Message, VERSION, encode};
+use frontdesk_guest_protocol::{GuestMessage, MAGIC, VERSION, encode};
 
 /// Bytes of a report. What has no place is lost, which bounds what the reporter costs.
 const REPORT: usize = 1024;
@@ -47,7 +47,7 @@ impl<P: Proc> Follower<P> {
         (self.changes, self.lost) = (0, 0);
         self.tasks.tell_all();
         let vcpus = u16::try_from(self.vcpus.len()).unwrap_or(u16::MAX);
-        self.push(&Message::Hello { magic: MAGIC, version: VERSION, vcpus });
+        self.push(&GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus });
         for vcpu in 0..vcpus {
             let doing = std::mem::take(&mut self.vcpus[usize::from(vcpu)]);
             self.change(vcpu, now_ns, doing);
@@ -83,13 +83,13 @@ impl<P: Proc> Follower<P> {
         }
         let told = match doing {
             Doing::Unknown => return,
-            Doing::Idle => self.push(&Message::Idle { vcpu, at_ns }),
+            Doing::Idle => self.push(&GuestMessage::Idle { vcpu, at_ns }),
             Doing::Task(task) => {
                 let named = match self.tasks.untold_name(task) {
-                    Some(name) => self.push(&Message::Name { task, name }),
+                    Some(name) => self.push(&GuestMessage::Name { task, name }),
                     None => true,
                 };
-                named && self.push(&Message::Run { vcpu, at_ns, task })
+                named && self.push(&GuestMessage::Run { vcpu, at_ns, task })
             }
         };
         // What is not told is told as soon as something else happens.
@@ -103,7 +103,7 @@ impl<P: Proc> Follower<P> {
         }
     }
 
-    fn push(&mut self, message: &Message) -> bool {
+    fn push(&mut self, message: &GuestMessage) -> bool {
         encode(message, REPORT - RESERVE, &mut self.report)
     }
 
@@ -115,9 +115,9 @@ impl<P: Proc> Follower<P> {
     /// Completes the report, and returns it.
     pub(crate) fn finish(&mut self, now_ns: u64) -> &[u8] {
         if self.lost > 0 {
-            encode(&Message::Lost { count: self.lost }, REPORT, &mut self.report);
+            encode(&GuestMessage::Lost { count: self.lost }, REPORT, &mut self.report);
         }
-        encode(&Message::Sent { at_ns: now_ns }, REPORT, &mut self.report);
+        encode(&GuestMessage::Sent { at_ns: now_ns }, REPORT, &mut self.report);
         &self.report
     }
 
@@ -158,7 +158,7 @@ mod tests {
         Entry::Switch { at_ns, switch: Switch { prev: 1, prev_ended: false, next, next_comm } }
     }
 
-    fn told(follower: &mut Follower<Fake>, now_ns: u64) -> Vec<Message> {
+    fn told(follower: &mut Follower<Fake>, now_ns: u64) -> Vec<GuestMessage> {
         let mut messages = Vec::new();
         Decoder::default().feed(follower.finish(now_ns), |message| messages.push(message.unwrap()));
         follower.finished(true);
@@ -169,8 +169,8 @@ mod tests {
     fn what_the_host_would_see_is_told() {
         let mut follower = follower();
         follower.begin(1);
-        let hello = Message::Hello { magic: MAGIC, version: VERSION, vcpus: 2 };
-        assert_eq!(told(&mut follower, 2), [hello, Message::Sent { at_ns: 2 }]);
+        let hello = GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus: 2 };
+        assert_eq!(told(&mut follower, 2), [hello, GuestMessage::Sent { at_ns: 2 }]);
         assert!(!follower.has_news());
 
         for entry in [
@@ -186,22 +186,22 @@ mod tests {
         ] {
             follower.take(1, &entry);
         }
-        let run = |at_ns, task| Message::Run { vcpu: 1, at_ns, task };
-        let name = |task, name: &str| Message::Name { task, name: Name::from_comm(name.as_bytes()) };
+        let run = |at_ns, task| GuestMessage::Run { vcpu: 1, at_ns, task };
+        let name = |task, name: &str| GuestMessage::Name { task, name: Name::from_comm(name.as_bytes()) };
         let expected = [
             name(60, "hog"),
             run(10, 60),
             name(50, "echo"),
             run(13, 50),
-            Message::Idle { vcpu: 1, at_ns: 15 },
+            GuestMessage::Idle { vcpu: 1, at_ns: 15 },
             run(18, 50),
-            Message::Sent { at_ns: 20 },
+            GuestMessage::Sent { at_ns: 20 },
         ];
         assert_eq!(told(&mut follower, 20), expected);
 
         // Who listens anew hears what runs.
         follower.begin(30);
-        let expected = [hello, name(50, "echo"), run(30, 50), Message::Sent { at_ns: 31 }];
+        let expected = [hello, name(50, "echo"), run(30, 50), GuestMessage::Sent { at_ns: 31 }];
         assert_eq!(told(&mut follower, 31), expected);
     }
 
@@ -212,16 +212,16 @@ mod tests {
             follower.take(0, &to(round, if round % 2 == 0 { 50 } else { 60 }, "x"));
         }
         let messages = told(&mut follower, 10_000);
-        let runs = messages.iter().filter(|message| matches!(message, Message::Run { .. })).count();
+        let runs = messages.iter().filter(|message| matches!(message, GuestMessage::Run { .. })).count();
         let lost = messages.iter().find_map(|message| match message {
-            Message::Lost { count } => Some(*count as usize),
+            GuestMessage::Lost { count } => Some(*count as usize),
             _ => None,
         });
         assert_eq!(lost, Some(10_000 - runs));
-        assert!(matches!(messages.last(), Some(Message::Sent { .. })));
+        assert!(matches!(messages.last(), Some(GuestMessage::Sent { .. })));
         // 60 ran last, and was not told.
         follower.take(0, &to(10_001, 60, "x"));
-        assert!(told(&mut follower, 1).contains(&Message::Run { vcpu: 0, at_ns: 10_001, task: 60 }));
+        assert!(told(&mut follower, 1).contains(&GuestMessage::Run { vcpu: 0, at_ns: 10_001, task: 60 }));
     }
 
     #[test]
@@ -233,11 +233,11 @@ mod tests {
         follower.finished(false);
         assert!(follower.has_news());
         follower.take(0, &to(3, 60, "hog"));
-        let run = Message::Run { vcpu: 0, at_ns: 3, task: 60 };
-        let name = Message::Name { task: 60, name: Name::from_comm(b"hog") };
+        let run = GuestMessage::Run { vcpu: 0, at_ns: 3, task: 60 };
+        let name = GuestMessage::Name { task: 60, name: Name::from_comm(b"hog") };
         assert_eq!(
             told(&mut follower, 4),
-            [name, run, Message::Lost { count: 8 }, Message::Sent { at_ns: 4 }]
+            [name, run, GuestMessage::Lost { count: 8 }, GuestMessage::Sent { at_ns: 4 }]
         );
     }
 
