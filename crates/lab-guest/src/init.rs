@@ -8,7 +8,7 @@ use crate::network::NetworkError;
 use crate::parameter::ParameterError;
 use crate::report::tsc;
 use child::{Child, Purpose};
-use frontdesk_lab_guest::{Answer, CONTROL_PORT, Measurement, Message, Op, Request};
+use frontdesk_lab_guest::{Answer, CONTROL_PORT, LabRequest, Measurement, Message, Op};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{WaitOptions, wait};
 use rustix::system::{RebootCommand, reboot, uname};
@@ -111,7 +111,7 @@ impl Init {
         self.control.write_all(&line).map_err(failed("answering"))
     }
 
-    fn answer(&mut self, Request { id, op }: Request) -> Result<(), InitError> {
+    fn answer(&mut self, LabRequest { id, op }: LabRequest) -> Result<(), InitError> {
         let result = match op {
             Op::Start { name, .. } if self.workload(&name).is_ok() => {
                 Err(format!("a workload called {name} runs already"))

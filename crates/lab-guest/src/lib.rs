@@ -1,6 +1,6 @@
 //! How the lab controls what runs inside its VMs: JSON values, one a line, over a virtio-serial port.
 //!
-//! The guest says [`Message::Ready`] once, then answers each [`Request`] with one [`Message::Done`] or
+//! The guest says [`Message::Ready`] once, then answers each [`LabRequest`] with one [`Message::Done`] or
 //! [`Message::Failed`] of the same number, and reports workloads that end by themselves.
 
 use frontdesk_workload::WorkloadKind;
@@ -42,7 +42,7 @@ pub const MODULES_ORDER: &str = "order";
 
 /// A request to the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct LabRequest {
     /// Number that the answer repeats.
     pub id: u64,
     /// What to do.
@@ -241,15 +241,15 @@ mod tests {
             r#""cost":"1ms"}},"steps_per_s":5}}}"#
         );
         let kind = WorkloadKind::Echo { protocol: Protocol::Tcp, port: 7, cost: Duration::from_millis(1) };
-        let request = Request {
+        let request = LabRequest {
             id: 7,
             op: Op::Start { name: "web".into(), job: Job::Workload { kind, steps_per_s: 5 } },
         };
-        assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
+        assert_eq!(serde_json::from_str::<LabRequest>(line).unwrap(), request);
         assert_eq!(serde_json::to_string(&request).unwrap(), line);
         assert_eq!(
-            serde_json::from_str::<Request>(r#"{"id":8,"op":"ping"}"#).unwrap(),
-            Request { id: 8, op: Op::Ping }
+            serde_json::from_str::<LabRequest>(r#"{"id":8,"op":"ping"}"#).unwrap(),
+            LabRequest { id: 8, op: Op::Ping }
         );
     }
 
@@ -281,9 +281,9 @@ mod tests {
                 let again = serde_json::to_string(&message).unwrap();
                 proptest::prop_assert_eq!(serde_json::from_str::<Message>(&again).unwrap(), message);
             }
-            if let Ok(request) = serde_json::from_str::<Request>(&line) {
+            if let Ok(request) = serde_json::from_str::<LabRequest>(&line) {
                 let again = serde_json::to_string(&request).unwrap();
-                proptest::prop_assert_eq!(serde_json::from_str::<Request>(&again).unwrap(), request);
+                proptest::prop_assert_eq!(serde_json::from_str::<LabRequest>(&again).unwrap(), request);
             }
         }
     }

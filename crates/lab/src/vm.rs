@@ -8,7 +8,7 @@ pub use config::{DiskConfig, DiskKind, TapConfig, VmConfig};
 pub use error::VmError;
 
 use crate::clock::{GuestClock, host_tsc};
-use frontdesk_lab_guest::{Answer, Job, Measurement, Message, Op, Request, Work, WorkloadReport};
+use frontdesk_lab_guest::{Answer, Job, LabRequest, Measurement, Message, Op, Work, WorkloadReport};
 use qemu::{Files, arguments, has_direct_io};
 use rustix::io::FdFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -238,7 +238,7 @@ impl RunningVm {
     fn request(&mut self, op: Op, timeout: Duration) -> Result<Answer, VmError> {
         let what = format!("do {op:?}");
         self.last_id += 1;
-        let request = Request { id: self.last_id, op };
+        let request = LabRequest { id: self.last_id, op };
         let sent = serde_json::to_string(&request)
             .map_err(io::Error::from)
             .and_then(|line| self.control.write_all(format!("{line}\n").as_bytes()));
