@@ -8,7 +8,7 @@ use crate::network::NetworkError;
 use crate::parameter::ParameterError;
 use crate::report::tsc;
 use child::{Child, Purpose};
-use frontdesk_lab_guest::{Answer, CONTROL_PORT, LabRequest, Measurement, Message, Op};
+use frontdesk_lab_guest::{Answer, CONTROL_PORT, LabMessage, LabRequest, Measurement, Op};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{WaitOptions, wait};
 use rustix::system::{RebootCommand, reboot, uname};
@@ -71,7 +71,7 @@ struct Init {
 impl Init {
     fn serve(mut self) -> Result<(), InitError> {
         let kernel = uname().release().to_string_lossy().into_owned();
-        self.say(&Message::Ready { kernel })?;
+        self.say(&LabMessage::Ready { kernel })?;
         let mut received = Vec::new();
         loop {
             let mut fds = vec![PollFd::new(&self.control, PollFlags::IN)];
@@ -105,7 +105,7 @@ impl Init {
         }
     }
 
-    fn say(&mut self, message: &Message) -> Result<(), InitError> {
+    fn say(&mut self, message: &LabMessage) -> Result<(), InitError> {
         let mut line = serde_json::to_vec(message).map_err(failed("a message"))?;
         line.push(b'\n');
         self.control.write_all(&line).map_err(failed("answering"))
@@ -133,13 +133,13 @@ impl Init {
             }),
             Op::Ping => Ok(Answer::Clock(tsc())),
             Op::Shutdown => {
-                self.say(&Message::Done { id, answer: Answer::Nothing })?;
+                self.say(&LabMessage::Done { id, answer: Answer::Nothing })?;
                 power_off();
             }
         };
         self.say(&match result {
-            Ok(answer) => Message::Done { id, answer },
-            Err(error) => Message::Failed { id, error },
+            Ok(answer) => LabMessage::Done { id, answer },
+            Err(error) => LabMessage::Failed { id, error },
         })
     }
 
@@ -165,10 +165,10 @@ impl Init {
         let status = child.stop().map_err(failed("waiting for a child"))?;
         let output = child.output();
         let message = match child.into_purpose() {
-            Purpose::Job { name, .. } => Message::Exited { name, status, output },
+            Purpose::Job { name, .. } => LabMessage::Exited { name, status, output },
             Purpose::Work { request: id, .. } => match serde_json::from_str::<Measurement>(&output) {
-                Ok(measurement) => Message::Done { id, answer: Answer::Measurement(measurement) },
-                Err(_) => Message::Failed { id, error: format!("the work failed ({status}): {output}") },
+                Ok(measurement) => LabMessage::Done { id, answer: Answer::Measurement(measurement) },
+                Err(_) => LabMessage::Failed { id, error: format!("the work failed ({status}): {output}") },
             },
         };
         self.bury_orphans();

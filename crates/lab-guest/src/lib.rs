@@ -1,7 +1,7 @@
 //! How the lab controls what runs inside its VMs: JSON values, one a line, over a virtio-serial port.
 //!
-//! The guest says [`Message::Ready`] once, then answers each [`LabRequest`] with one [`Message::Done`] or
-//! [`Message::Failed`] of the same number, and reports workloads that end by themselves.
+//! The guest says [`LabMessage::Ready`] once, then answers each [`LabRequest`] with one [`LabMessage::Done`] or
+//! [`LabMessage::Failed`] of the same number, and reports workloads that end by themselves.
 
 use frontdesk_workload::WorkloadKind;
 use serde::{Deserialize, Serialize};
@@ -198,7 +198,7 @@ pub enum Answer {
 /// What the guest says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Message {
+pub enum LabMessage {
     /// The guest is up and takes requests.
     Ready {
         /// Release of its kernel.
@@ -266,9 +266,9 @@ mod tests {
             ),
         ] {
             let line = format!(r#"{{"event":"done","id":9,"answer":{line}}}"#);
-            let message = Message::Done { id: 9, answer };
+            let message = LabMessage::Done { id: 9, answer };
             assert_eq!(serde_json::to_string(&message).unwrap(), line);
-            assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), message);
+            assert_eq!(serde_json::from_str::<LabMessage>(&line).unwrap(), message);
         }
     }
 
@@ -277,9 +277,9 @@ mod tests {
         #[test]
         fn fuzz_messages(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..12), text in "\\PC{0,20}") {
             let line = pieces.concat().replace('@', &text);
-            if let Ok(message) = serde_json::from_str::<Message>(&line) {
+            if let Ok(message) = serde_json::from_str::<LabMessage>(&line) {
                 let again = serde_json::to_string(&message).unwrap();
-                proptest::prop_assert_eq!(serde_json::from_str::<Message>(&again).unwrap(), message);
+                proptest::prop_assert_eq!(serde_json::from_str::<LabMessage>(&again).unwrap(), message);
             }
             if let Ok(request) = serde_json::from_str::<LabRequest>(&line) {
                 let again = serde_json::to_string(&request).unwrap();

@@ -8,7 +8,7 @@ pub use config::{DiskConfig, DiskKind, TapConfig, VmConfig};
 pub use error::VmError;
 
 use crate::clock::{GuestClock, host_tsc};
-use frontdesk_lab_guest::{Answer, Job, LabRequest, Measurement, Message, Op, Work, WorkloadReport};
+use frontdesk_lab_guest::{Answer, Job, LabMessage, LabRequest, Measurement, Op, Work, WorkloadReport};
 use qemu::{Files, arguments, has_direct_io};
 use rustix::io::FdFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -122,7 +122,7 @@ impl RunningVm {
     /// [`VmError`] if QEMU or the guest fails, or the time is over.
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<String, VmError> {
         match self.receive("become ready", timeout)? {
-            Message::Ready { kernel } => Ok(kernel),
+            LabMessage::Ready { kernel } => Ok(kernel),
             other => Err(self.unexpected("become ready", &other)),
         }
     }
@@ -247,8 +247,8 @@ impl RunningVm {
             sent => sent.map_err(|source| self.setup(&what, source))?,
         }
         match self.receive(&what, timeout)? {
-            Message::Done { id, answer } if id == self.last_id => Ok(answer),
-            Message::Failed { id, error } if id == self.last_id => {
+            LabMessage::Done { id, answer } if id == self.last_id => Ok(answer),
+            LabMessage::Failed { id, error } if id == self.last_id => {
                 Err(VmError::Refused { name: self.name.clone(), what, error })
             }
             other => Err(self.unexpected(&what, &other)),
@@ -256,7 +256,7 @@ impl RunningVm {
     }
 
     /// The next message, which is the answer to `what` unless a workload ended.
-    fn receive(&mut self, what: &str, timeout: Duration) -> Result<Message, VmError> {
+    fn receive(&mut self, what: &str, timeout: Duration) -> Result<LabMessage, VmError> {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
@@ -311,10 +311,10 @@ impl RunningVm {
         VmError::Ended { name: self.name.clone(), what: what.to_owned(), status, tail: self.tail() }
     }
 
-    fn unexpected(&self, what: &str, message: &Message) -> VmError {
+    fn unexpected(&self, what: &str, message: &LabMessage) -> VmError {
         let name = self.name.clone();
         match message {
-            Message::Exited { name: workload, status, output } => VmError::WorkloadEnded {
+            LabMessage::Exited { name: workload, status, output } => VmError::WorkloadEnded {
                 name,
                 workload: workload.clone(),
                 status: status.clone(),
