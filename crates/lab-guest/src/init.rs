@@ -8,7 +8,7 @@ use crate::network::NetworkError;
 use crate::parameter::ParameterError;
 use crate::report::tsc;
 use child::{Child, Purpose};
-use frontdesk_lab_guest::{Answer, CONTROL_PORT, LabMessage, LabRequest, Measurement, Op};
+use frontdesk_lab_guest::{CONTROL_PORT, LabAnswer, LabMessage, LabRequest, Measurement, Op};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{WaitOptions, wait};
 use rustix::system::{RebootCommand, reboot, uname};
@@ -120,7 +120,7 @@ impl Init {
             Op::Stop { name } => self.workload(&name).and_then(|index| {
                 let stopped = self.children.remove(index).stop().map_err(|error| error.to_string());
                 self.bury_orphans();
-                stopped.map(|_| Answer::Nothing)
+                stopped.map(|_| LabAnswer::Nothing)
             }),
             Op::Run { work } => match self.start(Purpose::Work { request: id, work }) {
                 // Answered when it ends.
@@ -129,11 +129,11 @@ impl Init {
             },
             Op::Report { name } => self.workload(&name).and_then(|index| {
                 let report = self.children[index].report();
-                report.map(Answer::Report).map_err(|error| format!("the records of {name}: {error}"))
+                report.map(LabAnswer::Report).map_err(|error| format!("the records of {name}: {error}"))
             }),
-            Op::Ping => Ok(Answer::Clock(tsc())),
+            Op::Ping => Ok(LabAnswer::Clock(tsc())),
             Op::Shutdown => {
-                self.say(&LabMessage::Done { id, answer: Answer::Nothing })?;
+                self.say(&LabMessage::Done { id, answer: LabAnswer::Nothing })?;
                 power_off();
             }
         };
@@ -143,14 +143,14 @@ impl Init {
         })
     }
 
-    fn start(&mut self, purpose: Purpose) -> Result<Answer, String> {
+    fn start(&mut self, purpose: Purpose) -> Result<LabAnswer, String> {
         self.started += 1;
         let child = Child::start(self.started, purpose);
         if child.is_err() {
             self.bury_orphans();
         }
         self.children.push(child?);
-        Ok(Answer::Nothing)
+        Ok(LabAnswer::Nothing)
     }
 
     fn workload(&self, wanted: &str) -> Result<usize, String> {
@@ -167,7 +167,7 @@ impl Init {
         let message = match child.into_purpose() {
             Purpose::Job { name, .. } => LabMessage::Exited { name, status, output },
             Purpose::Work { request: id, .. } => match serde_json::from_str::<Measurement>(&output) {
-                Ok(measurement) => LabMessage::Done { id, answer: Answer::Measurement(measurement) },
+                Ok(measurement) => LabMessage::Done { id, answer: LabAnswer::Measurement(measurement) },
                 Err(_) => LabMessage::Failed { id, error: format!("the work failed ({status}): {output}") },
             },
         };

@@ -184,7 +184,7 @@ pub enum StampKind {
 /// The answer to a request that was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum LabAnswer {
     /// There is nothing to say.
     Nothing,
     /// To [`Op::Run`].
@@ -209,7 +209,7 @@ pub enum LabMessage {
         /// Number of the request.
         id: u64,
         /// The answer.
-        answer: Answer,
+        answer: LabAnswer,
     },
     /// A request failed.
     Failed {
@@ -258,10 +258,10 @@ mod tests {
         let stamps = vec![Stamp { tsc: 5, kind: StampKind::Begin }, Stamp { tsc: 7, kind: StampKind::End }];
         let report = WorkloadReport { operations: 1, bytes: 2, stamps };
         for (answer, line) in [
-            (Answer::Nothing, r#""nothing""#),
-            (Answer::Clock(u64::MAX), r#"{"clock":18446744073709551615}"#),
+            (LabAnswer::Nothing, r#""nothing""#),
+            (LabAnswer::Clock(u64::MAX), r#"{"clock":18446744073709551615}"#),
             (
-                Answer::Report(report),
+                LabAnswer::Report(report),
                 r#"{"report":{"operations":1,"bytes":2,"stamps":[{"t":5,"k":"b"},{"t":7,"k":"e"}]}}"#,
             ),
         ] {

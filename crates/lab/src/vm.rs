@@ -8,7 +8,7 @@ pub use config::{DiskConfig, DiskKind, TapConfig, VmConfig};
 pub use error::VmError;
 
 use crate::clock::{GuestClock, host_tsc};
-use frontdesk_lab_guest::{Answer, Job, LabMessage, LabRequest, Measurement, Op, Work, WorkloadReport};
+use frontdesk_lab_guest::{Job, LabAnswer, LabMessage, LabRequest, Measurement, Op, Work, WorkloadReport};
 use qemu::{Files, arguments, has_direct_io};
 use rustix::io::FdFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -149,7 +149,7 @@ impl RunningVm {
     /// [`VmError`] if the work or the guest fails, or the time is over.
     pub fn run(&mut self, work: Work, timeout: Duration) -> Result<Measurement, VmError> {
         match self.request(Op::Run { work }, timeout)? {
-            Answer::Measurement(measurement) => Ok(measurement),
+            LabAnswer::Measurement(measurement) => Ok(measurement),
             other => Err(self.senseless(&format!("run {work:?}"), &other)),
         }
     }
@@ -160,7 +160,7 @@ impl RunningVm {
     /// [`VmError`] if no such workload runs or the guest fails.
     pub fn report(&mut self, name: &str) -> Result<WorkloadReport, VmError> {
         match self.request(Op::Report { name: name.to_owned() }, REQUEST_TIMEOUT)? {
-            Answer::Report(report) => Ok(report),
+            LabAnswer::Report(report) => Ok(report),
             other => Err(self.senseless(&format!("report on {name}"), &other)),
         }
     }
@@ -172,7 +172,7 @@ impl RunningVm {
     pub fn check(&mut self) -> Result<(), VmError> {
         let before = host_tsc();
         match self.request(Op::Ping, REQUEST_TIMEOUT)? {
-            Answer::Clock(guest) => {
+            LabAnswer::Clock(guest) => {
                 self.clock.learn(before, guest, host_tsc());
                 Ok(())
             }
@@ -235,7 +235,7 @@ impl RunningVm {
         Ok(())
     }
 
-    fn request(&mut self, op: Op, timeout: Duration) -> Result<Answer, VmError> {
+    fn request(&mut self, op: Op, timeout: Duration) -> Result<LabAnswer, VmError> {
         let what = format!("do {op:?}");
         self.last_id += 1;
         let request = LabRequest { id: self.last_id, op };
@@ -295,7 +295,7 @@ impl RunningVm {
         }
     }
 
-    fn senseless(&self, what: &str, answer: &Answer) -> VmError {
+    fn senseless(&self, what: &str, answer: &LabAnswer) -> VmError {
         let (name, what) = (self.name.clone(), what.to_owned());
         VmError::Refused { name, what, error: format!("it answered {answer:?}") }
     }
