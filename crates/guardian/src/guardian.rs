@@ -2,7 +2,7 @@
 
 use crate::process::{self, UndoReport};
 use crate::undo::Undo;
-use crate::wire::{self, Message};
+use crate::wire::{self, JournalMessage};
 use rustix::event::epoll::{self, EventData};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::{
@@ -138,7 +138,7 @@ impl Guardian {
         connection.next += 1;
         // Undoing a change that was not made does no harm.
         connection.journal.insert(id, undo.clone());
-        self.send(&connection, &Message::Record { id, undo })?;
+        self.send(&connection, &JournalMessage::Record { id, undo })?;
         Ok(UndoId(id))
     }
 
@@ -149,7 +149,7 @@ impl Guardian {
     pub fn forget(&self, UndoId(id): UndoId) -> Result<(), GuardianError> {
         let mut connection = self.connection();
         connection.journal.remove(&id);
-        self.send(&connection, &Message::Forget { id })
+        self.send(&connection, &JournalMessage::Forget { id })
     }
 
     /// For promises to be back in time.
@@ -210,7 +210,7 @@ impl Guardian {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, connection: &Connection, message: &Message) -> Result<(), GuardianError> {
+    fn send(&self, connection: &Connection, message: &JournalMessage) -> Result<(), GuardianError> {
         wire::write_frame(&connection.stream, message)
             .and_then(|()| wire::read_acknowledgement(&connection.stream))
             .map_err(|source| GuardianError::Silent { pid: self.child.id(), source })

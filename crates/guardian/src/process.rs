@@ -2,7 +2,7 @@
 
 use super::{
     undo::{Outcome, Undo},
-    wire::{self, Message},
+    wire::{self, JournalMessage},
 };
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::monotonic_ns;
@@ -194,10 +194,10 @@ fn guard(
         wait(&journal);
         let Ok(Some(message)) = wire::read_frame(&mut from) else { break };
         match message {
-            Message::Record { id, undo } => {
+            JournalMessage::Record { id, undo } => {
                 journal.insert(id, undo);
             }
-            Message::Forget { id } => {
+            JournalMessage::Forget { id } => {
                 journal.remove(&id);
             }
         }
@@ -287,15 +287,18 @@ mod tests {
         let undo = |content: &str| Undo::File { path: path.clone(), content: content.into() };
         let mut wire = Vec::new();
         for message in [
-            Message::Record { id: 0, undo: undo("original") },
-            Message::Record { id: 1, undo: undo("in between") },
-            Message::Record { id: 2, undo: Undo::ControlGroup { path: home.path().join("gone") } },
-            Message::Record { id: 3, undo: Undo::File { path: home.path().into(), content: "fails".into() } },
-            Message::Record {
+            JournalMessage::Record { id: 0, undo: undo("original") },
+            JournalMessage::Record { id: 1, undo: undo("in between") },
+            JournalMessage::Record { id: 2, undo: Undo::ControlGroup { path: home.path().join("gone") } },
+            JournalMessage::Record {
+                id: 3,
+                undo: Undo::File { path: home.path().into(), content: "fails".into() },
+            },
+            JournalMessage::Record {
                 id: 4,
                 undo: Undo::File { path: "/proc/version".into(), content: "forgotten".into() },
             },
-            Message::Forget { id: 4 },
+            JournalMessage::Forget { id: 4 },
         ] {
             wire::write_frame(&mut wire, &message).unwrap();
         }
