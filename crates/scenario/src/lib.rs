@@ -27,7 +27,7 @@ pub use frontdesk_workload::{Protocol, Storm, Violation, WorkloadKind};
 pub use answers::{RequestBoosts, RequestTimes};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
-pub use load::{Overrides, Place, ScenarioError};
+pub use load::{ErrorLocation, Overrides, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
