@@ -181,7 +181,7 @@ fn tls(credentials: Credentials, require: bool) -> Result<rustls::ServerConfig, 
 }
 
 async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &Arc<Shared>) {
-    let places = Places::default();
+    let places = Permits::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             // The client has gone again, or descriptors have run out.
@@ -226,15 +226,15 @@ async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shar
 
 /// Connections, by whose they are.
 #[derive(Clone, Debug, Default)]
-struct Places(Arc<Mutex<HashMap<Peer, usize>>>);
+struct Permits(Arc<Mutex<HashMap<Peer, usize>>>);
 
 /// A place among those served at once, free again when it is dropped.
 struct Place {
-    places: Places,
+    places: Permits,
     peer: Peer,
 }
 
-impl Places {
+impl Permits {
     fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<Peer, usize>) -> T) -> T {
         use_them(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn nobody_has_all_the_places() {
-        let places = Places::default();
+        let places = Permits::default();
         let peer = |last: u8| Peer::new(std::net::IpAddr::from([192, 0, 2, last]));
         let mut held: Vec<Place> = std::iter::from_fn(|| places.take(peer(1))).collect();
         assert_eq!(held.len(), MOST_OF_ONE);
