@@ -199,7 +199,7 @@ async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &
 }
 
 /// Serves a client until it goes, or is too slow. How that ends is its own affair.
-async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shared>, _place: Place) {
+async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shared>, _place: Permit) {
     // Without it, small answers wait for others to go with.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
@@ -229,7 +229,7 @@ async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shar
 struct Permits(Arc<Mutex<HashMap<Peer, usize>>>);
 
 /// A place among those served at once, free again when it is dropped.
-struct Place {
+struct Permit {
     places: Permits,
     peer: Peer,
 }
@@ -239,7 +239,7 @@ impl Permits {
         use_them(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self, peer: Peer) -> Option<Place> {
+    fn take(&self, peer: Peer) -> Option<Permit> {
         self.with(|taken| {
             if taken.values().sum::<usize>() >= MOST {
                 return None;
@@ -249,12 +249,12 @@ impl Permits {
                 return None;
             }
             *of_peer += 1;
-            Some(Place { places: self.clone(), peer })
+            Some(Permit { places: self.clone(), peer })
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.places.with(|taken| {
             if let Some(of_peer) = taken.get_mut(&self.peer) {
@@ -275,7 +275,7 @@ mod tests {
     fn nobody_has_all_the_places() {
         let places = Permits::default();
         let peer = |last: u8| Peer::new(std::net::IpAddr::from([192, 0, 2, last]));
-        let mut held: Vec<Place> = std::iter::from_fn(|| places.take(peer(1))).collect();
+        let mut held: Vec<Permit> = std::iter::from_fn(|| places.take(peer(1))).collect();
         assert_eq!(held.len(), MOST_OF_ONE);
         held.extend((2..=255).filter_map(|last| places.take(peer(last))));
         assert_eq!(held.len(), MOST);
