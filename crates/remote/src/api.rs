@@ -193,7 +193,7 @@ async fn ask(
     if query.changes() {
         tracing::debug!("{} asks for {query:?}", client.peer);
     }
-    let Ok(_place) = shared.asking.acquire().await else {
+    let Ok(_permit) = shared.asking.acquire().await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, RefusalKind::Busy, "the server is ending");
     };
     let socket = shared.socket.clone();
@@ -277,7 +277,7 @@ async fn log_in(
     }
     let failed = || refuse(StatusCode::INTERNAL_SERVER_ERROR, RefusalKind::Unavailable, "the server failed");
     let is_right = {
-        let _place = shared.hashing.acquire().await.map_err(|_| failed())?;
+        let _permit = shared.hashing.acquire().await.map_err(|_| failed())?;
         let password = shared.password.clone();
         tokio::task::spawn_blocking(move || password.is_of(&login.password)).await.map_err(|_| failed())?
     };

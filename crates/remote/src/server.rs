@@ -181,7 +181,7 @@ fn tls(credentials: Credentials, require: bool) -> Result<rustls::ServerConfig, 
 }
 
 async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &Arc<Shared>) {
-    let places = Permits::default();
+    let permits = Permits::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             // The client has gone again, or descriptors have run out.
@@ -190,16 +190,16 @@ async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &
         };
         let peer = Peer::new(address.ip());
         // One too many is hung up on.
-        let Some(place) = places.take(peer) else {
+        let Some(permit) = permits.take(peer) else {
             shared.log(format_args!("{peer} is turned away: too many connections"));
             continue;
         };
-        tokio::spawn(serve(stream, peer, tls.clone(), Arc::clone(shared), place));
+        tokio::spawn(serve(stream, peer, tls.clone(), Arc::clone(shared), permit));
     }
 }
 
 /// Serves a client until it goes, or is too slow. How that ends is its own affair.
-async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shared>, _place: Permit) {
+async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shared>, _permit: Permit) {
     // Without it, small answers wait for others to go with.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
@@ -228,9 +228,9 @@ async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shar
 #[derive(Clone, Debug, Default)]
 struct Permits(Arc<Mutex<HashMap<Peer, usize>>>);
 
-/// A place among those served at once, free again when it is dropped.
+/// A permit to be served, of which there are so many, free again when it is dropped.
 struct Permit {
-    places: Permits,
+    permits: Permits,
     peer: Peer,
 }
 
@@ -249,14 +249,14 @@ impl Permits {
                 return None;
             }
             *of_peer += 1;
-            Some(Permit { places: self.clone(), peer })
+            Some(Permit { permits: self.clone(), peer })
         })
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.places.with(|taken| {
+        self.permits.with(|taken| {
             if let Some(of_peer) = taken.get_mut(&self.peer) {
                 *of_peer -= 1;
                 if *of_peer == 0 {
@@ -272,16 +272,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_has_all_the_places() {
-        let places = Permits::default();
+    fn nobody_has_all_the_permits() {
+        let permits = Permits::default();
         let peer = |last: u8| Peer::new(std::net::IpAddr::from([192, 0, 2, last]));
-        let mut held: Vec<Permit> = std::iter::from_fn(|| places.take(peer(1))).collect();
+        let mut held: Vec<Permit> = std::iter::from_fn(|| permits.take(peer(1))).collect();
         assert_eq!(held.len(), MOST_OF_ONE);
-        held.extend((2..=255).filter_map(|last| places.take(peer(last))));
+        held.extend((2..=255).filter_map(|last| permits.take(peer(last))));
         assert_eq!(held.len(), MOST);
         held.pop();
-        assert!(places.take(peer(2)).is_some());
+        assert!(permits.take(peer(2)).is_some());
         drop(held);
-        assert!(places.0.lock().unwrap().is_empty());
+        assert!(permits.0.lock().unwrap().is_empty());
     }
 }
