@@ -14,7 +14,7 @@ mod config;
 mod error;
 mod http;
 mod metrics;
-mod place;
+mod permit;
 mod request;
 mod server;
 mod targets;

@@ -4,7 +4,7 @@
 //! number of places as clients of the socket: the address may be one that guests reach.
 
 use crate::control::metrics::exposition;
-use crate::control::place::Place;
+use crate::control::permit::Permit;
 use crate::control::request::{Asker, DEADLINE};
 use frontdesk_control_protocol::Connection;
 use std::io::{self, ErrorKind};
@@ -16,7 +16,7 @@ const PATH: &str = "/metrics";
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves a client; one without a place is dropped.
-pub(crate) fn serve(stream: TcpStream, place: Option<Place>, asker: &Asker) {
+pub(crate) fn serve(stream: TcpStream, place: Option<Permit>, asker: &Asker) {
     let Some(_place) = place else { return };
     let mut connection = Connection::new(stream, DEADLINE);
     let head = connection.read_until(MAX_HEAD_BYTES, |bytes, _| !matches!(parse(bytes), Ok(None)));

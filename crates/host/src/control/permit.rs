@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) const MAX_CLIENTS: usize = 16;
 
 /// A place among those served at once, free again when it is dropped.
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Permit(Arc<AtomicUsize>);
 
-impl Place {
-    pub(crate) fn take(taken: &Arc<AtomicUsize>) -> Option<Place> {
+impl Permit {
+    pub(crate) fn take(taken: &Arc<AtomicUsize>) -> Option<Permit> {
         let more = |count| (count < MAX_CLIENTS).then_some(count + 1);
         taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Place(Arc::clone(taken)))
+        Some(Permit(Arc::clone(taken)))
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -1,7 +1,7 @@
 //! What clients ask of the daemon's loop, and how their threads wait for the answer.
 
 use crate::control::ControlError;
-use crate::control::place::MAX_CLIENTS;
+use crate::control::permit::MAX_CLIENTS;
 use frontdesk_control_protocol::{Answer, Query, Refusal, RefusalKind, Status, line};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io::{self, Write};

@@ -2,7 +2,7 @@
 
 use crate::control::accept_rate::{self, AcceptRate};
 use crate::control::access::{self, Access};
-use crate::control::place::{MAX_CLIENTS, Place};
+use crate::control::permit::{MAX_CLIENTS, Permit};
 use crate::control::request::{Asker, DEADLINE, channel};
 use crate::control::{ControlConfig, ControlError, ControlRequest, RecordRequest, http, targets};
 use frontdesk_control_protocol::{Answer, Connection, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
@@ -113,7 +113,7 @@ impl Server {
         listener: L,
         real_time: bool,
         socket: Option<PathBuf>,
-        serve: impl Fn(L::Stream, Option<Place>) + Send + Sync + 'static,
+        serve: impl Fn(L::Stream, Option<Permit>) + Send + Sync + 'static,
     ) -> Result<Server, ControlError> {
         let failed = |what| move |source| ControlError::Serve { what, source };
         listener.set_nonblocking().map_err(failed("set a listener non-blocking"))?;
@@ -132,7 +132,7 @@ impl Server {
                     let _ = poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&PAUSE));
                     continue;
                 };
-                if let Some(place) = Place::take(&taken) {
+                if let Some(place) = Permit::take(&taken) {
                     let serve = Arc::clone(&serve);
                     let client = std::thread::Builder::new().name("control client".into());
                     // Without memory for a thread, the client is dropped.
@@ -201,7 +201,7 @@ fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
 }
 
 /// Serves a client of the socket.
-fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Asker) {
+fn serve(stream: UnixStream, place: Option<Permit>, access: &Access, asker: &Asker) {
     let own_thread = place.is_some();
     let time = if own_thread { DEADLINE } else { Duration::from_millis(10) };
     let mut connection = Connection::new(stream, time);

@@ -4,7 +4,7 @@ use super::*;
 use crate::status::{DaemonFacts, Tally, status};
 use frontdesk_control_protocol::*;
 use frontdesk_engine::{Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
-use place::MAX_CLIENTS;
+use permit::MAX_CLIENTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
 use std::net::TcpStream;
