@@ -15,9 +15,9 @@ const MAX_HEADERS: usize = 64;
 const PATH: &str = "/metrics";
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves a client; one without a place is dropped.
-pub(crate) fn serve(stream: TcpStream, place: Option<Permit>, asker: &Asker) {
-    let Some(_place) = place else { return };
+/// Serves a client; one without a permit is dropped.
+pub(crate) fn serve(stream: TcpStream, permit: Option<Permit>, asker: &Asker) {
+    let Some(_permit) = permit else { return };
     let mut connection = Connection::new(stream, DEADLINE);
     let head = connection.read_until(MAX_HEAD_BYTES, |bytes, _| !matches!(parse(bytes), Ok(None)));
     let response = match head {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Clients at once, of the socket and of the address for metrics each.
 pub(crate) const MAX_CLIENTS: usize = 16;
 
-/// A place among those served at once, free again when it is dropped.
+/// A permit to be served, of which there are so many, free again when it is dropped.
 pub(crate) struct Permit(Arc<AtomicUsize>);
 
 impl Permit {

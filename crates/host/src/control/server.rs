@@ -107,7 +107,7 @@ struct Server {
 }
 
 impl Server {
-    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away
+    /// `serve` is given each client, and its permit, or none if it is one too many and has to be turned away
     /// at once. If `real_time`, it is called in a real-time thread.
     fn start<L: Listener>(
         listener: L,
@@ -132,11 +132,11 @@ impl Server {
                     let _ = poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&PAUSE));
                     continue;
                 };
-                if let Some(place) = Permit::take(&taken) {
+                if let Some(permit) = Permit::take(&taken) {
                     let serve = Arc::clone(&serve);
                     let client = std::thread::Builder::new().name("control client".into());
                     // Without memory for a thread, the client is dropped.
-                    let _ = client.spawn(move || serve(stream, Some(place)));
+                    let _ = client.spawn(move || serve(stream, Some(permit)));
                 } else {
                     serve(stream, None);
                 }
@@ -201,13 +201,13 @@ fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
 }
 
 /// Serves a client of the socket.
-fn serve(stream: UnixStream, place: Option<Permit>, access: &Access, asker: &Asker) {
-    let own_thread = place.is_some();
+fn serve(stream: UnixStream, permit: Option<Permit>, access: &Access, asker: &Asker) {
+    let own_thread = permit.is_some();
     let time = if own_thread { DEADLINE } else { Duration::from_millis(10) };
     let mut connection = Connection::new(stream, time);
     let busy =
         || Err(Refusal::new(RefusalKind::Busy, format!("{MAX_CLIENTS} clients are being served already")));
-    let query = match place {
+    let query = match permit {
         Some(_) => hear(&mut connection, access),
         None => busy(),
     };
