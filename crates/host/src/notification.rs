@@ -29,17 +29,17 @@ pub(crate) enum Source {
 
 /// The control group of a VM.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct VmCgroup {
     pub(crate) group: Group,
     /// Whether no other process is in it.
     pub(crate) alone: bool,
 }
 
-impl Place {
-    pub(crate) fn of(hierarchy: &Hierarchy, pid: i32) -> Result<Place, String> {
+impl VmCgroup {
+    pub(crate) fn of(hierarchy: &Hierarchy, pid: i32) -> Result<VmCgroup, String> {
         let group = hierarchy.group_of(pid).map_err(|error| error.to_string())?;
         let alone = group.holds_only(pid).map_err(|error| error.to_string())?;
-        Ok(Place { group, alone })
+        Ok(VmCgroup { group, alone })
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Sighting {
     pub(crate) source: Source,
     pub(crate) name: String,
     pub(crate) vm: QemuVm,
-    pub(crate) place: Result<Place, String>,
+    pub(crate) place: Result<VmCgroup, String>,
 }
 
 /// What there is to tell.

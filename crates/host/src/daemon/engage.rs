@@ -5,7 +5,7 @@ use super::{Daemon, DaemonError};
 use crate::budget::Budget;
 use crate::clock::monotonic;
 use crate::config::Settings;
-use crate::notification::Place;
+use crate::notification::VmCgroup;
 use crate::share::ShareControl;
 use frontdesk_control_protocol::NOT_ACTING;
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
@@ -23,7 +23,7 @@ const SHARED_GROUP: &str = "it shares its CPU control group with other processes
 impl Daemon {
     /// Takes control of a VM, or looks whether all is well with one that is under control. Where the daemon
     /// only watches, nothing.
-    pub(super) fn engage(&mut self, id: VmId, place: Result<Place, String>) -> Result<(), DaemonError> {
+    pub(super) fn engage(&mut self, id: VmId, place: Result<VmCgroup, String>) -> Result<(), DaemonError> {
         let result = match place {
             _ if !self.act || self.vms.iter().any(|vm| vm.id == id && vm.reserved) => Ok(()),
             Err(reason) => Err(Failure::Vm(reason)),
