@@ -57,7 +57,7 @@ pub(crate) struct Client {
 }
 
 /// What all requests share.
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     /// The daemon's control socket.
     socket: PathBuf,
     password: Hashed,
@@ -69,10 +69,10 @@ pub(crate) struct Shared {
     log: Mutex<Log>,
 }
 
-impl Shared {
-    pub(crate) fn new(socket: PathBuf, password: Hashed) -> Shared {
+impl ServerState {
+    pub(crate) fn new(socket: PathBuf, password: Hashed) -> ServerState {
         let now = Instant::now();
-        Shared {
+        ServerState {
             socket,
             password,
             limits: Mutex::new(Limits::new(now)),
@@ -115,7 +115,7 @@ impl Log {
 }
 
 /// All that is served, to one connection's client.
-pub(crate) fn routes(shared: Arc<Shared>) -> Router {
+pub(crate) fn routes(shared: Arc<ServerState>) -> Router {
     let mut router = Router::new()
         .route("/api", post(ask))
         .route("/session", post(begin_session).delete(end_session))
@@ -132,7 +132,7 @@ pub(crate) fn routes(shared: Arc<Shared>) -> Router {
 
 /// What holds for every request: limits before, headers after.
 async fn admit(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(client): Extension<Client>,
     request: Request,
     next: Next,
@@ -173,7 +173,7 @@ fn is_own(headers: &HeaderMap) -> bool {
 
 /// `POST /api`: a request to the daemon and its answer, as on its socket.
 async fn ask(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -227,7 +227,7 @@ pub(crate) struct Token {
 
 /// `POST /session`: for the page; the token is in a cookie that scripts cannot read.
 async fn begin_session(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -238,7 +238,7 @@ async fn begin_session(
 
 /// `POST /token`: for the command.
 async fn make_token(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -248,7 +248,7 @@ async fn make_token(
 }
 
 /// `DELETE /session`, `DELETE /token`: ends the session of whoever asks.
-async fn end_session(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+async fn end_session(State(shared): State<Arc<ServerState>>, headers: HeaderMap) -> Response {
     if let Some(token) = token(&headers) {
         lock(&shared.sessions).end(token);
     }
@@ -257,7 +257,7 @@ async fn end_session(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> R
 
 /// Looks at a password, if its time has come.
 async fn log_in(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     peer: Peer,
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,

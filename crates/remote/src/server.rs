@@ -1,6 +1,6 @@
 //! The server: TLS connections, with a bound on their number and on the time each may take.
 
-use crate::api::{Client, Shared, routes};
+use crate::api::{Client, ServerState, routes};
 use crate::fingerprint::Fingerprint;
 use crate::limits::Peer;
 use crate::setup::{Credentials, Folder, SetupError};
@@ -86,7 +86,7 @@ pub enum ServerError {
 pub struct Server {
     listener: TcpListener,
     tls: TlsAcceptor,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     fingerprint: Fingerprint,
 }
 
@@ -98,7 +98,7 @@ impl Server {
     pub fn start(config: &ServerConfig) -> Result<Server, ServerError> {
         let credentials = config.folder.load()?;
         let fingerprint = Fingerprint::of(&credentials.certificates[0]);
-        let shared = Arc::new(Shared::new(config.socket.clone(), credentials.password.clone()));
+        let shared = Arc::new(ServerState::new(config.socket.clone(), credentials.password.clone()));
         let tls = tls(credentials, config.require_client_certificate)?;
         let address = config.listen;
         let failed = |source| ServerError::Listen { address, source };
@@ -180,7 +180,7 @@ fn tls(credentials: Credentials, require: bool) -> Result<rustls::ServerConfig, 
     Ok(config)
 }
 
-async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &Arc<Shared>) {
+async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &Arc<ServerState>) {
     let permits = Permits::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
@@ -199,7 +199,7 @@ async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &
 }
 
 /// Serves a client until it goes, or is too slow. How that ends is its own affair.
-async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shared>, _permit: Permit) {
+async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<ServerState>, _permit: Permit) {
     // Without it, small answers wait for others to go with.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
