@@ -38,7 +38,7 @@ struct Filling {
 }
 
 #[derive(Default)]
-struct Shared {
+struct TraceShared {
     /// Recordings begun so far.
     begun: AtomicU64,
     ends: Mutex<Ends>,
@@ -69,7 +69,7 @@ impl Ends {
 
 /// What threads that dispatch get their end from.
 #[derive(Clone, Default)]
-pub(crate) struct TraceSource(Arc<Shared>);
+pub(crate) struct TraceSource(Arc<TraceShared>);
 
 impl TraceSource {
     fn ends(&self) -> MutexGuard<'_, Ends> {
