@@ -51,7 +51,7 @@ pub struct ReporterStats {
 
 /// What one guest told so far.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct ReporterSession {
     vcpus: u16,
     /// Whether the guest has said hello, and nothing has made that void.
     live: bool,
@@ -65,9 +65,9 @@ pub(super) struct Session {
     budget: (Time, u32),
 }
 
-impl Session {
-    pub(super) fn new(vcpus: u16) -> Session {
-        Session {
+impl ReporterSession {
+    pub(super) fn new(vcpus: u16) -> ReporterSession {
+        ReporterSession {
             vcpus,
             live: false,
             report: Vec::new(),

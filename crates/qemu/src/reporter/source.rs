@@ -1,7 +1,7 @@
 //! The reporter in one VM.
 
 use super::clock::HostTime;
-use super::session::{Offence, ReporterStats, Session};
+use super::session::{Offence, ReporterSession, ReporterStats};
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
 use frontdesk_guest_protocol::{Decoder, HEARTBEAT, HostMessage, VERSION, encode};
 use rustix::event::epoll;
@@ -85,7 +85,7 @@ pub struct ReporterSource {
     pid: i32,
     /// Holds the connection while there is one, so that whoever waits need not know that it changes.
     epoll: OwnedFd,
-    session: Session,
+    session: ReporterSession,
     link: Result<Link, ReporterError>,
     retry_at: Time,
     retry_ns: u64,
@@ -121,7 +121,7 @@ impl ReporterSource {
             path,
             pid,
             epoll,
-            session: Session::new(vcpus),
+            session: ReporterSession::new(vcpus),
             link: Err(ReporterError::Closed),
             retry_at: now,
             retry_ns: RETRY_NS,
@@ -252,7 +252,7 @@ impl Link {
         self.asked = now;
     }
 
-    fn receive(&mut self, session: &mut Session, now: HostTime) -> Result<(), ReporterError> {
+    fn receive(&mut self, session: &mut ReporterSession, now: HostTime) -> Result<(), ReporterError> {
         let mut buffer = [0; CHUNK];
         let length = match recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return Err(ReporterError::Closed),
