@@ -8,7 +8,7 @@
 use super::WatchContext;
 use crate::notification::{Mailbox, Notification, Source};
 use frontdesk_linux::sched::ThreadId;
-use frontdesk_qemu::{self as qemu, QemuVm, Session};
+use frontdesk_qemu::{self as qemu, QemuVm, QmpSession};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -94,7 +94,7 @@ impl SocketWatcher {
     }
 
     /// Tells of the VM, and then of what happens to it.
-    fn turn(&mut self, vm: QemuVm, mut session: Session) -> TurnEnd {
+    fn turn(&mut self, vm: QemuVm, mut session: QmpSession) -> TurnEnd {
         let (main, pid, threads) = (vm.main_thread(), vm.pid, vm.thread_count());
         // A VM without a name goes by its socket's.
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str()).to_string_lossy();
