@@ -36,7 +36,7 @@ const LINE_LENGTH: usize = 40;
 const KEPT_OUTPUT: usize = 400;
 
 /// An editor in the guest.
-pub(super) struct Session<'a> {
+pub(super) struct EditorSession<'a> {
     ssh: Child,
     keys: PipeWriter,
     screen: PipeReader,
@@ -50,20 +50,20 @@ pub(super) struct Session<'a> {
     ending: bool,
 }
 
-impl Session<'_> {
+impl EditorSession<'_> {
     /// Starts `ssh`, or what a test has in its place.
     pub(super) fn open<'a>(
         mut ssh: Command,
         signals: &'a Signals,
         wakes: PipeReader,
-    ) -> io::Result<Session<'a>> {
+    ) -> io::Result<EditorSession<'a>> {
         let (keys_end, keys) = pipe()?;
         let (screen, screen_end) = pipe()?;
         // What ssh itself has to say comes on the same way. A group of its own: Ctrl-C is for the lab.
         ssh.stdin(keys_end).stdout(screen_end.try_clone()?).stderr(screen_end).process_group(0);
         // It is on this thread's CPUs from the start.
         let ssh = die_with_this_thread(&mut ssh).spawn()?;
-        let session = Session {
+        let session = EditorSession {
             ssh,
             keys,
             screen,
@@ -177,7 +177,7 @@ impl Session<'_> {
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for EditorSession<'_> {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.ssh.kill();
@@ -225,7 +225,8 @@ mod tests {
         let signals = Signals::default();
         let (wakes, _wake) = pipe().unwrap();
         // A mark and 40 letters; then Enter, the next mark and 7 letters.
-        let mut session = Session::open(editor("dd bs=1 count=50 status=none"), &signals, wakes).unwrap();
+        let mut session =
+            EditorSession::open(editor("dd bs=1 count=50 status=none"), &signals, wakes).unwrap();
         let mut samples = Vec::new();
         match session.edit(&config(Duration::ZERO), &mut samples) {
             End::Failed(reason) => assert_eq!(reason, "ssh ended (exit status: 0)"),
@@ -242,7 +243,8 @@ mod tests {
         let typed = |seed| {
             let signals = Signals::default();
             let (wakes, _wake) = pipe().unwrap();
-            let mut session = Session::open(editor("dd bs=1 count=30 status=none"), &signals, wakes).unwrap();
+            let mut session =
+                EditorSession::open(editor("dd bs=1 count=30 status=none"), &signals, wakes).unwrap();
             session.edit(&EditConfig { seed, ..config(Duration::ZERO) }, &mut Vec::new());
             session.recent.clone()
         };
@@ -254,7 +256,7 @@ mod tests {
     fn a_client_ends_when_it_is_told_to() {
         let signals = Signals::default();
         let (wakes, wake) = pipe().unwrap();
-        let mut session = Session::open(editor("cat"), &signals, wakes).unwrap();
+        let mut session = EditorSession::open(editor("cat"), &signals, wakes).unwrap();
         let pid = session.ssh.id();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -276,7 +278,8 @@ mod tests {
         let (wakes, wake) = pipe().unwrap();
         // Shows the mark and nothing more.
         let mut session =
-            Session::open(editor("dd bs=1 count=1 status=none; exec sleep 1000"), &signals, wakes).unwrap();
+            EditorSession::open(editor("dd bs=1 count=1 status=none; exec sleep 1000"), &signals, wakes)
+                .unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !signals.typing.load(Ordering::Relaxed) {
@@ -295,7 +298,7 @@ mod tests {
     fn what_does_not_appear_is_told() {
         let signals = Signals::default();
         let (wakes, _wake) = pipe().unwrap();
-        let mut session = Session::open(editor("echo xyz; exec sleep 1000"), &signals, wakes).unwrap();
+        let mut session = EditorSession::open(editor("echo xyz; exec sleep 1000"), &signals, wakes).unwrap();
         let mut wait = |byte, time| session.wait_for(Shown::Byte(byte), time, "it did not appear");
         assert!(wait(b'y', LETTER_TIMEOUT).is_ok());
         match wait(b'a', Duration::from_millis(1)) {
