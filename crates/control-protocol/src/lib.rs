@@ -12,7 +12,7 @@ mod reservation;
 mod target;
 
 pub use client::{ClientError, ask, ask_recording, ask_status};
-pub use connection::{Connection, Stream};
+pub use connection::{DeadlineStream, Stream};
 pub use model::{
     DaemonStatus, DecisionLatency, IdentityStatus, SCHEMA, SourceStatus, Status, Usage, VmFacts, VmStatus,
 };

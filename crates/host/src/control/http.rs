@@ -6,7 +6,7 @@
 use crate::control::metrics::exposition;
 use crate::control::permit::Permit;
 use crate::control::request::{Asker, DEADLINE};
-use frontdesk_control_protocol::Connection;
+use frontdesk_control_protocol::DeadlineStream;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 
@@ -18,7 +18,7 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Serves a client; one without a permit is dropped.
 pub(crate) fn serve(stream: TcpStream, permit: Option<Permit>, asker: &Asker) {
     let Some(_permit) = permit else { return };
-    let mut connection = Connection::new(stream, DEADLINE);
+    let mut connection = DeadlineStream::new(stream, DEADLINE);
     let head = connection.read_until(MAX_HEAD_BYTES, |bytes, _| !matches!(parse(bytes), Ok(None)));
     let response = match head {
         Ok(head) => respond(&head, asker),

@@ -5,7 +5,9 @@ use crate::control::access::{self, Access};
 use crate::control::permit::{MAX_CLIENTS, Permit};
 use crate::control::request::{Asker, DEADLINE, channel};
 use crate::control::{ControlConfig, ControlError, ControlRequest, RecordRequest, http, targets};
-use frontdesk_control_protocol::{Answer, Connection, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
+use frontdesk_control_protocol::{
+    Answer, DeadlineStream, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line,
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
@@ -204,7 +206,7 @@ fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
 fn serve(stream: UnixStream, permit: Option<Permit>, access: &Access, asker: &Asker) {
     let own_thread = permit.is_some();
     let time = if own_thread { DEADLINE } else { Duration::from_millis(10) };
-    let mut connection = Connection::new(stream, time);
+    let mut connection = DeadlineStream::new(stream, time);
     let busy =
         || Err(Refusal::new(RefusalKind::Busy, format!("{MAX_CLIENTS} clients are being served already")));
     let query = match permit {
@@ -243,7 +245,7 @@ const MOST_OF_ALL: usize = 10;
 /// The same when one VM is.
 const MOST_OF_ONE: usize = 1024;
 
-fn hear(connection: &mut Connection<UnixStream>, access: &Access) -> Result<Query, Refusal> {
+fn hear(connection: &mut DeadlineStream<UnixStream>, access: &Access) -> Result<Query, Refusal> {
     let rights = access.of(connection.stream())?;
     let request = connection.read_line(MAX_QUERY_BYTES).map_err(|error| {
         let message = match error.kind() {
