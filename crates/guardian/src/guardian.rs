@@ -59,7 +59,7 @@ pub struct UndoId(u64);
 #[derive(Debug)]
 pub struct Guardian {
     child: Child,
-    connection: Mutex<Connection>,
+    connection: Mutex<GuardianConnection>,
     promise: File,
     closed: bool,
 }
@@ -78,7 +78,7 @@ impl Promise {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct GuardianConnection {
     stream: UnixStream,
     next: u64,
     /// What the guardian has on record, in case that it dies.
@@ -120,7 +120,7 @@ impl Guardian {
         let stream = last_of_all(stream);
         let guardian = Guardian {
             child,
-            connection: Mutex::new(Connection { stream, next: 0, journal: BTreeMap::new() }),
+            connection: Mutex::new(GuardianConnection { stream, next: 0, journal: BTreeMap::new() }),
             promise,
             closed: false,
         };
@@ -191,7 +191,7 @@ impl Guardian {
     fn close(&mut self) -> Result<UndoReport, GuardianError> {
         self.closed = true;
         let pid = self.child.id();
-        let Connection { stream, journal, .. } =
+        let GuardianConnection { stream, journal, .. } =
             self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
         let report = stream
             .shutdown(Shutdown::Write)
@@ -206,11 +206,11 @@ impl Guardian {
         Ok(report)
     }
 
-    fn connection(&self) -> MutexGuard<'_, Connection> {
+    fn connection(&self) -> MutexGuard<'_, GuardianConnection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, connection: &Connection, message: &JournalMessage) -> Result<(), GuardianError> {
+    fn send(&self, connection: &GuardianConnection, message: &JournalMessage) -> Result<(), GuardianError> {
         wire::write_frame(&connection.stream, message)
             .and_then(|()| wire::read_acknowledgement(&connection.stream))
             .map_err(|source| GuardianError::Silent { pid: self.child.id(), source })
