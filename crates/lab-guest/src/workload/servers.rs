@@ -152,13 +152,13 @@ enum Served {
 }
 
 /// A client.
-struct Connection {
+struct ClientConnection {
     stream: TcpStream,
     /// What it has not taken of an answer yet.
     pending: Vec<u8>,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Reads, if there is no answer left to send, and sends what was read. False if the connection is over.
     fn advance(
         &mut self,
@@ -195,7 +195,7 @@ fn serve_tcp(
 ) -> Result<Infallible, Failure> {
     listener.set_nonblocking(true)?;
     ready();
-    let mut connections: Vec<Connection> = Vec::new();
+    let mut connections: Vec<ClientConnection> = Vec::new();
     let mut buffer = vec![0; BUFFER];
     loop {
         let mut fds: Vec<PollFd<'_>> = connections
@@ -226,7 +226,7 @@ fn serve_tcp(
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
                     stream.set_nodelay(true)?;
-                    connections.push(Connection { stream, pending: Vec::new() });
+                    connections.push(ClientConnection { stream, pending: Vec::new() });
                 }
                 // The client gave up between poll and accept.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
