@@ -6,7 +6,7 @@ use crate::config::{Config, RecordedPolicy, Tavs, VmPolicy};
 use crate::event::{Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::infer::Guest;
-use crate::knob::{Account, Claims, Ledger, PcpuSet};
+use crate::knob::{Claims, Ledger, PcpuSet, VmAccount};
 use crate::nanos::total;
 use crate::observe::ThreadTimes;
 use crate::policy::{Ask, Fact, Knob, Owner, PartialBoost, Policy, View};
@@ -171,8 +171,8 @@ impl Vm {
     }
 
     /// What the VM got and wanted so far.
-    pub(crate) fn so_far(&self, vm: VmId) -> Account {
-        Account {
+    pub(crate) fn so_far(&self, vm: VmId) -> VmAccount {
+        VmAccount {
             vm,
             weight: self.weight,
             threads: self.guest.threads().count() as u64,
