@@ -1,7 +1,9 @@
 //! Whether the dispatchers of reservations decide again what they decided.
 
 use crate::span::Span;
-use frontdesk_engine::reservation::{Account, Dispatch, Dispatcher, Event, EventKind, Member, TargetId};
+use frontdesk_engine::reservation::{
+    Dispatch, Dispatcher, Event, EventKind, Member, MemberAccount, TargetId,
+};
 use frontdesk_record::Record;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -57,7 +59,7 @@ pub struct MemberPeriods {
 /// Periods, missed and stalled.
 type Counts = [u64; 3];
 
-fn counts(account: &Account) -> Counts {
+fn counts(account: &MemberAccount) -> Counts {
     [account.periods, account.missed, account.stalled]
 }
 

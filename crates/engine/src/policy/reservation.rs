@@ -1,7 +1,7 @@
 //! Periodic reservations (VSched §2.1): a target - a VM or a process - runs for `slice` in every `period`.
 //!
 //! [`Admission`] says whether a reservation fits, and where; the [`Dispatcher`] decides who runs when,
-//! earliest deadline first, and keeps the [`Account`]s. A target with several vCPUs has a [`Member`] for each
+//! earliest deadline first, and keeps the [`MemberAccount`]s. A target with several vCPUs has a [`Member`] for each
 //! of them, on different CPUs, with the same periods, so that they run in lock step. Periods can be aligned
 //! to the wall clock, so that equal reservations on hosts with synchronised clocks run in lock step, too.
 //!
@@ -16,7 +16,7 @@ mod event;
 mod levels;
 mod terms;
 
-pub use account::{Account, BUCKETS, Distribution, RECENT, Recent};
+pub use account::{BUCKETS, Distribution, MemberAccount, RECENT, Recent};
 pub use admission::{Admission, AdmissionError, Fit, Infeasible, MEMBERS_PER_CPU, Room};
 pub use dispatch::{Dispatch, DispatchKind};
 pub use dispatcher::{Dispatcher, Due, Eligible};

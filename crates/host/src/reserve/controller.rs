@@ -15,7 +15,7 @@ use super::trace::TraceWriter;
 use crate::clock::monotonic;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    Account, Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, Meter, Reading, Reservation,
+    Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, MemberAccount, Meter, Reading, Reservation,
 };
 use frontdesk_linux::sched::{self, Attributes};
 use frontdesk_probes::meter::{Ring, Slots};
@@ -49,7 +49,7 @@ pub(super) enum Command {
     /// Stops a member, or lets it go on.
     Pause { member: Member, paused: bool },
     /// Forgets a member; answered with what it got when that is done.
-    Remove { member: Member, done: SyncSender<Account> },
+    Remove { member: Member, done: SyncSender<MemberAccount> },
     /// Asks for the accounts.
     Report(SyncSender<Vec<MemberReport>>),
 }
@@ -57,7 +57,7 @@ pub(super) enum Command {
 /// What is known of a member.
 pub(super) struct MemberReport {
     pub(super) member: Member,
-    pub(super) account: Account,
+    pub(super) account: MemberAccount,
     /// Why it is not scheduled as it should be.
     pub(super) trouble: Option<String>,
 }

@@ -10,7 +10,7 @@ use super::promises::Promises;
 use super::ring;
 use super::trace::TraceSource;
 use super::user::{Halts, User};
-use frontdesk_engine::reservation::{Account, Member, Reservation};
+use frontdesk_engine::reservation::{Member, MemberAccount, Reservation};
 use frontdesk_guardian::Guardian;
 use frontdesk_probes::meter::{Birth, Meter, MeterEvents, Ring};
 use rustix::event::{EventfdFlags, eventfd};
@@ -40,7 +40,7 @@ pub(super) struct Running {
     lanes: BTreeMap<u16, Lane>,
     places: BTreeMap<Member, u16>,
     /// What members got where they were before.
-    earlier: BTreeMap<Member, Account>,
+    earlier: BTreeMap<Member, MemberAccount>,
 }
 
 /// A dispatcher.
@@ -167,7 +167,7 @@ impl Running {
         }
     }
 
-    fn remove_from(&self, cpu: u16, member: Member) -> Option<Account> {
+    fn remove_from(&self, cpu: u16, member: Member) -> Option<MemberAccount> {
         let (done, when_done) = sync_channel(1);
         self.lanes.get(&cpu)?.send(Command::Remove { member, done });
         when_done.recv_timeout(PATIENCE).ok()

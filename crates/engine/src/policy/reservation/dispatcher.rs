@@ -12,7 +12,7 @@
 mod state;
 
 use super::levels;
-use super::{Account, Dispatch, DispatchKind, Event, EventKind, Member, Meter, Reading, Reservation};
+use super::{Dispatch, DispatchKind, Event, EventKind, Member, MemberAccount, Meter, Reading, Reservation};
 use crate::Time;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
@@ -200,7 +200,7 @@ impl Dispatcher {
 
     /// What a member got so far. What it uses since the latest decision is not in it yet.
     #[must_use]
-    pub fn account(&self, member: Member) -> Option<&Account> {
+    pub fn account(&self, member: Member) -> Option<&MemberAccount> {
         self.members.get(&member).map(|state| &state.account)
     }
 

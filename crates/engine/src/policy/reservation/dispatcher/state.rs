@@ -1,7 +1,7 @@
 //! What the dispatcher knows of a member.
 
 use crate::Time;
-use crate::policy::reservation::{Account, DispatchKind, LEVELS, RECENT, Reading, Reservation};
+use crate::policy::reservation::{DispatchKind, LEVELS, MemberAccount, RECENT, Reading, Reservation};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub(super) struct MemberState {
     used: u64,
     /// The machine stood still in the current period.
     pub(super) stalled: bool,
-    pub(super) account: Account,
+    pub(super) account: MemberAccount,
 }
 
 impl MemberState {
@@ -46,13 +46,13 @@ impl MemberState {
             reading,
             used: 0,
             stalled: false,
-            account: Account::default(),
+            account: MemberAccount::default(),
         }
     }
 
     /// Whether a member can be in this state: it was loaded.
     pub(super) fn check(&self) -> Result<(), StateError> {
-        let Account { periods, missed, stalled, recent, .. } = &self.account;
+        let MemberAccount { periods, missed, stalled, recent, .. } = &self.account;
         check(self.length > 0, "a reservation without a period")?;
         check(self.deadline >= self.end, "a deadline before the end of its period")?;
         check(self.left <= self.slice, "more left of a slice than it has")?;
