@@ -86,7 +86,7 @@ pub fn probe() -> Result<(), ScxError> {
 /// stays.
 pub struct Scx {
     skel: ScxSkel<'static>,
-    vms: HashMap<VmId, Account>,
+    vms: HashMap<VmId, ScxAccount>,
     _link: Link,
 }
 
@@ -97,7 +97,7 @@ impl std::fmt::Debug for Scx {
 }
 
 #[derive(Debug)]
-struct Account {
+struct ScxAccount {
     number: u32,
     weight: u32,
 }
@@ -132,7 +132,7 @@ impl Scx {
             cause: format!("there are {} already", MAX_VMS - 1),
         })?;
         update(&self.skel.maps.accounts, vm, number, &Usage::default().encode())?;
-        self.vms.insert(vm, Account { number, weight: 0 });
+        self.vms.insert(vm, ScxAccount { number, weight: 0 });
         self.set_weight(vm, weight)
     }
 
