@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// Something between a world and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum FeedEntry {
     /// What the engine was told.
     Heard(Event),
     /// What it decided.
@@ -47,7 +47,7 @@ pub(crate) struct Feed {
     armed: Nanos,
     events: u64,
     /// What was told and decided, if somebody wants to know.
-    recorded: Option<Vec<Told>>,
+    recorded: Option<Vec<FeedEntry>>,
     /// Whether what was told, too.
     records_events: bool,
 }
@@ -81,7 +81,7 @@ impl Feed {
         self.records_events = events;
     }
 
-    pub(crate) fn recorded(self) -> Vec<Told> {
+    pub(crate) fn recorded(self) -> Vec<FeedEntry> {
         self.recorded.unwrap_or_default()
     }
 
@@ -130,7 +130,7 @@ impl Feed {
             self.events += 1;
             engine.on_event(&event);
             if let Some(recorded) = self.recorded.as_mut().filter(|_| self.records_events) {
-                recorded.push(Told::Heard(event));
+                recorded.push(FeedEntry::Heard(event));
             }
         }
         if let Some(trace) = &mut trace {
@@ -180,7 +180,7 @@ impl Feed {
         }
         while let Some(action) = self.engine.as_mut().and_then(Engine::poll_action) {
             if let Some(recorded) = &mut self.recorded {
-                recorded.push(Told::Decided(action));
+                recorded.push(FeedEntry::Decided(action));
             }
             if self.latency == 0 {
                 self.apply(machine, action, measure, trace.as_deref_mut());

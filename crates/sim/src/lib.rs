@@ -31,7 +31,7 @@ mod world;
 pub use calibrate::{Calibration, CalibrationError, Conditions, calibrate, predict};
 pub use credit::Credit;
 pub use disk::{Class, DiskRequest};
-pub use feed::Told;
+pub use feed::FeedEntry;
 pub use machine::{Fault, Flow, Machine, Work};
 pub use program::{Packet, Step, Waits};
 pub use queue::{NEVER, Nanos, Queue, Timer};
