@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedEntry {
     /// What the engine was told.
-    Heard(Event),
+    Event(Event),
     /// What it decided.
-    Decided(Action),
+    Action(Action),
 }
 
 /// What actions about a VM act on.
@@ -130,7 +130,7 @@ impl Feed {
             self.events += 1;
             engine.on_event(&event);
             if let Some(recorded) = self.recorded.as_mut().filter(|_| self.records_events) {
-                recorded.push(FeedEntry::Heard(event));
+                recorded.push(FeedEntry::Event(event));
             }
         }
         if let Some(trace) = &mut trace {
@@ -180,7 +180,7 @@ impl Feed {
         }
         while let Some(action) = self.engine.as_mut().and_then(Engine::poll_action) {
             if let Some(recorded) = &mut self.recorded {
-                recorded.push(FeedEntry::Decided(action));
+                recorded.push(FeedEntry::Action(action));
             }
             if self.latency == 0 {
                 self.apply(machine, action, measure, trace.as_deref_mut());

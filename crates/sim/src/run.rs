@@ -65,8 +65,8 @@ pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool)
 /// As [`run`], but for tasks that wait for each other.
 pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<Action>, SimError> {
     let decided = |told| match told {
-        FeedEntry::Decided(action) => Some(action),
-        FeedEntry::Heard(_) => None,
+        FeedEntry::Action(action) => Some(action),
+        FeedEntry::Event(_) => None,
     };
     Ok(recorded(scenario, name, repeat, seed, false)?.into_iter().filter_map(decided).collect())
 }

@@ -188,7 +188,7 @@ fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
     let mut sent = None;
     for told in told(&scenario, "frontdesk", 1, 1).unwrap() {
         match told {
-            FeedEntry::Heard(event) => {
+            FeedEntry::Event(event) => {
                 if let Some((from, to, just)) = sent.take() {
                     followed += u32::from(just && boosted[to] > Boost::None);
                     if boosted[to] > Boost::None {
@@ -206,7 +206,7 @@ fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
                     sent = Some((usize::from(vcpu), to.trailing_zeros() as usize, true));
                 }
             }
-            FeedEntry::Decided(action) => {
+            FeedEntry::Action(action) => {
                 if let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind
                     && vm.0 == 0
                 {
