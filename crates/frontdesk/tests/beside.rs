@@ -11,7 +11,7 @@ use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_lab::{Kernel, add_to_initramfs, write_initramfs};
 use frontdesk_linux::cgroup::Hierarchy;
 use operator::FRONTDESK;
-use operator::desk::{Desk, Told, built, reporter};
+use operator::desk::{Desk, IdentitySource, built, reporter};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -101,7 +101,7 @@ fn an_operator_sees_what_frontdesk_does_for_vms_that_were_there_before() {
     let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
     write_initramfs(&kernel, &guest, &initrd, false).unwrap();
     add_to_initramfs(&initrd, &BTreeSet::from([reporter()])).unwrap();
-    let kinds = [Told::Plugin, Told::Reporter];
+    let kinds = [IdentitySource::Plugin, IdentitySource::Reporter];
     let boot = |number: u8, told| {
         let name = format!("frontdesk-desk-{number}-{}", std::process::id());
         Desk::boot(home, &initrd, &kernel, &keeper.create_group(&root, &name).unwrap(), number, told)

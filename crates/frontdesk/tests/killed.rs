@@ -10,7 +10,7 @@ use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_lab::{Kernel, write_initramfs};
 use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_linux::sched::{self, Attributes, Policy};
-use operator::desk::{Desk, Told, built};
+use operator::desk::{Desk, IdentitySource, built};
 use operator::{Daemon, FRONTDESK, boot, eventually, firmware};
 use std::collections::BTreeMap;
 use std::fs;
@@ -101,8 +101,8 @@ fn all_is_as_it_was_whatever_was_held() {
     let (initrd, firmware) = (home.join("initrd"), firmware(home));
     let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
     write_initramfs(&kernel, &guest, &initrd, false).unwrap();
-    let mut desk = Desk::boot(home, &initrd, &kernel, &groups[DESK], 1, Told::Plugin);
-    desk.begin(Told::Plugin);
+    let mut desk = Desk::boot(home, &initrd, &kernel, &groups[DESK], 1, IdentitySource::Plugin);
+    desk.begin(IdentitySource::Plugin);
     let computes = |vm: usize, vcpus| {
         boot(home, &groups[vm], VMS[vm], &["-smp", vcpus, "-bios", firmware.to_str().unwrap()])
     };

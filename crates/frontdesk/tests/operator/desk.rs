@@ -35,7 +35,7 @@ fn ip(arguments: &[&str]) {
 
 /// How a VM's guest tasks are told apart.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum IdentitySource {
     Plugin,
     Reporter,
 }
@@ -53,7 +53,7 @@ impl Desk {
         kernel: &Kernel,
         group: &Group,
         number: u8,
-        told: Told,
+        told: IdentitySource,
     ) -> Desk {
         let ifname = format!("desk{number}");
         ip(&["tuntap", "add", &ifname, "mode", "tap"]);
@@ -68,8 +68,8 @@ impl Desk {
                 guest_ip,
                 prefix: 24,
             }),
-            reporter: told == Told::Reporter,
-            plugin: (told == Told::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
+            reporter: told == IdentitySource::Reporter,
+            plugin: (told == IdentitySource::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
             cpus: vec![0],
             cgroup_procs: vec![group.procs_file()],
             ..VmConfig::new(&format!("desk-{number}"), kernel, initrd, home)
@@ -80,9 +80,9 @@ impl Desk {
         Desk { vm: vm.unwrap(), client }
     }
 
-    pub(crate) fn begin(&mut self, told: Told) {
+    pub(crate) fn begin(&mut self, told: IdentitySource) {
         self.vm.wait_ready(PATIENCE).unwrap();
-        if told == Told::Reporter {
+        if told == IdentitySource::Reporter {
             let program = reporter().to_str().unwrap().to_owned();
             self.vm.start("reporter", Job::Reporter { program }).unwrap();
         }
