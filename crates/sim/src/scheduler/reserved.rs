@@ -18,7 +18,7 @@ pub(super) const DISPATCH: SchedulerTimer = SchedulerTimer(u32::MAX);
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     reservations: Vec<(Group, Reservation)>,
-    members: BTreeMap<Member, Threads>,
+    members: BTreeMap<Member, MemberEntities>,
     /// By entity: the member that it runs with.
     of: Vec<Option<Member>>,
     dispatcher: Dispatcher,
@@ -32,7 +32,7 @@ pub(super) struct Reserved {
 
 /// What of a VM runs on one physical CPU.
 #[derive(Debug)]
-struct Threads {
+struct MemberEntities {
     entities: Vec<Entity>,
     affinity: PcpuSet,
     pcpu: Pcpu,
@@ -43,7 +43,7 @@ struct Threads {
 /// What the dispatcher is told about the machine.
 struct View<'a> {
     host: &'a Host,
-    members: &'a BTreeMap<Member, Threads>,
+    members: &'a BTreeMap<Member, MemberEntities>,
 }
 
 impl Meter for View<'_> {
@@ -79,7 +79,7 @@ impl Reserved {
         self.of.push(member);
         if let Some(member) = member {
             let (affinity, pcpu) = (spec.affinity, Pcpu(0));
-            let none = Threads { entities: Vec::new(), affinity, pcpu, woken: Time::default() };
+            let none = MemberEntities { entities: Vec::new(), affinity, pcpu, woken: Time::default() };
             self.members.entry(member).or_insert(none).entities.push(entity);
         }
     }
