@@ -63,12 +63,12 @@ pub struct Threads {
 #[derive(Debug, Default)]
 struct Adopted {
     /// vCPUs first: when boosts end at once, a boosted one must not meet ordinary emulator threads.
-    threads: Vec<Thread>,
+    threads: Vec<AdoptedThread>,
     emulators: Boost,
 }
 
 #[derive(Debug)]
-struct Thread {
+struct AdoptedThread {
     scheduling: Scheduling,
     role: Role,
     wish: Wish,
@@ -160,8 +160,8 @@ impl Threads {
         let all: Vec<_> = vcpus.chain(emulators.iter().map(|&thread| (Role::Emulator, thread))).collect();
         // One that does something else from now on is taken anew, and so its number is known to be no
         // stranger's.
-        let gone = |thread: &mut Thread| !all.contains(&(thread.role, thread.scheduling.thread()));
-        let gone: Vec<Thread> = adopted.threads.extract_if(.., gone).collect();
+        let gone = |thread: &mut AdoptedThread| !all.contains(&(thread.role, thread.scheduling.thread()));
+        let gone: Vec<AdoptedThread> = adopted.threads.extract_if(.., gone).collect();
         mechanism.give_back(vm, gone, guardian)?;
         for (role, thread) in all {
             if adopted.threads.iter().any(|known| known.scheduling.thread() == thread) {
@@ -173,7 +173,7 @@ impl Threads {
             };
             let scheduling = Scheduling::take(thread, original, guardian)?;
             let boost = if role == Role::Emulator { adopted.emulators } else { Boost::None };
-            let mut thread = Thread { scheduling, role, wish: Wish { boost, ..ORDINARY } };
+            let mut thread = AdoptedThread { scheduling, role, wish: Wish { boost, ..ORDINARY } };
             let result = mechanism.enter(vm, &mut thread);
             adopted.threads.push(thread);
             result?;
@@ -246,7 +246,8 @@ impl Threads {
     /// Whether any vCPU of the VM is boosted.
     #[must_use]
     pub fn is_boosted(&self, vm: VmId) -> bool {
-        let boosted = |thread: &Thread| thread.role != Role::Emulator && thread.wish.boost > Boost::None;
+        let boosted =
+            |thread: &AdoptedThread| thread.role != Role::Emulator && thread.wish.boost > Boost::None;
         self.vms.get(&vm).is_some_and(|adopted| adopted.threads.iter().any(boosted))
     }
 
@@ -299,7 +300,7 @@ impl Threads {
         let mut failed = Vec::new();
         for (vm, adopted) in &mut self.vms {
             adopted.emulators = Boost::None;
-            let wish = |thread: &mut Thread| {
+            let wish = |thread: &mut AdoptedThread| {
                 self.mechanism.wish(*vm, thread, Wish { boost: Boost::None, ..thread.wish })
             };
             if let Err(error) = adopted.threads.iter_mut().try_for_each(wish) {
@@ -320,7 +321,7 @@ impl Threads {
 
 impl Mechanism {
     /// Takes a thread in that is on the guardian's record.
-    fn enter(&mut self, vm: VmId, thread: &mut Thread) -> Result<(), ThreadsError> {
+    fn enter(&mut self, vm: VmId, thread: &mut AdoptedThread) -> Result<(), ThreadsError> {
         if let Mechanism::SchedExt(scx) = self {
             let vcpu = match thread.role {
                 Role::Vcpu(index) => Some(index),
@@ -333,7 +334,7 @@ impl Mechanism {
     }
 
     /// Gives a thread what is wanted of it.
-    fn settle(&self, vm: VmId, thread: &mut Thread) -> Result<(), ThreadsError> {
+    fn settle(&self, vm: VmId, thread: &mut AdoptedThread) -> Result<(), ThreadsError> {
         let original = thread.scheduling.original();
         let wanted = match self {
             Mechanism::RealTime => by_real_time(original, thread.role, thread.wish),
@@ -343,7 +344,7 @@ impl Mechanism {
     }
 
     /// Changes what is wanted of a thread.
-    fn wish(&self, vm: VmId, thread: &mut Thread, wish: Wish) -> Result<(), ThreadsError> {
+    fn wish(&self, vm: VmId, thread: &mut AdoptedThread, wish: Wish) -> Result<(), ThreadsError> {
         let before = std::mem::replace(&mut thread.wish, wish);
         if let (Mechanism::SchedExt(scx), Role::Vcpu(_)) = (self, thread.role) {
             let tid = thread.scheduling.thread().tid;
@@ -386,7 +387,12 @@ impl Mechanism {
     }
 
     /// Gives threads what they had. Goes on where it can, and tells the first failure.
-    fn give_back(&self, vm: VmId, threads: Vec<Thread>, guardian: &Guardian) -> Result<(), ThreadsError> {
+    fn give_back(
+        &self,
+        vm: VmId,
+        threads: Vec<AdoptedThread>,
+        guardian: &Guardian,
+    ) -> Result<(), ThreadsError> {
         let mut result = Ok(());
         for mut thread in threads {
             let restored = thread.scheduling.set(thread.scheduling.original()).map_err(ThreadsError::of(vm));
