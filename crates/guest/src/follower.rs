@@ -1,7 +1,7 @@
 //! From task switches to messages: what of them the host needs to know.
 
 use crate::rings::Entry;
-use crate::tasks::{Proc, Tasks, Thread};
+use crate::tasks::{Proc, Tasks, ThreadKind};
 use frontdesk_guest_protocol::{GuestMessage, MAGIC, VERSION, encode};
 
 /// Bytes of a report. What has no place is lost, which bounds what the reporter costs.
@@ -66,7 +66,7 @@ impl<P: Proc> Follower<P> {
             Entry::Switch { at_ns, switch } => {
                 if switch.next == 0 {
                     self.change(vcpu, *at_ns, Doing::Idle);
-                } else if let Thread::Of(task) = self.tasks.thread(switch.next, &switch.next_comm) {
+                } else if let ThreadKind::Of(task) = self.tasks.thread(switch.next, &switch.next_comm) {
                     self.change(vcpu, *at_ns, Doing::Task(task));
                 }
                 if switch.prev_ended {
