@@ -64,7 +64,7 @@ pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool)
 /// # Errors
 /// As [`run`], but for tasks that wait for each other.
 pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<Action>, SimError> {
-    let decided = |told| match told {
+    let decided = |entry| match entry {
         FeedEntry::Action(action) => Some(action),
         FeedEntry::Event(_) => None,
     };
@@ -76,7 +76,7 @@ pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Res
 ///
 /// # Errors
 /// As [`decisions`].
-pub fn told(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<FeedEntry>, SimError> {
+pub fn feed_entries(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<FeedEntry>, SimError> {
     recorded(scenario, name, repeat, seed, true)
 }
 

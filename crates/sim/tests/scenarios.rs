@@ -4,7 +4,7 @@
 
 use frontdesk_engine::{ActionKind, Boost, BoostTarget, EventKind};
 use frontdesk_scenario::{Overrides, Scenario};
-use frontdesk_sim::{FeedEntry, decisions, simulate, told};
+use frontdesk_sim::{FeedEntry, decisions, feed_entries, simulate};
 use std::path::Path;
 
 fn load(name: &str, set: &[&str]) -> Scenario {
@@ -186,8 +186,8 @@ fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
     let (mut handed_on, mut followed, mut served) = (0, 0, 0);
     // The vCPUs of the interrupt that was sent last, and whether that was just now.
     let mut sent = None;
-    for told in told(&scenario, "frontdesk", 1, 1).unwrap() {
-        match told {
+    for entry in feed_entries(&scenario, "frontdesk", 1, 1).unwrap() {
+        match entry {
             FeedEntry::Event(event) => {
                 if let Some((from, to, just)) = sent.take() {
                     followed += u32::from(just && boosted[to] > Boost::None);
