@@ -9,7 +9,7 @@
 use super::bell::Bell;
 use super::enforce::{AHEAD, Enforce};
 use super::margin::Early;
-use super::members::Threads;
+use super::members::MemberThreads;
 use super::promises::Promises;
 use super::trace::TraceWriter;
 use crate::clock::monotonic;
@@ -43,9 +43,9 @@ const SETTLING: u64 = 200_000_000;
 /// What the controller is told.
 pub(super) enum Command {
     /// A reservation for a member, in place of what it had.
-    Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: Threads },
+    Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: MemberThreads },
     /// The threads of a member.
-    Threads { member: Member, threads: Threads },
+    Threads { member: Member, threads: MemberThreads },
     /// Stops a member, or lets it go on.
     Pause { member: Member, paused: bool },
     /// Forgets a member; answered with what it got when that is done.
@@ -90,7 +90,7 @@ struct Kept {
     slot: usize,
     slice_ns: u64,
     hard: bool,
-    threads: Threads,
+    threads: MemberThreads,
     /// Why not all of them could be taken hold of.
     refused: Option<String>,
 }
@@ -364,7 +364,7 @@ impl Work {
         self.trace.tell(&self.event, &self.dispatches);
     }
 
-    fn hold(&mut self, member: Member, reservation: Option<Reservation>, threads: Threads) {
+    fn hold(&mut self, member: Member, reservation: Option<Reservation>, threads: MemberThreads) {
         let result = self.enforcer.hold(member, reservation, threads);
         if let Some(kept) = self.members.get_mut(&member) {
             kept.refused = result.err().map(|error| error.to_string());

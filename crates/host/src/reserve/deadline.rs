@@ -2,7 +2,7 @@
 //! enforces, as precisely as its timer tick, and every limit is hard.
 
 use super::enforce::Enforce;
-use super::members::{Role, Threads};
+use super::members::{MemberThreads, Role};
 use super::target::Found;
 use super::user::signal;
 use crate::threads::HIGHEST_PRIORITY;
@@ -20,7 +20,7 @@ const EMULATOR: Attributes = Attributes::fifo(HIGHEST_PRIORITY + 1);
 
 #[derive(Debug)]
 struct DeadlineMember {
-    threads: Threads,
+    threads: MemberThreads,
     reservation: Option<Reservation>,
     stopped: bool,
 }
@@ -49,9 +49,9 @@ impl Enforce for Deadline {
         &mut self,
         member: Member,
         reservation: Option<Reservation>,
-        threads: Threads,
+        threads: MemberThreads,
     ) -> Result<(), SchedError> {
-        let fresh = DeadlineMember { threads: Threads::default(), reservation: None, stopped: false };
+        let fresh = DeadlineMember { threads: MemberThreads::default(), reservation: None, stopped: false };
         let held = self.members.entry(member).or_insert(fresh);
         let known = std::mem::replace(&mut held.threads, threads);
         let changed = reservation.is_some() && held.reservation != reservation;

@@ -11,7 +11,7 @@ pub(super) enum Role {
 
 /// The threads of a member.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Threads {
+pub(super) struct MemberThreads {
     /// Process, thread and role of each.
     pub(super) all: Vec<(i32, i32, Role)>,
 }

@@ -1,6 +1,6 @@
 //! A target with a reservation: its processes and threads, and who of them runs where.
 
-use super::members::{Role, Threads};
+use super::members::{MemberThreads, Role};
 use super::target::{Found, threads_of};
 use super::threads::{Original, ReservedProcess, ReservedThread, TakeError};
 use frontdesk_control_protocol::Target;
@@ -35,9 +35,9 @@ impl Reserved {
     }
 
     /// The threads of one of its members.
-    pub(super) fn threads_of(&self, member: usize) -> Threads {
+    pub(super) fn threads_of(&self, member: usize) -> MemberThreads {
         let own = self.threads.iter().filter(|held| held.member == member);
-        Threads { all: own.map(|held| (held.thread.pid, held.thread.tid, held.role)).collect() }
+        MemberThreads { all: own.map(|held| (held.thread.pid, held.thread.tid, held.role)).collect() }
     }
 
     /// Takes the threads of its processes that it has not taken yet.

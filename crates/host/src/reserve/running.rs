@@ -5,7 +5,7 @@ use super::bell::Bell;
 use super::controller::{Command, Controller, MemberReport};
 use super::deadline::Deadline;
 use super::enforce::Enforce;
-use super::members::Threads;
+use super::members::MemberThreads;
 use super::promises::Promises;
 use super::ring;
 use super::trace::TraceSource;
@@ -133,7 +133,7 @@ impl Running {
         cpu: u16,
         slot: usize,
         reservation: Reservation,
-        threads: Threads,
+        threads: MemberThreads,
     ) -> Result<(), StartError> {
         // The kernel has those anywhere.
         let cpu = match self.mechanism {
