@@ -2,7 +2,7 @@
 //! enforces, as precisely as its timer tick, and every limit is hard.
 
 use super::enforce::Enforce;
-use super::members::{MemberThreads, Role};
+use super::members::{MemberRole, MemberThreads};
 use super::target::Found;
 use super::user::signal;
 use crate::threads::HIGHEST_PRIORITY;
@@ -60,7 +60,8 @@ impl Enforce for Deadline {
         for thread in &held.threads.all {
             if changed || !known.all.contains(thread) {
                 let (_, tid, role) = *thread;
-                let attributes = if role == Role::Emulator { EMULATOR } else { attributes(reservation) };
+                let attributes =
+                    if role == MemberRole::Emulator { EMULATOR } else { attributes(reservation) };
                 match sched::set(tid, attributes) {
                     Ok(()) | Err(SchedError::Vanished { .. }) => {}
                     Err(error) => return Err(error),

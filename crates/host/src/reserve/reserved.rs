@@ -1,6 +1,6 @@
 //! A target with a reservation: its processes and threads, and who of them runs where.
 
-use super::members::{MemberThreads, Role};
+use super::members::{MemberRole, MemberThreads};
 use super::target::{Found, threads_of};
 use super::threads::{Original, ReservedProcess, ReservedThread, TakeError};
 use frontdesk_control_protocol::Target;
@@ -64,7 +64,7 @@ impl Reserved {
         let part = self.found.part(thread);
         self.threads.push(ReservedThread::take(part, original, guardian)?);
         // Of a VM under `SCHED_DEADLINE` the emulator is anywhere, and not counted: a slot counts one CPU.
-        if part.role == Role::Worker || self.pins {
+        if part.role == MemberRole::Worker || self.pins {
             meter.add(thread.tid, self.slots[part.member])?;
         }
         if self.pinned {

@@ -1,6 +1,6 @@
 //! What a request names: which processes and threads, and whether they may have a reservation.
 
-use super::members::Role;
+use super::members::MemberRole;
 use frontdesk_control_protocol::{Refusal, RefusalKind, Target};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;
@@ -38,7 +38,7 @@ pub(super) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) thread: ThreadId,
-    pub(super) role: Role,
+    pub(super) role: MemberRole,
     /// The index of its member.
     pub(super) member: usize,
 }
@@ -153,9 +153,9 @@ impl Found {
     /// What a thread does for it. The threads of a VM that are no vCPU run with the first one.
     pub(super) fn part(&self, thread: ThreadId) -> Part {
         match self.vcpus.iter().position(|vcpu| *vcpu == thread.tid) {
-            Some(member) => Part { thread, role: Role::Worker, member },
-            None if self.vcpus.is_empty() => Part { thread, role: Role::Worker, member: 0 },
-            None => Part { thread, role: Role::Emulator, member: 0 },
+            Some(member) => Part { thread, role: MemberRole::Worker, member },
+            None if self.vcpus.is_empty() => Part { thread, role: MemberRole::Worker, member: 0 },
+            None => Part { thread, role: MemberRole::Emulator, member: 0 },
         }
     }
 }
@@ -266,8 +266,8 @@ mod tests {
             (part.role, part.member)
         };
         assert_eq!(found.members(), 2);
-        assert_eq!(part(11), (Role::Worker, 0));
-        assert_eq!(part(12), (Role::Worker, 1));
-        assert_eq!(part(1), (Role::Emulator, 0));
+        assert_eq!(part(11), (MemberRole::Worker, 0));
+        assert_eq!(part(12), (MemberRole::Worker, 1));
+        assert_eq!(part(1), (MemberRole::Emulator, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! What was changed of the threads and processes of a target, and how it is put back.
 
-use super::members::Role;
+use super::members::MemberRole;
 use super::target::Part;
 use crate::threads::{Scheduling, SchedulingError, attributes_of};
 use frontdesk_guardian::{GroupError, Guardian, GuardianError, Undo, UndoId};
@@ -32,7 +32,7 @@ pub(super) enum TakeError {
 #[derive(Debug)]
 pub(super) struct ReservedThread {
     pub(super) thread: ThreadId,
-    pub(super) role: Role,
+    pub(super) role: MemberRole,
     /// The index of its member.
     pub(super) member: usize,
     held: Scheduling,

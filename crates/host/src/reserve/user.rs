@@ -2,7 +2,7 @@
 //! none (VSched §3.2).
 
 use super::enforce::{AHEAD, Enforce};
-use super::members::{MemberThreads, Role};
+use super::members::{MemberRole, MemberThreads};
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation, TargetId};
 use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
@@ -134,7 +134,7 @@ impl Enforce for User {
 /// Sends a signal to each process. It is a worker that gets it, for that is what is to stop at once.
 pub(super) fn signal(threads: &MemberThreads, signal: i32) {
     let mut last = None;
-    for (pid, tid, _) in threads.all.iter().filter(|(_, _, role)| *role == Role::Worker) {
+    for (pid, tid, _) in threads.all.iter().filter(|(_, _, role)| *role == MemberRole::Worker) {
         if last.replace(*pid) != Some(*pid) {
             // SAFETY: sends a signal; of a process that has ended nothing is left to stop.
             unsafe { libc::syscall(libc::SYS_tgkill, *pid, *tid, signal) };
@@ -142,11 +142,15 @@ pub(super) fn signal(threads: &MemberThreads, signal: i32) {
     }
 }
 
-fn schedule((_, tid, role): (i32, i32, Role), threads: usize, kind: DispatchKind) -> Result<(), SchedError> {
+fn schedule(
+    (_, tid, role): (i32, i32, MemberRole),
+    threads: usize,
+    kind: DispatchKind,
+) -> Result<(), SchedError> {
     let attributes = match kind {
         DispatchKind::Run { level } => {
             let vcpu = LOWEST_PRIORITY + 2 * u32::from(level.saturating_sub(1));
-            let priority = if role == Role::Emulator { vcpu + 1 } else { vcpu };
+            let priority = if role == MemberRole::Emulator { vcpu + 1 } else { vcpu };
             // Threads of the same priority take turns.
             let policy = match threads {
                 1 => Policy::Fifo { priority },
