@@ -22,7 +22,7 @@ use frontdesk_linux::sched::ThreadId;
 use frontdesk_probes::scx::{Scx, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use wanted::{ORDINARY, Role, Wish, by_real_time, by_sched_ext};
+use wanted::{ORDINARY, ThreadRole, Wish, by_real_time, by_sched_ext};
 
 /// Which mechanism is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ struct Adopted {
 #[derive(Debug)]
 struct AdoptedThread {
     scheduling: Scheduling,
-    role: Role,
+    role: ThreadRole,
     wish: Wish,
 }
 
@@ -156,8 +156,9 @@ impl Threads {
     ) -> Result<(), ThreadsError> {
         let Threads { mechanism, vms } = self;
         let Some(adopted) = vms.get_mut(&vm) else { return Ok(()) };
-        let vcpus = vcpus.iter().map(|&(index, thread)| (Role::Vcpu(index), thread));
-        let all: Vec<_> = vcpus.chain(emulators.iter().map(|&thread| (Role::Emulator, thread))).collect();
+        let vcpus = vcpus.iter().map(|&(index, thread)| (ThreadRole::Vcpu(index), thread));
+        let all: Vec<_> =
+            vcpus.chain(emulators.iter().map(|&thread| (ThreadRole::Emulator, thread))).collect();
         // One that does something else from now on is taken anew, and so its number is known to be no
         // stranger's.
         let gone = |thread: &mut AdoptedThread| !all.contains(&(thread.role, thread.scheduling.thread()));
@@ -172,13 +173,13 @@ impl Threads {
                 continue;
             };
             let scheduling = Scheduling::take(thread, original, guardian)?;
-            let boost = if role == Role::Emulator { adopted.emulators } else { Boost::None };
+            let boost = if role == ThreadRole::Emulator { adopted.emulators } else { Boost::None };
             let mut thread = AdoptedThread { scheduling, role, wish: Wish { boost, ..ORDINARY } };
             let result = mechanism.enter(vm, &mut thread);
             adopted.threads.push(thread);
             result?;
         }
-        adopted.threads.sort_by_key(|thread| thread.role == Role::Emulator);
+        adopted.threads.sort_by_key(|thread| thread.role == ThreadRole::Emulator);
         Ok(())
     }
 
@@ -193,7 +194,7 @@ impl Threads {
         let Some(adopted) = vms.get_mut(&vm) else { return Ok(Vec::new()) };
         let mut weights = Vec::new();
         for thread in &mut adopted.threads {
-            let Role::Vcpu(index) = thread.role else { continue };
+            let ThreadRole::Vcpu(index) = thread.role else { continue };
             thread.scheduling.look(guardian).map_err(ThreadsError::of(vm))?;
             // If another value was found, a weight is relative to that from now on.
             mechanism.settle(vm, thread)?;
@@ -227,7 +228,7 @@ impl Threads {
     pub fn weigh(&mut self, vm: VmId, vcpu: u16, permille: u32) -> Result<(), ThreadsError> {
         let Threads { mechanism, vms } = self;
         let Some(adopted) = vms.get_mut(&vm) else { return Ok(()) };
-        let mut vcpus = adopted.threads.iter_mut().filter(|thread| thread.role == Role::Vcpu(vcpu));
+        let mut vcpus = adopted.threads.iter_mut().filter(|thread| thread.role == ThreadRole::Vcpu(vcpu));
         vcpus.try_for_each(|thread| mechanism.wish(vm, thread, Wish { weight: permille, ..thread.wish }))
     }
 
@@ -247,7 +248,7 @@ impl Threads {
     #[must_use]
     pub fn is_boosted(&self, vm: VmId) -> bool {
         let boosted =
-            |thread: &AdoptedThread| thread.role != Role::Emulator && thread.wish.boost > Boost::None;
+            |thread: &AdoptedThread| thread.role != ThreadRole::Emulator && thread.wish.boost > Boost::None;
         self.vms.get(&vm).is_some_and(|adopted| adopted.threads.iter().any(boosted))
     }
 
@@ -324,8 +325,8 @@ impl Mechanism {
     fn enter(&mut self, vm: VmId, thread: &mut AdoptedThread) -> Result<(), ThreadsError> {
         if let Mechanism::SchedExt(scx) = self {
             let vcpu = match thread.role {
-                Role::Vcpu(index) => Some(index),
-                Role::Emulator => None,
+                ThreadRole::Vcpu(index) => Some(index),
+                ThreadRole::Emulator => None,
             };
             // Its account must be known before it runs.
             scx.enter(vm, thread.scheduling.thread().tid, vcpu)?;
@@ -346,7 +347,7 @@ impl Mechanism {
     /// Changes what is wanted of a thread.
     fn wish(&self, vm: VmId, thread: &mut AdoptedThread, wish: Wish) -> Result<(), ThreadsError> {
         let before = std::mem::replace(&mut thread.wish, wish);
-        if let (Mechanism::SchedExt(scx), Role::Vcpu(_)) = (self, thread.role) {
+        if let (Mechanism::SchedExt(scx), ThreadRole::Vcpu(_)) = (self, thread.role) {
             let tid = thread.scheduling.thread().tid;
             if before.weight != wish.weight {
                 scx.weigh(vm, tid, wish.weight)?;
@@ -367,7 +368,7 @@ impl Mechanism {
         level: Boost,
     ) -> Result<(), ThreadsError> {
         let role = match target {
-            BoostTarget::Vcpu(index) => Role::Vcpu(index),
+            BoostTarget::Vcpu(index) => ThreadRole::Vcpu(index),
             BoostTarget::Emulators => {
                 let before = std::mem::replace(&mut adopted.emulators, level);
                 // One call for all of them.
@@ -376,7 +377,7 @@ impl Mechanism {
                 {
                     scx.boost_emulators(vm, level)?;
                 }
-                Role::Emulator
+                ThreadRole::Emulator
             }
         };
         let mut result = Ok(());
