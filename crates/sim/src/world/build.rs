@@ -1,7 +1,7 @@
 //! From a scenario to a world on a machine.
 
 use super::devices::{Gpu, Sound};
-use super::{Measure, Role, SimVm, Source, WATCH, World};
+use super::{EntityRole, Measure, SimVm, Source, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::Disk;
 use crate::feed::{Feed, VmEntities, id};
@@ -206,7 +206,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 let nice =
                     arm.nice.get(&entry.name).and_then(|values| values.get(vcpu)).copied().unwrap_or(0);
                 entities.push(machine.add_entity(EntitySpec { nice, ..spec }).map_err(BuildError::Fault)?);
-                world.roles.push(Role::Vcpu { vm, vcpu });
+                world.roles.push(EntityRole::Vcpu { vm, vcpu });
             }
             let mut own = entities.clone();
             let (io, emulator) = if world.emulators {

@@ -1,7 +1,7 @@
 //! The I/O path: a driver domain, or an emulator thread for each VM, which does the devices' work on a CPU.
 
 use super::devices::{IoThread, Job, SOUND_BUFFER};
-use super::{Role, World, number};
+use super::{EntityRole, World, number};
 use crate::feed::id;
 use crate::guest::{Interrupt, vectors};
 use crate::machine::{Flow, Machine};
@@ -206,7 +206,7 @@ impl World {
     }
 
     pub(super) fn add_thread(&mut self, entity: Entity, vm: Option<usize>, costs: &HostCosts) -> usize {
-        self.roles.push(Role::Io { thread: self.threads.len() });
+        self.roles.push(EntityRole::Io { thread: self.threads.len() });
         self.threads.push(IoThread::new(entity, vm, costs.clone()));
         self.threads.len() - 1
     }

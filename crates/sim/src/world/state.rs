@@ -15,7 +15,7 @@ use frontdesk_scenario::Tracer;
 
 /// What an entity is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Role {
+pub(super) enum EntityRole {
     Vcpu { vm: usize, vcpu: usize },
     Io { thread: usize },
 }
@@ -74,7 +74,7 @@ pub(super) struct SimVm {
 /// Everything that runs on the machine, and around it.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(super) roles: Vec<Role>,
+    pub(super) roles: Vec<EntityRole>,
     pub(super) sources: Vec<Source>,
     pub(super) vms: Vec<SimVm>,
     pub(super) threads: Vec<IoThread>,
@@ -263,27 +263,27 @@ impl World {
 impl Work for World {
     fn ran(&mut self, entity: Entity, time: Nanos) {
         match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => self.vms[vm].guest.ran(vcpu, time),
-            Role::Io { thread } => self.threads[thread].ran(time),
+            EntityRole::Vcpu { vm, vcpu } => self.vms[vm].guest.ran(vcpu, time),
+            EntityRole::Io { thread } => self.threads[thread].ran(time),
         }
     }
 
     fn next(&mut self, entity: Entity) -> Nanos {
         match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => self.vms[vm].guest.next(vcpu),
-            Role::Io { thread } => self.threads[thread].next(),
+            EntityRole::Vcpu { vm, vcpu } => self.vms[vm].guest.next(vcpu),
+            EntityRole::Io { thread } => self.threads[thread].next(),
         }
     }
 
     fn reached(&mut self, machine: &mut Machine, entity: Entity) -> Flow {
         match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => {
+            EntityRole::Vcpu { vm, vcpu } => {
                 let flow = self.vms[vm].guest.reached(vcpu, machine.now());
                 self.apply(machine, vm);
                 // What it did may have come back to it at once.
                 if flow == Flow::Block && self.vms[vm].guest.wants(vcpu) { Flow::Continue } else { flow }
             }
-            Role::Io { thread } => self.work(machine, thread),
+            EntityRole::Io { thread } => self.work(machine, thread),
         }
     }
 
@@ -327,7 +327,7 @@ impl Work for World {
     fn dispatched(&mut self, machine: &mut Machine, entity: Entity, pcpu: Pcpu) {
         let now = machine.now();
         let (vm, thread) = match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => {
+            EntityRole::Vcpu { vm, vcpu } => {
                 let since = std::mem::replace(&mut self.vms[vm].waiting[vcpu], NEVER);
                 if since != NEVER {
                     self.vms[vm].guest.stolen(vcpu, now.saturating_sub(since));
@@ -335,7 +335,7 @@ impl Work for World {
                 self.measure.dispatched(vm, now);
                 (vm, Thread::Vcpu(number(vcpu)))
             }
-            Role::Io { thread } => match self.threads[thread].vm {
+            EntityRole::Io { thread } => match self.threads[thread].vm {
                 Some(vm) => (vm, Thread::Emulator(0)),
                 None => {
                     return self.trace_driver(now, |vm, thread| EventKind::Run { vm, thread, pcpu: pcpu.0 });
@@ -348,11 +348,11 @@ impl Work for World {
     fn stopped(&mut self, machine: &mut Machine, entity: Entity, runnable: bool) {
         let now = machine.now();
         let (vm, thread) = match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => {
+            EntityRole::Vcpu { vm, vcpu } => {
                 self.vms[vm].waiting[vcpu] = if runnable { now } else { NEVER };
                 (vm, Thread::Vcpu(number(vcpu)))
             }
-            Role::Io { thread } => match self.threads[thread].vm {
+            EntityRole::Io { thread } => match self.threads[thread].vm {
                 Some(vm) => (vm, Thread::Emulator(0)),
                 None => {
                     self.trace_driver(now, |vm, thread| EventKind::Stop { vm, thread, runnable });
