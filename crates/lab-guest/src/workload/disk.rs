@@ -63,7 +63,7 @@ const BLOCK: u64 = 4096;
 struct Block([u8; 4096]);
 
 /// A file of the data disk.
-struct Source {
+struct DataFile {
     file: File,
     /// Blocks in the files up to the end of this one.
     end: u64,
@@ -72,11 +72,11 @@ struct Source {
 }
 
 /// All files of the data disk.
-struct Sources(Vec<Source>);
+struct Sources(Vec<DataFile>);
 
 impl Sources {
     fn open() -> Result<Sources, Failure> {
-        let mut sources: Vec<Source> = Vec::new();
+        let mut sources: Vec<DataFile> = Vec::new();
         for number in 0.. {
             let (direct, found) = match open(number, libc::O_DIRECT) {
                 // Not all file systems can.
@@ -88,7 +88,7 @@ impl Sources {
                 fadvise(&file, 0, None, Advice::Random).map_err(failed(path(number)))?;
             }
             let blocks = file.metadata().map_err(failed(path(number)))?.len() / BLOCK;
-            sources.push(Source { file, end: blocks + sources.last().map_or(0, |last| last.end), direct });
+            sources.push(DataFile { file, end: blocks + sources.last().map_or(0, |last| last.end), direct });
         }
         match sources.last() {
             Some(last) if last.end > 0 => Ok(Sources(sources)),
