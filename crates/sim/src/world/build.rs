@@ -1,7 +1,7 @@
 //! From a scenario to a world on a machine.
 
 use super::devices::{Gpu, Sound};
-use super::{EntityRole, Measure, SimVm, Source, WATCH, World};
+use super::{EntityRole, Measure, SimVm, TimerOwner, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::Disk;
 use crate::feed::{Feed, VmEntities, id};
@@ -145,7 +145,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     let mut machine = Machine::new(pcpus, scheduler(scenario, sim, &reservations), nanos(sim.costs.switch));
     let everywhere = PcpuSet::first(pcpus);
     let mut sources = Vec::new();
-    let mut timer = |machine: &mut Machine, source: Source| {
+    let mut timer = |machine: &mut Machine, source: TimerOwner| {
         sources.push(source);
         machine.add_timer(u32::try_from(sources.len() - 1).unwrap_or(u32::MAX))
     };
@@ -154,14 +154,14 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         Daemon::Off => None,
         Daemon::Observe | Daemon::Act => Some(Engine::new(policy.clone()).map_err(BuildError::Policy)?),
     };
-    let decision = timer(&mut machine, Source::Decision);
-    let deadline = timer(&mut machine, Source::Engine);
+    let decision = timer(&mut machine, TimerOwner::Decision);
+    let deadline = timer(&mut machine, TimerOwner::Engine);
     let feed =
         Feed::new(engine, arm.daemon == Daemon::Act, nanos(sim.decision_latency), [decision, deadline]);
-    let watch = timer(&mut machine, Source::Watch);
-    let gpu = Gpu::new(timer(&mut machine, Source::Gpu));
+    let watch = timer(&mut machine, TimerOwner::Watch);
+    let gpu = Gpu::new(timer(&mut machine, TimerOwner::Gpu));
     let slots =
-        (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, Source::Disk { slot })).collect();
+        (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, TimerOwner::Disk { slot })).collect();
     let vm_count = scenario.vm_names().len();
     let disk = Disk::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
     let timed = scenario.vms.iter().flat_map(|entry| {
@@ -229,12 +229,13 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 weight: entry.weight,
             });
             let guest = guest(scenario, arm, sim, entry)?;
-            let timers = (0..guest.tasks.len()).map(|task| timer(&mut machine, Source::Task { vm, task }));
+            let timers =
+                (0..guest.tasks.len()).map(|task| timer(&mut machine, TimerOwner::Task { vm, task }));
             let timers = timers.collect();
-            let sound_timer = timer(&mut machine, Source::Sound { vm });
+            let sound_timer = timer(&mut machine, TimerOwner::Sound { vm });
             let vcpus = entities.len();
             let ticks: Vec<_> =
-                (0..vcpus).map(|vcpu| timer(&mut machine, Source::Tick { vm, vcpu })).collect();
+                (0..vcpus).map(|vcpu| timer(&mut machine, TimerOwner::Tick { vm, vcpu })).collect();
             if world.emulators && world.tick > 0 {
                 // Each vCPU's clock has a phase of its own.
                 let mut rng = Rng::new(seed, STREAM_TICK + u64::from(id(vm).0));
@@ -254,14 +255,14 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 ticking: vec![false; vcpus],
                 asked: None,
             });
-            let boot = timer(&mut machine, Source::Boot { vm });
+            let boot = timer(&mut machine, TimerOwner::Boot { vm });
             let stream = STREAM_BOOT + u64::from(id(vm).0);
             machine.arm(boot, Rng::new(seed, stream).uniform(0, BOOT));
         }
     }
     for (place, kind, vm) in clients(scenario, arm, sim) {
         let number = world.clients.len();
-        let timer = timer(&mut machine, Source::Client(number));
+        let timer = timer(&mut machine, TimerOwner::Client(number));
         let rng = Rng::new(seed, STREAM_CLIENT + u64::try_from(number).unwrap_or(0));
         let delays = (nanos(sim.network.latency), sim.network.delayed_ack.map(nanos));
         let mut client = Client::new(vm, place, kind, delays, timer, rng);

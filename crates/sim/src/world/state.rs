@@ -22,7 +22,7 @@ pub(super) enum EntityRole {
 
 /// Whose timer it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
+pub(super) enum TimerOwner {
     /// A VM is switched on.
     Boot {
         vm: usize,
@@ -75,7 +75,7 @@ pub(super) struct SimVm {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(super) roles: Vec<EntityRole>,
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Vec<TimerOwner>,
     pub(super) vms: Vec<SimVm>,
     pub(super) threads: Vec<IoThread>,
     pub(super) disk: Disk,
@@ -290,14 +290,14 @@ impl Work for World {
     fn timer(&mut self, machine: &mut Machine, token: u32) {
         let now = machine.now();
         match self.sources[token as usize] {
-            Source::Boot { vm } => {
+            TimerOwner::Boot { vm } => {
                 (0..self.vms[vm].entities.len()).for_each(|vcpu| self.kick(machine, vm, vcpu))
             }
-            Source::Task { vm, task } => {
+            TimerOwner::Task { vm, task } => {
                 let vcpu = self.vms[vm].guest.tasks[task].vcpu;
                 self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: false, vector: None });
             }
-            Source::Client(client) => {
+            TimerOwner::Client(client) => {
                 let state = &mut self.clients[client];
                 let wish = state.timer(now);
                 let timer = state.timer;
@@ -309,13 +309,13 @@ impl Work for World {
                     self.arrive(machine, client, bytes);
                 }
             }
-            Source::Disk { slot } => self.block_ended(machine, slot),
-            Source::Sound { vm } => self.sound_period(machine, vm),
-            Source::Tick { vm, vcpu } => self.tick(machine, vm, vcpu),
-            Source::Gpu => self.gpu_done(machine),
-            Source::Engine => self.feed.deadline(machine, &mut self.measure, self.trace.as_mut()),
-            Source::Decision => self.feed.decided(machine, &mut self.measure, self.trace.as_mut()),
-            Source::Watch => {
+            TimerOwner::Disk { slot } => self.block_ended(machine, slot),
+            TimerOwner::Sound { vm } => self.sound_period(machine, vm),
+            TimerOwner::Tick { vm, vcpu } => self.tick(machine, vm, vcpu),
+            TimerOwner::Gpu => self.gpu_done(machine),
+            TimerOwner::Engine => self.feed.deadline(machine, &mut self.measure, self.trace.as_mut()),
+            TimerOwner::Decision => self.feed.decided(machine, &mut self.measure, self.trace.as_mut()),
+            TimerOwner::Watch => {
                 if self.deadlocked().next().is_some() {
                     return machine.halt();
                 }
