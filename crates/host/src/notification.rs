@@ -20,7 +20,7 @@ const CAPACITY: usize = 256;
 
 /// Where a VM was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub(crate) enum VmOrigin {
     /// At this QMP socket.
     Qmp(PathBuf),
     /// Among libvirt's.
@@ -46,7 +46,7 @@ impl VmCgroup {
 /// A VM as it was just found.
 #[derive(Debug)]
 pub(crate) struct Sighting {
-    pub(crate) source: Source,
+    pub(crate) source: VmOrigin,
     pub(crate) name: String,
     pub(crate) vm: QemuVm,
     pub(crate) place: Result<VmCgroup, String>,
@@ -65,7 +65,7 @@ pub(crate) enum Notification {
     /// Something happened to the VM with this main thread.
     Happened(ThreadId, VmEvent),
     /// VMs found here are not to be followed any more.
-    Withdrawn(Source),
+    Withdrawn(VmOrigin),
     /// All that was there at the beginning was tried.
     Settled,
     /// The configuration is to be another.

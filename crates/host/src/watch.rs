@@ -11,7 +11,7 @@ mod socket;
 pub(crate) use context::WatchContext;
 
 use crate::config::VmsSettings;
-use crate::notification::{Notification, Source};
+use crate::notification::{Notification, VmOrigin};
 use libvirt::LibvirtScan;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify;
@@ -126,12 +126,12 @@ impl Watch {
         self.vms = vms;
         if !self.vms.libvirt {
             self.libvirt.forget();
-            self.context.mailbox.post(Notification::Withdrawn(Source::Libvirt));
+            self.context.mailbox.post(Notification::Withdrawn(VmOrigin::Libvirt));
         }
         let wanted: Vec<_> = self.vms.qmp.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
         let withdrawn = self.sockets.extract_if(.., |path, _| !wanted.iter().any(|p| p.matches_path(path)));
         for (path, _) in withdrawn {
-            self.context.mailbox.post(Notification::Withdrawn(Source::Qmp(path)));
+            self.context.mailbox.post(Notification::Withdrawn(VmOrigin::Qmp(path)));
         }
     }
 

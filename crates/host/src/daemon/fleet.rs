@@ -4,7 +4,7 @@ use super::followed::{FollowedVm, watched_threads};
 use super::token::Token;
 use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
-use crate::notification::{Notification, Sighting, Source};
+use crate::notification::{Notification, Sighting, VmOrigin};
 use frontdesk_engine::{Event, EventKind, Standing, VmId};
 use frontdesk_linux::cgroup::DEFAULT_WEIGHT;
 use frontdesk_linux::sched::ThreadId;
@@ -216,7 +216,7 @@ impl Daemon {
     }
 
     /// The configuration does not name this source any more.
-    fn withdraw(&mut self, source: &Source) -> Result<(), DaemonError> {
+    fn withdraw(&mut self, source: &VmOrigin) -> Result<(), DaemonError> {
         for vm in &mut self.vms {
             vm.sources.remove(source);
         }

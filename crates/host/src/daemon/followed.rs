@@ -2,7 +2,7 @@
 
 use super::DaemonError;
 use crate::config::VmSettings;
-use crate::notification::Source;
+use crate::notification::VmOrigin;
 use crate::share::ShareControl;
 use crate::threads::ThreadsError;
 use frontdesk_engine::{Standing, Thread, VmId, VmPolicy};
@@ -16,7 +16,7 @@ pub(super) struct FollowedVm {
     pub(super) id: VmId,
     pub(super) name: String,
     /// Where it was found.
-    pub(super) sources: BTreeSet<Source>,
+    pub(super) sources: BTreeSet<VmOrigin>,
     pub(super) qemu: QemuVm,
     /// Absent while the daemon does not act on the VM.
     pub(super) control: Option<Control>,

@@ -6,7 +6,7 @@
 //! somebody else is connected is not heard; what has changed by then is.
 
 use super::WatchContext;
-use crate::notification::{Mailbox, Notification, Source};
+use crate::notification::{Mailbox, Notification, VmOrigin};
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_qemu::{self as qemu, QemuVm, QmpSession};
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ impl SocketWatcher {
         // A VM without a name goes by its socket's.
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str()).to_string_lossy();
         let name = vm.name.clone().unwrap_or_else(|| stem.into_owned());
-        self.context.tell(Source::Qmp(self.path.clone()), &name, vm);
+        self.context.tell(VmOrigin::Qmp(self.path.clone()), &name, vm);
         self.round = None;
         if self.probed.replace(main) != Some(main) {
             self.context.probe(main);
