@@ -96,7 +96,7 @@ pub enum LoadError {
 }
 
 /// A running client.
-pub(crate) struct Client {
+pub(crate) struct LoadClient {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Vec<Sample>, LoadError>>,
 }
@@ -108,14 +108,14 @@ pub(crate) struct Sample {
     pub(crate) response: Duration,
 }
 
-impl Client {
+impl LoadClient {
     /// Connects and begins.
-    pub(crate) fn start(config: ClientConfig) -> Result<Client, LoadError> {
+    pub(crate) fn start(config: ClientConfig) -> Result<LoadClient, LoadError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let connection = LoadConnection::open(&config).map_err(|source| failed(&config, source))?;
         let thread = std::thread::spawn(move || run(&config, connection, &stopped));
-        Ok(Client { stop, thread })
+        Ok(LoadClient { stop, thread })
     }
 
     /// Whether the client ended before it was told to.

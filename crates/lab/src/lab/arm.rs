@@ -6,7 +6,7 @@ use crate::clock::HostClock;
 use crate::cpu;
 use crate::daemon::{DaemonProcess, Following, SOCKET};
 use crate::edit::{EditClient, EditConfig};
-use crate::load::{Client, ClientConfig, ClientWork, Sample};
+use crate::load::{ClientConfig, ClientWork, LoadClient, Sample};
 use crate::replay::{self, Findings, Truth};
 use crate::reserve::reserve_for;
 use frontdesk_control_protocol::{Reserve, Target};
@@ -199,7 +199,7 @@ impl Lab<'_> {
             let cpus = self.scenario.host.client_cpus.clone();
             let start = |port, work| {
                 let server = SocketAddr::from((server.link.guest, port));
-                Client::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
+                LoadClient::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
             };
             let client = match load.kind {
                 LoadKind::Ask { protocol, port, bytes, think } => {
