@@ -36,7 +36,7 @@ enum ClientState {
 
 /// A client.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct SimClient {
     pub(crate) vm: usize,
     pub(crate) protocol: Protocol,
     pub(crate) port: u16,
@@ -66,7 +66,7 @@ pub(crate) struct Wish {
 
 const NOTHING: Wish = Wish { arrives: None, timer: NEVER, response: None };
 
-impl Client {
+impl SimClient {
     pub(crate) fn new(
         vm: usize,
         (protocol, port): (Protocol, u16),
@@ -74,8 +74,8 @@ impl Client {
         (latency, delayed_ack): (Nanos, Option<Nanos>),
         timer: Timer,
         rng: Rng,
-    ) -> Client {
-        Client {
+    ) -> SimClient {
+        SimClient {
             vm,
             protocol,
             port,
@@ -194,7 +194,7 @@ mod tests {
     /// What a client does when an answer has come at 300, and then.
     fn answered(protocol: Protocol, think: Nanos) -> [Wish; 2] {
         let (kind, timer) = (Kind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
-        let mut client = Client::new(0, (protocol, 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
+        let mut client = SimClient::new(0, (protocol, 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
         assert_eq!(client.timer(0), Wish { timer: 100, ..NOTHING });
         assert_eq!(client.timer(100), Wish { arrives: Some(40), ..NOTHING });
         assert_eq!(client.answered(200), Some(300));

@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::feed::{Feed, VmEntities, id};
 use crate::guest::Guest;
 use crate::machine::{Fault, Machine};
-use crate::network::{Client, Kind};
+use crate::network::{Kind, SimClient};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
 use crate::rtapp::RtAppError;
@@ -265,7 +265,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         let timer = timer(&mut machine, TimerOwner::Client(number));
         let rng = Rng::new(seed, STREAM_CLIENT + u64::try_from(number).unwrap_or(0));
         let delays = (nanos(sim.network.latency), sim.network.delayed_ack.map(nanos));
-        let mut client = Client::new(vm, place, kind, delays, timer, rng);
+        let mut client = SimClient::new(vm, place, kind, delays, timer, rng);
         machine.arm(timer, client.start(BOOT));
         world.clients.push(client);
     }
@@ -335,7 +335,7 @@ fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16
             ((workload::transport(protocol), port), Kind::Ask { bytes, think: think(between) })
         }
         LoadKind::Bulk { port } => {
-            let frame = Client::frame(sim.network.mbit_per_s);
+            let frame = SimClient::frame(sim.network.mbit_per_s);
             ((Protocol::Tcp, port), Kind::Bulk { window: sim.network.window, frame })
         }
         LoadKind::Edit { think: between } => {

@@ -1,7 +1,7 @@
 //! What is counted while a run is measured.
 
 use crate::machine::Machine;
-use crate::network::Client;
+use crate::network::SimClient;
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
 use frontdesk_scenario::{RequestBoosts, RequestTimes};
@@ -101,7 +101,7 @@ impl Measure {
         }
     }
 
-    pub(super) fn begin(&mut self, machine: &Machine, clients: &[Client]) {
+    pub(super) fn begin(&mut self, machine: &Machine, clients: &[SimClient]) {
         self.begun = machine.now();
         self.before = self.cpu(machine);
         self.driver_before = self.driver.map_or(0, |driver| machine.host().ran(driver));

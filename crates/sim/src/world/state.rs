@@ -6,7 +6,7 @@ use crate::disk::Disk;
 use crate::feed::{Feed, id};
 use crate::guest::{Effect, Guest, Interrupt, Stuck, vectors};
 use crate::machine::{Flow, Machine, Work};
-use crate::network::Client;
+use crate::network::SimClient;
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Pcpu};
@@ -80,7 +80,7 @@ pub(crate) struct World {
     pub(super) threads: Vec<IoThread>,
     pub(super) disk: Disk,
     pub(super) gpu: Gpu,
-    pub(super) clients: Vec<Client>,
+    pub(super) clients: Vec<SimClient>,
     /// Period of the guests' clock ticks; 0: none.
     pub(super) tick: Nanos,
     /// How much packets differ in what they cost.
