@@ -50,7 +50,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Client {
+pub(crate) struct ConnectedClient {
     pub(crate) peer: Peer,
     /// Whether it showed a certificate that stands for the password.
     pub(crate) certified: bool,
@@ -133,7 +133,7 @@ pub(crate) fn routes(shared: Arc<ServerState>) -> Router {
 /// What holds for every request: limits before, headers after.
 async fn admit(
     State(shared): State<Arc<ServerState>>,
-    Extension(client): Extension<Client>,
+    Extension(client): Extension<ConnectedClient>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -174,7 +174,7 @@ fn is_own(headers: &HeaderMap) -> bool {
 /// `POST /api`: a request to the daemon and its answer, as on its socket.
 async fn ask(
     State(shared): State<Arc<ServerState>>,
-    Extension(client): Extension<Client>,
+    Extension(client): Extension<ConnectedClient>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -228,7 +228,7 @@ pub(crate) struct Token {
 /// `POST /session`: for the page; the token is in a cookie that scripts cannot read.
 async fn begin_session(
     State(shared): State<Arc<ServerState>>,
-    Extension(client): Extension<Client>,
+    Extension(client): Extension<ConnectedClient>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, Response> {
@@ -239,7 +239,7 @@ async fn begin_session(
 /// `POST /token`: for the command.
 async fn make_token(
     State(shared): State<Arc<ServerState>>,
-    Extension(client): Extension<Client>,
+    Extension(client): Extension<ConnectedClient>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Token>, Response> {

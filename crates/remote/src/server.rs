@@ -1,6 +1,6 @@
 //! The server: TLS connections, with a bound on their number and on the time each may take.
 
-use crate::api::{Client, ServerState, routes};
+use crate::api::{ConnectedClient, ServerState, routes};
 use crate::fingerprint::Fingerprint;
 use crate::limits::Peer;
 use crate::setup::{Credentials, Folder, SetupError};
@@ -211,7 +211,7 @@ async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Serv
     };
     // The handshake has verified it.
     let certified = stream.get_ref().1.peer_certificates().is_some_and(|found| !found.is_empty());
-    let routes = routes(shared).layer(Extension(Client { peer, certified }));
+    let routes = routes(shared).layer(Extension(ConnectedClient { peer, certified }));
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
