@@ -124,16 +124,16 @@ pub(super) enum Outcome {
 
 /// Why an undo failed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct UndoFailure {
     /// For people.
     pub(super) told: String,
     /// Whether the kernel says that it is only for now.
     pub(super) busy: bool,
 }
 
-impl From<SchedError> for Failure {
-    fn from(error: SchedError) -> Failure {
-        Failure { told: error.to_string(), busy: false }
+impl From<SchedError> for UndoFailure {
+    fn from(error: SchedError) -> UndoFailure {
+        UndoFailure { told: error.to_string(), busy: false }
     }
 }
 
@@ -147,7 +147,7 @@ impl Undo {
     }
 
     /// Undoes.
-    pub(super) fn run(&self) -> Result<Outcome, Failure> {
+    pub(super) fn run(&self) -> Result<Outcome, UndoFailure> {
         match self {
             Undo::Thread { thread, attributes } => {
                 if !thread.is_alive() {
@@ -202,7 +202,7 @@ impl Undo {
     }
 }
 
-fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Result<Outcome, Failure> {
+fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Result<Outcome, UndoFailure> {
     match result {
         Ok(()) => Ok(Outcome::Done),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::Gone),
@@ -210,7 +210,7 @@ fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Re
         Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(Outcome::Gone),
         // A process that has ended.
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(Outcome::Gone),
-        Err(e) => Err(Failure { busy: e.kind() == io::ErrorKind::ResourceBusy, told: describe(e) }),
+        Err(e) => Err(UndoFailure { busy: e.kind() == io::ErrorKind::ResourceBusy, told: describe(e) }),
     }
 }
 
