@@ -40,10 +40,10 @@ const BRIEF: &str = "brief";
 const BOUNCE: &str = "bounce";
 
 /// What ends a workload or a task.
-type Failure = Box<dyn Error>;
+type WorkloadError = Box<dyn Error>;
 
 /// Is what the arguments say.
-pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &[&str]) -> Result<(), WorkloadError> {
     match *arguments {
         [role @ (JOB | WORK), json, ref files @ ..] => {
             let (records, group) = (files.first().map(Path::new), files.get(1));
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 /// Does a job; returns only if it fails.
-fn serve(job: Job, recorder: Recorder) -> Result<Infallible, Failure> {
+fn serve(job: Job, recorder: Recorder) -> Result<Infallible, WorkloadError> {
     let (kind, steps_per_s) = match job {
         Job::Workload { kind, steps_per_s } => (kind, steps_per_s),
         Job::Reporter { program } => return reporter::run(&program),
@@ -104,7 +104,7 @@ fn serve(job: Job, recorder: Recorder) -> Result<Infallible, Failure> {
 }
 
 /// The command of a program with the address of the host in place of `{host}`.
-fn with_host(command: Vec<String>) -> Result<Vec<String>, Failure> {
+fn with_host(command: Vec<String>) -> Result<Vec<String>, WorkloadError> {
     const HOST: &str = "{host}";
     if !command.iter().any(|word| word.contains(HOST)) {
         return Ok(command);
@@ -114,7 +114,7 @@ fn with_host(command: Vec<String>) -> Result<Vec<String>, Failure> {
 }
 
 /// The address of this VM.
-fn address() -> Result<Address, Failure> {
+fn address() -> Result<Address, WorkloadError> {
     let none = || format!("the VM has no network: kernel parameter {IP_PARAMETER} is not set");
     Ok(Address::of_guest()?.ok_or_else(none)?)
 }
@@ -125,7 +125,7 @@ fn ready() {
 }
 
 /// Does a piece of work and prints its [`Measurement`].
-fn measure(work: Work) -> Result<(), Failure> {
+fn measure(work: Work) -> Result<(), WorkloadError> {
     ready();
     let begin = Instant::now();
     match work {
@@ -178,7 +178,7 @@ fn failed<E: Into<io::Error>>(what: impl std::fmt::Display) -> impl FnOnce(E) ->
     move |error| format!("{what}: {}", error.into())
 }
 
-fn hog(mut recorder: Recorder) -> Result<Infallible, Failure> {
+fn hog(mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
     ready();
     loop {
         spin(1 << 20);
@@ -186,7 +186,7 @@ fn hog(mut recorder: Recorder) -> Result<Infallible, Failure> {
     }
 }
 
-fn churn(mut recorder: Recorder) -> Result<Infallible, Failure> {
+fn churn(mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
     ready();
     loop {
         let status = task(BRIEF).status().map_err(failed("starting a task"))?;

@@ -1,6 +1,6 @@
 //! Workloads that read from the data disk.
 
-use super::{Failure, failed, ready, spin, xorshift};
+use super::{WorkloadError, failed, ready, spin, xorshift};
 use crate::report::Recorder;
 use frontdesk_lab_guest::{DATA, StampKind};
 use rustix::fs::{Advice, fadvise};
@@ -25,13 +25,13 @@ fn open(number: u64, flags: i32) -> io::Result<Option<File>> {
     }
 }
 
-fn no_data(what: &str) -> Failure {
+fn no_data(what: &str) -> WorkloadError {
     format!("there is no {what} at {DATA}: this workload reads the VM's data disk; give the VM a `disk`")
         .into()
 }
 
 /// Reads files as programs do, through the page cache; but each time from the disk.
-pub(super) fn read_files(mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn read_files(mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
     if open(0, 0).map_err(failed(path(0)))?.is_none() {
         return Err(no_data("file"));
     }
@@ -75,7 +75,7 @@ struct DataFile {
 struct Sources(Vec<DataFile>);
 
 impl Sources {
-    fn open() -> Result<Sources, Failure> {
+    fn open() -> Result<Sources, WorkloadError> {
         let mut sources: Vec<DataFile> = Vec::new();
         for number in 0.. {
             let (direct, found) = match open(number, libc::O_DIRECT) {
@@ -115,7 +115,7 @@ impl Sources {
 }
 
 /// Reads blocks here and there, and computes after each.
-pub(super) fn read_burn(cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn read_burn(cost: u64, mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
     let sources = Sources::open()?;
     // Workloads that read the same files take different ways.
     let mut state = xorshift(u64::from(std::process::id()) << 32 | 1);

@@ -1,6 +1,6 @@
 //! Tasks that message each other, as the program hackbench does with processes and sockets.
 
-use super::{Failure, describe, failed, ready};
+use super::{WorkloadError, describe, failed, ready};
 use crate::report::Recorder;
 use frontdesk_lab_guest::StampKind;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -16,7 +16,7 @@ const SIZE: usize = 100;
 
 /// Lets `tasks` tasks message each other, again and again. Each takes some 100 KiB of memory, and each
 /// receiver up to 200 KiB more for what it has not read yet.
-pub(super) fn run(tasks: u32, rounds: u32, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn run(tasks: u32, rounds: u32, mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
     let groups = usize::try_from(tasks)? / (2 * HALF);
     if groups * 2 * HALF != usize::try_from(tasks)? || groups == 0 {
         return Err(format!("{tasks} tasks cannot message each other: it must be a multiple of 40").into());
@@ -72,7 +72,7 @@ impl MessengerGroups {
     }
 
     /// Opens the gate and waits for the end of all tasks.
-    fn finish(self) -> Result<(), Failure> {
+    fn finish(self) -> Result<(), WorkloadError> {
         drop(self.gate);
         for task in self.tasks {
             match waitpid(Some(task), WaitOptions::empty()).map_err(failed("waiting for a task"))? {

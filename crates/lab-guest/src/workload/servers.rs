@@ -1,6 +1,6 @@
 //! Workloads that answer, or only take, what comes over the network.
 
-use super::{Failure, ready, spin};
+use super::{WorkloadError, ready, spin};
 use crate::report::{Recorder, tsc};
 use frontdesk_lab_guest::StampKind;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -32,7 +32,7 @@ fn cannot_listen(protocol: &str, port: u16, error: &io::Error) -> String {
     }
 }
 
-pub(super) fn echo_udp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn echo_udp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
     let socket = listen_udp(port)?;
     ready();
     let mut buffer = vec![0; BUFFER];
@@ -50,7 +50,11 @@ pub(super) fn echo_udp(port: u16, cost: u64, mut recorder: Recorder) -> Result<I
 }
 
 /// Answers requests for a period, computes for a period, and so on.
-pub(super) fn shift(port: u16, period: Duration, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn shift(
+    port: u16,
+    period: Duration,
+    mut recorder: Recorder,
+) -> Result<Infallible, WorkloadError> {
     if period.is_zero() {
         return Err("the period of a workload that shifts must not be 0".into());
     }
@@ -84,7 +88,7 @@ pub(super) fn shift(port: u16, period: Duration, mut recorder: Recorder) -> Resu
 
 /// Takes what one read gives as a request: right for clients that wait for each answer and send less than a
 /// segment.
-pub(super) fn echo_tcp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn echo_tcp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
     let mut stamped = None;
     serve_tcp(&listen_tcp(port)?, |what| match what {
         Served::Took(woken) => {
@@ -107,7 +111,7 @@ const SINK_BUFFER: usize = 2 << 10;
 /// Takes what comes, and answers nothing. A thread for each client waits for its next packet in the read
 /// itself, as iperf's do: in an emulated guest the system calls of a loop over all of them would cost as much
 /// as the packets.
-pub(super) fn sink(port: u16, recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn sink(port: u16, recorder: Recorder) -> Result<Infallible, WorkloadError> {
     let listener = listen_tcp(port)?;
     set_socket_recv_buffer_size(&listener, SINK_BUFFER)?;
     ready();
@@ -192,7 +196,7 @@ impl ClientConnection {
 fn serve_tcp(
     listener: &TcpListener,
     mut served: impl FnMut(Served) -> io::Result<()>,
-) -> Result<Infallible, Failure> {
+) -> Result<Infallible, WorkloadError> {
     listener.set_nonblocking(true)?;
     ready();
     let mut connections: Vec<ClientConnection> = Vec::new();
