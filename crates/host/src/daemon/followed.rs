@@ -52,25 +52,25 @@ pub(super) fn watched_threads(vm: &QemuVm) -> Vec<(i32, Thread)> {
 }
 
 /// What went wrong is the affair of one VM, or of the whole daemon.
-pub(super) enum Failure {
+pub(super) enum EngageError {
     Vm(String),
     Daemon(DaemonError),
 }
 
-impl From<ThreadsError> for Failure {
-    fn from(error: ThreadsError) -> Failure {
+impl From<ThreadsError> for EngageError {
+    fn from(error: ThreadsError) -> EngageError {
         match error {
-            ThreadsError::Guardian(error) => Failure::Daemon(error.into()),
-            error => Failure::Vm(error.to_string()),
+            ThreadsError::Guardian(error) => EngageError::Daemon(error.into()),
+            error => EngageError::Vm(error.to_string()),
         }
     }
 }
 
-impl From<GroupError> for Failure {
-    fn from(error: GroupError) -> Failure {
+impl From<GroupError> for EngageError {
+    fn from(error: GroupError) -> EngageError {
         match error {
-            GroupError::Guardian(error) => Failure::Daemon(error.into()),
-            error => Failure::Vm(error.to_string()),
+            GroupError::Guardian(error) => EngageError::Daemon(error.into()),
+            error => EngageError::Vm(error.to_string()),
         }
     }
 }
