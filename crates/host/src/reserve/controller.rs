@@ -86,7 +86,7 @@ pub(super) struct Controller {
 }
 
 /// A member that has a reservation.
-struct Kept {
+struct ControlledMember {
     slot: usize,
     slice_ns: u64,
     hard: bool,
@@ -98,7 +98,7 @@ struct Kept {
 /// How readings are taken.
 struct Gauge<'a> {
     slots: &'a Slots,
-    members: &'a BTreeMap<Member, Kept>,
+    members: &'a BTreeMap<Member, ControlledMember>,
     now: Time,
 }
 
@@ -189,7 +189,7 @@ struct Work {
     /// When the wall clock was last looked at.
     aligned: Time,
     enforcer: Box<dyn Enforce>,
-    members: BTreeMap<Member, Kept>,
+    members: BTreeMap<Member, ControlledMember>,
     troubles: BTreeMap<Member, String>,
     /// For ends of slices, by the limit of whose they are.
     soft: Early,
@@ -265,7 +265,7 @@ impl Work {
                 }
                 slots.place(slot, cpu);
                 let Reservation { slice_ns, hard, .. } = reservation;
-                let kept = Kept { slot, slice_ns, hard, threads: threads.clone(), refused: None };
+                let kept = ControlledMember { slot, slice_ns, hard, threads: threads.clone(), refused: None };
                 self.members.insert(member, kept);
                 self.hold(member, Some(reservation), threads);
                 self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
@@ -307,7 +307,7 @@ impl Work {
         let kept = due.and_then(|due| self.members.get(&due.slice_of?));
         let tolerance = match kept {
             // We run in its place: what it has used is known, and cannot become more.
-            Some(&Kept { slot, slice_ns, hard, .. }) => {
+            Some(&ControlledMember { slot, slice_ns, hard, .. }) => {
                 let Reading { ran_ns, ready, .. } = slots.read(slot, now);
                 let ends = slots.ends(slot);
                 if self.last.replace((slot, ran_ns)) == Some((slot, ran_ns)) {
