@@ -41,7 +41,7 @@ const BACK: u64 = 500_000_000;
 const SETTLING: u64 = 200_000_000;
 
 /// What the controller is told.
-pub(super) enum Command {
+pub(super) enum ControllerCommand {
     /// A reservation for a member, in place of what it had.
     Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: MemberThreads },
     /// The threads of a member.
@@ -66,7 +66,7 @@ pub(super) struct MemberReport {
 pub(super) struct Controller {
     pub(super) slots: Slots,
     pub(super) kicks: Ring,
-    pub(super) commands: Receiver<Command>,
+    pub(super) commands: Receiver<ControllerCommand>,
     /// Readable when there are commands, or when all who could send some have gone.
     pub(super) wake: Arc<OwnedFd>,
     /// Rings for both.
@@ -169,7 +169,12 @@ impl Controller {
 }
 
 /// Does what is told; whether more may come.
-fn take_commands(work: &mut Work, commands: &Receiver<Command>, wake: &OwnedFd, slots: &Slots) -> bool {
+fn take_commands(
+    work: &mut Work,
+    commands: &Receiver<ControllerCommand>,
+    wake: &OwnedFd,
+    slots: &Slots,
+) -> bool {
     let _ = rustix::io::read(wake, &mut [0; 8]);
     loop {
         match commands.try_recv() {
@@ -256,10 +261,10 @@ impl Work {
         Time(due.at.0.saturating_sub(early))
     }
 
-    fn obey(&mut self, command: Command, slots: &Slots) {
+    fn obey(&mut self, command: ControllerCommand, slots: &Slots) {
         let now = monotonic();
         match command {
-            Command::Set { member, cpu, slot, reservation, threads } => {
+            ControllerCommand::Set { member, cpu, slot, reservation, threads } => {
                 if self.unreachable {
                     self.settle();
                 }
@@ -270,16 +275,16 @@ impl Work {
                 self.hold(member, Some(reservation), threads);
                 self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
             }
-            Command::Threads { member, threads } => {
+            ControllerCommand::Threads { member, threads } => {
                 if let Some(kept) = self.members.get_mut(&member) {
                     kept.threads = threads.clone();
                 }
                 self.hold(member, None, threads);
             }
-            Command::Pause { member, paused } => {
+            ControllerCommand::Pause { member, paused } => {
                 self.dispatch(now, EventKind::Pause { member, paused }, slots);
             }
-            Command::Remove { member, done } => {
+            ControllerCommand::Remove { member, done } => {
                 let account = self.dispatcher.account(member).cloned().unwrap_or_default();
                 self.dispatch(now, EventKind::Remove { member }, slots);
                 self.enforcer.forget(member);
@@ -289,7 +294,7 @@ impl Work {
                 }
                 let _ = done.try_send(account);
             }
-            Command::Report(reply) => {
+            ControllerCommand::Report(reply) => {
                 self.decide(slots, None);
                 let reports = self.members.iter().filter_map(|(member, kept)| {
                     let account = self.dispatcher.account(*member)?.clone();

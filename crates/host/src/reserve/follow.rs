@@ -3,7 +3,7 @@
 
 use super::admission::AdmissionThread;
 use crate::clock::monotonic;
-use crate::reserve::controller::Command;
+use crate::reserve::controller::ControllerCommand;
 use crate::reserve::reserved::Reserved;
 use crate::reserve::reserved_group::ReservedGroup;
 use crate::reserve::target::VmThreads;
@@ -40,7 +40,7 @@ impl AdmissionThread {
         let (Some(running), held) = (&self.running, &self.targets[index]) else { return };
         for member in held.members() {
             let threads = held.threads_of(usize::from(member.index));
-            running.send(member, Command::Threads { member, threads });
+            running.send(member, ControllerCommand::Threads { member, threads });
         }
     }
 

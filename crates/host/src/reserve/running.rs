@@ -2,7 +2,7 @@
 
 use super::ReserveMechanism;
 use super::bell::Bell;
-use super::controller::{Command, Controller, MemberReport};
+use super::controller::{Controller, ControllerCommand, MemberReport};
 use super::deadline::Deadline;
 use super::enforce::Enforce;
 use super::members::MemberThreads;
@@ -45,13 +45,13 @@ pub(super) struct Running {
 
 /// A dispatcher.
 struct Lane {
-    commands: Sender<Command>,
+    commands: Sender<ControllerCommand>,
     wake: Arc<OwnedFd>,
     controller: Option<JoinHandle<()>>,
 }
 
 impl Lane {
-    fn send(&self, command: Command) {
+    fn send(&self, command: ControllerCommand) {
         // It fails only when the controller has ended, which it does after us.
         let _ = self.commands.send(command);
         ring(&self.wake);
@@ -148,12 +148,12 @@ impl Running {
             account.go_on_from(earlier);
             *earlier = account;
         }
-        self.lanes[&cpu].send(Command::Set { member, cpu, slot, reservation, threads });
+        self.lanes[&cpu].send(ControllerCommand::Set { member, cpu, slot, reservation, threads });
         Ok(())
     }
 
     /// Tells the dispatcher of a member.
-    pub(super) fn send(&self, member: Member, command: Command) {
+    pub(super) fn send(&self, member: Member, command: ControllerCommand) {
         if let Some(lane) = self.places.get(&member).and_then(|cpu| self.lanes.get(cpu)) {
             lane.send(command);
         }
@@ -169,7 +169,7 @@ impl Running {
 
     fn remove_from(&self, cpu: u16, member: Member) -> Option<MemberAccount> {
         let (done, when_done) = sync_channel(1);
-        self.lanes.get(&cpu)?.send(Command::Remove { member, done });
+        self.lanes.get(&cpu)?.send(ControllerCommand::Remove { member, done });
         when_done.recv_timeout(PATIENCE).ok()
     }
 
@@ -177,7 +177,7 @@ impl Running {
     pub(super) fn reports(&self) -> Vec<MemberReport> {
         let ask = |lane: &Lane| {
             let (reply, reports) = sync_channel(1);
-            lane.send(Command::Report(reply));
+            lane.send(ControllerCommand::Report(reply));
             reports.recv_timeout(PATIENCE).unwrap_or_default()
         };
         let mut reports: Vec<MemberReport> = self.lanes.values().flat_map(ask).collect();
