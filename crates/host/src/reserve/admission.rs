@@ -9,7 +9,7 @@ use super::running::{Running, StartError};
 use super::target::{Found, VmThreads, is_ready};
 use super::threads::{ReservedProcess, TakeError};
 use super::trace::TraceSource;
-use super::{Order, ReserveSettings, deadline, stats};
+use super::{AdmissionRequest, ReserveSettings, deadline, stats};
 use crate::clock::monotonic;
 use crate::notification::Mailbox;
 use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
@@ -114,7 +114,7 @@ impl AdmissionThread {
     }
 
     /// Serves until its owner has gone.
-    pub(super) fn run(mut self, orders: &Receiver<Order>, wake: &OwnedFd) {
+    pub(super) fn run(mut self, orders: &Receiver<AdmissionRequest>, wake: &OwnedFd) {
         if let Err(error) = realtime::enter(PRIORITY, &[]) {
             tracing::warn!("requests for reservations may wait: {error}");
         }
@@ -126,7 +126,7 @@ impl AdmissionThread {
             self.close_pen();
             loop {
                 match orders.try_recv() {
-                    Ok(Order::Ask(request, vms)) => {
+                    Ok(AdmissionRequest::Ask(request, vms)) => {
                         let answer = self.answer(&request.query, &vms);
                         self.asked += u64::from(matches!(request.query, Query::Reserve(_)));
                         if let Query::Reserve(_) | Query::Release { .. } = &request.query {
@@ -134,7 +134,7 @@ impl AdmissionThread {
                         }
                         request.answer(answer);
                     }
-                    Ok(Order::Vms(vms)) => self.renew(&vms),
+                    Ok(AdmissionRequest::Vms(vms)) => self.renew(&vms),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => {
                         // While the kernel lets us; otherwise the guardian does.

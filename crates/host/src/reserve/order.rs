@@ -4,7 +4,7 @@ use super::VmThreads;
 use crate::control::ReservationRequest;
 
 /// What the admission thread is told.
-pub(super) enum Order {
+pub(super) enum AdmissionRequest {
     /// Somebody asks.
     Ask(ReservationRequest, Vec<VmThreads>),
     /// The VMs that the daemon follows have changed.
