@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// sixth of a second. The loop comes every 80 ms at least.
 const ENTRIES: usize = 1 << 14;
 
-enum Entry {
+enum TraceEntry {
     /// The dispatcher as it is now: the copy is made once for a recording, and after a loss.
     State(Box<Dispatcher>),
     /// So many decisions did not fit.
@@ -33,7 +33,7 @@ enum Entry {
 
 /// The filling end of the ring, with what did not fit.
 struct Filling {
-    ring: Producer<Entry>,
+    ring: Producer<TraceEntry>,
     lost: u64,
 }
 
@@ -53,14 +53,14 @@ struct Ends {
     /// The filling ends that no thread has, by the CPU whose dispatcher is to have them.
     idle: BTreeMap<u16, Filling>,
     /// The other ends of rings that the loop does not have yet.
-    fresh: Vec<(u16, Consumer<Entry>)>,
+    fresh: Vec<(u16, Consumer<TraceEntry>)>,
 }
 
 impl Ends {
     fn make_ring(&mut self, cpu: u16) {
         let (mut producer, mut consumer) = RingBuffer::new(ENTRIES);
         // Its pages are there before they are first needed.
-        while producer.push(Entry::Lost(0)).is_ok() {}
+        while producer.push(TraceEntry::Lost(0)).is_ok() {}
         while consumer.pop().is_ok() {}
         self.idle.insert(cpu, Filling { ring: producer, lost: 0 });
         self.fresh.push((cpu, consumer));
@@ -91,7 +91,7 @@ impl TraceSource {
 #[derive(Default)]
 pub(crate) struct TraceReader {
     source: TraceSource,
-    rings: Vec<(u16, Consumer<Entry>)>,
+    rings: Vec<(u16, Consumer<TraceEntry>)>,
 }
 
 impl TraceReader {
@@ -128,11 +128,11 @@ impl TraceReader {
             let (mut readings, mut dispatches) = (Vec::new(), Vec::new());
             for entry in chunk {
                 match entry {
-                    Entry::State(state) => record(Record::Dispatcher { cpu: *cpu, state }),
-                    Entry::Lost(decisions) => record(Record::DecisionsLost { decisions }),
-                    Entry::Reading(member, reading) => readings.push((member, reading)),
-                    Entry::Dispatch(dispatch) => dispatches.push(dispatch),
-                    Entry::Event(at, kind) => {
+                    TraceEntry::State(state) => record(Record::Dispatcher { cpu: *cpu, state }),
+                    TraceEntry::Lost(decisions) => record(Record::DecisionsLost { decisions }),
+                    TraceEntry::Reading(member, reading) => readings.push((member, reading)),
+                    TraceEntry::Dispatch(dispatch) => dispatches.push(dispatch),
+                    TraceEntry::Event(at, kind) => {
                         let event = Event { at, readings: std::mem::take(&mut readings), kind };
                         let dispatches = std::mem::take(&mut dispatches);
                         record(Record::Decision { cpu: *cpu, event, dispatches });
@@ -174,8 +174,8 @@ impl TraceWriter {
             return;
         }
         if let Ok(chunk) = ring.write_chunk_uninit(2) {
-            let told = (*lost > 0).then_some(Entry::Lost(*lost));
-            chunk.fill_from_iter(told.into_iter().chain([Entry::State(Box::new(dispatcher.clone()))]));
+            let told = (*lost > 0).then_some(TraceEntry::Lost(*lost));
+            chunk.fill_from_iter(told.into_iter().chain([TraceEntry::State(Box::new(dispatcher.clone()))]));
             *lost = 0;
             self.state_due = false;
         }
@@ -192,9 +192,11 @@ impl TraceWriter {
         match ring.write_chunk_uninit(entries) {
             Ok(chunk) if *lost == 0 => {
                 let readings =
-                    event.readings.iter().map(|(member, reading)| Entry::Reading(*member, *reading));
-                let dispatches = dispatches.iter().copied().map(Entry::Dispatch);
-                chunk.fill_from_iter(readings.chain(dispatches).chain([Entry::Event(event.at, event.kind)]));
+                    event.readings.iter().map(|(member, reading)| TraceEntry::Reading(*member, *reading));
+                let dispatches = dispatches.iter().copied().map(TraceEntry::Dispatch);
+                chunk.fill_from_iter(
+                    readings.chain(dispatches).chain([TraceEntry::Event(event.at, event.kind)]),
+                );
             }
             _ => {
                 *lost = lost.saturating_add(1);
