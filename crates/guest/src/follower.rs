@@ -1,6 +1,6 @@
 //! From task switches to messages: what of them the host needs to know.
 
-use crate::rings::Entry;
+use crate::rings::PerfRecord;
 use crate::tasks::{Proc, Tasks, ThreadKind};
 use frontdesk_guest_protocol::{GuestMessage, MAGIC, VERSION, encode};
 
@@ -55,15 +55,15 @@ impl<P: Proc> Follower<P> {
     }
 
     /// Something happened on a vCPU.
-    pub(crate) fn take(&mut self, vcpu: u16, entry: &Entry) {
+    pub(crate) fn take(&mut self, vcpu: u16, entry: &PerfRecord) {
         match entry {
-            Entry::Lost(count) => {
+            PerfRecord::Lost(count) => {
                 self.lost = self.lost.saturating_add(*count);
                 if let Some(doing) = self.vcpus.get_mut(usize::from(vcpu)) {
                     *doing = Doing::Unknown;
                 }
             }
-            Entry::Switch { at_ns, switch } => {
+            PerfRecord::Switch { at_ns, switch } => {
                 if switch.next == 0 {
                     self.change(vcpu, *at_ns, Doing::Idle);
                 } else if let ThreadKind::Of(task) = self.tasks.thread(switch.next, &switch.next_comm) {
@@ -152,10 +152,10 @@ mod tests {
         Follower::new(proc, 2)
     }
 
-    fn to(at_ns: u64, next: u32, name: &str) -> Entry {
+    fn to(at_ns: u64, next: u32, name: &str) -> PerfRecord {
         let mut next_comm = [0; COMM];
         next_comm[..name.len()].copy_from_slice(name.as_bytes());
-        Entry::Switch { at_ns, switch: Switch { prev: 1, prev_ended: false, next, next_comm } }
+        PerfRecord::Switch { at_ns, switch: Switch { prev: 1, prev_ended: false, next, next_comm } }
     }
 
     fn told(follower: &mut Follower<Fake>, now_ns: u64) -> Vec<GuestMessage> {
@@ -228,7 +228,7 @@ mod tests {
     fn what_could_not_be_sent_is_told_as_lost() {
         let mut follower = follower();
         follower.take(0, &to(1, 60, "hog"));
-        follower.take(1, &Entry::Lost(7));
+        follower.take(1, &PerfRecord::Lost(7));
         follower.finish(2);
         follower.finished(false);
         assert!(follower.has_news());
