@@ -35,12 +35,12 @@ pub(super) struct Serving {
     pub(super) hit: bool,
     /// Whether it waits for an I/O-bound task to run, or to answer; if not, such a task runs.
     pub(super) waits: bool,
-    pub(super) part: Part,
+    pub(super) part: BoostRole,
 }
 
 /// What a boosted vCPU has to do with the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Part {
+pub(super) enum BoostRole {
     /// It takes the interrupt, or runs the task that answers.
     Serves,
     /// The same, and what could be done for it by boosting others is done.
@@ -70,11 +70,11 @@ pub(crate) struct BoostedVcpu {
 
 impl BoostedVcpu {
     pub(super) fn serves(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| serving.part != Part::Helps)
+        self.serving.as_ref().is_some_and(|serving| serving.part != BoostRole::Helps)
     }
 
     pub(super) fn helps(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| serving.part == Part::Helps)
+        self.serving.as_ref().is_some_and(|serving| serving.part == BoostRole::Helps)
     }
 }
 
@@ -181,10 +181,10 @@ impl Serving {
         let patience = view.guest.answers.patience(tavs).saturating_sub(ran);
         let left = if self.waits { left.min(patience) } else { left };
         let left = match self.part {
-            Part::Serves if view.guest.is_kept_waiting() => left.min(LOOK),
-            Part::Serves => left.min(unaided(tavs).saturating_sub(ran)),
-            Part::Helped => left,
-            Part::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
+            BoostRole::Serves if view.guest.is_kept_waiting() => left.min(LOOK),
+            BoostRole::Serves => left.min(unaided(tavs).saturating_sub(ran)),
+            BoostRole::Helped => left,
+            BoostRole::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
         };
         view.now.plus(left).min(longest(self.since, tavs))
     }
