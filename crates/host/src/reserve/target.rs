@@ -36,7 +36,7 @@ pub(super) struct Found {
 
 /// A thread of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct TargetThread {
     pub(super) thread: ThreadId,
     pub(super) role: MemberRole,
     /// The index of its member.
@@ -134,7 +134,7 @@ impl Found {
     }
 
     /// The threads that there are now.
-    pub(super) fn threads(&self) -> Result<Vec<Part>, Refusal> {
+    pub(super) fn threads(&self) -> Result<Vec<TargetThread>, Refusal> {
         let mut parts = Vec::new();
         for pid in &self.processes {
             parts.extend(threads_of(*pid).map(|thread| self.part(thread)));
@@ -151,11 +151,11 @@ impl Found {
     }
 
     /// What a thread does for it. The threads of a VM that are no vCPU run with the first one.
-    pub(super) fn part(&self, thread: ThreadId) -> Part {
+    pub(super) fn part(&self, thread: ThreadId) -> TargetThread {
         match self.vcpus.iter().position(|vcpu| *vcpu == thread.tid) {
-            Some(member) => Part { thread, role: MemberRole::Worker, member },
-            None if self.vcpus.is_empty() => Part { thread, role: MemberRole::Worker, member: 0 },
-            None => Part { thread, role: MemberRole::Emulator, member: 0 },
+            Some(member) => TargetThread { thread, role: MemberRole::Worker, member },
+            None if self.vcpus.is_empty() => TargetThread { thread, role: MemberRole::Worker, member: 0 },
+            None => TargetThread { thread, role: MemberRole::Emulator, member: 0 },
         }
     }
 }
