@@ -113,7 +113,7 @@ impl Controller {
     pub(super) fn run(self) {
         let Controller { slots, kicks, commands, wake, bell, cpu, pinned, cpus, enforcer, promises, trace } =
             self;
-        let mut work = Work {
+        let mut work = DispatchWork {
             cpu,
             pinned,
             cpus,
@@ -170,7 +170,7 @@ impl Controller {
 
 /// Does what is told; whether more may come.
 fn take_commands(
-    work: &mut Work,
+    work: &mut DispatchWork,
     commands: &Receiver<ControllerCommand>,
     wake: &OwnedFd,
     slots: &Slots,
@@ -185,7 +185,7 @@ fn take_commands(
     }
 }
 
-struct Work {
+struct DispatchWork {
     dispatcher: Dispatcher,
     /// What it was told last, and what it said to that; kept for their memory.
     event: Event,
@@ -214,7 +214,7 @@ struct Work {
     risen: Option<Attributes>,
 }
 
-impl Work {
+impl DispatchWork {
     /// Goes to the CPU of its members. From a CPU that is taken away we are put on another, and decide from
     /// there until the admission thread has released who was on it.
     fn settle(&mut self) {
