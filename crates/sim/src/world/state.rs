@@ -1,6 +1,6 @@
 //! The VMs, their devices, and what happens to them.
 
-use super::devices::{Gpu, IoThread, Job, Sound};
+use super::devices::{Gpu, IoJob, IoThread, Sound};
 use super::measure::{Measure, Measured};
 use crate::disk::Disk;
 use crate::feed::{Feed, id};
@@ -195,12 +195,12 @@ impl World {
             Effect::Done { workload, bytes } => self.measure.done(vm, workload, bytes, now),
             Effect::Reply { vcpu, packet } => {
                 self.measure.replied(vm, packet.client as usize, now);
-                self.ask(machine, vm, vcpu, Job::PacketOut { packet, content: true });
+                self.ask(machine, vm, vcpu, IoJob::PacketOut { packet, content: true });
             }
             Effect::Took { vcpu, packet } => {
-                self.ask(machine, vm, vcpu, Job::PacketOut { packet, content: false });
+                self.ask(machine, vm, vcpu, IoJob::PacketOut { packet, content: false });
             }
-            Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),
+            Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, IoJob::Clock),
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
                 self.requests += 1;
                 let request = crate::disk::DiskRequest {
@@ -212,7 +212,7 @@ impl World {
                     class: crate::disk::Class::Common,
                     write,
                 };
-                self.ask(machine, vm, vcpu, Job::BlockIn { request });
+                self.ask(machine, vm, vcpu, IoJob::BlockIn { request });
             }
             Effect::Frame { vcpu, task, gpu } => self.frame(machine, vm, vcpu, task, gpu),
             Effect::Sound { vcpu, task, period } => self.play(machine, vm, vcpu, task, period),
@@ -235,7 +235,7 @@ impl World {
         if self.emulators {
             self.pending_packet(machine, vm, packet);
         }
-        self.queue_job(machine, vm, None, Job::PacketIn { vm, packet });
+        self.queue_job(machine, vm, None, IoJob::PacketIn { vm, packet });
     }
 
     /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of
