@@ -1,6 +1,6 @@
 //! Taking control of VMs and giving it up again: whatever fails about one VM is that VM's affair alone.
 
-use super::followed::{Control, EngageError, FollowedVm};
+use super::followed::{EngageError, FollowedVm, VmControls};
 use super::{Daemon, DaemonError};
 use crate::budget::Budget;
 use crate::clock::monotonic;
@@ -63,7 +63,7 @@ impl Daemon {
             share.set_base(vm.settings.shares(), guardian)?;
         }
         self.threads.set_weight(id, share.base())?;
-        vm.control = Some(Control { group, share });
+        vm.control = Some(VmControls { group, share });
         self.budgets_stale = true;
         Ok(())
     }

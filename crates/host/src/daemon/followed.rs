@@ -19,7 +19,7 @@ pub(super) struct FollowedVm {
     pub(super) sources: BTreeSet<VmOrigin>,
     pub(super) qemu: QemuVm,
     /// Absent while the daemon does not act on the VM.
-    pub(super) control: Option<Control>,
+    pub(super) control: Option<VmControls>,
     /// As the engine was told.
     pub(super) weight: u32,
     /// Of its vCPUs inside it, in permille, as the engine was told.
@@ -39,7 +39,7 @@ pub(super) struct FollowedVm {
 }
 
 /// What the daemon changes of a VM.
-pub(super) struct Control {
+pub(super) struct VmControls {
     pub(super) group: Group,
     pub(super) share: ShareControl,
 }
