@@ -119,7 +119,7 @@ impl Init {
             Op::Start { name, job } => self.start(Purpose::Job { name, job }),
             Op::Stop { name } => self.workload(&name).and_then(|index| {
                 let stopped = self.children.remove(index).stop().map_err(|error| error.to_string());
-                self.bury_orphans();
+                self.reap_orphans();
                 stopped.map(|_| LabAnswer::Nothing)
             }),
             Op::Run { work } => match self.start(Purpose::Work { request: id, work }) {
@@ -147,7 +147,7 @@ impl Init {
         self.started += 1;
         let child = Child::start(self.started, purpose);
         if child.is_err() {
-            self.bury_orphans();
+            self.reap_orphans();
         }
         self.children.push(child?);
         Ok(LabAnswer::Nothing)
@@ -171,12 +171,12 @@ impl Init {
                 Err(_) => LabMessage::Failed { id, error: format!("the work failed ({status}): {output}") },
             },
         };
-        self.bury_orphans();
+        self.reap_orphans();
         self.say(&message)
     }
 
     /// Cleans up after processes that outlived their parents until they were killed.
-    fn bury_orphans(&mut self) {
+    fn reap_orphans(&mut self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if let Some(child) = self.children.iter_mut().find(|child| child.pid() == pid) {
                 child.has_ended(status);
