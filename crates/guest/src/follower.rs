@@ -108,7 +108,7 @@ impl<P: Proc> Follower<P> {
     }
 
     /// Whether there is something to tell.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         !self.report.is_empty() || self.lost > 0
     }
 
@@ -171,7 +171,7 @@ mod tests {
         follower.begin(1);
         let hello = GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus: 2 };
         assert_eq!(told(&mut follower, 2), [hello, GuestMessage::Sent { at_ns: 2 }]);
-        assert!(!follower.has_news());
+        assert!(!follower.has_pending());
 
         for entry in [
             to(10, 60, "hog"),
@@ -231,7 +231,7 @@ mod tests {
         follower.take(1, &PerfRecord::Lost(7));
         follower.finish(2);
         follower.finished(false);
-        assert!(follower.has_news());
+        assert!(follower.has_pending());
         follower.take(0, &to(3, 60, "hog"));
         let run = GuestMessage::Run { vcpu: 0, at_ns: 3, task: 60 };
         let name = GuestMessage::Name { task: 60, name: Name::from_comm(b"hog") };
@@ -259,6 +259,6 @@ mod tests {
     fn a_cpu_that_was_not_there_is_not_told() {
         let mut follower = follower();
         follower.take(2, &to(1, 60, "hog"));
-        assert!(!follower.has_news());
+        assert!(!follower.has_pending());
     }
 }
