@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
     /// Takes all notifications; whether the first round of looking is over.
-    pub(super) fn take_news(&mut self) -> Result<bool, DaemonError> {
+    pub(super) fn take_notifications(&mut self) -> Result<bool, DaemonError> {
         let mut settled = false;
         self.mailbox.silence();
         while let Ok(notification) = self.notifications.try_recv() {

@@ -63,7 +63,7 @@ impl Daemon {
                 false if waited => (self.tick * 2).min(IDLE_TICK),
                 false => self.tick,
             };
-            if notification && self.take_news()? && until == Until::Settled {
+            if notification && self.take_notifications()? && until == Until::Settled {
                 return Ok(());
             }
             self.check_threads()?;
