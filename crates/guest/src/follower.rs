@@ -85,7 +85,7 @@ impl<P: Proc> Follower<P> {
             Doing::Unknown => return,
             Doing::Idle => self.push(&GuestMessage::Idle { vcpu, at_ns }),
             Doing::Task(task) => {
-                let named = match self.tasks.untold_name(task) {
+                let named = match self.tasks.unreported_name(task) {
                     Some(name) => self.push(&GuestMessage::Name { task, name }),
                     None => true,
                 };

@@ -34,7 +34,7 @@ impl Proc for System {
 struct ReportedTask {
     name: Name,
     /// Whether the host knows it.
-    told: bool,
+    reported: bool,
 }
 
 /// What is known of the system's threads.
@@ -79,22 +79,22 @@ impl<P: Proc> Tasks<P> {
     }
 
     fn set_name(&mut self, task: u32, name: Name) {
-        let known = self.tasks.entry(task).or_insert(ReportedTask { name, told: false });
+        let known = self.tasks.entry(task).or_insert(ReportedTask { name, reported: false });
         if known.name != name {
-            *known = ReportedTask { name, told: false };
+            *known = ReportedTask { name, reported: false };
         }
     }
 
     /// The name of a task, if the host is yet to be told.
-    pub(crate) fn untold_name(&mut self, task: u32) -> Option<Name> {
-        let task = self.tasks.get_mut(&task).filter(|task| !task.told)?;
-        task.told = true;
+    pub(crate) fn unreported_name(&mut self, task: u32) -> Option<Name> {
+        let task = self.tasks.get_mut(&task).filter(|task| !task.reported)?;
+        task.reported = true;
         Some(task.name)
     }
 
     /// Somebody else listens.
     pub(crate) fn tell_all(&mut self) {
-        self.tasks.values_mut().for_each(|task| task.told = false);
+        self.tasks.values_mut().for_each(|task| task.reported = false);
     }
 
     /// A thread has ended: its number may go to another.
@@ -152,24 +152,24 @@ pub(crate) mod tests {
         let mut tasks = Tasks::new(proc);
         assert_eq!(tasks.thread(10, b"kworker/0:1\0"), ThreadKind::Kernel);
         assert_eq!(tasks.thread(51, b"Socket Thread\0"), ThreadKind::Of(50));
-        assert_eq!(tasks.untold_name(50), Some(Name::from_comm(b"firefox")));
-        assert_eq!(tasks.untold_name(50), None);
+        assert_eq!(tasks.unreported_name(50), Some(Name::from_comm(b"firefox")));
+        assert_eq!(tasks.unreported_name(50), None);
         assert_eq!(tasks.thread(60, b"sh\0"), ThreadKind::Of(60));
         assert_eq!(tasks.thread(99, b"gone\0"), ThreadKind::Of(99));
-        assert_eq!(tasks.untold_name(99), Some(Name::from_comm(b"gone")));
+        assert_eq!(tasks.unreported_name(99), Some(Name::from_comm(b"gone")));
         tasks.tell_all();
-        assert_eq!(tasks.untold_name(99), Some(Name::from_comm(b"gone")));
+        assert_eq!(tasks.unreported_name(99), Some(Name::from_comm(b"gone")));
     }
 
     #[test]
     fn a_name_that_changes_is_told_again() {
         let mut tasks = Tasks::new(Fake::from([(7, user("sh", 7))]));
         tasks.thread(7, b"sh\0");
-        assert!(tasks.untold_name(7).is_some());
+        assert!(tasks.unreported_name(7).is_some());
         tasks.thread(7, b"sh\0");
-        assert!(tasks.untold_name(7).is_none());
+        assert!(tasks.unreported_name(7).is_none());
         tasks.thread(7, b"make\0");
-        assert_eq!(tasks.untold_name(7), Some(Name::from_comm(b"make")));
+        assert_eq!(tasks.unreported_name(7), Some(Name::from_comm(b"make")));
     }
 
     #[test]
