@@ -94,7 +94,7 @@ fn an_operator_sees_what_frontdesk_does_for_vms_that_were_there_before() {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
-    let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
+    let guardian = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
     let root = Hierarchy::detect().unwrap().root_group();
     let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     let initrd = home.join("initrd");
@@ -104,7 +104,7 @@ fn an_operator_sees_what_frontdesk_does_for_vms_that_were_there_before() {
     let kinds = [IdentitySource::Plugin, IdentitySource::Reporter];
     let boot = |number: u8, told| {
         let name = format!("frontdesk-desk-{number}-{}", std::process::id());
-        Desk::boot(home, &initrd, &kernel, &keeper.create_group(&root, &name).unwrap(), number, told)
+        Desk::boot(home, &initrd, &kernel, &guardian.create_group(&root, &name).unwrap(), number, told)
     };
     let mut desks: Vec<Desk> = (1..).zip(kinds).map(|(number, told)| boot(number, told)).collect();
     for (desk, told) in desks.iter_mut().zip(kinds) {

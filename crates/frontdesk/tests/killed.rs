@@ -92,10 +92,10 @@ fn all_is_as_it_was_whatever_was_held() {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
-    let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
+    let guardian = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
     let root = Hierarchy::detect().unwrap().root_group();
     let groups = VMS.map(|vm| {
-        keeper.create_group(&root, &format!("frontdesk-killed-{vm}-{}", std::process::id())).unwrap()
+        guardian.create_group(&root, &format!("frontdesk-killed-{vm}-{}", std::process::id())).unwrap()
     });
     let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     let (initrd, firmware) = (home.join("initrd"), firmware(home));
