@@ -158,13 +158,13 @@ impl Watch {
                 watch_folder(&self.inotify, folder);
             }
             match self.sockets.get_mut(&path) {
-                Some(scouted) if scouted.identity == identity => {}
-                Some(scouted) => {
-                    scouted.identity = identity;
+                Some(watched) if watched.identity == identity => {}
+                Some(watched) => {
+                    watched.identity = identity;
                     // If one is waiting to be taken already, that does.
-                    let _ = scouted.pokes.try_send(());
+                    let _ = watched.pokes.try_send(());
                 }
-                None => self.send_scout(path, identity),
+                None => self.watch_socket(path, identity),
             }
         }
         if self.vms.libvirt {
@@ -172,7 +172,7 @@ impl Watch {
         }
     }
 
-    fn send_scout(&mut self, path: PathBuf, identity: (u64, u64)) {
+    fn watch_socket(&mut self, path: PathBuf, identity: (u64, u64)) {
         let full = self.sockets.len() >= MAX_SOCKETS;
         if full != std::mem::replace(&mut self.too_many, full) && full {
             tracing::warn!("vms.qmp matches more than {MAX_SOCKETS} sockets: the rest is not looked at");
