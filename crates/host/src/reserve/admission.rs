@@ -64,7 +64,7 @@ pub(super) struct AdmissionThread {
     /// The group of all that has reservations, once it was made; it stays until the daemon ends.
     pub(super) reserved_group: Option<Option<ReservedGroup>>,
     /// Whether it has its real time.
-    pub(super) pen_open: bool,
+    pub(super) group_open: bool,
     /// Those of the kernel that are changed meanwhile.
     pub(super) fair_servers: FairServers,
     /// When the last reservation went, in nanoseconds.
@@ -106,7 +106,7 @@ impl AdmissionThread {
             ended: VecDeque::new(),
             running: None,
             reserved_group: None,
-            pen_open: false,
+            group_open: false,
             fair_servers: FairServers::default(),
             emptied: 0,
             asked: 0,
@@ -123,7 +123,7 @@ impl AdmissionThread {
             let _ = rustix::io::read(wake, &mut [0; 8]);
             self.follow_births();
             self.look();
-            self.close_pen();
+            self.close_reserved_group();
             loop {
                 match orders.try_recv() {
                     Ok(AdmissionRequest::Ask(request, vms)) => {
@@ -154,7 +154,7 @@ impl AdmissionThread {
         let processes = self.targets.iter().flat_map(|held| &held.processes);
         fds.extend(processes.map(|process| PollFd::new(process.pidfd(), PollFlags::IN)));
         // A signal may end it early, too: the caller looks at everything anyway.
-        let _ = poll(&mut fds, (self.pen_open || !self.targets.is_empty()).then_some(&LOOK));
+        let _ = poll(&mut fds, (self.group_open || !self.targets.is_empty()).then_some(&LOOK));
     }
 
     fn answer(&mut self, query: &Query, vms: &[VmThreads]) -> Result<Answer, Refusal> {
@@ -327,13 +327,13 @@ impl AdmissionThread {
             };
             self.reserved_group = Some(reserved_group);
         }
-        if !self.pen_open {
+        if !self.group_open {
             self.reserved_group
                 .iter()
                 .flatten()
                 .try_for_each(ReservedGroup::open)
                 .map_err(|error| failed(&error))?;
-            self.pen_open = true;
+            self.group_open = true;
             // If that is refused, it is tried again.
             let _ = self.lower_fair_servers();
         }

@@ -91,11 +91,11 @@ impl AdmissionThread {
 
     /// Some time after the last reservation, leaves its real time to boosts. What a group has used is
     /// forgiven as it has a budget: without that, the next reservation would begin with the debt of the last.
-    pub(super) fn close_pen(&mut self) {
+    pub(super) fn close_reserved_group(&mut self) {
         let over = monotonic().0.saturating_sub(self.emptied) >= FORGIVEN_AFTER;
-        if self.pen_open && self.targets.is_empty() && over {
+        if self.group_open && self.targets.is_empty() && over {
             match self.reserved_group.iter().flatten().try_for_each(ReservedGroup::close) {
-                Ok(()) => self.pen_open = false,
+                Ok(()) => self.group_open = false,
                 Err(error) => tracing::warn!("boosts have less real time than they could have: {error}"),
             }
             if let Err(error) = self.fair_servers.restore(&self.guardian) {

@@ -18,7 +18,7 @@ impl AdmissionThread {
             Target::Vm(name) => Some(name.clone()),
             _ => None,
         });
-        let (vms, any) = (names.collect(), self.pen_open);
+        let (vms, any) = (names.collect(), self.group_open);
         let targets = self.targets.iter().map(|held| (held.id, held.target.to_string())).collect();
         self.mailbox.post(Notification::Reserved { vms, targets, any, asked: self.asked });
     }
