@@ -37,7 +37,7 @@ impl Guest {
         let dispatch = self.dispatch(index, task, false, now, config);
         let vcpu = self.vcpu(index)?;
         if exactly {
-            vcpu.seen.told_exactly();
+            vcpu.seen.seen_exactly();
         } else {
             vcpu.seen.was_seen(if dispatch.again { 0 } else { unseen });
         }
