@@ -72,7 +72,7 @@ impl Guest {
         if self.vcpus.iter().any(|vcpu| vcpu.seen.thread.is_running()) {
             self.arrivals.clear();
         }
-        self.told();
+        self.notified();
         let takers = self.routing.takers(Device::Network);
         self.routing.delivered(Device::Network);
         let mut outstanding = 0;
@@ -111,12 +111,12 @@ impl Guest {
                 let _ = vcpu.observer.event_pending(false, &vcpu.seen, &mut self.tasks, config);
             }
         }
-        self.told();
+        self.notified();
         read.io_bound
     }
 
-    /// The guest was told of an event: what was to be answered before is as answered as it will be.
-    fn told(&mut self) {
+    /// The guest was notified of an event: what was to be answered before is as answered as it will be.
+    fn notified(&mut self) {
         self.delivered = true;
         let tells_takers = self.routing.takers(Device::Network).is_some();
         for vcpu in &mut self.vcpus {
