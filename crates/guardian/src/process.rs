@@ -248,7 +248,7 @@ pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -
             }
             Err(failure) => {
                 busy |= failure.busy;
-                report.failed.push(failure.told);
+                report.failed.push(failure.message);
                 true
             }
         });

@@ -126,14 +126,14 @@ pub(super) enum Outcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UndoFailure {
     /// For people.
-    pub(super) told: String,
+    pub(super) message: String,
     /// Whether the kernel says that it is only for now.
     pub(super) busy: bool,
 }
 
 impl From<SchedError> for UndoFailure {
     fn from(error: SchedError) -> UndoFailure {
-        UndoFailure { told: error.to_string(), busy: false }
+        UndoFailure { message: error.to_string(), busy: false }
     }
 }
 
@@ -210,7 +210,7 @@ fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Re
         Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(Outcome::Gone),
         // A process that has ended.
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(Outcome::Gone),
-        Err(e) => Err(UndoFailure { busy: e.kind() == io::ErrorKind::ResourceBusy, told: describe(e) }),
+        Err(e) => Err(UndoFailure { busy: e.kind() == io::ErrorKind::ResourceBusy, message: describe(e) }),
     }
 }
 
@@ -323,6 +323,6 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("file"), "").unwrap();
         let failure = Undo::ControlGroup { path: home.path().to_owned() }.run().unwrap_err();
-        assert!(failure.told.contains("cannot remove the control group"), "{failure:?}");
+        assert!(failure.message.contains("cannot remove the control group"), "{failure:?}");
     }
 }
