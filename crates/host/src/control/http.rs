@@ -35,7 +35,7 @@ pub(crate) fn serve(stream: TcpStream, permit: Option<Permit>, asker: &Asker) {
 /// Method and path of a request; `None` if it is not complete.
 fn parse(bytes: &[u8]) -> Result<Option<(String, String)>, httparse::Error> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut request = httparse::ControlRequest::new(&mut headers);
+    let mut request = httparse::Request::new(&mut headers);
     if request.parse(bytes)?.is_partial() {
         return Ok(None);
     }
