@@ -76,7 +76,12 @@ pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Res
 ///
 /// # Errors
 /// As [`decisions`].
-pub fn feed_entries(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<FeedEntry>, SimError> {
+pub fn feed_entries(
+    scenario: &Scenario,
+    name: &str,
+    repeat: u32,
+    seed: u64,
+) -> Result<Vec<FeedEntry>, SimError> {
     recorded(scenario, name, repeat, seed, true)
 }
 

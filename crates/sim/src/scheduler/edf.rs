@@ -67,8 +67,8 @@ impl Edf {
     }
 
     /// Does what the dispatcher said.
-    fn carry_out(&mut self, host: &mut Host, told: Vec<(Entity, DispatchKind)>) {
-        for (entity, kind) in told {
+    fn carry_out(&mut self, host: &mut Host, dispatches: Vec<(Entity, DispatchKind)>) {
+        for (entity, kind) in dispatches {
             let state = &mut self.entities[entity.index()];
             state.kind = Some(kind);
             state.affinity.iter().for_each(|pcpu| host.reschedule(pcpu));
@@ -110,8 +110,8 @@ impl HostScheduler for Edf {
         for (entity, pcpu) in self.reserved.start(host) {
             self.entities[entity.index()].affinity = [pcpu].into_iter().collect();
         }
-        let told = self.reserved.told(host);
-        self.carry_out(host, told);
+        let dispatches = self.reserved.dispatches(host);
+        self.carry_out(host, dispatches);
     }
 
     fn wake(&mut self, host: &mut Host, entity: Entity) {
@@ -125,8 +125,8 @@ impl HostScheduler for Edf {
     }
 
     fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
-        let told = self.reserved.decide(host);
-        self.carry_out(host, told);
+        let dispatches = self.reserved.decide(host);
+        self.carry_out(host, dispatches);
         let current = host.current(pcpu);
         let may = |entity: &Entity| self.entities[entity.index()].affinity.contains(pcpu);
         let rank = |entity: Entity| self.rank(entity).filter(|_| may(&entity));

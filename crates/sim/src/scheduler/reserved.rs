@@ -23,7 +23,7 @@ pub(super) struct Reserved {
     of: Vec<Option<Member>>,
     dispatcher: Dispatcher,
     /// What it was told last; kept for its memory.
-    told: Event,
+    event: Event,
     timer: Option<Timer>,
     /// Something happened that the dispatcher does not know yet. It decides once about all that happens at
     /// one time.
@@ -144,26 +144,27 @@ impl Reserved {
             return Vec::new();
         }
         self.tell(host, EventKind::Decide { tolerance_ns: 0 });
-        self.told(host)
+        self.dispatches(host)
     }
 
     /// Tells the dispatcher what happened, and how its members are.
     fn tell(&mut self, host: &Host, kind: EventKind) {
-        (self.told.at, self.told.kind) = (Time(host.now()), kind);
-        self.dispatcher.read(&mut self.told, &View { host, members: &self.members });
-        self.dispatcher.on_event(&self.told);
+        (self.event.at, self.event.kind) = (Time(host.now()), kind);
+        self.dispatcher.read(&mut self.event, &View { host, members: &self.members });
+        self.dispatcher.on_event(&self.event);
     }
 
     /// Who is to be scheduled in another way, by what was decided.
-    pub(super) fn told(&mut self, host: &mut Host) -> Vec<(Entity, DispatchKind)> {
-        let mut told = Vec::new();
+    pub(super) fn dispatches(&mut self, host: &mut Host) -> Vec<(Entity, DispatchKind)> {
+        let mut dispatches = Vec::new();
         while let Some(action) = self.dispatcher.poll_action() {
             let threads = self.members.get(&action.member);
-            told.extend(threads.into_iter().flat_map(|threads| &threads.entities).map(|e| (*e, action.kind)));
+            dispatches
+                .extend(threads.into_iter().flat_map(|threads| &threads.entities).map(|e| (*e, action.kind)));
         }
         if let Some(timer) = self.timer {
             host.arm(timer, self.dispatcher.next_due().map_or(NEVER, |due| due.at.0.max(host.now())));
         }
-        told
+        dispatches
     }
 }

@@ -292,8 +292,8 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
         for (entity, pcpu) in self.reserved.start(host) {
             self.tasks[entity.index()].affinity = [pcpu].into_iter().collect();
         }
-        let told = self.reserved.told(host);
-        self.schedule_reserved(host, told);
+        let dispatches = self.reserved.dispatches(host);
+        self.schedule_reserved(host, dispatches);
     }
 
     fn wake(&mut self, host: &mut Host, entity: Entity) {
@@ -322,8 +322,8 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
     }
 
     fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
-        let told = self.reserved.decide(host);
-        self.schedule_reserved(host, told);
+        let dispatches = self.reserved.decide(host);
+        self.schedule_reserved(host, dispatches);
         self.evict(host, pcpu);
         let next = self.pick_realtime(host, pcpu).or_else(|| self.pick_fairly(host, pcpu));
         let fair = next.filter(|entity| self.tasks[entity.index()].priority == 0);

@@ -81,8 +81,8 @@ impl<D: Discipline> GroupFair<D> {
     }
 
     /// Does what the dispatcher of reservations said.
-    pub(super) fn schedule_reserved(&mut self, host: &mut Host, told: Vec<(Entity, DispatchKind)>) {
-        for (entity, kind) in told {
+    pub(super) fn schedule_reserved(&mut self, host: &mut Host, dispatches: Vec<(Entity, DispatchKind)>) {
+        for (entity, kind) in dispatches {
             self.tasks[entity.index()].reserved = Some(kind);
             self.reclass(host, entity);
         }
