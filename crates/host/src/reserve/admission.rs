@@ -1,7 +1,7 @@
 //! The thread that admits reservations and takes hold of their targets.
 
 use super::ReserveMechanism;
-use super::controller::Command;
+use super::controller::ControllerCommand;
 use super::fair::{FairServerError, FairServers};
 use super::reserved::Reserved;
 use super::reserved_group::ReservedGroup;
@@ -374,7 +374,7 @@ impl AdmissionThread {
             running.set(member, cpu, slot, reservation, threads).map_err(|error| cannot_keep(&error))?;
             if held.paused {
                 // On another CPU it is not known yet.
-                running.send(member, Command::Pause { member, paused: true });
+                running.send(member, ControllerCommand::Pause { member, paused: true });
             }
         }
         Ok(())
@@ -387,7 +387,7 @@ impl AdmissionThread {
         held.paused = paused;
         if let Some(running) = &self.running {
             for member in held.members() {
-                running.send(member, Command::Pause { member, paused });
+                running.send(member, ControllerCommand::Pause { member, paused });
             }
         }
         Ok(self.tell(&self.targets[index], &self.reports()))
