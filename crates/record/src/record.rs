@@ -1,7 +1,9 @@
 //! What can be in a recording.
 
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, TargetId};
-use frontdesk_engine::{Action, Config, Engine, Event, RecordedConfig, RecordedPolicy, Time, VmId, VmPolicy};
+use frontdesk_engine::{
+    Action, Config, Engine, RecordedConfig, RecordedPolicy, ReservationEvent, Time, VmId, VmPolicy,
+};
 use serde::{Deserialize, Serialize};
 
 /// One entry of a recording, in the order in which the daemon met it.
@@ -32,7 +34,7 @@ pub enum Record {
         name: String,
     },
     /// The engine was given this event.
-    Event(Event),
+    Event(ReservationEvent),
     /// The engine was told this time.
     Deadline(Time),
     /// The engine decided this, and it was applied.
@@ -57,7 +59,7 @@ pub enum Record {
         /// The CPU for which it decides.
         cpu: u16,
         /// What it was told.
-        event: reservation::Event,
+        event: reservation::ReservationEvent,
         /// What it decided, in order.
         dispatches: Vec<Dispatch>,
     },

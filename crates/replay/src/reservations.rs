@@ -2,7 +2,7 @@
 
 use crate::span::Span;
 use frontdesk_engine::reservation::{
-    Dispatch, Dispatcher, Event, EventKind, Member, MemberAccount, TargetId,
+    Dispatch, Dispatcher, EventKind, Member, MemberAccount, ReservationEvent, TargetId,
 };
 use frontdesk_record::Record;
 use serde::Serialize;
@@ -102,7 +102,7 @@ impl Redispatch {
         self.dispatchers.insert(cpu, state.clone());
     }
 
-    fn decide(&mut self, cpu: u16, event: &Event, recorded: &[Dispatch], number: u64) {
+    fn decide(&mut self, cpu: u16, event: &ReservationEvent, recorded: &[Dispatch], number: u64) {
         // Without a state there is nothing to compare with: it comes.
         if !self.dispatchers.contains_key(&cpu) {
             return;

@@ -5,7 +5,7 @@
 //! of them, on different CPUs, with the same periods, so that they run in lock step. Periods can be aligned
 //! to the wall clock, so that equal reservations on hosts with synchronised clocks run in lock step, too.
 //!
-//! The dispatcher is of the engine's family: [`Event`]s with the readings of their time in, [`Dispatch`]es
+//! The dispatcher is of the engine's family: [`ReservationEvent`]s with the readings of their time in, [`Dispatch`]es
 //! out.
 
 mod account;
@@ -20,7 +20,7 @@ pub use account::{BUCKETS, Distribution, MemberAccount, RECENT, Recent};
 pub use admission::{Admission, AdmissionError, Fit, Infeasible, MEMBERS_PER_CPU, Room};
 pub use dispatch::{Dispatch, DispatchKind};
 pub use dispatcher::{Dispatcher, Due, Eligible};
-pub use event::{Event, EventKind, Meter, Reading};
+pub use event::{EventKind, Meter, Reading, ReservationEvent};
 pub use levels::LEVELS;
 pub use terms::{
     MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, Member, Reservation, ReservationError, Span, TargetId,

@@ -15,7 +15,8 @@ use super::trace::TraceWriter;
 use crate::clock::monotonic;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, MemberAccount, Meter, Reading, Reservation,
+    Dispatch, Dispatcher, Due, Eligible, EventKind, Member, MemberAccount, Meter, Reading, Reservation,
+    ReservationEvent,
 };
 use frontdesk_linux::sched::{self, Attributes};
 use frontdesk_probes::meter::{Ring, Slots};
@@ -121,7 +122,7 @@ impl Controller {
             settled: Time(0),
             risen: None,
             dispatcher: Dispatcher::new(wall_offset()),
-            event: Event::default(),
+            event: ReservationEvent::default(),
             dispatches: Vec::new(),
             trace,
             aligned: monotonic(),
@@ -188,7 +189,7 @@ fn take_commands(
 struct DispatchWork {
     dispatcher: Dispatcher,
     /// What it was told last, and what it said to that; kept for their memory.
-    event: Event,
+    event: ReservationEvent,
     dispatches: Vec<Dispatch>,
     trace: TraceWriter,
     /// When the wall clock was last looked at.

@@ -7,7 +7,7 @@
 //! whole state is told, from which a replay goes on.
 
 use frontdesk_engine::Time;
-use frontdesk_engine::reservation::{Dispatch, Dispatcher, Event, EventKind, Member, Reading};
+use frontdesk_engine::reservation::{Dispatch, Dispatcher, EventKind, Member, Reading, ReservationEvent};
 use frontdesk_record::Record;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,7 +133,7 @@ impl TraceReader {
                     TraceEntry::Reading(member, reading) => readings.push((member, reading)),
                     TraceEntry::Dispatch(dispatch) => dispatches.push(dispatch),
                     TraceEntry::Event(at, kind) => {
-                        let event = Event { at, readings: std::mem::take(&mut readings), kind };
+                        let event = ReservationEvent { at, readings: std::mem::take(&mut readings), kind };
                         let dispatches = std::mem::take(&mut dispatches);
                         record(Record::Decision { cpu: *cpu, event, dispatches });
                     }
@@ -182,7 +182,7 @@ impl TraceWriter {
     }
 
     /// Tells what the dispatcher was told, and what it decided.
-    pub(super) fn tell(&mut self, event: &Event, dispatches: &[Dispatch]) {
+    pub(super) fn tell(&mut self, event: &ReservationEvent, dispatches: &[Dispatch]) {
         let Some(Filling { ring, lost }) = &mut self.filling else { return };
         if ring.is_abandoned() {
             self.filling = None;
@@ -235,10 +235,10 @@ mod tests {
             Dispatching { dispatcher: Dispatcher::new(7), writer: source.writer(CPU), now: 0 }
         }
 
-        fn tell(&mut self, kind: EventKind) -> (Event, Vec<Dispatch>) {
+        fn tell(&mut self, kind: EventKind) -> (ReservationEvent, Vec<Dispatch>) {
             self.now += MS;
             let reading = Reading { ran_ns: self.now / 2, ready: true, woken: Time(0) };
-            let event = Event { at: Time(self.now), readings: vec![(MEMBER, reading)], kind };
+            let event = ReservationEvent { at: Time(self.now), readings: vec![(MEMBER, reading)], kind };
             self.writer.tell_state(&self.dispatcher);
             self.dispatcher.on_event(&event);
             let dispatches: Vec<Dispatch> = std::iter::from_fn(|| self.dispatcher.poll_action()).collect();
@@ -246,11 +246,11 @@ mod tests {
             (event, dispatches)
         }
 
-        fn decide(&mut self) -> (Event, Vec<Dispatch>) {
+        fn decide(&mut self) -> (ReservationEvent, Vec<Dispatch>) {
             self.tell(EventKind::Decide { tolerance_ns: 0 })
         }
 
-        fn reserve(&mut self) -> (Event, Vec<Dispatch>) {
+        fn reserve(&mut self) -> (ReservationEvent, Vec<Dispatch>) {
             let (period_ns, slice_ns) = (10 * MS, 2 * MS);
             let reservation = Reservation { period_ns, slice_ns, hard: true, phase_ns: None };
             self.tell(EventKind::Set { member: MEMBER, cpu: 0, reservation })
@@ -271,7 +271,7 @@ mod tests {
     }
 
     /// Decisions among the records, each as the dispatcher made it, and what else there is.
-    fn decisions(records: &[Record]) -> Vec<(Event, Vec<Dispatch>)> {
+    fn decisions(records: &[Record]) -> Vec<(ReservationEvent, Vec<Dispatch>)> {
         let decision = |record: &Record| match record {
             Record::Decision { cpu: CPU, event, dispatches } => Some((event.clone(), dispatches.clone())),
             _ => None,

@@ -7,7 +7,7 @@ use super::{Entity, EntitySpec, Group, Host, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Timer};
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
+    DispatchKind, Dispatcher, EventKind, Member, Meter, Reading, Reservation, ReservationEvent, TargetId,
 };
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct Reserved {
     of: Vec<Option<Member>>,
     dispatcher: Dispatcher,
     /// What it was told last; kept for its memory.
-    event: Event,
+    event: ReservationEvent,
     timer: Option<Timer>,
     /// Something happened that the dispatcher does not know yet. It decides once about all that happens at
     /// one time.

@@ -12,7 +12,9 @@
 mod state;
 
 use super::levels;
-use super::{Dispatch, DispatchKind, Event, EventKind, Member, MemberAccount, Meter, Reading, Reservation};
+use super::{
+    Dispatch, DispatchKind, EventKind, Member, MemberAccount, Meter, Reading, Reservation, ReservationEvent,
+};
 use crate::Time;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
@@ -113,7 +115,7 @@ impl Dispatcher {
 
     /// Puts what the meter says into an event: of each member that it is about what is new, and nothing if no
     /// decision is made.
-    pub fn read(&self, event: &mut Event, meter: &impl Meter) {
+    pub fn read(&self, event: &mut ReservationEvent, meter: &impl Meter) {
         event.readings.clear();
         if matches!(event.kind, EventKind::Remove { .. } | EventKind::Align { .. }) {
             return;
@@ -132,8 +134,8 @@ impl Dispatcher {
     }
 
     /// Tells it what happened.
-    pub fn on_event(&mut self, event: &Event) {
-        let &Event { at, ref readings, kind } = event;
+    pub fn on_event(&mut self, event: &ReservationEvent) {
+        let &ReservationEvent { at, ref readings, kind } = event;
         match kind {
             EventKind::Set { member, cpu, reservation } => {
                 self.decide(at, 0, readings);

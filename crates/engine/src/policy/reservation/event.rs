@@ -23,7 +23,7 @@ pub trait Meter {
 
 /// Something that the dispatcher is told. Any sequence of events is legal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct ReservationEvent {
     /// When. One that is earlier than the latest decision is taken as happening then.
     pub at: Time,
     /// What members have done until then. Those that are not named are as they were.
@@ -32,14 +32,18 @@ pub struct Event {
     pub kind: EventKind,
 }
 
-impl Default for Event {
+impl Default for ReservationEvent {
     /// An event to be filled.
     fn default() -> Self {
-        Event { at: Time::default(), readings: Vec::new(), kind: EventKind::Decide { tolerance_ns: 0 } }
+        ReservationEvent {
+            at: Time::default(),
+            readings: Vec::new(),
+            kind: EventKind::Decide { tolerance_ns: 0 },
+        }
     }
 }
 
-/// The kinds of [`Event`].
+/// The kinds of [`ReservationEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
     /// A member is given a [valid](Reservation::validate) reservation on a CPU, in place of what it had. A

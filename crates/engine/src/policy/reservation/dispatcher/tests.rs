@@ -104,8 +104,8 @@ impl World {
 }
 
 /// Tells a dispatcher what happened, with what the world says about it.
-fn tell(dispatcher: &mut Dispatcher, at: u64, kind: EventKind, world: &World) -> Event {
-    let mut event = Event { at: Time(at), kind, ..Event::default() };
+fn tell(dispatcher: &mut Dispatcher, at: u64, kind: EventKind, world: &World) -> ReservationEvent {
+    let mut event = ReservationEvent { at: Time(at), kind, ..ReservationEvent::default() };
     dispatcher.read(&mut event, world);
     dispatcher.on_event(&event);
     event
@@ -299,7 +299,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A dispatcher's life: what it was told, and what it said to each.
-fn live(steps: &[Step]) -> (Vec<Event>, Vec<Vec<Dispatch>>, Dispatcher) {
+fn live(steps: &[Step]) -> (Vec<ReservationEvent>, Vec<Vec<Dispatch>>, Dispatcher) {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(OFFSET));
     let mut admission = Admission::new(&[0, 1, 2], WHOLE_CPU / 20, 40_000);
     let (mut events, mut dispatches) = (Vec::new(), Vec::new());
@@ -359,8 +359,8 @@ fn fetch(dispatcher: &mut Dispatcher) -> Vec<Dispatch> {
 }
 
 /// Tells it all events; what it says to each.
-fn tell_all(dispatcher: &mut Dispatcher, events: &[Event]) -> Vec<Vec<Dispatch>> {
-    let say = |event: &Event| {
+fn tell_all(dispatcher: &mut Dispatcher, events: &[ReservationEvent]) -> Vec<Vec<Dispatch>> {
+    let say = |event: &ReservationEvent| {
         dispatcher.on_event(event);
         fetch(dispatcher)
     };
@@ -382,7 +382,7 @@ fn any_member() -> impl Strategy<Value = Member> {
     (0..6u32, 0..3u16).prop_map(|(target, index)| Member { target: TargetId(target), index })
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = ReservationEvent> {
     let time = || prop_oneof![any::<u64>(), 0..100 * MS];
     let reading = (time(), any::<bool>(), time());
     let reading = reading.prop_map(|(ran_ns, ready, woken)| Reading { ran_ns, ready, woken: Time(woken) });
@@ -405,7 +405,11 @@ fn any_event() -> impl Strategy<Value = Event> {
         time().prop_map(|tolerance_ns| EventKind::Decide { tolerance_ns }),
     ];
     let readings = prop::collection::vec((any_member(), reading), 0..4);
-    (time(), readings, kind).prop_map(|(at, readings, kind)| Event { at: Time(at), readings, kind })
+    (time(), readings, kind).prop_map(|(at, readings, kind)| ReservationEvent {
+        at: Time(at),
+        readings,
+        kind,
+    })
 }
 
 proptest! {
