@@ -2,7 +2,7 @@
 
 use crate::span::Span;
 use frontdesk_engine::reservation::{
-    Dispatch, Dispatcher, EventKind, Member, MemberAccount, ReservationEvent, TargetId,
+    Dispatch, Dispatcher, Member, MemberAccount, ReservationEvent, ReservationEventKind, TargetId,
 };
 use frontdesk_record::Record;
 use serde::Serialize;
@@ -107,7 +107,7 @@ impl Redispatch {
         if !self.dispatchers.contains_key(&cpu) {
             return;
         }
-        if let EventKind::Remove { member } = event.kind {
+        if let ReservationEventKind::Remove { member } = event.kind {
             self.bank(cpu, |other| other == member);
             self.base.remove(&(cpu, member));
         }

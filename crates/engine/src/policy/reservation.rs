@@ -20,7 +20,7 @@ pub use account::{BUCKETS, Distribution, MemberAccount, RECENT, Recent};
 pub use admission::{Admission, AdmissionError, Fit, Infeasible, MEMBERS_PER_CPU, Room};
 pub use dispatch::{Dispatch, DispatchKind};
 pub use dispatcher::{Dispatcher, Due, Eligible};
-pub use event::{EventKind, Meter, Reading, ReservationEvent};
+pub use event::{Meter, Reading, ReservationEvent, ReservationEventKind};
 pub use levels::LEVELS;
 pub use terms::{
     MAX_PERIOD_NS, MIN_PERIOD_NS, MIN_SLICE_NS, Member, Reservation, ReservationError, Span, TargetId,

@@ -15,8 +15,8 @@ use super::trace::TraceWriter;
 use crate::clock::monotonic;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    Dispatch, Dispatcher, Due, Eligible, EventKind, Member, MemberAccount, Meter, Reading, Reservation,
-    ReservationEvent,
+    Dispatch, Dispatcher, Due, Eligible, Member, MemberAccount, Meter, Reading, Reservation,
+    ReservationEvent, ReservationEventKind,
 };
 use frontdesk_linux::sched::{self, Attributes};
 use frontdesk_probes::meter::{Ring, Slots};
@@ -274,7 +274,7 @@ impl DispatchWork {
                 let kept = ControlledMember { slot, slice_ns, hard, threads: threads.clone(), refused: None };
                 self.members.insert(member, kept);
                 self.hold(member, Some(reservation), threads);
-                self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
+                self.dispatch(now, ReservationEventKind::Set { member, cpu, reservation }, slots);
             }
             ControllerCommand::Threads { member, threads } => {
                 if let Some(kept) = self.members.get_mut(&member) {
@@ -283,11 +283,11 @@ impl DispatchWork {
                 self.hold(member, None, threads);
             }
             ControllerCommand::Pause { member, paused } => {
-                self.dispatch(now, EventKind::Pause { member, paused }, slots);
+                self.dispatch(now, ReservationEventKind::Pause { member, paused }, slots);
             }
             ControllerCommand::Remove { member, done } => {
                 let account = self.dispatcher.account(member).cloned().unwrap_or_default();
-                self.dispatch(now, EventKind::Remove { member }, slots);
+                self.dispatch(now, ReservationEventKind::Remove { member }, slots);
                 self.enforcer.forget(member);
                 self.troubles.remove(&member);
                 if let Some(kept) = self.members.remove(&member) {
@@ -338,9 +338,9 @@ impl DispatchWork {
         };
         if now.since(self.aligned) >= ALIGN {
             self.aligned = now;
-            self.dispatch(now, EventKind::Align { wall_offset_ns: wall_offset() }, slots);
+            self.dispatch(now, ReservationEventKind::Align { wall_offset_ns: wall_offset() }, slots);
         }
-        self.dispatch(now, EventKind::Decide { tolerance_ns: tolerance }, slots);
+        self.dispatch(now, ReservationEventKind::Decide { tolerance_ns: tolerance }, slots);
     }
 
     /// Has a member switched to again, by moving it to another CPU and back: it was running when it was taken
@@ -357,7 +357,7 @@ impl DispatchWork {
     }
 
     /// Tells the dispatcher what happened, carries out what it decides, and tells recordings of both.
-    fn dispatch(&mut self, now: Time, kind: EventKind, slots: &Slots) {
+    fn dispatch(&mut self, now: Time, kind: ReservationEventKind, slots: &Slots) {
         (self.event.at, self.event.kind) = (now, kind);
         self.dispatcher.read(&mut self.event, &Gauge { slots, members: &self.members, now });
         self.dispatcher.on_event(&self.event);

@@ -7,7 +7,9 @@
 //! whole state is told, from which a replay goes on.
 
 use frontdesk_engine::Time;
-use frontdesk_engine::reservation::{Dispatch, Dispatcher, EventKind, Member, Reading, ReservationEvent};
+use frontdesk_engine::reservation::{
+    Dispatch, Dispatcher, Member, Reading, ReservationEvent, ReservationEventKind,
+};
 use frontdesk_record::Record;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +30,7 @@ enum TraceEntry {
     /// Belongs to the event that comes next.
     Dispatch(Dispatch),
     /// An event, after its readings and what was decided.
-    Event(Time, EventKind),
+    Event(Time, ReservationEventKind),
 }
 
 /// The filling end of the ring, with what did not fit.
@@ -235,7 +237,7 @@ mod tests {
             Dispatching { dispatcher: Dispatcher::new(7), writer: source.writer(CPU), now: 0 }
         }
 
-        fn tell(&mut self, kind: EventKind) -> (ReservationEvent, Vec<Dispatch>) {
+        fn tell(&mut self, kind: ReservationEventKind) -> (ReservationEvent, Vec<Dispatch>) {
             self.now += MS;
             let reading = Reading { ran_ns: self.now / 2, ready: true, woken: Time(0) };
             let event = ReservationEvent { at: Time(self.now), readings: vec![(MEMBER, reading)], kind };
@@ -247,13 +249,13 @@ mod tests {
         }
 
         fn decide(&mut self) -> (ReservationEvent, Vec<Dispatch>) {
-            self.tell(EventKind::Decide { tolerance_ns: 0 })
+            self.tell(ReservationEventKind::Decide { tolerance_ns: 0 })
         }
 
         fn reserve(&mut self) -> (ReservationEvent, Vec<Dispatch>) {
             let (period_ns, slice_ns) = (10 * MS, 2 * MS);
             let reservation = Reservation { period_ns, slice_ns, hard: true, phase_ns: None };
-            self.tell(EventKind::Set { member: MEMBER, cpu: 0, reservation })
+            self.tell(ReservationEventKind::Set { member: MEMBER, cpu: 0, reservation })
         }
     }
 

@@ -7,7 +7,8 @@ use super::{Entity, EntitySpec, Group, Host, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Timer};
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    DispatchKind, Dispatcher, EventKind, Member, Meter, Reading, Reservation, ReservationEvent, TargetId,
+    DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, ReservationEvent, ReservationEventKind,
+    TargetId,
 };
 use std::collections::BTreeMap;
 
@@ -108,7 +109,7 @@ impl Reserved {
                 taken[pcpu.index()] += reservation.utilisation();
                 threads.pcpu = pcpu;
                 pins.extend(threads.entities.iter().map(|entity| (*entity, pcpu)));
-                self.tell(host, EventKind::Set { member, cpu: pcpu.0, reservation });
+                self.tell(host, ReservationEventKind::Set { member, cpu: pcpu.0, reservation });
             }
         }
         pins
@@ -143,12 +144,12 @@ impl Reserved {
         if !std::mem::take(&mut self.stale) {
             return Vec::new();
         }
-        self.tell(host, EventKind::Decide { tolerance_ns: 0 });
+        self.tell(host, ReservationEventKind::Decide { tolerance_ns: 0 });
         self.dispatches(host)
     }
 
     /// Tells the dispatcher what happened, and how its members are.
-    fn tell(&mut self, host: &Host, kind: EventKind) {
+    fn tell(&mut self, host: &Host, kind: ReservationEventKind) {
         (self.event.at, self.event.kind) = (Time(host.now()), kind);
         self.dispatcher.read(&mut self.event, &View { host, members: &self.members });
         self.dispatcher.on_event(&self.event);

@@ -13,7 +13,8 @@ mod state;
 
 use super::levels;
 use super::{
-    Dispatch, DispatchKind, EventKind, Member, MemberAccount, Meter, Reading, Reservation, ReservationEvent,
+    Dispatch, DispatchKind, Member, MemberAccount, Meter, Reading, Reservation, ReservationEvent,
+    ReservationEventKind,
 };
 use crate::Time;
 use crate::state::{StateError, check};
@@ -117,7 +118,7 @@ impl Dispatcher {
     /// decision is made.
     pub fn read(&self, event: &mut ReservationEvent, meter: &impl Meter) {
         event.readings.clear();
-        if matches!(event.kind, EventKind::Remove { .. } | EventKind::Align { .. }) {
+        if matches!(event.kind, ReservationEventKind::Remove { .. } | ReservationEventKind::Align { .. }) {
             return;
         }
         for (member, state) in &self.members {
@@ -126,7 +127,7 @@ impl Dispatcher {
                 event.readings.push((*member, reading));
             }
         }
-        if let EventKind::Set { member, .. } = event.kind
+        if let ReservationEventKind::Set { member, .. } = event.kind
             && !self.members.contains_key(&member)
         {
             event.readings.push((member, meter.read(member)));
@@ -137,17 +138,17 @@ impl Dispatcher {
     pub fn on_event(&mut self, event: &ReservationEvent) {
         let &ReservationEvent { at, ref readings, kind } = event;
         match kind {
-            EventKind::Set { member, cpu, reservation } => {
+            ReservationEventKind::Set { member, cpu, reservation } => {
                 self.decide(at, 0, readings);
                 self.set(member, cpu, reservation, readings);
             }
-            EventKind::Pause { member, paused } => {
+            ReservationEventKind::Pause { member, paused } => {
                 self.decide(at, 0, readings);
                 self.pause(member, paused);
             }
-            EventKind::Remove { member } => self.remove(member),
-            EventKind::Align { wall_offset_ns } => self.wall_offset_ns = wall_offset_ns,
-            EventKind::Decide { tolerance_ns } => self.decide(at, tolerance_ns, readings),
+            ReservationEventKind::Remove { member } => self.remove(member),
+            ReservationEventKind::Align { wall_offset_ns } => self.wall_offset_ns = wall_offset_ns,
+            ReservationEventKind::Decide { tolerance_ns } => self.decide(at, tolerance_ns, readings),
         }
     }
 

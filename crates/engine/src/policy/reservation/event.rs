@@ -29,7 +29,7 @@ pub struct ReservationEvent {
     /// What members have done until then. Those that are not named are as they were.
     pub readings: Vec<(Member, Reading)>,
     /// What happened.
-    pub kind: EventKind,
+    pub kind: ReservationEventKind,
 }
 
 impl Default for ReservationEvent {
@@ -38,14 +38,14 @@ impl Default for ReservationEvent {
         ReservationEvent {
             at: Time::default(),
             readings: Vec::new(),
-            kind: EventKind::Decide { tolerance_ns: 0 },
+            kind: ReservationEventKind::Decide { tolerance_ns: 0 },
         }
     }
 }
 
 /// The kinds of [`ReservationEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum EventKind {
+pub enum ReservationEventKind {
     /// A member is given a [valid](Reservation::validate) reservation on a CPU, in place of what it had. A
     /// period begins at once; if periods are aligned, it ends at the next boundary and has its part of the
     /// slice. A reservation that stays the same is not touched. It is up to [`Admission`](super::Admission)
