@@ -38,7 +38,7 @@ struct Asking {
 }
 
 /// When each request was sent and its answer received, by VM and workload.
-pub(super) type Asked = IndexMap<(String, String), Vec<(Time, Time)>>;
+pub(super) type SentRequests = IndexMap<(String, String), Vec<(Time, Time)>>;
 
 impl Lab<'_> {
     pub(super) fn run_arm(
@@ -64,7 +64,7 @@ impl Lab<'_> {
         let last = self.readings()?;
 
         let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
-        let mut asked = Asked::new();
+        let mut asked = SentRequests::new();
         for Asking { vm, workload, key, client } in clients {
             let all = client.finish()?;
             let measured: Vec<&Sample> =

@@ -1,6 +1,6 @@
 //! What the workloads of an arm say about themselves.
 
-use super::arm::Asked;
+use super::arm::SentRequests;
 use super::{Lab, LabError};
 use crate::clock::HostClock;
 use crate::replay::{Shift, Truth};
@@ -102,7 +102,7 @@ impl Lab<'_> {
         arm: &str,
         clock: &HostClock,
         readings: [&Readings; 2],
-        asked: &Asked,
+        asked: &SentRequests,
     ) -> IndexMap<String, Truth> {
         let arm = &self.scenario.arms[arm];
         let mut truths = IndexMap::new();
