@@ -16,7 +16,7 @@ use std::time::Instant;
 const PART: u64 = 10;
 
 /// A change that was asked for.
-struct Asked {
+struct SliceChange {
     sent: u64,
     answered: u64,
     slice: u64,
@@ -47,7 +47,7 @@ pub(super) fn run(
         }
         let sent = monotonic_ns();
         by.change(worker.pid(), of)?;
-        all.push(Asked { sent, answered: monotonic_ns(), slice: nanos(of.slice) });
+        all.push(SliceChange { sent, answered: monotonic_ns(), slice: nanos(of.slice) });
     }
     lab.pass(shortest)?;
     by.release(worker.pid())?;
@@ -70,8 +70,8 @@ pub(super) fn run(
 
 /// Milliseconds from each request to the first run after it, interrupts aside. One without a run before the
 /// next request counts as long as it waited for one.
-fn reactions(all: &[Asked], runs: &[RunInterval]) -> Vec<f64> {
-    let begins = |asked: &Asked| {
+fn reactions(all: &[SliceChange], runs: &[RunInterval]) -> Vec<f64> {
+    let begins = |asked: &SliceChange| {
         let after = runs.iter().filter(|run| run.to > asked.sent);
         let first = after.into_iter().find(|run| run.to - run.from.max(asked.sent) >= asked.slice / PART);
         first.map(|run| run.from.max(asked.sent))
@@ -94,7 +94,7 @@ mod tests {
         // A crumb right after the request is none of the slice of 2 ms.
         let runs =
             [run(0, 2 * MS), run(50 * MS, 50 * MS + 5_000), run(51 * MS, 53 * MS), run(151 * MS, 153 * MS)];
-        let asked = |sent| Asked { sent, answered: sent, slice: 2 * MS };
+        let asked = |sent| SliceChange { sent, answered: sent, slice: 2 * MS };
         assert_eq!(reactions(&[asked(50 * MS), asked(100 * MS), asked(200 * MS)], &runs), [1.0, 51.0]);
     }
 }
