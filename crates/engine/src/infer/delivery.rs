@@ -3,7 +3,7 @@
 use super::guest::{Guest, GuestVcpu, Judgement, MAIN_LOOP, bit, inspect};
 use super::io_bound::Verdict;
 use super::ports::Port;
-use super::reads::{Asker, Read};
+use super::reads::{Read, Reader};
 use super::routing::Device;
 use crate::config::Tavs;
 use crate::event::Time;
@@ -102,7 +102,7 @@ impl Guest {
         self.asked = None;
         self.routing.delivered(Device::Disk);
         for (index, vcpu) in (0u16..).zip(&mut self.vcpus) {
-            let here = |asker: Asker| asker.vcpu == index && asker.switches == vcpu.seen.switches;
+            let here = |asker: Reader| asker.vcpu == index && asker.switches == vcpu.seen.switches;
             if read.asker.is_some_and(here) {
                 vcpu.observer.read_ended_at_once(&vcpu.seen, &mut self.tasks, config);
                 vcpu.falling_asleep = vcpu.seen.current().is_some_and(|task| self.tasks.is_io_bound(task));
