@@ -107,21 +107,21 @@ impl RecordRequest {
 
 /// How the threads ask the loop.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct LoopHandle {
     requests: SyncSender<ControlRequest>,
     wake: Arc<OwnedFd>,
 }
 
-pub(crate) fn channel() -> Result<(Asker, Receiver<ControlRequest>, Arc<OwnedFd>), ControlError> {
+pub(crate) fn channel() -> Result<(LoopHandle, Receiver<ControlRequest>, Arc<OwnedFd>), ControlError> {
     let (sender, receiver) = sync_channel(2 * MAX_CLIENTS);
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
     let failed =
         |error: rustix::io::Errno| ControlError::Serve { what: "make an eventfd", source: error.into() };
     let wake = Arc::new(eventfd(0, flags).map_err(failed)?);
-    Ok((Asker { requests: sender, wake: Arc::clone(&wake) }, receiver, wake))
+    Ok((LoopHandle { requests: sender, wake: Arc::clone(&wake) }, receiver, wake))
 }
 
-impl Asker {
+impl LoopHandle {
     pub(crate) fn send(&self, request: ControlRequest) -> Result<(), Refusal> {
         self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => unavailable("the daemon's loop does not answer"),

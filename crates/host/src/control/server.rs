@@ -3,7 +3,7 @@
 use crate::control::accept_rate::{self, AcceptRate};
 use crate::control::access::{self, Access};
 use crate::control::permit::{MAX_CLIENTS, Permit};
-use crate::control::request::{Asker, DEADLINE, channel};
+use crate::control::request::{DEADLINE, LoopHandle, channel};
 use crate::control::{ControlConfig, ControlError, ControlRequest, RecordRequest, http, targets};
 use frontdesk_control_protocol::{
     Answer, DeadlineStream, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line,
@@ -203,7 +203,7 @@ fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
 }
 
 /// Serves a client of the socket.
-fn serve(stream: UnixStream, permit: Option<Permit>, access: &Access, asker: &Asker) {
+fn serve(stream: UnixStream, permit: Option<Permit>, access: &Access, asker: &LoopHandle) {
     let own_thread = permit.is_some();
     let time = if own_thread { DEADLINE } else { Duration::from_millis(10) };
     let mut connection = DeadlineStream::new(stream, time);
