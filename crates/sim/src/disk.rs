@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// Class of a request: a higher one is served first (vSIP §3.2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum IoClass {
     /// Of an interactive application, within what its VM may have.
     High,
     /// Of any other.
@@ -33,7 +33,7 @@ pub struct DiskRequest {
     /// Whether it follows the one before of the same VM.
     pub sequential: bool,
     /// Its class.
-    pub class: Class,
+    pub class: IoClass,
     /// Whether it is a write.
     pub write: bool,
 }
@@ -132,7 +132,7 @@ mod tests {
         (queue, Disk::new(config, vms, timers, Rng::new(1, 1)))
     }
 
-    fn request(vm: usize, sequential: bool, class: Class) -> DiskRequest {
+    fn request(vm: usize, sequential: bool, class: IoClass) -> DiskRequest {
         DiskRequest { id: 0, vm, task: None, bytes: 4096, sequential, class, write: false }
     }
 
@@ -141,7 +141,7 @@ mod tests {
     fn serve(
         disk: &mut Disk,
         queue: &mut Queue<usize>,
-        kinds: &[(bool, Class)],
+        kinds: &[(bool, IoClass)],
         total: usize,
     ) -> (Nanos, Vec<usize>) {
         let mut got = vec![0; kinds.len()];
@@ -173,10 +173,10 @@ mod tests {
             ..SimDisk::default()
         };
         let (mut queue, mut one) = disk(&config, 1);
-        let (random, _) = serve(&mut one, &mut queue, &[(false, Class::Common)], 1_000);
+        let (random, _) = serve(&mut one, &mut queue, &[(false, IoClass::Common)], 1_000);
         assert!((7_500 * MS..9_000 * MS).contains(&random), "half a seek and half a rotation each: {random}");
         let (mut queue, mut one) = disk(&config, 1);
-        let (sequential, _) = serve(&mut one, &mut queue, &[(true, Class::Common)], 1_000);
+        let (sequential, _) = serve(&mut one, &mut queue, &[(true, IoClass::Common)], 1_000);
         assert!(sequential < 110 * MS, "{sequential}");
     }
 
@@ -184,7 +184,7 @@ mod tests {
     fn flash_serves_several_at_once() {
         let time = |parallel| {
             let (mut queue, mut one) = disk(&SimDisk { parallel, ..SimDisk::default() }, 1);
-            serve(&mut one, &mut queue, &[(false, Class::Common)], 1_000).0
+            serve(&mut one, &mut queue, &[(false, IoClass::Common)], 1_000).0
         };
         assert_eq!(time(1) / time(8), 8);
     }
@@ -193,10 +193,10 @@ mod tests {
     fn vms_get_equal_service_and_classes_come_in_order() {
         let config = SimDisk { parallel: 1, ..SimDisk::default() };
         let (mut queue, mut one) = disk(&config, 3);
-        let (_, got) = serve(&mut one, &mut queue, &[(false, Class::Common); 3], 900);
+        let (_, got) = serve(&mut one, &mut queue, &[(false, IoClass::Common); 3], 900);
         assert!(got.iter().all(|got| (299..=301).contains(got)), "{got:?}");
         let (mut queue, mut one) = disk(&config, 2);
-        let (_, got) = serve(&mut one, &mut queue, &[(false, Class::High), (false, Class::Low)], 900);
+        let (_, got) = serve(&mut one, &mut queue, &[(false, IoClass::High), (false, IoClass::Low)], 900);
         assert_eq!(got, [900, 0]);
     }
 }

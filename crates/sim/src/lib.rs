@@ -30,7 +30,7 @@ mod world;
 
 pub use calibrate::{Calibration, CalibrationError, Conditions, calibrate, predict};
 pub use credit::Credit;
-pub use disk::{Class, DiskRequest};
+pub use disk::{DiskRequest, IoClass};
 pub use feed::FeedEntry;
 pub use machine::{Fault, Flow, Machine, Work};
 pub use program::{Packet, Step, Waits};

@@ -209,7 +209,7 @@ impl World {
                     task: (!write).then_some(task),
                     bytes,
                     sequential,
-                    class: crate::disk::Class::Common,
+                    class: crate::disk::IoClass::Common,
                     write,
                 };
                 self.ask(machine, vm, vcpu, IoJob::BlockIn { request });
