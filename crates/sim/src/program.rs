@@ -153,7 +153,7 @@ pub enum Waits {
 
 /// How a guest's scheduler treats a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum SchedClass {
     /// It shares the CPU by weight (`SCHED_OTHER`).
     Fair { nice: i8 },
     /// It runs before those of lower priority until it waits (`SCHED_FIFO`).
@@ -162,18 +162,18 @@ pub(crate) enum Class {
     RoundRobin { priority: u8 },
 }
 
-impl Default for Class {
+impl Default for SchedClass {
     fn default() -> Self {
-        Class::Fair { nice: 0 }
+        SchedClass::Fair { nice: 0 }
     }
 }
 
-impl Class {
+impl SchedClass {
     /// Who has more of this runs first; 0 in the fair class.
     pub(crate) fn rank(self) -> u8 {
         match self {
-            Class::Fair { .. } => 0,
-            Class::Fifo { priority } | Class::RoundRobin { priority } => priority,
+            SchedClass::Fair { .. } => 0,
+            SchedClass::Fifo { priority } | SchedClass::RoundRobin { priority } => priority,
         }
     }
 }
@@ -231,7 +231,7 @@ pub(crate) struct GuestTask {
     pub(crate) vruntime: Nanos,
     /// The vCPU that it was on last.
     pub(crate) vcpu: usize,
-    pub(crate) class: Class,
+    pub(crate) class: SchedClass,
     pub(crate) affinity: Affinity,
     /// When it ran first.
     pub(crate) began: Option<Nanos>,
@@ -258,7 +258,7 @@ impl GuestTask {
             since: 0,
             vruntime: 0,
             vcpu: 0,
-            class: Class::default(),
+            class: SchedClass::default(),
             affinity: Affinity::default(),
             began: None,
             space,

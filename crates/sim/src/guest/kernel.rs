@@ -1,7 +1,7 @@
 //! The kernel of a guest.
 
 use crate::machine::Flow;
-use crate::program::{Affinity, Class, GuestTask, Packet, Step, TaskState, Waits};
+use crate::program::{Affinity, GuestTask, Packet, SchedClass, Step, TaskState, Waits};
 use crate::queue::Nanos;
 use frontdesk_engine::{TaskId, nanos};
 use frontdesk_scenario::GuestCosts;
@@ -191,7 +191,7 @@ impl Guest {
         workload: usize,
         name: &str,
         program: &[Step],
-        class: Class,
+        class: SchedClass,
         affinity: Affinity,
     ) {
         let space = self.new_space();

@@ -2,7 +2,7 @@
 //! preempts, but since Linux 6.6 nobody who is in the middle of his slice: he goes on until a clock tick.
 
 use super::{Effect, Guest};
-use crate::program::{Class, GuestTask, TaskState};
+use crate::program::{GuestTask, SchedClass, TaskState};
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::nice_weight;
 use std::cmp::{Ordering, Reverse};
@@ -14,7 +14,7 @@ impl GuestTask {
     /// By how much its virtual run time grows while it runs for so long.
     fn virtual_time(&self, time: Nanos) -> Nanos {
         match self.class {
-            Class::Fair { nice } if nice != 0 => {
+            SchedClass::Fair { nice } if nice != 0 => {
                 let weight = u128::from(nice_weight(nice).max(1));
                 u64::try_from(u128::from(time) * u128::from(NORMAL) * u128::from(NORMAL) / weight)
                     .unwrap_or(NEVER)
@@ -120,10 +120,12 @@ impl Guest {
             let task = &self.tasks[number];
             match task.class {
                 // Of equals the one that has waited longest.
-                Class::Fair { .. } => (Reverse(0), task.vruntime, *place),
+                SchedClass::Fair { .. } => (Reverse(0), task.vruntime, *place),
                 // Who was preempted goes on.
-                Class::Fifo { priority } if before == Some(number) => (Reverse(priority), 0, 0),
-                Class::Fifo { priority } | Class::RoundRobin { priority } => (Reverse(priority), 0, *place),
+                SchedClass::Fifo { priority } if before == Some(number) => (Reverse(priority), 0, 0),
+                SchedClass::Fifo { priority } | SchedClass::RoundRobin { priority } => {
+                    (Reverse(priority), 0, *place)
+                }
             }
         };
         let Some(place) = (0..cpu.ready.len()).min_by_key(order) else { return false };
@@ -135,8 +137,8 @@ impl Guest {
             .clamp(self.costs.slice / 4, self.costs.slice)
             .max(1);
         match (self.tasks[next].class, self.costs.request) {
-            (Class::Fifo { .. }, _) => cpu.slice = NEVER,
-            (Class::Fair { .. }, Some(request)) => cpu.slice = request,
+            (SchedClass::Fifo { .. }, _) => cpu.slice = NEVER,
+            (SchedClass::Fair { .. }, Some(request)) => cpu.slice = request,
             _ => {}
         }
         let resumes = std::mem::take(&mut cpu.halted);
