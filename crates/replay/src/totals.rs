@@ -33,9 +33,9 @@ impl Totals {
 }
 
 /// The counts of an engine: boosts, hits, expired, and nanoseconds boosted and run.
-type Counts = [u64; 5];
+type BoostCounts = [u64; 5];
 
-fn counts(explain: &VmExplain) -> Counts {
+fn counts(explain: &VmExplain) -> BoostCounts {
     explain.vcpus.iter().fold([0; 5], |sum, vcpu| {
         let counts = [vcpu.boosts, vcpu.hits, vcpu.expired, vcpu.boosted_ns, vcpu.ran_ns];
         std::array::from_fn(|i| sum[i].saturating_add(counts[i]))
@@ -45,9 +45,9 @@ fn counts(explain: &VmExplain) -> Counts {
 #[derive(Debug)]
 struct Account {
     /// What the engine had counted when the recording began.
-    base: Counts,
+    base: BoostCounts,
     /// What it counted and forgot again, with a VM or a vCPU.
-    banked: Counts,
+    banked: BoostCounts,
     permille: u32,
     since: Time,
     /// Permille times nanoseconds.
@@ -105,7 +105,7 @@ impl Accounts {
     }
 
     fn account(&mut self, vm: VmId, now: Time) -> &mut Account {
-        let (base, banked) = (Counts::default(), Counts::default());
+        let (base, banked) = (BoostCounts::default(), BoostCounts::default());
         let fresh = Account { base, banked, permille: 1000, since: now, weighted: 0, nanos: 0 };
         self.vms.entry(vm).or_insert(fresh)
     }

@@ -52,7 +52,7 @@ pub(super) enum BoostRole {
 
 /// Counts since the VM was added.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Counts {
+pub(crate) struct BoostCounts {
     pub(crate) boosts: u64,
     pub(crate) hits: u64,
     pub(crate) expired: u64,
@@ -65,7 +65,7 @@ pub(crate) struct BoostedVcpu {
     pub(super) serving: Option<Serving>,
     /// Nanoseconds that it ran boosted.
     pub(crate) ran: u64,
-    pub(crate) counts: Counts,
+    pub(crate) counts: BoostCounts,
 }
 
 impl BoostedVcpu {
