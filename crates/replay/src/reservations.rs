@@ -57,9 +57,9 @@ pub struct MemberPeriods {
 }
 
 /// Periods, missed and stalled.
-type Counts = [u64; 3];
+type PeriodCounts = [u64; 3];
 
-fn counts(account: &MemberAccount) -> Counts {
+fn counts(account: &MemberAccount) -> PeriodCounts {
     [account.periods, account.missed, account.stalled]
 }
 
@@ -70,9 +70,9 @@ pub(crate) struct Redispatch {
     dispatchers: BTreeMap<u16, Dispatcher>,
     names: BTreeMap<TargetId, String>,
     /// What members had in their accounts when the state of their dispatcher was recorded.
-    base: BTreeMap<(u16, Member), Counts>,
+    base: BTreeMap<(u16, Member), PeriodCounts>,
     /// What they got since, as far as no dispatcher has it any more.
-    banked: BTreeMap<Member, Counts>,
+    banked: BTreeMap<Member, PeriodCounts>,
     span: Span,
     redecided: Redecided,
     /// Whether there was anything about reservations.
@@ -147,7 +147,7 @@ impl Redispatch {
         let name = |target: TargetId| {
             self.names.get(&target).cloned().unwrap_or_else(|| format!("target {}", target.0))
         };
-        let member = |(member, [periods, missed, stalled]): (&Member, &Counts)| MemberPeriods {
+        let member = |(member, [periods, missed, stalled]): (&Member, &PeriodCounts)| MemberPeriods {
             target: name(member.target),
             member: member.index,
             periods: *periods,
