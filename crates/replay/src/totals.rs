@@ -43,7 +43,7 @@ fn counts(explain: &VmExplain) -> BoostCounts {
 }
 
 #[derive(Debug)]
-struct Account {
+struct BoostAccount {
     /// What the engine had counted when the recording began.
     base: BoostCounts,
     /// What it counted and forgot again, with a VM or a vCPU.
@@ -58,7 +58,7 @@ struct Account {
 /// Keeps the accounts of all VMs of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    vms: BTreeMap<VmId, Account>,
+    vms: BTreeMap<VmId, BoostAccount>,
     begun: Option<Time>,
 }
 
@@ -104,9 +104,9 @@ impl Accounts {
         }
     }
 
-    fn account(&mut self, vm: VmId, now: Time) -> &mut Account {
+    fn account(&mut self, vm: VmId, now: Time) -> &mut BoostAccount {
         let (base, banked) = (BoostCounts::default(), BoostCounts::default());
-        let fresh = Account { base, banked, permille: 1000, since: now, weighted: 0, nanos: 0 };
+        let fresh = BoostAccount { base, banked, permille: 1000, since: now, weighted: 0, nanos: 0 };
         self.vms.entry(vm).or_insert(fresh)
     }
 
@@ -136,7 +136,7 @@ impl Accounts {
     }
 }
 
-impl Account {
+impl BoostAccount {
     fn pass(&mut self, now: Time, begun: Time) {
         let passed = now.since(self.since.max(begun));
         self.weighted += u128::from(passed) * u128::from(self.permille);
