@@ -10,7 +10,7 @@ mod vm;
 
 use frontdesk_lab::{RunningVm, VmConfig, VmError};
 use frontdesk_lab_guest::Work;
-use frontdesk_ring::{Consumer, Entry, Interest, Kind};
+use frontdesk_ring::{Consumer, Entry, EntryKind, Interest};
 use frontdesk_scenario::{Protocol, WorkloadKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -56,7 +56,7 @@ fn woken(eventfd: &OwnedFd, patience: Duration) -> bool {
 fn sees_the_tasks_of(kernel: &str) {
     let run_dir = tempfile::tempdir().unwrap();
     let (mut vm, mut ring) = boot(&config(&run_dir, kernel, 1));
-    drain_until(&mut ring, "a halt while idle", |_, entry| entry.kind == Kind::Halt);
+    drain_until(&mut ring, "a halt while idle", |_, entry| entry.kind == EntryKind::Halt);
 
     ring.arm(0, Interest::TASKS);
     vm.start("first", WorkloadKind::Hog).unwrap();
@@ -70,7 +70,7 @@ fn sees_the_tasks_of(kernel: &str) {
     drain_until(&mut ring, "two hogs that take turns", |_, Entry { at_ns, kind }| {
         assert!(at_ns >= last, "time goes forward");
         last = at_ns;
-        if let Kind::Switch { task } = kind {
+        if let EntryKind::Switch { task } = kind {
             seen.push(task);
         }
         let tasks: HashSet<u64> = seen.iter().copied().collect();
@@ -81,7 +81,7 @@ fn sees_the_tasks_of(kernel: &str) {
     vm.stop("first").unwrap();
     vm.stop("second").unwrap();
     ring.drain(0, |_| ());
-    drain_until(&mut ring, "a halt after the hogs", |_, entry| entry.kind == Kind::Halt);
+    drain_until(&mut ring, "a halt after the hogs", |_, entry| entry.kind == EntryKind::Halt);
     assert_eq!(ring.dropped(0), 0);
     vm.shutdown(PATIENCE).unwrap();
 }
@@ -108,13 +108,13 @@ fn sees_interrupts_between_vcpus() {
     let mut ipis = 0;
     drain_until(&mut ring, "switches on both vCPUs and an IPI", |vcpu, entry| {
         match entry.kind {
-            Kind::Switch { .. } => drop(switched.insert(vcpu)),
-            Kind::Ipi { to, vector } => {
+            EntryKind::Switch { .. } => drop(switched.insert(vcpu)),
+            EntryKind::Ipi { to, vector } => {
                 assert!(to != 0 && to < 4, "there are two vCPUs: {to:#b}");
                 assert!(vector >= 0x20, "vectors below are exceptions: {vector:#x}");
                 ipis += 1;
             }
-            Kind::Halt | Kind::Resume | Kind::Interrupt { .. } | Kind::IpiTaken => {}
+            EntryKind::Halt | EntryKind::Resume | EntryKind::Interrupt { .. } | EntryKind::IpiTaken => {}
         }
         switched.len() == 2 && ipis > 0
     });

@@ -10,7 +10,7 @@ use frontdesk_engine::{Event, EventKind, TaskId, VmId};
 use frontdesk_lab::{RunningVm, VmConfig, add_to_initramfs};
 use frontdesk_lab_guest::Job;
 use frontdesk_qemu::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
-use frontdesk_ring::{Consumer, Entry, Kind};
+use frontdesk_ring::{Consumer, Entry, EntryKind};
 use frontdesk_scenario::{Storm, WorkloadKind};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ impl Both {
             self.reporters.drain(now.monotonic, &mut self.events);
             for (vcpu, switches) in (0..).zip(&mut self.switches) {
                 self.ring.drain(vcpu, |Entry { at_ns, kind }| {
-                    if let Kind::Switch { task } = kind {
+                    if let EntryKind::Switch { task } = kind {
                         switches.push((at_ns, task));
                     }
                 });

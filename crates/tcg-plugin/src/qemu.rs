@@ -5,7 +5,7 @@
 
 use crate::apic::{Apic, Meaning};
 use crate::decode::{Store, Watched, decode, interrupt, task};
-use frontdesk_ring::{Entry, Kind, MAX_VCPUS, Producer};
+use frontdesk_ring::{Entry, EntryKind, MAX_VCPUS, Producer};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write;
@@ -148,7 +148,7 @@ fn vcpu(index: c_uint) -> Option<(&'static Plugin, u16, &'static Vcpu)> {
     Some((plugin, index, plugin.vcpus.get(usize::from(index))?))
 }
 
-fn push(index: c_uint, kind: Kind) {
+fn push(index: c_uint, kind: EntryKind) {
     let Some((plugin, index, _)) = vcpu(index) else { return };
     let now = clock_gettime(ClockId::Monotonic);
     let at_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
@@ -248,11 +248,11 @@ extern "C" fn on_vcpu_exit(_id: PluginId, index: c_uint) {
 }
 
 extern "C" fn on_idle(_id: PluginId, index: c_uint) {
-    push(index, Kind::Halt);
+    push(index, EntryKind::Halt);
 }
 
 extern "C" fn on_resume(_id: PluginId, index: c_uint) {
-    push(index, Kind::Resume);
+    push(index, EntryKind::Resume);
 }
 
 extern "C" fn on_translate(_id: PluginId, block: *mut c_void) {
@@ -329,7 +329,7 @@ extern "C" fn on_load_cr3(index: c_uint, register: *mut c_void) {
     // Loading the value that is there is a TLB flush.
     if task != 0 && vcpu.task.load(Relaxed) != task {
         vcpu.task.store(task, Relaxed);
-        push(index, Kind::Switch { task });
+        push(index, EntryKind::Switch { task });
     }
 }
 
@@ -338,7 +338,7 @@ extern "C" fn on_interrupt(index: c_uint, vector: *mut c_void) {
     let Some((_, _, vcpu)) = vcpu(index) else { return };
     let Ok(vector) = u8::try_from(vector.addr()) else { return };
     vcpu.apic.enter_device();
-    push(index, Kind::Interrupt { vector });
+    push(index, EntryKind::Interrupt { vector });
 }
 
 /// Before a write of a model-specific register.
@@ -373,10 +373,10 @@ fn act(index: c_uint, meaning: Option<Meaning>) {
             let to = command.targets(sender, vcpus());
             // It is told first: were this thread put to sleep in between, a target would take what nobody
             // sent.
-            push(index, Kind::Ipi { to, vector: command.vector });
+            push(index, EntryKind::Ipi { to, vector: command.vector });
             command.deliver(to, vcpus());
         }
-        Some(Meaning::Taken) => push(index, Kind::IpiTaken),
+        Some(Meaning::Taken) => push(index, EntryKind::IpiTaken),
         None => {}
     }
 }
