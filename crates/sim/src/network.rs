@@ -11,7 +11,7 @@ const FRAME_BITS: f64 = 1_538.0 * 8.0;
 
 /// What a client does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ClientKind {
     /// Sends a request, waits for the answer, thinks.
     Ask { bytes: u32, think: [Nanos; 2] },
     /// Sends without pause, as far as the window goes.
@@ -40,7 +40,7 @@ pub(crate) struct SimClient {
     pub(crate) vm: usize,
     pub(crate) protocol: Protocol,
     pub(crate) port: u16,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ClientKind,
     pub(crate) timer: Timer,
     latency: Nanos,
     /// How long an acknowledgement waits for a request to go along with, before it goes alone.
@@ -70,7 +70,7 @@ impl SimClient {
     pub(crate) fn new(
         vm: usize,
         (protocol, port): (Protocol, u16),
-        kind: Kind,
+        kind: ClientKind,
         (latency, delayed_ack): (Nanos, Option<Nanos>),
         timer: Timer,
         rng: Rng,
@@ -114,30 +114,30 @@ impl SimClient {
     /// When it begins.
     pub(crate) fn start(&mut self, now: Nanos) -> Nanos {
         match self.kind {
-            Kind::Ask { think: [shortest, longest], .. } => {
+            ClientKind::Ask { think: [shortest, longest], .. } => {
                 now.saturating_add(self.rng.uniform(shortest, longest))
             }
-            Kind::Bulk { frame, .. } => {
+            ClientKind::Bulk { frame, .. } => {
                 self.armed = true;
                 now.saturating_add(frame)
             }
-            Kind::Scan { pause } => now.saturating_add(pause),
+            ClientKind::Scan { pause } => now.saturating_add(pause),
         }
     }
 
     /// Its timer fired.
     pub(crate) fn timer(&mut self, now: Nanos) -> Wish {
         match (self.kind, &self.state) {
-            (Kind::Ask { .. }, ClientState::Thinking) => {
+            (ClientKind::Ask { .. }, ClientState::Thinking) => {
                 self.sent = now;
                 self.state = ClientState::Sent;
                 Wish { timer: now.saturating_add(self.latency), ..NOTHING }
             }
-            (Kind::Ask { bytes, .. }, ClientState::Sent) => {
+            (ClientKind::Ask { bytes, .. }, ClientState::Sent) => {
                 self.state = ClientState::Waiting;
                 Wish { arrives: Some(bytes), ..NOTHING }
             }
-            (Kind::Ask { think: [shortest, longest], .. }, ClientState::Answered) => {
+            (ClientKind::Ask { think: [shortest, longest], .. }, ClientState::Answered) => {
                 let think = self.rng.uniform(shortest, longest);
                 let next = now.saturating_add(think);
                 let (state, timer) = match self.delayed_ack.filter(|delay| *delay < think) {
@@ -150,19 +150,19 @@ impl SimClient {
                 self.state = state;
                 Wish { timer, response: Some((now - self.sent, self.sent)), ..NOTHING }
             }
-            (Kind::Ask { .. }, ClientState::Acknowledging { next }) => {
+            (ClientKind::Ask { .. }, ClientState::Acknowledging { next }) => {
                 let timer = now.max(*next);
                 self.state = ClientState::Thinking;
                 Wish { arrives: Some(0), timer, ..NOTHING }
             }
-            (Kind::Ask { .. }, ClientState::Waiting) => NOTHING,
-            (Kind::Bulk { window, frame }, _) => {
+            (ClientKind::Ask { .. }, ClientState::Waiting) => NOTHING,
+            (ClientKind::Bulk { window, frame }, _) => {
                 self.outstanding += 1;
                 self.armed = self.outstanding < window;
                 let timer = if self.armed { now.saturating_add(frame) } else { NEVER };
                 Wish { arrives: Some(SEGMENT), timer, ..NOTHING }
             }
-            (Kind::Scan { pause }, _) => {
+            (ClientKind::Scan { pause }, _) => {
                 self.port = self.port.wrapping_add(1);
                 Wish { arrives: Some(SEGMENT), timer: now.saturating_add(pause), ..NOTHING }
             }
@@ -172,16 +172,16 @@ impl SimClient {
     /// The VM sent an answer or an acknowledgement: when the timer is to fire, if that changes.
     pub(crate) fn answered(&mut self, now: Nanos) -> Option<Nanos> {
         match self.kind {
-            Kind::Ask { .. } => {
+            ClientKind::Ask { .. } => {
                 self.state = ClientState::Answered;
                 Some(now.saturating_add(self.latency))
             }
-            Kind::Bulk { frame, .. } => {
+            ClientKind::Bulk { frame, .. } => {
                 self.outstanding = self.outstanding.saturating_sub(1);
                 let idle = !std::mem::replace(&mut self.armed, true);
                 idle.then(|| now.saturating_add(self.latency.max(frame)))
             }
-            Kind::Scan { .. } => None,
+            ClientKind::Scan { .. } => None,
         }
     }
 }
@@ -193,7 +193,7 @@ mod tests {
 
     /// What a client does when an answer has come at 300, and then.
     fn answered(protocol: Protocol, think: Nanos) -> [Wish; 2] {
-        let (kind, timer) = (Kind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
+        let (kind, timer) = (ClientKind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
         let mut client = SimClient::new(0, (protocol, 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
         assert_eq!(client.timer(0), Wish { timer: 100, ..NOTHING });
         assert_eq!(client.timer(100), Wish { arrives: Some(40), ..NOTHING });

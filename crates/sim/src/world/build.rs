@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::feed::{Feed, VmEntities, id};
 use crate::guest::Guest;
 use crate::machine::{Fault, Machine};
-use crate::network::{Kind, SimClient};
+use crate::network::{ClientKind, SimClient};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
 use crate::rtapp::RtAppError;
@@ -310,7 +310,7 @@ fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &VmSpec) -> Result<Gu
 }
 
 /// Whom each client asks, what it does, and the number of its VM. The loads come first, in their order.
-fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), Kind, usize)> {
+fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), ClientKind, usize)> {
     let names = scenario.vm_names();
     let place = |name: &String| names.iter().position(|other| other == name).unwrap_or(0);
     let loads = scenario.clients().map(|(name, load)| {
@@ -323,23 +323,24 @@ fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), K
         });
         storms.flat_map(|_| entry.names())
     });
-    let storms = storms.map(|name| ((Protocol::Udp, 1), Kind::Scan { pause: STORM_PAUSE }, place(&name)));
+    let storms =
+        storms.map(|name| ((Protocol::Udp, 1), ClientKind::Scan { pause: STORM_PAUSE }, place(&name)));
     loads.chain(storms).collect()
 }
 
-fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16), Kind) {
+fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16), ClientKind) {
     let think = |think| scenario.scaled_think(think).map(nanos);
     match load.kind {
         LoadKind::Ask { protocol, port, bytes, think: between } => {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            ((workload::transport(protocol), port), Kind::Ask { bytes, think: think(between) })
+            ((workload::transport(protocol), port), ClientKind::Ask { bytes, think: think(between) })
         }
         LoadKind::Bulk { port } => {
             let frame = SimClient::frame(sim.network.mbit_per_s);
-            ((Protocol::Tcp, port), Kind::Bulk { window: sim.network.window, frame })
+            ((Protocol::Tcp, port), ClientKind::Bulk { window: sim.network.window, frame })
         }
         LoadKind::Edit { think: between } => {
-            ((Protocol::Tcp, workload::SSH), Kind::Ask { bytes: 64, think: think(between) })
+            ((Protocol::Tcp, workload::SSH), ClientKind::Ask { bytes: 64, think: think(between) })
         }
     }
 }
