@@ -47,7 +47,7 @@ struct Owner {
 
 /// A disk.
 #[derive(Debug)]
-pub(crate) struct Disk {
+pub(crate) struct DiskModel {
     seek: Nanos,
     rotation: Nanos,
     access: Nanos,
@@ -60,12 +60,12 @@ pub(crate) struct Disk {
     rng: Rng,
 }
 
-impl Disk {
+impl DiskModel {
     /// `timers`: one for each request that can be served at the same time.
-    pub(crate) fn new(config: &SimDisk, vms: usize, timers: Vec<Timer>, rng: Rng) -> Disk {
+    pub(crate) fn new(config: &SimDisk, vms: usize, timers: Vec<Timer>, rng: Rng) -> DiskModel {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Its range is checked.
         let bytes_per_s = (config.mb_per_s * 1e6) as u64;
-        Disk {
+        DiskModel {
             seek: nanos(config.seek),
             rotation: nanos(config.rotation),
             access: nanos(config.access),
@@ -126,10 +126,10 @@ mod tests {
 
     const MS: Nanos = 1_000_000;
 
-    fn disk(config: &SimDisk, vms: usize) -> (Queue<usize>, Disk) {
+    fn disk(config: &SimDisk, vms: usize) -> (Queue<usize>, DiskModel) {
         let mut queue = Queue::default();
         let timers = (0..config.parallel as usize).map(|slot| queue.add(slot)).collect();
-        (queue, Disk::new(config, vms, timers, Rng::new(1, 1)))
+        (queue, DiskModel::new(config, vms, timers, Rng::new(1, 1)))
     }
 
     fn request(vm: usize, sequential: bool, class: IoClass) -> DiskRequest {
@@ -139,7 +139,7 @@ mod tests {
     /// Serves `count` requests of each VM, which always has one waiting, and returns the time and what each
     /// VM got.
     fn serve(
-        disk: &mut Disk,
+        disk: &mut DiskModel,
         queue: &mut Queue<usize>,
         kinds: &[(bool, IoClass)],
         total: usize,

@@ -3,7 +3,7 @@
 use super::devices::{Gpu, Sound};
 use super::{EntityRole, Measure, SimVm, TimerOwner, WATCH, World};
 use crate::credit::Credit;
-use crate::disk::Disk;
+use crate::disk::DiskModel;
 use crate::feed::{Feed, VmEntities, id};
 use crate::guest::Guest;
 use crate::machine::{Fault, Machine};
@@ -163,7 +163,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     let slots =
         (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, TimerOwner::Disk { slot })).collect();
     let vm_count = scenario.vm_names().len();
-    let disk = Disk::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
+    let disk = DiskModel::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
     let timed = scenario.vms.iter().flat_map(|entry| {
         let timed: Vec<bool> = entry.workloads.iter().map(|workload| workload.kind.is_timed()).collect();
         std::iter::repeat_n(timed, usize::from(entry.count))

@@ -2,7 +2,7 @@
 
 use super::devices::{Gpu, IoJob, IoThread, Sound};
 use super::measure::{Measure, Measured};
-use crate::disk::Disk;
+use crate::disk::DiskModel;
 use crate::feed::{Feed, id};
 use crate::guest::{Effect, Guest, Interrupt, Stuck, vectors};
 use crate::machine::{Flow, Machine, Work};
@@ -78,7 +78,7 @@ pub(crate) struct World {
     pub(super) sources: Vec<TimerOwner>,
     pub(super) vms: Vec<SimVm>,
     pub(super) threads: Vec<IoThread>,
-    pub(super) disk: Disk,
+    pub(super) disk: DiskModel,
     pub(super) gpu: Gpu,
     pub(super) clients: Vec<SimClient>,
     /// Period of the guests' clock ticks; 0: none.
