@@ -1,6 +1,6 @@
 //! Tasks that will never go on.
 
-use super::Guest;
+use super::GuestKernel;
 use crate::program::{Step, TaskState, Waits};
 use crate::queue::Nanos;
 
@@ -17,7 +17,7 @@ pub(crate) struct Stuck {
     pub(crate) by: Vec<usize>,
 }
 
-impl Guest {
+impl GuestKernel {
     /// Whether tasks of this guest can wait for each other.
     pub(crate) fn can_deadlock(&self) -> bool {
         !self.channels.is_empty()

@@ -108,7 +108,7 @@ const BASE_SLICE: Nanos = 700_000;
 const BACKLOG: usize = 256;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Guest {
+pub(crate) struct GuestKernel {
     pub(super) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) tasks: Vec<GuestTask>,
@@ -165,15 +165,19 @@ impl Costs {
     }
 }
 
-impl Guest {
-    pub(crate) fn new(vcpus: u16, costs: &GuestCosts) -> Guest {
+impl GuestKernel {
+    pub(crate) fn new(vcpus: u16, costs: &GuestCosts) -> GuestKernel {
         let cpu = || Cpu { halted: true, ..Cpu::default() };
-        Guest { costs: Costs::of(costs), cpus: (0..vcpus).map(|_| cpu()).collect(), ..Guest::default() }
+        GuestKernel {
+            costs: Costs::of(costs),
+            cpus: (0..vcpus).map(|_| cpu()).collect(),
+            ..GuestKernel::default()
+        }
     }
 
     /// Its kernel is since Linux 6.6: the running task goes on until it has run for a `slice`, the kernel's
     /// own if that is not said, and a clock tick has seen that.
-    pub(crate) fn with_eevdf(mut self, slice: Option<Nanos>) -> Guest {
+    pub(crate) fn with_eevdf(mut self, slice: Option<Nanos>) -> GuestKernel {
         let own = BASE_SLICE * u64::from(1 + self.cpus.len().clamp(1, 8).ilog2());
         self.costs.request = Some(slice.unwrap_or(own));
         self
@@ -270,7 +274,7 @@ impl Guest {
         if cpu.ready.is_empty() || self.goes_by_ticks(vcpu) { left } else { left.min(cpu.slice) }
     }
 
-    /// Does what happens on a vCPU now. The caller takes the [`effects`](Guest::effects) afterwards.
+    /// Does what happens on a vCPU now. The caller takes the [`effects`](GuestKernel::effects) afterwards.
     pub(crate) fn reached(&mut self, vcpu: usize, now: Nanos) -> Flow {
         self.now = now;
         self.exits = false;

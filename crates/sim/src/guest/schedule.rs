@@ -1,7 +1,7 @@
 //! The guest kernel's scheduler: a queue for each vCPU, fair by virtual run time. Who wakes after a sleep
 //! preempts, but since Linux 6.6 nobody who is in the middle of his slice: he goes on until a clock tick.
 
-use super::{Effect, Guest};
+use super::{Effect, GuestKernel};
 use crate::program::{GuestTask, SchedClass, TaskState};
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::nice_weight;
@@ -24,7 +24,7 @@ impl GuestTask {
     }
 }
 
-impl Guest {
+impl GuestKernel {
     /// The current task of a vCPU used so much.
     pub(super) fn charge(&mut self, vcpu: usize, time: Nanos) {
         let cpu = &mut self.cpus[vcpu];

@@ -1,13 +1,13 @@
 //! The steps of the programs of a guest's tasks.
 
-use super::{Effect, Guest};
+use super::{Effect, GuestKernel};
 use crate::program::{Step, TaskState, Waits};
 use crate::queue::Nanos;
 
 /// Steps that a task takes without using CPU time before somebody looks whether it gets anywhere.
 const MOST_FREE_STEPS: u32 = 1_000;
 
-impl Guest {
+impl GuestKernel {
     /// CPU time that a step takes before it has its effect.
     fn price(&self, task: usize, step: Step) -> Nanos {
         let costs = &self.costs;

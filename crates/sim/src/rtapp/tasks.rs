@@ -2,7 +2,7 @@
 
 use super::json::Value;
 use super::{Conditions, Fault, fault};
-use crate::guest::Guest;
+use crate::guest::GuestKernel;
 use crate::program::{Affinity, SchedClass, Step};
 use crate::queue::Nanos;
 use frontdesk_engine::nanos;
@@ -114,7 +114,7 @@ pub(super) fn plan(file: &Value, guest: &Conditions) -> Result<Plan, Fault> {
 
 impl Plan {
     /// Adds the tasks to a guest.
-    pub(crate) fn add(&self, guest: &mut Guest, workload: usize) {
+    pub(crate) fn add(&self, guest: &mut GuestKernel, workload: usize) {
         let timer = guest.timers.len();
         guest.timers.resize(timer + self.timers, None);
         let channels: Vec<usize> = self.channels.iter().map(|_| guest.add_channel()).collect();

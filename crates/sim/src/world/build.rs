@@ -5,7 +5,7 @@ use super::{EntityRole, Measure, SimVm, TimerOwner, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::DiskModel;
 use crate::feed::{Feed, VmEntities, id};
-use crate::guest::Guest;
+use crate::guest::GuestKernel;
 use crate::machine::{Fault, Machine};
 use crate::network::{ClientKind, SimClient};
 use crate::queue::{NEVER, Nanos};
@@ -292,11 +292,11 @@ pub(crate) enum BuildError {
     RtApp(String, RtAppError),
 }
 
-fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &VmSpec) -> Result<Guest, BuildError> {
+fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &VmSpec) -> Result<GuestKernel, BuildError> {
     let mut costs = sim.guest.clone();
     let slice = scenario.guest.time_slice;
     costs.slice = slice.unwrap_or(costs.slice);
-    let mut guest = Guest::new(entry.vcpus, &costs);
+    let mut guest = GuestKernel::new(entry.vcpus, &costs);
     if sim.guest_scheduler(&scenario.guest) == GuestScheduler::Eevdf {
         guest = guest.with_eevdf(slice.map(nanos));
     }

@@ -4,7 +4,7 @@ use super::devices::{Gpu, IoJob, IoThread, Sound};
 use super::measure::{Measure, Measured};
 use crate::disk::DiskModel;
 use crate::feed::{Feed, id};
-use crate::guest::{Effect, Guest, Interrupt, Stuck, vectors};
+use crate::guest::{Effect, GuestKernel, Interrupt, Stuck, vectors};
 use crate::machine::{Flow, Machine, Work};
 use crate::network::SimClient;
 use crate::program::Packet;
@@ -54,7 +54,7 @@ pub(super) enum TimerOwner {
 
 #[derive(Debug)]
 pub(super) struct SimVm {
-    pub(super) guest: Guest,
+    pub(super) guest: GuestKernel,
     pub(super) entities: Vec<Entity>,
     /// The thread that does its I/O.
     pub(super) io: usize,
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// The guest of a VM.
-    pub(crate) fn guest(&self, vm: usize) -> &Guest {
+    pub(crate) fn guest(&self, vm: usize) -> &GuestKernel {
         &self.vms[vm].guest
     }
 
