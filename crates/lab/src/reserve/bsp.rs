@@ -1,7 +1,7 @@
 //! A parallel program: its processes compute, exchange data all with all, and begin again (VSched §6).
 
 use super::enforce::Enforcement;
-use super::study::{Lab, count, of_worker, utilisation};
+use super::study::{StudyLab, count, of_worker, utilisation};
 use super::worker::{Worker, WorkerKind};
 use crate::LabError;
 use frontdesk_engine::nanos;
@@ -24,7 +24,12 @@ pub(super) struct Bsp<'a> {
 }
 
 impl Bsp<'_> {
-    pub(super) fn run(&self, lab: &mut Lab<'_>, arm: &str, by: &mut Enforcement) -> Result<(), LabError> {
+    pub(super) fn run(
+        &self,
+        lab: &mut StudyLab<'_>,
+        arm: &str,
+        by: &mut Enforcement,
+    ) -> Result<(), LabError> {
         let reserves = lab.study.arms.get(arm).is_some_and(|arm| arm.by != Enforcer::Weights);
         let tried = self.cases.iter().filter(|_| reserves);
         for case in tried {
@@ -46,7 +51,7 @@ impl Bsp<'_> {
     /// the first.
     fn run_once(
         &self,
-        lab: &mut Lab<'_>,
+        lab: &mut StudyLab<'_>,
         arm: &str,
         by: &mut Enforcement,
         case: Option<PeriodSlice>,
@@ -103,7 +108,7 @@ impl Bsp<'_> {
 }
 
 /// Processes on a CPU of which so many compute on average.
-fn hogs(lab: &Lab<'_>, cpu: u16, contention: f64) -> Result<Vec<Worker>, LabError> {
+fn hogs(lab: &StudyLab<'_>, cpu: u16, contention: f64) -> Result<Vec<Worker>, LabError> {
     let mut hogs = Vec::new();
     let mut left = contention;
     while left > 0.0 {
@@ -117,7 +122,7 @@ fn beside(contention: f64) -> String {
     format!("beside {contention}")
 }
 
-pub(super) fn figures(lab: &Lab<'_>, cases: &[PeriodSlice], contention: &[f64]) -> Vec<Figure> {
+pub(super) fn figures(lab: &StudyLab<'_>, cases: &[PeriodSlice], contention: &[f64]) -> Vec<Figure> {
     let chart = |title: &str, x: &str, mark, series| Figure::Chart {
         title: title.to_owned(),
         x: x.to_owned(),

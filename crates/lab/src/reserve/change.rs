@@ -2,7 +2,7 @@
 
 use super::delivered::RunInterval;
 use super::enforce::Enforcement;
-use super::study::{Lab, count, sample};
+use super::study::{StudyLab, count, sample};
 use super::worker::WorkerKind;
 use crate::LabError;
 use frontdesk_engine::nanos;
@@ -25,7 +25,7 @@ struct SliceChange {
 /// Changes the reservation of a process to and fro beside processes that compute, each time when its slice is
 /// over.
 pub(super) fn run(
-    lab: &mut Lab<'_>,
+    lab: &mut StudyLab<'_>,
     arm: &str,
     by: &mut Enforcement,
     between: [PeriodSlice; 2],

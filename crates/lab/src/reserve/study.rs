@@ -35,7 +35,7 @@ struct Case {
 }
 
 /// Everything that a study makes.
-pub(super) struct Lab<'a> {
+pub(super) struct StudyLab<'a> {
     pub(super) study: &'a Study,
     /// This program.
     pub(super) program: &'a Path,
@@ -64,7 +64,7 @@ pub fn study(
     study.fits(&online)?;
     let guardian = Guardian::start(frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
     let run_dir = make_run_dir(&guardian)?;
-    let mut lab = Lab {
+    let mut lab = StudyLab {
         study,
         program: frontdesk,
         stop,
@@ -79,7 +79,7 @@ pub fn study(
     if report.failed.is_empty() { outcome } else { Err(LabError::Left(report.failed.join("; "))) }
 }
 
-impl Lab<'_> {
+impl StudyLab<'_> {
     fn run(&mut self, run_dir: &Path, progress: &dyn Fn(&Progress)) -> Result<Outcome, LabError> {
         let arms = u32::try_from(self.study.arms.len()).unwrap_or(u32::MAX);
         let total = arms.saturating_mul(self.study.repeats);
