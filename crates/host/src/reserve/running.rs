@@ -37,20 +37,20 @@ pub(super) struct Running {
     promises: Promises,
     trace: TraceSource,
     /// The dispatchers, by the CPU of their members.
-    lanes: BTreeMap<u16, Lane>,
+    lanes: BTreeMap<u16, DispatcherThread>,
     places: BTreeMap<Member, u16>,
     /// What members got where they were before.
     earlier: BTreeMap<Member, MemberAccount>,
 }
 
 /// A dispatcher.
-struct Lane {
+struct DispatcherThread {
     commands: Sender<ControllerCommand>,
     wake: Arc<OwnedFd>,
     controller: Option<JoinHandle<()>>,
 }
 
-impl Lane {
+impl DispatcherThread {
     fn send(&self, command: ControllerCommand) {
         // It fails only when the controller has ended, which it does after us.
         let _ = self.commands.send(command);
@@ -58,7 +58,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for DispatcherThread {
     fn drop(&mut self) {
         // The last sender but one goes with `self`.
         self.commands = channel().0;
@@ -122,7 +122,7 @@ impl Running {
         };
         let name = format!("dispatch/{cpu}");
         let thread = std::thread::Builder::new().name(name).spawn(move || controller.run())?;
-        self.lanes.insert(cpu, Lane { commands, wake, controller: Some(thread) });
+        self.lanes.insert(cpu, DispatcherThread { commands, wake, controller: Some(thread) });
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Running {
 
     /// What is known of all members.
     pub(super) fn reports(&self) -> Vec<MemberReport> {
-        let ask = |lane: &Lane| {
+        let ask = |lane: &DispatcherThread| {
             let (reply, reports) = sync_channel(1);
             lane.send(ControllerCommand::Report(reply));
             reports.recv_timeout(PATIENCE).unwrap_or_default()
