@@ -41,7 +41,7 @@ use admission::AdmissionThread;
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_probes::BpfError;
-use frontdesk_probes::meter::Meter;
+use frontdesk_probes::meter::MemberMeter;
 use order::AdmissionRequest;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -117,5 +117,5 @@ impl Drop for Reserves {
 /// # Errors
 /// The kernel refuses, and why.
 pub(crate) fn probe() -> Result<(), BpfError> {
-    Meter::open(&[0]).map(drop)
+    MemberMeter::open(&[0]).map(drop)
 }

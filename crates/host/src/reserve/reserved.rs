@@ -7,7 +7,7 @@ use frontdesk_control_protocol::Target;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::sched::{self, SchedError, ThreadId};
-use frontdesk_probes::meter::{Birth, Meter};
+use frontdesk_probes::meter::{Birth, MemberMeter};
 
 /// A target with a reservation.
 pub(super) struct Reserved {
@@ -41,7 +41,7 @@ impl Reserved {
     }
 
     /// Takes the threads of its processes that it has not taken yet.
-    pub(super) fn take_threads(&mut self, meter: &Meter, guardian: &Guardian) -> Result<(), TakeError> {
+    pub(super) fn take_threads(&mut self, meter: &MemberMeter, guardian: &Guardian) -> Result<(), TakeError> {
         let pids: Vec<i32> = self.processes.iter().map(|process| process.pid).collect();
         for thread in pids.into_iter().flat_map(threads_of) {
             self.take_thread(thread, meter, guardian)?;
@@ -49,7 +49,12 @@ impl Reserved {
         Ok(())
     }
 
-    fn take_thread(&mut self, thread: ThreadId, meter: &Meter, guardian: &Guardian) -> Result<(), TakeError> {
+    fn take_thread(
+        &mut self,
+        thread: ThreadId,
+        meter: &MemberMeter,
+        guardian: &Guardian,
+    ) -> Result<(), TakeError> {
         if self.threads.iter().any(|held| held.thread == thread) {
             return Ok(());
         }
@@ -77,7 +82,7 @@ impl Reserved {
     pub(super) fn welcome(
         &mut self,
         birth: Birth,
-        meter: &Meter,
+        meter: &MemberMeter,
         guardian: &Guardian,
     ) -> Result<(), TakeError> {
         if !self.processes.iter().any(|process| process.pid == birth.pid) {

@@ -12,7 +12,7 @@ use super::trace::TraceSource;
 use super::user::{Halts, User};
 use frontdesk_engine::reservation::{Member, MemberAccount, Reservation};
 use frontdesk_guardian::Guardian;
-use frontdesk_probes::meter::{Birth, Meter, MeterEvents, Ring};
+use frontdesk_probes::meter::{Birth, MemberMeter, MeterEvents, Ring};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What runs while there are reservations.
 pub(super) struct Running {
-    pub(super) meter: Meter,
+    pub(super) meter: MemberMeter,
     pub(super) births: Ring,
     pub(super) born: Receiver<Birth>,
     /// Of CPUs that have had no dispatcher yet.
@@ -77,7 +77,7 @@ impl Running {
         trace: &TraceSource,
     ) -> Result<Running, StartError> {
         let promises = Promises::new(guardian.promise()?);
-        let (meter, MeterEvents { kicks, births, born }) = Meter::open(&cpus)?;
+        let (meter, MeterEvents { kicks, births, born }) = MemberMeter::open(&cpus)?;
         Ok(Running {
             meter,
             births,
