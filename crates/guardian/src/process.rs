@@ -1,7 +1,7 @@
 //! The guardian's own process.
 
 use super::{
-    undo::{Outcome, Undo},
+    undo::{Undo, UndoOutcome},
     wire::{self, JournalMessage},
 };
 use frontdesk_linux::cgroup::Hierarchy;
@@ -241,8 +241,8 @@ pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -
         left.retain(|undo| match undo.run() {
             Ok(outcome) => {
                 match outcome {
-                    Outcome::Done => report.undone += 1,
-                    Outcome::Gone => report.gone += 1,
+                    UndoOutcome::Done => report.undone += 1,
+                    UndoOutcome::Gone => report.gone += 1,
                 }
                 false
             }
