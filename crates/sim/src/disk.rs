@@ -40,7 +40,7 @@ pub struct DiskRequest {
 
 /// What waits of one VM, by class, and what it was given.
 #[derive(Debug, Default)]
-struct Owner {
+struct VmQueue {
     waiting: [VecDeque<DiskRequest>; 3],
     served: Nanos,
 }
@@ -52,7 +52,7 @@ pub(crate) struct DiskModel {
     rotation: Nanos,
     access: Nanos,
     bytes_per_s: u64,
-    owners: Vec<Owner>,
+    owners: Vec<VmQueue>,
     /// In service, each with its timer.
     slots: Vec<(Timer, Option<DiskRequest>)>,
     /// The VM at whose last request the arm is.
@@ -70,7 +70,7 @@ impl DiskModel {
             rotation: nanos(config.rotation),
             access: nanos(config.access),
             bytes_per_s: bytes_per_s.max(1),
-            owners: (0..vms).map(|_| Owner::default()).collect(),
+            owners: (0..vms).map(|_| VmQueue::default()).collect(),
             slots: timers.into_iter().map(|timer| (timer, None)).collect(),
             last: None,
             rng,
