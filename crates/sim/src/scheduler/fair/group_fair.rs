@@ -53,7 +53,7 @@ pub(super) struct Cell {
 }
 
 #[derive(Debug)]
-pub(super) struct PcpuState {
+pub(super) struct FairPcpu {
     /// The groups that have entities here.
     pub(super) queue: RunQueue,
     /// The fair entity that the queues take to be running.
@@ -81,7 +81,7 @@ pub(super) struct GroupFair<D> {
     pub(super) nodes: Vec<Node>,
     /// Those of each group side by side.
     pub(super) cells: Vec<Cell>,
-    pub(super) pcpus: Vec<PcpuState>,
+    pub(super) pcpus: Vec<FairPcpu>,
     pub(super) realtime: Waiting,
     pub(super) reserved: Reserved,
 }
@@ -269,7 +269,7 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
 
     fn start(&mut self, host: &mut Host) {
         for pcpu in host.pcpus() {
-            self.pcpus.push(PcpuState {
+            self.pcpus.push(FairPcpu {
                 queue: RunQueue::default(),
                 running: None,
                 members: Vec::new(),
