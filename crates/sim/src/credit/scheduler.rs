@@ -38,7 +38,7 @@ pub(super) struct Domain {
 }
 
 #[derive(Debug)]
-pub(super) struct PcpuState {
+pub(super) struct CreditPcpu {
     pub(super) queue: RunQueue,
     pub(super) slice: Timer,
     pub(super) tick: Timer,
@@ -60,7 +60,7 @@ pub struct Credit {
     pub(super) domains: Vec<Domain>,
     /// Domains with active vCPUs, in the order in which they are served.
     pub(super) active: Vec<Group>,
-    pub(super) pcpus: Vec<PcpuState>,
+    pub(super) pcpus: Vec<CreditPcpu>,
     pub(super) accounting: Option<Timer>,
     /// Sum of all credits after the last accounting.
     pub(super) balance: i64,
@@ -236,7 +236,7 @@ impl HostScheduler for Credit {
             let tick = host.add_timer(SchedulerTimer(number + 1));
             let due = host.now() + self.tick;
             host.arm(tick, self.fires(due));
-            self.pcpus.push(PcpuState {
+            self.pcpus.push(CreditPcpu {
                 queue: RunQueue::default(),
                 slice,
                 tick,
