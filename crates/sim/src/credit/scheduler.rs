@@ -10,7 +10,7 @@ use frontdesk_engine::{Boost, nanos};
 use frontdesk_scenario::Credit as Config;
 
 #[derive(Debug)]
-pub(super) struct Vcpu {
+pub(super) struct CreditVcpu {
     pub(super) group: Group,
     affinity: PcpuSet,
     pub(super) pcpu: Pcpu,
@@ -56,7 +56,7 @@ pub struct Credit {
     pub(super) tick: Nanos,
     pub(super) slice: Nanos,
     slop: Nanos,
-    pub(super) vcpus: Vec<Vcpu>,
+    pub(super) vcpus: Vec<CreditVcpu>,
     pub(super) domains: Vec<Domain>,
     /// Domains with active vCPUs, in the order in which they are served.
     pub(super) active: Vec<Group>,
@@ -83,7 +83,7 @@ impl Credit {
         }
     }
 
-    pub(super) fn vcpu(&mut self, entity: Entity) -> &mut Vcpu {
+    pub(super) fn vcpu(&mut self, entity: Entity) -> &mut CreditVcpu {
         &mut self.vcpus[entity.index()]
     }
 
@@ -208,7 +208,7 @@ impl HostScheduler for Credit {
         // Spread over the physical CPUs, as Xen does when it makes a vCPU.
         let places: Vec<Pcpu> = spec.affinity.iter().collect();
         let pcpu = places.get(entity.index() % places.len().max(1)).copied().unwrap_or(Pcpu(0));
-        self.vcpus.push(Vcpu {
+        self.vcpus.push(CreditVcpu {
             group: spec.group,
             affinity: spec.affinity,
             pcpu,
