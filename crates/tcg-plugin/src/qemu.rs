@@ -94,11 +94,11 @@ static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 
 struct Plugin {
     ring: Producer,
-    vcpus: [Vcpu; MAX_VCPUS as usize],
+    vcpus: [VcpuState; MAX_VCPUS as usize],
 }
 
 /// State of a vCPU; used only by the thread that runs it.
-struct Vcpu {
+struct VcpuState {
     registers: [AtomicPtr<c_void>; REGISTERS.len()],
     /// Receives register values; allocated once.
     buffer: AtomicPtr<GByteArray>,
@@ -106,9 +106,9 @@ struct Vcpu {
     apic: Apic,
 }
 
-impl Vcpu {
-    const fn new() -> Vcpu {
-        Vcpu {
+impl VcpuState {
+    const fn new() -> VcpuState {
+        VcpuState {
             registers: [const { AtomicPtr::new(null_mut()) }; REGISTERS.len()],
             buffer: AtomicPtr::new(null_mut()),
             task: AtomicU64::new(0),
@@ -142,7 +142,7 @@ impl Vcpu {
 }
 
 /// The plugin and the state of vCPU `index`.
-fn vcpu(index: c_uint) -> Option<(&'static Plugin, u16, &'static Vcpu)> {
+fn vcpu(index: c_uint) -> Option<(&'static Plugin, u16, &'static VcpuState)> {
     let plugin = PLUGIN.get()?;
     let index = u16::try_from(index).ok()?;
     Some((plugin, index, plugin.vcpus.get(usize::from(index))?))
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn qemu_plugin_install(
         Ok(Err(error)) => return refuse(&error.to_string()),
         Err(_) => return refuse("too many vCPUs"),
     };
-    if PLUGIN.set(Plugin { ring, vcpus: [const { Vcpu::new() }; MAX_VCPUS as usize] }).is_err() {
+    if PLUGIN.set(Plugin { ring, vcpus: [const { VcpuState::new() }; MAX_VCPUS as usize] }).is_err() {
         return refuse("it is loaded already");
     }
     // SAFETY: `id` is ours and the callbacks have the types that the interface asks for.
