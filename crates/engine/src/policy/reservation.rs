@@ -16,7 +16,7 @@ mod event;
 mod levels;
 mod terms;
 
-pub use account::{BUCKETS, Distribution, MemberAccount, RECENT, Recent};
+pub use account::{BUCKETS, Distribution, MemberAccount, RECENT, RecentPeriod};
 pub use admission::{Admission, AdmissionError, Fit, Infeasible, MEMBERS_PER_CPU, Room};
 pub use dispatch::{Dispatch, DispatchKind};
 pub use dispatcher::{Dispatcher, Due, Eligible};

@@ -54,7 +54,7 @@ impl Distribution {
 
 /// What a member got in one of the latest periods, or in several short ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recent {
+pub struct RecentPeriod {
     /// When the first of them ended.
     begin: Time,
     /// When the last of them ended.
@@ -91,7 +91,7 @@ pub struct MemberAccount {
     /// How much longer than its slice it ran before it was stopped.
     pub overrun: Distribution,
     /// The latest periods, the oldest first; at most [`RECENT`] entries.
-    pub recent: VecDeque<Recent>,
+    pub recent: VecDeque<RecentPeriod>,
 }
 
 impl MemberAccount {
@@ -129,7 +129,7 @@ impl MemberAccount {
             if self.recent.len() == RECENT {
                 self.recent.pop_front();
             }
-            self.recent.push_back(Recent { begin: end, ..Recent::default() });
+            self.recent.push_back(RecentPeriod { begin: end, ..RecentPeriod::default() });
         }
         if let Some(entry) = self.recent.back_mut() {
             entry.end = end;
