@@ -45,14 +45,14 @@ impl Totals {
 }
 
 /// A stamp in the file: its time and its kind.
-type Record = [[u8; 8]; 2];
+type StampBytes = [[u8; 8]; 2];
 
-fn encode(stamp: Stamp) -> Record {
+fn encode(stamp: Stamp) -> StampBytes {
     let kind = KINDS.iter().position(|kind| *kind == stamp.kind).unwrap_or(KINDS.len());
     [stamp.tsc, kind as u64].map(u64::to_le_bytes)
 }
 
-fn decode(record: Record) -> Option<Stamp> {
+fn decode(record: StampBytes) -> Option<Stamp> {
     let [tsc, kind] = record.map(u64::from_le_bytes);
     let kind = *KINDS.get(usize::try_from(kind).ok()?)?;
     Some(Stamp { tsc, kind })
@@ -70,7 +70,7 @@ const KINDS: [StampKind; 6] = [
 
 /// Where the stamp with this number is in the file.
 fn position(stamp: u64) -> u64 {
-    Totals::SIZE + stamp % RING * size_of::<Record>() as u64
+    Totals::SIZE + stamp % RING * size_of::<StampBytes>() as u64
 }
 
 /// The workload's side.
@@ -138,7 +138,7 @@ impl Records {
         while next < totals.stamps {
             // Up to the end of the ring, in one piece.
             let count = (totals.stamps - next).min(RING - next % RING);
-            let mut records = vec![Record::default(); usize::try_from(count).map_err(damaged)?];
+            let mut records = vec![StampBytes::default(); usize::try_from(count).map_err(damaged)?];
             let bytes = records.as_flattened_mut().as_flattened_mut();
             self.file.read_exact_at(bytes, position(next))?;
             for record in records {
@@ -225,7 +225,7 @@ mod tests {
         }
         assert_eq!(
             std::fs::metadata(&file.0).unwrap().len(),
-            position(RING - 1) + size_of::<Record>() as u64
+            position(RING - 1) + size_of::<StampBytes>() as u64
         );
     }
 
