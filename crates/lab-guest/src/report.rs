@@ -74,17 +74,17 @@ fn position(stamp: u64) -> u64 {
 }
 
 /// The workload's side.
-pub(crate) struct Recorder {
+pub(crate) struct ReportRecorder {
     /// None if nobody wants to know.
     file: Option<File>,
     totals: Totals,
 }
 
-impl Recorder {
+impl ReportRecorder {
     /// Records in the file at `path`, if there is one.
-    pub(crate) fn new(path: Option<&Path>) -> io::Result<Recorder> {
+    pub(crate) fn new(path: Option<&Path>) -> io::Result<ReportRecorder> {
         let file = path.map(|path| File::options().write(true).open(path)).transpose()?;
-        Ok(Recorder { file, totals: Totals::default() })
+        Ok(ReportRecorder { file, totals: Totals::default() })
     }
 
     /// Counts what was done.
@@ -123,7 +123,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Makes an empty file at `path` for a [`Recorder`].
+    /// Makes an empty file at `path` for a [`ReportRecorder`].
     pub(crate) fn create(path: &Path) -> io::Result<Records> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
         Totals::default().write(&file)?;
@@ -182,10 +182,10 @@ mod tests {
         }
     }
 
-    fn pair(name: &str) -> (TemporaryFile, Recorder, Records) {
+    fn pair(name: &str) -> (TemporaryFile, ReportRecorder, Records) {
         let file = std::env::temp_dir().join(format!("frontdesk-report-{name}-{}", std::process::id()));
         let records = Records::create(&file).unwrap();
-        let recorder = Recorder::new(Some(&file)).unwrap();
+        let recorder = ReportRecorder::new(Some(&file)).unwrap();
         (TemporaryFile(file), recorder, records)
     }
 
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn nobody_has_to_listen() {
-        let mut recorder = Recorder::new(None).unwrap();
+        let mut recorder = ReportRecorder::new(None).unwrap();
         recorder.stamp(StampKind::Begin).unwrap();
         recorder.count(1, 1).unwrap();
     }

@@ -9,7 +9,7 @@ mod servers;
 mod storm;
 
 use crate::parameter::Address;
-use crate::report::Recorder;
+use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{IP_PARAMETER, Job, Measurement, Work};
 use frontdesk_workload::{Protocol, Storm, WorkloadKind};
 use rustix::process::WaitStatus;
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), WorkloadError> {
             if role == WORK {
                 return measure(serde_json::from_str(json)?);
             }
-            serve(serde_json::from_str(json)?, Recorder::new(records)?).map(|never| match never {})
+            serve(serde_json::from_str(json)?, ReportRecorder::new(records)?).map(|never| match never {})
         }
         [NOTHING] => Ok(()),
         [BRIEF] => {
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), WorkloadError> {
 }
 
 /// Does a job; returns only if it fails.
-fn serve(job: Job, recorder: Recorder) -> Result<Infallible, WorkloadError> {
+fn serve(job: Job, recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     let (kind, steps_per_s) = match job {
         Job::Workload { kind, steps_per_s } => (kind, steps_per_s),
         Job::Reporter { program } => return reporter::run(&program),
@@ -178,7 +178,7 @@ fn failed<E: Into<io::Error>>(what: impl std::fmt::Display) -> impl FnOnce(E) ->
     move |error| format!("{what}: {}", error.into())
 }
 
-fn hog(mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
+fn hog(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     ready();
     loop {
         spin(1 << 20);
@@ -186,7 +186,7 @@ fn hog(mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
     }
 }
 
-fn churn(mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
+fn churn(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     ready();
     loop {
         let status = task(BRIEF).status().map_err(failed("starting a task"))?;

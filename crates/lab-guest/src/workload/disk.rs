@@ -1,7 +1,7 @@
 //! Workloads that read from the data disk.
 
 use super::{WorkloadError, failed, ready, spin, xorshift};
-use crate::report::Recorder;
+use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{DATA, StampKind};
 use rustix::fs::{Advice, fadvise};
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ fn no_data(what: &str) -> WorkloadError {
 }
 
 /// Reads files as programs do, through the page cache; but each time from the disk.
-pub(super) fn read_files(mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
+pub(super) fn read_files(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     if open(0, 0).map_err(failed(path(0)))?.is_none() {
         return Err(no_data("file"));
     }
@@ -115,7 +115,7 @@ impl Sources {
 }
 
 /// Reads blocks here and there, and computes after each.
-pub(super) fn read_burn(cost: u64, mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
+pub(super) fn read_burn(cost: u64, mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     let sources = Sources::open()?;
     // Workloads that read the same files take different ways.
     let mut state = xorshift(u64::from(std::process::id()) << 32 | 1);

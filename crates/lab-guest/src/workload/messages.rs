@@ -1,7 +1,7 @@
 //! Tasks that message each other, as the program hackbench does with processes and sockets.
 
 use super::{WorkloadError, describe, failed, ready};
-use crate::report::Recorder;
+use crate::report::ReportRecorder;
 use frontdesk_lab_guest::StampKind;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::convert::Infallible;
@@ -16,7 +16,11 @@ const SIZE: usize = 100;
 
 /// Lets `tasks` tasks message each other, again and again. Each takes some 100 KiB of memory, and each
 /// receiver up to 200 KiB more for what it has not read yet.
-pub(super) fn run(tasks: u32, rounds: u32, mut recorder: Recorder) -> Result<Infallible, WorkloadError> {
+pub(super) fn run(
+    tasks: u32,
+    rounds: u32,
+    mut recorder: ReportRecorder,
+) -> Result<Infallible, WorkloadError> {
     let groups = usize::try_from(tasks)? / (2 * HALF);
     if groups * 2 * HALF != usize::try_from(tasks)? || groups == 0 {
         return Err(format!("{tasks} tasks cannot message each other: it must be a multiple of 40").into());

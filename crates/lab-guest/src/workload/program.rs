@@ -1,7 +1,7 @@
 //! Programs of the Debian system. The workload's own process looks after the program.
 
 use super::{WorkloadError, describe, failed, ready};
-use crate::report::Recorder;
+use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{DEBIAN, StampKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, access};
@@ -25,7 +25,7 @@ const PROOF: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 pub(super) fn repeat(
     command: &[String],
     cold: bool,
-    mut recorder: Recorder,
+    mut recorder: ReportRecorder,
 ) -> Result<Infallible, WorkloadError> {
     let program = Program::new(command, cold)?;
     ready();
