@@ -22,13 +22,13 @@ pub(crate) fn tsc() -> u64 {
 
 /// The numbers at the begin of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Totals {
+struct ReportTotals {
     operations: u64,
     bytes: u64,
     stamps: u64,
 }
 
-impl Totals {
+impl ReportTotals {
     const SIZE: u64 = 3 * 8;
 
     fn write(self, file: &File) -> io::Result<()> {
@@ -36,11 +36,11 @@ impl Totals {
         file.write_all_at(numbers.as_flattened(), 0)
     }
 
-    fn read(file: &File) -> io::Result<Totals> {
+    fn read(file: &File) -> io::Result<ReportTotals> {
         let mut numbers = [[0; 8]; 3];
         file.read_exact_at(numbers.as_flattened_mut(), 0)?;
         let [operations, bytes, stamps] = numbers.map(u64::from_le_bytes);
-        Ok(Totals { operations, bytes, stamps })
+        Ok(ReportTotals { operations, bytes, stamps })
     }
 }
 
@@ -70,21 +70,21 @@ const KINDS: [StampKind; 6] = [
 
 /// Where the stamp with this number is in the file.
 fn position(stamp: u64) -> u64 {
-    Totals::SIZE + stamp % RING * size_of::<StampBytes>() as u64
+    ReportTotals::SIZE + stamp % RING * size_of::<StampBytes>() as u64
 }
 
 /// The workload's side.
 pub(crate) struct ReportRecorder {
     /// None if nobody wants to know.
     file: Option<File>,
-    totals: Totals,
+    totals: ReportTotals,
 }
 
 impl ReportRecorder {
     /// Records in the file at `path`, if there is one.
     pub(crate) fn new(path: Option<&Path>) -> io::Result<ReportRecorder> {
         let file = path.map(|path| File::options().write(true).open(path)).transpose()?;
-        Ok(ReportRecorder { file, totals: Totals::default() })
+        Ok(ReportRecorder { file, totals: ReportTotals::default() })
     }
 
     /// Counts what was done.
@@ -126,7 +126,7 @@ impl Records {
     /// Makes an empty file at `path` for a [`ReportRecorder`].
     pub(crate) fn create(path: &Path) -> io::Result<Records> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
-        Totals::default().write(&file)?;
+        ReportTotals::default().write(&file)?;
         Ok(Records { file, taken: 0 })
     }
 
@@ -151,11 +151,11 @@ impl Records {
     }
 
     /// The totals, which the workload may write at the same time: what was read is whole if it is read again.
-    fn totals(&self) -> io::Result<Totals> {
-        let mut last = Totals::read(&self.file)?;
+    fn totals(&self) -> io::Result<ReportTotals> {
+        let mut last = ReportTotals::read(&self.file)?;
         // A write is so much shorter than the time between two that this ends long before.
         for _ in 0..1000 {
-            let again = Totals::read(&self.file)?;
+            let again = ReportTotals::read(&self.file)?;
             if again == last {
                 break;
             }
