@@ -2,7 +2,7 @@
 //!
 //! What has no reservation shares what is left, in turns, and who is boosted comes before who is not.
 
-use super::reserved::{DISPATCH, Reserved};
+use super::reserved::{DISPATCH, ReservedGroups};
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Nanos, Timer};
 use frontdesk_engine::Boost;
@@ -17,12 +17,12 @@ const TURN: Nanos = 10_000_000;
 /// [`Admission`](frontdesk_engine::reservation::Admission) to say; here they may ask for too much, and miss.
 #[must_use]
 pub fn edf(reservations: &[(Group, Reservation)]) -> Box<dyn HostScheduler> {
-    Box::new(Edf { reserved: Reserved::new(reservations), ..Edf::default() })
+    Box::new(Edf { reserved: ReservedGroups::new(reservations), ..Edf::default() })
 }
 
 #[derive(Debug, Default)]
 struct Edf {
-    reserved: Reserved,
+    reserved: ReservedGroups,
     /// Of the physical CPUs, with their numbers.
     turns: Vec<Timer>,
     entities: Vec<EntityState>,

@@ -17,7 +17,7 @@ pub(super) const DISPATCH: SchedulerTimer = SchedulerTimer(u32::MAX);
 
 /// The groups that have reservations.
 #[derive(Debug, Default)]
-pub(super) struct Reserved {
+pub(super) struct ReservedGroups {
     reservations: Vec<(Group, Reservation)>,
     members: BTreeMap<Member, MemberEntities>,
     /// By entity: the member that it runs with.
@@ -59,9 +59,9 @@ impl Meter for View<'_> {
     }
 }
 
-impl Reserved {
-    pub(super) fn new(reservations: &[(Group, Reservation)]) -> Reserved {
-        Reserved { reservations: reservations.to_vec(), ..Reserved::default() }
+impl ReservedGroups {
+    pub(super) fn new(reservations: &[(Group, Reservation)]) -> ReservedGroups {
+        ReservedGroups { reservations: reservations.to_vec(), ..ReservedGroups::default() }
     }
 
     /// Whether a group has a reservation.

@@ -4,7 +4,7 @@ use super::discipline::{Discipline, Placement, TICK, Timing};
 use super::load::{Average, GroupLoad, SCALE, nice_weight};
 use super::queue::{Node, RunQueue};
 use super::waiting::Waiting;
-use crate::scheduler::reserved::{DISPATCH, Reserved};
+use crate::scheduler::reserved::{DISPATCH, ReservedGroups};
 use crate::scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer,
 };
@@ -83,7 +83,7 @@ pub(super) struct GroupFair<D> {
     pub(super) cells: Vec<Cell>,
     pub(super) pcpus: Vec<FairPcpu>,
     pub(super) realtime: Waiting,
-    pub(super) reserved: Reserved,
+    pub(super) reserved: ReservedGroups,
 }
 
 /// The weight of a group of the idle class (`WEIGHT_IDLEPRIO`).
@@ -101,7 +101,7 @@ impl<D: Discipline> GroupFair<D> {
             cells: Vec::new(),
             pcpus: Vec::new(),
             realtime: Waiting::default(),
-            reserved: Reserved::new(reservations),
+            reserved: ReservedGroups::new(reservations),
         }
     }
 
