@@ -3,7 +3,7 @@
 use super::ReserveMechanism;
 use super::controller::ControllerCommand;
 use super::fair::{FairServerError, FairServers};
-use super::reserved::Reserved;
+use super::reserved::ReservedTarget;
 use super::reserved_group::ReservedGroup;
 use super::running::{Running, StartError};
 use super::target::{Found, VmThreads, is_ready};
@@ -57,7 +57,7 @@ pub(super) struct AdmissionThread {
     pub(super) cpus: Vec<u16>,
     pub(super) admission: Admission,
     pub(super) next: u32,
-    pub(super) targets: Vec<Reserved>,
+    pub(super) targets: Vec<ReservedTarget>,
     /// Targets that ended by themselves, and when.
     pub(super) ended: VecDeque<(u64, control::Reservation)>,
     pub(super) running: Option<Running>,
@@ -249,7 +249,7 @@ impl AdmissionThread {
         let cpus = admitted.map_err(|error| stats::refusal(&error, self.capacity))?;
         let slots = self.free_slots(found.members());
         let (target, name) = (target.clone(), found.name.clone());
-        let mut held = Reserved {
+        let mut held = ReservedTarget {
             id,
             target,
             found,
@@ -286,7 +286,7 @@ impl AdmissionThread {
     }
 
     /// Records what the target's threads have, and takes them in.
-    fn take(&mut self, held: &mut Reserved) -> Result<(), Refusal> {
+    fn take(&mut self, held: &mut ReservedTarget) -> Result<(), Refusal> {
         self.start()?;
         let Some(running) = &self.running else { return Ok(()) };
         let reserved_group = self.reserved_group.as_ref().and_then(Option::as_ref);

@@ -4,7 +4,7 @@
 use super::admission::AdmissionThread;
 use crate::clock::monotonic;
 use crate::reserve::controller::ControllerCommand;
-use crate::reserve::reserved::Reserved;
+use crate::reserve::reserved::ReservedTarget;
 use crate::reserve::reserved_group::ReservedGroup;
 use crate::reserve::target::VmThreads;
 use frontdesk_control_protocol::Target;
@@ -110,7 +110,7 @@ impl AdmissionThread {
 
     /// The VMs have changed. One whose vCPUs have changed gets its reservation anew.
     pub(super) fn renew(&mut self, vms: &[VmThreads]) {
-        let changed = |held: &Reserved| match &held.target {
+        let changed = |held: &ReservedTarget| match &held.target {
             Target::Vm(name) => vms.iter().any(|vm| vm.name == *name && vm.vcpus != held.found.vcpus),
             _ => false,
         };

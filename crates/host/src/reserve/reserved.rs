@@ -10,7 +10,7 @@ use frontdesk_linux::sched::{self, SchedError, ThreadId};
 use frontdesk_probes::meter::{Birth, MemberMeter};
 
 /// A target with a reservation.
-pub(super) struct Reserved {
+pub(super) struct ReservedTarget {
     pub(super) id: TargetId,
     pub(super) target: Target,
     pub(super) found: Found,
@@ -28,7 +28,7 @@ pub(super) struct Reserved {
     pub(super) trouble: Option<String>,
 }
 
-impl Reserved {
+impl ReservedTarget {
     pub(super) fn members(&self) -> impl Iterator<Item = Member> + use<> {
         let target = self.id;
         (0..).take(self.slots.len()).map(move |index| Member { target, index })

@@ -4,7 +4,7 @@ use super::admission::{AdmissionThread, deciding_ns};
 use crate::clock::monotonic;
 use crate::notification::Notification;
 use crate::reserve::controller::MemberReport;
-use crate::reserve::reserved::Reserved;
+use crate::reserve::reserved::ReservedTarget;
 use crate::reserve::running::Running;
 use crate::reserve::stats;
 use frontdesk_control_protocol::{self as control, Reserve, SCHEMA, Target};
@@ -27,7 +27,7 @@ impl AdmissionThread {
         self.running.as_ref().map_or_else(Vec::new, Running::reports)
     }
 
-    pub(super) fn tell(&self, held: &Reserved, reports: &[MemberReport]) -> control::Reservation {
+    pub(super) fn tell(&self, held: &ReservedTarget, reports: &[MemberReport]) -> control::Reservation {
         let Reservation { period_ns, slice_ns, hard, phase_ns } = held.reservation;
         let whole = stats::ratio(self.capacity) * self.cpus.len().max(1) as f64;
         let host_ratio = stats::ratio(held.reservation.utilisation()) * held.cpus.len() as f64 / whole;
