@@ -221,7 +221,7 @@ struct Login {
 
 /// What a command gets for its password.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Token {
+pub(crate) struct LoginToken {
     pub(crate) token: String,
 }
 
@@ -242,9 +242,9 @@ async fn make_token(
     Extension(client): Extension<ConnectedClient>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Token>, Response> {
+) -> Result<Json<LoginToken>, Response> {
     let token = log_in(&shared, client.peer, &headers, body, Holder::Command).await?;
-    Ok(Json(Token { token }))
+    Ok(Json(LoginToken { token }))
 }
 
 /// `DELETE /session`, `DELETE /token`: ends the session of whoever asks.

@@ -8,7 +8,7 @@ pub use address::{Address, DEFAULT_PORT, NoAddress};
 pub use hosts::{Hosts, HostsError, KnownHost};
 pub use trust::{ClientCertificate, Trust, TrustError};
 
-use crate::api::Token;
+use crate::api::LoginToken;
 use crate::fingerprint::Fingerprint;
 use frontdesk_control_protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, RefusalKind, SCHEMA};
 use http_body_util::{BodyExt, Full, Limited};
@@ -137,7 +137,7 @@ impl Remote {
     pub fn log_in(&mut self, password: &str) -> Result<String, RemoteError> {
         let body = serde_json::json!({ "password": password }).to_string();
         let answer = self.request(Method::POST, "/token", body)?;
-        let token: Token = serde_json::from_slice(&answer).map_err(|error| self.nonsense(error))?;
+        let token: LoginToken = serde_json::from_slice(&answer).map_err(|error| self.nonsense(error))?;
         self.token = Some(token.token.clone());
         Ok(token.token)
     }
