@@ -42,12 +42,12 @@ struct MemberEntities {
 }
 
 /// What the dispatcher is told about the machine.
-struct View<'a> {
+struct MemberView<'a> {
     host: &'a Host,
     members: &'a BTreeMap<Member, MemberEntities>,
 }
 
-impl Meter for View<'_> {
+impl Meter for MemberView<'_> {
     fn read(&self, member: Member) -> Reading {
         let Some(threads) = self.members.get(&member) else { return Reading::default() };
         let entities = || threads.entities.iter().copied();
@@ -151,7 +151,7 @@ impl ReservedGroups {
     /// Tells the dispatcher what happened, and how its members are.
     fn tell(&mut self, host: &Host, kind: ReservationEventKind) {
         (self.event.at, self.event.kind) = (Time(host.now()), kind);
-        self.dispatcher.read(&mut self.event, &View { host, members: &self.members });
+        self.dispatcher.read(&mut self.event, &MemberView { host, members: &self.members });
         self.dispatcher.on_event(&self.event);
     }
 
