@@ -66,11 +66,11 @@ pub struct Identities {
     /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being
     /// unloaded.
     pub(super) kvm: Option<KvmSource>,
-    pub(super) watched: Vec<Watched>,
+    pub(super) watched: Vec<WatchedVcpu>,
 }
 
 /// A vCPU whose next task switch or interrupt is waited for.
-pub(super) struct Watched {
+pub(super) struct WatchedVcpu {
     pub(super) vm: VmId,
     pub(super) vcpu: u16,
     pub(super) interest: Interest,
