@@ -4,7 +4,7 @@
 //! Nothing here may panic: a panic would take the VM down.
 
 use crate::apic::{Apic, Meaning};
-use crate::decode::{Store, Watched, decode, interrupt, task};
+use crate::decode::{Store, WatchedInstruction, decode, interrupt, task};
 use frontdesk_ring::{Entry, EntryKind, MAX_VCPUS, Producer};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -276,11 +276,11 @@ extern "C" fn on_translate(_id: PluginId, block: *mut c_void) {
                 last.watch(on_interrupt, READS_NOTHING, vector.into());
             }
             match decode(instruction.bytes()) {
-                Some(Watched::LoadCr3(register)) => {
+                Some(WatchedInstruction::LoadCr3(register)) => {
                     instruction.watch(on_load_cr3, READS_REGISTERS, register.into());
                 }
-                Some(Watched::WriteMsr) => instruction.watch(on_write_msr, READS_REGISTERS, 0),
-                Some(Watched::WriteApic(store)) => {
+                Some(WatchedInstruction::WriteMsr) => instruction.watch(on_write_msr, READS_REGISTERS, 0),
+                Some(WatchedInstruction::WriteApic(store)) => {
                     instruction.watch(on_write_apic, READS_REGISTERS, store.packed());
                 }
                 None => {}
