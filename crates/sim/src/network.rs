@@ -55,7 +55,7 @@ pub(crate) struct SimClient {
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct ClientNeeds {
     /// A packet with so many bytes arrives at the host now.
     pub(crate) arrives: Option<u32>,
     /// When its timer is to fire.
@@ -64,7 +64,7 @@ pub(crate) struct Wish {
     pub(crate) response: Option<(Nanos, Nanos)>,
 }
 
-const NOTHING: Wish = Wish { arrives: None, timer: NEVER, response: None };
+const NOTHING: ClientNeeds = ClientNeeds { arrives: None, timer: NEVER, response: None };
 
 impl SimClient {
     pub(crate) fn new(
@@ -126,16 +126,16 @@ impl SimClient {
     }
 
     /// Its timer fired.
-    pub(crate) fn timer(&mut self, now: Nanos) -> Wish {
+    pub(crate) fn timer(&mut self, now: Nanos) -> ClientNeeds {
         match (self.kind, &self.state) {
             (ClientKind::Ask { .. }, ClientState::Thinking) => {
                 self.sent = now;
                 self.state = ClientState::Sent;
-                Wish { timer: now.saturating_add(self.latency), ..NOTHING }
+                ClientNeeds { timer: now.saturating_add(self.latency), ..NOTHING }
             }
             (ClientKind::Ask { bytes, .. }, ClientState::Sent) => {
                 self.state = ClientState::Waiting;
-                Wish { arrives: Some(bytes), ..NOTHING }
+                ClientNeeds { arrives: Some(bytes), ..NOTHING }
             }
             (ClientKind::Ask { think: [shortest, longest], .. }, ClientState::Answered) => {
                 let think = self.rng.uniform(shortest, longest);
@@ -148,23 +148,23 @@ impl SimClient {
                     None => (ClientState::Thinking, next),
                 };
                 self.state = state;
-                Wish { timer, response: Some((now - self.sent, self.sent)), ..NOTHING }
+                ClientNeeds { timer, response: Some((now - self.sent, self.sent)), ..NOTHING }
             }
             (ClientKind::Ask { .. }, ClientState::Acknowledging { next }) => {
                 let timer = now.max(*next);
                 self.state = ClientState::Thinking;
-                Wish { arrives: Some(0), timer, ..NOTHING }
+                ClientNeeds { arrives: Some(0), timer, ..NOTHING }
             }
             (ClientKind::Ask { .. }, ClientState::Waiting) => NOTHING,
             (ClientKind::Bulk { window, frame }, _) => {
                 self.outstanding += 1;
                 self.armed = self.outstanding < window;
                 let timer = if self.armed { now.saturating_add(frame) } else { NEVER };
-                Wish { arrives: Some(SEGMENT), timer, ..NOTHING }
+                ClientNeeds { arrives: Some(SEGMENT), timer, ..NOTHING }
             }
             (ClientKind::Scan { pause }, _) => {
                 self.port = self.port.wrapping_add(1);
-                Wish { arrives: Some(SEGMENT), timer: now.saturating_add(pause), ..NOTHING }
+                ClientNeeds { arrives: Some(SEGMENT), timer: now.saturating_add(pause), ..NOTHING }
             }
         }
     }
@@ -192,11 +192,11 @@ mod tests {
     use crate::Queue;
 
     /// What a client does when an answer has come at 300, and then.
-    fn answered(protocol: Protocol, think: Nanos) -> [Wish; 2] {
+    fn answered(protocol: Protocol, think: Nanos) -> [ClientNeeds; 2] {
         let (kind, timer) = (ClientKind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
         let mut client = SimClient::new(0, (protocol, 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
-        assert_eq!(client.timer(0), Wish { timer: 100, ..NOTHING });
-        assert_eq!(client.timer(100), Wish { arrives: Some(40), ..NOTHING });
+        assert_eq!(client.timer(0), ClientNeeds { timer: 100, ..NOTHING });
+        assert_eq!(client.timer(100), ClientNeeds { arrives: Some(40), ..NOTHING });
         assert_eq!(client.answered(200), Some(300));
         let first = client.timer(300);
         [first, client.timer(first.timer)]
@@ -205,10 +205,19 @@ mod tests {
     #[test]
     fn an_answer_is_acknowledged_alone_unless_the_next_request_comes_first() {
         let response = Some((300, 0));
-        let request = |at: Nanos| Wish { timer: at + 100, ..NOTHING };
-        let acknowledges = Wish { arrives: Some(0), timer: 800, ..NOTHING };
-        assert_eq!(answered(Protocol::Tcp, 500), [Wish { timer: 440, response, ..NOTHING }, acknowledges]);
-        assert_eq!(answered(Protocol::Tcp, 40), [Wish { timer: 340, response, ..NOTHING }, request(340)]);
-        assert_eq!(answered(Protocol::Udp, 500), [Wish { timer: 800, response, ..NOTHING }, request(800)]);
+        let request = |at: Nanos| ClientNeeds { timer: at + 100, ..NOTHING };
+        let acknowledges = ClientNeeds { arrives: Some(0), timer: 800, ..NOTHING };
+        assert_eq!(
+            answered(Protocol::Tcp, 500),
+            [ClientNeeds { timer: 440, response, ..NOTHING }, acknowledges]
+        );
+        assert_eq!(
+            answered(Protocol::Tcp, 40),
+            [ClientNeeds { timer: 340, response, ..NOTHING }, request(340)]
+        );
+        assert_eq!(
+            answered(Protocol::Udp, 500),
+            [ClientNeeds { timer: 800, response, ..NOTHING }, request(800)]
+        );
     }
 }
