@@ -32,7 +32,7 @@ pub(super) struct Child {
     status: Option<WaitStatus>,
     /// Both its output streams, read when it has ended: our programs print no more than the pipe holds.
     output: PipeReader,
-    group: Group,
+    group: WorkloadGroup,
     records: Records,
 }
 
@@ -62,7 +62,7 @@ impl Child {
             Purpose::Work { work, .. } => (WORK, serde_json::to_string(work)?),
         };
         let records = Records::create(path)?;
-        let group = Group::create(number)?;
+        let group = WorkloadGroup::create(number)?;
         let (output, output_end) = pipe()?;
         let process = Command::new("/proc/self/exe")
             .args([role, &json])
@@ -123,13 +123,13 @@ impl Child {
 }
 
 /// A control group: a process and all its descendants, whatever they do to become independent.
-struct Group(PathBuf);
+struct WorkloadGroup(PathBuf);
 
-impl Group {
-    fn create(number: u64) -> io::Result<Group> {
+impl WorkloadGroup {
+    fn create(number: u64) -> io::Result<WorkloadGroup> {
         let folder = PathBuf::from(format!("{GROUPS}/{number}"));
         fs::create_dir(&folder)?;
-        Ok(Group(folder))
+        Ok(WorkloadGroup(folder))
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -156,7 +156,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for WorkloadGroup {
     fn drop(&mut self) {
         // One that is left disturbs nobody.
         let _ = fs::remove_dir(&self.0);
