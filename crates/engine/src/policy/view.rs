@@ -5,7 +5,7 @@ use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, VmPolicy};
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
-use crate::infer::{Device, Dispatch, Guest};
+use crate::infer::{Device, Guest, TaskDispatch};
 
 /// What a policy decides by.
 pub(crate) struct View<'a> {
@@ -29,7 +29,7 @@ pub(crate) enum Fact {
     /// The guest was told of events.
     Delivered,
     /// A task was dispatched on a vCPU.
-    Dispatched { vcpu: u16, dispatch: Dispatch },
+    Dispatched { vcpu: u16, dispatch: TaskDispatch },
     /// A vCPU was halted.
     Halted { vcpu: u16 },
     /// A vCPU sleeps that the guest has not halted: its emulator has it wait.
