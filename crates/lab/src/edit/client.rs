@@ -1,6 +1,6 @@
 //! The client, and the thread that types.
 
-use super::config::{EditConfig, End, Signals};
+use super::config::{ClientEnd, EditConfig, Signals};
 use super::session::EditorSession;
 use crate::load::{LoadError, Sample};
 use std::io::{self, PipeReader, PipeWriter, pipe};
@@ -93,8 +93,8 @@ fn run(config: &EditConfig, signals: &Signals, wakes: PipeReader) -> Result<Vec<
         .map_err(|error| setup(format!("starting ssh (Debian package openssh-client): {error}")))?;
     let mut samples = Vec::new();
     match session.edit(config, &mut samples) {
-        End::Asked => Ok(samples),
-        End::Failed(reason) => Err(LoadError::Editor {
+        ClientEnd::Asked => Ok(samples),
+        ClientEnd::Failed(reason) => Err(LoadError::Editor {
             vm: config.vm.clone(),
             server: config.server,
             reason,
