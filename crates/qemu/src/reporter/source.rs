@@ -86,7 +86,7 @@ pub struct ReporterSource {
     /// Holds the connection while there is one, so that whoever waits need not know that it changes.
     epoll: OwnedFd,
     session: ReporterSession,
-    link: Result<Link, ReporterError>,
+    link: Result<ReporterLink, ReporterError>,
     retry_at: Time,
     retry_ns: u64,
     /// The engine is to be told that what it knows is void.
@@ -94,7 +94,7 @@ pub struct ReporterSource {
 }
 
 /// The connection.
-struct Link {
+struct ReporterLink {
     socket: OwnedFd,
     decoder: Decoder,
     since: Time,
@@ -102,7 +102,7 @@ struct Link {
     asked: Time,
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for ReporterLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("socket", &self.socket).finish_non_exhaustive()
     }
@@ -143,7 +143,7 @@ impl ReporterSource {
     }
 
     fn connect(&mut self, now: Time) {
-        let link = Link::connect(&self.path, self.pid, now).and_then(|link| {
+        let link = ReporterLink::connect(&self.path, self.pid, now).and_then(|link| {
             let data = epoll::EventData::new_u64(0);
             epoll::add(&self.epoll, &link.socket, data, epoll::EventFlags::IN)?;
             Ok(link)
@@ -228,8 +228,8 @@ impl ReporterSource {
     }
 }
 
-impl Link {
-    fn connect(path: &Path, pid: i32, now: Time) -> Result<Link, ReporterError> {
+impl ReporterLink {
+    fn connect(path: &Path, pid: i32, now: Time) -> Result<ReporterLink, ReporterError> {
         let failed = |error: Errno| ReporterError::Connect { path: path.to_owned(), source: error.into() };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
@@ -238,7 +238,8 @@ impl Link {
         if peer != pid {
             return Err(ReporterError::Stranger { path: path.to_owned(), pid, peer });
         }
-        let mut link = Link { socket, decoder: Decoder::default(), since: now, heard: now, asked: now };
+        let mut link =
+            ReporterLink { socket, decoder: Decoder::default(), since: now, heard: now, asked: now };
         link.ask(now);
         Ok(link)
     }
