@@ -105,7 +105,11 @@ fn dispatching(decisions: u64) -> Vec<Record> {
             49 => reservation::ReservationEventKind::Remove { member },
             _ => reservation::ReservationEventKind::Decide { tolerance_ns: n % 7 },
         };
-        let event = reservation::ReservationEvent { at: Time(n * 1_000_000), readings: vec![(member, reading)], kind };
+        let event = reservation::ReservationEvent {
+            at: Time(n * 1_000_000),
+            readings: vec![(member, reading)],
+            kind,
+        };
         dispatcher.on_event(&event);
         let dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
         records.push(Record::Decision { cpu: 1, event, dispatches });

@@ -263,7 +263,11 @@ fn reservations() -> Vec<Record> {
             57 => reservation::ReservationEventKind::Remove { member },
             _ => reservation::ReservationEventKind::Decide { tolerance_ns: n % 7 },
         };
-        let event = reservation::ReservationEvent { at: Time(n * 1_000_000), readings: vec![(member, reading)], kind };
+        let event = reservation::ReservationEvent {
+            at: Time(n * 1_000_000),
+            readings: vec![(member, reading)],
+            kind,
+        };
         dispatcher.on_event(&event);
         let dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
         match n {
