@@ -171,10 +171,10 @@ impl TryFrom<Saved> for Engine {
             vm.restore(now, &config.tavs)?;
         }
         ledger.check(now, |vm| vms.contains_key(&vm))?;
-        let end = |vm, claim: &Claim| (claim.until, vm, claim.owner, claim.target);
+        let end = |vm, claim: &Claim| (claim.until, vm, claim.owner, claim.knob);
         let ends: BTreeSet<End> =
             vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
-        let boosts = ends.iter().any(|(.., target)| matches!(target, Knob::Boost(_)));
+        let boosts = ends.iter().any(|(.., knob)| matches!(knob, Knob::Boost(_)));
         check(!boosts || ledger.next().is_some(), "a boost without a ledger")?;
         Ok(Engine { config, world, now, vms, ends, asks: Vec::new(), ledger, actions, troubles })
     }

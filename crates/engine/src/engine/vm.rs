@@ -129,7 +129,7 @@ impl Vm {
     /// The time of a claim is over: until when it goes on, if it does; adds what its owner asks for then.
     pub(crate) fn expire(
         &mut self,
-        (owner, target): (Owner, Knob),
+        (owner, knob): (Owner, Knob),
         now: Time,
         config: &Config,
         world: Capabilities,
@@ -139,7 +139,7 @@ impl Vm {
         self.account_all(now, &config.tavs);
         let (policies, view, _) = self.policies(now, config, world, debt);
         let known = policies.into_iter().find(|(known, _)| *known == owner);
-        let later = known.and_then(|(_, policy)| policy.on_expiry(target, &view, asks));
+        let later = known.and_then(|(_, policy)| policy.on_expiry(knob, &view, asks));
         self.log_ended(now);
         later
     }

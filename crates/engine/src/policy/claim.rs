@@ -24,7 +24,8 @@ pub(crate) enum Knob {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) owner: Owner,
-    pub(crate) target: Knob,
+    #[serde(rename = "target")]
+    pub(crate) knob: Knob,
     pub(crate) value: u32,
     /// When it ends by itself.
     pub(crate) until: Time,

@@ -429,8 +429,8 @@ impl Policy for PartialBoost {
         None
     }
 
-    fn on_expiry(&mut self, target: Knob, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
-        let Knob::Boost(BoostTarget::Vcpu(index)) = target else { return None };
+    fn on_expiry(&mut self, knob: Knob, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
+        let Knob::Boost(BoostTarget::Vcpu(index)) = knob else { return None };
         if let Some(until) = self.extension(index, view, asks) {
             return Some(until);
         }

@@ -58,5 +58,5 @@ pub(crate) trait Policy {
     fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)>;
 
     /// The time of one of its claims is over. Returns until when it goes on, if it does.
-    fn on_expiry(&mut self, target: Knob, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time>;
+    fn on_expiry(&mut self, knob: Knob, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time>;
 }

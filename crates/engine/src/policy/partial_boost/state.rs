@@ -202,10 +202,10 @@ pub(super) fn longest(since: Time, config: &Tavs) -> Time {
 }
 
 pub(super) fn boost(target: BoostTarget, until: Time) -> Ask {
-    let (owner, target) = (Owner::PartialBoost, Knob::Boost(target));
-    Ask::Claim(Claim { owner, target, value: value(Boost::Io), until })
+    let (owner, knob) = (Owner::PartialBoost, Knob::Boost(target));
+    Ask::Claim(Claim { owner, knob, value: value(Boost::Io), until })
 }
 
 pub(super) fn watch(index: u16, until: Time) -> Ask {
-    Ask::Claim(Claim { owner: Owner::PartialBoost, target: Knob::Watch(index), value: 1, until })
+    Ask::Claim(Claim { owner: Owner::PartialBoost, knob: Knob::Watch(index), value: 1, until })
 }
