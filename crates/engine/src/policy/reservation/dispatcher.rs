@@ -169,7 +169,7 @@ impl Dispatcher {
         let same = (state.cpu, state.reservation) == (cpu, reservation) && state.length > 0;
         if !same {
             if state.cpu != cpu {
-                state.told = None;
+                state.dispatched = None;
             }
             state.cut(now);
             (state.cpu, state.reservation) = (cpu, reservation);
@@ -242,7 +242,7 @@ impl Dispatcher {
                 state.stalled = standstill;
                 changed = true;
             }
-            if state.left <= tolerance_ns && state.told.is_some_and(DispatchKind::is_run) {
+            if state.left <= tolerance_ns && state.dispatched.is_some_and(DispatchKind::is_run) {
                 state.left = 0;
                 changed = true;
             }
@@ -289,12 +289,17 @@ impl Dispatcher {
         queue.clear();
         for (member, state) in &mut self.members {
             if state.is_eligible() {
-                queue.push((state.cpu, state.deadline, *member, state.told.and_then(DispatchKind::level)));
+                queue.push((
+                    state.cpu,
+                    state.deadline,
+                    *member,
+                    state.dispatched.and_then(DispatchKind::level),
+                ));
                 continue;
             }
             let stop = state.paused || state.reservation.hard;
             let kind = if stop { DispatchKind::Stop } else { DispatchKind::Leftover };
-            if state.told.replace(kind) != Some(kind) {
+            if state.dispatched.replace(kind) != Some(kind) {
                 self.actions.push_back(Dispatch { member: *member, cpu: state.cpu, kind });
             }
         }
@@ -318,7 +323,7 @@ impl Dispatcher {
         for ((cpu, _, member, _), level) in queue.iter().zip(levels::assign(&current)) {
             let kind = DispatchKind::Run { level };
             let state = self.members.get_mut(member);
-            if state.is_some_and(|state| state.told.replace(kind) != Some(kind)) {
+            if state.is_some_and(|state| state.dispatched.replace(kind) != Some(kind)) {
                 self.actions.push_back(Dispatch { member: *member, cpu: *cpu, kind });
             }
         }

@@ -20,7 +20,8 @@ pub(super) struct MemberState {
     /// What is left of that.
     pub(super) left: u64,
     /// What was last said about it.
-    pub(super) told: Option<DispatchKind>,
+    #[serde(rename = "told")]
+    pub(super) dispatched: Option<DispatchKind>,
     pub(super) paused: bool,
     pub(super) reading: Reading,
     /// CPU time of its reservation that it used in the current period.
@@ -41,7 +42,7 @@ impl MemberState {
             deadline: Time::default(),
             slice: 0,
             left: 0,
-            told: None,
+            dispatched: None,
             paused: false,
             reading,
             used: 0,
@@ -56,7 +57,7 @@ impl MemberState {
         check(self.length > 0, "a reservation without a period")?;
         check(self.deadline >= self.end, "a deadline before the end of its period")?;
         check(self.left <= self.slice, "more left of a slice than it has")?;
-        let level = self.told.and_then(DispatchKind::level);
+        let level = self.dispatched.and_then(DispatchKind::level);
         check(level.is_none_or(|level| (1..=LEVELS).contains(&level)), "a level that there is not")?;
         check(stalled <= missed && missed <= periods, "more periods missed than there were")?;
         check(recent.len() <= RECENT, "more periods remembered than are kept")
@@ -69,7 +70,7 @@ impl MemberState {
     /// It ran and slept as the reading says; whether that changed its deadline.
     pub(super) fn charge(&mut self, now: Reading) -> bool {
         let ran = now.ran_ns.saturating_sub(self.reading.ran_ns);
-        let on_reservation = self.told.is_some_and(DispatchKind::is_run);
+        let on_reservation = self.dispatched.is_some_and(DispatchKind::is_run);
         self.account.charge(ran, on_reservation.then_some(self.left));
         if on_reservation {
             self.left = self.left.saturating_sub(ran);
