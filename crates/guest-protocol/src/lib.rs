@@ -2,10 +2,10 @@
 //!
 //! # The conversation
 //! Both sides speak over the virtio-serial port [`PORT_NAME`]. When the host is connected, the guest says
-//! [`GuestMessage::Hello`], then what each vCPU runs as far as it knows that, and from then on each change. The
-//! host may ask it to begin anew with [`HostMessage::Start`], and does so when it has connected. Whatever the
-//! guest sends at once is a *report*, which ends with [`GuestMessage::Sent`]. If it has nothing to tell, it sends
-//! an empty report each [`HEARTBEAT`].
+//! [`GuestMessage::Hello`], then what each vCPU runs as far as it knows that, and from then on each change.
+//! The host may ask it to begin anew with [`HostMessage::Start`], and does so when it has connected. Whatever
+//! the guest sends at once is a *report*, which ends with [`GuestMessage::Sent`]. If it has nothing to tell,
+//! it sends an empty report each [`HEARTBEAT`].
 //!
 //! # Bytes
 //! A message is a [postcard](https://postcard.jamesmunns.com/wire-format) value, made free of zeros by COBS

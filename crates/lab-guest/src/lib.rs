@@ -1,7 +1,7 @@
 //! How the lab controls what runs inside its VMs: JSON values, one a line, over a virtio-serial port.
 //!
-//! The guest says [`LabMessage::Ready`] once, then answers each [`LabRequest`] with one [`LabMessage::Done`] or
-//! [`LabMessage::Failed`] of the same number, and reports workloads that end by themselves.
+//! The guest says [`LabMessage::Ready`] once, then answers each [`LabRequest`] with one [`LabMessage::Done`]
+//! or [`LabMessage::Failed`] of the same number, and reports workloads that end by themselves.
 
 use frontdesk_workload::WorkloadKind;
 use serde::{Deserialize, Serialize};

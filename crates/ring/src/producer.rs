@@ -77,8 +77,8 @@ impl Producer {
     }
 
     /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full, which for
-    /// interrupts it is when half full; ignores a vCPU that the ring does not have. A [`EntryKind::Switch`] also
-    /// becomes the vCPU's current task, dropped or not. Wakes the consumer if it armed the vCPU for such
+    /// interrupts it is when half full; ignores a vCPU that the ring does not have. An [`EntryKind::Switch`]
+    /// also becomes the vCPU's current task, dropped or not. Wakes the consumer if it armed the vCPU for such
     /// entries.
     pub fn push(&self, vcpu: u16, entry: Entry) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };

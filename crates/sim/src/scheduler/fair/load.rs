@@ -48,8 +48,8 @@ pub(super) struct GroupLoad {
 }
 
 impl GroupLoad {
-    /// Brings the average up to date, and what it contributes to the load of the group if that has changed. `current`:
-    /// the weights of the queued entities; `total`: the load of the group on all physical CPUs.
+    /// Brings the average up to date, and what it contributes to the load of the group if that has changed.
+    /// `current`: the weights of the queued entities; `total`: the load of the group on all physical CPUs.
     pub(super) fn update(&mut self, now: Nanos, current: f64, total: &mut f64) {
         self.average.update(now, current);
         let change = self.average.value() - self.contributed;
