@@ -1,9 +1,7 @@
 //! What can be in a recording.
 
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, TargetId};
-use frontdesk_engine::{
-    Action, Config, Engine, RecordedConfig, RecordedPolicy, ReservationEvent, Time, VmId, VmPolicy,
-};
+use frontdesk_engine::{Action, Config, Engine, Event, RecordedConfig, RecordedPolicy, Time, VmId, VmPolicy};
 use serde::{Deserialize, Serialize};
 
 /// One entry of a recording, in the order in which the daemon met it.
@@ -34,7 +32,7 @@ pub enum Record {
         name: String,
     },
     /// The engine was given this event.
-    Event(ReservationEvent),
+    Event(Event),
     /// The engine was told this time.
     Deadline(Time),
     /// The engine decided this, and it was applied.
