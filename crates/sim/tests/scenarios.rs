@@ -155,8 +155,8 @@ fn boosts_for_requests_are_judged_by_their_answers() {
     assert!(2 * unanswered > boosts, "{unanswered} of {boosts}");
 }
 
-/// As a host sees it: the first that carries anything from the port that was asked, and nothing more until the
-/// next request. A driver domain does not see whose packets they are.
+/// As a host sees it: the first that carries anything from the port that was asked, and nothing more until
+/// the next request. A driver domain does not see whose packets they are.
 #[test]
 fn each_request_has_one_reply_where_a_vm_has_its_own_io_path() {
     let counted = |more: &[&str]| {
