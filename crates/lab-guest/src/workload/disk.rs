@@ -1,6 +1,6 @@
 //! Workloads that read from the data disk.
 
-use super::{WorkloadError, failed, ready, spin, xorshift};
+use super::process::{WorkloadError, failed, ready, spin, xorshift};
 use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{DATA, StampKind};
 use rustix::fs::{Advice, fadvise};

@@ -1,6 +1,6 @@
 //! Tasks that message each other, as the program hackbench does with processes and sockets.
 
-use super::{WorkloadError, describe, failed, ready};
+use super::process::{WorkloadError, describe, failed, ready};
 use crate::report::ReportRecorder;
 use frontdesk_lab_guest::StampKind;
 use rustix::process::{Pid, WaitOptions, waitpid};

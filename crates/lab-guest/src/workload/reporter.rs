@@ -1,6 +1,6 @@
 //! frontdesk's reporter, as an operator would install it.
 
-use super::{WorkloadError, failed, ready};
+use super::process::{WorkloadError, failed, ready};
 use crate::ports;
 use frontdesk_lab_guest::REPORTER_PORT;
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! Workloads that answer, or only take, what comes over the network.
 
-use super::{WorkloadError, ready, spin};
+use super::process::{WorkloadError, ready, spin};
 use crate::report::{ReportRecorder, tsc};
 use frontdesk_lab_guest::StampKind;
 use rustix::event::{PollFd, PollFlags, poll};

@@ -1,6 +1,6 @@
 //! What a guest does that wants to harm the host or its neighbours.
 
-use super::{BOUNCE, NOTHING, WorkloadError, address, failed, ready, task};
+use super::process::{BOUNCE, NOTHING, WorkloadError, address, failed, ready, task};
 use crate::report::ReportRecorder;
 use rustix::io::{Errno, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};
