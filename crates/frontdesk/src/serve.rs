@@ -5,7 +5,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use frontdesk_control_protocol::DEFAULT_SOCKET;
 use frontdesk_remote::setup::{DEFAULT_FOLDER, DEFAULT_USER, Folder};
-use frontdesk_remote::{DEFAULT_PORT, RemoteServer, ServerConfig};
+use frontdesk_remote::{DEFAULT_PORT, Server, ServerConfig};
 use std::io::{IsTerminal, Write};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -62,7 +62,7 @@ pub(crate) fn main(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     );
     let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
     let stop = UnixStream::from(stop.as_fd().try_clone_to_owned().context("cannot handle signals")?);
-    let server = RemoteServer::start(&ServerConfig {
+    let server = Server::start(&ServerConfig {
         listen: args.listen,
         folder,
         socket: args.socket.clone(),

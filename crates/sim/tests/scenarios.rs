@@ -162,8 +162,8 @@ fn each_request_has_one_reply_where_a_vm_has_its_own_io_path() {
     let counted = |more: &[&str]| {
         let set = [&["duration=10s", "warmup=0s", "repeats=1"], more].concat();
         let (mut packets, mut replies, mut open) = (0, 0, None);
-        for told in told(&load("echo-mixed.toml", &set), "frontdesk", 1, 1).unwrap() {
-            let Told::Heard(event) = told else { continue };
+        for entry in feed_entries(&load("echo-mixed.toml", &set), "frontdesk", 1, 1).unwrap() {
+            let FeedEntry::Event(event) = entry else { continue };
             match event.kind {
                 EventKind::Packet { vm, protocol, port } => {
                     packets += 1;
