@@ -17,7 +17,6 @@ pub fn examine() -> Vec<Finding> {
     findings.extend([
         kernel::fair_server(),
         kernel::reservations(),
-        kernel::probes_in_qemu(),
         kernel::sched_ext(),
         kernel::autogroup(),
     ]);
@@ -51,7 +50,6 @@ mod tests {
             "control groups",
             "BPF on_switch",
             "fair server",
-            "disk reads",
             "tasks under KVM",
             "interrupts under KVM",
         ] {

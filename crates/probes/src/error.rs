@@ -70,25 +70,13 @@ pub(crate) fn chain(e: &libbpf_rs::Error) -> String {
 
 /// Why a function of a process could not be probed, and what helps where that is known.
 pub(crate) fn probe_cause(e: &libbpf_rs::Error) -> String {
-    let refused = e.kind() == libbpf_rs::ErrorKind::PermissionDenied;
-    match perf_paranoia().filter(|level| refused && *level > MOST_PARANOIA) {
-        Some(level) => format!(
-            "{}; kernel.perf_event_paranoid is {level}, at which this kernel wants CAP_SYS_ADMIN: \
-             `sysctl kernel.perf_event_paranoid={MOST_PARANOIA}` helps",
+    match e.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => format!(
+            "{}; Linux wants CAP_SYS_ADMIN for that, which the unit does not have: docs/install.md tells how to grant it",
             chain(e)
         ),
-        None => chain(e),
+        _ => chain(e),
     }
-}
-
-/// The highest level of `kernel.perf_event_paranoid` at which CAP_PERFMON is enough for probes. Linux itself
-/// knows none above; kernels of Debian and Ubuntu do.
-pub const MOST_PARANOIA: i32 = 2;
-
-/// The level of `kernel.perf_event_paranoid`; `None` on a kernel without performance events.
-#[must_use]
-pub fn perf_paranoia() -> Option<i32> {
-    fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
 }
 
 /// What the host most likely lacks when the kernel refuses a program.

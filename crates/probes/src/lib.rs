@@ -8,4 +8,4 @@ mod libbpf;
 pub mod meter;
 pub mod scx;
 
-pub use error::{BpfError, MOST_PARANOIA, perf_paranoia};
+pub use error::BpfError;

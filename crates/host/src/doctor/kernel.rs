@@ -6,7 +6,7 @@ use crate::reserve;
 use crate::reserve::ReserveMechanism;
 use frontdesk_linux::cgroup::{Hierarchy, RealTimeRule, Version};
 use frontdesk_probes::scx::ScxError;
-use frontdesk_probes::{MOST_PARANOIA, bpf, perf_paranoia, scx};
+use frontdesk_probes::{bpf, scx};
 use std::{fs::OpenOptions, path::Path};
 
 /// Capabilities frontdesk uses, by bit of `CapEff`.
@@ -170,28 +170,6 @@ pub(super) fn fair_server() -> Finding {
             format!("cannot be lowered for reservations ({}: {error})", first.display()),
             "above 0.95 of a CPU whole periods will be lost to the kernel's fair server; mount debugfs, as systemd does, and do without the \
              kernel's lockdown",
-        ),
-    }
-}
-
-/// Whoever is no administrator of the whole system, as the packaged daemon, may be refused them.
-pub(super) fn probes_in_qemu() -> Finding {
-    const AREA: &str = "disk reads";
-    match perf_paranoia() {
-        Some(level) if level > MOST_PARANOIA => Finding::limited(
-            AREA,
-            format!(
-                "kernel.perf_event_paranoid = {level}: the packaged daemon may not set its probes in QEMU"
-            ),
-            format!(
-                "`sysctl kernel.perf_event_paranoid={MOST_PARANOIA}`, and the same in /etc/sysctl.d; without, reads of disks boost nobody"
-            ),
-        ),
-        Some(level) => Finding::ok(AREA, format!("kernel.perf_event_paranoid = {level}")),
-        None => Finding::limited(
-            AREA,
-            "no performance events, and so no probes in QEMU",
-            "use a kernel with CONFIG_PERF_EVENTS and CONFIG_UPROBES; without, reads of disks boost nobody",
         ),
     }
 }
