@@ -1,6 +1,6 @@
-//! The Debian package beside libvirt, in a Debian system with both: a VM that virsh defines and starts, run by
-//! KVM as the user libvirt-qemu, is followed, boosted and reserved for, whatever happens to it, to libvirt and
-//! to frontdesk. What an operator types is what docs/guides/libvirt.md says.
+//! The Debian package beside libvirt, in a Debian system with both: a VM that virsh defines and starts, run
+//! by KVM as the user libvirt-qemu, is followed, boosted and reserved for, whatever happens to it, to libvirt
+//! and to frontdesk. What an operator types is what docs/guides/libvirt.md says.
 //!
 //! As `package.rs`, this program boots a VM with itself as init, which hands over to systemd.
 

@@ -1,5 +1,5 @@
-//! What is inside the VMs of the trials, and what frontdesk is to do for them. A guest is a firmware that does
-//! what makes a desktop: one task reads from the disk, and another computes.
+//! What is inside the VMs of the trials, and what frontdesk is to do for them. A guest is a firmware that
+//! does what makes a desktop: one task reads from the disk, and another computes.
 
 use crate::{
     host::{run_for_output, status_of},
