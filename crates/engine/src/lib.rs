@@ -26,7 +26,7 @@ mod observe;
 mod policy;
 mod state;
 
-pub use action::{Action, ActionKind, Boost, BoostTarget};
+pub use action::{Action, ActionKind, Boost, BoostTarget, Foreseen};
 pub use capabilities::{Capabilities, Standing};
 pub use config::{Config, ConfigError, Ledger, RecordedConfig, RecordedPolicy, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};
