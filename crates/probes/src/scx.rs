@@ -90,6 +90,7 @@ pub fn probe() -> Result<(), ScxError> {
 pub struct Scx {
     skel: ScxSkel<'static>,
     vms: HashMap<VmId, Account>,
+    has_fast_path: bool,
     _links: Vec<Link>,
 }
 
@@ -126,7 +127,7 @@ impl Scx {
         if fast_path {
             links.push(skel.progs.on_transmit.attach_trace().map_err(setup("attach the fast path of"))?);
         }
-        Ok(Scx { skel, vms: HashMap::new(), _links: links })
+        Ok(Scx { skel, vms: HashMap::new(), has_fast_path: fast_path, _links: links })
     }
 
     /// Opens the account of a VM. `weight` is in the units of `cpu.shares` (1024 is the default).

@@ -52,9 +52,9 @@ fn adopt(threads: &mut Threads, vm: VmId, weight: u32, work: &Work, guardian: &G
 
 fn is_one_of_its_kind() -> Result<()> {
     scx::probe()?;
-    let scx = Scx::load()?;
+    let scx = Scx::load(false)?;
     ensure!(state() == "enabled", "{}", state());
-    let refused = Scx::load().err().context("a second one was loaded")?;
+    let refused = Scx::load(false).err().context("a second one was loaded")?;
     ensure!(matches!(&refused, ScxError::Busy { name, .. } if name.starts_with("frontdesk")), "{refused}");
     ensure!(scx.ejected().is_none());
     drop(scx);
@@ -66,7 +66,7 @@ fn takes_what_it_adopts_and_nothing_else() -> Result<()> {
     let (ours, other) = (Work::start(2, 1)?, Work::start(1, 0)?);
     let before = (ours.attributes()?, other.attributes()?);
     let guardian = start_guardian()?;
-    let mut threads = Threads::by_sched_ext(Scx::load()?);
+    let mut threads = Threads::by_sched_ext(Scx::load(false)?);
     adopt(&mut threads, VMS[0], 1024, &ours, &guardian)?;
     for attributes in ours.attributes()? {
         ensure!(is_ext(attributes.policy) && attributes.reset_on_fork, "{attributes:?}");
@@ -89,7 +89,7 @@ fn takes_what_it_adopts_and_nothing_else() -> Result<()> {
 /// Three VMs with two threads each that compute, or one that computes and one that answers in the first.
 fn three(weights: [u32; 3], answering: usize, guardian: &Guardian) -> Result<([Work; 3], Threads)> {
     let work = [Work::start(2 - answering, answering)?, Work::start(2, 0)?, Work::start(2, 0)?];
-    let mut threads = Threads::by_sched_ext(Scx::load()?);
+    let mut threads = Threads::by_sched_ext(Scx::load(false)?);
     for ((vm, work), weight) in VMS.into_iter().zip(&work).zip(weights) {
         adopt(&mut threads, vm, weight, work, guardian)?;
     }
@@ -243,7 +243,7 @@ fn ejected_goes_on_by_real_time() -> Result<()> {
     let work = Work::start(1, 1)?;
     let original = work.attributes()?;
     let guardian = start_guardian()?;
-    let mut threads = Threads::start(MechanismChoice::SchedExt, RealTimeRule::Free);
+    let mut threads = Threads::start(MechanismChoice::SchedExt, false, RealTimeRule::Free);
     ensure!(!threads.is_real_time(), "sched_ext can be had");
     threads.adopt(VMS[0], 1024, &work.vcpus(), &[work.main], &guardian)?;
     threads.boost(VMS[0], BoostTarget::Vcpu(1), Boost::Io)?;
@@ -263,9 +263,9 @@ fn ejected_goes_on_by_real_time() -> Result<()> {
     ensure!(matches!(boosted.policy, Policy::Fifo { .. }), "boosts go on: {boosted:?}");
     threads.release(VMS[0], &guardian)?;
     ensure!(work.attributes()? == original);
-    let auto = Threads::start(MechanismChoice::Auto, RealTimeRule::Free);
+    let auto = Threads::start(MechanismChoice::Auto, false, RealTimeRule::Free);
     ensure!(auto.is_real_time(), "where real time is allowed it is preferred");
-    let auto = Threads::start(MechanismChoice::Auto, RealTimeRule::Refused);
+    let auto = Threads::start(MechanismChoice::Auto, false, RealTimeRule::Refused);
     ensure!(!auto.is_real_time(), "where it is not, sched_ext serves");
     Ok(())
 }
@@ -288,7 +288,7 @@ fn own() -> Result<()> {
     let [pid, tid] = numbers[..] else { anyhow::bail!("which thread?") };
     let thread = ThreadId::of(pid, tid).context("no such thread")?;
     let guardian = start_guardian()?;
-    let mut threads = Threads::by_sched_ext(Scx::load()?);
+    let mut threads = Threads::by_sched_ext(Scx::load(false)?);
     threads.adopt(VMS[0], 1024, &[(0, thread)], &[], &guardian)?;
     println!("owned");
     std::io::stdout().flush()?;
@@ -321,7 +321,7 @@ fn dies_with_its_owner() -> Result<()> {
 fn vms_outlive_ordinary_hogs() -> Result<()> {
     let (vm, ordinary) = (Work::start(2, 0)?, Work::start(3, 0)?);
     let guardian = start_guardian()?;
-    let mut threads = Threads::by_sched_ext(Scx::load()?);
+    let mut threads = Threads::by_sched_ext(Scx::load(false)?);
     adopt(&mut threads, VMS[0], 1024, &vm, &guardian)?;
     // The kernel spreads them over the CPUs first.
     let start = ordinary.ran()?;

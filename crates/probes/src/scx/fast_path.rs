@@ -33,6 +33,12 @@ pub(super) struct FastPath {
 }
 
 impl Scx {
+    /// Whether the kernel may be permitted to boost by itself.
+    #[must_use]
+    pub fn has_fast_path(&self) -> bool {
+        self.has_fast_path
+    }
+
     /// Says on which taps the packets of a VM come. A VM without account is no error.
     ///
     /// # Errors
