@@ -5,8 +5,8 @@
 mod world;
 
 use frontdesk_engine::{
-    ActionKind, Boost, BoostTarget, Config, Engine, EventKind, Outcomes, Protocol, Reason, TaskId, Thread, Time,
-    VmId,
+    ActionKind, Boost, BoostTarget, Config, Engine, EventKind, Outcomes, Protocol, Reason, TaskId, Thread,
+    Time, VmId,
 };
 use std::time::Duration;
 use world::{ECHO, HOG, MS, US, VM, World, boost};

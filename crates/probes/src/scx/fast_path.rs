@@ -98,8 +98,7 @@ impl Scx {
         if handled.is_none() && fast_path.permitted == permission {
             return Ok(());
         }
-        let mut context =
-            abi::permission(account.number, handled.unwrap_or(Time(0)), permission.as_ref());
+        let mut context = abi::permission(account.number, handled.unwrap_or(Time(0)), permission.as_ref());
         let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
         let failed = |cause| ScxError::Vm { vm, step: "permit boosts", cause };
         let output = self.skel.progs.permit.test_run(input).map_err(|e| failed(format!("{e:#}")))?;
