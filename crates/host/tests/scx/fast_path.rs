@@ -2,12 +2,12 @@
 
 use super::work::{Work, used};
 use super::{VMS, adopt, three};
-use crate::support::{eventually, start_guardian, trial};
+use crate::support::{start_guardian, trial};
 use crate::wire::{Wire, ethernet, ipv4, udp};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{
     ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, Foreseen, Protocol,
-    TaskId, Thread, Time, VmId,
+    Reason, TaskId, Thread, Time, VmId,
 };
 use frontdesk_guardian::Guardian;
 use frontdesk_host::threads::Threads;
@@ -165,8 +165,10 @@ struct Loop<'a> {
     source: &'a mut BpfSource,
     /// Whether the kernel may boost by itself.
     permits: bool,
-    /// Boosts of the vCPU that the engine has decided.
+    /// Packets for which the engine has decided a boost.
     boosts: usize,
+    /// Hears of a packet before the kernel does anything about it.
+    early: &'a mut BpfSource,
 }
 
 impl Loop<'_> {
@@ -175,7 +177,6 @@ impl Loop<'_> {
         while let Some(action) = self.engine.poll_action() {
             if let ActionKind::Boost { vm, target, level } = action.kind {
                 self.threads.boost(vm, target, level)?;
-                self.boosts += usize::from(target == BoostTarget::Vcpu(0) && level > Boost::None);
             }
         }
         Ok(())
@@ -239,7 +240,10 @@ impl Loop<'_> {
                             let awaited = self.engine.awaits(VM, protocol, port);
                             ensure!(awaited, "the port is known");
                             self.threads.learn_port(VM, protocol, port, awaited);
-                            (came, handled) = (Some((event.at, waits)), Some(event.at));
+                            let decision = self.engine.decision(VM).map(|decision| decision.verdict);
+                            self.boosts += usize::from(decision == Some(Reason::Boosted));
+                            came = Some((last_packet(self.early)?, waits));
+                            handled = Some(event.at);
                         }
                         EventKind::Run { .. } => {
                             waits = false;
@@ -300,10 +304,12 @@ fn send(wire: &Wire, asked: &Receiver<()>) -> Result<()> {
 }
 
 /// From the packet until the vCPU runs, with three VMs that compute on one CPU: through the engine, and by
-/// the kernel.
+/// the kernel. What comes before the vCPU on the other CPU, sender and daemon, does not keep it from running.
 fn boosts_sooner(wire: &Wire) -> Result<()> {
     let guardian = start_guardian()?;
     let work = [Work::start(1, 0)?, Work::start(1, 0)?, Work::start(1, 0)?];
+    let mut early = BpfSource::open()?;
+    early.follow(VM, &[], &[wire.tap()])?;
     let mut threads = Threads::by_sched_ext(Scx::load(true)?);
     for (vm, work) in VMS.into_iter().zip(&work) {
         sched::set_affinity(work.workers[0].tid, &[0])?;
@@ -317,17 +323,17 @@ fn boosts_sooner(wire: &Wire) -> Result<()> {
     config.tavs.pb_ratio = 1.0;
     let (ask, asked) = channel();
     let (boosts, given) = thread::scope(|scope| -> Result<(usize, u64)> {
-        let (threads, source) = (&mut threads, &mut source);
+        let (threads, source, early) = (&mut threads, &mut source, &mut early);
         let engine = Engine::new(config)?;
         let daemon = scope.spawn(move || -> Result<(usize, u64)> {
             // As the daemon.
-            realtime::enter(50, &[])?;
-            let mut own = Loop { engine, threads, source, permits: false, boosts: 0 };
+            realtime::enter(50, &[1])?;
+            let mut own = Loop { engine, threads, source, permits: false, boosts: 0, early };
             own.learn()?;
-            own.boosts = 0;
             own.run(&ask)?;
             Ok((own.boosts, gifts(own.threads)?))
         });
+        realtime::pin(&[1])?;
         send(wire, &asked)?;
         daemon.join().unwrap_or_else(|_| Err(anyhow!("the loop panicked")))
     })?;
