@@ -5,7 +5,7 @@
 //! own, or none.
 
 use super::{Mechanism, Threads, ThreadsError};
-use crate::threads::wanted::Role;
+use crate::threads::wanted::ThreadRole;
 use frontdesk_engine::{Foreseen, Protocol, Time, VmId};
 use frontdesk_linux::Tap;
 use frontdesk_probes::scx::Permission;
@@ -54,7 +54,8 @@ impl Threads {
         let Threads { mechanism: Mechanism::SchedExt(scx), vms } = self else { return Ok(()) };
         let Some(adopted) = vms.get(&vm).filter(|_| scx.has_fast_path()) else { return Ok(()) };
         let permission = foreseen.map(|foreseen| {
-            let is_foreseen = |role| matches!(role, Role::Vcpu(index) if foreseen.vcpus.contains(&index));
+            let is_foreseen =
+                |role| matches!(role, ThreadRole::Vcpu(index) if foreseen.vcpus.contains(&index));
             let vcpus = adopted.threads.iter().filter(|thread| is_foreseen(thread.role));
             Permission {
                 vcpus: vcpus.map(|thread| thread.scheduling.thread().tid).collect(),

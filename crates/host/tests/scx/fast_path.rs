@@ -159,19 +159,17 @@ const HOG: TaskId = TaskId(1);
 const SERVER: TaskId = TaskId(2);
 
 /// What is done between the packet and the boost: that of the daemon's loop.
-struct Loop<'a> {
+struct PacketLoop<'a> {
     engine: Engine,
     threads: &'a mut Threads,
     source: &'a mut BpfSource,
     /// Whether the kernel may boost by itself.
     permits: bool,
-    /// Packets for which the engine has decided a boost.
-    boosts: usize,
     /// Hears of a packet before the kernel does anything about it.
     early: &'a mut BpfSource,
 }
 
-impl Loop<'_> {
+impl PacketLoop<'_> {
     fn feed(&mut self, at: u64, kind: EventKind) -> Result<()> {
         self.engine.on_event(&Event { at: Time(at), kind });
         while let Some(action) = self.engine.poll_action() {
@@ -216,15 +214,16 @@ impl Loop<'_> {
         Ok(())
     }
 
-    /// Waits for a packet after each request for one, and for the vCPU to run. Returns how long that took in
-    /// nanoseconds, of those packets that found the vCPU waiting.
-    fn run(&mut self, ask: &Sender<()>) -> Result<Vec<u64>> {
+    /// Asks for packets, every other one of which the kernel may boost by itself, and waits after each until
+    /// its vCPU has run.
+    fn run(&mut self, ask: &Sender<()>) -> Result<[Measured; 2]> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, self.source.fd(), epoll::EventData::new_u64(0), edge)?;
-        let (mut waits, mut took, mut heard) = (false, Vec::new(), Vec::new());
+        let (mut waits, mut heard, mut measured) = (false, Vec::new(), [(); 2].map(|()| Measured::default()));
         for number in 0..2 * PACKETS {
-            self.permits = number >= PACKETS;
+            self.permits = number % 2 == 1;
+            let measured = &mut measured[number % 2];
             let (mut came, mut asked, start) = (None, false, Instant::now());
             loop {
                 ensure!(start.elapsed() < Duration::from_secs(60), "packet {number}: it came at {came:?}");
@@ -237,13 +236,16 @@ impl Loop<'_> {
                     self.feed(event.at.0, event.kind)?;
                     match event.kind {
                         EventKind::Packet { protocol, port, .. } => {
+                            // What tells of it is told after what the kernel did about it.
+                            let first = if self.permits { event.at } else { Time(monotonic_ns()) };
+                            let at = last_packet(self.early)?;
+                            measured.first.push(first.since(at));
                             let awaited = self.engine.awaits(VM, protocol, port);
                             ensure!(awaited, "the port is known");
                             self.threads.learn_port(VM, protocol, port, awaited);
                             let decision = self.engine.decision(VM).map(|decision| decision.verdict);
-                            self.boosts += usize::from(decision == Some(Reason::Boosted));
-                            came = Some((last_packet(self.early)?, waits));
-                            handled = Some(event.at);
+                            measured.boosts += usize::from(decision == Some(Reason::Boosted));
+                            (came, handled) = (Some((at, waits)), Some(event.at));
                         }
                         EventKind::Run { .. } => {
                             waits = false;
@@ -258,7 +260,7 @@ impl Loop<'_> {
                 if let Some((at, waited)) = came
                     && (ran.is_some() || !waited)
                 {
-                    took.extend(ran.filter(|_| waited).map(|ran| ran.since(at)));
+                    measured.ran.extend(ran.filter(|_| waited).map(|ran| ran.since(at)));
                     self.answer()?;
                     self.permit(None)?;
                     break;
@@ -268,27 +270,41 @@ impl Loop<'_> {
                     ask.send(())?;
                 }
             }
-            if number + 1 == PACKETS {
-                ensure!(gifts(self.threads)? == 0, "by user space only");
-                tell("user space", &mut took);
-            }
+            let given = gifts(self.threads)?;
+            ensure!(
+                given == u64::try_from(number.div_ceil(2))?,
+                "packet {number}: {given} given by the kernel"
+            );
         }
-        tell("the kernel", &mut took);
-        Ok(took)
+        Ok(measured)
     }
 }
 
-fn tell(who: &str, took: &mut Vec<u64>) {
-    took.sort_unstable();
-    let quantile = |permille: usize| took.get(took.len() * permille / 1000).map_or(0, |ns| ns / 1000);
-    println!(
-        "measured: from a packet until its vCPU, which waits, runs; boosted by {who}: {} us (p50), {} us (p90), {} us (p99) of {}",
-        quantile(500),
-        quantile(900),
-        quantile(990),
-        took.len()
-    );
-    took.clear();
+/// Of the packets of one way.
+#[derive(Default)]
+struct Measured {
+    /// Boosts that the engine decided.
+    boosts: usize,
+    /// Nanoseconds from the packet until its vCPU is one of those that go first,
+    first: Vec<u64>,
+    /// and until it runs, of those that waited for a CPU.
+    ran: Vec<u64>,
+}
+
+impl Measured {
+    fn tell(&mut self, who: &str) {
+        for (until, took) in [("goes first", &mut self.first), ("runs, if it waits", &mut self.ran)] {
+            took.sort_unstable();
+            let quantile = |permille| took.get(took.len() * permille / 1000).map_or(0, |ns| ns / 1000);
+            println!(
+                "measured: boosted by {who}, from a packet until its vCPU {until}: {} us (p50), {} us (p90), {} us (p99) of {}",
+                quantile(500),
+                quantile(900),
+                quantile(990),
+                took.len()
+            );
+        }
+    }
 }
 
 /// Sends a packet each time that it is asked for one, some time later.
@@ -322,25 +338,25 @@ fn boosts_sooner(wire: &Wire) -> Result<()> {
     let mut config = Config::default();
     config.tavs.pb_ratio = 1.0;
     let (ask, asked) = channel();
-    let (boosts, given) = thread::scope(|scope| -> Result<(usize, u64)> {
+    let mut measured = thread::scope(|scope| -> Result<[Measured; 2]> {
         let (threads, source, early) = (&mut threads, &mut source, &mut early);
         let engine = Engine::new(config)?;
-        let daemon = scope.spawn(move || -> Result<(usize, u64)> {
+        let daemon = scope.spawn(move || -> Result<[Measured; 2]> {
             // As the daemon.
             realtime::enter(50, &[1])?;
-            let mut own = Loop { engine, threads, source, permits: false, boosts: 0, early };
+            let mut own = PacketLoop { engine, threads, source, permits: false, early };
             own.learn()?;
-            own.run(&ask)?;
-            Ok((own.boosts, gifts(own.threads)?))
+            own.run(&ask)
         });
         realtime::pin(&[1])?;
         send(wire, &asked)?;
         daemon.join().unwrap_or_else(|_| Err(anyhow!("the loop panicked")))
     })?;
     ensure!(threads.ejected().is_none(), "{:?}", threads.ejected());
-    println!("measured: {boosts} boosts decided for {} packets, {given} of them given before", 2 * PACKETS);
-    // The engine does not know who gave a boost first.
-    ensure!(boosts == 2 * PACKETS, "{boosts} boosts decided");
-    ensure!(given == u64::try_from(PACKETS)?, "{given} boosts given by the kernel");
+    for (who, measured) in ["user space", "the kernel"].into_iter().zip(&mut measured) {
+        measured.tell(who);
+        // The engine does not know who gave a boost first.
+        ensure!(measured.boosts == PACKETS, "{} boosts decided for {PACKETS} packets", measured.boosts);
+    }
     Ok(())
 }
