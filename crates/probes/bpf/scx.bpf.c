@@ -311,44 +311,44 @@ int obey(struct order *order)
 }
 
 /* What the kernel may do by itself for a VM from now on; level 0: nothing. */
-struct permission {
+struct mandate_order {
 	u64 handled; /* user space has handled the packets up to then (CLOCK_MONOTONIC, ns) */
 	u64 lasts;
 	u32 account;
 	u32 level;
-	u32 vcpus[MAX_GRANTED];
+	u32 vcpus[MAX_MANDATED];
 };
 
 /*
  * Takes back what the kernel gave for a packet that user space has handled: what that wants of the threads it
- * has ordered. Returns 1, with nothing granted, if the kernel gave something for a later one.
+ * has ordered. Returns 1, with no mandate, if the kernel gave something for a later one.
  */
 SEC("syscall")
-int permit(struct permission *permission)
+int mandate(struct mandate_order *order)
 {
-	u32 vm = permission->account;
+	u32 vm = order->account;
 	struct account *account = bpf_map_lookup_elem(&accounts, &vm);
-	struct grant *grant = bpf_map_lookup_elem(&grants, &vm);
+	struct mandate *mandate = bpf_map_lookup_elem(&mandates, &vm);
 	s32 i;
 
-	if (!account || !grant)
+	if (!account || !mandate)
 		return -1;
 	/* It is not used while it changes. */
-	__sync_lock_test_and_set(&grant->ready, 0);
-	if (grant->used_at > permission->handled)
+	__sync_lock_test_and_set(&mandate->ready, 0);
+	if (mandate->used_at > order->handled)
 		return 1;
-	if (grant->used_at) {
-		grant->used_at = 0;
+	if (mandate->used_at) {
+		mandate->used_at = 0;
 		bpf_rcu_read_lock();
-		give(vm, account, grant, NONE, 0);
+		give(vm, account, mandate, NONE, 0);
 		bpf_rcu_read_unlock();
 	}
-	grant->lasts = permission->lasts;
-	grant->level = permission->level;
-	for (i = 0; i < MAX_GRANTED; i++)
-		grant->vcpus[i] = permission->vcpus[i];
-	if (permission->level)
-		__sync_lock_test_and_set(&grant->ready, 1);
+	mandate->lasts = order->lasts;
+	mandate->level = order->level;
+	for (i = 0; i < MAX_MANDATED; i++)
+		mandate->vcpus[i] = order->vcpus[i];
+	if (order->level)
+		__sync_lock_test_and_set(&mandate->ready, 1);
 	return 0;
 }
 
@@ -395,7 +395,7 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	struct port port = {};
 	struct receiver *receiver;
 	struct account *account;
-	struct grant *grant;
+	struct mandate *mandate;
 	u32 vm;
 	u64 now;
 
@@ -410,14 +410,14 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	port.protocol = packet.protocol;
 	vm = receiver->account;
 	account = bpf_map_lookup_elem(&accounts, &vm);
-	grant = bpf_map_lookup_elem(&grants, &vm);
-	if (!account || !grant || !bpf_map_lookup_elem(&ports, &port) ||
-	    __sync_val_compare_and_swap(&grant->ready, 1, 0) != 1)
+	mandate = bpf_map_lookup_elem(&mandates, &vm);
+	if (!account || !mandate || !bpf_map_lookup_elem(&ports, &port) ||
+	    __sync_val_compare_and_swap(&mandate->ready, 1, 0) != 1)
 		return 0;
 	now = bpf_ktime_get_ns();
-	grant->used_at = now;
+	mandate->used_at = now;
 	__sync_fetch_and_add(&account->gifts, 1);
-	give(vm, account, grant, grant->level, now + grant->lasts);
+	give(vm, account, mandate, mandate->level, now + mandate->lasts);
 	/* Only the scheduler's own programs may move threads. */
 	misplaced = 1;
 	promote(vm, DSQ_FAIR, CALL);

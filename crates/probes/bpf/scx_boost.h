@@ -104,37 +104,37 @@ static __always_inline void set_weight(struct thread *thread, struct account *ac
 }
 
 /* Shared with src/scx/abi.rs. */
-#define MAX_GRANTED 8
+#define MAX_MANDATED 8
 
 /*
- * What the engine lets the kernel do for a VM by itself: boost these vCPUs, and the emulator threads, once.
+ * What the engine mandates the kernel to do for a VM by itself: boost these vCPUs, and the emulator threads, once.
  * Further packets gain nothing before user space has heard of the first one.
  */
-struct grant {
+struct mandate {
 	u64 used_at; /* when the kernel did so last; 0: user space has taken over, or it has not */
 	u64 lasts;   /* ns, unless user space says something before */
 	u32 ready;   /* 1: it may be used */
 	u32 level;
-	u32 vcpus[MAX_GRANTED]; /* thread ids; 0: none */
+	u32 vcpus[MAX_MANDATED]; /* thread ids; 0: none */
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_VMS);
 	__type(key, u32);
-	__type(value, struct grant);
-} grants SEC(".maps");
+	__type(value, struct mandate);
+} mandates SEC(".maps");
 
 /* Set if a thread waits in the other queue that the kernel boosted by itself. */
 static u32 misplaced;
 
 /* Gives or takes back, with level 0, what the kernel may give by itself. */
-static __always_inline void give(u32 vm, struct account *account, struct grant *grant, u32 level, u64 until)
+static __always_inline void give(u32 vm, struct account *account, struct mandate *mandate, u32 level, u64 until)
 {
 	s32 i;
 
-	bpf_for(i, 0, MAX_GRANTED) {
-		u32 tid = grant->vcpus[i & (MAX_GRANTED - 1)];
+	bpf_for(i, 0, MAX_MANDATED) {
+		u32 tid = mandate->vcpus[i & (MAX_MANDATED - 1)];
 		struct thread *thread = bpf_map_lookup_elem(&threads, &tid);
 
 		/* The list may be changing, and a number be that of another thread meanwhile. */

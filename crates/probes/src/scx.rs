@@ -8,7 +8,7 @@ mod fast_path;
 mod skeleton;
 
 pub use abi::Usage;
-pub use fast_path::Permission;
+pub use fast_path::Mandate;
 
 use crate::libbpf::silence_libbpf;
 use abi::{EMULATOR, MAX_VMS, ScxCommand};
@@ -109,7 +109,7 @@ struct ScxAccount {
 
 impl Scx {
     /// Loads the scheduler and makes it the kernel's. It has no threads yet. With `fast_path` it may be
-    /// [permitted](Scx::permit) to boost by itself, for packets that whoever listens to them from now on
+    /// [mandated](Scx::mandate) to boost by itself, for packets that whoever listens to them from now on
     /// hears of later.
     ///
     /// # Errors

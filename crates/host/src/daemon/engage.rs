@@ -126,7 +126,7 @@ impl Daemon {
         }
         self.recordings.push(|| Record::Policy { vm: id, policy });
         self.engine.configure_vm(id, policy)?;
-        self.reconsider_permission(id);
+        self.reconsider_mandate(id);
         self.apply()
     }
 
@@ -249,7 +249,7 @@ impl Daemon {
             self.recordings.push(|| Record::Config(policy.clone()));
             self.bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
             self.engine.configure(policy)?;
-            self.reconsider_permissions();
+            self.reconsider_mandates();
         }
         Ok(())
     }

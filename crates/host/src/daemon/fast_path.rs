@@ -1,4 +1,4 @@
-//! Boosts that the kernel gives by itself: what it is permitted follows what the engine foresees.
+//! Boosts that the kernel gives by itself: what it is mandated follows what the engine foresees.
 
 use super::Daemon;
 use frontdesk_engine::{Event, EventKind, VmId};
@@ -15,28 +15,28 @@ impl Daemon {
         if self.threads.learn_port(vm, protocol, port, awaited) {
             self.foresee_anew.insert(vm, Some(event.at));
         } else {
-            self.reconsider_permission(vm);
+            self.reconsider_mandate(vm);
         }
     }
 
     /// What the engine foresees for a VM may be something else now.
-    pub(super) fn reconsider_permission(&mut self, vm: VmId) {
+    pub(super) fn reconsider_mandate(&mut self, vm: VmId) {
         if self.threads.has_fast_path() {
             self.foresee_anew.entry(vm).or_default();
         }
     }
 
     /// The same for all VMs.
-    pub(super) fn reconsider_permissions(&mut self) {
+    pub(super) fn reconsider_mandates(&mut self) {
         let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
-        ids.into_iter().for_each(|vm| self.reconsider_permission(vm));
+        ids.into_iter().for_each(|vm| self.reconsider_mandate(vm));
     }
 
-    /// Permits what the engine foresees now.
-    pub(super) fn permit(&mut self) {
+    /// Mandates what the engine foresees now.
+    pub(super) fn mandate(&mut self) {
         while let Some((vm, handled)) = self.foresee_anew.pop_first() {
             let foreseen = self.engine.foresee(vm);
-            if let Err(error) = self.threads.permit(vm, handled, foreseen.as_ref()) {
+            if let Err(error) = self.threads.mandate(vm, handled, foreseen.as_ref()) {
                 tracing::warn!("{error}");
             }
         }

@@ -48,7 +48,7 @@ impl Daemon {
         let event = Event { at: monotonic(), kind };
         self.recordings.push(|| Record::Event(event));
         self.engine.on_event(&event);
-        self.reconsider_permissions();
+        self.reconsider_mandates();
         self.apply()
     }
 

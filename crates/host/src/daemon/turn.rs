@@ -121,7 +121,7 @@ impl Daemon {
             self.engine.on_deadline(time);
             self.apply()?;
         }
-        self.permit();
+        self.mandate();
         self.record_decisions();
         self.recordings.tick(time);
         Ok(())
@@ -164,7 +164,7 @@ impl Daemon {
                     self.tally.applied(&action, latency_ns);
                     if matches!(action.kind, ActionKind::Boost { .. }) {
                         self.last_boost = Some(action.at);
-                        self.reconsider_permission(vm);
+                        self.reconsider_mandate(vm);
                     }
                     self.recordings.push(|| Record::Applied { action, latency_ns });
                 }

@@ -1,6 +1,6 @@
 //! Boosts that the kernel gives by itself when a packet comes, before the engine hears of it.
 //!
-//! The engine decides all the same. What it foresees is permitted, for one packet; when it has been told of
+//! The engine decides all the same. What it foresees is mandated, for one packet; when it has been told of
 //! that and what it wanted has been done, what the kernel gave is taken back: the boost is then the engine's
 //! own, or none.
 
@@ -8,10 +8,10 @@ use super::{Mechanism, Threads, ThreadsError};
 use crate::threads::wanted::ThreadRole;
 use frontdesk_engine::{Foreseen, Protocol, Time, VmId};
 use frontdesk_linux::Tap;
-use frontdesk_probes::scx::Permission;
+use frontdesk_probes::scx::Mandate;
 
 impl Threads {
-    /// Whether the kernel may be permitted to boost by itself. Nothing below does anything where it may not.
+    /// Whether the kernel may be mandated to boost by itself. Nothing below does anything where it may not.
     #[must_use]
     pub fn has_fast_path(&self) -> bool {
         match &self.mechanism {
@@ -39,13 +39,13 @@ impl Threads {
         }
     }
 
-    /// Permits what the engine foresees, and nothing else from now on. `handled` is the time of the last
+    /// Mandates what the engine foresees, and nothing else from now on. `handled` is the time of the last
     /// packet to a known port if any was handled since the last call: what the kernel gave for it is taken
     /// back.
     ///
     /// # Errors
     /// The scheduler cannot be told.
-    pub fn permit(
+    pub fn mandate(
         &mut self,
         vm: VmId,
         handled: Option<Time>,
@@ -53,16 +53,16 @@ impl Threads {
     ) -> Result<(), ThreadsError> {
         let Threads { mechanism: Mechanism::SchedExt(scx), vms } = self else { return Ok(()) };
         let Some(adopted) = vms.get(&vm).filter(|_| scx.has_fast_path()) else { return Ok(()) };
-        let permission = foreseen.map(|foreseen| {
+        let mandate = foreseen.map(|foreseen| {
             let is_foreseen =
                 |role| matches!(role, ThreadRole::Vcpu(index) if foreseen.vcpus.contains(&index));
             let vcpus = adopted.threads.iter().filter(|thread| is_foreseen(thread.role));
-            Permission {
+            Mandate {
                 vcpus: vcpus.map(|thread| thread.scheduling.thread().tid).collect(),
                 level: foreseen.level,
                 lasts_ns: foreseen.lasts_ns,
             }
         });
-        Ok(scx.permit(vm, handled, permission)?)
+        Ok(scx.mandate(vm, handled, mandate)?)
     }
 }

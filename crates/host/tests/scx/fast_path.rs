@@ -93,8 +93,8 @@ fn boosts_once_for_a_known_port(wire: &Wire) -> Result<()> {
     let guardian = start_guardian()?;
     let (_work, mut threads, mut source) = beside(wire, &guardian)?;
     packet(wire, PORT)?;
-    ensure!(gifts(&threads)? == 0, "nothing is permitted yet");
-    threads.permit(VM, None, Some(&foreseen(LONG)?))?;
+    ensure!(gifts(&threads)? == 0, "there is no mandate yet");
+    threads.mandate(VM, None, Some(&foreseen(LONG)?))?;
     packet(wire, PORT + 1)?;
     wire.send(&ethernet(0x0800, &ipv4(6, 0, &udp(PORT))))?;
     ensure!(gifts(&threads)? == 0, "another port, another protocol");
@@ -106,20 +106,20 @@ fn boosts_once_for_a_known_port(wire: &Wire) -> Result<()> {
     becomes_boosted(&threads, true)?;
     ensure!(!threads.is_boosted(VM), "nobody ordered that");
     // Who has not heard of the packet cannot take back what it was given.
-    threads.permit(VM, Some(before), Some(&foreseen(LONG)?))?;
+    threads.mandate(VM, Some(before), Some(&foreseen(LONG)?))?;
     becomes_boosted(&threads, true)?;
     packet(wire, PORT)?;
-    ensure!(gifts(&threads)? == 1, "nor permit another one");
-    threads.permit(VM, Some(last_packet(&mut source)?), None)?;
+    ensure!(gifts(&threads)? == 1, "nor give a mandate for another one");
+    threads.mandate(VM, Some(last_packet(&mut source)?), None)?;
     becomes_boosted(&threads, false)?;
     packet(wire, PORT)?;
-    ensure!(gifts(&threads)? == 1, "nothing is permitted any more");
+    ensure!(gifts(&threads)? == 1, "there is no mandate any more");
     // One that is not known any more.
-    threads.permit(VM, None, Some(&foreseen(LONG)?))?;
+    threads.mandate(VM, None, Some(&foreseen(LONG)?))?;
     ensure!(threads.learn_port(VM, Protocol::Udp, PORT, false), "it was known");
     packet(wire, PORT)?;
     ensure!(gifts(&threads)? == 1, "the port was forgotten");
-    // With its account, a VM loses what was permitted.
+    // With its account, a VM loses what was mandated.
     threads.learn_port(VM, Protocol::Udp, PORT, true);
     threads.release(VM, &guardian)?;
     packet(wire, PORT)?;
@@ -131,19 +131,19 @@ fn gives_what_the_engine_takes_over(wire: &Wire) -> Result<()> {
     let guardian = start_guardian()?;
     let (_work, mut threads, mut source) = beside(wire, &guardian)?;
     // The daemon hangs: the boost ends by itself.
-    threads.permit(VM, None, Some(&foreseen(Duration::from_millis(50))?))?;
+    threads.mandate(VM, None, Some(&foreseen(Duration::from_millis(50))?))?;
     packet(wire, PORT)?;
     becomes_boosted(&threads, false)?;
     packet(wire, PORT)?;
     ensure!(gifts(&threads)? == 1, "and there is no other one");
     // The engine decides the same: the boost is its own, and ends when it says so.
-    threads.permit(VM, Some(last_packet(&mut source)?), Some(&foreseen(LONG)?))?;
+    threads.mandate(VM, Some(last_packet(&mut source)?), Some(&foreseen(LONG)?))?;
     packet(wire, PORT)?;
     ensure!(gifts(&threads)? == 2);
     for target in [BoostTarget::Emulators, BoostTarget::Vcpu(1)] {
         threads.boost(VM, target, Boost::Io)?;
     }
-    threads.permit(VM, Some(last_packet(&mut source)?), None)?;
+    threads.mandate(VM, Some(last_packet(&mut source)?), None)?;
     becomes_boosted(&threads, true)?;
     for target in [BoostTarget::Vcpu(1), BoostTarget::Emulators] {
         threads.boost(VM, target, Boost::None)?;
@@ -164,7 +164,7 @@ struct PacketLoop<'a> {
     threads: &'a mut Threads,
     source: &'a mut BpfSource,
     /// Whether the kernel may boost by itself.
-    permits: bool,
+    mandates: bool,
     /// Hears of a packet before the kernel does anything about it.
     early: &'a mut BpfSource,
 }
@@ -180,9 +180,9 @@ impl PacketLoop<'_> {
         Ok(())
     }
 
-    fn permit(&mut self, handled: Option<Time>) -> Result<()> {
-        let foreseen = self.engine.foresee(VM).filter(|_| self.permits);
-        Ok(self.threads.permit(VM, handled, foreseen.as_ref())?)
+    fn mandate(&mut self, handled: Option<Time>) -> Result<()> {
+        let foreseen = self.engine.foresee(VM).filter(|_| self.mandates);
+        Ok(self.threads.mandate(VM, handled, foreseen.as_ref())?)
     }
 
     /// The guest takes the packet, its server runs for a fifth of a millisecond, and the other task goes on.
@@ -222,7 +222,7 @@ impl PacketLoop<'_> {
         epoll::add(&epoll, self.source.fd(), epoll::EventData::new_u64(0), edge)?;
         let (mut waits, mut heard, mut measured) = (false, Vec::new(), [(); 2].map(|()| Measured::default()));
         for number in 0..2 * PACKETS {
-            self.permits = number % 2 == 1;
+            self.mandates = number % 2 == 1;
             let measured = &mut measured[number % 2];
             let (mut came, mut asked, start) = (None, false, Instant::now());
             loop {
@@ -237,7 +237,7 @@ impl PacketLoop<'_> {
                     match event.kind {
                         EventKind::Packet { protocol, port, .. } => {
                             // What tells of it is told after what the kernel did about it.
-                            let first = if self.permits { event.at } else { Time(monotonic_ns()) };
+                            let first = if self.mandates { event.at } else { Time(monotonic_ns()) };
                             let at = last_packet(self.early)?;
                             measured.first.push(first.since(at));
                             let awaited = self.engine.awaits(VM, protocol, port);
@@ -255,14 +255,14 @@ impl PacketLoop<'_> {
                         _ => {}
                     }
                 }
-                self.permit(handled)?;
+                self.mandate(handled)?;
                 // One that ran when the packet came goes on.
                 if let Some((at, waited)) = came
                     && (ran.is_some() || !waited)
                 {
                     measured.ran.extend(ran.filter(|_| waited).map(|ran| ran.since(at)));
                     self.answer()?;
-                    self.permit(None)?;
+                    self.mandate(None)?;
                     break;
                 }
                 if !asked {
@@ -344,7 +344,7 @@ fn boosts_sooner(wire: &Wire) -> Result<()> {
         let daemon = scope.spawn(move || -> Result<[Measured; 2]> {
             // As the daemon.
             realtime::enter(50, &[1])?;
-            let mut own = PacketLoop { engine, threads, source, permits: false, early };
+            let mut own = PacketLoop { engine, threads, source, mandates: false, early };
             own.learn()?;
             own.run(&ask)
         });

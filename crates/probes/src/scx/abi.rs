@@ -1,6 +1,6 @@
 //! What the scheduler and user space tell each other, as `bpf/scx.bpf.c` lays it out.
 
-use super::Permission;
+use super::Mandate;
 use crate::packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use frontdesk_engine::{Boost, Protocol, Time, VmId};
 use std::ffi::c_char;
@@ -105,15 +105,15 @@ fn level(level: Boost) -> u32 {
     }
 }
 
-/// A `struct permission`: `handled` are the packets up to then.
-pub(super) fn permission(account: u32, handled: Time, permission: Option<&Permission>) -> [u8; 56] {
+/// A `struct mandate_order`: `handled` are the packets up to then.
+pub(super) fn mandate(account: u32, handled: Time, mandate: Option<&Mandate>) -> [u8; 56] {
     let mut bytes = [0; 56];
     bytes[..8].copy_from_slice(&handled.0.to_ne_bytes());
     bytes[16..20].copy_from_slice(&account.to_ne_bytes());
-    if let Some(permission) = permission {
-        bytes[8..16].copy_from_slice(&permission.lasts_ns.to_ne_bytes());
-        bytes[20..24].copy_from_slice(&level(permission.level).to_ne_bytes());
-        for (to, tid) in bytes[24..].chunks_exact_mut(4).zip(&permission.vcpus) {
+    if let Some(mandate) = mandate {
+        bytes[8..16].copy_from_slice(&mandate.lasts_ns.to_ne_bytes());
+        bytes[20..24].copy_from_slice(&level(mandate.level).to_ne_bytes());
+        for (to, tid) in bytes[24..].chunks_exact_mut(4).zip(&mandate.vcpus) {
             to.copy_from_slice(&tid.to_ne_bytes());
         }
     }
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn permissions_and_ports_are_laid_out_as_in_c() {
-        let some = Permission { vcpus: vec![7, 8], level: Boost::Io, lasts_ns: 5 };
-        let bytes = permission(3, Time(6), Some(&some));
+    fn mandates_and_ports_are_laid_out_as_in_c() {
+        let some = Mandate { vcpus: vec![7, 8], level: Boost::Io, lasts_ns: 5 };
+        let bytes = mandate(3, Time(6), Some(&some));
         let words = bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
         assert_eq!(words.collect::<Vec<_>>(), [6, 0, 5, 0, 3, 1, 7, 8, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(permission(3, Time(6), None)[20..], [0; 36], "nothing at all");
+        assert_eq!(mandate(3, Time(6), None)[20..], [0; 36], "nothing at all");
         let mut expected = 9_u32.to_ne_bytes().to_vec();
         expected.extend(443_u16.to_ne_bytes());
         assert_eq!(port(VmId(9), Protocol::Udp, 443)[..], [expected, vec![17, 0]].concat());

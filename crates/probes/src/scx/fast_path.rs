@@ -1,6 +1,6 @@
 //! Boosts that the kernel gives by itself, as long as user space permits, and takes over or back later.
 //!
-//! A permission is for one boost: a flood of packets gains nothing before user space has handled the first.
+//! A mandate is for one boost: a flood of packets gains nothing before user space has handled the first.
 
 use super::{Scx, ScxError, abi};
 use crate::packet::tap_key;
@@ -15,7 +15,7 @@ const MAX_PORTS: usize = 256;
 /// What the kernel may do by itself when a packet comes to a [port](Scx::learn_port) of a VM: once, boost
 /// these vCPUs and the emulator threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Permission {
+pub struct Mandate {
     /// Thread ids, of which the first 8 count.
     pub vcpus: Vec<i32>,
     /// The preference.
@@ -29,11 +29,11 @@ pub struct Permission {
 pub(super) struct FastPath {
     taps: Vec<[u8; 20]>,
     ports: HashSet<[u8; 8]>,
-    permitted: Option<Permission>,
+    mandated: Option<Mandate>,
 }
 
 impl Scx {
-    /// Whether the kernel may be permitted to boost by itself.
+    /// Whether the kernel may be mandated to boost by itself.
     #[must_use]
     pub fn has_fast_path(&self) -> bool {
         self.has_fast_path
@@ -59,7 +59,7 @@ impl Scx {
         Ok(())
     }
 
-    /// Says whether packets to a port are those that a [permission](Scx::permit) is for. Repeating it costs
+    /// Says whether packets to a port are those that a [mandate](Scx::mandate) is for. Repeating it costs
     /// nothing. Returns whether it was said before that they are.
     pub fn learn_port(&mut self, vm: VmId, protocol: Protocol, port: u16, awaited: bool) -> bool {
         let Some(account) = self.vms.get_mut(&vm) else { return false };
@@ -79,37 +79,37 @@ impl Scx {
     }
 
     /// Says what the kernel may do by itself for a VM from now on. `handled` says up to when user space has
-    /// handled the packets that may have used the former permission, if any may: what the kernel gave for
+    /// handled the packets that may have used the former mandate, if any may: what the kernel gave for
     /// them is taken back, and what user space has [ordered](Scx::boost) holds. If the kernel has given
-    /// something for a later packet, nothing is permitted before that is handled, too.
+    /// something for a later packet, nothing is mandated before that is handled, too.
     ///
     /// One system call if there is anything to say.
     ///
     /// # Errors
     /// The scheduler cannot be told.
-    pub fn permit(
+    pub fn mandate(
         &mut self,
         vm: VmId,
         handled: Option<Time>,
-        permission: Option<Permission>,
+        mandate: Option<Mandate>,
     ) -> Result<(), ScxError> {
         let Some(account) = self.vms.get_mut(&vm) else { return Ok(()) };
         let fast_path = &mut account.fast_path;
-        if handled.is_none() && fast_path.permitted == permission {
+        if handled.is_none() && fast_path.mandated == mandate {
             return Ok(());
         }
-        let mut context = abi::permission(account.number, handled.unwrap_or(Time(0)), permission.as_ref());
+        let mut context = abi::mandate(account.number, handled.unwrap_or(Time(0)), mandate.as_ref());
         let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
-        let failed = |cause| ScxError::Vm { vm, step: "permit boosts", cause };
-        let output = self.skel.progs.permit.test_run(input).map_err(|e| failed(format!("{e:#}")))?;
-        fast_path.permitted = permission.filter(|_| output.return_value == 0);
+        let failed = |cause| ScxError::Vm { vm, step: "mandate boosts", cause };
+        let output = self.skel.progs.mandate.test_run(input).map_err(|e| failed(format!("{e:#}")))?;
+        fast_path.mandated = mandate.filter(|_| output.return_value == 0);
         Ok(())
     }
 
     /// Forgets what the kernel was told for a VM.
     pub(super) fn leave_fast_path(&mut self, vm: VmId) {
         // Whatever it gave ends with the threads, which have left.
-        let _ = self.permit(vm, Some(Time(u64::MAX)), None);
+        let _ = self.mandate(vm, Some(Time(u64::MAX)), None);
         let Some(account) = self.vms.get_mut(&vm) else { return };
         let FastPath { taps, ports, .. } = std::mem::take(&mut account.fast_path);
         taps.into_iter().for_each(|key| drop(self.skel.maps.taps.delete(&key)));
