@@ -107,7 +107,7 @@ static __always_inline void set_weight(struct thread *thread, struct account *ac
 #define MAX_MANDATED 8
 
 /*
- * What the engine mandates the kernel to do for a VM by itself: boost these vCPUs, and the emulator threads, once.
+ * What the engine has the kernel do for a VM by itself: boost these vCPUs, and the emulator threads, once.
  * Further packets gain nothing before user space has heard of the first one.
  */
 struct mandate {
