@@ -4,12 +4,14 @@
 mod arm;
 mod bars;
 mod guest;
+mod machine;
 mod profile;
 mod vm;
 
 pub use arm::{Arm, Daemon};
 pub use bars::{Across, Checks, Compare, Gain, Loser, Measure, Subject};
 pub use guest::{Debian, Guest};
+pub use machine::Machine;
 pub use profile::{LoadKind, LoadProfile};
 pub use vm::{Disk, Vm, Workload};
 
@@ -135,6 +137,21 @@ pub struct Host {
     /// Each of these gets a CPU-bound host process, so that it is busy in every arm.
     #[serde(default)]
     pub busy_cpus: Vec<u16>,
+    /// Which machine is the host.
+    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
+    pub machine: Machine,
+    /// Kernel of an emulated host: a Debian package series.
+    #[serde(default = "host_kernel")]
+    pub kernel: String,
+    /// How many times longer everything takes on an emulated host than on a real one: durations of the load,
+    /// of the engine and of the host's scheduler are multiplied by it. 1 to 100; only with a `machine` that
+    /// is emulated.
+    #[serde(default = "unscaled")]
+    pub dilation: f64,
+}
+
+fn host_kernel() -> String {
+    "6.12-plain".to_owned()
 }
 
 fn unscaled() -> f64 {

@@ -33,7 +33,9 @@ impl Scenario {
             let unique = cpus.iter().all(|cpu| seen.insert(cpu));
             require(unique, key, format!("{cpus:?}"), "each CPU once")?;
         }
+        self.host.validate()?;
         self.validate_vms()?;
+        self.validate_emulated()?;
         for (index, load) in self.loads.iter().enumerate() {
             load.validate(&format!("load.{index}"), &self.vms)?;
         }
@@ -66,6 +68,12 @@ impl Scenario {
             vm.validate(self.guest.debian.is_some())?;
         }
         Ok(())
+    }
+
+    /// Memory that the VMs need with what QEMU takes for each, in MiB.
+    #[must_use]
+    pub fn memory_mib(&self) -> u64 {
+        self.vms.iter().map(|vm| (u64::from(vm.memory_mib) + QEMU_MIB) * u64::from(vm.count)).sum()
     }
 
     /// Whether a machine can hold the VMs: `cpus_online` are the numbers of its CPUs that are online,
