@@ -13,4 +13,5 @@ pub use config::{LabConfig, Progress};
 pub(crate) use config::{interrupted, make_run_dir};
 pub use error::LabError;
 pub use run::run;
+pub(crate) use run::run_here;
 use state::{Lab, LabVm};

@@ -214,6 +214,13 @@ impl Vm {
         &self.files.console
     }
 
+    /// Ends the VM at once.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+
     /// Powers the VM off and waits for its end; kills it if it does not obey within `timeout`.
     ///
     /// # Errors
@@ -261,12 +268,7 @@ impl Vm {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(VmError::Timeout {
-                    name: self.name.clone(),
-                    what: what.to_owned(),
-                    timeout,
-                    tail: self.tail(),
-                });
+                return Err(self.stuck(what, timeout));
             }
             let mut buffer = [0; 4096];
             let read =
@@ -296,8 +298,13 @@ impl Vm {
         VmError::Setup { name: self.name.clone(), what: what.to_owned(), source }
     }
 
-    /// QEMU closed its end of the control socket.
-    fn ended(&mut self, what: &str) -> VmError {
+    /// It did not do what it was to do in this time.
+    pub(crate) fn stuck(&self, what: &str, timeout: Duration) -> VmError {
+        VmError::Timeout { name: self.name.clone(), what: what.to_owned(), timeout, tail: self.tail() }
+    }
+
+    /// QEMU has ended, or closed its end of the control socket, before that.
+    pub(crate) fn ended(&mut self, what: &str) -> VmError {
         // It closes it shortly before it ends.
         let status = self.qemu.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         VmError::Ended { name: self.name.clone(), what: what.to_owned(), status, tail: self.tail() }
@@ -338,8 +345,6 @@ impl Vm {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        self.kill();
     }
 }

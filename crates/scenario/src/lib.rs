@@ -28,7 +28,9 @@ pub use answers::{Request, RequestBoosts};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{Overrides, Place, ScenarioError};
-pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Lost, Outcome, Rate, Repeat, Summary, Unit};
+pub use outcome::{
+    ArmResult, Bar, Check, Follow, HostInfo, Latency, Lost, Outcome, Rate, Repeat, Summary, Unit,
+};
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
     Machine, Measure, Scenario, Subject, Vm, Workload,

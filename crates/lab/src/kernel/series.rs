@@ -23,3 +23,16 @@ impl<'a> Series<'a> {
         well_formed.then_some(Series { name, version, flavour })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plain_flavour_has_no_name_in_packages() {
+        let flavour = |name| Series::parse(name).map(|series| (series.version.to_owned(), series.flavour));
+        assert_eq!(flavour("6.12-plain"), Some(("6.12".to_owned(), None)));
+        assert_eq!(flavour("7.3-cloud"), Some(("7.3".to_owned(), Some("cloud"))));
+        assert_eq!(flavour("6.12-"), None);
+    }
+}
