@@ -3,41 +3,17 @@
 
 mod boot;
 mod child;
+mod error;
 
-use crate::network::NetworkError;
-use crate::parameter::ParameterError;
 use crate::report::tsc;
 use child::{Child, Purpose};
-use frontdesk_lab_guest::{Answer, CONTROL_PORT, Measurement, Message, Op, Request};
+use error::{InitError, failed};
+use frontdesk_lab_guest::{LabAnswer, LabMessage, LabRequest, Measurement, Op};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{WaitOptions, wait};
 use rustix::system::{RebootCommand, reboot, uname};
 use std::fs::File;
-use std::io::{self, Read, Write};
-
-/// Why init gives up. The VM powers off after one of these.
-#[derive(Debug, thiserror::Error)]
-enum InitError {
-    #[error("{what}: {source}")]
-    Io { what: String, source: io::Error },
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    #[error(transparent)]
-    Parameter(#[from] ParameterError),
-    #[error("no virtio-serial port is called {CONTROL_PORT}: is the device there?")]
-    NoControlPort,
-    #[error(
-        "kernel parameter {parameter}={name}: there is no block device {device} after {seconds} s: does the VM \
-         have that disk, and the initramfs the module virtio_blk?"
-    )]
-    NoDisk { parameter: &'static str, name: String, device: String, seconds: u64 },
-    #[error("unknown request {line:?}: {source}")]
-    Request { line: String, source: serde_json::Error },
-}
-
-fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> InitError {
-    move |source| InitError::Io { what: what.into(), source: source.into() }
-}
+use std::io::{Read, Write};
 
 /// Init's life.
 pub(crate) fn main() -> ! {
@@ -71,7 +47,7 @@ struct Init {
 impl Init {
     fn serve(mut self) -> Result<(), InitError> {
         let kernel = uname().release().to_string_lossy().into_owned();
-        self.say(&Message::Ready { kernel })?;
+        self.say(&LabMessage::Ready { kernel })?;
         let mut received = Vec::new();
         loop {
             let mut fds = vec![PollFd::new(&self.control, PollFlags::IN)];
@@ -105,13 +81,13 @@ impl Init {
         }
     }
 
-    fn say(&mut self, message: &Message) -> Result<(), InitError> {
+    fn say(&mut self, message: &LabMessage) -> Result<(), InitError> {
         let mut line = serde_json::to_vec(message).map_err(failed("a message"))?;
         line.push(b'\n');
         self.control.write_all(&line).map_err(failed("answering"))
     }
 
-    fn answer(&mut self, Request { id, op }: Request) -> Result<(), InitError> {
+    fn answer(&mut self, LabRequest { id, op }: LabRequest) -> Result<(), InitError> {
         let result = match op {
             Op::Start { name, .. } if self.workload(&name).is_ok() => {
                 Err(format!("a workload called {name} runs already"))
@@ -119,8 +95,8 @@ impl Init {
             Op::Start { name, job } => self.start(Purpose::Job { name, job }),
             Op::Stop { name } => self.workload(&name).and_then(|index| {
                 let stopped = self.children.remove(index).stop().map_err(|error| error.to_string());
-                self.bury_orphans();
-                stopped.map(|_| Answer::Nothing)
+                self.reap_orphans();
+                stopped.map(|_| LabAnswer::Nothing)
             }),
             Op::Run { work } => match self.start(Purpose::Work { request: id, work }) {
                 // Answered when it ends.
@@ -129,28 +105,28 @@ impl Init {
             },
             Op::Report { name } => self.workload(&name).and_then(|index| {
                 let report = self.children[index].report();
-                report.map(Answer::Report).map_err(|error| format!("the records of {name}: {error}"))
+                report.map(LabAnswer::Report).map_err(|error| format!("the records of {name}: {error}"))
             }),
-            Op::Ping => Ok(Answer::Clock(tsc())),
+            Op::Ping => Ok(LabAnswer::Clock(tsc())),
             Op::Shutdown => {
-                self.say(&Message::Done { id, answer: Answer::Nothing })?;
+                self.say(&LabMessage::Done { id, answer: LabAnswer::Nothing })?;
                 power_off();
             }
         };
         self.say(&match result {
-            Ok(answer) => Message::Done { id, answer },
-            Err(error) => Message::Failed { id, error },
+            Ok(answer) => LabMessage::Done { id, answer },
+            Err(error) => LabMessage::Failed { id, error },
         })
     }
 
-    fn start(&mut self, purpose: Purpose) -> Result<Answer, String> {
+    fn start(&mut self, purpose: Purpose) -> Result<LabAnswer, String> {
         self.started += 1;
         let child = Child::start(self.started, purpose);
         if child.is_err() {
-            self.bury_orphans();
+            self.reap_orphans();
         }
         self.children.push(child?);
-        Ok(Answer::Nothing)
+        Ok(LabAnswer::Nothing)
     }
 
     fn workload(&self, wanted: &str) -> Result<usize, String> {
@@ -165,18 +141,18 @@ impl Init {
         let status = child.stop().map_err(failed("waiting for a child"))?;
         let output = child.output();
         let message = match child.into_purpose() {
-            Purpose::Job { name, .. } => Message::Exited { name, status, output },
+            Purpose::Job { name, .. } => LabMessage::Exited { name, status, output },
             Purpose::Work { request: id, .. } => match serde_json::from_str::<Measurement>(&output) {
-                Ok(measurement) => Message::Done { id, answer: Answer::Measurement(measurement) },
-                Err(_) => Message::Failed { id, error: format!("the work failed ({status}): {output}") },
+                Ok(measurement) => LabMessage::Done { id, answer: LabAnswer::Measurement(measurement) },
+                Err(_) => LabMessage::Failed { id, error: format!("the work failed ({status}): {output}") },
             },
         };
-        self.bury_orphans();
+        self.reap_orphans();
         self.say(&message)
     }
 
     /// Cleans up after processes that outlived their parents until they were killed.
-    fn bury_orphans(&mut self) {
+    fn reap_orphans(&mut self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if let Some(child) = self.children.iter_mut().find(|child| child.pid() == pid) {
                 child.has_ended(status);

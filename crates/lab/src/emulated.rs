@@ -11,14 +11,14 @@ pub use inside::inside;
 
 use crate::cache::{Image, make_image};
 use crate::debian::{debian, size};
-use crate::lab::{interrupted, make_run_dir};
+use crate::lab::{self, interrupted, make_run_dir};
 use crate::{
-    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, Vm, VmConfig, command, machine,
+    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, command, machine,
     write_initramfs_with,
 };
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_linux::sched::process_start_time;
-use frontdesk_scenario::{HostInfo, Outcome, Scenario, Timeline, Violation};
+use frontdesk_scenario::{HostInfo, Machine, Outcome, Scenario, Timeline, Violation};
 use order::{Order, PROGRESS, Product};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -69,8 +69,24 @@ echo o >/proc/sysrq-trigger
 sleep 60
 ";
 
+/// Runs a scenario on the machine that it names. The calling thread may be in a network namespace of the
+/// run's own afterwards, and must live as long as the run.
+///
+/// # Errors
+/// The run could not be made; nothing that it started is left.
+pub fn run(
+    scenario: &Scenario,
+    config: &LabConfig,
+    progress: &dyn Fn(&Progress),
+) -> Result<(Outcome, Vec<Timeline>), LabError> {
+    match scenario.host.machine {
+        Machine::This => lab::run(scenario, config, progress),
+        Machine::Kvm => run_emulated(scenario, config, progress),
+    }
+}
+
 /// Runs a scenario in an emulated host.
-pub(crate) fn run(
+fn run_emulated(
     scenario: &Scenario,
     config: &LabConfig,
     progress: &dyn Fn(&Progress),
@@ -95,7 +111,7 @@ pub(crate) fn run(
     };
     let disk = pack(&run_dir, config, &guest_kernel, &order)?;
     report("booting the emulated host".to_owned());
-    let mut vm = Vm::boot(&VmConfig {
+    let mut vm = RunningVm::boot(&VmConfig {
         vcpus: scenario.host.cpus().max(2),
         memory_mib: u32::try_from(memory_mib).unwrap_or(u32::MAX),
         disks: vec![
@@ -177,7 +193,7 @@ fn pack(run_dir: &Path, config: &LabConfig, kernel: &Kernel, order: &Order) -> R
 
 /// Passes on what the host says until it has ended.
 fn follow(
-    vm: &mut Vm,
+    vm: &mut RunningVm,
     config: &LabConfig,
     patience: Duration,
     progress: &dyn Fn(&Progress),
@@ -215,7 +231,7 @@ fn unpack(run_dir: &Path, disk: &Path) -> Result<(), LabError> {
     Ok(command::run(Command::new("debugfs").arg("-R").arg(request).arg(disk), |_| ())?)
 }
 
-fn read_product(run_dir: &Path, vm: &mut Vm) -> Result<(Outcome, Vec<Timeline>), LabError> {
+fn read_product(run_dir: &Path, vm: &mut RunningVm) -> Result<(Outcome, Vec<Timeline>), LabError> {
     let file = run_dir.join(order::OUT).join(order::PRODUCT);
     let Ok(text) = std::fs::read(&file) else {
         return Err(vm.ended("leave a result").into());

@@ -1,7 +1,7 @@
 //! Real VMs on this host, and scenarios run against them.
 //!
 //! [`run`] boots the VMs of a scenario, runs its arms interleaved and repeated, and gives the result that
-//! `frontdesk-report` shows. [`Vm`] is the single VM underneath.
+//! `frontdesk-report` shows. [`RunningVm`] is the single VM underneath.
 
 mod cache;
 mod client;
@@ -31,11 +31,11 @@ pub use command::CommandError;
 pub use daemon::DaemonProcessError;
 pub use data_disk::{DiskError, data_disk};
 pub use debian::{Debian, DebianError, debian};
-pub use emulated::{INSIDE_ARGUMENT, inside};
+pub use emulated::{INSIDE_ARGUMENT, inside, run};
 pub use initramfs::{InitramfsError, add_to_initramfs, write_initramfs, write_initramfs_with};
 pub use kernel::{Kernel, KernelError};
-pub use lab::{LabConfig, LabError, Progress, run};
+pub use lab::{LabConfig, LabError, Progress};
 pub use load::LoadError;
 pub use net::NetError;
 pub use reserve::{WORKER_ARGUMENT, study, work};
-pub use vm::{DiskConfig, DiskKind, TapConfig, Vm, VmConfig, VmError};
+pub use vm::{DiskConfig, DiskKind, RunningVm, TapConfig, VmConfig, VmError};

@@ -4,7 +4,7 @@
 
 use frontdesk_engine::{ActionKind, Boost, BoostTarget, EventKind};
 use frontdesk_scenario::{Overrides, Scenario};
-use frontdesk_sim::{Told, decisions, simulate, told};
+use frontdesk_sim::{FeedEntry, decisions, feed_entries, simulate};
 use std::path::Path;
 
 fn load(name: &str, set: &[&str]) -> Scenario {
@@ -155,6 +155,35 @@ fn boosts_for_requests_are_judged_by_their_answers() {
     assert!(2 * unanswered > boosts, "{unanswered} of {boosts}");
 }
 
+/// As a host sees it: the first that carries anything from the port that was asked, and nothing more until
+/// the next request. A driver domain does not see whose packets they are.
+#[test]
+fn each_request_has_one_reply_where_a_vm_has_its_own_io_path() {
+    let counted = |more: &[&str]| {
+        let set = [&["duration=10s", "warmup=0s", "repeats=1"], more].concat();
+        let (mut packets, mut replies, mut open) = (0, 0, None);
+        for entry in feed_entries(&load("echo-mixed.toml", &set), "frontdesk", 1, 1).unwrap() {
+            let FeedEntry::Event(event) = entry else { continue };
+            match event.kind {
+                EventKind::Packet { vm, protocol, port } => {
+                    packets += 1;
+                    open = Some((vm, protocol, port));
+                }
+                EventKind::Reply { vm, protocol, port } => {
+                    replies += 1;
+                    assert_eq!(open.take(), Some((vm, protocol, port)), "a reply to what nobody asked");
+                }
+                _ => {}
+            }
+        }
+        (packets, replies)
+    };
+    let (packets, replies) = counted(&["policy.tavs.acknowledgements=false"]);
+    assert!(packets > 20 && packets - replies <= 1, "{replies} replies to {packets} packets");
+    let (packets, replies) = counted(&["sim.io_path=driver-domain"]);
+    assert!(packets > 20 && replies == 0, "{replies} replies to {packets} packets");
+}
+
 /// Since Linux 6.6 a guest may let the running task go on until its next tick, and only then the one that the
 /// packet woke.
 #[test]
@@ -186,9 +215,9 @@ fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
     let (mut handed_on, mut followed, mut served) = (0, 0, 0);
     // The vCPUs of the interrupt that was sent last, and whether that was just now.
     let mut sent = None;
-    for told in told(&scenario, "frontdesk", 1, 1).unwrap() {
-        match told {
-            Told::Heard(event) => {
+    for entry in feed_entries(&scenario, "frontdesk", 1, 1).unwrap() {
+        match entry {
+            FeedEntry::Event(event) => {
                 if let Some((from, to, just)) = sent.take() {
                     followed += u32::from(just && boosted[to] > Boost::None);
                     if boosted[to] > Boost::None {
@@ -206,7 +235,7 @@ fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
                     sent = Some((usize::from(vcpu), to.trailing_zeros() as usize, true));
                 }
             }
-            Told::Decided(action) => {
+            FeedEntry::Action(action) => {
                 if let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind
                     && vm.0 == 0
                 {

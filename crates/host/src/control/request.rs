@@ -1,7 +1,7 @@
 //! What clients ask of the daemon's loop, and how their threads wait for the answer.
 
 use crate::control::ControlError;
-use crate::control::place::MAX_CLIENTS;
+use crate::control::permit::MAX_CLIENTS;
 use frontdesk_control_protocol::{Answer, Query, Refusal, RefusalKind, Status, line};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 
 /// What clients ask of the loop.
 #[derive(Debug)]
-pub enum Request {
+pub enum ControlRequest {
     /// For a copy of the state.
     Status(StatusRequest),
     /// For a recording.
@@ -107,22 +107,22 @@ impl RecordRequest {
 
 /// How the threads ask the loop.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
-    requests: SyncSender<Request>,
+pub(crate) struct LoopHandle {
+    requests: SyncSender<ControlRequest>,
     wake: Arc<OwnedFd>,
 }
 
-pub(crate) fn channel() -> Result<(Asker, Receiver<Request>, Arc<OwnedFd>), ControlError> {
+pub(crate) fn channel() -> Result<(LoopHandle, Receiver<ControlRequest>, Arc<OwnedFd>), ControlError> {
     let (sender, receiver) = sync_channel(2 * MAX_CLIENTS);
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
     let failed =
         |error: rustix::io::Errno| ControlError::Serve { what: "make an eventfd", source: error.into() };
     let wake = Arc::new(eventfd(0, flags).map_err(failed)?);
-    Ok((Asker { requests: sender, wake: Arc::clone(&wake) }, receiver, wake))
+    Ok((LoopHandle { requests: sender, wake: Arc::clone(&wake) }, receiver, wake))
 }
 
-impl Asker {
-    pub(crate) fn send(&self, request: Request) -> Result<(), Refusal> {
+impl LoopHandle {
+    pub(crate) fn send(&self, request: ControlRequest) -> Result<(), Refusal> {
         self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => unavailable("the daemon's loop does not answer"),
             TrySendError::Disconnected(_) => unavailable(ENDING),
@@ -135,14 +135,14 @@ impl Asker {
     /// Asks for a copy of the state and waits for it.
     pub(crate) fn status(&self, vm: Option<String>, most: usize) -> Result<Status, Refusal> {
         let (reply, answer) = sync_channel(1);
-        self.send(Request::Status(StatusRequest::new(vm, most, reply)))?;
+        self.send(ControlRequest::Status(StatusRequest::new(vm, most, reply)))?;
         wait_for(&answer)
     }
 
     /// Asks about reservations and waits for the answer.
     pub(crate) fn reservation(&self, query: Query) -> Result<Answer, Refusal> {
         let (reply, answer) = sync_channel(1);
-        self.send(Request::Reservation(ReservationRequest { query, reply }))?;
+        self.send(ControlRequest::Reservation(ReservationRequest { query, reply }))?;
         wait_for(&answer)
     }
 }

@@ -1,7 +1,7 @@
 //! What can be reserved for: the VMs that the daemon follows, and the processes in `/proc`. Found by the
 //! thread that serves the client; the daemon's loop is only asked for its VMs and reservations.
 
-use crate::control::request::Asker;
+use crate::control::request::LoopHandle;
 use frontdesk_control_protocol::{Answer, Query, Refusal, SCHEMA, Target, TargetStatus, Targets};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -17,7 +17,7 @@ const SPAN: Duration = Duration::from_millis(250);
 const KERNEL_THREAD: u32 = 0x0020_0000;
 
 /// VMs and processes.
-pub(crate) fn find(asker: &Asker) -> Result<Targets, Refusal> {
+pub(crate) fn find(asker: &LoopHandle) -> Result<Targets, Refusal> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let begun = Instant::now();
     let before: HashMap<(i32, u64), u64> =

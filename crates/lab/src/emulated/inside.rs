@@ -1,7 +1,7 @@
 //! The lab inside an emulated host.
 
 use super::order::{self, Order, PROGRESS, Product};
-use crate::lab::{LabConfig, Progress, run_here};
+use crate::lab::{self, LabConfig, Progress};
 use frontdesk_lab_guest::HANDOVER;
 use frontdesk_scenario::{Guest, Outcome, Scenario, Timeline};
 use std::path::Path;
@@ -48,7 +48,7 @@ fn carry_out(folder: &Path) -> Result<(Outcome, Vec<Timeline>), Box<dyn std::err
         recordings: kept.map(|(at, of)| (of, folder.join(order::OUT).join(order::recording(at)))).collect(),
         stop: Default::default(),
     };
-    let (mut outcome, timelines) = run_here(&scenario, &config, &tell)?;
+    let (mut outcome, timelines) = lab::run(&scenario, &config, &tell)?;
     outcome.host.dilation = Some(dilation).filter(|dilation| *dilation > 1.0);
     Ok((outcome, timelines))
 }

@@ -6,7 +6,7 @@ use crate::clock::HostClock;
 use crate::cpu;
 use crate::daemon::{DaemonProcess, Following, SOCKET};
 use crate::edit::{EditClient, EditConfig};
-use crate::load::{Client, ClientConfig, ClientWork, Sample};
+use crate::load::{ClientConfig, ClientWork, LoadClient, Sample};
 use crate::lost::Watch;
 use crate::machine;
 use crate::replay::{self, Findings, Truth};
@@ -40,7 +40,7 @@ struct Asking {
 }
 
 /// When each request was sent and its answer received, by VM and workload.
-pub(super) type Asked = IndexMap<(String, String), Vec<(Time, Time)>>;
+pub(super) type SentRequests = IndexMap<(String, String), Vec<(Time, Time)>>;
 
 impl Lab<'_> {
     pub(super) fn run_arm(
@@ -75,7 +75,7 @@ impl Lab<'_> {
         let lost = watch.map(Watch::finish);
 
         let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
-        let mut asked = Asked::new();
+        let mut asked = SentRequests::new();
         for Asking { vm, workload, key, client } in clients {
             let all = client.finish()?;
             let measured: Vec<&Sample> =
@@ -181,7 +181,7 @@ impl Lab<'_> {
         }
         for (entry, of) in &self.scenario.arms[arm].reserve {
             let entries = self.scenario.vms.iter().filter(|vm| vm.name == *entry);
-            for name in entries.flat_map(scenario::Vm::names) {
+            for name in entries.flat_map(scenario::VmSpec::names) {
                 let target = Target::Vm(name);
                 let (period_ns, slice_ns) = (nanos(of.period), nanos(of.slice));
                 reserve_for(
@@ -211,7 +211,7 @@ impl Lab<'_> {
             let cpus = self.scenario.host.client_cpus.clone();
             let start = |port, work| {
                 let server = SocketAddr::from((server.link.guest, port));
-                Client::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
+                LoadClient::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
             };
             let client = match load.kind {
                 LoadKind::Ask { protocol, port, bytes, think } => {

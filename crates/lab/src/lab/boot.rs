@@ -6,7 +6,7 @@ use crate::debian::Debian;
 use crate::machine::{self, Busy};
 use crate::net;
 use crate::web::WebServer;
-use crate::{DiskConfig, DiskKind, Kernel, TapConfig, Vm, VmConfig};
+use crate::{DiskConfig, DiskKind, Kernel, RunningVm, TapConfig, VmConfig};
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_lab_guest as guest;
 use frontdesk_linux::cgroup::Hierarchy;
@@ -33,7 +33,7 @@ pub(super) struct Boot<'a> {
 }
 
 impl Boot<'_> {
-    fn disks(&self, entry: &scenario::Vm) -> Vec<DiskConfig> {
+    fn disks(&self, entry: &scenario::VmSpec) -> Vec<DiskConfig> {
         let data = self.images.get(&entry.name).map(|image| (image, DiskKind::Data));
         let system = self.debian.as_ref().filter(|_| entry.debian).map(|of| (&of.image, DiskKind::Debian));
         let disks = data.into_iter().chain(system);
@@ -112,8 +112,8 @@ impl<'a> Lab<'a> {
         self.find_clocks()
     }
 
-    fn start(&self, config: &VmConfig) -> Result<Vm, LabError> {
-        let vm = Vm::boot(config)?;
+    fn start(&self, config: &VmConfig) -> Result<RunningVm, LabError> {
+        let vm = RunningVm::boot(config)?;
         if let Some(started) = process_start_time(vm.pid()) {
             self.guardian.record(Undo::Process { pid: vm.pid(), started })?;
         }

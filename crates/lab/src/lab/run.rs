@@ -4,32 +4,20 @@ use super::boot::Boot;
 use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
 use crate::data_disk::data_disk;
 use crate::debian::debian;
-use crate::{Kernel, VmError, emulated, machine, net, plugin_cost};
+use crate::{Kernel, VmError, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
-use frontdesk_scenario::{Extra, HostInfo, Machine, Outcome, Repeat, Scenario, Timeline};
+use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
 
 /// Attempts at a repeat in which VMs die, at most.
 const ATTEMPTS: usize = 3;
 
-/// Runs a scenario on the machine that it names. The calling thread may be in a network namespace of the
-/// run's own afterwards, and must live as long as the run.
+/// Runs a scenario on this machine. The calling thread is in a network namespace of the run's own afterwards,
+/// and must live as long as the run.
 ///
 /// # Errors
 /// The run could not be made; nothing that it started is left.
-pub fn run(
-    scenario: &Scenario,
-    config: &LabConfig,
-    progress: &dyn Fn(&Progress),
-) -> Result<(Outcome, Vec<Timeline>), LabError> {
-    match scenario.host.machine {
-        Machine::This => run_here(scenario, config, progress),
-        Machine::Kvm => emulated::run(scenario, config, progress),
-    }
-}
-
-/// Runs a scenario on this machine.
-pub(crate) fn run_here(
+pub(crate) fn run(
     scenario: &Scenario,
     config: &LabConfig,
     progress: &dyn Fn(&Progress),

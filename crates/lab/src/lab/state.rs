@@ -5,7 +5,7 @@ use crate::debian::Debian;
 use crate::machine::Busy;
 use crate::net::Link;
 use crate::web::WebServer;
-use crate::{Vm, VmConfig};
+use crate::{RunningVm, VmConfig};
 use frontdesk_engine::Time;
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::Scenario;
@@ -30,7 +30,7 @@ pub(super) struct Lab<'a> {
 }
 
 pub(super) struct LabVm {
-    pub(super) vm: Vm,
+    pub(super) vm: RunningVm,
     /// What it is made of.
     pub(super) config: VmConfig,
     pub(super) link: Link,

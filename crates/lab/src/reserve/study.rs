@@ -2,11 +2,11 @@
 
 use super::bsp::Bsp;
 use super::change;
-use super::delivered::{Target, numbers, stalls};
+use super::delivered::{MeasuredProcess, numbers, stalls};
 use super::enforce::Enforcement;
 use super::findings::{Findings, distribution, histogram};
 use super::random;
-use super::worker::{Task, Worker};
+use super::worker::{Worker, WorkerKind};
 use crate::LabError;
 use crate::lab::{Progress, interrupted, make_run_dir};
 use crate::{cpu, machine};
@@ -35,7 +35,7 @@ struct Case {
 }
 
 /// Everything that a study makes.
-pub(super) struct Lab<'a> {
+pub(super) struct StudyLab<'a> {
     pub(super) study: &'a Study,
     /// This program.
     pub(super) program: &'a Path,
@@ -64,7 +64,7 @@ pub fn study(
     study.fits(&online)?;
     let guardian = Guardian::start(frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
     let run_dir = make_run_dir(&guardian)?;
-    let mut lab = Lab {
+    let mut lab = StudyLab {
         study,
         program: frontdesk,
         stop,
@@ -79,7 +79,7 @@ pub fn study(
     if report.failed.is_empty() { outcome } else { Err(LabError::Left(report.failed.join("; "))) }
 }
 
-impl Lab<'_> {
+impl StudyLab<'_> {
     fn run(&mut self, run_dir: &Path, progress: &dyn Fn(&Progress)) -> Result<Outcome, LabError> {
         let arms = u32::try_from(self.study.arms.len()).unwrap_or(u32::MAX);
         let total = arms.saturating_mul(self.study.repeats);
@@ -142,7 +142,7 @@ impl Lab<'_> {
         hogs.iter().try_for_each(|hog| by.leave(hog.pid(), 1.0 - total, self.guardian))?;
         let mut workers = Vec::new();
         for of in &case.set {
-            let worker = self.start(Task::Compute)?;
+            let worker = self.start(WorkerKind::Compute)?;
             if self.study.arms.get(arm).is_some_and(|arm| arm.by == Enforcer::Weights) {
                 sched::set_affinity(worker.pid(), &self.study.cpus)?;
             }
@@ -165,7 +165,7 @@ impl Lab<'_> {
         for (worker, of, begin) in workers {
             let (period, slice) = (nanos(of.period), nanos(of.slice));
             let begin = begin + settled.saturating_sub(begin).div_ceil(period) * period;
-            targets.push(Target { runs: worker.runs().map_err(of_worker)?, begin, period, slice });
+            targets.push(MeasuredProcess { runs: worker.runs().map_err(of_worker)?, begin, period, slice });
         }
         let mut stalled: Vec<_> = targets.iter().flat_map(|target| stalls(&target.runs)).collect();
         for hog in hogs {
@@ -202,7 +202,7 @@ impl Lab<'_> {
         targets: u16,
         each: PeriodSlice,
     ) -> Result<(), LabError> {
-        let workers = (0..targets).map(|_| self.start(Task::Compute)).collect::<Result<Vec<_>, _>>()?;
+        let workers = (0..targets).map(|_| self.start(WorkerKind::Compute)).collect::<Result<Vec<_>, _>>()?;
         for worker in &workers {
             by.reserve(worker.pid(), each, self.guardian)?;
         }
@@ -254,11 +254,11 @@ impl Lab<'_> {
 
     /// A process that computes on every CPU.
     pub(super) fn hogs(&self) -> Result<Vec<Worker>, LabError> {
-        self.online.iter().map(|cpu| self.start(Task::Hog { cpu: *cpu, part: 1.0 })).collect()
+        self.online.iter().map(|cpu| self.start(WorkerKind::Hog { cpu: *cpu, part: 1.0 })).collect()
     }
 
     /// Starts a worker, which is gone at the end however that comes.
-    pub(super) fn start(&self, task: Task) -> Result<Worker, LabError> {
+    pub(super) fn start(&self, task: WorkerKind) -> Result<Worker, LabError> {
         let worker = Worker::start(self.program, task).map_err(of_worker)?;
         if let Some(started) = process_start_time(worker.pid()) {
             self.guardian.record(Undo::Process { pid: worker.pid(), started })?;
