@@ -1,7 +1,7 @@
 //! A parallel program: its processes compute, exchange data all with all, and begin again (VSched §6).
 
 use super::enforce::Enforcement;
-use super::study::{StudyLab, count, of_worker, utilisation};
+use super::study_lab::{StudyLab, count, of_worker, utilisation};
 use super::worker::{Worker, WorkerKind};
 use crate::LabError;
 use frontdesk_engine::nanos;

@@ -2,7 +2,7 @@
 
 use super::delivered::RunInterval;
 use super::enforce::Enforcement;
-use super::study::{StudyLab, count, sample};
+use super::study_lab::{StudyLab, count, sample};
 use super::worker::WorkerKind;
 use crate::LabError;
 use frontdesk_engine::nanos;
@@ -51,7 +51,7 @@ pub(super) fn run(
     }
     lab.pass(shortest)?;
     by.release(worker.pid())?;
-    let runs = worker.runs().map_err(super::study::of_worker)?;
+    let runs = worker.runs().map_err(super::study_lab::of_worker)?;
     drop(hogs);
     by.clear()?;
     let mut reactions = reactions(&all, &runs);
