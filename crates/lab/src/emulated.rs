@@ -7,7 +7,7 @@
 mod inside;
 mod order;
 
-pub use inside::inside;
+pub use inside::{INSIDE_ARGUMENT, inside};
 
 use crate::cache::{Image, make_image};
 use crate::debian::{debian, size};
@@ -17,6 +17,7 @@ use crate::{
     write_initramfs_with,
 };
 use frontdesk_guardian::{Guardian, Undo};
+use frontdesk_lab_guest::HANDOVER;
 use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{HostInfo, Machine, Outcome, Scenario, Timeline, Violation};
 use order::{Order, PROGRESS, Product};
@@ -24,9 +25,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// The first argument of this program when it is to run the lab in an emulated host.
-pub const INSIDE_ARGUMENT: &str = "lab-inside";
 
 /// What the host's system has beside the essential packages: QEMU, and what the lab and the daemon run and
 /// load.
@@ -54,20 +52,22 @@ const SILENCE: Duration = Duration::from_secs(420);
 /// How often is looked what the host says.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Process 1 of the host.
-const INIT: &str = "\
+/// What process 1 of the host does before it runs this program, and afterwards.
+const INIT: [&str; 2] = [
+    "\
 #!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t debugfs debugfs /sys/kernel/debug
 mount -t tracefs tracefs /sys/kernel/tracing
 mount -t bpf bpf /sys/fs/bpf
-/mnt/frontdesk lab-inside
+",
+    "
 sync
-umount /mnt
 echo o >/proc/sysrq-trigger
 sleep 60
-";
+",
+];
 
 /// Runs a scenario on the machine that it names. The calling thread may be in a network namespace of the
 /// run's own afterwards, and must live as long as the run.
@@ -175,7 +175,9 @@ fn pack(run_dir: &Path, config: &LabConfig, kernel: &Kernel, order: &Order) -> R
         std::fs::write(tree.join(name), text).map_err(failed("writing the host's order"))
     };
     write(order::ORDER, &serde_json::to_vec(order).map_err(failed("the host's order"))?)?;
-    write("init", INIT.as_bytes())?;
+    let [before, after] = INIT;
+    let program = format!("{HANDOVER}/{} {INSIDE_ARGUMENT}", order::FRONTDESK);
+    write("init", format!("{before}{program}{after}").as_bytes())?;
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(tree.join("init"), mode).map_err(failed("the host's first program"))?;
     let (bytes, inodes) = size(&tree).map_err(failed("measuring the host's disk"))?;

@@ -7,11 +7,13 @@ use frontdesk_scenario::{Guest, Outcome, Scenario, Timeline};
 use std::path::Path;
 use std::process::ExitCode;
 
+/// The first argument of this program when it is the lab in an emulated host: [`inside`] is called then.
+pub const INSIDE_ARGUMENT: &str = "lab-inside";
+
 /// The shortest time slice of the host's scheduler.
 const SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
 
-/// Runs the scenario that the host was made for. The first argument of this program is
-/// [`INSIDE_ARGUMENT`](super::INSIDE_ARGUMENT) then.
+/// Runs the scenario that the host was made for.
 #[must_use]
 pub fn inside() -> ExitCode {
     let folder = Path::new(HANDOVER);
