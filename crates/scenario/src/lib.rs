@@ -9,6 +9,7 @@ mod allowed;
 mod answers;
 mod checks;
 mod close;
+mod dilation;
 mod experiment;
 mod figure;
 mod load;

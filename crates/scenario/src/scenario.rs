@@ -4,14 +4,14 @@
 mod arm;
 mod bars;
 mod guest;
-mod machine;
+mod host;
 mod profile;
 mod vm;
 
 pub use arm::{Arm, Daemon};
 pub use bars::{Across, Checks, Compare, Gain, Loser, Measure, Subject};
 pub use guest::{Debian, Guest};
-pub use machine::Machine;
+pub use host::{Host, Machine};
 pub use profile::{LoadKind, LoadProfile};
 pub use vm::{Disk, VmSpec, Workload};
 
@@ -123,35 +123,6 @@ impl Scenario {
     pub(crate) fn entry(&self, name: &str) -> Option<&VmSpec> {
         self.vms.iter().find(|vm| vm.name == name)
     }
-}
-
-/// Which physical CPUs do what. A CPU is in a list at most once; it may be in several lists, as on a machine
-/// that has no more.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Host {
-    /// The VMs run on these. At least one.
-    pub vm_cpus: Vec<u16>,
-    /// The load from outside and the daemon run on these. At least one.
-    pub client_cpus: Vec<u16>,
-    /// Each of these gets a CPU-bound host process, so that it is busy in every arm.
-    #[serde(default)]
-    pub busy_cpus: Vec<u16>,
-    /// Which machine is the host.
-    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
-    pub machine: Machine,
-    /// Kernel of an emulated host: a Debian package series.
-    #[serde(default = "host_kernel")]
-    pub kernel: String,
-    /// How many times longer everything takes on an emulated host than on a real one: durations of the load,
-    /// of the engine and of the host's scheduler are multiplied by it. 1 to 100; only with a `machine` that
-    /// is emulated.
-    #[serde(default = "unscaled")]
-    pub dilation: f64,
-}
-
-fn host_kernel() -> String {
-    "6.12-plain".to_owned()
 }
 
 fn unscaled() -> f64 {

@@ -23,16 +23,6 @@ impl Scenario {
         range("think_scale", self.think_scale, 0.001..=100.0)?;
         range("cost_scale", self.cost_scale, 0.001..=100.0)?;
         self.guest.validate()?;
-        for (key, cpus, may_be_empty) in [
-            ("host.vm_cpus", &self.host.vm_cpus, false),
-            ("host.client_cpus", &self.host.client_cpus, false),
-            ("host.busy_cpus", &self.host.busy_cpus, true),
-        ] {
-            require(may_be_empty || !cpus.is_empty(), key, "[]", "at least one CPU")?;
-            let mut seen = HashSet::new();
-            let unique = cpus.iter().all(|cpu| seen.insert(cpu));
-            require(unique, key, format!("{cpus:?}"), "each CPU once")?;
-        }
         self.host.validate()?;
         self.validate_vms()?;
         self.validate_emulated()?;

@@ -1,40 +1,10 @@
-//! The machine that a scenario runs on.
+//! What holds for a scenario on an emulated host.
 
-use super::{Arm, Guest, Host, Scenario};
-use crate::allowed::{Violation, quoted, range, require};
+use crate::allowed::{Violation, quoted, require};
+use crate::scenario::{Arm, Guest, Host, Machine, Scenario};
 use crate::study::PeriodSlice;
 use frontdesk_workload::WorkloadKind;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-
-/// The machine that is the host of the VMs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Machine {
-    /// This one, whose QEMU emulates the VMs' CPUs.
-    #[default]
-    This,
-    /// An emulated one, made for the run, with an AMD processor that can run VMs: its guests run under KVM.
-    Kvm,
-}
-
-impl Host {
-    /// Number of CPUs of an emulated host that has all those that the scenario names.
-    #[must_use]
-    pub fn cpus(&self) -> u16 {
-        let all = [&self.vm_cpus, &self.client_cpus, &self.busy_cpus].into_iter().flatten();
-        all.max().map_or(1, |highest| highest.saturating_add(1))
-    }
-
-    pub(crate) fn validate(&self) -> Result<(), Violation> {
-        range("host.dilation", self.dilation, 1.0..=100.0)?;
-        let real = self.machine == Machine::This;
-        #[allow(clippy::float_cmp)] // Exactly what is there if nothing was given.
-        let dilated = self.dilation != 1.0;
-        let allowed = "1, unless machine = \"kvm\": only emulated hosts are slow";
-        require(!(real && dilated), "host.dilation", self.dilation, allowed)
-    }
-}
 
 impl Scenario {
     /// What an emulated host has no means for.
