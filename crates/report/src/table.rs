@@ -59,7 +59,7 @@ pub(crate) fn notes(outcome: &Outcome) -> Vec<String> {
     }
     for (name, arm) in &outcome.arms {
         for (index, repeat) in (1_u32..).zip(&arm.repeats) {
-            for why in &repeat.voided {
+            for why in repeat.voided.iter().filter_map(|why| why.lines().next()) {
                 notes.push(format!("{name}, repeat {index}: made again, for in an earlier attempt {why}"));
             }
             if let Some(lost) = repeat.lost.filter(|lost| lost.gaps > 0) {

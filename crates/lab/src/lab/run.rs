@@ -117,7 +117,7 @@ impl<'a> Lab<'a> {
                 return Err(error);
             }
             tracing::warn!("repeat {number} of {name} counts for nothing and is made again: {error}");
-            voided.push(error.to_string().lines().next().unwrap_or_default().to_owned());
+            voided.push(error.to_string());
             self.reboot()?;
         }
     }
