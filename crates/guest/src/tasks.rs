@@ -27,7 +27,10 @@ pub(crate) struct System;
 
 impl Proc for System {
     fn status(&self, thread: u32) -> Option<String> {
-        fs::read_to_string(format!("/proc/{thread}/status")).ok()
+        // A name is bytes.
+        fs::read(format!("/proc/{thread}/status"))
+            .ok()
+            .map(|status| String::from_utf8_lossy(&status).into_owned())
     }
 }
 
