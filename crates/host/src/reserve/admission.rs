@@ -12,6 +12,7 @@ use super::trace::TraceSource;
 use super::{Order, ReserveSettings, deadline, stats};
 use crate::clock::monotonic;
 use crate::notification::Mailbox;
+use crate::wake::Wake;
 use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WHOLE_CPU};
 use frontdesk_guardian::Guardian;
@@ -20,7 +21,6 @@ use frontdesk_linux::{online_cpus, realtime};
 use frontdesk_probes::meter::SLOTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -114,13 +114,13 @@ impl AdmissionThread {
     }
 
     /// Serves until its owner has gone.
-    pub(super) fn run(mut self, orders: &Receiver<Order>, wake: &OwnedFd) {
+    pub(super) fn run(mut self, orders: &Receiver<Order>, wake: &Wake) {
         if let Err(error) = realtime::enter(PRIORITY, &[]) {
             tracing::warn!("requests for reservations may wait: {error}");
         }
         loop {
             self.wait(wake);
-            let _ = rustix::io::read(wake, &mut [0; 8]);
+            wake.take();
             self.follow_births();
             self.look();
             self.close_pen();
@@ -146,7 +146,7 @@ impl AdmissionThread {
         }
     }
 
-    fn wait(&self, wake: &OwnedFd) {
+    fn wait(&self, wake: &Wake) {
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         if let Some(running) = &self.running {
             fds.push(PollFd::from_borrowed_fd(running.births.fd(), PollFlags::IN));

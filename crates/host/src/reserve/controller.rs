@@ -13,15 +13,14 @@ use super::members::Threads;
 use super::promises::Promises;
 use super::trace::TraceWriter;
 use crate::clock::monotonic;
+use crate::wake::Wake;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
     Account, Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, Meter, Reading, Reservation,
 };
 use frontdesk_linux::sched::{self, Attributes};
 use frontdesk_probes::meter::{Ring, Slots};
-use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
 /// How often the wall clock is looked at, in nanoseconds.
@@ -68,7 +67,7 @@ pub(super) struct Controller {
     pub(super) kicks: Ring,
     pub(super) commands: Receiver<Command>,
     /// Readable when there are commands, or when all who could send some have gone.
-    pub(super) wake: Arc<OwnedFd>,
+    pub(super) wake: Wake,
     /// Rings for both.
     pub(super) bell: Bell,
     /// The CPU of the members,
@@ -169,8 +168,8 @@ impl Controller {
 }
 
 /// Does what is told; whether more may come.
-fn take_commands(work: &mut Work, commands: &Receiver<Command>, wake: &OwnedFd, slots: &Slots) -> bool {
-    let _ = rustix::io::read(wake, &mut [0; 8]);
+fn take_commands(work: &mut Work, commands: &Receiver<Command>, wake: &Wake, slots: &Slots) -> bool {
+    wake.take();
     loop {
         match commands.try_recv() {
             Ok(command) => work.obey(command, slots),
