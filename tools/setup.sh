@@ -1,4 +1,4 @@
-# !/bin/sh
+#!/bin/sh
 # Installs what frontdesk needs on Debian 12, or says exactly what is missing.
 #
 #   tools/setup.sh build   compilers and libraries

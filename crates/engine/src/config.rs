@@ -1,8 +1,5 @@
 //! Parameters, with the papers' defaults.
 
-mod recorded;
-
-pub use recorded::{RecordedConfig, RecordedPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

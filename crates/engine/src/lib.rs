@@ -24,11 +24,12 @@ mod nanos;
 mod nice;
 mod observe;
 mod policy;
+mod recorded;
 mod state;
 
 pub use action::{Action, ActionKind, Boost, BoostTarget};
 pub use capabilities::{Capabilities, Standing};
-pub use config::{Config, ConfigError, Ledger, RecordedConfig, RecordedPolicy, Tavs, VmPolicy};
+pub use config::{Config, ConfigError, Ledger, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};
 pub use event::{Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
 pub use explain::{
@@ -37,6 +38,7 @@ pub use explain::{
 pub use nanos::nanos;
 pub use nice::{nice_for, nice_weight};
 pub use policy::reservation;
+pub use recorded::{RecordedConfig, RecordedPolicy};
 
 /// The example in the crate's README, as a test.
 #[cfg(doctest)]

@@ -3,41 +3,17 @@
 
 mod boot;
 mod child;
+mod error;
 
-use crate::network::NetworkError;
-use crate::parameter::ParameterError;
 use crate::report::tsc;
 use child::{Child, Purpose};
-use frontdesk_lab_guest::{Answer, CONTROL_PORT, Measurement, Message, Op, Request};
+use error::{InitError, failed};
+use frontdesk_lab_guest::{Answer, Measurement, Message, Op, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{WaitOptions, wait};
 use rustix::system::{RebootCommand, reboot, uname};
 use std::fs::File;
-use std::io::{self, Read, Write};
-
-/// Why init gives up. The VM powers off after one of these.
-#[derive(Debug, thiserror::Error)]
-enum InitError {
-    #[error("{what}: {source}")]
-    Io { what: String, source: io::Error },
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    #[error(transparent)]
-    Parameter(#[from] ParameterError),
-    #[error("no virtio-serial port is called {CONTROL_PORT}: is the device there?")]
-    NoControlPort,
-    #[error(
-        "kernel parameter {parameter}={name}: there is no block device {device} after {seconds} s: does the VM \
-         have that disk, and the initramfs the module virtio_blk?"
-    )]
-    NoDisk { parameter: &'static str, name: String, device: String, seconds: u64 },
-    #[error("unknown request {line:?}: {source}")]
-    Request { line: String, source: serde_json::Error },
-}
-
-fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> InitError {
-    move |source| InitError::Io { what: what.into(), source: source.into() }
-}
+use std::io::{Read, Write};
 
 /// Init's life.
 pub(crate) fn main() -> ! {

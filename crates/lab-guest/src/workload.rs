@@ -3,26 +3,19 @@
 
 mod disk;
 mod messages;
+pub(crate) mod process;
 mod program;
 mod reporter;
 mod servers;
 mod storm;
 
-use crate::parameter::Address;
 use crate::report::Recorder;
-use frontdesk_lab_guest::{IP_PARAMETER, Job, Measurement, Work};
+use frontdesk_lab_guest::{Job, Measurement, Work};
 use frontdesk_workload::{Protocol, Storm, WorkloadKind};
-use rustix::process::WaitStatus;
+use process::{BOUNCE, BRIEF, Failure, NOTHING, address, failed, ready, spin, task};
 use std::convert::Infallible;
-use std::error::Error;
-use std::hint::black_box;
-use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// The first line of a workload's output: it is ready to do its work.
-pub(crate) const READY: &str = "ready";
 
 /// First argument of a job. Its description as JSON follows, then the file that it records to and the file to
 /// which it writes to join its control group, if there are such files.
@@ -30,17 +23,6 @@ pub(crate) const JOB: &str = "job";
 
 /// First argument of a piece of work. The same follow as for a job.
 pub(crate) const WORK: &str = "work";
-
-// First arguments of tasks that workloads start.
-/// Ends at once.
-const NOTHING: &str = "nothing";
-/// Computes a little and ends.
-const BRIEF: &str = "brief";
-/// The other task of [`storm::switches`].
-const BOUNCE: &str = "bounce";
-
-/// What ends a workload or a task.
-type Failure = Box<dyn Error>;
 
 /// Is what the arguments say.
 pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
@@ -113,17 +95,6 @@ fn with_host(command: Vec<String>) -> Result<Vec<String>, Failure> {
     Ok(command.iter().map(|word| word.replace(HOST, &host)).collect())
 }
 
-/// The address of this VM.
-fn address() -> Result<Address, Failure> {
-    let none = || format!("the VM has no network: kernel parameter {IP_PARAMETER} is not set");
-    Ok(Address::of_guest()?.ok_or_else(none)?)
-}
-
-/// Tells init that the workload is ready to do its work.
-fn ready() {
-    println!("{READY}");
-}
-
 /// Does a piece of work and prints its [`Measurement`].
 fn measure(work: Work) -> Result<(), Failure> {
     ready();
@@ -138,44 +109,6 @@ fn measure(work: Work) -> Result<(), Failure> {
     }
     println!("{}", serde_json::to_string(&Measurement { elapsed: begin.elapsed() })?);
     Ok(())
-}
-
-fn spin(steps: u64) {
-    let mut state = 1;
-    for _ in 0..steps {
-        state = xorshift(state);
-    }
-    black_box(state);
-}
-
-/// The next number of a generator that starts anywhere but at 0: each needs the one before, so it cannot be
-/// optimised away.
-fn xorshift(mut state: u64) -> u64 {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    state
-}
-
-/// A task of a workload: this program, in another role.
-fn task(role: &str) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg(role);
-    command
-}
-
-/// How a process ended.
-pub(crate) fn describe(status: WaitStatus) -> String {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "unknown end".to_owned(),
-    }
-}
-
-/// Adds to an error what was tried.
-fn failed<E: Into<io::Error>>(what: impl std::fmt::Display) -> impl FnOnce(E) -> String {
-    move |error| format!("{what}: {}", error.into())
 }
 
 fn hog(mut recorder: Recorder) -> Result<Infallible, Failure> {

@@ -155,6 +155,35 @@ fn boosts_for_requests_are_judged_by_their_answers() {
     assert!(2 * unanswered > boosts, "{unanswered} of {boosts}");
 }
 
+/// As a host sees it: the first that carries anything from the port that was asked, and nothing more until
+/// the next request. A driver domain does not see whose packets they are.
+#[test]
+fn each_request_has_one_reply_where_a_vm_has_its_own_io_path() {
+    let counted = |more: &[&str]| {
+        let set = [&["duration=10s", "warmup=0s", "repeats=1"], more].concat();
+        let (mut packets, mut replies, mut open) = (0, 0, None);
+        for told in told(&load("echo-mixed.toml", &set), "frontdesk", 1, 1).unwrap() {
+            let Told::Heard(event) = told else { continue };
+            match event.kind {
+                EventKind::Packet { vm, protocol, port } => {
+                    packets += 1;
+                    open = Some((vm, protocol, port));
+                }
+                EventKind::Reply { vm, protocol, port } => {
+                    replies += 1;
+                    assert_eq!(open.take(), Some((vm, protocol, port)), "a reply to what nobody asked");
+                }
+                _ => {}
+            }
+        }
+        (packets, replies)
+    };
+    let (packets, replies) = counted(&["policy.tavs.acknowledgements=false"]);
+    assert!(packets > 20 && packets - replies <= 1, "{replies} replies to {packets} packets");
+    let (packets, replies) = counted(&["sim.io_path=driver-domain"]);
+    assert!(packets > 20 && replies == 0, "{replies} replies to {packets} packets");
+}
+
 /// Since Linux 6.6 a guest may let the running task go on until its next tick, and only then the one that the
 /// packet woke.
 #[test]

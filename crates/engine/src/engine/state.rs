@@ -3,11 +3,12 @@
 use super::vm::Vm;
 use crate::action::Action;
 use crate::capabilities::Capabilities;
-use crate::config::{Config, ConfigError, RecordedConfig};
+use crate::config::{Config, ConfigError};
 use crate::event::{TaskId, Time, VmId};
 use crate::explain::{Decision, Recent, VmExplain};
 use crate::knob::Ledger;
 use crate::policy::{Ask, Claim, Owner, Target};
+use crate::recorded::RecordedConfig;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -2,7 +2,7 @@
 
 use crate::action::{Boost, BoostTarget};
 use crate::capabilities::{Capabilities, Standing};
-use crate::config::{Config, RecordedPolicy, Tavs, VmPolicy};
+use crate::config::{Config, Tavs, VmPolicy};
 use crate::event::{Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::infer::Guest;
@@ -10,6 +10,7 @@ use crate::knob::{Account, Claims, Ledger, PcpuSet};
 use crate::nanos::total;
 use crate::observe::ThreadTimes;
 use crate::policy::{Ask, Fact, Owner, PartialBoost, Policy, Target, View};
+use crate::recorded::RecordedPolicy;
 use crate::state::StateError;
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! Makes a system of what the kernel leaves to init.
 
-use super::{InitError, failed};
+use super::error::{InitError, failed};
 use crate::parameter::{self, Address};
 use crate::{network, ports};
 use frontdesk_lab_guest::{

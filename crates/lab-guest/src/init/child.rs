@@ -2,7 +2,8 @@
 
 use super::boot::{GROUPS, RUN};
 use crate::report::Records;
-use crate::workload::{JOB, READY, WORK, describe};
+use crate::workload::process::{READY, describe};
+use crate::workload::{JOB, WORK};
 use frontdesk_lab_guest::{Job, Report, Work};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! Workloads that read from the data disk.
 
-use super::{Failure, failed, ready, spin, xorshift};
+use super::process::{Failure, failed, ready, spin, xorshift};
 use crate::report::Recorder;
 use frontdesk_lab_guest::{DATA, StampKind};
 use rustix::fs::{Advice, fadvise};

@@ -1,6 +1,6 @@
 //! Tasks that message each other, as the program hackbench does with processes and sockets.
 
-use super::{Failure, describe, failed, ready};
+use super::process::{Failure, describe, failed, ready};
 use crate::report::Recorder;
 use frontdesk_lab_guest::StampKind;
 use rustix::process::{Pid, WaitOptions, waitpid};

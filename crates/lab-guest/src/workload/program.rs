@@ -1,6 +1,6 @@
 //! Programs of the Debian system. The workload's own process looks after the program.
 
-use super::{Failure, describe, failed, ready};
+use super::process::{Failure, describe, failed, ready};
 use crate::report::Recorder;
 use frontdesk_lab_guest::{DEBIAN, StampKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

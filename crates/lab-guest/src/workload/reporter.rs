@@ -1,6 +1,6 @@
 //! frontdesk's reporter, as an operator would install it.
 
-use super::{Failure, failed, ready};
+use super::process::{Failure, failed, ready};
 use crate::ports;
 use frontdesk_lab_guest::REPORTER_PORT;
 use rustix::io::Errno;

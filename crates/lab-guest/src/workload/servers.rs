@@ -1,6 +1,6 @@
 //! Workloads that answer, or only take, what comes over the network.
 
-use super::{Failure, ready, spin};
+use super::process::{Failure, ready, spin};
 use crate::report::{Recorder, tsc};
 use frontdesk_lab_guest::StampKind;
 use rustix::event::{PollFd, PollFlags, poll};

@@ -1,6 +1,6 @@
 //! What a guest does that wants to harm the host or its neighbours.
 
-use super::{BOUNCE, Failure, NOTHING, address, failed, ready, task};
+use super::process::{BOUNCE, Failure, NOTHING, address, failed, ready, task};
 use crate::report::Recorder;
 use rustix::io::{Errno, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};

@@ -242,7 +242,7 @@ fn options_replace_keys() {
 
     let overrides = Overrides { repeats: Some(0), ..Overrides::default() };
     let error = parse(FILE, &overrides).unwrap_err();
-    insta::assert_snapshot!(error, @"echo-mixed.toml:13 with --repeats 0: repeats = 0: allowed is 1 to 1000");
+    insta::assert_snapshot!(error, @"echo-mixed.toml:14 with --repeats 0: repeats = 0: allowed is 1 to 1000");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! A parameter that is added later gets a `serde(default)` here, with the value under which the engine
 //! decides as it did without it.
 
-use super::{Config, Ledger, Tavs, VmPolicy};
+use crate::config::{Config, Ledger, Tavs, VmPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
