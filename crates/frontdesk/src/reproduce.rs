@@ -58,8 +58,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &args.plots {
         std::fs::create_dir_all(folder)?;
     }
-    let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let simulated = simulate_all(&scenarios, args.seed, threads)
+    let simulated = simulate_all(&scenarios, args.seed, None)
         .map_err(|(number, error)| anyhow::Error::new(error).context(TAVS[number].0))?;
     let mut table = plain_table(&["experiment", "arm", "what", "paper", "model (nine of ten runs)"]);
     for row in simulated.iter().flat_map(rows) {

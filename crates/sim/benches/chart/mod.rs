@@ -4,13 +4,13 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 /// What it is drawn on.
-pub type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+pub(crate) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Where an axis ends, and what it is of.
-pub type Axis<'a> = (f64, &'a str);
+pub(crate) type Axis<'a> = (f64, &'a str);
 
 /// Draws curves over axes that begin at 0, with their names in the upper left corner.
-pub fn svg(x: Axis<'_>, y: Axis<'_>, curves: impl FnOnce(&mut Chart<'_, '_>)) -> String {
+pub(crate) fn svg(x: Axis<'_>, y: Axis<'_>, curves: impl FnOnce(&mut Chart<'_, '_>)) -> String {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (1600, 760)).into_drawing_area();
