@@ -1,6 +1,6 @@
 //! The client's side: what the commands that look in or change reservations ask.
 
-use crate::connection::Connection;
+use crate::connection::DeadlineStream;
 use crate::model::{SCHEMA, Status};
 use crate::protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, line};
 use std::io::{self, ErrorKind};
@@ -91,9 +91,9 @@ pub fn ask_recording(socket: &Path) -> Result<UnixStream, ClientError> {
     Ok(stream)
 }
 
-fn connect(socket: &Path, query: &Query) -> Result<Connection<UnixStream>, ClientError> {
+fn connect(socket: &Path, query: &Query) -> Result<DeadlineStream<UnixStream>, ClientError> {
     let stream = UnixStream::connect(socket).map_err(failed(socket))?;
-    let mut connection = Connection::new(stream, DEADLINE);
+    let mut connection = DeadlineStream::new(stream, DEADLINE);
     match connection.write(&line(query)) {
         // A daemon that turns us away answers without having read this.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(failed(socket)(error)),

@@ -30,16 +30,16 @@ impl Stream for TcpStream {
 }
 
 /// What is said to somebody, up to a deadline.
-pub struct Connection<S> {
+pub struct DeadlineStream<S> {
     stream: S,
     time: Duration,
     deadline: Instant,
 }
 
-impl<S: Stream> Connection<S> {
+impl<S: Stream> DeadlineStream<S> {
     /// A conversation over `stream` that is over after `time`.
-    pub fn new(stream: S, time: Duration) -> Connection<S> {
-        Connection { stream, time, deadline: Instant::now() + time }
+    pub fn new(stream: S, time: Duration) -> DeadlineStream<S> {
+        DeadlineStream { stream, time, deadline: Instant::now() + time }
     }
 
     /// The other side has done its part, or failed to: our answer has the same time again.

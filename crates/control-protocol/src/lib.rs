@@ -12,8 +12,10 @@ mod reservation;
 mod target;
 
 pub use client::{ClientError, ask, ask_recording, ask_status};
-pub use connection::{Connection, Stream};
-pub use model::{DaemonStatus, Identity, Latency, SCHEMA, SourceStatus, Status, Usage, VmFacts, VmStatus};
+pub use connection::{DeadlineStream, Stream};
+pub use model::{
+    DaemonStatus, DecisionLatency, IdentityStatus, SCHEMA, SourceStatus, Status, Usage, VmFacts, VmStatus,
+};
 pub use protocol::{Answer, MAX_ANSWER_BYTES, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
 pub use reservation::{
     CpuRoom, Delivered, Fit, MOST_RECENT, Reservation, Reservations, Reserve, TargetStatus, Targets,

@@ -55,7 +55,7 @@ pub struct DaemonStatus {
     /// Events about a VM or vCPU that is not followed.
     pub unknown_events: u64,
     /// From the event that causes a boost to its effect.
-    pub decision_latency: Latency,
+    pub decision_latency: DecisionLatency,
     /// CPU time the daemon's process used.
     pub cpu_seconds: f64,
 }
@@ -73,7 +73,7 @@ pub struct SourceStatus {
 
 /// The distribution of a latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Latency {
+pub struct DecisionLatency {
     /// It covers the boosts of at least the last minute and at most the last two.
     pub count: u64,
     /// Median; 0 if there were none, as the others.
@@ -99,7 +99,7 @@ pub struct VmStatus {
     /// What is wrong with it, for people.
     pub trouble: Option<String>,
     /// How its guest tasks are told apart; absent if they are not, and then nothing is boosted.
-    pub identity: Option<Identity>,
+    pub identity: Option<IdentityStatus>,
     /// Memory the daemon's engine holds for it.
     pub memory_bytes: usize,
     /// What its engine knows of it: of tasks and ports the first few, or all that are worth a look if the VM
@@ -125,7 +125,7 @@ pub struct Usage {
 
 /// How guest tasks are told apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct IdentityStatus {
     /// Who tells, for people.
     pub source: String,
     /// Whether every switch is seen; if not, samples of what runs.
@@ -184,5 +184,5 @@ pub struct VmFacts<'a> {
     /// What is wrong with it, for people.
     pub trouble: Option<String>,
     /// How its guest tasks are told apart.
-    pub identity: Option<Identity>,
+    pub identity: Option<IdentityStatus>,
 }

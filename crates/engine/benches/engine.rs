@@ -149,7 +149,7 @@ fn decisions(bencher: divan::Bencher<'_, '_>, (cpus, count): (u16, u16)) {
         let none = || vec![0; count.into()];
         let mut members = Members { cpus, now: 0, ran: none(), levels: vec![0; count.into()] };
         let mut dispatcher = Dispatcher::new(0);
-        let mut event = reservation::Event::default();
+        let mut event = reservation::ReservationEvent::default();
         let mut tell = |dispatcher: &mut Dispatcher, kind, members: &Members| {
             (event.at, event.kind) = (Time(members.now), kind);
             dispatcher.read(&mut event, members);
@@ -158,7 +158,7 @@ fn decisions(bencher: divan::Bencher<'_, '_>, (cpus, count): (u16, u16)) {
         for index in 0..count {
             let member = Member { target: TargetId(index.into()), index: 0 };
             let reservation = Reservation { period_ns: 10_000_000, slice_ns, hard: false, phase_ns: Some(0) };
-            let kind = reservation::EventKind::Set { member, cpu: index % cpus, reservation };
+            let kind = reservation::ReservationEventKind::Set { member, cpu: index % cpus, reservation };
             tell(&mut dispatcher, kind, &members);
         }
         let mut decided = 0u64;
@@ -169,7 +169,7 @@ fn decisions(bencher: divan::Bencher<'_, '_>, (cpus, count): (u16, u16)) {
             }
             divan::black_box(dispatcher.eligible().map(|eligible| eligible.late.0).sum::<u64>());
             members.run_until(dispatcher.next_due().map_or(u64::MAX, |due| due.at.0));
-            tell(&mut dispatcher, reservation::EventKind::Decide { tolerance_ns: 0 }, &members);
+            tell(&mut dispatcher, reservation::ReservationEventKind::Decide { tolerance_ns: 0 }, &members);
             decided += 1;
         }
         decided

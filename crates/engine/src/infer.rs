@@ -9,7 +9,7 @@ mod ports;
 mod reads;
 mod routing;
 
-pub(crate) use dispatch::Dispatch;
+pub(crate) use dispatch::TaskDispatch;
 pub(crate) use guest::{Guest, GuestVcpu, bit};
 pub(crate) use ports::{Port, PortMap};
 pub(crate) use routing::Device;

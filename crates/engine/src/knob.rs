@@ -6,6 +6,6 @@ mod claims;
 mod fair_share;
 mod ledger;
 
-pub(crate) use account::{Account, PcpuSet};
+pub(crate) use account::{PcpuSet, VmAccount};
 pub(crate) use claims::Claims;
 pub(crate) use ledger::Ledger;

@@ -6,6 +6,6 @@ mod partial_boost;
 pub mod reservation;
 mod view;
 
-pub(crate) use claim::{Ask, Claim, Owner, Target};
+pub(crate) use claim::{Ask, Claim, Knob, Owner};
 pub(crate) use partial_boost::PartialBoost;
 pub(crate) use view::{Fact, Policy, View};

@@ -15,7 +15,7 @@
 mod seeds;
 
 use frontdesk_engine::{Engine, Time};
-use frontdesk_testing::oracle::text::{self, Told};
+use frontdesk_testing::oracle::text::{self, OracleInput};
 use frontdesk_testing::oracle::{Section, check, digest, read};
 use frontdesk_testing::pass;
 use std::path::Path;
@@ -37,19 +37,19 @@ fn decide(lines: &[String], wakes: bool) -> Vec<(usize, String)> {
     let mut actions = Vec::new();
     for (number, line) in (1..).zip(lines) {
         let told = text::parse(line).unwrap_or_else(|error| panic!("line {number}, `{line}`: {error}"));
-        if let (Told::Config(config), None) = (&told, &engine) {
+        if let (OracleInput::Config(config), None) = (&told, &engine) {
             engine = Some(Engine::new(config.clone()).unwrap());
             continue;
         }
         let engine = engine.as_mut().expect("parameters come first");
-        if let (Told::Event(event), true) = (&told, wakes) {
+        if let (OracleInput::Event(event), true) = (&told, wakes) {
             pass(engine, event.at);
         }
         match told {
-            Told::Config(config) => engine.configure(config).unwrap(),
-            Told::Policy(vm, policy) => engine.configure_vm(vm, policy).unwrap(),
-            Told::Event(event) => engine.on_event(&event),
-            Told::Deadline(at) => engine.on_deadline(at),
+            OracleInput::Config(config) => engine.configure(config).unwrap(),
+            OracleInput::Policy(vm, policy) => engine.configure_vm(vm, policy).unwrap(),
+            OracleInput::Event(event) => engine.on_event(&event),
+            OracleInput::Deadline(at) => engine.on_deadline(at),
         }
         let decided = std::iter::from_fn(|| engine.poll_action());
         actions.extend(decided.filter_map(|action| Some((number, text::action(&action)?))));
@@ -105,10 +105,10 @@ fn a_line_says_all_of_an_event() {
     let lines: Vec<String> = seeds().into_iter().flat_map(|(_, lines)| lines).collect();
     for line in &lines {
         let again = match text::parse(line).unwrap() {
-            Told::Config(config) => text::config(&config),
-            Told::Policy(vm, policy) => text::policy(vm, &policy),
-            Told::Event(event) => text::event(&event),
-            Told::Deadline(Time(at)) => format!("{at} deadline"),
+            OracleInput::Config(config) => text::config(&config),
+            OracleInput::Policy(vm, policy) => text::policy(vm, &policy),
+            OracleInput::Event(event) => text::event(&event),
+            OracleInput::Deadline(Time(at)) => format!("{at} deadline"),
         };
         assert_eq!(again, *line);
     }

@@ -80,7 +80,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let overrides =
         Overrides { set: args.set.clone(), repeats: args.repeats, duration: args.duration, arms: Vec::new() };
     let scenario = Scenario::load(&args.scenario, &overrides)?;
-    let telling = check([&args.json, &args.svg].into_iter().flatten())?;
+    let messages = check([&args.json, &args.svg].into_iter().flatten())?;
     let other = match args.calibrate.as_slice() {
         [file, result] => Some((Scenario::load(file, &Overrides::default())?, read(result)?)),
         _ => None,
@@ -117,12 +117,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let model = &predict(&calibrated, &lab.arms, (reference, arm), args.seed)?;
     let ratios = compare(&scenario, &lab, model);
     write(args, &Compared { calibration, conditions: &conditions, ratios: &ratios, lab: &lab, model })?;
-    telling.line(format_args!(
+    messages.line(format_args!(
         "Calibrated from the fastest responses of {CALIBRATED_BY}: costs x {:.2}, spread {:.3}; all others are predicted.\n{}\n\n{}",
         calibration.cost_factor,
         calibration.spread,
         given(&conditions),
-        comparison_table(&ratios, telling.in_colour())
+        comparison_table(&ratios, messages.in_colour())
     ));
     let within = ratios.iter().all(|ratio| ratio.within);
     Ok(if within { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })

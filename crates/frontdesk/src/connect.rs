@@ -8,7 +8,7 @@ use frontdesk_control_protocol::{
     self as control, Answer, ClientError, DEFAULT_SOCKET, Query, Refusal, RefusalKind,
 };
 use frontdesk_remote::Fingerprint;
-use frontdesk_remote::client::{Address, Hosts, Identity, Remote, RemoteError, Trust};
+use frontdesk_remote::client::{Address, ClientCertificate, Hosts, Remote, RemoteError, Trust};
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -57,11 +57,11 @@ pub(crate) struct RemoteArgs {
 /// A daemon that can be asked.
 pub(crate) enum Daemon {
     Local(PathBuf),
-    Remote(Box<Server>),
+    Remote(Box<RemoteServer>),
 }
 
 /// The server of another host.
-pub(crate) struct Server {
+pub(crate) struct RemoteServer {
     remote: Remote,
     args: RemoteArgs,
     address: Address,
@@ -71,7 +71,7 @@ pub(crate) struct Server {
 impl Where {
     pub(crate) fn connect(&self) -> anyhow::Result<Daemon> {
         Ok(match &self.host {
-            Some(address) => Daemon::Remote(Box::new(Server::new(address, &self.remote)?)),
+            Some(address) => Daemon::Remote(Box::new(RemoteServer::new(address, &self.remote)?)),
             None => Daemon::Local(self.socket.clone()),
         })
     }
@@ -95,8 +95,8 @@ impl Daemon {
     }
 }
 
-impl Server {
-    fn new(address: &Address, args: &RemoteArgs) -> anyhow::Result<Server> {
+impl RemoteServer {
+    fn new(address: &Address, args: &RemoteArgs) -> anyhow::Result<RemoteServer> {
         let hosts = Hosts::load(hosts_file()?)?;
         let known = hosts.get(address);
         let expected = args.fingerprint.or(known.map(|known| known.fingerprint()));
@@ -104,7 +104,7 @@ impl Server {
         if let Some(token) = known.and_then(|known| known.token()) {
             remote.set_token(token.to_owned());
         }
-        Ok(Server { remote, args: args.clone(), address: address.clone(), hosts })
+        Ok(RemoteServer { remote, args: args.clone(), address: address.clone(), hosts })
     }
 
     /// Does something with the server; asks the user about an unknown certificate, and for the password, if
@@ -160,7 +160,7 @@ fn remote(address: &Address, args: &RemoteArgs, expected: Option<Fingerprint>) -
         None => Trust::Certificate(expected),
     };
     let identity = match (&args.certificate, &args.key) {
-        (Some(certificate), Some(key)) => Some(Identity::load(certificate, key)?),
+        (Some(certificate), Some(key)) => Some(ClientCertificate::load(certificate, key)?),
         _ => None,
     };
     Ok(Remote::new(address.clone(), trust, identity)?)
@@ -226,7 +226,7 @@ pub(crate) struct LoginArgs {
 }
 
 pub(crate) fn login(args: &LoginArgs) -> anyhow::Result<ExitCode> {
-    let mut server = Server::new(&args.host, &args.remote)?;
+    let mut server = RemoteServer::new(&args.host, &args.remote)?;
     // Finds out about the certificate, before a password is asked for.
     let found = server.remote.ask(&Query::Reservations {});
     if let Err(RemoteError::Unknown { fingerprint, .. }) = found {

@@ -70,7 +70,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         Some(file) => recordings(file, &experiment)?,
         None => Recordings::new(),
     };
-    let telling = args.outputs.check(recordings.values())?;
+    let messages = args.outputs.check(recordings.values())?;
     let measured = match &experiment {
         Experiment::Vms(scenario) => measure(&args.scenario, scenario, recordings)?,
         Experiment::Processes(study) => measure_study(&args.scenario, study)?,
@@ -80,7 +80,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         Err(status) => return Ok(status),
     };
     args.outputs.write(&outcome, &timelines)?;
-    telling.line(frontdesk_report::table(&outcome, 80, telling.in_colour()));
+    messages.line(frontdesk_report::table(&outcome, 80, messages.in_colour()));
     let passed = outcome.checks.iter().all(|check| check.pass);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }

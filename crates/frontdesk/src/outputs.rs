@@ -48,7 +48,7 @@ impl Outputs {
     pub(crate) fn check<'a>(
         &'a self,
         others: impl IntoIterator<Item = &'a PathBuf>,
-    ) -> anyhow::Result<Telling> {
+    ) -> anyhow::Result<MessageStream> {
         check(self.files().chain(others))
     }
 
@@ -82,41 +82,41 @@ impl Outputs {
 
 /// Where the command says how it went: standard output, unless a result goes there.
 #[derive(Clone, Copy)]
-pub(crate) enum Telling {
+pub(crate) enum MessageStream {
     Stdout,
     Stderr,
 }
 
-impl Telling {
+impl MessageStream {
     pub(crate) fn in_colour(self) -> bool {
         match self {
-            Telling::Stdout => stdout().is_terminal(),
-            Telling::Stderr => stderr().is_terminal(),
+            MessageStream::Stdout => stdout().is_terminal(),
+            MessageStream::Stderr => stderr().is_terminal(),
         }
     }
 
     pub(crate) fn line(self, text: impl Display) {
         match self {
-            Telling::Stdout => println!("{text}"),
-            Telling::Stderr => eprintln!("{text}"),
+            MessageStream::Stdout => println!("{text}"),
+            MessageStream::Stderr => eprintln!("{text}"),
         }
     }
 }
 
 /// Makes the files, empty: that one cannot be written is found out now rather than after minutes of
 /// measuring.
-pub(crate) fn check<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<Telling> {
-    let mut telling = Telling::Stdout;
+pub(crate) fn check<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<MessageStream> {
+    let mut messages = MessageStream::Stdout;
     for path in files {
         if is_stdout(path) {
-            if matches!(telling, Telling::Stderr) {
+            if matches!(messages, MessageStream::Stderr) {
                 bail!("only one result can be written to standard output (-); name files for the others");
             }
-            telling = Telling::Stderr;
+            messages = MessageStream::Stderr;
         }
         create(path)?;
     }
-    Ok(telling)
+    Ok(messages)
 }
 
 fn is_stdout(path: &Path) -> bool {

@@ -7,10 +7,10 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// A recording from a file or from standard input.
-pub(crate) type Source = Recording<Box<dyn Read>>;
+pub(crate) type AnyRecording = Recording<Box<dyn Read>>;
 
 /// Opens a file; `-` is standard input.
-pub(crate) fn open(path: &Path) -> anyhow::Result<Source> {
+pub(crate) fn open(path: &Path) -> anyhow::Result<AnyRecording> {
     let name = path.display().to_string();
     let source: Box<dyn Read> = if path == Path::new("-") {
         Box::new(std::io::stdin().lock())
@@ -31,7 +31,7 @@ pub(crate) fn new_file(name: &str) -> Result<PathBuf, &'static str> {
 }
 
 /// Tells people what of a recording is missing: its end, or what only a later release knows.
-pub(crate) fn warn_if_incomplete(recording: &Source) {
+pub(crate) fn warn_if_incomplete(recording: &AnyRecording) {
     let left_out = recording.left_out();
     if left_out > 0 {
         let name = recording.name();

@@ -1,6 +1,6 @@
 //! `frontdesk replay`.
 
-use crate::recording::{Source, open, shown, warn_if_incomplete};
+use crate::recording::{AnyRecording, open, shown, warn_if_incomplete};
 use crate::{FAILED, policy};
 use frontdesk_engine::Action;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind};
@@ -74,7 +74,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn same(args: &Args, recording: &mut Source) -> anyhow::Result<bool> {
+fn same(args: &Args, recording: &mut AnyRecording) -> anyhow::Result<bool> {
     let verified = verify(recording)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&verified)?);
@@ -166,7 +166,11 @@ struct Summary<'a> {
     only_b: u64,
 }
 
-fn differences(args: &Args, other: &frontdesk_engine::Config, recording: &mut Source) -> anyhow::Result<()> {
+fn differences(
+    args: &Args,
+    other: &frontdesk_engine::Config,
+    recording: &mut AnyRecording,
+) -> anyhow::Result<()> {
     let wanted = |vm: &str| args.vm.as_deref().is_none_or(|name| name == vm);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut list = String::new();
@@ -252,7 +256,7 @@ fn table(comparison: &Comparison) -> String {
     text
 }
 
-fn agreement(args: &Args, recording: &mut Source) -> anyhow::Result<bool> {
+fn agreement(args: &Args, recording: &mut AnyRecording) -> anyhow::Result<bool> {
     let mut agreement = sample(recording)?;
     let bounded = agreement.bounded();
     agreement.vms.retain(|vm| args.vm.as_deref().is_none_or(|name| name == vm.vm));

@@ -83,7 +83,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if scenarios.len() > 1 && !args.outputs.only_json() {
         anyhow::bail!("with --sweep there is more than one result: only --json and --csv can be written");
     }
-    let telling = args.outputs.check(&args.csv)?;
+    let messages = args.outputs.check(&args.csv)?;
     let result = simulate_all(&scenarios, args.seed, args.threads);
     let simulated = result.map_err(|(point, error)| {
         let at = points.get(point).filter(|point| !point.is_empty());
@@ -100,14 +100,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let [only] = simulated.as_slice() {
         args.outputs.write(&only.outcome, &only.timelines)?;
-        telling.line(frontdesk_report::table(&only.outcome, 80, telling.in_colour()));
+        messages.line(frontdesk_report::table(&only.outcome, 80, messages.in_colour()));
     } else {
         let outcomes: Vec<_> = simulated.iter().map(|simulated| &simulated.outcome).collect();
         if let Some(path) = args.outputs.json() {
             let points = points.iter().zip(&outcomes).map(|(set, outcome)| Point { set, outcome });
             write_json(path, &points.collect::<Vec<_>>())?;
         }
-        telling.line(overview(&points, &outcomes));
+        messages.line(overview(&points, &outcomes));
     }
     let passed = simulated.iter().flat_map(|simulated| &simulated.outcome.checks).all(|check| check.pass);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })

@@ -11,7 +11,7 @@ use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_lab::{Kernel, add_to_initramfs, write_initramfs};
 use frontdesk_linux::cgroup::Hierarchy;
 use operator::FRONTDESK;
-use operator::desk::{Desk, Told, built, reporter};
+use operator::desk::{Desk, IdentitySource, built, reporter};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -94,17 +94,17 @@ fn an_operator_sees_what_frontdesk_does_for_vms_that_were_there_before() {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
-    let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
+    let guardian = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
     let root = Hierarchy::detect().unwrap().root_group();
     let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     let initrd = home.join("initrd");
     let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
     write_initramfs(&kernel, &guest, &initrd, false).unwrap();
     add_to_initramfs(&initrd, &BTreeSet::from([reporter()])).unwrap();
-    let kinds = [Told::Plugin, Told::Reporter];
+    let kinds = [IdentitySource::Plugin, IdentitySource::Reporter];
     let boot = |number: u8, told| {
         let name = format!("frontdesk-desk-{number}-{}", std::process::id());
-        Desk::boot(home, &initrd, &kernel, &keeper.create_group(&root, &name).unwrap(), number, told)
+        Desk::boot(home, &initrd, &kernel, &guardian.create_group(&root, &name).unwrap(), number, told)
     };
     let mut desks: Vec<Desk> = (1..).zip(kinds).map(|(number, told)| boot(number, told)).collect();
     for (desk, told) in desks.iter_mut().zip(kinds) {

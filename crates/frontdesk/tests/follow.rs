@@ -20,10 +20,11 @@ use std::process::Command;
 fn vms_are_followed_through_all_that_happens_to_them() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
-    let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
+    let guardian = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
     let root = Hierarchy::detect().unwrap().root_group();
-    let group =
-        |name: &str| keeper.create_group(&root, &format!("frontdesk-{name}-{}", std::process::id())).unwrap();
+    let group = |name: &str| {
+        guardian.create_group(&root, &format!("frontdesk-{name}-{}", std::process::id())).unwrap()
+    };
     let (alices, bobs) = (group("alice"), group("bob"));
 
     let (config, recording) = (home.join("frontdesk.toml"), home.join("recording"));

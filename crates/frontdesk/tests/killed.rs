@@ -10,7 +10,7 @@ use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_lab::{Kernel, write_initramfs};
 use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_linux::sched::{self, Attributes, Policy};
-use operator::desk::{Desk, Told, built};
+use operator::desk::{Desk, IdentitySource, built};
 use operator::{Daemon, FRONTDESK, boot, eventually, firmware};
 use std::collections::BTreeMap;
 use std::fs;
@@ -92,17 +92,17 @@ fn all_is_as_it_was_whatever_was_held() {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
-    let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
+    let guardian = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
     let root = Hierarchy::detect().unwrap().root_group();
     let groups = VMS.map(|vm| {
-        keeper.create_group(&root, &format!("frontdesk-killed-{vm}-{}", std::process::id())).unwrap()
+        guardian.create_group(&root, &format!("frontdesk-killed-{vm}-{}", std::process::id())).unwrap()
     });
     let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     let (initrd, firmware) = (home.join("initrd"), firmware(home));
     let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
     write_initramfs(&kernel, &guest, &initrd, false).unwrap();
-    let mut desk = Desk::boot(home, &initrd, &kernel, &groups[DESK], 1, Told::Plugin);
-    desk.begin(Told::Plugin);
+    let mut desk = Desk::boot(home, &initrd, &kernel, &groups[DESK], 1, IdentitySource::Plugin);
+    desk.begin(IdentitySource::Plugin);
     let computes = |vm: usize, vcpus| {
         boot(home, &groups[vm], VMS[vm], &["-smp", vcpus, "-bios", firmware.to_str().unwrap()])
     };

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 use frontdesk_engine::reservation::{
-    Dispatch, Dispatcher, Event, EventKind, Member, Reading, Reservation, TargetId,
+    Dispatch, Dispatcher, Member, Reading, Reservation, ReservationEvent, ReservationEventKind, TargetId,
 };
 use frontdesk_engine::{Config, Time};
 use frontdesk_record::{Record, Recorder};
@@ -76,8 +76,8 @@ fn reserved(file: &Path, lost: bool, otherwise: u64) {
     for n in 0..=60 {
         let reservation = Reservation { period_ns: 10 * MS, slice_ns: 2 * MS, hard: true, phase_ns: None };
         let kind = match n {
-            0 => EventKind::Set { member, cpu: 1, reservation },
-            _ => EventKind::Decide { tolerance_ns: 0 },
+            0 => ReservationEventKind::Set { member, cpu: 1, reservation },
+            _ => ReservationEventKind::Decide { tolerance_ns: 0 },
         };
         // It runs in the first milliseconds of each period, but not in the last.
         let reading = Reading {
@@ -85,7 +85,7 @@ fn reserved(file: &Path, lost: bool, otherwise: u64) {
             ready: true,
             woken: Time(0),
         };
-        let event = Event { at: Time(n * MS), readings: vec![(member, reading)], kind };
+        let event = ReservationEvent { at: Time(n * MS), readings: vec![(member, reading)], kind };
         dispatcher.on_event(&event);
         let mut dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
         if !dispatches.is_empty() && n / 10 < otherwise {

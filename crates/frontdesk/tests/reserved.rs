@@ -78,7 +78,7 @@ struct Host {
     home: tempfile::TempDir,
     daemon: Daemon,
     /// It removes the groups in the end.
-    keeper: Guardian,
+    guardian: Guardian,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -100,13 +100,13 @@ impl Host {
         fs::write(&config, text).unwrap();
         let socket = path.join("control.sock");
         let daemon = Daemon::start(path, &config, &[&["--socket", socket.to_str().unwrap()], words].concat());
-        let keeper = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
-        Host { home, daemon, keeper, _alone: alone }
+        let guardian = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
+        Host { home, daemon, guardian, _alone: alone }
     }
 
     fn group(&self, name: &str) -> Group {
         let root = Hierarchy::detect().unwrap().root_group();
-        self.keeper.create_group(&root, &format!("frontdesk-{}-{name}", std::process::id())).unwrap()
+        self.guardian.create_group(&root, &format!("frontdesk-{}-{name}", std::process::id())).unwrap()
     }
 
     /// A VM that computes, once the daemon follows it.

@@ -1,8 +1,8 @@
 //! The owner's end.
 
-use crate::process::{self, Report};
+use crate::process::{self, UndoReport};
 use crate::undo::Undo;
-use crate::wire::{self, Message};
+use crate::wire::{self, JournalMessage};
 use rustix::event::epoll::{self, EventData};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::{
@@ -59,7 +59,7 @@ pub struct UndoId(u64);
 #[derive(Debug)]
 pub struct Guardian {
     child: Child,
-    connection: Mutex<Connection>,
+    connection: Mutex<GuardianConnection>,
     promise: File,
     closed: bool,
 }
@@ -78,7 +78,7 @@ impl Promise {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct GuardianConnection {
     stream: UnixStream,
     next: u64,
     /// What the guardian has on record, in case that it dies.
@@ -120,7 +120,7 @@ impl Guardian {
         let stream = last_of_all(stream);
         let guardian = Guardian {
             child,
-            connection: Mutex::new(Connection { stream, next: 0, journal: BTreeMap::new() }),
+            connection: Mutex::new(GuardianConnection { stream, next: 0, journal: BTreeMap::new() }),
             promise,
             closed: false,
         };
@@ -138,7 +138,7 @@ impl Guardian {
         connection.next += 1;
         // Undoing a change that was not made does no harm.
         connection.journal.insert(id, undo.clone());
-        self.send(&connection, &Message::Record { id, undo })?;
+        self.send(&connection, &JournalMessage::Record { id, undo })?;
         Ok(UndoId(id))
     }
 
@@ -149,7 +149,7 @@ impl Guardian {
     pub fn forget(&self, UndoId(id): UndoId) -> Result<(), GuardianError> {
         let mut connection = self.connection();
         connection.journal.remove(&id);
-        self.send(&connection, &Message::Forget { id })
+        self.send(&connection, &JournalMessage::Forget { id })
     }
 
     /// For promises to be back in time.
@@ -184,14 +184,14 @@ impl Guardian {
     ///
     /// # Errors
     /// If the guardian died or does not answer: everything is undone nevertheless.
-    pub fn finish(mut self) -> Result<Report, GuardianError> {
+    pub fn finish(mut self) -> Result<UndoReport, GuardianError> {
         self.close()
     }
 
-    fn close(&mut self) -> Result<Report, GuardianError> {
+    fn close(&mut self) -> Result<UndoReport, GuardianError> {
         self.closed = true;
         let pid = self.child.id();
-        let Connection { stream, journal, .. } =
+        let GuardianConnection { stream, journal, .. } =
             self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
         let report = stream
             .shutdown(Shutdown::Write)
@@ -206,11 +206,11 @@ impl Guardian {
         Ok(report)
     }
 
-    fn connection(&self) -> MutexGuard<'_, Connection> {
+    fn connection(&self) -> MutexGuard<'_, GuardianConnection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, connection: &Connection, message: &Message) -> Result<(), GuardianError> {
+    fn send(&self, connection: &GuardianConnection, message: &JournalMessage) -> Result<(), GuardianError> {
         wire::write_frame(&connection.stream, message)
             .and_then(|()| wire::read_acknowledgement(&connection.stream))
             .map_err(|source| GuardianError::Silent { pid: self.child.id(), source })
@@ -229,7 +229,7 @@ impl Drop for Guardian {
     }
 }
 
-fn tell(report: &Report) {
+fn tell(report: &UndoReport) {
     if !report.failed.is_empty() {
         tracing::error!(failed = ?report.failed, "some changes were not undone");
     }

@@ -19,7 +19,7 @@ mod wire;
 
 pub use group::GroupError;
 pub use guardian::{Guardian, GuardianError, Promise, UndoId};
-pub use process::{Report, run};
+pub use process::{UndoReport, run};
 pub use undo::{NotOurs, TREE_PREFIX, Tree, Undo};
 
 /// The argument with which a program that links this crate becomes the guardian: it is to call [`run`].

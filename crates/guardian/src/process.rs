@@ -1,8 +1,8 @@
 //! The guardian's own process.
 
 use super::{
-    undo::{Outcome, Undo},
-    wire::{self, Message},
+    undo::{Undo, UndoOutcome},
+    wire::{self, JournalMessage},
 };
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::monotonic_ns;
@@ -39,7 +39,7 @@ const FIRST_OWN: u32 = 3;
 
 /// What was undone at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct UndoReport {
     /// Undos that were run.
     pub undone: usize,
     /// Undos of what no longer existed.
@@ -186,7 +186,7 @@ fn guard(
     mut from: impl Read,
     mut to: impl Write,
     mut wait: impl FnMut(&BTreeMap<u64, Undo>),
-) -> io::Result<Report> {
+) -> io::Result<UndoReport> {
     let mut journal = BTreeMap::new();
     wire::acknowledge(&mut to)?;
     // A frame cut short was never acknowledged, so its change was not made.
@@ -194,10 +194,10 @@ fn guard(
         wait(&journal);
         let Ok(Some(message)) = wire::read_frame(&mut from) else { break };
         match message {
-            Message::Record { id, undo } => {
+            JournalMessage::Record { id, undo } => {
                 journal.insert(id, undo);
             }
-            Message::Forget { id } => {
+            JournalMessage::Forget { id } => {
                 journal.remove(&id);
             }
         }
@@ -230,9 +230,9 @@ fn turn(undo: &Undo) -> u8 {
 /// group gives up its real-time budget only without real-time threads, and goes only when it is empty), or
 /// time (a fair server gets back what a thread had by `SCHED_DEADLINE` only when that thread's period is
 /// over).
-pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -> Report {
+pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -> UndoReport {
     let until = Instant::now() + PATIENCE;
-    let mut report = Report::default();
+    let mut report = UndoReport::default();
     let mut left: Vec<&Undo> = journal.rev().collect();
     left.sort_by_key(|undo| turn(undo));
     loop {
@@ -241,14 +241,14 @@ pub(super) fn undo_all<'a>(journal: impl DoubleEndedIterator<Item = &'a Undo>) -
         left.retain(|undo| match undo.run() {
             Ok(outcome) => {
                 match outcome {
-                    Outcome::Done => report.undone += 1,
-                    Outcome::Gone => report.gone += 1,
+                    UndoOutcome::Done => report.undone += 1,
+                    UndoOutcome::Gone => report.gone += 1,
                 }
                 false
             }
             Err(failure) => {
                 busy |= failure.busy;
-                report.failed.push(failure.told);
+                report.failed.push(failure.message);
                 true
             }
         });
@@ -287,15 +287,18 @@ mod tests {
         let undo = |content: &str| Undo::File { path: path.clone(), content: content.into() };
         let mut wire = Vec::new();
         for message in [
-            Message::Record { id: 0, undo: undo("original") },
-            Message::Record { id: 1, undo: undo("in between") },
-            Message::Record { id: 2, undo: Undo::ControlGroup { path: home.path().join("gone") } },
-            Message::Record { id: 3, undo: Undo::File { path: home.path().into(), content: "fails".into() } },
-            Message::Record {
+            JournalMessage::Record { id: 0, undo: undo("original") },
+            JournalMessage::Record { id: 1, undo: undo("in between") },
+            JournalMessage::Record { id: 2, undo: Undo::ControlGroup { path: home.path().join("gone") } },
+            JournalMessage::Record {
+                id: 3,
+                undo: Undo::File { path: home.path().into(), content: "fails".into() },
+            },
+            JournalMessage::Record {
                 id: 4,
                 undo: Undo::File { path: "/proc/version".into(), content: "forgotten".into() },
             },
-            Message::Forget { id: 4 },
+            JournalMessage::Forget { id: 4 },
         ] {
             wire::write_frame(&mut wire, &message).unwrap();
         }
@@ -306,6 +309,6 @@ mod tests {
         assert_eq!((report.undone, report.gone, report.failed.len()), (2, 1, 1), "{report:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "original");
         assert_eq!(&answers[..7], b"+++++++", "ready, and one for each whole message");
-        assert_eq!(wire::read_frame::<Report>(&answers[7..]).unwrap(), Some(report));
+        assert_eq!(wire::read_frame::<UndoReport>(&answers[7..]).unwrap(), Some(report));
     }
 }

@@ -116,7 +116,7 @@ impl From<Tree> for PathBuf {
 
 /// How an undo went, unless it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum UndoOutcome {
     Done,
     /// What was to be undone no longer exists.
     Gone,
@@ -124,16 +124,16 @@ pub(super) enum Outcome {
 
 /// Why an undo failed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct UndoFailure {
     /// For people.
-    pub(super) told: String,
+    pub(super) message: String,
     /// Whether the kernel says that it is only for now.
     pub(super) busy: bool,
 }
 
-impl From<SchedError> for Failure {
-    fn from(error: SchedError) -> Failure {
-        Failure { told: error.to_string(), busy: false }
+impl From<SchedError> for UndoFailure {
+    fn from(error: SchedError) -> UndoFailure {
+        UndoFailure { message: error.to_string(), busy: false }
     }
 }
 
@@ -147,7 +147,7 @@ impl Undo {
     }
 
     /// Undoes.
-    pub(super) fn run(&self) -> Result<Outcome, Failure> {
+    pub(super) fn run(&self) -> Result<UndoOutcome, UndoFailure> {
         match self {
             Undo::Thread { thread, attributes } => of_thread(thread, |tid| sched::set(tid, *attributes)),
             Undo::File { path, content } => outcome(write_existing(path, content), |e| {
@@ -171,7 +171,7 @@ impl Undo {
             }),
             Undo::Return { pid, started, procs } => {
                 if sched::process_start_time(*pid) != Some(*started) {
-                    return Ok(Outcome::Gone);
+                    return Ok(UndoOutcome::Gone);
                 }
                 outcome(write_existing(procs, &pid.to_string()), |e| {
                     format!("cannot move process {pid} back, by writing to {}: {e}", procs.display())
@@ -185,26 +185,32 @@ impl Undo {
 }
 
 /// What comes of setting something of a thread, if it is still there.
-fn of_thread(thread: &ThreadId, set: impl FnOnce(i32) -> Result<(), SchedError>) -> Result<Outcome, Failure> {
+fn of_thread(
+    thread: &ThreadId,
+    set: impl FnOnce(i32) -> Result<(), SchedError>,
+) -> Result<UndoOutcome, UndoFailure> {
     if !thread.is_alive() {
-        return Ok(Outcome::Gone);
+        return Ok(UndoOutcome::Gone);
     }
     match set(thread.tid) {
-        Ok(()) => Ok(Outcome::Done),
-        Err(SchedError::Vanished { .. }) => Ok(Outcome::Gone),
+        Ok(()) => Ok(UndoOutcome::Done),
+        Err(SchedError::Vanished { .. }) => Ok(UndoOutcome::Gone),
         Err(e) => Err(e.into()),
     }
 }
 
-fn outcome(result: io::Result<()>, describe: impl Fn(io::Error) -> String) -> Result<Outcome, Failure> {
+fn outcome(
+    result: io::Result<()>,
+    describe: impl Fn(io::Error) -> String,
+) -> Result<UndoOutcome, UndoFailure> {
     match result {
-        Ok(()) => Ok(Outcome::Done),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::Gone),
+        Ok(()) => Ok(UndoOutcome::Done),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(UndoOutcome::Gone),
         // A control file of a group that is being removed.
-        Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(Outcome::Gone),
+        Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(UndoOutcome::Gone),
         // A process that has ended.
-        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(Outcome::Gone),
-        Err(e) => Err(Failure { busy: e.kind() == io::ErrorKind::ResourceBusy, told: describe(e) }),
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(UndoOutcome::Gone),
+        Err(e) => Err(UndoFailure { busy: e.kind() == io::ErrorKind::ResourceBusy, message: describe(e) }),
     }
 }
 
@@ -277,9 +283,9 @@ mod tests {
         fs::create_dir_all(ours.join("a/b")).unwrap();
         fs::write(ours.join("a/file"), "x").unwrap();
         let undo = Undo::tree(&ours).unwrap();
-        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert_eq!(undo.run(), Ok(UndoOutcome::Done));
         assert!(!ours.exists());
-        assert_eq!(undo.run(), Ok(Outcome::Gone), "idempotent");
+        assert_eq!(undo.run(), Ok(UndoOutcome::Gone), "idempotent");
         std::os::unix::fs::symlink(home.path(), &ours).unwrap();
         assert!(undo.run().is_err(), "a link in its place");
         assert!(home.path().exists());
@@ -290,10 +296,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("cpu.shares");
         let undo = Undo::File { path: path.clone(), content: "1024\n".into() };
-        assert_eq!(undo.run(), Ok(Outcome::Gone));
+        assert_eq!(undo.run(), Ok(UndoOutcome::Gone));
         assert!(!path.exists());
         fs::write(&path, "a longer content than before").unwrap();
-        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert_eq!(undo.run(), Ok(UndoOutcome::Done));
         assert_eq!(fs::read_to_string(&path).unwrap(), "1024\n");
     }
 
@@ -302,14 +308,14 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let started = sched::process_start_time(pid).unwrap();
-        assert_eq!(Undo::Process { pid, started: started + 1 }.run(), Ok(Outcome::Gone));
+        assert_eq!(Undo::Process { pid, started: started + 1 }.run(), Ok(UndoOutcome::Gone));
         assert!(child.try_wait().unwrap().is_none(), "a stranger with the same number lives on");
         let undo = Undo::Process { pid, started };
-        assert_eq!(undo.run(), Ok(Outcome::Done));
+        assert_eq!(undo.run(), Ok(UndoOutcome::Done));
         assert!(!child.wait().unwrap().success());
-        assert_eq!(undo.run(), Ok(Outcome::Gone));
-        assert_eq!(Undo::Process { pid: 1, started: 0 }.run(), Ok(Outcome::Gone), "never init");
-        assert_eq!(Undo::Process { pid: -1, started: 0 }.run(), Ok(Outcome::Gone), "never a group");
+        assert_eq!(undo.run(), Ok(UndoOutcome::Gone));
+        assert_eq!(Undo::Process { pid: 1, started: 0 }.run(), Ok(UndoOutcome::Gone), "never init");
+        assert_eq!(Undo::Process { pid: -1, started: 0 }.run(), Ok(UndoOutcome::Gone), "never a group");
     }
 
     #[test]
@@ -317,6 +323,6 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("file"), "").unwrap();
         let failure = Undo::ControlGroup { path: home.path().to_owned() }.run().unwrap_err();
-        assert!(failure.told.contains("cannot remove the control group"), "{failure:?}");
+        assert!(failure.message.contains("cannot remove the control group"), "{failure:?}");
     }
 }

@@ -9,7 +9,7 @@ const FRAME_MAX: u32 = 1 << 20;
 const ACKNOWLEDGEMENT: u8 = b'+';
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(super) enum JournalMessage {
     Record { id: u64, undo: Undo },
     Forget { id: u64 },
 }
@@ -68,15 +68,15 @@ mod tests {
 
     #[test]
     fn frames_survive_and_broken_ones_are_refused() {
-        let message = Message::Forget { id: 7 };
+        let message = JournalMessage::Forget { id: 7 };
         let mut bytes = Vec::new();
         write_frame(&mut bytes, &message).unwrap();
-        assert_eq!(read_frame::<Message>(&bytes[..]).unwrap(), Some(message));
-        assert_eq!(read_frame::<Message>(&[][..]).unwrap(), None, "closed between frames");
+        assert_eq!(read_frame::<JournalMessage>(&bytes[..]).unwrap(), Some(message));
+        assert_eq!(read_frame::<JournalMessage>(&[][..]).unwrap(), None, "closed between frames");
         for cut in 1..bytes.len() {
-            assert!(read_frame::<Message>(&bytes[..cut]).is_err(), "closed {cut} bytes into a frame");
+            assert!(read_frame::<JournalMessage>(&bytes[..cut]).is_err(), "closed {cut} bytes into a frame");
         }
-        assert!(read_frame::<Message>(&u32::MAX.to_le_bytes()[..]).is_err(), "too large");
+        assert!(read_frame::<JournalMessage>(&u32::MAX.to_le_bytes()[..]).is_err(), "too large");
         assert!(write_frame(&mut bytes, &"x".repeat(2 << 20)).is_err(), "too large");
     }
 
@@ -84,7 +84,7 @@ mod tests {
         #[test]
         fn fuzz_frames(length in 0..200u32, body in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             let bytes = [&length.to_le_bytes()[..], &body].concat();
-            proptest::prop_assert!(read_frame::<Message>(&bytes[..]).is_err());
+            proptest::prop_assert!(read_frame::<JournalMessage>(&bytes[..]).is_err());
         }
     }
 }

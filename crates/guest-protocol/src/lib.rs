@@ -2,10 +2,10 @@
 //!
 //! # The conversation
 //! Both sides speak over the virtio-serial port [`PORT_NAME`]. When the host is connected, the guest says
-//! [`Message::Hello`], then what each vCPU runs as far as it knows that, and from then on each change. The
-//! host may ask it to begin anew with [`Request::Start`], and does so when it has connected. Whatever the
-//! guest sends at once is a *report*, which ends with [`Message::Sent`]. If it has nothing to tell, it sends
-//! an empty report each [`HEARTBEAT`].
+//! [`GuestMessage::Hello`], then what each vCPU runs as far as it knows that, and from then on each change.
+//! The host may ask it to begin anew with [`HostMessage::Start`], and does so when it has connected. Whatever
+//! the guest sends at once is a *report*, which ends with [`GuestMessage::Sent`]. If it has nothing to tell,
+//! it sends an empty report each [`HEARTBEAT`].
 //!
 //! # Bytes
 //! A message is a [postcard](https://postcard.jamesmunns.com/wire-format) value, made free of zeros by COBS
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Name of the virtio-serial port.
 pub const PORT_NAME: &str = "org.frontdesk.tasks.0";
 
-/// First field of a [`Message::Hello`] and a [`Request::Start`].
+/// First field of a [`GuestMessage::Hello`] and a [`HostMessage::Start`].
 pub const MAGIC: u32 = u32::from_le_bytes(*b"fdTk");
 
 /// Version of the protocol. It counts up with each change of the messages; those that carry it stay as they
@@ -46,7 +46,7 @@ pub const NAME_MAX: usize = 15;
 ///
 /// Times are on the guest's `CLOCK_MONOTONIC_RAW`, in nanoseconds. A task is a process, named by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Message {
+pub enum GuestMessage {
     /// The guest begins, or begins anew: what was told before is void.
     Hello {
         /// [`MAGIC`].
@@ -93,7 +93,7 @@ pub enum Message {
 
 /// From the host to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
+pub enum HostMessage {
     /// Says who listens, and asks the guest to begin anew.
     Start {
         /// [`MAGIC`].
@@ -103,11 +103,11 @@ pub enum Request {
     },
 }
 
-impl Request {
-    /// A [`Request::Start`] of this version.
+impl HostMessage {
+    /// A [`HostMessage::Start`] of this version.
     #[must_use]
-    pub const fn start() -> Request {
-        Request::Start { magic: MAGIC, version: VERSION }
+    pub const fn start() -> HostMessage {
+        HostMessage::Start { magic: MAGIC, version: VERSION }
     }
 }
 
@@ -184,28 +184,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn messages() -> impl Strategy<Value = Message> {
+    fn messages() -> impl Strategy<Value = GuestMessage> {
         let name = prop::collection::vec(any::<u8>(), 0..20).prop_map(|comm| Name::from_comm(&comm));
         prop_oneof![
-            (any::<u32>(), any::<u16>(), any::<u16>()).prop_map(|(magic, version, vcpus)| Message::Hello {
-                magic,
-                version,
-                vcpus
-            }),
-            (any::<u32>(), name).prop_map(|(task, name)| Message::Name { task, name }),
-            (any::<u16>(), any::<u64>(), any::<u32>()).prop_map(|(vcpu, at_ns, task)| Message::Run {
+            (any::<u32>(), any::<u16>(), any::<u16>())
+                .prop_map(|(magic, version, vcpus)| GuestMessage::Hello { magic, version, vcpus }),
+            (any::<u32>(), name).prop_map(|(task, name)| GuestMessage::Name { task, name }),
+            (any::<u16>(), any::<u64>(), any::<u32>()).prop_map(|(vcpu, at_ns, task)| GuestMessage::Run {
                 vcpu,
                 at_ns,
                 task
             }),
-            (any::<u16>(), any::<u64>()).prop_map(|(vcpu, at_ns)| Message::Idle { vcpu, at_ns }),
-            any::<u32>().prop_map(|count| Message::Lost { count }),
-            any::<u64>().prop_map(|at_ns| Message::Sent { at_ns }),
+            (any::<u16>(), any::<u64>()).prop_map(|(vcpu, at_ns)| GuestMessage::Idle { vcpu, at_ns }),
+            any::<u32>().prop_map(|count| GuestMessage::Lost { count }),
+            any::<u64>().prop_map(|at_ns| GuestMessage::Sent { at_ns }),
         ]
     }
 
     /// What comes out when `bytes` come in pieces of the given lengths.
-    fn decode(bytes: &[u8], mut pieces: impl Iterator<Item = usize>) -> Vec<Option<Message>> {
+    fn decode(bytes: &[u8], mut pieces: impl Iterator<Item = usize>) -> Vec<Option<GuestMessage>> {
         let (mut decoder, mut found, mut rest) = (Decoder::default(), Vec::new(), bytes);
         while !rest.is_empty() {
             let (piece, next) = rest.split_at(pieces.next().unwrap_or(rest.len()).min(rest.len()));
@@ -246,10 +243,10 @@ mod tests {
     #[test]
     fn a_report_does_not_outgrow_its_limit() {
         let mut report = Vec::new();
-        while encode(&Message::Run { vcpu: 1, at_ns: 1 << 60, task: 77 }, 100, &mut report) {}
+        while encode(&GuestMessage::Run { vcpu: 1, at_ns: 1 << 60, task: 77 }, 100, &mut report) {}
         assert!((80..=100).contains(&report.len()), "{}", report.len());
         let before = report.clone();
-        assert!(!encode(&Message::Lost { count: u32::MAX }, 100, &mut report) || report.len() <= 100);
+        assert!(!encode(&GuestMessage::Lost { count: u32::MAX }, 100, &mut report) || report.len() <= 100);
         assert!(report.starts_with(&before));
     }
 
@@ -264,9 +261,9 @@ mod tests {
     #[test]
     fn the_bytes_stay_as_they_are() {
         let mut bytes = Vec::new();
-        encode(&Message::Hello { magic: MAGIC, version: 1, vcpus: 4 }, 100, &mut bytes);
-        encode(&Message::Run { vcpu: 2, at_ns: 300, task: 7 }, 100, &mut bytes);
-        encode(&Request::start(), 100, &mut bytes);
+        encode(&GuestMessage::Hello { magic: MAGIC, version: 1, vcpus: 4 }, 100, &mut bytes);
+        encode(&GuestMessage::Run { vcpu: 2, at_ns: 300, task: 7 }, 100, &mut bytes);
+        encode(&HostMessage::start(), 100, &mut bytes);
         assert_eq!(bytes, *b"\x01\x08\xe6\xc8\xd1\xda\x06\x01\x04\x00\x06\x02\x02\xac\x02\x07\x00\x01\x07\xe6\xc8\xd1\xda\x06\x01\x00");
     }
 }

@@ -1,8 +1,8 @@
 //! From task switches to messages: what of them the host needs to know.
 
-use crate::rings::Entry;
-use crate::tasks::{Proc, Tasks, Thread};
-use frontdesk_guest_protocol::{MAGIC, Message, VERSION, encode};
+use crate::rings::PerfRecord;
+use crate::tasks::{Proc, Tasks, ThreadKind};
+use frontdesk_guest_protocol::{GuestMessage, MAGIC, VERSION, encode};
 
 /// Bytes of a report. What has no place is lost, which bounds what the reporter costs.
 const REPORT: usize = 1024;
@@ -47,7 +47,7 @@ impl<P: Proc> Follower<P> {
         (self.changes, self.lost) = (0, 0);
         self.tasks.tell_all();
         let vcpus = u16::try_from(self.vcpus.len()).unwrap_or(u16::MAX);
-        self.push(&Message::Hello { magic: MAGIC, version: VERSION, vcpus });
+        self.push(&GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus });
         for vcpu in 0..vcpus {
             let doing = std::mem::take(&mut self.vcpus[usize::from(vcpu)]);
             self.change(vcpu, now_ns, doing);
@@ -55,18 +55,18 @@ impl<P: Proc> Follower<P> {
     }
 
     /// Something happened on a vCPU.
-    pub(crate) fn take(&mut self, vcpu: u16, entry: &Entry) {
+    pub(crate) fn take(&mut self, vcpu: u16, entry: &PerfRecord) {
         match entry {
-            Entry::Lost(count) => {
+            PerfRecord::Lost(count) => {
                 self.lost = self.lost.saturating_add(*count);
                 if let Some(doing) = self.vcpus.get_mut(usize::from(vcpu)) {
                     *doing = Doing::Unknown;
                 }
             }
-            Entry::Switch { at_ns, switch } => {
+            PerfRecord::Switch { at_ns, switch } => {
                 if switch.next == 0 {
                     self.change(vcpu, *at_ns, Doing::Idle);
-                } else if let Thread::Of(task) = self.tasks.thread(switch.next, &switch.next_comm) {
+                } else if let ThreadKind::Of(task) = self.tasks.thread(switch.next, &switch.next_comm) {
                     self.change(vcpu, *at_ns, Doing::Task(task));
                 }
                 if switch.prev_ended {
@@ -83,13 +83,13 @@ impl<P: Proc> Follower<P> {
         }
         let told = match doing {
             Doing::Unknown => return,
-            Doing::Idle => self.push(&Message::Idle { vcpu, at_ns }),
+            Doing::Idle => self.push(&GuestMessage::Idle { vcpu, at_ns }),
             Doing::Task(task) => {
-                let named = match self.tasks.untold_name(task) {
-                    Some(name) => self.push(&Message::Name { task, name }),
+                let named = match self.tasks.unreported_name(task) {
+                    Some(name) => self.push(&GuestMessage::Name { task, name }),
                     None => true,
                 };
-                named && self.push(&Message::Run { vcpu, at_ns, task })
+                named && self.push(&GuestMessage::Run { vcpu, at_ns, task })
             }
         };
         // What is not told is told as soon as something else happens.
@@ -103,21 +103,21 @@ impl<P: Proc> Follower<P> {
         }
     }
 
-    fn push(&mut self, message: &Message) -> bool {
+    fn push(&mut self, message: &GuestMessage) -> bool {
         encode(message, REPORT - RESERVE, &mut self.report)
     }
 
     /// Whether there is something to tell.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         !self.report.is_empty() || self.lost > 0
     }
 
     /// Completes the report, and returns it.
     pub(crate) fn finish(&mut self, now_ns: u64) -> &[u8] {
         if self.lost > 0 {
-            encode(&Message::Lost { count: self.lost }, REPORT, &mut self.report);
+            encode(&GuestMessage::Lost { count: self.lost }, REPORT, &mut self.report);
         }
-        encode(&Message::Sent { at_ns: now_ns }, REPORT, &mut self.report);
+        encode(&GuestMessage::Sent { at_ns: now_ns }, REPORT, &mut self.report);
         &self.report
     }
 
@@ -152,13 +152,13 @@ mod tests {
         Follower::new(proc, 2)
     }
 
-    fn to(at_ns: u64, next: u32, name: &str) -> Entry {
+    fn to(at_ns: u64, next: u32, name: &str) -> PerfRecord {
         let mut next_comm = [0; COMM];
         next_comm[..name.len()].copy_from_slice(name.as_bytes());
-        Entry::Switch { at_ns, switch: Switch { prev: 1, prev_ended: false, next, next_comm } }
+        PerfRecord::Switch { at_ns, switch: Switch { prev: 1, prev_ended: false, next, next_comm } }
     }
 
-    fn told(follower: &mut Follower<Fake>, now_ns: u64) -> Vec<Message> {
+    fn told(follower: &mut Follower<Fake>, now_ns: u64) -> Vec<GuestMessage> {
         let mut messages = Vec::new();
         Decoder::default().feed(follower.finish(now_ns), |message| messages.push(message.unwrap()));
         follower.finished(true);
@@ -169,9 +169,9 @@ mod tests {
     fn what_the_host_would_see_is_told() {
         let mut follower = follower();
         follower.begin(1);
-        let hello = Message::Hello { magic: MAGIC, version: VERSION, vcpus: 2 };
-        assert_eq!(told(&mut follower, 2), [hello, Message::Sent { at_ns: 2 }]);
-        assert!(!follower.has_news());
+        let hello = GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus: 2 };
+        assert_eq!(told(&mut follower, 2), [hello, GuestMessage::Sent { at_ns: 2 }]);
+        assert!(!follower.has_pending());
 
         for entry in [
             to(10, 60, "hog"),
@@ -186,22 +186,22 @@ mod tests {
         ] {
             follower.take(1, &entry);
         }
-        let run = |at_ns, task| Message::Run { vcpu: 1, at_ns, task };
-        let name = |task, name: &str| Message::Name { task, name: Name::from_comm(name.as_bytes()) };
+        let run = |at_ns, task| GuestMessage::Run { vcpu: 1, at_ns, task };
+        let name = |task, name: &str| GuestMessage::Name { task, name: Name::from_comm(name.as_bytes()) };
         let expected = [
             name(60, "hog"),
             run(10, 60),
             name(50, "echo"),
             run(13, 50),
-            Message::Idle { vcpu: 1, at_ns: 15 },
+            GuestMessage::Idle { vcpu: 1, at_ns: 15 },
             run(18, 50),
-            Message::Sent { at_ns: 20 },
+            GuestMessage::Sent { at_ns: 20 },
         ];
         assert_eq!(told(&mut follower, 20), expected);
 
         // Who listens anew hears what runs.
         follower.begin(30);
-        let expected = [hello, name(50, "echo"), run(30, 50), Message::Sent { at_ns: 31 }];
+        let expected = [hello, name(50, "echo"), run(30, 50), GuestMessage::Sent { at_ns: 31 }];
         assert_eq!(told(&mut follower, 31), expected);
     }
 
@@ -212,32 +212,32 @@ mod tests {
             follower.take(0, &to(round, if round % 2 == 0 { 50 } else { 60 }, "x"));
         }
         let messages = told(&mut follower, 10_000);
-        let runs = messages.iter().filter(|message| matches!(message, Message::Run { .. })).count();
+        let runs = messages.iter().filter(|message| matches!(message, GuestMessage::Run { .. })).count();
         let lost = messages.iter().find_map(|message| match message {
-            Message::Lost { count } => Some(*count as usize),
+            GuestMessage::Lost { count } => Some(*count as usize),
             _ => None,
         });
         assert_eq!(lost, Some(10_000 - runs));
-        assert!(matches!(messages.last(), Some(Message::Sent { .. })));
+        assert!(matches!(messages.last(), Some(GuestMessage::Sent { .. })));
         // 60 ran last, and was not told.
         follower.take(0, &to(10_001, 60, "x"));
-        assert!(told(&mut follower, 1).contains(&Message::Run { vcpu: 0, at_ns: 10_001, task: 60 }));
+        assert!(told(&mut follower, 1).contains(&GuestMessage::Run { vcpu: 0, at_ns: 10_001, task: 60 }));
     }
 
     #[test]
     fn what_could_not_be_sent_is_told_as_lost() {
         let mut follower = follower();
         follower.take(0, &to(1, 60, "hog"));
-        follower.take(1, &Entry::Lost(7));
+        follower.take(1, &PerfRecord::Lost(7));
         follower.finish(2);
         follower.finished(false);
-        assert!(follower.has_news());
+        assert!(follower.has_pending());
         follower.take(0, &to(3, 60, "hog"));
-        let run = Message::Run { vcpu: 0, at_ns: 3, task: 60 };
-        let name = Message::Name { task: 60, name: Name::from_comm(b"hog") };
+        let run = GuestMessage::Run { vcpu: 0, at_ns: 3, task: 60 };
+        let name = GuestMessage::Name { task: 60, name: Name::from_comm(b"hog") };
         assert_eq!(
             told(&mut follower, 4),
-            [name, run, Message::Lost { count: 8 }, Message::Sent { at_ns: 4 }]
+            [name, run, GuestMessage::Lost { count: 8 }, GuestMessage::Sent { at_ns: 4 }]
         );
     }
 
@@ -259,6 +259,6 @@ mod tests {
     fn a_cpu_that_was_not_there_is_not_told() {
         let mut follower = follower();
         follower.take(2, &to(1, 60, "hog"));
-        assert!(!follower.has_news());
+        assert!(!follower.has_pending());
     }
 }

@@ -1,6 +1,6 @@
 //! The virtio-serial port to the host.
 
-use frontdesk_guest_protocol::{Decoder, MAGIC, PORT_NAME, Request};
+use frontdesk_guest_protocol::{Decoder, HostMessage, MAGIC, PORT_NAME};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -69,7 +69,7 @@ impl Port {
             Ok(0) => return Ok(None),
             Ok(length) => self.decoder.feed(&buffer[..length], |request| {
                 // To a host of another version this one tells its own, and the host decides.
-                begin |= matches!(request, Some(Request::Start { magic: MAGIC, .. }));
+                begin |= matches!(request, Some(HostMessage::Start { magic: MAGIC, .. }));
             }),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(self.failed("reading", error)),

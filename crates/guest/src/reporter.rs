@@ -95,7 +95,7 @@ fn tell(port: &mut Port, tracepoint: &SchedSwitch) -> Result<End, ReporterError>
                 Some(false) => {}
             }
         }
-        if due || follower.has_news() {
+        if due || follower.has_pending() {
             send(port, &mut follower)?;
         }
         if due {

@@ -25,7 +25,7 @@ pub(crate) enum RingError {
 }
 
 /// What a ring holds.
-pub(crate) enum Entry {
+pub(crate) enum PerfRecord {
     /// A task switch.
     Switch {
         /// When: `CLOCK_MONOTONIC_RAW`, in nanoseconds.
@@ -84,7 +84,7 @@ impl Ring {
     }
 
     /// Hands out what is in the ring, oldest first, but not more than it held at some time.
-    pub(crate) fn drain(&mut self, tracepoint: &SchedSwitch, mut take: impl FnMut(Entry)) {
+    pub(crate) fn drain(&mut self, tracepoint: &SchedSwitch, mut take: impl FnMut(PerfRecord)) {
         // A record has at least 16 bytes.
         for _ in 0..RING / 16 {
             let Some(record) = self.waking.next_record() else { return };
@@ -107,17 +107,17 @@ const PERF_RECORD_LOST: u32 = 2;
 const PERF_RECORD_SAMPLE: u32 = 9;
 
 /// Reads a record: a sample is its time, the size of the tracepoint's record, and that record.
-fn decode(kind: u32, record: &[u8], tracepoint: &SchedSwitch) -> Option<Entry> {
+fn decode(kind: u32, record: &[u8], tracepoint: &SchedSwitch) -> Option<PerfRecord> {
     let (first, rest) = record.split_first_chunk()?;
     match kind {
         PERF_RECORD_SAMPLE => {
             let (size, raw) = rest.split_first_chunk()?;
             let raw = raw.get(..usize::try_from(u32::from_ne_bytes(*size)).ok()?)?;
-            Some(Entry::Switch { at_ns: u64::from_ne_bytes(*first), switch: tracepoint.decode(raw)? })
+            Some(PerfRecord::Switch { at_ns: u64::from_ne_bytes(*first), switch: tracepoint.decode(raw)? })
         }
         PERF_RECORD_LOST => {
             let count = u64::from_ne_bytes(*rest.first_chunk()?);
-            Some(Entry::Lost(u32::try_from(count).unwrap_or(u32::MAX)))
+            Some(PerfRecord::Lost(u32::try_from(count).unwrap_or(u32::MAX)))
         }
         _ => None,
     }

@@ -10,7 +10,7 @@ const MAX: usize = 4096;
 
 /// What a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thread {
+pub(crate) enum ThreadKind {
     /// The kernel's own: it has no address space, and runs in that of whoever ran before.
     Kernel,
     /// A thread of this task.
@@ -35,17 +35,17 @@ impl Proc for System {
     }
 }
 
-struct Task {
+struct ReportedTask {
     name: Name,
     /// Whether the host knows it.
-    told: bool,
+    reported: bool,
 }
 
 /// What is known of the system's threads.
 pub(crate) struct Tasks<P> {
     proc: P,
-    threads: HashMap<u32, Thread>,
-    tasks: HashMap<u32, Task>,
+    threads: HashMap<u32, ThreadKind>,
+    tasks: HashMap<u32, ReportedTask>,
 }
 
 impl<P: Proc> Tasks<P> {
@@ -54,24 +54,24 @@ impl<P: Proc> Tasks<P> {
     }
 
     /// What `thread`, which runs now and is called `comm`, is.
-    pub(crate) fn thread(&mut self, thread: u32, comm: &[u8]) -> Thread {
+    pub(crate) fn thread(&mut self, thread: u32, comm: &[u8]) -> ThreadKind {
         let known = self.threads.get(&thread).copied().unwrap_or_else(|| self.look_up(thread));
         // A task has the name of its first thread.
-        if known == Thread::Of(thread) {
+        if known == ThreadKind::Of(thread) {
             self.set_name(thread, Name::from_comm(comm));
         }
         known
     }
 
-    fn look_up(&mut self, thread: u32) -> Thread {
+    fn look_up(&mut self, thread: u32) -> ThreadKind {
         if self.threads.len() >= MAX || self.tasks.len() >= MAX {
             self.threads.clear();
             self.tasks.clear();
         }
         // Who has gone already had one thread, most likely.
         let status = self.proc.status(thread);
-        let found = status.as_deref().map_or(Thread::Of(thread), parse_status);
-        if let Thread::Of(task) = found
+        let found = status.as_deref().map_or(ThreadKind::Of(thread), parse_status);
+        if let ThreadKind::Of(task) = found
             && task != thread
             && !self.tasks.contains_key(&task)
             && let Some(name) = self.proc.status(task).as_deref().and_then(|status| value(status, "Name:"))
@@ -83,27 +83,27 @@ impl<P: Proc> Tasks<P> {
     }
 
     fn set_name(&mut self, task: u32, name: Name) {
-        let known = self.tasks.entry(task).or_insert(Task { name, told: false });
+        let known = self.tasks.entry(task).or_insert(ReportedTask { name, reported: false });
         if known.name != name {
-            *known = Task { name, told: false };
+            *known = ReportedTask { name, reported: false };
         }
     }
 
     /// The name of a task, if the host is yet to be told.
-    pub(crate) fn untold_name(&mut self, task: u32) -> Option<Name> {
-        let task = self.tasks.get_mut(&task).filter(|task| !task.told)?;
-        task.told = true;
+    pub(crate) fn unreported_name(&mut self, task: u32) -> Option<Name> {
+        let task = self.tasks.get_mut(&task).filter(|task| !task.reported)?;
+        task.reported = true;
         Some(task.name)
     }
 
     /// Somebody else listens.
     pub(crate) fn tell_all(&mut self) {
-        self.tasks.values_mut().for_each(|task| task.told = false);
+        self.tasks.values_mut().for_each(|task| task.reported = false);
     }
 
     /// A thread has ended: its number may go to another.
     pub(crate) fn ended(&mut self, thread: u32) {
-        if self.threads.remove(&thread) == Some(Thread::Of(thread)) {
+        if self.threads.remove(&thread) == Some(ThreadKind::Of(thread)) {
             self.tasks.remove(&thread);
         }
     }
@@ -113,13 +113,13 @@ fn value<'a>(status: &'a str, key: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }
 
-fn parse_status(status: &str) -> Thread {
+fn parse_status(status: &str) -> ThreadKind {
     // What has ended has no memory any more, but is no thread of the kernel's.
     let ended = value(status, "State:").is_some_and(|state| state.starts_with(['Z', 'X']));
     let task = value(status, "Tgid:").and_then(|task| task.parse().ok());
     match task {
-        Some(task) if ended || value(status, "VmSize:").is_some() => Thread::Of(task),
-        _ => Thread::Kernel,
+        Some(task) if ended || value(status, "VmSize:").is_some() => ThreadKind::Of(task),
+        _ => ThreadKind::Kernel,
     }
 }
 
@@ -154,36 +154,36 @@ pub(crate) mod tests {
             (60, zombie),
         ]);
         let mut tasks = Tasks::new(proc);
-        assert_eq!(tasks.thread(10, b"kworker/0:1\0"), Thread::Kernel);
-        assert_eq!(tasks.thread(51, b"Socket Thread\0"), Thread::Of(50));
-        assert_eq!(tasks.untold_name(50), Some(Name::from_comm(b"firefox")));
-        assert_eq!(tasks.untold_name(50), None);
-        assert_eq!(tasks.thread(60, b"sh\0"), Thread::Of(60));
-        assert_eq!(tasks.thread(99, b"gone\0"), Thread::Of(99));
-        assert_eq!(tasks.untold_name(99), Some(Name::from_comm(b"gone")));
+        assert_eq!(tasks.thread(10, b"kworker/0:1\0"), ThreadKind::Kernel);
+        assert_eq!(tasks.thread(51, b"Socket Thread\0"), ThreadKind::Of(50));
+        assert_eq!(tasks.unreported_name(50), Some(Name::from_comm(b"firefox")));
+        assert_eq!(tasks.unreported_name(50), None);
+        assert_eq!(tasks.thread(60, b"sh\0"), ThreadKind::Of(60));
+        assert_eq!(tasks.thread(99, b"gone\0"), ThreadKind::Of(99));
+        assert_eq!(tasks.unreported_name(99), Some(Name::from_comm(b"gone")));
         tasks.tell_all();
-        assert_eq!(tasks.untold_name(99), Some(Name::from_comm(b"gone")));
+        assert_eq!(tasks.unreported_name(99), Some(Name::from_comm(b"gone")));
     }
 
     #[test]
     fn a_name_that_changes_is_told_again() {
         let mut tasks = Tasks::new(Fake::from([(7, user("sh", 7))]));
         tasks.thread(7, b"sh\0");
-        assert!(tasks.untold_name(7).is_some());
+        assert!(tasks.unreported_name(7).is_some());
         tasks.thread(7, b"sh\0");
-        assert!(tasks.untold_name(7).is_none());
+        assert!(tasks.unreported_name(7).is_none());
         tasks.thread(7, b"make\0");
-        assert_eq!(tasks.untold_name(7), Some(Name::from_comm(b"make")));
+        assert_eq!(tasks.unreported_name(7), Some(Name::from_comm(b"make")));
     }
 
     #[test]
     fn a_number_may_be_used_again() {
         let mut tasks = Tasks::new(Fake::from([(7, user("sh", 3))]));
-        assert_eq!(tasks.thread(7, b"sh\0"), Thread::Of(3));
+        assert_eq!(tasks.thread(7, b"sh\0"), ThreadKind::Of(3));
         tasks.proc.insert(7, user("vi", 7));
-        assert_eq!(tasks.thread(7, b"vi\0"), Thread::Of(3), "nobody looks again while it lives");
+        assert_eq!(tasks.thread(7, b"vi\0"), ThreadKind::Of(3), "nobody looks again while it lives");
         tasks.ended(7);
-        assert_eq!(tasks.thread(7, b"vi\0"), Thread::Of(7));
+        assert_eq!(tasks.thread(7, b"vi\0"), ThreadKind::Of(7));
     }
 
     #[test]

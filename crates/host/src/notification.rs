@@ -19,7 +19,7 @@ const CAPACITY: usize = 256;
 
 /// Where a VM was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub(crate) enum VmOrigin {
     /// At this QMP socket.
     Qmp(PathBuf),
     /// Among libvirt's.
@@ -28,27 +28,27 @@ pub(crate) enum Source {
 
 /// The control group of a VM.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct VmCgroup {
     pub(crate) group: Group,
     /// Whether no other process is in it.
     pub(crate) alone: bool,
 }
 
-impl Place {
-    pub(crate) fn of(hierarchy: &Hierarchy, pid: i32) -> Result<Place, String> {
+impl VmCgroup {
+    pub(crate) fn of(hierarchy: &Hierarchy, pid: i32) -> Result<VmCgroup, String> {
         let group = hierarchy.group_of(pid).map_err(|error| error.to_string())?;
         let alone = group.holds_only(pid).map_err(|error| error.to_string())?;
-        Ok(Place { group, alone })
+        Ok(VmCgroup { group, alone })
     }
 }
 
 /// A VM as it was just found.
 #[derive(Debug)]
 pub(crate) struct Sighting {
-    pub(crate) source: Source,
+    pub(crate) source: VmOrigin,
     pub(crate) name: String,
     pub(crate) vm: QemuVm,
-    pub(crate) place: Result<Place, String>,
+    pub(crate) place: Result<VmCgroup, String>,
 }
 
 /// What there is to tell.
@@ -64,7 +64,7 @@ pub(crate) enum Notification {
     /// Something happened to the VM with this main thread.
     Happened(ThreadId, VmEvent),
     /// VMs found here are not to be followed any more.
-    Withdrawn(Source),
+    Withdrawn(VmOrigin),
     /// All that was there at the beginning was tried.
     Settled,
     /// The configuration is to be another.

@@ -31,7 +31,7 @@ mod user;
 pub(crate) use fair::FAIR_SERVERS;
 pub(crate) use reserved_group::make_room;
 pub use settings::{ReserveMechanism, ReserveSettings};
-pub(crate) use target::Vm;
+pub(crate) use target::VmThreads;
 pub(crate) use trace::{TraceReader, TraceSource};
 
 use crate::control::ReservationRequest;
@@ -41,8 +41,8 @@ use admission::AdmissionThread;
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_probes::BpfError;
-use frontdesk_probes::meter::Meter;
-use order::Order;
+use frontdesk_probes::meter::MemberMeter;
+use order::AdmissionRequest;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -54,7 +54,7 @@ const CAPACITY: usize = 64;
 /// The admission thread's owner. Dropping it ends all reservations: the guardian puts back what the targets
 /// had.
 pub(crate) struct Reserves {
-    orders: Option<SyncSender<Order>>,
+    orders: Option<SyncSender<AdmissionRequest>>,
     wake: Wake,
     thread: Option<JoinHandle<()>>,
 }
@@ -80,17 +80,17 @@ impl Reserves {
     }
 
     /// Has a request answered; whether the admission thread was given it. Never waits.
-    pub(crate) fn ask(&self, request: ReservationRequest, vms: Vec<Vm>) -> bool {
+    pub(crate) fn ask(&self, request: ReservationRequest, vms: Vec<VmThreads>) -> bool {
         // An admission thread that is this far behind does not answer in time; whoever asked is told so.
-        self.order(Order::Ask(request, vms))
+        self.order(AdmissionRequest::Ask(request, vms))
     }
 
     /// The VMs that are followed have changed. Never waits.
-    pub(crate) fn vms(&self, vms: Vec<Vm>) {
-        self.order(Order::Vms(vms));
+    pub(crate) fn vms(&self, vms: Vec<VmThreads>) {
+        self.order(AdmissionRequest::Vms(vms));
     }
 
-    fn order(&self, order: Order) -> bool {
+    fn order(&self, order: AdmissionRequest) -> bool {
         let given = self.orders.as_ref().is_some_and(|orders| orders.try_send(order).is_ok());
         if given {
             self.wake.ring();
@@ -114,5 +114,5 @@ impl Drop for Reserves {
 /// # Errors
 /// The kernel refuses, and why.
 pub(crate) fn probe() -> Result<(), BpfError> {
-    Meter::open(&[0]).map(drop)
+    MemberMeter::open(&[0]).map(drop)
 }

@@ -2,7 +2,7 @@
 
 use crate::control::StatusRequest;
 use frontdesk_control_protocol::{
-    DaemonStatus, Latency, Refusal, RefusalKind, SCHEMA, SourceStatus, Status, VmFacts, VmStatus,
+    DaemonStatus, DecisionLatency, Refusal, RefusalKind, SCHEMA, SourceStatus, Status, VmFacts, VmStatus,
 };
 use frontdesk_engine::{Action, ActionKind, Boost, BoostTarget, Engine, Time, VmId};
 use hdrhistogram::Histogram;
@@ -62,16 +62,16 @@ impl Tally {
         self.period_since = now;
     }
 
-    fn latency(&mut self, now: Time) -> Latency {
+    fn latency(&mut self, now: Time) -> DecisionLatency {
         self.roll(now);
         let mut all = self.latencies[0].clone();
         // Both have the same bounds, so what one holds fits into the other.
         let _ = all.add(&self.latencies[1]);
         if all.is_empty() {
-            return Latency::default();
+            return DecisionLatency::default();
         }
         let quantile = |quantile| all.value_at_quantile(quantile).min(all.max());
-        Latency {
+        DecisionLatency {
             count: all.len(),
             p50_ns: quantile(0.5),
             p90_ns: quantile(0.9),
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn latencies_are_of_boosts_and_forgotten_after_two_minutes() {
         let mut tally = Tally::new(Time(0));
-        assert_eq!(tally.latency(Time(1)), Latency::default());
+        assert_eq!(tally.latency(Time(1)), DecisionLatency::default());
         for latency in 1..=100 {
             tally.applied(&boost(SECOND), latency * 1000);
         }

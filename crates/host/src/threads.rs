@@ -22,7 +22,7 @@ use frontdesk_linux::sched::ThreadId;
 use frontdesk_probes::scx::{Scx, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use wanted::{ORDINARY, Role, Wish, by_real_time, by_sched_ext};
+use wanted::{ORDINARY, ThreadRole, Wish, by_real_time, by_sched_ext};
 
 /// Which mechanism is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,14 +63,14 @@ pub struct Threads {
 #[derive(Debug, Default)]
 struct Adopted {
     /// vCPUs first: when boosts end at once, a boosted one must not meet ordinary emulator threads.
-    threads: Vec<Thread>,
+    threads: Vec<AdoptedThread>,
     emulators: Boost,
 }
 
 #[derive(Debug)]
-struct Thread {
+struct AdoptedThread {
     scheduling: Scheduling,
-    role: Role,
+    role: ThreadRole,
     wish: Wish,
 }
 
@@ -156,12 +156,13 @@ impl Threads {
     ) -> Result<(), ThreadsError> {
         let Threads { mechanism, vms } = self;
         let Some(adopted) = vms.get_mut(&vm) else { return Ok(()) };
-        let vcpus = vcpus.iter().map(|&(index, thread)| (Role::Vcpu(index), thread));
-        let all: Vec<_> = vcpus.chain(emulators.iter().map(|&thread| (Role::Emulator, thread))).collect();
+        let vcpus = vcpus.iter().map(|&(index, thread)| (ThreadRole::Vcpu(index), thread));
+        let all: Vec<_> =
+            vcpus.chain(emulators.iter().map(|&thread| (ThreadRole::Emulator, thread))).collect();
         // One that does something else from now on is taken anew, and so its number is known to be no
         // stranger's.
-        let gone = |thread: &mut Thread| !all.contains(&(thread.role, thread.scheduling.thread()));
-        let gone: Vec<Thread> = adopted.threads.extract_if(.., gone).collect();
+        let gone = |thread: &mut AdoptedThread| !all.contains(&(thread.role, thread.scheduling.thread()));
+        let gone: Vec<AdoptedThread> = adopted.threads.extract_if(.., gone).collect();
         mechanism.give_back(vm, gone, guardian)?;
         for (role, thread) in all {
             if adopted.threads.iter().any(|known| known.scheduling.thread() == thread) {
@@ -172,13 +173,13 @@ impl Threads {
                 continue;
             };
             let scheduling = Scheduling::take(thread, original, guardian)?;
-            let boost = if role == Role::Emulator { adopted.emulators } else { Boost::None };
-            let mut thread = Thread { scheduling, role, wish: Wish { boost, ..ORDINARY } };
+            let boost = if role == ThreadRole::Emulator { adopted.emulators } else { Boost::None };
+            let mut thread = AdoptedThread { scheduling, role, wish: Wish { boost, ..ORDINARY } };
             let result = mechanism.enter(vm, &mut thread);
             adopted.threads.push(thread);
             result?;
         }
-        adopted.threads.sort_by_key(|thread| thread.role == Role::Emulator);
+        adopted.threads.sort_by_key(|thread| thread.role == ThreadRole::Emulator);
         Ok(())
     }
 
@@ -193,7 +194,7 @@ impl Threads {
         let Some(adopted) = vms.get_mut(&vm) else { return Ok(Vec::new()) };
         let mut weights = Vec::new();
         for thread in &mut adopted.threads {
-            let Role::Vcpu(index) = thread.role else { continue };
+            let ThreadRole::Vcpu(index) = thread.role else { continue };
             thread.scheduling.look(guardian).map_err(ThreadsError::of(vm))?;
             // If another value was found, a weight is relative to that from now on.
             mechanism.settle(vm, thread)?;
@@ -227,7 +228,7 @@ impl Threads {
     pub fn weigh(&mut self, vm: VmId, vcpu: u16, permille: u32) -> Result<(), ThreadsError> {
         let Threads { mechanism, vms } = self;
         let Some(adopted) = vms.get_mut(&vm) else { return Ok(()) };
-        let mut vcpus = adopted.threads.iter_mut().filter(|thread| thread.role == Role::Vcpu(vcpu));
+        let mut vcpus = adopted.threads.iter_mut().filter(|thread| thread.role == ThreadRole::Vcpu(vcpu));
         vcpus.try_for_each(|thread| mechanism.wish(vm, thread, Wish { weight: permille, ..thread.wish }))
     }
 
@@ -246,7 +247,8 @@ impl Threads {
     /// Whether any vCPU of the VM is boosted.
     #[must_use]
     pub fn is_boosted(&self, vm: VmId) -> bool {
-        let boosted = |thread: &Thread| thread.role != Role::Emulator && thread.wish.boost > Boost::None;
+        let boosted =
+            |thread: &AdoptedThread| thread.role != ThreadRole::Emulator && thread.wish.boost > Boost::None;
         self.vms.get(&vm).is_some_and(|adopted| adopted.threads.iter().any(boosted))
     }
 
@@ -299,7 +301,7 @@ impl Threads {
         let mut failed = Vec::new();
         for (vm, adopted) in &mut self.vms {
             adopted.emulators = Boost::None;
-            let wish = |thread: &mut Thread| {
+            let wish = |thread: &mut AdoptedThread| {
                 self.mechanism.wish(*vm, thread, Wish { boost: Boost::None, ..thread.wish })
             };
             if let Err(error) = adopted.threads.iter_mut().try_for_each(wish) {
@@ -320,11 +322,11 @@ impl Threads {
 
 impl Mechanism {
     /// Takes a thread in that is on the guardian's record.
-    fn enter(&mut self, vm: VmId, thread: &mut Thread) -> Result<(), ThreadsError> {
+    fn enter(&mut self, vm: VmId, thread: &mut AdoptedThread) -> Result<(), ThreadsError> {
         if let Mechanism::SchedExt(scx) = self {
             let vcpu = match thread.role {
-                Role::Vcpu(index) => Some(index),
-                Role::Emulator => None,
+                ThreadRole::Vcpu(index) => Some(index),
+                ThreadRole::Emulator => None,
             };
             // Its account must be known before it runs.
             scx.enter(vm, thread.scheduling.thread().tid, vcpu)?;
@@ -333,7 +335,7 @@ impl Mechanism {
     }
 
     /// Gives a thread what is wanted of it.
-    fn settle(&self, vm: VmId, thread: &mut Thread) -> Result<(), ThreadsError> {
+    fn settle(&self, vm: VmId, thread: &mut AdoptedThread) -> Result<(), ThreadsError> {
         let original = thread.scheduling.original();
         let wanted = match self {
             Mechanism::RealTime => by_real_time(original, thread.role, thread.wish),
@@ -343,9 +345,9 @@ impl Mechanism {
     }
 
     /// Changes what is wanted of a thread.
-    fn wish(&self, vm: VmId, thread: &mut Thread, wish: Wish) -> Result<(), ThreadsError> {
+    fn wish(&self, vm: VmId, thread: &mut AdoptedThread, wish: Wish) -> Result<(), ThreadsError> {
         let before = std::mem::replace(&mut thread.wish, wish);
-        if let (Mechanism::SchedExt(scx), Role::Vcpu(_)) = (self, thread.role) {
+        if let (Mechanism::SchedExt(scx), ThreadRole::Vcpu(_)) = (self, thread.role) {
             let tid = thread.scheduling.thread().tid;
             if before.weight != wish.weight {
                 scx.weigh(vm, tid, wish.weight)?;
@@ -366,7 +368,7 @@ impl Mechanism {
         level: Boost,
     ) -> Result<(), ThreadsError> {
         let role = match target {
-            BoostTarget::Vcpu(index) => Role::Vcpu(index),
+            BoostTarget::Vcpu(index) => ThreadRole::Vcpu(index),
             BoostTarget::Emulators => {
                 let before = std::mem::replace(&mut adopted.emulators, level);
                 // One call for all of them.
@@ -375,7 +377,7 @@ impl Mechanism {
                 {
                     scx.boost_emulators(vm, level)?;
                 }
-                Role::Emulator
+                ThreadRole::Emulator
             }
         };
         let mut result = Ok(());
@@ -386,7 +388,12 @@ impl Mechanism {
     }
 
     /// Gives threads what they had. Goes on where it can, and tells the first failure.
-    fn give_back(&self, vm: VmId, threads: Vec<Thread>, guardian: &Guardian) -> Result<(), ThreadsError> {
+    fn give_back(
+        &self,
+        vm: VmId,
+        threads: Vec<AdoptedThread>,
+        guardian: &Guardian,
+    ) -> Result<(), ThreadsError> {
         let mut result = Ok(());
         for mut thread in threads {
             let restored = thread.scheduling.set(thread.scheduling.original()).map_err(ThreadsError::of(vm));

@@ -11,7 +11,7 @@ mod socket;
 pub(crate) use context::WatchContext;
 
 use crate::config::VmsSettings;
-use crate::notification::{Notification, Source};
+use crate::notification::{Notification, VmOrigin};
 use crate::wake::Wake;
 use libvirt::LibvirtScan;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -127,12 +127,12 @@ impl Watch {
         self.vms = vms;
         if !self.vms.libvirt {
             self.libvirt.forget();
-            self.context.mailbox.post(Notification::Withdrawn(Source::Libvirt));
+            self.context.mailbox.post(Notification::Withdrawn(VmOrigin::Libvirt));
         }
         let wanted: Vec<_> = self.vms.qmp.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
         let withdrawn = self.sockets.extract_if(.., |path, _| !wanted.iter().any(|p| p.matches_path(path)));
         for (path, _) in withdrawn {
-            self.context.mailbox.post(Notification::Withdrawn(Source::Qmp(path)));
+            self.context.mailbox.post(Notification::Withdrawn(VmOrigin::Qmp(path)));
         }
     }
 
@@ -159,13 +159,13 @@ impl Watch {
                 watch_folder(&self.inotify, folder);
             }
             match self.sockets.get_mut(&path) {
-                Some(scouted) if scouted.identity == identity => {}
-                Some(scouted) => {
-                    scouted.identity = identity;
+                Some(watched) if watched.identity == identity => {}
+                Some(watched) => {
+                    watched.identity = identity;
                     // If one is waiting to be taken already, that does.
-                    let _ = scouted.pokes.try_send(());
+                    let _ = watched.pokes.try_send(());
                 }
-                None => self.send_scout(path, identity),
+                None => self.watch_socket(path, identity),
             }
         }
         if self.vms.libvirt {
@@ -173,7 +173,7 @@ impl Watch {
         }
     }
 
-    fn send_scout(&mut self, path: PathBuf, identity: (u64, u64)) {
+    fn watch_socket(&mut self, path: PathBuf, identity: (u64, u64)) {
         let full = self.sockets.len() >= MAX_SOCKETS;
         if full != std::mem::replace(&mut self.too_many, full) && full {
             tracing::warn!("vms.qmp matches more than {MAX_SOCKETS} sockets: the rest is not looked at");

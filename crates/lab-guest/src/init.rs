@@ -8,7 +8,7 @@ mod error;
 use crate::report::tsc;
 use child::{Child, Purpose};
 use error::{InitError, failed};
-use frontdesk_lab_guest::{Answer, Measurement, Message, Op, Request};
+use frontdesk_lab_guest::{LabAnswer, LabMessage, LabRequest, Measurement, Op};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{WaitOptions, wait};
 use rustix::system::{RebootCommand, reboot, uname};
@@ -47,7 +47,7 @@ struct Init {
 impl Init {
     fn serve(mut self) -> Result<(), InitError> {
         let kernel = uname().release().to_string_lossy().into_owned();
-        self.say(&Message::Ready { kernel })?;
+        self.say(&LabMessage::Ready { kernel })?;
         let mut received = Vec::new();
         loop {
             let mut fds = vec![PollFd::new(&self.control, PollFlags::IN)];
@@ -81,13 +81,13 @@ impl Init {
         }
     }
 
-    fn say(&mut self, message: &Message) -> Result<(), InitError> {
+    fn say(&mut self, message: &LabMessage) -> Result<(), InitError> {
         let mut line = serde_json::to_vec(message).map_err(failed("a message"))?;
         line.push(b'\n');
         self.control.write_all(&line).map_err(failed("answering"))
     }
 
-    fn answer(&mut self, Request { id, op }: Request) -> Result<(), InitError> {
+    fn answer(&mut self, LabRequest { id, op }: LabRequest) -> Result<(), InitError> {
         let result = match op {
             Op::Start { name, .. } if self.workload(&name).is_ok() => {
                 Err(format!("a workload called {name} runs already"))
@@ -95,8 +95,8 @@ impl Init {
             Op::Start { name, job } => self.start(Purpose::Job { name, job }),
             Op::Stop { name } => self.workload(&name).and_then(|index| {
                 let stopped = self.children.remove(index).stop().map_err(|error| error.to_string());
-                self.bury_orphans();
-                stopped.map(|_| Answer::Nothing)
+                self.reap_orphans();
+                stopped.map(|_| LabAnswer::Nothing)
             }),
             Op::Run { work } => match self.start(Purpose::Work { request: id, work }) {
                 // Answered when it ends.
@@ -105,28 +105,28 @@ impl Init {
             },
             Op::Report { name } => self.workload(&name).and_then(|index| {
                 let report = self.children[index].report();
-                report.map(Answer::Report).map_err(|error| format!("the records of {name}: {error}"))
+                report.map(LabAnswer::Report).map_err(|error| format!("the records of {name}: {error}"))
             }),
-            Op::Ping => Ok(Answer::Clock(tsc())),
+            Op::Ping => Ok(LabAnswer::Clock(tsc())),
             Op::Shutdown => {
-                self.say(&Message::Done { id, answer: Answer::Nothing })?;
+                self.say(&LabMessage::Done { id, answer: LabAnswer::Nothing })?;
                 power_off();
             }
         };
         self.say(&match result {
-            Ok(answer) => Message::Done { id, answer },
-            Err(error) => Message::Failed { id, error },
+            Ok(answer) => LabMessage::Done { id, answer },
+            Err(error) => LabMessage::Failed { id, error },
         })
     }
 
-    fn start(&mut self, purpose: Purpose) -> Result<Answer, String> {
+    fn start(&mut self, purpose: Purpose) -> Result<LabAnswer, String> {
         self.started += 1;
         let child = Child::start(self.started, purpose);
         if child.is_err() {
-            self.bury_orphans();
+            self.reap_orphans();
         }
         self.children.push(child?);
-        Ok(Answer::Nothing)
+        Ok(LabAnswer::Nothing)
     }
 
     fn workload(&self, wanted: &str) -> Result<usize, String> {
@@ -141,18 +141,18 @@ impl Init {
         let status = child.stop().map_err(failed("waiting for a child"))?;
         let output = child.output();
         let message = match child.into_purpose() {
-            Purpose::Job { name, .. } => Message::Exited { name, status, output },
+            Purpose::Job { name, .. } => LabMessage::Exited { name, status, output },
             Purpose::Work { request: id, .. } => match serde_json::from_str::<Measurement>(&output) {
-                Ok(measurement) => Message::Done { id, answer: Answer::Measurement(measurement) },
-                Err(_) => Message::Failed { id, error: format!("the work failed ({status}): {output}") },
+                Ok(measurement) => LabMessage::Done { id, answer: LabAnswer::Measurement(measurement) },
+                Err(_) => LabMessage::Failed { id, error: format!("the work failed ({status}): {output}") },
             },
         };
-        self.bury_orphans();
+        self.reap_orphans();
         self.say(&message)
     }
 
     /// Cleans up after processes that outlived their parents until they were killed.
-    fn bury_orphans(&mut self) {
+    fn reap_orphans(&mut self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if let Some(child) = self.children.iter_mut().find(|child| child.pid() == pid) {
                 child.has_ended(status);

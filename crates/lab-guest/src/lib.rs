@@ -1,7 +1,7 @@
 //! How the lab controls what runs inside its VMs: JSON values, one a line, over a virtio-serial port.
 //!
-//! The guest says [`Message::Ready`] once, then answers each [`Request`] with one [`Message::Done`] or
-//! [`Message::Failed`] of the same number, and reports workloads that end by themselves.
+//! The guest says [`LabMessage::Ready`] once, then answers each [`LabRequest`] with one [`LabMessage::Done`]
+//! or [`LabMessage::Failed`] of the same number, and reports workloads that end by themselves.
 
 use frontdesk_workload::WorkloadKind;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub const MODULES_ORDER: &str = "order";
 
 /// A request to the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct LabRequest {
     /// Number that the answer repeats.
     pub id: u64,
     /// What to do.
@@ -133,7 +133,7 @@ pub struct Measurement {
 
 /// What a workload has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct WorkloadReport {
     /// Operations since it was started; what one is depends on the workload.
     pub operations: u64,
     /// Bytes read from the disk, or taken by a [`WorkloadKind::Sink`], since it was started.
@@ -184,13 +184,13 @@ pub enum StampKind {
 /// The answer to a request that was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum LabAnswer {
     /// There is nothing to say.
     Nothing,
     /// To [`Op::Run`].
     Measurement(Measurement),
     /// To [`Op::Report`].
-    Report(Report),
+    Report(WorkloadReport),
     /// To [`Op::Ping`]: the guest's time stamp counter.
     Clock(u64),
 }
@@ -198,7 +198,7 @@ pub enum Answer {
 /// What the guest says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Message {
+pub enum LabMessage {
     /// The guest is up and takes requests.
     Ready {
         /// Release of its kernel.
@@ -209,7 +209,7 @@ pub enum Message {
         /// Number of the request.
         id: u64,
         /// The answer.
-        answer: Answer,
+        answer: LabAnswer,
     },
     /// A request failed.
     Failed {
@@ -241,34 +241,34 @@ mod tests {
             r#""cost":"1ms"}},"steps_per_s":5}}}"#
         );
         let kind = WorkloadKind::Echo { protocol: Protocol::Tcp, port: 7, cost: Duration::from_millis(1) };
-        let request = Request {
+        let request = LabRequest {
             id: 7,
             op: Op::Start { name: "web".into(), job: Job::Workload { kind, steps_per_s: 5 } },
         };
-        assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
+        assert_eq!(serde_json::from_str::<LabRequest>(line).unwrap(), request);
         assert_eq!(serde_json::to_string(&request).unwrap(), line);
         assert_eq!(
-            serde_json::from_str::<Request>(r#"{"id":8,"op":"ping"}"#).unwrap(),
-            Request { id: 8, op: Op::Ping }
+            serde_json::from_str::<LabRequest>(r#"{"id":8,"op":"ping"}"#).unwrap(),
+            LabRequest { id: 8, op: Op::Ping }
         );
     }
 
     #[test]
     fn answers_read_as_documented() {
         let stamps = vec![Stamp { tsc: 5, kind: StampKind::Begin }, Stamp { tsc: 7, kind: StampKind::End }];
-        let report = Report { operations: 1, bytes: 2, stamps };
+        let report = WorkloadReport { operations: 1, bytes: 2, stamps };
         for (answer, line) in [
-            (Answer::Nothing, r#""nothing""#),
-            (Answer::Clock(u64::MAX), r#"{"clock":18446744073709551615}"#),
+            (LabAnswer::Nothing, r#""nothing""#),
+            (LabAnswer::Clock(u64::MAX), r#"{"clock":18446744073709551615}"#),
             (
-                Answer::Report(report),
+                LabAnswer::Report(report),
                 r#"{"report":{"operations":1,"bytes":2,"stamps":[{"t":5,"k":"b"},{"t":7,"k":"e"}]}}"#,
             ),
         ] {
             let line = format!(r#"{{"event":"done","id":9,"answer":{line}}}"#);
-            let message = Message::Done { id: 9, answer };
+            let message = LabMessage::Done { id: 9, answer };
             assert_eq!(serde_json::to_string(&message).unwrap(), line);
-            assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), message);
+            assert_eq!(serde_json::from_str::<LabMessage>(&line).unwrap(), message);
         }
     }
 
@@ -277,13 +277,13 @@ mod tests {
         #[test]
         fn fuzz_messages(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..12), text in "\\PC{0,20}") {
             let line = pieces.concat().replace('@', &text);
-            if let Ok(message) = serde_json::from_str::<Message>(&line) {
+            if let Ok(message) = serde_json::from_str::<LabMessage>(&line) {
                 let again = serde_json::to_string(&message).unwrap();
-                proptest::prop_assert_eq!(serde_json::from_str::<Message>(&again).unwrap(), message);
+                proptest::prop_assert_eq!(serde_json::from_str::<LabMessage>(&again).unwrap(), message);
             }
-            if let Ok(request) = serde_json::from_str::<Request>(&line) {
+            if let Ok(request) = serde_json::from_str::<LabRequest>(&line) {
                 let again = serde_json::to_string(&request).unwrap();
-                proptest::prop_assert_eq!(serde_json::from_str::<Request>(&again).unwrap(), request);
+                proptest::prop_assert_eq!(serde_json::from_str::<LabRequest>(&again).unwrap(), request);
             }
         }
     }

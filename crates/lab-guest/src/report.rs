@@ -5,7 +5,7 @@
 //! ring of [`RING`] stamps, each its time and its kind. The ring starts over when it is full, so that the
 //! file does not grow; what init did not read by then is lost.
 
-use frontdesk_lab_guest::{MAX_STAMPS, Report, Stamp, StampKind};
+use frontdesk_lab_guest::{MAX_STAMPS, Stamp, StampKind, WorkloadReport};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -22,13 +22,13 @@ pub(crate) fn tsc() -> u64 {
 
 /// The numbers at the begin of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Totals {
+struct ReportTotals {
     operations: u64,
     bytes: u64,
     stamps: u64,
 }
 
-impl Totals {
+impl ReportTotals {
     const SIZE: u64 = 3 * 8;
 
     fn write(self, file: &File) -> io::Result<()> {
@@ -36,23 +36,23 @@ impl Totals {
         file.write_all_at(numbers.as_flattened(), 0)
     }
 
-    fn read(file: &File) -> io::Result<Totals> {
+    fn read(file: &File) -> io::Result<ReportTotals> {
         let mut numbers = [[0; 8]; 3];
         file.read_exact_at(numbers.as_flattened_mut(), 0)?;
         let [operations, bytes, stamps] = numbers.map(u64::from_le_bytes);
-        Ok(Totals { operations, bytes, stamps })
+        Ok(ReportTotals { operations, bytes, stamps })
     }
 }
 
 /// A stamp in the file: its time and its kind.
-type Record = [[u8; 8]; 2];
+type StampBytes = [[u8; 8]; 2];
 
-fn encode(stamp: Stamp) -> Record {
+fn encode(stamp: Stamp) -> StampBytes {
     let kind = KINDS.iter().position(|kind| *kind == stamp.kind).unwrap_or(KINDS.len());
     [stamp.tsc, kind as u64].map(u64::to_le_bytes)
 }
 
-fn decode(record: Record) -> Option<Stamp> {
+fn decode(record: StampBytes) -> Option<Stamp> {
     let [tsc, kind] = record.map(u64::from_le_bytes);
     let kind = *KINDS.get(usize::try_from(kind).ok()?)?;
     Some(Stamp { tsc, kind })
@@ -70,21 +70,21 @@ const KINDS: [StampKind; 6] = [
 
 /// Where the stamp with this number is in the file.
 fn position(stamp: u64) -> u64 {
-    Totals::SIZE + stamp % RING * size_of::<Record>() as u64
+    ReportTotals::SIZE + stamp % RING * size_of::<StampBytes>() as u64
 }
 
 /// The workload's side.
-pub(crate) struct Recorder {
+pub(crate) struct ReportRecorder {
     /// None if nobody wants to know.
     file: Option<File>,
-    totals: Totals,
+    totals: ReportTotals,
 }
 
-impl Recorder {
+impl ReportRecorder {
     /// Records in the file at `path`, if there is one.
-    pub(crate) fn new(path: Option<&Path>) -> io::Result<Recorder> {
+    pub(crate) fn new(path: Option<&Path>) -> io::Result<ReportRecorder> {
         let file = path.map(|path| File::options().write(true).open(path)).transpose()?;
-        Ok(Recorder { file, totals: Totals::default() })
+        Ok(ReportRecorder { file, totals: ReportTotals::default() })
     }
 
     /// Counts what was done.
@@ -123,22 +123,22 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Makes an empty file at `path` for a [`Recorder`].
+    /// Makes an empty file at `path` for a [`ReportRecorder`].
     pub(crate) fn create(path: &Path) -> io::Result<Records> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
-        Totals::default().write(&file)?;
+        ReportTotals::default().write(&file)?;
         Ok(Records { file, taken: 0 })
     }
 
     /// What happened so far, with the newest of the stamps that no report had before.
-    pub(crate) fn take(&mut self) -> io::Result<Report> {
+    pub(crate) fn take(&mut self) -> io::Result<WorkloadReport> {
         let totals = self.totals()?;
         let mut next = self.taken.max(totals.stamps.saturating_sub(MAX_STAMPS as u64));
         let mut stamps = Vec::new();
         while next < totals.stamps {
             // Up to the end of the ring, in one piece.
             let count = (totals.stamps - next).min(RING - next % RING);
-            let mut records = vec![Record::default(); usize::try_from(count).map_err(damaged)?];
+            let mut records = vec![StampBytes::default(); usize::try_from(count).map_err(damaged)?];
             let bytes = records.as_flattened_mut().as_flattened_mut();
             self.file.read_exact_at(bytes, position(next))?;
             for record in records {
@@ -147,15 +147,15 @@ impl Records {
             next += count;
         }
         self.taken = next;
-        Ok(Report { operations: totals.operations, bytes: totals.bytes, stamps })
+        Ok(WorkloadReport { operations: totals.operations, bytes: totals.bytes, stamps })
     }
 
     /// The totals, which the workload may write at the same time: what was read is whole if it is read again.
-    fn totals(&self) -> io::Result<Totals> {
-        let mut last = Totals::read(&self.file)?;
+    fn totals(&self) -> io::Result<ReportTotals> {
+        let mut last = ReportTotals::read(&self.file)?;
         // A write is so much shorter than the time between two that this ends long before.
         for _ in 0..1000 {
-            let again = Totals::read(&self.file)?;
+            let again = ReportTotals::read(&self.file)?;
             if again == last {
                 break;
             }
@@ -182,17 +182,17 @@ mod tests {
         }
     }
 
-    fn pair(name: &str) -> (TemporaryFile, Recorder, Records) {
+    fn pair(name: &str) -> (TemporaryFile, ReportRecorder, Records) {
         let file = std::env::temp_dir().join(format!("frontdesk-report-{name}-{}", std::process::id()));
         let records = Records::create(&file).unwrap();
-        let recorder = Recorder::new(Some(&file)).unwrap();
+        let recorder = ReportRecorder::new(Some(&file)).unwrap();
         (TemporaryFile(file), recorder, records)
     }
 
     #[test]
     fn what_is_recorded_is_read() {
         let (_file, mut recorder, mut records) = pair("round-trip");
-        assert_eq!(records.take().unwrap(), Report::default());
+        assert_eq!(records.take().unwrap(), WorkloadReport::default());
         recorder.count(2, 300).unwrap();
         recorder.count(u64::MAX - 2, 1).unwrap();
         let stamps: Vec<Stamp> =
@@ -200,9 +200,9 @@ mod tests {
         for stamp in &stamps {
             recorder.stamp_at(stamp.tsc, stamp.kind).unwrap();
         }
-        let report = Report { operations: u64::MAX, bytes: 301, stamps };
+        let report = WorkloadReport { operations: u64::MAX, bytes: 301, stamps };
         assert_eq!(records.take().unwrap(), report);
-        assert_eq!(records.take().unwrap(), Report { stamps: Vec::new(), ..report });
+        assert_eq!(records.take().unwrap(), WorkloadReport { stamps: Vec::new(), ..report });
         recorder.stamp_at(u64::MAX, StampKind::End).unwrap();
         let stamps = records.take().unwrap().stamps;
         assert_eq!(stamps, [Stamp { tsc: u64::MAX, kind: StampKind::End }]);
@@ -225,13 +225,13 @@ mod tests {
         }
         assert_eq!(
             std::fs::metadata(&file.0).unwrap().len(),
-            position(RING - 1) + size_of::<Record>() as u64
+            position(RING - 1) + size_of::<StampBytes>() as u64
         );
     }
 
     #[test]
     fn nobody_has_to_listen() {
-        let mut recorder = Recorder::new(None).unwrap();
+        let mut recorder = ReportRecorder::new(None).unwrap();
         recorder.stamp(StampKind::Begin).unwrap();
         recorder.count(1, 1).unwrap();
     }

@@ -9,10 +9,10 @@ mod reporter;
 mod servers;
 mod storm;
 
-use crate::report::Recorder;
+use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{Job, Measurement, Work};
 use frontdesk_workload::{Protocol, Storm, WorkloadKind};
-use process::{BOUNCE, BRIEF, Failure, NOTHING, address, failed, ready, spin, task};
+use process::{BOUNCE, BRIEF, NOTHING, WorkloadError, address, failed, ready, spin, task};
 use std::convert::Infallible;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(crate) const JOB: &str = "job";
 pub(crate) const WORK: &str = "work";
 
 /// Is what the arguments say.
-pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &[&str]) -> Result<(), WorkloadError> {
     match *arguments {
         [role @ (JOB | WORK), json, ref files @ ..] => {
             let (records, group) = (files.first().map(Path::new), files.get(1));
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
             if role == WORK {
                 return measure(serde_json::from_str(json)?);
             }
-            serve(serde_json::from_str(json)?, Recorder::new(records)?).map(|never| match never {})
+            serve(serde_json::from_str(json)?, ReportRecorder::new(records)?).map(|never| match never {})
         }
         [NOTHING] => Ok(()),
         [BRIEF] => {
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 /// Does a job; returns only if it fails.
-fn serve(job: Job, recorder: Recorder) -> Result<Infallible, Failure> {
+fn serve(job: Job, recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     let (kind, steps_per_s) = match job {
         Job::Workload { kind, steps_per_s } => (kind, steps_per_s),
         Job::Reporter { program } => return reporter::run(&program),
@@ -86,7 +86,7 @@ fn serve(job: Job, recorder: Recorder) -> Result<Infallible, Failure> {
 }
 
 /// The command of a program with the address of the host in place of `{host}`.
-fn with_host(command: Vec<String>) -> Result<Vec<String>, Failure> {
+fn with_host(command: Vec<String>) -> Result<Vec<String>, WorkloadError> {
     const HOST: &str = "{host}";
     if !command.iter().any(|word| word.contains(HOST)) {
         return Ok(command);
@@ -96,7 +96,7 @@ fn with_host(command: Vec<String>) -> Result<Vec<String>, Failure> {
 }
 
 /// Does a piece of work and prints its [`Measurement`].
-fn measure(work: Work) -> Result<(), Failure> {
+fn measure(work: Work) -> Result<(), WorkloadError> {
     ready();
     let begin = Instant::now();
     match work {
@@ -111,7 +111,7 @@ fn measure(work: Work) -> Result<(), Failure> {
     Ok(())
 }
 
-fn hog(mut recorder: Recorder) -> Result<Infallible, Failure> {
+fn hog(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     ready();
     loop {
         spin(1 << 20);
@@ -119,7 +119,7 @@ fn hog(mut recorder: Recorder) -> Result<Infallible, Failure> {
     }
 }
 
-fn churn(mut recorder: Recorder) -> Result<Infallible, Failure> {
+fn churn(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     ready();
     loop {
         let status = task(BRIEF).status().map_err(failed("starting a task"))?;

@@ -1,11 +1,11 @@
 //! A client of a VM, whatever it does.
 
 use crate::edit::EditClient;
-use crate::load::{Client, LoadError, Sample};
+use crate::load::{LoadClient, LoadError, Sample};
 
 /// A client of whatever kind.
 pub(crate) enum AnyClient {
-    Plain(Client),
+    Plain(LoadClient),
     Editor(EditClient),
 }
 

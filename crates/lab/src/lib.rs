@@ -1,7 +1,7 @@
 //! Real VMs on this host, and scenarios run against them.
 //!
 //! [`run`] boots the VMs of a scenario, runs its arms interleaved and repeated, and gives the result that
-//! `frontdesk-report` shows. [`Vm`] is the single VM underneath.
+//! `frontdesk-report` shows. [`RunningVm`] is the single VM underneath.
 
 mod cache;
 mod client;
@@ -35,4 +35,4 @@ pub use lab::{LabConfig, LabError, Progress, run};
 pub use load::LoadError;
 pub use net::NetError;
 pub use reserve::{WORKER_ARGUMENT, study, work};
-pub use vm::{DiskConfig, DiskKind, TapConfig, Vm, VmConfig, VmError};
+pub use vm::{DiskConfig, DiskKind, RunningVm, TapConfig, VmConfig, VmError};

@@ -96,7 +96,7 @@ pub enum LoadError {
 }
 
 /// A running client.
-pub(crate) struct Client {
+pub(crate) struct LoadClient {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Vec<Sample>, LoadError>>,
 }
@@ -108,14 +108,14 @@ pub(crate) struct Sample {
     pub(crate) response: Duration,
 }
 
-impl Client {
+impl LoadClient {
     /// Connects and begins.
-    pub(crate) fn start(config: ClientConfig) -> Result<Client, LoadError> {
+    pub(crate) fn start(config: ClientConfig) -> Result<LoadClient, LoadError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let connection = Connection::open(&config).map_err(|source| failed(&config, source))?;
+        let connection = LoadConnection::open(&config).map_err(|source| failed(&config, source))?;
         let thread = std::thread::spawn(move || run(&config, connection, &stopped));
-        Ok(Client { stop, thread })
+        Ok(LoadClient { stop, thread })
     }
 
     /// Whether the client ended before it was told to.
@@ -130,13 +130,13 @@ impl Client {
     }
 }
 
-enum Connection {
+enum LoadConnection {
     Tcp(TcpStream),
     Udp(UdpSocket),
 }
 
-impl Connection {
-    fn open(config: &ClientConfig) -> std::io::Result<Connection> {
+impl LoadConnection {
+    fn open(config: &ClientConfig) -> std::io::Result<LoadConnection> {
         let protocol = match config.work {
             ClientWork::Ask { protocol, .. } => protocol,
             ClientWork::Bulk => Protocol::Tcp,
@@ -150,21 +150,21 @@ impl Connection {
                 if matches!(config.work, ClientWork::Bulk) {
                     slow_down(&stream)?;
                 }
-                Ok(Connection::Tcp(stream))
+                Ok(LoadConnection::Tcp(stream))
             }
             Protocol::Udp => {
                 let socket = UdpSocket::bind("0.0.0.0:0")?;
                 socket.connect(config.server)?;
                 socket.set_read_timeout(Some(LOOK))?;
-                Ok(Connection::Udp(socket))
+                Ok(LoadConnection::Udp(socket))
             }
         }
     }
 
     fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         match self {
-            Connection::Tcp(stream) => stream.write_all(bytes),
-            Connection::Udp(socket) => socket.send(bytes).map(drop),
+            LoadConnection::Tcp(stream) => stream.write_all(bytes),
+            LoadConnection::Udp(socket) => socket.send(bytes).map(drop),
         }
     }
 
@@ -174,8 +174,8 @@ impl Connection {
         let mut length = 0;
         loop {
             let read = match self {
-                Connection::Tcp(stream) => stream.read(&mut answer[length..]),
-                Connection::Udp(socket) => socket.recv(answer).map(|_| answer.len()),
+                LoadConnection::Tcp(stream) => stream.read(&mut answer[length..]),
+                LoadConnection::Udp(socket) => socket.recv(answer).map(|_| answer.len()),
             };
             match read {
                 Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
@@ -198,7 +198,11 @@ impl Connection {
     }
 }
 
-fn run(config: &ClientConfig, connection: Connection, stop: &AtomicBool) -> Result<Vec<Sample>, LoadError> {
+fn run(
+    config: &ClientConfig,
+    connection: LoadConnection,
+    stop: &AtomicBool,
+) -> Result<Vec<Sample>, LoadError> {
     // The client stands for a separate machine: what runs beside it here must not delay its clock.
     frontdesk_linux::realtime::run_ahead(&config.cpus)
         .map_err(|reason| LoadError::Setup { vm: config.vm.clone(), reason: reason.to_string() })?;
@@ -210,7 +214,7 @@ fn run(config: &ClientConfig, connection: Connection, stop: &AtomicBool) -> Resu
 
 fn ask(
     config: &ClientConfig,
-    mut connection: Connection,
+    mut connection: LoadConnection,
     bytes: usize,
     think: [Duration; 2],
     stop: &AtomicBool,
@@ -243,7 +247,7 @@ fn ask(
 
 fn bulk(
     config: &ClientConfig,
-    mut connection: Connection,
+    mut connection: LoadConnection,
     stop: &AtomicBool,
 ) -> Result<Vec<Sample>, LoadError> {
     let data = vec![0x5a; BULK_BYTES];

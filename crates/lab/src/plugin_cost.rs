@@ -1,7 +1,7 @@
 //! What the TCG plugin costs the guest: the same work in two VMs, with and without it, in turn.
 
 use crate::lab::{LabConfig, LabError, interrupted};
-use crate::{Kernel, Vm, VmConfig, cpu};
+use crate::{Kernel, RunningVm, VmConfig, cpu};
 use frontdesk_lab_guest::Work;
 use frontdesk_scenario::{Extra, Scenario};
 use std::path::Path;
@@ -26,8 +26,8 @@ pub(crate) fn measure(
     run_dir: &Path,
     extra: &mut Extra,
 ) -> Result<(), LabError> {
-    let boot = |name: &str, plugin| -> Result<Vm, LabError> {
-        let mut vm = Vm::boot(&VmConfig {
+    let boot = |name: &str, plugin| -> Result<RunningVm, LabError> {
+        let mut vm = RunningVm::boot(&VmConfig {
             plugin,
             cpus: scenario.host.vm_cpus.clone(),
             ..VmConfig::new(name, kernel, initrd, run_dir)
@@ -58,8 +58,8 @@ pub(crate) fn measure(
 }
 
 /// CPU seconds that the VM used for the work.
-fn cost(vm: &mut Vm, work: Work) -> Result<f64, LabError> {
-    let time = |vm: &Vm| {
+fn cost(vm: &mut RunningVm, work: Work) -> Result<f64, LabError> {
+    let time = |vm: &RunningVm| {
         cpu::process_ns(vm.pid())
             .map_err(|source| LabError::Io { what: format!("CPU time of VM {}", vm.name()), source })
     };

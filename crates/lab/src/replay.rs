@@ -3,7 +3,7 @@
 use frontdesk_engine::{Config, ConfigError, Engine, Event, TaskId, Time};
 use frontdesk_record::Record;
 use frontdesk_replay::{Examined, ReplayError, Rerun, TimelineBuilder};
-use frontdesk_scenario::{Follow, Request, RequestBoosts, Summary, TaskSlice, Timeline};
+use frontdesk_scenario::{Follow, RequestBoosts, RequestTimes, Summary, TaskSlice, Timeline};
 use indexmap::IndexMap;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub(crate) struct Truth {
     /// When an I/O-bound task woke from I/O, in order.
     pub(crate) wakes: Vec<Time>,
     /// The requests to I/O-bound tasks.
-    pub(crate) requests: Vec<Request>,
+    pub(crate) requests: Vec<RequestTimes>,
     /// The tasks that change their character.
     pub(crate) shifts: Vec<Shift>,
 }

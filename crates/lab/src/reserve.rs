@@ -8,6 +8,7 @@ mod enforce;
 mod findings;
 mod random;
 mod study;
+mod study_lab;
 mod worker;
 
 pub(crate) use enforce::reserve_for;

@@ -8,7 +8,7 @@ pub use config::{DiskConfig, DiskKind, TapConfig, VmConfig};
 pub use error::VmError;
 
 use crate::clock::{GuestClock, host_tsc};
-use frontdesk_lab_guest::{Answer, Job, Measurement, Message, Op, Report, Request, Work};
+use frontdesk_lab_guest::{Job, LabAnswer, LabMessage, LabRequest, Measurement, Op, Work, WorkloadReport};
 use qemu::{Files, arguments, has_direct_io};
 use rustix::io::FdFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -33,7 +33,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running VM. Dropping it kills it.
 #[derive(Debug)]
-pub struct Vm {
+pub struct RunningVm {
     name: String,
     files: Files,
     qemu: Child,
@@ -43,7 +43,7 @@ pub struct Vm {
     clock: GuestClock,
 }
 
-impl Vm {
+impl RunningVm {
     /// Starts QEMU; does not wait for the guest.
     ///
     /// QEMU is killed when the *thread* that called this ends, however it ends, so that no VM outlives the
@@ -52,7 +52,7 @@ impl Vm {
     /// # Errors
     /// [`VmError::Setup`] if QEMU cannot be started. What QEMU itself refuses shows in
     /// [`wait_ready`](Self::wait_ready).
-    pub fn boot(config: &VmConfig) -> Result<Vm, VmError> {
+    pub fn boot(config: &VmConfig) -> Result<RunningVm, VmError> {
         let failed = |what: &str| {
             let (name, what) = (config.name.clone(), what.to_owned());
             move |source| VmError::Setup { name, what, source }
@@ -105,7 +105,15 @@ impl Vm {
         }
         let clock = GuestClock::default();
         let qemu = command.spawn().map_err(failed(&format!("starting {QEMU}")))?;
-        Ok(Vm { name: config.name.clone(), files, qemu, control, received: Vec::new(), last_id: 0, clock })
+        Ok(RunningVm {
+            name: config.name.clone(),
+            files,
+            qemu,
+            control,
+            received: Vec::new(),
+            last_id: 0,
+            clock,
+        })
     }
 
     /// Waits until the guest takes requests, at most `timeout`, and returns the release of its kernel.
@@ -114,7 +122,7 @@ impl Vm {
     /// [`VmError`] if QEMU or the guest fails, or the time is over.
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<String, VmError> {
         match self.receive("become ready", timeout)? {
-            Message::Ready { kernel } => Ok(kernel),
+            LabMessage::Ready { kernel } => Ok(kernel),
             other => Err(self.unexpected("become ready", &other)),
         }
     }
@@ -141,7 +149,7 @@ impl Vm {
     /// [`VmError`] if the work or the guest fails, or the time is over.
     pub fn run(&mut self, work: Work, timeout: Duration) -> Result<Measurement, VmError> {
         match self.request(Op::Run { work }, timeout)? {
-            Answer::Measurement(measurement) => Ok(measurement),
+            LabAnswer::Measurement(measurement) => Ok(measurement),
             other => Err(self.senseless(&format!("run {work:?}"), &other)),
         }
     }
@@ -150,9 +158,9 @@ impl Vm {
     ///
     /// # Errors
     /// [`VmError`] if no such workload runs or the guest fails.
-    pub fn report(&mut self, name: &str) -> Result<Report, VmError> {
+    pub fn report(&mut self, name: &str) -> Result<WorkloadReport, VmError> {
         match self.request(Op::Report { name: name.to_owned() }, REQUEST_TIMEOUT)? {
-            Answer::Report(report) => Ok(report),
+            LabAnswer::Report(report) => Ok(report),
             other => Err(self.senseless(&format!("report on {name}"), &other)),
         }
     }
@@ -164,7 +172,7 @@ impl Vm {
     pub fn check(&mut self) -> Result<(), VmError> {
         let before = host_tsc();
         match self.request(Op::Ping, REQUEST_TIMEOUT)? {
-            Answer::Clock(guest) => {
+            LabAnswer::Clock(guest) => {
                 self.clock.learn(before, guest, host_tsc());
                 Ok(())
             }
@@ -227,10 +235,10 @@ impl Vm {
         Ok(())
     }
 
-    fn request(&mut self, op: Op, timeout: Duration) -> Result<Answer, VmError> {
+    fn request(&mut self, op: Op, timeout: Duration) -> Result<LabAnswer, VmError> {
         let what = format!("do {op:?}");
         self.last_id += 1;
-        let request = Request { id: self.last_id, op };
+        let request = LabRequest { id: self.last_id, op };
         let sent = serde_json::to_string(&request)
             .map_err(io::Error::from)
             .and_then(|line| self.control.write_all(format!("{line}\n").as_bytes()));
@@ -239,8 +247,8 @@ impl Vm {
             sent => sent.map_err(|source| self.setup(&what, source))?,
         }
         match self.receive(&what, timeout)? {
-            Message::Done { id, answer } if id == self.last_id => Ok(answer),
-            Message::Failed { id, error } if id == self.last_id => {
+            LabMessage::Done { id, answer } if id == self.last_id => Ok(answer),
+            LabMessage::Failed { id, error } if id == self.last_id => {
                 Err(VmError::Refused { name: self.name.clone(), what, error })
             }
             other => Err(self.unexpected(&what, &other)),
@@ -248,7 +256,7 @@ impl Vm {
     }
 
     /// The next message, which is the answer to `what` unless a workload ended.
-    fn receive(&mut self, what: &str, timeout: Duration) -> Result<Message, VmError> {
+    fn receive(&mut self, what: &str, timeout: Duration) -> Result<LabMessage, VmError> {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
@@ -287,7 +295,7 @@ impl Vm {
         }
     }
 
-    fn senseless(&self, what: &str, answer: &Answer) -> VmError {
+    fn senseless(&self, what: &str, answer: &LabAnswer) -> VmError {
         let (name, what) = (self.name.clone(), what.to_owned());
         VmError::Refused { name, what, error: format!("it answered {answer:?}") }
     }
@@ -303,10 +311,10 @@ impl Vm {
         VmError::Ended { name: self.name.clone(), what: what.to_owned(), status, tail: self.tail() }
     }
 
-    fn unexpected(&self, what: &str, message: &Message) -> VmError {
+    fn unexpected(&self, what: &str, message: &LabMessage) -> VmError {
         let name = self.name.clone();
         match message {
-            Message::Exited { name: workload, status, output } => VmError::WorkloadEnded {
+            LabMessage::Exited { name: workload, status, output } => VmError::WorkloadEnded {
                 name,
                 workload: workload.clone(),
                 status: status.clone(),
@@ -336,7 +344,7 @@ impl Vm {
     }
 }
 
-impl Drop for Vm {
+impl Drop for RunningVm {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.qemu.kill();

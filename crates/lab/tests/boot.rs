@@ -8,9 +8,9 @@
 
 mod vm;
 
-use frontdesk_lab::{Vm, VmConfig, VmError};
+use frontdesk_lab::{RunningVm, VmConfig, VmError};
 use frontdesk_lab_guest::Work;
-use frontdesk_ring::{Consumer, Entry, Interest, Kind};
+use frontdesk_ring::{Consumer, Entry, EntryKind, Interest};
 use frontdesk_scenario::{Protocol, WorkloadKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use vm::{PATIENCE, config};
 
-fn boot(config: &VmConfig) -> (Vm, Consumer) {
-    let mut vm = Vm::boot(config).unwrap();
+fn boot(config: &VmConfig) -> (RunningVm, Consumer) {
+    let mut vm = RunningVm::boot(config).unwrap();
     vm.wait_ready(PATIENCE).unwrap();
     let ring = frontdesk_ring::find(vm.pid()).unwrap().expect("the plugin is loaded");
     let ring = Consumer::attach(ring).unwrap();
@@ -43,7 +43,7 @@ fn drain_until(ring: &mut Consumer, what: &str, mut enough: impl FnMut(u16, Entr
 }
 
 /// The ring's eventfd, fetched from QEMU.
-fn eventfd(vm: &Vm, ring: &Consumer) -> OwnedFd {
+fn eventfd(vm: &RunningVm, ring: &Consumer) -> OwnedFd {
     let pidfd = pidfd_open(Pid::from_raw(vm.pid()).unwrap(), PidfdFlags::empty()).unwrap();
     pidfd_getfd(pidfd, ring.eventfd(), PidfdGetfdFlags::empty()).unwrap()
 }
@@ -56,7 +56,7 @@ fn woken(eventfd: &OwnedFd, patience: Duration) -> bool {
 fn sees_the_tasks_of(kernel: &str) {
     let run_dir = tempfile::tempdir().unwrap();
     let (mut vm, mut ring) = boot(&config(&run_dir, kernel, 1));
-    drain_until(&mut ring, "a halt while idle", |_, entry| entry.kind == Kind::Halt);
+    drain_until(&mut ring, "a halt while idle", |_, entry| entry.kind == EntryKind::Halt);
 
     ring.arm(0, Interest::TASKS);
     vm.start("first", WorkloadKind::Hog).unwrap();
@@ -70,7 +70,7 @@ fn sees_the_tasks_of(kernel: &str) {
     drain_until(&mut ring, "two hogs that take turns", |_, Entry { at_ns, kind }| {
         assert!(at_ns >= last, "time goes forward");
         last = at_ns;
-        if let Kind::Switch { task } = kind {
+        if let EntryKind::Switch { task } = kind {
             seen.push(task);
         }
         let tasks: HashSet<u64> = seen.iter().copied().collect();
@@ -81,7 +81,7 @@ fn sees_the_tasks_of(kernel: &str) {
     vm.stop("first").unwrap();
     vm.stop("second").unwrap();
     ring.drain(0, |_| ());
-    drain_until(&mut ring, "a halt after the hogs", |_, entry| entry.kind == Kind::Halt);
+    drain_until(&mut ring, "a halt after the hogs", |_, entry| entry.kind == EntryKind::Halt);
     assert_eq!(ring.dropped(0), 0);
     vm.shutdown(PATIENCE).unwrap();
 }
@@ -108,13 +108,13 @@ fn sees_interrupts_between_vcpus() {
     let mut ipis = 0;
     drain_until(&mut ring, "switches on both vCPUs and an IPI", |vcpu, entry| {
         match entry.kind {
-            Kind::Switch { .. } => drop(switched.insert(vcpu)),
-            Kind::Ipi { to, vector } => {
+            EntryKind::Switch { .. } => drop(switched.insert(vcpu)),
+            EntryKind::Ipi { to, vector } => {
                 assert!(to != 0 && to < 4, "there are two vCPUs: {to:#b}");
                 assert!(vector >= 0x20, "vectors below are exceptions: {vector:#x}");
                 ipis += 1;
             }
-            Kind::Halt | Kind::Resume | Kind::Interrupt { .. } | Kind::IpiTaken => {}
+            EntryKind::Halt | EntryKind::Resume | EntryKind::Interrupt { .. } | EntryKind::IpiTaken => {}
         }
         switched.len() == 2 && ipis > 0
     });
@@ -124,7 +124,7 @@ fn sees_interrupts_between_vcpus() {
 #[test]
 fn work_is_measured_and_refusals_are_told() {
     let run_dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(&VmConfig { plugin: None, ..config(&run_dir, "6.12-cloud", 1) }).unwrap();
+    let mut vm = RunningVm::boot(&VmConfig { plugin: None, ..config(&run_dir, "6.12-cloud", 1) }).unwrap();
     vm.wait_ready(PATIENCE).unwrap();
     assert!(frontdesk_ring::find(vm.pid()).unwrap().is_none(), "no plugin, no ring");
 
@@ -156,7 +156,7 @@ fn a_panic_of_the_guest_is_told_with_its_console() {
     let run_dir = tempfile::tempdir().unwrap();
     let config = config(&run_dir, "6.12-cloud", 1);
     std::fs::write(&config.initrd, "no archive").unwrap();
-    let mut vm = Vm::boot(&config).unwrap();
+    let mut vm = RunningVm::boot(&config).unwrap();
     match vm.wait_ready(PATIENCE) {
         Err(error @ VmError::Ended { .. }) => {
             assert!(error.to_string().contains("Kernel panic"), "{error}");

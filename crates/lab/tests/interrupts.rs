@@ -6,8 +6,8 @@
 
 mod vm;
 
-use frontdesk_lab::{TapConfig, Vm, VmConfig};
-use frontdesk_ring::{Consumer, Entry, Kind};
+use frontdesk_lab::{RunningVm, TapConfig, VmConfig};
+use frontdesk_ring::{Consumer, Entry, EntryKind};
 use frontdesk_scenario::{Protocol, WorkloadKind};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,13 +43,13 @@ fn now() -> u64 {
 
 /// What happened on the vCPUs, in order, while requests were answered.
 struct Seen {
-    entries: Vec<(u64, u16, Kind)>,
+    entries: Vec<(u64, u16, EntryKind)>,
     /// From each request to its answer.
     requests: Vec<(u64, u64)>,
 }
 
 impl Seen {
-    fn between(&self, (from, to): (u64, u64)) -> impl Iterator<Item = &(u64, u16, Kind)> {
+    fn between(&self, (from, to): (u64, u64)) -> impl Iterator<Item = &(u64, u16, EntryKind)> {
         self.entries.iter().filter(move |(at, ..)| (from..=to).contains(at))
     }
 }
@@ -69,7 +69,7 @@ fn watch(kernel: &str, vcpus: u16, arguments: &[&str]) -> Seen {
     let run_dir = tempfile::tempdir().unwrap();
     let config = config(&run_dir, kernel, vcpus);
     make_network();
-    let mut vm = Vm::boot(&VmConfig {
+    let mut vm = RunningVm::boot(&VmConfig {
         tap: Some(TapConfig {
             ifname: TAP.into(),
             mac: "52:54:00:fd:01:01".into(),
@@ -131,7 +131,7 @@ fn tells_interrupts(kernel: &str, vcpus: u16, arguments: &[&str]) {
     let mut vectors: BTreeMap<(u16, u8), usize> = BTreeMap::new();
     for request in &seen.requests {
         let interrupts = seen.between(*request).filter_map(|(_, vcpu, kind)| match kind {
-            Kind::Interrupt { vector } => Some((*vcpu, *vector)),
+            EntryKind::Interrupt { vector } => Some((*vcpu, *vector)),
             _ => None,
         });
         for interrupt in interrupts.collect::<BTreeSet<_>>() {
@@ -150,7 +150,7 @@ fn tells_interrupts(kernel: &str, vcpus: u16, arguments: &[&str]) {
     let (mut targets, mut taken) = (0, 0);
     for (at, vcpu, kind) in &seen.entries {
         match *kind {
-            Kind::Ipi { to, vector } => {
+            EntryKind::Ipi { to, vector } => {
                 assert!(to != 0 && to >> vcpus == 0, "{vector:#x} went to {to:#b} of {vcpus} vCPUs");
                 for target in (0..vcpus).filter(|target| to & 1 << target != 0) {
                     let sent = sent.entry(target).or_default();
@@ -159,7 +159,7 @@ fn tells_interrupts(kernel: &str, vcpus: u16, arguments: &[&str]) {
                     targets += u32::from(sent.waiting.insert(vector));
                 }
             }
-            Kind::IpiTaken => {
+            EntryKind::IpiTaken => {
                 let sent = sent.entry(*vcpu).or_default();
                 sent.taken += 1;
                 let left = seen.entries.last().map_or(0, |(end, ..)| end - at);
@@ -180,17 +180,17 @@ fn tells_interrupts(kernel: &str, vcpus: u16, arguments: &[&str]) {
     let mut woken_elsewhere = 0;
     for request in &seen.requests {
         let mut during = seen.between(*request);
-        let interrupt = Kind::Interrupt { vector: *network };
+        let interrupt = EntryKind::Interrupt { vector: *network };
         if !during.any(|(_, vcpu, kind)| (vcpu, *kind) == (taker, interrupt)) {
             continue;
         }
         let Some(to) = during.find_map(|(_, vcpu, kind)| match kind {
-            Kind::Ipi { to, .. } if vcpu == taker => Some(*to),
+            EntryKind::Ipi { to, .. } if vcpu == taker => Some(*to),
             _ => None,
         }) else {
             continue;
         };
-        let took = during.any(|(_, vcpu, kind)| *kind == Kind::IpiTaken && to & 1 << vcpu != 0);
+        let took = during.any(|(_, vcpu, kind)| *kind == EntryKind::IpiTaken && to & 1 << vcpu != 0);
         woken_elsewhere += usize::from(took);
     }
     assert!(woken_elsewhere >= 5, "only {woken_elsewhere} of {all} requests woke another vCPU");

@@ -7,10 +7,10 @@
 mod vm;
 
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
-use frontdesk_lab::{Vm, VmConfig, add_to_initramfs};
+use frontdesk_lab::{RunningVm, VmConfig, add_to_initramfs};
 use frontdesk_lab_guest::Job;
 use frontdesk_qemu::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
-use frontdesk_ring::{Consumer, Entry, Kind};
+use frontdesk_ring::{Consumer, Entry, EntryKind};
 use frontdesk_scenario::{Storm, WorkloadKind};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -32,15 +32,15 @@ fn reporter() -> PathBuf {
     built("FRONTDESK_REPORTER", "x86_64-unknown-linux-gnu/release/frontdesk-guest").canonicalize().unwrap()
 }
 
-fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> Vm {
+fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> RunningVm {
     let config = VmConfig { memory_mib: 160, reporter: true, ..config(run_dir, kernel, vcpus) };
     add_to_initramfs(&config.initrd, &BTreeSet::from([reporter()])).unwrap();
-    let mut vm = Vm::boot(&config).unwrap();
+    let mut vm = RunningVm::boot(&config).unwrap();
     vm.wait_ready(PATIENCE).unwrap();
     vm
 }
 
-fn start_reporter(vm: &mut Vm) {
+fn start_reporter(vm: &mut RunningVm) {
     let program = reporter().to_str().unwrap().to_owned();
     vm.start("reporter", Job::Reporter { program }).unwrap();
 }
@@ -55,7 +55,7 @@ struct Both {
 }
 
 impl Both {
-    fn new(vm: &Vm, vcpus: u16) -> Both {
+    fn new(vm: &RunningVm, vcpus: u16) -> Both {
         let ring = Consumer::attach(frontdesk_ring::find(vm.pid()).unwrap().unwrap()).unwrap();
         let reporters = Reporters::new().unwrap();
         let mut both =
@@ -64,7 +64,7 @@ impl Both {
         both
     }
 
-    fn connect(&mut self, vm: &Vm, vcpus: u16) {
+    fn connect(&mut self, vm: &RunningVm, vcpus: u16) {
         assert!(self.reporters.follow(VM, vm.pid(), vcpus, HostTime::now().monotonic).unwrap());
     }
 
@@ -82,7 +82,7 @@ impl Both {
             self.reporters.drain(now.monotonic, &mut self.events);
             for (vcpu, switches) in (0..).zip(&mut self.switches) {
                 self.ring.drain(vcpu, |Entry { at_ns, kind }| {
-                    if let Kind::Switch { task } = kind {
+                    if let EntryKind::Switch { task } = kind {
                         switches.push((at_ns, task));
                     }
                 });
@@ -285,7 +285,7 @@ fn agrees_with_the_plugin_on_linux_6_1() {
 }
 
 /// CPU time of QEMU's threads so far: of the vCPU's, and of all others.
-fn cpu_times(vm: &Vm) -> (f64, f64) {
+fn cpu_times(vm: &RunningVm) -> (f64, f64) {
     let (mut vcpu, mut others) = (0.0, 0.0);
     for thread in std::fs::read_dir(format!("/proc/{}/task", vm.pid())).unwrap().flatten() {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
@@ -319,7 +319,7 @@ fn what_it_costs() {
                 start_reporter(&mut vm);
                 both.follow("a hello", |both| both.source().is_live());
             }
-            let operations = |vm: &mut Vm| -> u64 {
+            let operations = |vm: &mut RunningVm| -> u64 {
                 (0..loads.len()).map(|number| vm.report(&format!("load{number}")).unwrap().operations).sum()
             };
             let begun = Instant::now();

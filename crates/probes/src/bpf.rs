@@ -77,14 +77,14 @@ pub struct BpfSource {
     taps: MapHandle,
     acknowledgements: MapHandle,
     disks: MapHandle,
-    followed: HashMap<VmId, Followed>,
+    followed: HashMap<VmId, MapKeys>,
     _links: Vec<Link>,
     programs: Arc<Programs>,
 }
 
 /// What is in the maps for one VM.
 #[derive(Default)]
-struct Followed {
+struct MapKeys {
     tids: Vec<[u8; 4]>,
     taps: Vec<[u8; 20]>,
     disks: Option<[u8; 4]>,

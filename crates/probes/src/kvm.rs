@@ -65,13 +65,13 @@ pub struct KvmSource {
     vcpus: MapHandle,
     by_id: MapHandle,
     armed: MapHandle,
-    followed: HashMap<VmId, Followed>,
+    followed: HashMap<VmId, VcpuKeys>,
     _links: Vec<Link>,
 }
 
 /// What is in the maps for one VM.
 #[derive(Default)]
-struct Followed {
+struct VcpuKeys {
     /// Thread ids, by index of the vCPU.
     vcpus: Vec<(u16, [u8; 4])>,
 }

@@ -158,7 +158,7 @@ impl Ring {
 unsafe impl Send for Ring {}
 
 /// The BPF programs, attached.
-pub struct Meter {
+pub struct MemberMeter {
     /// What was counted.
     pub slots: Slots,
     members: MapHandle,
@@ -175,12 +175,12 @@ pub struct MeterEvents {
     pub born: Receiver<Birth>,
 }
 
-impl Meter {
+impl MemberMeter {
     /// Loads and attaches the programs.
     ///
     /// # Errors
     /// The kernel refuses, and why.
-    pub fn open(cpus: &[u16]) -> Result<(Meter, MeterEvents), BpfError> {
+    pub fn open(cpus: &[u16]) -> Result<(MemberMeter, MeterEvents), BpfError> {
         silence_libbpf();
         let setup =
             |step| move |e: libbpf_rs::Error| BpfError::Setup { step, cause: chain(&e), advice: advice() };
@@ -221,7 +221,7 @@ impl Meter {
         };
         let births = ring(births, decode).map_err(setup("map a ring of the meter"))?;
         let slots = Slots(Arc::new(Loaded(skel)));
-        Ok((Meter { slots, members, _links: links }, MeterEvents { kicks, births, born }))
+        Ok((MemberMeter { slots, members, _links: links }, MeterEvents { kicks, births, born }))
     }
 
     /// Counts a thread for the member with this slot.

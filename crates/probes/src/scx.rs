@@ -9,7 +9,7 @@ mod skeleton;
 pub use abi::Usage;
 
 use crate::libbpf::silence_libbpf;
-use abi::{EMULATOR, MAX_VMS, Order};
+use abi::{EMULATOR, MAX_VMS, ScxCommand};
 use frontdesk_engine::{Boost, VmId};
 use libbpf_rs::{
     Link, MapCore, MapFlags, OpenObject, ProgramInput,
@@ -86,7 +86,7 @@ pub fn probe() -> Result<(), ScxError> {
 /// stays.
 pub struct Scx {
     skel: ScxSkel<'static>,
-    vms: HashMap<VmId, Account>,
+    vms: HashMap<VmId, ScxAccount>,
     _link: Link,
 }
 
@@ -97,7 +97,7 @@ impl std::fmt::Debug for Scx {
 }
 
 #[derive(Debug)]
-struct Account {
+struct ScxAccount {
     number: u32,
     weight: u32,
 }
@@ -132,7 +132,7 @@ impl Scx {
             cause: format!("there are {} already", MAX_VMS - 1),
         })?;
         update(&self.skel.maps.accounts, vm, number, &Usage::default().encode())?;
-        self.vms.insert(vm, Account { number, weight: 0 });
+        self.vms.insert(vm, ScxAccount { number, weight: 0 });
         self.set_weight(vm, weight)
     }
 
@@ -164,7 +164,7 @@ impl Scx {
     /// # Errors
     /// The scheduler cannot be told.
     pub fn boost(&self, vm: VmId, tid: i32, level: Boost) -> Result<(), ScxError> {
-        self.order(vm, Order::Boost { tid, level })
+        self.order(vm, ScxCommand::Boost { tid, level })
     }
 
     /// Sets the dispatch preference of the emulator threads of a VM: one system call, whatever their number.
@@ -173,7 +173,7 @@ impl Scx {
     /// The scheduler cannot be told.
     pub fn boost_emulators(&self, vm: VmId, level: Boost) -> Result<(), ScxError> {
         let Some(account) = self.vms.get(&vm) else { return Ok(()) };
-        self.order(vm, Order::BoostEmulators { account: account.number, level })
+        self.order(vm, ScxCommand::BoostEmulators { account: account.number, level })
     }
 
     /// Sets the weight of a vCPU among the threads of its VM, in permille of an ordinary thread's.
@@ -181,10 +181,10 @@ impl Scx {
     /// # Errors
     /// The scheduler cannot be told.
     pub fn weigh(&self, vm: VmId, tid: i32, permille: u32) -> Result<(), ScxError> {
-        self.order(vm, Order::Weigh { tid, permille: permille.clamp(1, abi::MAX_PERMILLE) })
+        self.order(vm, ScxCommand::Weigh { tid, permille: permille.clamp(1, abi::MAX_PERMILLE) })
     }
 
-    fn order(&self, vm: VmId, order: Order) -> Result<(), ScxError> {
+    fn order(&self, vm: VmId, order: ScxCommand) -> Result<(), ScxError> {
         let failed = |cause| ScxError::Vm { vm, step: "change the boosts and weights", cause };
         let mut context = order.encode();
         let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };

@@ -12,4 +12,4 @@ pub use libvirt::{examine as examine_libvirt, is_libvirt};
 pub use process::thread_count;
 pub use qmp::{QmpError, VmEvent};
 pub use tcg::{TcgError, TcgSource};
-pub use vm::{DiscoverError, Disk, QemuVm, Session, discover, visit};
+pub use vm::{DiscoverError, Disk, QemuVm, QmpSession, discover, visit};

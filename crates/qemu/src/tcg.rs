@@ -2,7 +2,7 @@
 //! shared-memory ring.
 
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use frontdesk_ring::{AttachError, Consumer, Entry, Interest, Kind};
+use frontdesk_ring::{AttachError, Consumer, Entry, EntryKind, Interest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::io;
@@ -122,12 +122,12 @@ impl TcgSource {
         for vcpu in 0..self.ring.vcpus() {
             self.ring.drain(vcpu, |Entry { at_ns, kind }| {
                 let kind = match kind {
-                    Kind::Switch { task } => EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) },
-                    Kind::Halt => EventKind::Halt { vm, vcpu },
-                    Kind::Resume => EventKind::Resume { vm, vcpu },
-                    Kind::Ipi { to, vector } => EventKind::Ipi { vm, vcpu, to, vector },
-                    Kind::Interrupt { vector } => EventKind::Interrupt { vm, vcpu, vector },
-                    Kind::IpiTaken => EventKind::IpiTaken { vm, vcpu },
+                    EntryKind::Switch { task } => EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) },
+                    EntryKind::Halt => EventKind::Halt { vm, vcpu },
+                    EntryKind::Resume => EventKind::Resume { vm, vcpu },
+                    EntryKind::Ipi { to, vector } => EventKind::Ipi { vm, vcpu, to, vector },
+                    EntryKind::Interrupt { vector } => EventKind::Interrupt { vm, vcpu, vector },
+                    EntryKind::IpiTaken => EventKind::IpiTaken { vm, vcpu },
                 };
                 out.push(Event { at: Time(at_ns), kind });
             });
@@ -167,13 +167,13 @@ mod tests {
         let vm = VmId(3);
         assert_eq!(source.current_task(1), None);
         source.arm(1, Interest::TASKS);
-        push(0, 10, Kind::Resume);
-        push(0, 11, Kind::Ipi { to: 2, vector: 0xfd });
-        push(1, 12, Kind::IpiTaken);
-        push(1, 12, Kind::Interrupt { vector: 0x23 });
+        push(0, 10, EntryKind::Resume);
+        push(0, 11, EntryKind::Ipi { to: 2, vector: 0xfd });
+        push(1, 12, EntryKind::IpiTaken);
+        push(1, 12, EntryKind::Interrupt { vector: 0x23 });
         assert!(!wake_is_pending(&source), "the armed vCPU did nothing of interest");
-        push(1, 12, Kind::Switch { task: 0x5000 });
-        push(1, 13, Kind::Halt);
+        push(1, 12, EntryKind::Switch { task: 0x5000 });
+        push(1, 13, EntryKind::Halt);
         assert!(wake_is_pending(&source));
         source.clear_wake();
         source.clear_wake();
@@ -196,7 +196,7 @@ mod tests {
         );
 
         for at in 0..u64::from(frontdesk_ring::CAPACITY) + 5 {
-            push(0, at, Kind::Halt);
+            push(0, at, EntryKind::Halt);
         }
         assert_eq!(source.take_dropped(), 5);
         assert_eq!(source.take_dropped(), 0);

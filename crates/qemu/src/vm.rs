@@ -141,9 +141,9 @@ impl QemuVm {
 
 /// An open connection to a VM. While it is open, the VM's QMP socket serves nobody else.
 #[derive(Debug)]
-pub struct Session(Qmp);
+pub struct QmpSession(Qmp);
 
-impl Session {
+impl QmpSession {
     /// The next event, if one comes within `timeout`.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ pub fn discover(qmp: &Path, timeout: Duration) -> Result<QemuVm, DiscoverError> 
 /// # Errors
 /// If the socket cannot be reached, is busy, stalls or speaks something else; if a process other than a QEMU
 /// of this host listens; if what it answers does not fit what `/proc` shows.
-pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, Session), DiscoverError> {
+pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, QmpSession), DiscoverError> {
     let path = || qmp.to_owned();
     let talk = |source| DiscoverError::Qmp { path: path(), source };
     let mut client = Qmp::connect(qmp, timeout).map_err(talk)?;
@@ -204,7 +204,7 @@ pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, Session), Discove
         return Err(ended(io::ErrorKind::NotFound.into()));
     }
     let status = Some(status);
-    Ok((QemuVm { name, pid, status, vcpus, emulators, disks, taps, pidfd }, Session(client)))
+    Ok((QemuVm { name, pid, status, vcpus, emulators, disks, taps, pidfd }, QmpSession(client)))
 }
 
 /// The main thread and the others in one order, however they were found. One VM cannot take the room of all.

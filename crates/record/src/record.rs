@@ -57,7 +57,7 @@ pub enum Record {
         /// The CPU for which it decides.
         cpu: u16,
         /// What it was told.
-        event: reservation::Event,
+        event: reservation::ReservationEvent,
         /// What it decided, in order.
         dispatches: Vec<Dispatch>,
     },

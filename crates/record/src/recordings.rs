@@ -15,14 +15,14 @@ const MAX_CLIENTS: usize = 4;
 const FOR_A_CLIENT: &str = "for a client";
 
 /// A recording for somebody at the other end of a connection.
-struct Client {
+struct RecordingClient {
     recorder: Recorder,
     connection: UnixStream,
     /// When it was looked after last.
     looked: Time,
 }
 
-impl Client {
+impl RecordingClient {
     /// Completes the recording once the other side has closed its half of the connection: it wants no more.
     fn look_after(&mut self, now: Time) {
         if now.since(self.looked) < MAX_AGE_NS {
@@ -40,7 +40,7 @@ impl Client {
 #[derive(Default)]
 pub struct Recordings {
     own: Option<Recorder>,
-    clients: Vec<Client>,
+    clients: Vec<RecordingClient>,
     /// Why its own ended early.
     failed: Option<RecordError>,
 }
@@ -86,7 +86,7 @@ impl Recordings {
         recorder.push_state(engine)?;
         vms.for_each(|(vm, name)| recorder.push(&Record::Vm { vm, name: name.to_owned() }));
         targets.for_each(|(target, name)| recorder.push(&Record::Target { target, name: name.to_owned() }));
-        self.clients.push(Client { recorder, connection, looked: Time::default() });
+        self.clients.push(RecordingClient { recorder, connection, looked: Time::default() });
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl Recordings {
     pub fn tick(&mut self, now: Time) {
         self.all().for_each(|recorder| recorder.tick(now));
         self.clients.iter_mut().for_each(|client| client.look_after(now));
-        for Client { recorder, connection, .. } in
+        for RecordingClient { recorder, connection, .. } in
             self.clients.extract_if(.., |client| client.recorder.has_ended())
         {
             // Lets go of a thread that still waits for a client that does not read. It may have gone already.

@@ -99,13 +99,17 @@ fn dispatching(decisions: u64) -> Vec<Record> {
     for n in 0..decisions {
         let reading = Reading { ran_ns: n * 600_000, ready: n % 3 > 0, woken: Time(n) };
         let kind = match n % 50 {
-            0 => reservation::EventKind::Set { member, cpu: 1, reservation },
-            20 | 30 => reservation::EventKind::Pause { member, paused: n % 50 == 20 },
-            40 => reservation::EventKind::Align { wall_offset_ns: n },
-            49 => reservation::EventKind::Remove { member },
-            _ => reservation::EventKind::Decide { tolerance_ns: n % 7 },
+            0 => reservation::ReservationEventKind::Set { member, cpu: 1, reservation },
+            20 | 30 => reservation::ReservationEventKind::Pause { member, paused: n % 50 == 20 },
+            40 => reservation::ReservationEventKind::Align { wall_offset_ns: n },
+            49 => reservation::ReservationEventKind::Remove { member },
+            _ => reservation::ReservationEventKind::Decide { tolerance_ns: n % 7 },
         };
-        let event = reservation::Event { at: Time(n * 1_000_000), readings: vec![(member, reading)], kind };
+        let event = reservation::ReservationEvent {
+            at: Time(n * 1_000_000),
+            readings: vec![(member, reading)],
+            kind,
+        };
         dispatcher.on_event(&event);
         let dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
         records.push(Record::Decision { cpu: 1, event, dispatches });

@@ -50,14 +50,14 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Client {
+pub(crate) struct ConnectedClient {
     pub(crate) peer: Peer,
     /// Whether it showed a certificate that stands for the password.
     pub(crate) certified: bool,
 }
 
 /// What all requests share.
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     /// The daemon's control socket.
     socket: PathBuf,
     password: Hashed,
@@ -69,10 +69,10 @@ pub(crate) struct Shared {
     log: Mutex<Log>,
 }
 
-impl Shared {
-    pub(crate) fn new(socket: PathBuf, password: Hashed) -> Shared {
+impl ServerState {
+    pub(crate) fn new(socket: PathBuf, password: Hashed) -> ServerState {
         let now = Instant::now();
-        Shared {
+        ServerState {
             socket,
             password,
             limits: Mutex::new(Limits::new(now)),
@@ -115,7 +115,7 @@ impl Log {
 }
 
 /// All that is served, to one connection's client.
-pub(crate) fn routes(shared: Arc<Shared>) -> Router {
+pub(crate) fn routes(shared: Arc<ServerState>) -> Router {
     let mut router = Router::new()
         .route("/api", post(ask))
         .route("/session", post(begin_session).delete(end_session))
@@ -132,8 +132,8 @@ pub(crate) fn routes(shared: Arc<Shared>) -> Router {
 
 /// What holds for every request: limits before, headers after.
 async fn admit(
-    State(shared): State<Arc<Shared>>,
-    Extension(client): Extension<Client>,
+    State(shared): State<Arc<ServerState>>,
+    Extension(client): Extension<ConnectedClient>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -173,8 +173,8 @@ fn is_own(headers: &HeaderMap) -> bool {
 
 /// `POST /api`: a request to the daemon and its answer, as on its socket.
 async fn ask(
-    State(shared): State<Arc<Shared>>,
-    Extension(client): Extension<Client>,
+    State(shared): State<Arc<ServerState>>,
+    Extension(client): Extension<ConnectedClient>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -193,7 +193,7 @@ async fn ask(
     if query.changes() {
         tracing::debug!("{} asks for {query:?}", client.peer);
     }
-    let Ok(_place) = shared.asking.acquire().await else {
+    let Ok(_permit) = shared.asking.acquire().await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, RefusalKind::Busy, "the server is ending");
     };
     let socket = shared.socket.clone();
@@ -221,14 +221,14 @@ struct Login {
 
 /// What a command gets for its password.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Token {
+pub(crate) struct LoginToken {
     pub(crate) token: String,
 }
 
 /// `POST /session`: for the page; the token is in a cookie that scripts cannot read.
 async fn begin_session(
-    State(shared): State<Arc<Shared>>,
-    Extension(client): Extension<Client>,
+    State(shared): State<Arc<ServerState>>,
+    Extension(client): Extension<ConnectedClient>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, Response> {
@@ -238,17 +238,17 @@ async fn begin_session(
 
 /// `POST /token`: for the command.
 async fn make_token(
-    State(shared): State<Arc<Shared>>,
-    Extension(client): Extension<Client>,
+    State(shared): State<Arc<ServerState>>,
+    Extension(client): Extension<ConnectedClient>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Token>, Response> {
+) -> Result<Json<LoginToken>, Response> {
     let token = log_in(&shared, client.peer, &headers, body, Holder::Command).await?;
-    Ok(Json(Token { token }))
+    Ok(Json(LoginToken { token }))
 }
 
 /// `DELETE /session`, `DELETE /token`: ends the session of whoever asks.
-async fn end_session(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+async fn end_session(State(shared): State<Arc<ServerState>>, headers: HeaderMap) -> Response {
     if let Some(token) = token(&headers) {
         lock(&shared.sessions).end(token);
     }
@@ -257,7 +257,7 @@ async fn end_session(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> R
 
 /// Looks at a password, if its time has come.
 async fn log_in(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     peer: Peer,
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -277,7 +277,7 @@ async fn log_in(
     }
     let failed = || refuse(StatusCode::INTERNAL_SERVER_ERROR, RefusalKind::Unavailable, "the server failed");
     let is_right = {
-        let _place = shared.hashing.acquire().await.map_err(|_| failed())?;
+        let _permit = shared.hashing.acquire().await.map_err(|_| failed())?;
         let password = shared.password.clone();
         tokio::task::spawn_blocking(move || password.is_of(&login.password)).await.map_err(|_| failed())?
     };

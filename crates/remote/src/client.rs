@@ -6,9 +6,9 @@ mod trust;
 
 pub use address::{Address, DEFAULT_PORT, NoAddress};
 pub use hosts::{Hosts, HostsError, KnownHost};
-pub use trust::{Identity, Trust, TrustError};
+pub use trust::{ClientCertificate, Trust, TrustError};
 
-use crate::api::Token;
+use crate::api::LoginToken;
 use crate::fingerprint::Fingerprint;
 use frontdesk_control_protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, RefusalKind, SCHEMA};
 use http_body_util::{BodyExt, Full, Limited};
@@ -113,7 +113,11 @@ impl Remote {
     ///
     /// # Errors
     /// The certificates cannot be used.
-    pub fn new(address: Address, trust: Trust, identity: Option<Identity>) -> Result<Remote, RemoteError> {
+    pub fn new(
+        address: Address,
+        trust: Trust,
+        identity: Option<ClientCertificate>,
+    ) -> Result<Remote, RemoteError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (config, seen) = trust::config(trust, identity)
             .map_err(|error| RemoteError::Tls { address: address.clone(), reason: error.to_string() })?;
@@ -133,7 +137,7 @@ impl Remote {
     pub fn log_in(&mut self, password: &str) -> Result<String, RemoteError> {
         let body = serde_json::json!({ "password": password }).to_string();
         let answer = self.request(Method::POST, "/token", body)?;
-        let token: Token = serde_json::from_slice(&answer).map_err(|error| self.nonsense(error))?;
+        let token: LoginToken = serde_json::from_slice(&answer).map_err(|error| self.nonsense(error))?;
         self.token = Some(token.token.clone());
         Ok(token.token)
     }

@@ -1,6 +1,6 @@
 //! The server: TLS connections, with a bound on their number and on the time each may take.
 
-use crate::api::{Client, Shared, routes};
+use crate::api::{ConnectedClient, ServerState, routes};
 use crate::fingerprint::Fingerprint;
 use crate::limits::Peer;
 use crate::setup::{Credentials, Folder, SetupError};
@@ -86,7 +86,7 @@ pub enum ServerError {
 pub struct Server {
     listener: TcpListener,
     tls: TlsAcceptor,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     fingerprint: Fingerprint,
 }
 
@@ -98,7 +98,7 @@ impl Server {
     pub fn start(config: &ServerConfig) -> Result<Server, ServerError> {
         let credentials = config.folder.load()?;
         let fingerprint = Fingerprint::of(&credentials.certificates[0]);
-        let shared = Arc::new(Shared::new(config.socket.clone(), credentials.password.clone()));
+        let shared = Arc::new(ServerState::new(config.socket.clone(), credentials.password.clone()));
         let tls = tls(credentials, config.require_client_certificate)?;
         let address = config.listen;
         let failed = |source| ServerError::Listen { address, source };
@@ -180,8 +180,8 @@ fn tls(credentials: Credentials, require: bool) -> Result<rustls::ServerConfig, 
     Ok(config)
 }
 
-async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &Arc<Shared>) {
-    let places = Places::default();
+async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &Arc<ServerState>) {
+    let permits = Permits::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             // The client has gone again, or descriptors have run out.
@@ -190,16 +190,16 @@ async fn accept(listener: &tokio::net::TcpListener, tls: &TlsAcceptor, shared: &
         };
         let peer = Peer::new(address.ip());
         // One too many is hung up on.
-        let Some(place) = places.take(peer) else {
+        let Some(permit) = permits.take(peer) else {
             shared.log(format_args!("{peer} is turned away: too many connections"));
             continue;
         };
-        tokio::spawn(serve(stream, peer, tls.clone(), Arc::clone(shared), place));
+        tokio::spawn(serve(stream, peer, tls.clone(), Arc::clone(shared), permit));
     }
 }
 
 /// Serves a client until it goes, or is too slow. How that ends is its own affair.
-async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shared>, _place: Place) {
+async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<ServerState>, _permit: Permit) {
     // Without it, small answers wait for others to go with.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
@@ -211,7 +211,7 @@ async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shar
     };
     // The handshake has verified it.
     let certified = stream.get_ref().1.peer_certificates().is_some_and(|found| !found.is_empty());
-    let routes = routes(shared).layer(Extension(Client { peer, certified }));
+    let routes = routes(shared).layer(Extension(ConnectedClient { peer, certified }));
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -226,20 +226,20 @@ async fn serve(stream: TcpStream, peer: Peer, tls: TlsAcceptor, shared: Arc<Shar
 
 /// Connections, by whose they are.
 #[derive(Clone, Debug, Default)]
-struct Places(Arc<Mutex<HashMap<Peer, usize>>>);
+struct Permits(Arc<Mutex<HashMap<Peer, usize>>>);
 
-/// A place among those served at once, free again when it is dropped.
-struct Place {
-    places: Places,
+/// A permit to be served, of which there are so many, free again when it is dropped.
+struct Permit {
+    permits: Permits,
     peer: Peer,
 }
 
-impl Places {
+impl Permits {
     fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<Peer, usize>) -> T) -> T {
         use_them(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self, peer: Peer) -> Option<Place> {
+    fn take(&self, peer: Peer) -> Option<Permit> {
         self.with(|taken| {
             if taken.values().sum::<usize>() >= MOST {
                 return None;
@@ -249,14 +249,14 @@ impl Places {
                 return None;
             }
             *of_peer += 1;
-            Some(Place { places: self.clone(), peer })
+            Some(Permit { permits: self.clone(), peer })
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.places.with(|taken| {
+        self.permits.with(|taken| {
             if let Some(of_peer) = taken.get_mut(&self.peer) {
                 *of_peer -= 1;
                 if *of_peer == 0 {
@@ -272,16 +272,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_has_all_the_places() {
-        let places = Places::default();
+    fn nobody_has_all_the_permits() {
+        let permits = Permits::default();
         let peer = |last: u8| Peer::new(std::net::IpAddr::from([192, 0, 2, last]));
-        let mut held: Vec<Place> = std::iter::from_fn(|| places.take(peer(1))).collect();
+        let mut held: Vec<Permit> = std::iter::from_fn(|| permits.take(peer(1))).collect();
         assert_eq!(held.len(), MOST_OF_ONE);
-        held.extend((2..=255).filter_map(|last| places.take(peer(last))));
+        held.extend((2..=255).filter_map(|last| permits.take(peer(last))));
         assert_eq!(held.len(), MOST);
         held.pop();
-        assert!(places.take(peer(2)).is_some());
+        assert!(permits.take(peer(2)).is_some());
         drop(held);
-        assert!(places.0.lock().unwrap().is_empty());
+        assert!(permits.0.lock().unwrap().is_empty());
     }
 }

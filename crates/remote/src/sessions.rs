@@ -30,14 +30,14 @@ impl Holder {
 }
 
 #[derive(Debug)]
-struct Session {
+struct LoginSession {
     ends: Instant,
     used: Instant,
 }
 
 /// The sessions there are.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions(HashMap<[u8; 32], Session>);
+pub(crate) struct Sessions(HashMap<[u8; 32], LoginSession>);
 
 impl Sessions {
     /// A new session's token; none if the system gives no chance.
@@ -50,7 +50,7 @@ impl Sessions {
             let oldest = self.0.iter().min_by_key(|(_, session)| session.used).map(|(key, _)| *key);
             oldest.and_then(|key| self.0.remove(&key));
         }
-        self.0.insert(key(&token), Session { ends: now + holder.lifetime(), used: now });
+        self.0.insert(key(&token), LoginSession { ends: now + holder.lifetime(), used: now });
         Some(token)
     }
 

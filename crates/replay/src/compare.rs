@@ -74,8 +74,8 @@ pub fn compare<R: Read>(
     mut each: impl FnMut(&Difference),
 ) -> Result<Comparison, ReplayError> {
     let mut names = Names::default();
-    let mut a = Arm::new(Rerun::new());
-    let mut b = Arm::new(Rerun::with(other.clone()));
+    let mut a = ComparedArm::new(Rerun::new());
+    let mut b = ComparedArm::new(Rerun::with(other.clone()));
     let mut counts: BTreeMap<VmId, [u64; 3]> = BTreeMap::new();
     let (mut events, mut span) = (0, Span::default());
     for record in recording {
@@ -129,16 +129,16 @@ pub(crate) fn subject(event: &Event) -> Option<VmId> {
 }
 
 /// An engine, what it did, and what it decided last.
-pub(crate) struct Arm {
+pub(crate) struct ComparedArm {
     rerun: Rerun,
     accounts: Accounts,
     /// What it decided at the latest event.
     pub(crate) actions: Vec<Action>,
 }
 
-impl Arm {
-    pub(crate) fn new(rerun: Rerun) -> Arm {
-        Arm { rerun, accounts: Accounts::default(), actions: Vec::new() }
+impl ComparedArm {
+    pub(crate) fn new(rerun: Rerun) -> ComparedArm {
+        ComparedArm { rerun, accounts: Accounts::default(), actions: Vec::new() }
     }
 
     /// Takes a record that is no event.

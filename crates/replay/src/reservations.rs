@@ -1,7 +1,9 @@
 //! Whether the dispatchers of reservations decide again what they decided.
 
 use crate::span::Span;
-use frontdesk_engine::reservation::{Account, Dispatch, Dispatcher, Event, EventKind, Member, TargetId};
+use frontdesk_engine::reservation::{
+    Dispatch, Dispatcher, Member, MemberAccount, ReservationEvent, ReservationEventKind, TargetId,
+};
 use frontdesk_record::Record;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -55,9 +57,9 @@ pub struct MemberPeriods {
 }
 
 /// Periods, missed and stalled.
-type Counts = [u64; 3];
+type PeriodCounts = [u64; 3];
 
-fn counts(account: &Account) -> Counts {
+fn counts(account: &MemberAccount) -> PeriodCounts {
     [account.periods, account.missed, account.stalled]
 }
 
@@ -68,9 +70,9 @@ pub(crate) struct Redispatch {
     dispatchers: BTreeMap<u16, Dispatcher>,
     names: BTreeMap<TargetId, String>,
     /// What members had in their accounts when the state of their dispatcher was recorded.
-    base: BTreeMap<(u16, Member), Counts>,
+    base: BTreeMap<(u16, Member), PeriodCounts>,
     /// What they got since, as far as no dispatcher has it any more.
-    banked: BTreeMap<Member, Counts>,
+    banked: BTreeMap<Member, PeriodCounts>,
     span: Span,
     redecided: Redecided,
     /// Whether there was anything about reservations.
@@ -100,12 +102,12 @@ impl Redispatch {
         self.dispatchers.insert(cpu, state.clone());
     }
 
-    fn decide(&mut self, cpu: u16, event: &Event, recorded: &[Dispatch], number: u64) {
+    fn decide(&mut self, cpu: u16, event: &ReservationEvent, recorded: &[Dispatch], number: u64) {
         // Without a state there is nothing to compare with: it comes.
         if !self.dispatchers.contains_key(&cpu) {
             return;
         }
-        if let EventKind::Remove { member } = event.kind {
+        if let ReservationEventKind::Remove { member } = event.kind {
             self.bank(cpu, |other| other == member);
             self.base.remove(&(cpu, member));
         }
@@ -145,7 +147,7 @@ impl Redispatch {
         let name = |target: TargetId| {
             self.names.get(&target).cloned().unwrap_or_else(|| format!("target {}", target.0))
         };
-        let member = |(member, [periods, missed, stalled]): (&Member, &Counts)| MemberPeriods {
+        let member = |(member, [periods, missed, stalled]): (&Member, &PeriodCounts)| MemberPeriods {
             target: name(member.target),
             member: member.index,
             periods: *periods,

@@ -7,7 +7,7 @@
 //! it does not show - timer interrupts - would let a sampler see more, so what is found here is a lower
 //! bound.
 
-use crate::compare::{Arm, Names, subject};
+use crate::compare::{ComparedArm, Names, subject};
 use crate::span::{Span, seconds};
 use crate::{ReplayError, Rerun};
 use frontdesk_engine::{
@@ -73,7 +73,7 @@ impl Agreement {
 /// The recording cannot be read to its end, or not be gone through.
 pub fn sample<R: Read>(recording: &mut Recording<R>) -> Result<Agreement, ReplayError> {
     let mut names = Names::default();
-    let (mut exact, mut sampled) = (Arm::new(Rerun::new()), Arm::new(Rerun::new()));
+    let (mut exact, mut sampled) = (ComparedArm::new(Rerun::new()), ComparedArm::new(Rerun::new()));
     let mut sampler = Sampler::default();
     let mut vcpus: BTreeMap<(VmId, u16), VcpuTimes> = BTreeMap::new();
     let mut vms: BTreeMap<VmId, VmAgreement> = BTreeMap::new();
@@ -97,7 +97,7 @@ pub fn sample<R: Read>(recording: &mut Recording<R>) -> Result<Agreement, Replay
         watch(&mut vcpus, event);
         let Some(vm) = subject(event) else { continue };
         let count = vms.entry(vm).or_default();
-        let wants = |arm: &Arm| {
+        let wants = |arm: &ComparedArm| {
             matches!(
                 arm.verdict(vm),
                 Some(Reason::Boosted | Reason::AlreadyBoosted | Reason::Observed | Reason::Reserved)
@@ -209,7 +209,7 @@ fn watch(vcpus: &mut BTreeMap<(VmId, u16), VcpuTimes>, event: &Event) {
 }
 
 /// Follows the boosts that the sampled engine begins and ends; `begin`: those that begin are false.
-fn note(vcpus: &mut BTreeMap<(VmId, u16), VcpuTimes>, sampled: &Arm, begin: bool) {
+fn note(vcpus: &mut BTreeMap<(VmId, u16), VcpuTimes>, sampled: &ComparedArm, begin: bool) {
     for action in &sampled.actions {
         let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind else { continue };
         let times = vcpus.entry((vm, vcpu)).or_default();

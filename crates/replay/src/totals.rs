@@ -33,9 +33,9 @@ impl Totals {
 }
 
 /// The counts of an engine: boosts, hits, expired, and nanoseconds boosted and run.
-type Counts = [u64; 5];
+type BoostCounts = [u64; 5];
 
-fn counts(explain: &VmExplain) -> Counts {
+fn counts(explain: &VmExplain) -> BoostCounts {
     explain.vcpus.iter().fold([0; 5], |sum, vcpu| {
         let counts = [vcpu.boosts, vcpu.hits, vcpu.expired, vcpu.boosted_ns, vcpu.ran_ns];
         std::array::from_fn(|i| sum[i].saturating_add(counts[i]))
@@ -43,11 +43,11 @@ fn counts(explain: &VmExplain) -> Counts {
 }
 
 #[derive(Debug)]
-struct Account {
+struct BoostAccount {
     /// What the engine had counted when the recording began.
-    base: Counts,
+    base: BoostCounts,
     /// What it counted and forgot again, with a VM or a vCPU.
-    banked: Counts,
+    banked: BoostCounts,
     permille: u32,
     since: Time,
     /// Permille times nanoseconds.
@@ -58,7 +58,7 @@ struct Account {
 /// Keeps the accounts of all VMs of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    vms: BTreeMap<VmId, Account>,
+    vms: BTreeMap<VmId, BoostAccount>,
     begun: Option<Time>,
 }
 
@@ -104,9 +104,9 @@ impl Accounts {
         }
     }
 
-    fn account(&mut self, vm: VmId, now: Time) -> &mut Account {
-        let (base, banked) = (Counts::default(), Counts::default());
-        let fresh = Account { base, banked, permille: 1000, since: now, weighted: 0, nanos: 0 };
+    fn account(&mut self, vm: VmId, now: Time) -> &mut BoostAccount {
+        let (base, banked) = (BoostCounts::default(), BoostCounts::default());
+        let fresh = BoostAccount { base, banked, permille: 1000, since: now, weighted: 0, nanos: 0 };
         self.vms.entry(vm).or_insert(fresh)
     }
 
@@ -136,7 +136,7 @@ impl Accounts {
     }
 }
 
-impl Account {
+impl BoostAccount {
     fn pass(&mut self, now: Time, begun: Time) {
         let passed = now.since(self.since.max(begun));
         self.weighted += u128::from(passed) * u128::from(self.permille);

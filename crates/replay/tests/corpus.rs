@@ -257,13 +257,17 @@ fn reservations() -> Vec<Record> {
         let reservation = Reservation { period_ns: 10_000_000, slice_ns: 2_000_000, hard: n == 0, phase_ns };
         let reading = Reading { ran_ns: n * 600_000, ready: n % 3 > 0, woken: Time(n * 990_000) };
         let kind = match n {
-            0 | 1 => reservation::EventKind::Set { member, cpu: 1, reservation },
-            20 | 24 => reservation::EventKind::Pause { member, paused: n == 20 },
-            40 => reservation::EventKind::Align { wall_offset_ns: n },
-            57 => reservation::EventKind::Remove { member },
-            _ => reservation::EventKind::Decide { tolerance_ns: n % 7 },
+            0 | 1 => reservation::ReservationEventKind::Set { member, cpu: 1, reservation },
+            20 | 24 => reservation::ReservationEventKind::Pause { member, paused: n == 20 },
+            40 => reservation::ReservationEventKind::Align { wall_offset_ns: n },
+            57 => reservation::ReservationEventKind::Remove { member },
+            _ => reservation::ReservationEventKind::Decide { tolerance_ns: n % 7 },
         };
-        let event = reservation::Event { at: Time(n * 1_000_000), readings: vec![(member, reading)], kind };
+        let event = reservation::ReservationEvent {
+            at: Time(n * 1_000_000),
+            readings: vec![(member, reading)],
+            kind,
+        };
         dispatcher.on_event(&event);
         let dispatches: Vec<Dispatch> = std::iter::from_fn(|| dispatcher.poll_action()).collect();
         match n {

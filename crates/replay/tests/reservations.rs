@@ -6,7 +6,8 @@
 mod recorded;
 
 use frontdesk_engine::reservation::{
-    Dispatch, DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
+    Dispatch, DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, ReservationEvent,
+    ReservationEventKind, TargetId,
 };
 use frontdesk_engine::{Config, Time};
 use frontdesk_record::{Ending, Record};
@@ -56,8 +57,8 @@ impl World {
         World { now: 0, members: BTreeMap::new(), dispatcher, records }
     }
 
-    fn tell(&mut self, kind: EventKind) {
-        let mut event = Event { at: Time(self.now), kind, ..Event::default() };
+    fn tell(&mut self, kind: ReservationEventKind) {
+        let mut event = ReservationEvent { at: Time(self.now), kind, ..ReservationEvent::default() };
         self.dispatcher.read(&mut event, self);
         self.dispatcher.on_event(&event);
         let dispatches: Vec<Dispatch> = std::iter::from_fn(|| self.dispatcher.poll_action()).collect();
@@ -70,11 +71,11 @@ impl World {
     fn set(&mut self, target: u32, period_ms: u64, slice_ms: u64) {
         let (period_ns, slice_ns) = (period_ms * MS, slice_ms * MS);
         let reservation = Reservation { period_ns, slice_ns, hard: target == 1, phase_ns: Some(0) };
-        self.tell(EventKind::Set { member: member(target), cpu: 0, reservation });
+        self.tell(ReservationEventKind::Set { member: member(target), cpu: 0, reservation });
     }
 
     fn pause(&mut self, target: u32, paused: bool) {
-        self.tell(EventKind::Pause { member: member(target), paused });
+        self.tell(ReservationEventKind::Pause { member: member(target), paused });
     }
 
     fn run_until(&mut self, end_ms: u64) {
@@ -91,7 +92,7 @@ impl World {
                 *ran += due - self.now;
             }
             self.now = due;
-            self.tell(EventKind::Decide { tolerance_ns: 0 });
+            self.tell(ReservationEventKind::Decide { tolerance_ns: 0 });
         }
     }
 }
@@ -107,10 +108,10 @@ fn life() -> World {
     world.set(2, 40, 10);
     world.pause(1, true);
     world.run_until(600);
-    world.tell(EventKind::Align { wall_offset_ns: 5 * MS });
+    world.tell(ReservationEventKind::Align { wall_offset_ns: 5 * MS });
     world.pause(1, false);
     world.run_until(800);
-    world.tell(EventKind::Remove { member: member(1) });
+    world.tell(ReservationEventKind::Remove { member: member(1) });
     world.members.remove(&member(1));
     world.run_until(1000);
     world
@@ -201,11 +202,11 @@ fn a_decision_that_differs_is_told() {
 #[test]
 fn what_is_missing_or_changed_shows() {
     let whole = life().records;
-    let kinds: [fn(&EventKind) -> bool; 4] = [
-        |kind| matches!(kind, EventKind::Set { member, .. } if member.target == TargetId(2)),
-        |kind| matches!(kind, EventKind::Pause { paused: true, .. }),
-        |kind| matches!(kind, EventKind::Remove { .. }),
-        |kind| matches!(kind, EventKind::Align { .. }),
+    let kinds: [fn(&ReservationEventKind) -> bool; 4] = [
+        |kind| matches!(kind, ReservationEventKind::Set { member, .. } if member.target == TargetId(2)),
+        |kind| matches!(kind, ReservationEventKind::Pause { paused: true, .. }),
+        |kind| matches!(kind, ReservationEventKind::Remove { .. }),
+        |kind| matches!(kind, ReservationEventKind::Align { .. }),
     ];
     for (index, is_one) in kinds.into_iter().enumerate() {
         let mut records = whole.clone();

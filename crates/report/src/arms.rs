@@ -35,11 +35,11 @@ impl Quantity {
 /// A number in every arm that has it.
 struct Panel {
     title: String,
-    marks: Vec<Mark>,
+    marks: Vec<ArmMark>,
 }
 
 /// A number in one arm: the median over the repeats, the lowest, and the highest.
-struct Mark {
+struct ArmMark {
     /// Index of the arm.
     arm: usize,
     median: f64,
@@ -134,7 +134,7 @@ fn panel(
     let marks = outcome.arms.values().enumerate().filter_map(|(index, arm)| {
         let median = of_arm(arm).filter(shown)?;
         let spread = extent_of(arm.repeats.iter().filter_map(&of_repeat).filter(shown).chain([median]))?;
-        Some(Mark { arm: index, median, low: *spread.start(), high: *spread.end() })
+        Some(ArmMark { arm: index, median, low: *spread.start(), high: *spread.end() })
     });
     let marks: Vec<_> = marks.collect();
     (marks.len() >= 2).then_some(Panel { title, marks })
@@ -235,7 +235,7 @@ fn chart(outcome: &Outcome, panels: &[Panel], ground: Option<RGBColor>) -> Resul
     })
 }
 
-fn marks_in(area: &Area<'_>, marks: &[Mark], outcome: &Outcome, layout: &Layout) -> Drawn {
+fn marks_in(area: &Area<'_>, marks: &[ArmMark], outcome: &Outcome, layout: &Layout) -> Drawn {
     // Above the highest mark there is room for its number.
     let highest = extent_of(marks.iter().map(|mark| mark.high));
     let top = highest.map(|of| of.end() * 1.2).filter(|top| *top > 0.0).unwrap_or(1.0);
@@ -248,7 +248,7 @@ fn marks_in(area: &Area<'_>, marks: &[Mark], outcome: &Outcome, layout: &Layout)
     mesh_of_names(&mut chart, "", 5)?;
     let text = |text: &str, below, style: TextStyle<'static>| Text::new(text.to_owned(), (0, below), style);
     for (slot, mark) in marks.iter().enumerate() {
-        let Mark { arm, median, low, high } = *mark;
+        let ArmMark { arm, median, low, high } = *mark;
         let colour = colour(arm);
         let left = count(slot);
         let middle = left + 0.5;

@@ -3,7 +3,7 @@
 use crate::number::number;
 use crate::table::{empty, verdict};
 use crate::{ReportError, svg_cdf};
-use frontdesk_scenario::{ArmResult, Outcome, Repeat, Scenario, Summary, Vm};
+use frontdesk_scenario::{ArmResult, Outcome, Repeat, Scenario, Summary, VmSpec};
 use indexmap::IndexMap;
 use serde::Serialize;
 
@@ -52,7 +52,7 @@ pub fn compare(scenario: &Scenario, lab: &Outcome, model: &Outcome) -> Vec<Ratio
 }
 
 /// The response times of all VMs of an entry in all repeats.
-fn summary(arm: &ArmResult, entry: &Vm) -> Option<Summary> {
+fn summary(arm: &ArmResult, entry: &VmSpec) -> Option<Summary> {
     let names = entry.names();
     let of_entry = |key: &str| names.iter().any(|name| key.split('/').next() == Some(name));
     let samples = arm.repeats.iter().flat_map(|repeat| &repeat.samples_ms);

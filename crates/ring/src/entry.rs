@@ -6,12 +6,12 @@ pub struct Entry {
     /// When it happened: CLOCK_MONOTONIC of the host, in nanoseconds.
     pub at_ns: u64,
     /// What happened.
-    pub kind: Kind,
+    pub kind: EntryKind,
 }
 
 /// What an [`Entry`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// The guest loaded another address space.
     Switch {
         /// The address space: CR3 without its flag bits. Never 0.
@@ -47,9 +47,9 @@ const IPI_TAKEN: u64 = 6;
 /// For which entries a wake-up is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// [`Kind::Switch`] and [`Kind::Halt`].
+    /// [`EntryKind::Switch`] and [`EntryKind::Halt`].
     pub tasks: bool,
-    /// [`Kind::Interrupt`], [`Kind::Ipi`] and [`Kind::IpiTaken`].
+    /// [`EntryKind::Interrupt`], [`EntryKind::Ipi`] and [`EntryKind::IpiTaken`].
     pub interrupts: bool,
 }
 
@@ -68,13 +68,13 @@ impl Interest {
     }
 }
 
-impl Kind {
+impl EntryKind {
     /// The bit of the interest that it is of; 0 if of none.
     pub(crate) fn interest(self) -> u64 {
         match self {
-            Kind::Switch { .. } | Kind::Halt => TASKS,
-            Kind::Interrupt { .. } | Kind::Ipi { .. } | Kind::IpiTaken => INTERRUPTS,
-            Kind::Resume => 0,
+            EntryKind::Switch { .. } | EntryKind::Halt => TASKS,
+            EntryKind::Interrupt { .. } | EntryKind::Ipi { .. } | EntryKind::IpiTaken => INTERRUPTS,
+            EntryKind::Resume => 0,
         }
     }
 }
@@ -85,12 +85,12 @@ pub(crate) const WORDS: usize = 4;
 impl Entry {
     pub(crate) fn encode(self) -> [u64; WORDS] {
         let (kind, a, b) = match self.kind {
-            Kind::Switch { task } => (SWITCH, task, 0),
-            Kind::Halt => (HALT, 0, 0),
-            Kind::Resume => (RESUME, 0, 0),
-            Kind::Ipi { to, vector } => (IPI, to, u64::from(vector)),
-            Kind::Interrupt { vector } => (INTERRUPT, u64::from(vector), 0),
-            Kind::IpiTaken => (IPI_TAKEN, 0, 0),
+            EntryKind::Switch { task } => (SWITCH, task, 0),
+            EntryKind::Halt => (HALT, 0, 0),
+            EntryKind::Resume => (RESUME, 0, 0),
+            EntryKind::Ipi { to, vector } => (IPI, to, u64::from(vector)),
+            EntryKind::Interrupt { vector } => (INTERRUPT, u64::from(vector), 0),
+            EntryKind::IpiTaken => (IPI_TAKEN, 0, 0),
         };
         [self.at_ns, kind, a, b]
     }
@@ -98,12 +98,12 @@ impl Entry {
     /// `None` for what no producer of this layout version writes.
     pub(crate) fn decode([at_ns, kind, a, b]: [u64; WORDS]) -> Option<Entry> {
         let kind = match kind {
-            SWITCH if a != 0 => Kind::Switch { task: a },
-            HALT => Kind::Halt,
-            RESUME => Kind::Resume,
-            IPI => Kind::Ipi { to: a, vector: b.try_into().ok()? },
-            INTERRUPT => Kind::Interrupt { vector: a.try_into().ok()? },
-            IPI_TAKEN => Kind::IpiTaken,
+            SWITCH if a != 0 => EntryKind::Switch { task: a },
+            HALT => EntryKind::Halt,
+            RESUME => EntryKind::Resume,
+            IPI => EntryKind::Ipi { to: a, vector: b.try_into().ok()? },
+            INTERRUPT => EntryKind::Interrupt { vector: a.try_into().ok()? },
+            IPI_TAKEN => EntryKind::IpiTaken,
             _ => return None,
         };
         Some(Entry { at_ns, kind })

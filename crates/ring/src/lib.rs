@@ -18,7 +18,7 @@ mod layout;
 mod producer;
 
 pub use consumer::{AttachError, Consumer, find};
-pub use entry::{Entry, Interest, Kind};
+pub use entry::{Entry, EntryKind, Interest};
 pub use layout::{CAPACITY, MAX_VCPUS};
 pub use producer::{CreateError, Producer};
 

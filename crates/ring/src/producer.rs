@@ -1,6 +1,6 @@
 //! The plugin's side.
 
-use crate::entry::{Entry, INTERRUPTS, Kind};
+use crate::entry::{Entry, EntryKind, INTERRUPTS};
 use crate::layout::{CAPACITY, Geometry, MAGIC, MAX_VCPUS, Mapping, NAME, VERSION, header};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -77,12 +77,12 @@ impl Producer {
     }
 
     /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full, which for
-    /// interrupts it is when half full; ignores a vCPU that the ring does not have. A [`Kind::Switch`] also
-    /// becomes the vCPU's current task, dropped or not. Wakes the consumer if it armed the vCPU for such
+    /// interrupts it is when half full; ignores a vCPU that the ring does not have. An [`EntryKind::Switch`]
+    /// also becomes the vCPU's current task, dropped or not. Wakes the consumer if it armed the vCPU for such
     /// entries.
     pub fn push(&self, vcpu: u16, entry: Entry) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
-        if let Kind::Switch { task } = entry.kind {
+        if let EntryKind::Switch { task } = entry.kind {
             lane.current.store(task, Relaxed);
         }
         let tail = lane.tail.load(Relaxed);

@@ -1,5 +1,5 @@
 use crate::layout::{Geometry, MAGIC, Mapping, VERSION, header};
-use crate::{AttachError, Consumer, Entry, Interest, Kind, Producer, find};
+use crate::{AttachError, Consumer, Entry, EntryKind, Interest, Producer, find};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::collections::VecDeque;
@@ -23,14 +23,14 @@ fn wakes(eventfd: i32) -> u64 {
     u64::from_str_radix(count.trim(), 16).unwrap()
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
+fn kind() -> impl Strategy<Value = EntryKind> {
     prop_oneof![
-        (1..=u64::MAX).prop_map(|task| Kind::Switch { task }),
-        Just(Kind::Halt),
-        Just(Kind::Resume),
-        any::<(u64, u8)>().prop_map(|(to, vector)| Kind::Ipi { to, vector }),
-        any::<u8>().prop_map(|vector| Kind::Interrupt { vector }),
-        Just(Kind::IpiTaken),
+        (1..=u64::MAX).prop_map(|task| EntryKind::Switch { task }),
+        Just(EntryKind::Halt),
+        Just(EntryKind::Resume),
+        any::<(u64, u8)>().prop_map(|(to, vector)| EntryKind::Ipi { to, vector }),
+        any::<u8>().prop_map(|vector| EntryKind::Interrupt { vector }),
+        Just(EntryKind::IpiTaken),
     ]
 }
 
@@ -75,13 +75,13 @@ proptest! {
                     producer.push(vcpu, entry);
                     let Some(lane) = model.get_mut(usize::from(vcpu)) else { continue };
                     let is_interrupt =
-                        matches!(entry.kind, Kind::Ipi { .. } | Kind::Interrupt { .. } | Kind::IpiTaken);
+                        matches!(entry.kind, EntryKind::Ipi { .. } | EntryKind::Interrupt { .. } | EntryKind::IpiTaken);
                     let capacity = if is_interrupt { 4 } else { 8 };
                     if lane.entries.len() < capacity { lane.entries.push_back(entry) } else { lane.dropped += 1 }
-                    if let Kind::Switch { task } = entry.kind { lane.current = Some(task) }
+                    if let EntryKind::Switch { task } = entry.kind { lane.current = Some(task) }
                     let wakes = match entry.kind {
-                        Kind::Switch { .. } | Kind::Halt => lane.armed.tasks,
-                        Kind::Resume => false,
+                        EntryKind::Switch { .. } | EntryKind::Halt => lane.armed.tasks,
+                        EntryKind::Resume => false,
                         _ => lane.armed.interrupts,
                     };
                     if wakes {
@@ -161,14 +161,14 @@ fn nothing_is_lost_or_reordered_between_threads() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 1..=TOTAL {
-                producer.push(0, Entry { at_ns: n, kind: Kind::Switch { task: n } });
+                producer.push(0, Entry { at_ns: n, kind: EntryKind::Switch { task: n } });
             }
         });
         let (mut last, mut seen) = (0, 0);
         while seen + consumer.dropped(0) < TOTAL {
             consumer.drain(0, |entry| {
                 assert!(entry.at_ns > last, "{} after {last}", entry.at_ns);
-                assert_eq!(entry.kind, Kind::Switch { task: entry.at_ns }, "torn entry");
+                assert_eq!(entry.kind, EntryKind::Switch { task: entry.at_ns }, "torn entry");
                 (last, seen) = (entry.at_ns, seen + 1);
             });
         }
@@ -180,12 +180,12 @@ fn nothing_is_lost_or_reordered_between_threads() {
 fn a_consumer_starts_with_what_happens_next() {
     let producer = Producer::with_capacity(1, 4).unwrap();
     for n in 1..=9 {
-        producer.push(0, Entry { at_ns: n, kind: Kind::Switch { task: n } });
+        producer.push(0, Entry { at_ns: n, kind: EntryKind::Switch { task: n } });
     }
     let mut consumer = attach(&producer);
     assert_eq!((consumer.current_task(0), consumer.dropped(0)), (Some(9), 0));
     assert_eq!(drained(&mut consumer, 0), []);
-    let halt = Entry { at_ns: 10, kind: Kind::Halt };
+    let halt = Entry { at_ns: 10, kind: EntryKind::Halt };
     producer.push(0, halt);
     assert_eq!(drained(&mut consumer, 0), [halt]);
 }
@@ -195,11 +195,11 @@ fn an_unknown_kind_is_skipped_and_counted() {
     let producer = Producer::with_capacity(1, 4).unwrap();
     let mut consumer = attach(&producer);
     let geometry = Geometry { vcpus: 1, capacity: 4 };
-    producer.push(0, Entry { at_ns: 1, kind: Kind::Halt });
-    producer.push(0, Entry { at_ns: 2, kind: Kind::Resume });
+    producer.push(0, Entry { at_ns: 1, kind: EntryKind::Halt });
+    producer.push(0, Entry { at_ns: 2, kind: EntryKind::Resume });
     let mapping = Mapping::new(&producer, geometry.words()).unwrap();
     mapping.lane(geometry, 0).unwrap().entry(0)[1].store(99, Relaxed);
-    assert_eq!(drained(&mut consumer, 0), [Entry { at_ns: 2, kind: Kind::Resume }]);
+    assert_eq!(drained(&mut consumer, 0), [Entry { at_ns: 2, kind: EntryKind::Resume }]);
     assert_eq!(consumer.dropped(0), 1);
 }
 

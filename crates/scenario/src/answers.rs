@@ -6,7 +6,7 @@ const ON_ITS_WAY_NS: u64 = 3_000_000;
 
 /// A request to an I/O-bound server in a VM, and its answer. All times are nanoseconds of one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestTimes {
     /// When the client sent it.
     pub sent: u64,
     /// When the server woke for it.
@@ -17,7 +17,7 @@ pub struct Request {
     pub received: u64,
 }
 
-impl Request {
+impl RequestTimes {
     /// Whether a boost was for this request: it began while the request waited, or the server woke in it.
     fn is_for(&self, (begin, end): (u64, u64)) -> bool {
         let waits = self.sent..=self.replied;
@@ -42,7 +42,7 @@ pub struct RequestBoosts {
 impl RequestBoosts {
     /// Judges the boosts of a VM by the requests to it. `boosts`: begin and end of each, of any vCPU.
     #[must_use]
-    pub fn of(boosts: &[(u64, u64)], requests: &[Request]) -> RequestBoosts {
+    pub fn of(boosts: &[(u64, u64)], requests: &[RequestTimes]) -> RequestBoosts {
         let mut boosts = boosts.to_vec();
         boosts.sort_unstable();
         // A boost that moves to another vCPU goes on.
@@ -84,8 +84,8 @@ mod tests {
 
     /// One each 100 ms: the server wakes after 1 ms, replies after another, and the client has it 0.5 ms
     /// later.
-    fn requests() -> Vec<Request> {
-        let one = |begin| Request {
+    fn requests() -> Vec<RequestTimes> {
+        let one = |begin| RequestTimes {
             sent: begin,
             woke: begin + MS,
             replied: begin + 2 * MS,
@@ -110,10 +110,10 @@ mod tests {
 
     #[test]
     fn who_loses_the_cpu_while_it_sends_is_not_answered() {
-        let late = Request { received: 105 * MS, ..requests()[0] };
+        let late = RequestTimes { received: 105 * MS, ..requests()[0] };
         let boost = (101 * MS, 102 * MS);
         assert_eq!(RequestBoosts::of(&[boost], &[late]), RequestBoosts { all: 1, unanswered: 0 });
-        let later = Request { received: 106 * MS, ..late };
+        let later = RequestTimes { received: 106 * MS, ..late };
         assert_eq!(RequestBoosts::of(&[boost], &[later]), RequestBoosts { all: 1, unanswered: 1 });
     }
 

@@ -1,7 +1,7 @@
 //! What the checks of a scenario must be: bars, and subjects that are measured.
 
 use crate::allowed::{Violation, one_of, quoted, require};
-use crate::scenario::{Across, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm, Workload};
+use crate::scenario::{Across, Compare, Daemon, Gain, Measure, Scenario, Subject, VmSpec, Workload};
 use frontdesk_workload::WorkloadKind;
 use indexmap::IndexSet;
 
@@ -111,7 +111,7 @@ impl Scenario {
             let vm = self.entry(&load.vm)?;
             Some((vm, load.target(vm)?))
         });
-        let asked: Vec<(&Vm, &Workload)> = asked.collect();
+        let asked: Vec<(&VmSpec, &Workload)> = asked.collect();
         let vms: IndexSet<_> = asked.iter().map(|(vm, _)| vm.name.as_str()).collect();
         let known = vm.map_or(!vms.is_empty(), |vm| vms.contains(vm));
         let found = vm.map_or_else(|| "all under load".to_owned(), quoted);

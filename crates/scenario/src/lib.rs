@@ -24,14 +24,14 @@ mod validate;
 
 pub use frontdesk_workload::{Protocol, Storm, Violation, WorkloadKind};
 
-pub use answers::{Request, RequestBoosts};
+pub use answers::{RequestBoosts, RequestTimes};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
-pub use load::{Overrides, Place, ScenarioError};
+pub use load::{ErrorLocation, Overrides, ScenarioError};
 pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
-    Measure, Scenario, Subject, Vm, Workload,
+    Measure, Scenario, Subject, VmSpec, Workload,
 };
 pub use sim::{
     Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,

@@ -32,7 +32,7 @@ pub struct Overrides {
 
 /// Where in a scenario an error is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ErrorLocation {
     /// The scenario file.
     pub path: PathBuf,
     /// The line, from 1; of the closest thing around it if the key itself is not in the file.
@@ -41,7 +41,7 @@ pub struct Place {
     pub changed_by: Option<String>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ErrorLocation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}:{}", self.path.display(), self.line)?;
         match &self.changed_by {
@@ -66,7 +66,7 @@ pub enum ScenarioError {
     #[error("{place}: not valid TOML: {message}")]
     Syntax {
         /// Where.
-        place: Place,
+        place: ErrorLocation,
         /// What the parser expected.
         message: String,
     },
@@ -74,7 +74,7 @@ pub enum ScenarioError {
     #[error("{place}: {key}{}{message}", if key.is_empty() { "" } else { ": " })]
     Key {
         /// Where.
-        place: Place,
+        place: ErrorLocation,
         /// The dotted key; empty for the file as a whole.
         key: String,
         /// What is wrong, and what would be accepted.
@@ -84,7 +84,7 @@ pub enum ScenarioError {
     #[error("{place}: {violation}")]
     Value {
         /// Where.
-        place: Place,
+        place: ErrorLocation,
         /// What is wrong.
         violation: Box<Violation>,
     },
@@ -230,7 +230,7 @@ impl<'a> File<'a> {
     fn parse(text: &'a str, path: &'a Path) -> Result<Self, ScenarioError> {
         let syntax = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
-            let place = Place { path: path.to_owned(), line, changed_by: None };
+            let place = ErrorLocation { path: path.to_owned(), line, changed_by: None };
             ScenarioError::Syntax { place, message: error.message().to_owned() }
         };
         let spans = DeTable::parse(text).map_err(syntax)?;
@@ -294,7 +294,7 @@ impl<'a> File<'a> {
         keys
     }
 
-    fn place(&self, keys: &[Key]) -> Place {
+    fn place(&self, keys: &[Key]) -> ErrorLocation {
         let mut offset = 0;
         let mut table = Some(self.spans.get_ref());
         let mut array = None;
@@ -317,7 +317,7 @@ impl<'a> File<'a> {
         }
         let touches = |changed: &Vec<Key>| changed.starts_with(keys) || keys.starts_with(changed);
         let change = self.changes.iter().rev().find(|(_, changed)| !keys.is_empty() && touches(changed));
-        Place {
+        ErrorLocation {
             path: self.path.to_owned(),
             line: line_of(self.text, offset),
             changed_by: change.map(|(change, _)| change.clone()),

@@ -11,7 +11,7 @@ pub use arm::{Arm, Daemon};
 pub use bars::{Across, Checks, Compare, Gain, Loser, Measure, Subject};
 pub use guest::{Debian, Guest};
 pub use profile::{LoadKind, LoadProfile};
-pub use vm::{Disk, Vm, Workload};
+pub use vm::{Disk, VmSpec, Workload};
 
 use crate::sim::Sim;
 use frontdesk_engine::Config;
@@ -48,7 +48,7 @@ pub struct Scenario {
     pub host: Host,
     /// The VMs. At least one.
     #[serde(rename = "vm")]
-    pub vms: Vec<Vm>,
+    pub vms: Vec<VmSpec>,
     /// Load from outside.
     #[serde(rename = "load", default)]
     pub loads: Vec<LoadProfile>,
@@ -69,14 +69,14 @@ impl Scenario {
     /// The names of all VMs, those of entries with a `count` above 1 spelled out.
     #[must_use]
     pub fn vm_names(&self) -> Vec<String> {
-        self.vms.iter().flat_map(Vm::names).collect()
+        self.vms.iter().flat_map(VmSpec::names).collect()
     }
 
     /// The clients that load the VMs from outside: the name of a VM and what its client does.
     pub fn clients(&self) -> impl Iterator<Item = (String, &LoadProfile)> {
         self.loads.iter().flat_map(|load| {
             let entries = self.vms.iter().filter(|vm| vm.name == load.vm);
-            entries.flat_map(Vm::names).map(move |name| (name, load))
+            entries.flat_map(VmSpec::names).map(move |name| (name, load))
         })
     }
 
@@ -118,7 +118,7 @@ impl Scenario {
     }
 
     /// The VM entry with a name.
-    pub(crate) fn entry(&self, name: &str) -> Option<&Vm> {
+    pub(crate) fn entry(&self, name: &str) -> Option<&VmSpec> {
         self.vms.iter().find(|vm| vm.name == name)
     }
 }

@@ -1,7 +1,7 @@
 //! From the repeats of the arms to their medians and the scenario's checks.
 
 use crate::outcome::{ArmResult, Bar, Check, Follow, Latency, Rate, Repeat, Summary};
-use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, Vm};
+use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, VmSpec};
 use crate::statistics::{float, median};
 use indexmap::IndexMap;
 
@@ -267,7 +267,7 @@ fn number(repeats: &[Repeat], scenario: &Scenario, of: &Subject, measure: Measur
 /// The VMs of the entry that is meant.
 fn vm_names(scenario: &Scenario, of: &Subject) -> Vec<String> {
     let meant = scenario.vms.iter().filter(|vm| of.vm.as_ref().is_none_or(|name| *name == vm.name));
-    meant.flat_map(Vm::names).collect()
+    meant.flat_map(VmSpec::names).collect()
 }
 
 fn workload_keys(scenario: &Scenario, of: &Subject) -> Vec<String> {
@@ -296,7 +296,7 @@ pub fn wanting_vms(scenario: &Scenario, arm: &str) -> Vec<String> {
         let running = vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
         running.into_iter().any(|workload| workload.kind.wants_cpu())
     });
-    wants.flat_map(Vm::names).collect()
+    wants.flat_map(VmSpec::names).collect()
 }
 
 #[cfg(test)]

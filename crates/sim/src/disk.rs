@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// Class of a request: a higher one is served first (vSIP §3.2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum IoClass {
     /// Of an interactive application, within what its VM may have.
     High,
     /// Of any other.
@@ -21,7 +21,7 @@ pub enum Class {
 
 /// A request of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct DiskRequest {
     /// Identifies it.
     pub id: u64,
     /// Whose process it is of.
@@ -33,51 +33,51 @@ pub struct Request {
     /// Whether it follows the one before of the same VM.
     pub sequential: bool,
     /// Its class.
-    pub class: Class,
+    pub class: IoClass,
     /// Whether it is a write.
     pub write: bool,
 }
 
 /// What waits of one VM, by class, and what it was given.
 #[derive(Debug, Default)]
-struct Owner {
-    waiting: [VecDeque<Request>; 3],
+struct VmQueue {
+    waiting: [VecDeque<DiskRequest>; 3],
     served: Nanos,
 }
 
 /// A disk.
 #[derive(Debug)]
-pub(crate) struct Disk {
+pub(crate) struct DiskModel {
     seek: Nanos,
     rotation: Nanos,
     access: Nanos,
     bytes_per_s: u64,
-    owners: Vec<Owner>,
+    owners: Vec<VmQueue>,
     /// In service, each with its timer.
-    slots: Vec<(Timer, Option<Request>)>,
+    slots: Vec<(Timer, Option<DiskRequest>)>,
     /// The VM at whose last request the arm is.
     last: Option<usize>,
     rng: Rng,
 }
 
-impl Disk {
+impl DiskModel {
     /// `timers`: one for each request that can be served at the same time.
-    pub(crate) fn new(config: &SimDisk, vms: usize, timers: Vec<Timer>, rng: Rng) -> Disk {
+    pub(crate) fn new(config: &SimDisk, vms: usize, timers: Vec<Timer>, rng: Rng) -> DiskModel {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Its range is checked.
         let bytes_per_s = (config.mb_per_s * 1e6) as u64;
-        Disk {
+        DiskModel {
             seek: nanos(config.seek),
             rotation: nanos(config.rotation),
             access: nanos(config.access),
             bytes_per_s: bytes_per_s.max(1),
-            owners: (0..vms).map(|_| Owner::default()).collect(),
+            owners: (0..vms).map(|_| VmQueue::default()).collect(),
             slots: timers.into_iter().map(|timer| (timer, None)).collect(),
             last: None,
             rng,
         }
     }
 
-    pub(crate) fn submit(&mut self, request: Request) {
+    pub(crate) fn submit(&mut self, request: DiskRequest) {
         // Who comes back after a pause gets no credit for it.
         let busy = self.owners.iter().filter(|owner| owner.waiting.iter().any(|queue| !queue.is_empty()));
         let floor = busy.map(|owner| owner.served).min();
@@ -106,7 +106,7 @@ impl Disk {
         Some((self.slots[slot].0, time))
     }
 
-    fn service(&mut self, request: &Request) -> Nanos {
+    fn service(&mut self, request: &DiskRequest) -> Nanos {
         let transfer = u64::from(request.bytes).saturating_mul(1_000_000_000) / self.bytes_per_s;
         let moves = !request.sequential || self.last != Some(request.vm);
         let arm = if moves { self.rng.uniform(0, self.seek) + self.rng.uniform(0, self.rotation) } else { 0 };
@@ -114,7 +114,7 @@ impl Disk {
     }
 
     /// The request in a place is done.
-    pub(crate) fn done(&mut self, slot: usize) -> Option<Request> {
+    pub(crate) fn done(&mut self, slot: usize) -> Option<DiskRequest> {
         self.slots.get_mut(slot)?.1.take()
     }
 }
@@ -126,22 +126,22 @@ mod tests {
 
     const MS: Nanos = 1_000_000;
 
-    fn disk(config: &SimDisk, vms: usize) -> (Queue<usize>, Disk) {
+    fn disk(config: &SimDisk, vms: usize) -> (Queue<usize>, DiskModel) {
         let mut queue = Queue::default();
         let timers = (0..config.parallel as usize).map(|slot| queue.add(slot)).collect();
-        (queue, Disk::new(config, vms, timers, Rng::new(1, 1)))
+        (queue, DiskModel::new(config, vms, timers, Rng::new(1, 1)))
     }
 
-    fn request(vm: usize, sequential: bool, class: Class) -> Request {
-        Request { id: 0, vm, task: None, bytes: 4096, sequential, class, write: false }
+    fn request(vm: usize, sequential: bool, class: IoClass) -> DiskRequest {
+        DiskRequest { id: 0, vm, task: None, bytes: 4096, sequential, class, write: false }
     }
 
     /// Serves `count` requests of each VM, which always has one waiting, and returns the time and what each
     /// VM got.
     fn serve(
-        disk: &mut Disk,
+        disk: &mut DiskModel,
         queue: &mut Queue<usize>,
-        kinds: &[(bool, Class)],
+        kinds: &[(bool, IoClass)],
         total: usize,
     ) -> (Nanos, Vec<usize>) {
         let mut got = vec![0; kinds.len()];
@@ -159,7 +159,7 @@ mod tests {
             got[done.vm] += 1;
             next_id += 1;
             let (sequential, class) = kinds[done.vm];
-            disk.submit(Request { id: next_id, ..request(done.vm, sequential, class) });
+            disk.submit(DiskRequest { id: next_id, ..request(done.vm, sequential, class) });
         }
         (now, got)
     }
@@ -173,10 +173,10 @@ mod tests {
             ..SimDisk::default()
         };
         let (mut queue, mut one) = disk(&config, 1);
-        let (random, _) = serve(&mut one, &mut queue, &[(false, Class::Common)], 1_000);
+        let (random, _) = serve(&mut one, &mut queue, &[(false, IoClass::Common)], 1_000);
         assert!((7_500 * MS..9_000 * MS).contains(&random), "half a seek and half a rotation each: {random}");
         let (mut queue, mut one) = disk(&config, 1);
-        let (sequential, _) = serve(&mut one, &mut queue, &[(true, Class::Common)], 1_000);
+        let (sequential, _) = serve(&mut one, &mut queue, &[(true, IoClass::Common)], 1_000);
         assert!(sequential < 110 * MS, "{sequential}");
     }
 
@@ -184,7 +184,7 @@ mod tests {
     fn flash_serves_several_at_once() {
         let time = |parallel| {
             let (mut queue, mut one) = disk(&SimDisk { parallel, ..SimDisk::default() }, 1);
-            serve(&mut one, &mut queue, &[(false, Class::Common)], 1_000).0
+            serve(&mut one, &mut queue, &[(false, IoClass::Common)], 1_000).0
         };
         assert_eq!(time(1) / time(8), 8);
     }
@@ -193,10 +193,10 @@ mod tests {
     fn vms_get_equal_service_and_classes_come_in_order() {
         let config = SimDisk { parallel: 1, ..SimDisk::default() };
         let (mut queue, mut one) = disk(&config, 3);
-        let (_, got) = serve(&mut one, &mut queue, &[(false, Class::Common); 3], 900);
+        let (_, got) = serve(&mut one, &mut queue, &[(false, IoClass::Common); 3], 900);
         assert!(got.iter().all(|got| (299..=301).contains(got)), "{got:?}");
         let (mut queue, mut one) = disk(&config, 2);
-        let (_, got) = serve(&mut one, &mut queue, &[(false, Class::High), (false, Class::Low)], 900);
+        let (_, got) = serve(&mut one, &mut queue, &[(false, IoClass::High), (false, IoClass::Low)], 900);
         assert_eq!(got, [900, 0]);
     }
 }

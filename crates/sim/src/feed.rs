@@ -13,16 +13,16 @@ use std::collections::VecDeque;
 
 /// Something between a world and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum FeedEntry {
     /// What the engine was told.
-    Heard(Event),
+    Event(Event),
     /// What it decided.
-    Decided(Action),
+    Action(Action),
 }
 
 /// What actions about a VM act on.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct VmEntities {
     pub(crate) group: Group,
     pub(crate) standing: Standing,
     pub(crate) vcpus: Vec<Entity>,
@@ -40,14 +40,14 @@ pub(crate) struct Feed {
     /// Whether what it decides is done.
     acts: bool,
     latency: Nanos,
-    targets: Vec<Target>,
+    targets: Vec<VmEntities>,
     decided: VecDeque<(Nanos, Action)>,
     decision: Timer,
     deadline: Timer,
     armed: Nanos,
     events: u64,
     /// What was told and decided, if somebody wants to know.
-    recorded: Option<Vec<Told>>,
+    recorded: Option<Vec<FeedEntry>>,
     /// Whether what was told, too.
     records_events: bool,
 }
@@ -81,12 +81,12 @@ impl Feed {
         self.records_events = events;
     }
 
-    pub(crate) fn recorded(self) -> Vec<Told> {
+    pub(crate) fn recorded(self) -> Vec<FeedEntry> {
         self.recorded.unwrap_or_default()
     }
 
     /// The VMs are there, on a machine that can do so much.
-    pub(crate) fn introduce(&mut self, targets: Vec<Target>, machine: &Machine) {
+    pub(crate) fn introduce(&mut self, targets: Vec<VmEntities>, machine: &Machine) {
         self.targets = targets;
         let Some(engine) = &mut self.engine else { return };
         let world = Capabilities {
@@ -130,7 +130,7 @@ impl Feed {
             self.events += 1;
             engine.on_event(&event);
             if let Some(recorded) = self.recorded.as_mut().filter(|_| self.records_events) {
-                recorded.push(Told::Heard(event));
+                recorded.push(FeedEntry::Event(event));
             }
         }
         if let Some(trace) = &mut trace {
@@ -180,7 +180,7 @@ impl Feed {
         }
         while let Some(action) = self.engine.as_mut().and_then(Engine::poll_action) {
             if let Some(recorded) = &mut self.recorded {
-                recorded.push(Told::Decided(action));
+                recorded.push(FeedEntry::Action(action));
             }
             if self.latency == 0 {
                 self.apply(machine, action, measure, trace.as_deref_mut());

@@ -10,4 +10,4 @@ mod schedule;
 mod syscall;
 
 pub(crate) use deadlock::Stuck;
-pub(crate) use kernel::{Cpu, Effect, Guest, Interrupt, vectors};
+pub(crate) use kernel::{Cpu, Effect, GuestKernel, Interrupt, vectors};

@@ -30,14 +30,14 @@ mod world;
 
 pub use calibrate::{Calibration, CalibrationError, Conditions, calibrate, predict};
 pub use credit::Credit;
-pub use disk::{Class, Request};
-pub use feed::Told;
+pub use disk::{DiskRequest, IoClass};
+pub use feed::FeedEntry;
 pub use machine::{Fault, Flow, Machine, Work};
 pub use program::{Packet, Step, Waits};
 pub use queue::{NEVER, Nanos, Queue, Timer};
 pub use rng::Rng;
 pub use rtapp::RtAppError;
-pub use run::{Run, decisions, outcome, run, told};
+pub use run::{Run, decisions, feed_entries, outcome, run};
 pub use scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, edf, eevdf,
 };

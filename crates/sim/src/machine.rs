@@ -2,7 +2,7 @@
 
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{
-    Entity, EntitySpec, Group, GroupSpec, Happening, Host, HostScheduler, Pcpu, PcpuSet, Place,
+    Entity, EntitySpec, Group, GroupSpec, Happening, Host, HostScheduler, Pcpu, PcpuSet, RunState,
 };
 use frontdesk_engine::Boost;
 
@@ -114,7 +114,7 @@ impl Machine {
         if !self.host.pcpus().any(|pcpu| spec.affinity.contains(pcpu)) {
             return Err(Fault::NowhereToRun { entity });
         }
-        self.host.places.push(Place::Blocked);
+        self.host.places.push(RunState::Blocked);
         self.host.ran.push(0);
         self.scheduler.add_entity(entity, spec);
         Ok(entity)
@@ -167,9 +167,9 @@ impl Machine {
     /// Wakes an entity; returns whether it slept.
     pub fn wake(&mut self, entity: Entity) -> bool {
         let place = &mut self.host.places[entity.index()];
-        let slept = *place == Place::Blocked;
+        let slept = *place == RunState::Blocked;
         if slept {
-            *place = Place::Waiting;
+            *place = RunState::Waiting;
             self.scheduler.wake(&mut self.host, entity);
         }
         slept
@@ -178,12 +178,12 @@ impl Machine {
     /// Takes back a wake-up.
     #[cfg(test)]
     pub(crate) fn forget_wake(&mut self, entity: Entity) {
-        self.host.places[entity.index()] = Place::Blocked;
+        self.host.places[entity.index()] = RunState::Blocked;
     }
 
     /// Something changed for an entity: if it runs, [`Work::reached`] is called for it at this very time.
     pub fn poke(&mut self, entity: Entity) {
-        if let Place::Running(pcpu) = self.host.places[entity.index()] {
+        if let RunState::Running(pcpu) = self.host.places[entity.index()] {
             let progress = self.host.pcpus[pcpu.index()].progress;
             self.host.queue.arm(progress, self.host.now);
         }
@@ -283,7 +283,7 @@ impl Machine {
             }
             Flow::Block => {
                 self.scheduler.block(&mut self.host, entity, pcpu);
-                self.host.places[entity.index()] = Place::Blocked;
+                self.host.places[entity.index()] = RunState::Blocked;
                 self.host.pcpus[pcpu.index()].current = None;
                 self.host.idle.insert(pcpu);
                 work.stopped(self, entity, false);
@@ -306,7 +306,7 @@ impl Machine {
             None => self.host.idle.insert(pcpu),
         }
         if let Some(before) = before {
-            self.host.places[before.index()] = Place::Waiting;
+            self.host.places[before.index()] = RunState::Waiting;
             work.stopped(self, before, true);
         }
         let state = &mut self.host.pcpus[pcpu.index()];
@@ -317,8 +317,12 @@ impl Machine {
         state.counted = self.host.now;
         state.overhead = if state.last == Some(next) { 0 } else { self.switch_cost };
         state.last = Some(next);
-        debug_assert_eq!(self.host.places[next.index()], Place::Waiting, "{next:?} cannot run on {pcpu:?}");
-        self.host.places[next.index()] = Place::Running(pcpu);
+        debug_assert_eq!(
+            self.host.places[next.index()],
+            RunState::Waiting,
+            "{next:?} cannot run on {pcpu:?}"
+        );
+        self.host.places[next.index()] = RunState::Running(pcpu);
         work.dispatched(self, next, pcpu);
         self.expect(work, pcpu);
     }

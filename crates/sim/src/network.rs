@@ -11,7 +11,7 @@ const FRAME_BITS: f64 = 1_538.0 * 8.0;
 
 /// What a client does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ClientKind {
     /// Sends a request, waits for the answer, thinks.
     Ask { bytes: u32, think: [Nanos; 2] },
     /// Sends without pause, as far as the window goes.
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug)]
-enum State {
+enum ClientState {
     Thinking,
     /// The request is on the wire.
     Sent,
@@ -36,17 +36,17 @@ enum State {
 
 /// A client.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct SimClient {
     pub(crate) vm: usize,
     pub(crate) protocol: Protocol,
     pub(crate) port: u16,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ClientKind,
     pub(crate) timer: Timer,
     latency: Nanos,
     /// How long an acknowledgement waits for a request to go along with, before it goes alone.
     delayed_ack: Option<Nanos>,
     rng: Rng,
-    state: State,
+    state: ClientState,
     sent: Nanos,
     /// Packets of a stream that are not acknowledged.
     outstanding: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Client {
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct ClientNeeds {
     /// A packet with so many bytes arrives at the host now.
     pub(crate) arrives: Option<u32>,
     /// When its timer is to fire.
@@ -64,18 +64,18 @@ pub(crate) struct Wish {
     pub(crate) response: Option<(Nanos, Nanos)>,
 }
 
-const NOTHING: Wish = Wish { arrives: None, timer: NEVER, response: None };
+const NOTHING: ClientNeeds = ClientNeeds { arrives: None, timer: NEVER, response: None };
 
-impl Client {
+impl SimClient {
     pub(crate) fn new(
         vm: usize,
         (protocol, port): (Protocol, u16),
-        kind: Kind,
+        kind: ClientKind,
         (latency, delayed_ack): (Nanos, Option<Nanos>),
         timer: Timer,
         rng: Rng,
-    ) -> Client {
-        Client {
+    ) -> SimClient {
+        SimClient {
             vm,
             protocol,
             port,
@@ -84,7 +84,7 @@ impl Client {
             latency,
             delayed_ack: delayed_ack.filter(|_| protocol == Protocol::Tcp),
             rng,
-            state: State::Thinking,
+            state: ClientState::Thinking,
             sent: 0,
             outstanding: 0,
             armed: false,
@@ -114,57 +114,57 @@ impl Client {
     /// When it begins.
     pub(crate) fn start(&mut self, now: Nanos) -> Nanos {
         match self.kind {
-            Kind::Ask { think: [shortest, longest], .. } => {
+            ClientKind::Ask { think: [shortest, longest], .. } => {
                 now.saturating_add(self.rng.uniform(shortest, longest))
             }
-            Kind::Bulk { frame, .. } => {
+            ClientKind::Bulk { frame, .. } => {
                 self.armed = true;
                 now.saturating_add(frame)
             }
-            Kind::Scan { pause } => now.saturating_add(pause),
+            ClientKind::Scan { pause } => now.saturating_add(pause),
         }
     }
 
     /// Its timer fired.
-    pub(crate) fn timer(&mut self, now: Nanos) -> Wish {
+    pub(crate) fn timer(&mut self, now: Nanos) -> ClientNeeds {
         match (self.kind, &self.state) {
-            (Kind::Ask { .. }, State::Thinking) => {
+            (ClientKind::Ask { .. }, ClientState::Thinking) => {
                 self.sent = now;
-                self.state = State::Sent;
-                Wish { timer: now.saturating_add(self.latency), ..NOTHING }
+                self.state = ClientState::Sent;
+                ClientNeeds { timer: now.saturating_add(self.latency), ..NOTHING }
             }
-            (Kind::Ask { bytes, .. }, State::Sent) => {
-                self.state = State::Waiting;
-                Wish { arrives: Some(bytes), ..NOTHING }
+            (ClientKind::Ask { bytes, .. }, ClientState::Sent) => {
+                self.state = ClientState::Waiting;
+                ClientNeeds { arrives: Some(bytes), ..NOTHING }
             }
-            (Kind::Ask { think: [shortest, longest], .. }, State::Answered) => {
+            (ClientKind::Ask { think: [shortest, longest], .. }, ClientState::Answered) => {
                 let think = self.rng.uniform(shortest, longest);
                 let next = now.saturating_add(think);
                 let (state, timer) = match self.delayed_ack.filter(|delay| *delay < think) {
                     Some(delay) => {
                         let arrives = now.saturating_add(delay).saturating_add(self.latency);
-                        (State::Acknowledging { next }, arrives)
+                        (ClientState::Acknowledging { next }, arrives)
                     }
-                    None => (State::Thinking, next),
+                    None => (ClientState::Thinking, next),
                 };
                 self.state = state;
-                Wish { timer, response: Some((now - self.sent, self.sent)), ..NOTHING }
+                ClientNeeds { timer, response: Some((now - self.sent, self.sent)), ..NOTHING }
             }
-            (Kind::Ask { .. }, State::Acknowledging { next }) => {
+            (ClientKind::Ask { .. }, ClientState::Acknowledging { next }) => {
                 let timer = now.max(*next);
-                self.state = State::Thinking;
-                Wish { arrives: Some(0), timer, ..NOTHING }
+                self.state = ClientState::Thinking;
+                ClientNeeds { arrives: Some(0), timer, ..NOTHING }
             }
-            (Kind::Ask { .. }, State::Waiting) => NOTHING,
-            (Kind::Bulk { window, frame }, _) => {
+            (ClientKind::Ask { .. }, ClientState::Waiting) => NOTHING,
+            (ClientKind::Bulk { window, frame }, _) => {
                 self.outstanding += 1;
                 self.armed = self.outstanding < window;
                 let timer = if self.armed { now.saturating_add(frame) } else { NEVER };
-                Wish { arrives: Some(SEGMENT), timer, ..NOTHING }
+                ClientNeeds { arrives: Some(SEGMENT), timer, ..NOTHING }
             }
-            (Kind::Scan { pause }, _) => {
+            (ClientKind::Scan { pause }, _) => {
                 self.port = self.port.wrapping_add(1);
-                Wish { arrives: Some(SEGMENT), timer: now.saturating_add(pause), ..NOTHING }
+                ClientNeeds { arrives: Some(SEGMENT), timer: now.saturating_add(pause), ..NOTHING }
             }
         }
     }
@@ -172,16 +172,16 @@ impl Client {
     /// The VM sent an answer or an acknowledgement: when the timer is to fire, if that changes.
     pub(crate) fn answered(&mut self, now: Nanos) -> Option<Nanos> {
         match self.kind {
-            Kind::Ask { .. } => {
-                self.state = State::Answered;
+            ClientKind::Ask { .. } => {
+                self.state = ClientState::Answered;
                 Some(now.saturating_add(self.latency))
             }
-            Kind::Bulk { frame, .. } => {
+            ClientKind::Bulk { frame, .. } => {
                 self.outstanding = self.outstanding.saturating_sub(1);
                 let idle = !std::mem::replace(&mut self.armed, true);
                 idle.then(|| now.saturating_add(self.latency.max(frame)))
             }
-            Kind::Scan { .. } => None,
+            ClientKind::Scan { .. } => None,
         }
     }
 }
@@ -192,11 +192,11 @@ mod tests {
     use crate::Queue;
 
     /// What a client does when an answer has come at 300, and then.
-    fn answered(protocol: Protocol, think: Nanos) -> [Wish; 2] {
-        let (kind, timer) = (Kind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
-        let mut client = Client::new(0, (protocol, 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
-        assert_eq!(client.timer(0), Wish { timer: 100, ..NOTHING });
-        assert_eq!(client.timer(100), Wish { arrives: Some(40), ..NOTHING });
+    fn answered(protocol: Protocol, think: Nanos) -> [ClientNeeds; 2] {
+        let (kind, timer) = (ClientKind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
+        let mut client = SimClient::new(0, (protocol, 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
+        assert_eq!(client.timer(0), ClientNeeds { timer: 100, ..NOTHING });
+        assert_eq!(client.timer(100), ClientNeeds { arrives: Some(40), ..NOTHING });
         assert_eq!(client.answered(200), Some(300));
         let first = client.timer(300);
         [first, client.timer(first.timer)]
@@ -205,10 +205,19 @@ mod tests {
     #[test]
     fn an_answer_is_acknowledged_alone_unless_the_next_request_comes_first() {
         let response = Some((300, 0));
-        let request = |at: Nanos| Wish { timer: at + 100, ..NOTHING };
-        let acknowledges = Wish { arrives: Some(0), timer: 800, ..NOTHING };
-        assert_eq!(answered(Protocol::Tcp, 500), [Wish { timer: 440, response, ..NOTHING }, acknowledges]);
-        assert_eq!(answered(Protocol::Tcp, 40), [Wish { timer: 340, response, ..NOTHING }, request(340)]);
-        assert_eq!(answered(Protocol::Udp, 500), [Wish { timer: 800, response, ..NOTHING }, request(800)]);
+        let request = |at: Nanos| ClientNeeds { timer: at + 100, ..NOTHING };
+        let acknowledges = ClientNeeds { arrives: Some(0), timer: 800, ..NOTHING };
+        assert_eq!(
+            answered(Protocol::Tcp, 500),
+            [ClientNeeds { timer: 440, response, ..NOTHING }, acknowledges]
+        );
+        assert_eq!(
+            answered(Protocol::Tcp, 40),
+            [ClientNeeds { timer: 340, response, ..NOTHING }, request(340)]
+        );
+        assert_eq!(
+            answered(Protocol::Udp, 500),
+            [ClientNeeds { timer: 800, response, ..NOTHING }, request(800)]
+        );
     }
 }

@@ -153,7 +153,7 @@ pub enum Waits {
 
 /// How a guest's scheduler treats a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum SchedClass {
     /// It shares the CPU by weight (`SCHED_OTHER`).
     Fair { nice: i8 },
     /// It runs before those of lower priority until it waits (`SCHED_FIFO`).
@@ -162,18 +162,18 @@ pub(crate) enum Class {
     RoundRobin { priority: u8 },
 }
 
-impl Default for Class {
+impl Default for SchedClass {
     fn default() -> Self {
-        Class::Fair { nice: 0 }
+        SchedClass::Fair { nice: 0 }
     }
 }
 
-impl Class {
+impl SchedClass {
     /// Who has more of this runs first; 0 in the fair class.
     pub(crate) fn rank(self) -> u8 {
         match self {
-            Class::Fair { .. } => 0,
-            Class::Fifo { priority } | Class::RoundRobin { priority } => priority,
+            SchedClass::Fair { .. } => 0,
+            SchedClass::Fifo { priority } | SchedClass::RoundRobin { priority } => priority,
         }
     }
 }
@@ -204,7 +204,7 @@ impl Affinity {
 
 /// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum TaskState {
     Ready,
     Running,
     Blocked(Waits),
@@ -212,7 +212,7 @@ pub(crate) enum State {
 
 /// A task of a guest.
 #[derive(Clone, Debug)]
-pub(crate) struct Task {
+pub(crate) struct GuestTask {
     /// Its workload, by its number in the guest.
     pub(crate) workload: usize,
     /// What its file calls it.
@@ -225,13 +225,13 @@ pub(crate) struct Task {
     pub(crate) left: Nanos,
     /// How often each [`Step::Repeat`] was taken, in order of nesting.
     pub(crate) repeats: Vec<u32>,
-    pub(crate) state: State,
+    pub(crate) state: TaskState,
     /// Since when it waits, if it does.
     pub(crate) since: Nanos,
     pub(crate) vruntime: Nanos,
     /// The vCPU that it was on last.
     pub(crate) vcpu: usize,
-    pub(crate) class: Class,
+    pub(crate) class: SchedClass,
     pub(crate) affinity: Affinity,
     /// When it ran first.
     pub(crate) began: Option<Nanos>,
@@ -243,10 +243,10 @@ pub(crate) struct Task {
     pub(crate) woken: bool,
 }
 
-impl Task {
-    pub(crate) fn new(workload: usize, program: &[Step], space: TaskId) -> Task {
+impl GuestTask {
+    pub(crate) fn new(workload: usize, program: &[Step], space: TaskId) -> GuestTask {
         let repeats = program.iter().filter(|step| matches!(step, Step::Repeat { .. })).count();
-        Task {
+        GuestTask {
             workload,
             name: None,
             program: program.into(),
@@ -254,11 +254,11 @@ impl Task {
             paid: false,
             left: 0,
             repeats: vec![0; repeats],
-            state: State::Ready,
+            state: TaskState::Ready,
             since: 0,
             vruntime: 0,
             vcpu: 0,
-            class: Class::default(),
+            class: SchedClass::default(),
             affinity: Affinity::default(),
             began: None,
             space,

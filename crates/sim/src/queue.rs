@@ -18,17 +18,17 @@ const IDLE: u32 = u32::MAX;
 /// When a timer fires and which: from the highest bits on the time, the sequence and the timer, so that the
 /// order of nodes is that of the numbers, and the children of a node fill a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Node(u128);
+struct TimerNode(u128);
 
 /// Bits of a sequence: enough for days at millions of events per second.
 const SEQUENCE_BITS: u32 = 40;
 /// Bits of a timer's number.
 const TIMER_BITS: u32 = 24;
 
-impl Node {
-    fn new(at: Nanos, sequence: u64, timer: Timer) -> Node {
+impl TimerNode {
+    fn new(at: Nanos, sequence: u64, timer: Timer) -> TimerNode {
         let sequence = sequence % (1 << SEQUENCE_BITS);
-        Node(u128::from(at) << 64 | u128::from(sequence << TIMER_BITS | u64::from(timer.0)))
+        TimerNode(u128::from(at) << 64 | u128::from(sequence << TIMER_BITS | u64::from(timer.0)))
     }
 
     #[allow(clippy::cast_possible_truncation)] // What is cut off is cut off on purpose.
@@ -48,7 +48,7 @@ impl Node {
 /// that are due at the same time fire in the order in which they were armed.
 #[derive(Clone, Debug)]
 pub struct Queue<T> {
-    heap: Vec<Node>,
+    heap: Vec<TimerNode>,
     /// Place of each timer in the heap.
     places: Vec<u32>,
     /// What each timer stands for.
@@ -82,7 +82,7 @@ impl<T: Copy> Queue<T> {
             return self.cancel(timer);
         }
         self.sequence += 1;
-        let node = Node::new(at, self.sequence, timer);
+        let node = TimerNode::new(at, self.sequence, timer);
         match self.place(timer) {
             Some(place) if node < self.heap[place] => self.sift_up(place, node),
             Some(place) => self.sift_down(place, node),
@@ -113,7 +113,7 @@ impl<T: Copy> Queue<T> {
     pub fn next(&self) -> Nanos {
         let first =
             if self.hole { self.least_child(0).map(|(node, _)| node) } else { self.heap.first().copied() };
-        first.map_or(NEVER, Node::at)
+        first.map_or(NEVER, TimerNode::at)
     }
 
     /// Fires the next timer: its time and its token.
@@ -152,12 +152,12 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    fn put(&mut self, place: usize, node: Node) {
+    fn put(&mut self, place: usize, node: TimerNode) {
         self.heap[place] = node;
         self.places[node.timer()] = u32::try_from(place).unwrap_or(IDLE);
     }
 
-    fn sift_up(&mut self, mut place: usize, node: Node) {
+    fn sift_up(&mut self, mut place: usize, node: TimerNode) {
         while place > 0 {
             let parent = (place - 1) / ARITY;
             if node >= self.heap[parent] {
@@ -169,7 +169,7 @@ impl<T: Copy> Queue<T> {
         self.put(place, node);
     }
 
-    fn sift_down(&mut self, mut place: usize, node: Node) {
+    fn sift_down(&mut self, mut place: usize, node: TimerNode) {
         while let Some((least, child)) = self.least_child(place).filter(|(least, _)| *least < node) {
             self.put(place, least);
             place = child;
@@ -178,9 +178,9 @@ impl<T: Copy> Queue<T> {
     }
 
     /// The first of the children of a node, and its place.
-    fn least_child(&self, place: usize) -> Option<(Node, usize)> {
+    fn least_child(&self, place: usize) -> Option<(TimerNode, usize)> {
         let first = place * ARITY + 1;
-        let less = |a: (Node, usize), b: (Node, usize)| if b.0 < a.0 { b } else { a };
+        let less = |a: (TimerNode, usize), b: (TimerNode, usize)| if b.0 < a.0 { b } else { a };
         let children = self.heap.get(first..)?;
         if let Some([a, b, c, d]) = children.first_chunk() {
             let (ab, cd) = (less((*a, first), (*b, first + 1)), less((*c, first + 2), (*d, first + 3)));

@@ -1,6 +1,6 @@
 //! Runs a scenario: every arm and repeat on a machine of its own.
 
-use crate::feed::Told;
+use crate::feed::FeedEntry;
 use crate::machine::{Fault, Machine};
 use crate::queue::Nanos;
 use crate::world::{BuildError, Measured, SimError, World, build, tracer};
@@ -64,9 +64,9 @@ pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool)
 /// # Errors
 /// As [`run`], but for tasks that wait for each other.
 pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<Action>, SimError> {
-    let decided = |told| match told {
-        Told::Decided(action) => Some(action),
-        Told::Heard(_) => None,
+    let decided = |entry| match entry {
+        FeedEntry::Action(action) => Some(action),
+        FeedEntry::Event(_) => None,
     };
     Ok(recorded(scenario, name, repeat, seed, false)?.into_iter().filter_map(decided).collect())
 }
@@ -76,7 +76,12 @@ pub fn decisions(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Res
 ///
 /// # Errors
 /// As [`decisions`].
-pub fn told(scenario: &Scenario, name: &str, repeat: u32, seed: u64) -> Result<Vec<Told>, SimError> {
+pub fn feed_entries(
+    scenario: &Scenario,
+    name: &str,
+    repeat: u32,
+    seed: u64,
+) -> Result<Vec<FeedEntry>, SimError> {
     recorded(scenario, name, repeat, seed, true)
 }
 
@@ -86,7 +91,7 @@ fn recorded(
     repeat: u32,
     seed: u64,
     events: bool,
-) -> Result<Vec<Told>, SimError> {
+) -> Result<Vec<FeedEntry>, SimError> {
     let (mut machine, mut world) = start(scenario, name, repeat, seed)?;
     world.feed.record(events);
     let end = nanos(scenario.warmup).saturating_add(nanos(scenario.duration));

@@ -9,4 +9,4 @@ pub use edf::edf;
 pub use fair::{cfs, eevdf};
 pub(crate) use fair::{cfs_on, eevdf_on, nice_weight};
 pub use host::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
-pub(crate) use host::{Happening, Place};
+pub(crate) use host::{Happening, RunState};

@@ -19,7 +19,7 @@ pub struct Simulated {
 }
 
 /// One run to make: the scenario, the arm and the repeat.
-type Job<'a> = (usize, &'a str, u32);
+type SweepJob<'a> = (usize, &'a str, u32);
 
 /// Runs all arms and repeats of the scenarios on so many threads. What comes out does not depend on how many.
 /// `progress` is told how many runs are done, and of how many.
@@ -32,7 +32,7 @@ pub fn simulate(
     threads: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Simulated>, (usize, SimError)> {
-    let jobs: Vec<Job<'_>> = scenarios
+    let jobs: Vec<SweepJob<'_>> = scenarios
         .iter()
         .enumerate()
         .flat_map(|(index, scenario)| {

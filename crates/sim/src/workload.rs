@@ -1,12 +1,12 @@
 //! The model of each workload that the lab has a program for.
 
-use crate::guest::Guest;
+use crate::guest::GuestKernel;
 use crate::network::SEGMENT;
 use crate::program::Step;
 use crate::queue::Nanos;
 use crate::rtapp::{self, Conditions, RtAppError};
 use frontdesk_engine::{Protocol, nanos};
-use frontdesk_scenario::{self as scenario, Arm, Scenario, Sim, Storm, Vm, Workload, WorkloadKind};
+use frontdesk_scenario::{self as scenario, Arm, Scenario, Sim, Storm, VmSpec, Workload, WorkloadKind};
 
 /// Where an ssh server listens, behind which an editor runs.
 pub(crate) const SSH: u16 = 22;
@@ -25,7 +25,7 @@ const COLD_READS: u32 = 64;
 const HALF: u32 = 20;
 
 /// Whether the workloads of a VM tell each wake-up from I/O, as far as they do I/O, and some are I/O-bound.
-pub(crate) fn knows_wakes(arm: &Arm, vm: &Vm) -> bool {
+pub(crate) fn knows_wakes(arm: &Arm, vm: &VmSpec) -> bool {
     let running = || vm.workloads.iter().filter(|workload| !arm.stops(vm, workload));
     running().any(|workload| workload.kind.is_io_bound())
         && running().all(|workload| workload.kind.knows_its_wakes())
@@ -36,7 +36,7 @@ pub(crate) fn knows_wakes(arm: &Arm, vm: &Vm) -> bool {
 /// # Errors
 /// A file of rt-app cannot be used.
 pub(crate) fn add(
-    guest: &mut Guest,
+    guest: &mut GuestKernel,
     number: usize,
     workload: &Workload,
     scenario: &Scenario,
@@ -45,7 +45,7 @@ pub(crate) fn add(
     let request = nanos(sim.guest.request);
     let cost = |cost| nanos(scenario.scaled_cost(cost));
     let io_bound = workload.kind.is_io_bound();
-    let task = |guest: &mut Guest, program: &[Step]| guest.add_task(number, program, io_bound);
+    let task = |guest: &mut GuestKernel, program: &[Step]| guest.add_task(number, program, io_bound);
     match &workload.kind {
         WorkloadKind::Hog => {
             task(guest, &[Step::Compute(PIECE), Step::Done { bytes: 0 }]);
@@ -130,7 +130,7 @@ fn echo(socket: usize, cost: Nanos) -> [Step; 4] {
 }
 
 /// A task that starts one which soon ends, and waits for it if it `waits`.
-fn churn(guest: &mut Guest, number: usize, waits: bool) {
+fn churn(guest: &mut GuestKernel, number: usize, waits: bool) {
     let (started, ended) = (guest.add_channel(), guest.add_channel());
     let start = Step::Send { channel: started, messages: 1 };
     let done = Step::Done { bytes: 0 };
@@ -147,7 +147,7 @@ fn churn(guest: &mut Guest, number: usize, waits: bool) {
 
 /// Groups of senders and receivers, each of whom messages each, and one who starts them all and waits for
 /// them.
-fn messages(guest: &mut Guest, number: usize, tasks: u32, rounds: u32) {
+fn messages(guest: &mut GuestKernel, number: usize, tasks: u32, rounds: u32) {
     let (begin, ended) = (guest.add_channel(), guest.add_channel());
     for _ in 0..tasks / (2 * HALF) {
         let mailboxes: Vec<usize> = (0..HALF).map(|_| guest.add_channel()).collect();

@@ -19,4 +19,4 @@ pub use build::SimError;
 pub(crate) use build::{BuildError, build, entity_name, tracer};
 pub(crate) use measure::{Measure, Measured};
 pub(crate) use state::World;
-use state::{Role, Source, Vm, WATCH, number};
+use state::{EntityRole, SimVm, TimerOwner, WATCH, number};

@@ -4,7 +4,7 @@
 
 use frontdesk_engine::{ActionKind, Boost, BoostTarget, EventKind};
 use frontdesk_scenario::{Overrides, Scenario};
-use frontdesk_sim::{Told, decisions, simulate, told};
+use frontdesk_sim::{FeedEntry, decisions, feed_entries, simulate};
 use std::path::Path;
 
 fn load(name: &str, set: &[&str]) -> Scenario {
@@ -162,8 +162,8 @@ fn each_request_has_one_reply_where_a_vm_has_its_own_io_path() {
     let counted = |more: &[&str]| {
         let set = [&["duration=10s", "warmup=0s", "repeats=1"], more].concat();
         let (mut packets, mut replies, mut open) = (0, 0, None);
-        for told in told(&load("echo-mixed.toml", &set), "frontdesk", 1, 1).unwrap() {
-            let Told::Heard(event) = told else { continue };
+        for entry in feed_entries(&load("echo-mixed.toml", &set), "frontdesk", 1, 1).unwrap() {
+            let FeedEntry::Event(event) = entry else { continue };
             match event.kind {
                 EventKind::Packet { vm, protocol, port } => {
                     packets += 1;
@@ -215,9 +215,9 @@ fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
     let (mut handed_on, mut followed, mut served) = (0, 0, 0);
     // The vCPUs of the interrupt that was sent last, and whether that was just now.
     let mut sent = None;
-    for told in told(&scenario, "frontdesk", 1, 1).unwrap() {
-        match told {
-            Told::Heard(event) => {
+    for entry in feed_entries(&scenario, "frontdesk", 1, 1).unwrap() {
+        match entry {
+            FeedEntry::Event(event) => {
                 if let Some((from, to, just)) = sent.take() {
                     followed += u32::from(just && boosted[to] > Boost::None);
                     if boosted[to] > Boost::None {
@@ -235,7 +235,7 @@ fn a_boost_follows_the_interrupt_to_the_vcpu_that_serves() {
                     sent = Some((usize::from(vcpu), to.trailing_zeros() as usize, true));
                 }
             }
-            Told::Decided(action) => {
+            FeedEntry::Action(action) => {
                 if let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind
                     && vm.0 == 0
                 {

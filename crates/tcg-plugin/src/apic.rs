@@ -36,7 +36,7 @@ pub(crate) struct Apic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The vCPU sends an interrupt.
-    Sends(Command),
+    Sends(InterruptCommand),
     /// It has taken one that a vCPU sent.
     Taken,
 }
@@ -71,10 +71,10 @@ impl Apic {
     /// The guest writes `high:low` to a register, in x2APIC mode.
     pub(crate) fn write_x2apic(&self, register: u8, high: u32, low: u32) -> Option<Meaning> {
         match register {
-            COMMAND => Command::x2apic(high, low).map(Meaning::Sends),
+            COMMAND => InterruptCommand::x2apic(high, low).map(Meaning::Sends),
             SELF_IPI => {
                 let [vector, ..] = low.to_le_bytes();
-                Some(Meaning::Sends(Command { vector, to: Destination::Own }))
+                Some(Meaning::Sends(InterruptCommand { vector, to: Destination::Own }))
             }
             EOI => self.end(),
             _ => None,
@@ -90,7 +90,7 @@ impl Apic {
             DESTINATION_FORMAT => self.flat.store(upper >> 4 == 0xf, Relaxed),
             COMMAND => {
                 let destination = self.destination.load(Relaxed).to_le_bytes()[0];
-                return Command::xapic(destination, value).map(Meaning::Sends);
+                return InterruptCommand::xapic(destination, value).map(Meaning::Sends);
             }
             EOI => return self.end(),
             _ => {}
@@ -152,22 +152,22 @@ pub(crate) enum Destination {
 
 /// An ordinary interrupt that a vCPU sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Command {
+pub(crate) struct InterruptCommand {
     pub(crate) vector: u8,
     pub(crate) to: Destination,
 }
 
-impl Command {
-    fn x2apic(destination: u32, low: u32) -> Option<Command> {
-        Command::of(low, |logical| match (destination, logical) {
+impl InterruptCommand {
+    fn x2apic(destination: u32, low: u32) -> Option<InterruptCommand> {
+        InterruptCommand::of(low, |logical| match (destination, logical) {
             (u32::MAX, _) => Destination::All,
             (_, true) => Destination::Cluster(destination),
             (_, false) => Destination::Physical(destination),
         })
     }
 
-    fn xapic(destination: u8, low: u32) -> Option<Command> {
-        Command::of(low, |logical| match (destination, logical) {
+    fn xapic(destination: u8, low: u32) -> Option<InterruptCommand> {
+        InterruptCommand::of(low, |logical| match (destination, logical) {
             (u8::MAX, _) => Destination::All,
             (_, true) => Destination::Logical(destination),
             (_, false) => Destination::Physical(destination.into()),
@@ -176,7 +176,7 @@ impl Command {
 
     /// `None` for what is not an ordinary interrupt (NMI, INIT, start-up). `addressed`: to whom it goes
     /// without a shorthand, by whether the destination is logical.
-    fn of(low: u32, addressed: impl Fn(bool) -> Destination) -> Option<Command> {
+    fn of(low: u32, addressed: impl Fn(bool) -> Destination) -> Option<InterruptCommand> {
         let (delivery, logical, shorthand) = (low >> 8 & 7, low >> 11 & 1 == 1, low >> 18 & 3);
         let [vector, ..] = low.to_le_bytes();
         let to = match shorthand {
@@ -185,7 +185,7 @@ impl Command {
             2 => Destination::All,
             _ => Destination::Others,
         };
-        (delivery <= 1).then_some(Command { vector, to })
+        (delivery <= 1).then_some(InterruptCommand { vector, to })
     }
 
     /// The vCPUs that it goes to if the one with index `sender` sends it: a bit for each index.
@@ -232,7 +232,7 @@ mod tests {
         ids.iter().map(|id| apic(*id)).collect()
     }
 
-    fn deliver(apics: &[Apic], sender: u16, command: Command) -> u64 {
+    fn deliver(apics: &[Apic], sender: u16, command: InterruptCommand) -> u64 {
         let to = command.targets(sender, (0..).zip(apics));
         command.deliver(to, (0..).zip(apics));
         to
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn only_ordinary_interrupts_are_commands() {
-        let to = |destination, low| Command::x2apic(destination, low).map(|command| command.to);
+        let to = |destination, low| InterruptCommand::x2apic(destination, low).map(|command| command.to);
         assert_eq!(to(2, 0xfb), Some(Destination::Physical(2)), "fixed");
         assert_eq!(to(2, 0x1fb), Some(Destination::Physical(2)), "lowest priority");
         assert_eq!(to(2, 0x8fd), Some(Destination::Cluster(2)));
@@ -252,14 +252,14 @@ mod tests {
         assert_eq!(to(1, 0x400), None, "NMI");
         assert_eq!(to(1, 0x4500), None, "INIT");
         assert_eq!(to(1, 0x4608), None, "start-up");
-        assert_eq!(Command::x2apic(2, 0x8fd).unwrap().vector, RESCHEDULE);
+        assert_eq!(InterruptCommand::x2apic(2, 0x8fd).unwrap().vector, RESCHEDULE);
     }
 
     #[test]
     fn destinations_are_sets_of_vcpus() {
         // Two sockets of three cores: the second one's ids begin at 4. The last is in another cluster.
         let apics = apics(&[0, 1, 2, 4, 5, 6, 0x12]);
-        let targets = |to| deliver(&apics, 3, Command { vector: RESCHEDULE, to });
+        let targets = |to| deliver(&apics, 3, InterruptCommand { vector: RESCHEDULE, to });
         assert_eq!(targets(Destination::Own), 0b000_1000);
         assert_eq!(targets(Destination::All), 0b111_1111);
         assert_eq!(targets(Destination::Others), 0b111_0111);
@@ -304,7 +304,7 @@ mod tests {
         let end = || apics[1].write_x2apic(EOI, 0, 0);
         assert_eq!(end(), None, "the clock's");
         for vector in [0xfb, RESCHEDULE, RESCHEDULE, 0x30] {
-            deliver(&apics, 0, Command { vector, to: Destination::Others });
+            deliver(&apics, 0, InterruptCommand { vector, to: Destination::Others });
         }
         apics[1].enter_device();
         assert_eq!(end(), None, "a device's");
@@ -313,9 +313,9 @@ mod tests {
         assert_eq!(apics[0].write_xapic(EOI, 0), None, "the other one was sent none");
         assert_eq!(
             apics[0].write_x2apic(SELF_IPI, 0, 0xf6),
-            Some(Meaning::Sends(Command { vector: 0xf6, to: Destination::Own }))
+            Some(Meaning::Sends(InterruptCommand { vector: 0xf6, to: Destination::Own }))
         );
-        deliver(&apics, 0, Command { vector: 0xf6, to: Destination::Own });
+        deliver(&apics, 0, InterruptCommand { vector: 0xf6, to: Destination::Own });
         assert_eq!(apics[0].write_xapic(EOI, 0), taken);
     }
 

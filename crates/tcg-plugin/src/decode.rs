@@ -2,7 +2,7 @@
 
 /// An instruction that a guest kernel uses for something we want to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
+pub(crate) enum WatchedInstruction {
     /// `mov cr3, REGISTER`: the number of the general-purpose register.
     LoadCr3(u8),
     /// `wrmsr`.
@@ -43,7 +43,7 @@ const NO_BASE: u8 = u8::MAX;
 const APIC_PAGES: u16 = 0xff5f;
 
 /// What the instruction that `bytes` begin with is to us.
-pub(crate) fn decode(bytes: &[u8]) -> Option<Watched> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<WatchedInstruction> {
     let mut rex = 0;
     let mut rest = bytes;
     while let [prefix, tail @ ..] = rest {
@@ -60,10 +60,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Watched> {
         // REX.R would make it CR11, which does not exist. The mode bits of the operand byte are ignored by
         // the CPU.
         [0x0f, 0x22, operands, ..] if operands >> 3 & 7 == 3 && rex_r == 0 => {
-            Some(Watched::LoadCr3(operands & 7 | rex_b << 3))
+            Some(WatchedInstruction::LoadCr3(operands & 7 | rex_b << 3))
         }
-        [0x0f, 0x30, ..] => Some(Watched::WriteMsr),
-        [0x89, tail @ ..] if rex & 0b1010 == 0 => store(tail, rex_r << 1, rex_b << 3).map(Watched::WriteApic),
+        [0x0f, 0x30, ..] => Some(WatchedInstruction::WriteMsr),
+        [0x89, tail @ ..] if rex & 0b1010 == 0 => {
+            store(tail, rex_r << 1, rex_b << 3).map(WatchedInstruction::WriteApic)
+        }
         _ => None,
     }
 }
@@ -108,17 +110,25 @@ mod tests {
 
     #[test]
     fn cr3_loads_are_found_with_any_source_register() {
-        assert_eq!(decode(&[0x0f, 0x22, 0xd8]), Some(Watched::LoadCr3(0)), "mov cr3, rax");
-        assert_eq!(decode(&[0x0f, 0x22, 0xdf]), Some(Watched::LoadCr3(7)), "mov cr3, rdi");
-        assert_eq!(decode(&[0x41, 0x0f, 0x22, 0xdc]), Some(Watched::LoadCr3(12)), "mov cr3, r12");
-        assert_eq!(decode(&[0x66, 0x49, 0x0f, 0x22, 0xd8]), Some(Watched::LoadCr3(8)), "with prefixes");
-        assert_eq!(decode(&[0x41, 0x66, 0x0f, 0x22, 0xdc]), Some(Watched::LoadCr3(4)), "REX is not last");
+        assert_eq!(decode(&[0x0f, 0x22, 0xd8]), Some(WatchedInstruction::LoadCr3(0)), "mov cr3, rax");
+        assert_eq!(decode(&[0x0f, 0x22, 0xdf]), Some(WatchedInstruction::LoadCr3(7)), "mov cr3, rdi");
+        assert_eq!(decode(&[0x41, 0x0f, 0x22, 0xdc]), Some(WatchedInstruction::LoadCr3(12)), "mov cr3, r12");
+        assert_eq!(
+            decode(&[0x66, 0x49, 0x0f, 0x22, 0xd8]),
+            Some(WatchedInstruction::LoadCr3(8)),
+            "with prefixes"
+        );
+        assert_eq!(
+            decode(&[0x41, 0x66, 0x0f, 0x22, 0xdc]),
+            Some(WatchedInstruction::LoadCr3(4)),
+            "REX is not last"
+        );
     }
 
     #[test]
     fn wrmsr_is_found() {
-        assert_eq!(decode(&[0x0f, 0x30]), Some(Watched::WriteMsr));
-        assert_eq!(decode(&[0x3e, 0x0f, 0x30]), Some(Watched::WriteMsr));
+        assert_eq!(decode(&[0x0f, 0x30]), Some(WatchedInstruction::WriteMsr));
+        assert_eq!(decode(&[0x3e, 0x0f, 0x30]), Some(WatchedInstruction::WriteMsr));
     }
 
     #[test]
@@ -140,7 +150,8 @@ mod tests {
 
     #[test]
     fn stores_to_the_interrupt_controller_are_found() {
-        let store = |source, base, offset| Some(Watched::WriteApic(Store { source, base, offset }));
+        let store =
+            |source, base, offset| Some(WatchedInstruction::WriteApic(Store { source, base, offset }));
         let (command, page) = (-0xa0_2d00, -0xa0_3000);
         assert_eq!(
             decode(&[0x89, 0x3c, 0x25, 0x00, 0xd3, 0x5f, 0xff]),

@@ -4,8 +4,8 @@
 //! Nothing here may panic: a panic would take the VM down.
 
 use crate::apic::{Apic, Meaning};
-use crate::decode::{Store, Watched, decode, interrupt, task};
-use frontdesk_ring::{Entry, Kind, MAX_VCPUS, Producer};
+use crate::decode::{Store, WatchedInstruction, decode, interrupt, task};
+use frontdesk_ring::{Entry, EntryKind, MAX_VCPUS, Producer};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write;
@@ -94,11 +94,11 @@ static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 
 struct Plugin {
     ring: Producer,
-    vcpus: [Vcpu; MAX_VCPUS as usize],
+    vcpus: [VcpuState; MAX_VCPUS as usize],
 }
 
 /// State of a vCPU; used only by the thread that runs it.
-struct Vcpu {
+struct VcpuState {
     registers: [AtomicPtr<c_void>; REGISTERS.len()],
     /// Receives register values; allocated once.
     buffer: AtomicPtr<GByteArray>,
@@ -106,9 +106,9 @@ struct Vcpu {
     apic: Apic,
 }
 
-impl Vcpu {
-    const fn new() -> Vcpu {
-        Vcpu {
+impl VcpuState {
+    const fn new() -> VcpuState {
+        VcpuState {
             registers: [const { AtomicPtr::new(null_mut()) }; REGISTERS.len()],
             buffer: AtomicPtr::new(null_mut()),
             task: AtomicU64::new(0),
@@ -142,13 +142,13 @@ impl Vcpu {
 }
 
 /// The plugin and the state of vCPU `index`.
-fn vcpu(index: c_uint) -> Option<(&'static Plugin, u16, &'static Vcpu)> {
+fn vcpu(index: c_uint) -> Option<(&'static Plugin, u16, &'static VcpuState)> {
     let plugin = PLUGIN.get()?;
     let index = u16::try_from(index).ok()?;
     Some((plugin, index, plugin.vcpus.get(usize::from(index))?))
 }
 
-fn push(index: c_uint, kind: Kind) {
+fn push(index: c_uint, kind: EntryKind) {
     let Some((plugin, index, _)) = vcpu(index) else { return };
     let now = clock_gettime(ClockId::Monotonic);
     let at_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn qemu_plugin_install(
         Ok(Err(error)) => return refuse(&error.to_string()),
         Err(_) => return refuse("too many vCPUs"),
     };
-    if PLUGIN.set(Plugin { ring, vcpus: [const { Vcpu::new() }; MAX_VCPUS as usize] }).is_err() {
+    if PLUGIN.set(Plugin { ring, vcpus: [const { VcpuState::new() }; MAX_VCPUS as usize] }).is_err() {
         return refuse("it is loaded already");
     }
     // SAFETY: `id` is ours and the callbacks have the types that the interface asks for.
@@ -248,11 +248,11 @@ extern "C" fn on_vcpu_exit(_id: PluginId, index: c_uint) {
 }
 
 extern "C" fn on_idle(_id: PluginId, index: c_uint) {
-    push(index, Kind::Halt);
+    push(index, EntryKind::Halt);
 }
 
 extern "C" fn on_resume(_id: PluginId, index: c_uint) {
-    push(index, Kind::Resume);
+    push(index, EntryKind::Resume);
 }
 
 extern "C" fn on_translate(_id: PluginId, block: *mut c_void) {
@@ -276,11 +276,11 @@ extern "C" fn on_translate(_id: PluginId, block: *mut c_void) {
                 last.watch(on_interrupt, READS_NOTHING, vector.into());
             }
             match decode(instruction.bytes()) {
-                Some(Watched::LoadCr3(register)) => {
+                Some(WatchedInstruction::LoadCr3(register)) => {
                     instruction.watch(on_load_cr3, READS_REGISTERS, register.into());
                 }
-                Some(Watched::WriteMsr) => instruction.watch(on_write_msr, READS_REGISTERS, 0),
-                Some(Watched::WriteApic(store)) => {
+                Some(WatchedInstruction::WriteMsr) => instruction.watch(on_write_msr, READS_REGISTERS, 0),
+                Some(WatchedInstruction::WriteApic(store)) => {
                     instruction.watch(on_write_apic, READS_REGISTERS, store.packed());
                 }
                 None => {}
@@ -329,7 +329,7 @@ extern "C" fn on_load_cr3(index: c_uint, register: *mut c_void) {
     // Loading the value that is there is a TLB flush.
     if task != 0 && vcpu.task.load(Relaxed) != task {
         vcpu.task.store(task, Relaxed);
-        push(index, Kind::Switch { task });
+        push(index, EntryKind::Switch { task });
     }
 }
 
@@ -338,7 +338,7 @@ extern "C" fn on_interrupt(index: c_uint, vector: *mut c_void) {
     let Some((_, _, vcpu)) = vcpu(index) else { return };
     let Ok(vector) = u8::try_from(vector.addr()) else { return };
     vcpu.apic.enter_device();
-    push(index, Kind::Interrupt { vector });
+    push(index, EntryKind::Interrupt { vector });
 }
 
 /// Before a write of a model-specific register.
@@ -373,10 +373,10 @@ fn act(index: c_uint, meaning: Option<Meaning>) {
             let to = command.targets(sender, vcpus());
             // It is told first: were this thread put to sleep in between, a target would take what nobody
             // sent.
-            push(index, Kind::Ipi { to, vector: command.vector });
+            push(index, EntryKind::Ipi { to, vector: command.vector });
             command.deliver(to, vcpus());
         }
-        Some(Meaning::Taken) => push(index, Kind::IpiTaken),
+        Some(Meaning::Taken) => push(index, EntryKind::IpiTaken),
         None => {}
     }
 }

@@ -4,7 +4,7 @@ use super::state::{End, Engine};
 use super::vm::Vm;
 use crate::action::ActionKind;
 use crate::event::VmId;
-use crate::policy::{Ask, Claim, Owner, Target};
+use crate::policy::{Ask, Claim, Knob, Owner};
 use std::collections::BTreeSet;
 
 impl Engine {
@@ -13,45 +13,45 @@ impl Engine {
         for ask in asks.drain(..) {
             match ask {
                 Ask::Claim(claim) => self.claim(vm, claim),
-                Ask::End(owner, target) => self.end_claim(vm, owner, target),
+                Ask::End(owner, knob) => self.end_claim(vm, owner, knob),
             }
         }
         self.asks = asks;
     }
 
     fn claim(&mut self, vm: VmId, claim: Claim) {
-        let boosts = matches!(claim.target, Target::Boost(_));
+        let boosts = matches!(claim.knob, Knob::Boost(_));
         if boosts && self.ledger.next().is_none() {
             self.open_ledger();
         }
-        self.change(vm, claim.target, |state, ends| {
+        self.change(vm, claim.knob, |state, ends| {
             if let Some(until) = state.claims.set(claim) {
-                ends.remove(&(until, vm, claim.owner, claim.target));
+                ends.remove(&(until, vm, claim.owner, claim.knob));
             }
-            ends.insert((claim.until, vm, claim.owner, claim.target));
+            ends.insert((claim.until, vm, claim.owner, claim.knob));
         });
     }
 
-    fn end_claim(&mut self, vm: VmId, owner: Owner, target: Target) {
-        self.change(vm, target, |state, ends| {
-            if let Some(until) = state.claims.end(owner, target) {
-                ends.remove(&(until, vm, owner, target));
+    fn end_claim(&mut self, vm: VmId, owner: Owner, knob: Knob) {
+        self.change(vm, knob, |state, ends| {
+            if let Some(until) = state.claims.end(owner, knob) {
+                ends.remove(&(until, vm, owner, knob));
             }
         });
     }
 
     /// Changes claims on a knob of a VM whose times are up to date. The winner is told where it is another
     /// one now.
-    fn change(&mut self, vm: VmId, target: Target, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
+    fn change(&mut self, vm: VmId, knob: Knob, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
-        let before = state.claims.value(target);
+        let before = state.claims.value(knob);
         change(state, &mut self.ends);
-        if state.claims.value(target) == before {
+        if state.claims.value(knob) == before {
             return;
         }
-        let kind = match target {
-            Target::Boost(target) => ActionKind::Boost { vm, target, level: state.claims.level(target) },
-            Target::Watch(vcpu) => ActionKind::Watch { vm, vcpu, on: before == 0 },
+        let kind = match knob {
+            Knob::Boost(target) => ActionKind::Boost { vm, target, level: state.claims.level(target) },
+            Knob::Watch(vcpu) => ActionKind::Watch { vm, vcpu, on: before == 0 },
         };
         self.act(kind);
     }
@@ -65,22 +65,22 @@ impl Engine {
 
     #[cold]
     fn end_those_over(&mut self) {
-        while let Some((until, vm, owner, target)) =
+        while let Some((until, vm, owner, knob)) =
             self.ends.first().copied().filter(|(until, ..)| *until <= self.now)
         {
             let Some(state) = self.vms.get_mut(&vm) else {
-                self.ends.remove(&(until, vm, owner, target));
+                self.ends.remove(&(until, vm, owner, knob));
                 continue;
             };
             let debt = self.ledger.debt(vm);
             let mut asks = std::mem::take(&mut self.asks);
-            let later = state.expire((owner, target), self.now, &self.config, self.world, debt, &mut asks);
+            let later = state.expire((owner, knob), self.now, &self.config, self.world, debt, &mut asks);
             match later.filter(|later| *later > self.now) {
                 Some(until) => {
-                    let value = state.claims.value(target);
-                    self.claim(vm, Claim { owner, target, value, until });
+                    let value = state.claims.value(knob);
+                    self.claim(vm, Claim { owner, knob, value, until });
                 }
-                None => self.end_claim(vm, owner, target),
+                None => self.end_claim(vm, owner, knob),
             }
             self.apply(vm, asks);
         }

@@ -7,7 +7,7 @@ use crate::action::ActionKind;
 use crate::capabilities::Standing;
 use crate::config;
 use crate::event::VmId;
-use crate::knob::Account;
+use crate::knob::VmAccount;
 use std::time::Duration;
 
 /// Rounds of the world's scheduler, each a slice for every VM, in a settlement of the ledger at least.
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 impl Engine {
     /// What the VMs got and wanted of what the ordinary scheduler has to give; what has a reservation gets
     /// nothing of that.
-    fn accounts(&mut self) -> Vec<Account> {
+    fn accounts(&mut self) -> Vec<VmAccount> {
         for state in self.vms.values_mut() {
             state.account_all(self.now, &self.config.tavs);
         }
@@ -26,7 +26,7 @@ impl Engine {
         let repays = self.world.acts && !self.world.charges_boosts;
         let so_far = |(vm, state): (&VmId, &Vm)| {
             let account = state.so_far(*vm);
-            Account { acting: account.acting && repays, ..account }
+            VmAccount { acting: account.acting && repays, ..account }
         };
         vms.map(so_far).collect()
     }

@@ -7,7 +7,7 @@ use crate::config::{Config, ConfigError};
 use crate::event::{TaskId, Time, VmId};
 use crate::explain::{Decision, Recent, VmExplain};
 use crate::knob::Ledger;
-use crate::policy::{Ask, Claim, Owner, Target};
+use crate::policy::{Ask, Claim, Knob, Owner};
 use crate::recorded::RecordedConfig;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub struct Engine {
 }
 
 /// When a claim ends by itself, and which.
-pub(crate) type End = (Time, VmId, Owner, Target);
+pub(crate) type End = (Time, VmId, Owner, Knob);
 
 impl Engine {
     /// An engine that knows no VM yet.
@@ -172,10 +172,10 @@ impl TryFrom<Saved> for Engine {
             vm.restore(now, &config.tavs)?;
         }
         ledger.check(now, |vm| vms.contains_key(&vm))?;
-        let end = |vm, claim: &Claim| (claim.until, vm, claim.owner, claim.target);
+        let end = |vm, claim: &Claim| (claim.until, vm, claim.owner, claim.knob);
         let ends: BTreeSet<End> =
             vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
-        let boosts = ends.iter().any(|(.., target)| matches!(target, Target::Boost(_)));
+        let boosts = ends.iter().any(|(.., knob)| matches!(knob, Knob::Boost(_)));
         check(!boosts || ledger.next().is_some(), "a boost without a ledger")?;
         Ok(Engine { config, world, now, vms, ends, asks: Vec::new(), ledger, actions, troubles })
     }

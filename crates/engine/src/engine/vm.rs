@@ -6,10 +6,10 @@ use crate::config::{Config, Tavs, VmPolicy};
 use crate::event::{Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::infer::Guest;
-use crate::knob::{Account, Claims, Ledger, PcpuSet};
+use crate::knob::{Claims, Ledger, PcpuSet, VmAccount};
 use crate::nanos::total;
 use crate::observe::ThreadTimes;
-use crate::policy::{Ask, Fact, Owner, PartialBoost, Policy, Target, View};
+use crate::policy::{Ask, Fact, Knob, Owner, PartialBoost, Policy, View};
 use crate::recorded::RecordedPolicy;
 use crate::state::StateError;
 use serde::{Deserialize, Serialize};
@@ -130,7 +130,7 @@ impl Vm {
     /// The time of a claim is over: until when it goes on, if it does; adds what its owner asks for then.
     pub(crate) fn expire(
         &mut self,
-        (owner, target): (Owner, Target),
+        (owner, knob): (Owner, Knob),
         now: Time,
         config: &Config,
         world: Capabilities,
@@ -140,7 +140,7 @@ impl Vm {
         self.account_all(now, &config.tavs);
         let (policies, view, _) = self.policies(now, config, world, debt);
         let known = policies.into_iter().find(|(known, _)| *known == owner);
-        let later = known.and_then(|(_, policy)| policy.on_expiry(target, &view, asks));
+        let later = known.and_then(|(_, policy)| policy.on_expiry(knob, &view, asks));
         self.log_ended(now);
         later
     }
@@ -172,8 +172,8 @@ impl Vm {
     }
 
     /// What the VM got and wanted so far.
-    pub(crate) fn so_far(&self, vm: VmId) -> Account {
-        Account {
+    pub(crate) fn so_far(&self, vm: VmId) -> VmAccount {
+        VmAccount {
             vm,
             weight: self.weight,
             threads: self.guest.threads().count() as u64,

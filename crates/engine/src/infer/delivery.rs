@@ -3,7 +3,7 @@
 use super::guest::{Guest, GuestVcpu, Judgement, MAIN_LOOP, bit, inspect};
 use super::io_bound::Verdict;
 use super::ports::Port;
-use super::reads::{Asker, Read};
+use super::reads::{Read, Reader};
 use super::routing::Device;
 use crate::config::Tavs;
 use crate::event::Time;
@@ -72,7 +72,7 @@ impl Guest {
         if self.vcpus.iter().any(|vcpu| vcpu.seen.thread.is_running()) {
             self.arrivals.clear();
         }
-        self.told();
+        self.notified();
         let takers = self.routing.takers(Device::Network);
         self.routing.delivered(Device::Network);
         let mut outstanding = 0;
@@ -102,7 +102,7 @@ impl Guest {
         self.asked = None;
         self.routing.delivered(Device::Disk);
         for (index, vcpu) in (0u16..).zip(&mut self.vcpus) {
-            let here = |asker: Asker| asker.vcpu == index && asker.switches == vcpu.seen.switches;
+            let here = |asker: Reader| asker.vcpu == index && asker.switches == vcpu.seen.switches;
             if read.asker.is_some_and(here) {
                 vcpu.observer.read_ended_at_once(&vcpu.seen, &mut self.tasks, config);
                 vcpu.falling_asleep = vcpu.seen.current().is_some_and(|task| self.tasks.is_io_bound(task));
@@ -111,12 +111,12 @@ impl Guest {
                 let _ = vcpu.observer.event_pending(false, &vcpu.seen, &mut self.tasks, config);
             }
         }
-        self.told();
+        self.notified();
         read.io_bound
     }
 
-    /// The guest was told of an event: what was to be answered before is as answered as it will be.
-    fn told(&mut self) {
+    /// The guest was notified of an event: what was to be answered before is as answered as it will be.
+    fn notified(&mut self) {
         self.delivered = true;
         let tells_takers = self.routing.takers(Device::Network).is_some();
         for vcpu in &mut self.vcpus {

@@ -9,7 +9,7 @@ use crate::observe::Registry;
 
 /// A task was dispatched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dispatch {
+pub(crate) struct TaskDispatch {
     /// Whether it is I/O-bound.
     pub(crate) io_bound: bool,
     /// Whether the one before was on its way to sleep, to be woken at once.
@@ -31,25 +31,32 @@ impl Guest {
         exactly: bool,
         now: Time,
         config: &Tavs,
-    ) -> Option<Dispatch> {
+    ) -> Option<TaskDispatch> {
         let vcpu = self.vcpu(index)?;
         let unseen = vcpu.seen.unseen_run();
         let dispatch = self.dispatch(index, task, false, now, config);
         let vcpu = self.vcpu(index)?;
         if exactly {
-            vcpu.seen.told_exactly();
+            vcpu.seen.seen_exactly();
         } else {
             vcpu.seen.was_seen(if dispatch.again { 0 } else { unseen });
         }
         Some(dispatch)
     }
 
-    fn dispatch(&mut self, index: u16, task: TaskId, resumed: bool, now: Time, config: &Tavs) -> Dispatch {
+    fn dispatch(
+        &mut self,
+        index: u16,
+        task: TaskId,
+        resumed: bool,
+        now: Time,
+        config: &Tavs,
+    ) -> TaskDispatch {
         let only_loaded = self.is_only_loaded(index);
         let vcpu = &mut self.vcpus[usize::from(index)];
         if vcpu.seen.current() == Some(task) {
             let io_bound = self.tasks.is_io_bound(task);
-            return Dispatch { io_bound, fell_asleep: false, again: true };
+            return TaskDispatch { io_bound, fell_asleep: false, again: true };
         }
         vcpu.end_run(only_loaded, &mut self.tasks, config);
         let patience = self.answers.patience(config);
@@ -69,7 +76,7 @@ impl Guest {
         // What the interrupt's taker wakes may run on a vCPU that is not observed.
         let elsewhere = io_bound && !vcpu.observer.observes();
         self.learn(verdict.or(elsewhere.then_some(Verdict::IoBound)));
-        Dispatch { io_bound, fell_asleep, again: false }
+        TaskDispatch { io_bound, fell_asleep, again: false }
     }
 
     /// Whether the task on a vCPU is only what was left loaded when it was halted: it runs on another one.
@@ -96,7 +103,7 @@ impl Guest {
 
     /// A halted vCPU goes on. A guest that idles keeps the last address space loaded, so without a switch the
     /// task that runs now is the one that ran before.
-    pub(crate) fn resume(&mut self, index: u16, now: Time, config: &Tavs) -> Option<Dispatch> {
+    pub(crate) fn resume(&mut self, index: u16, now: Time, config: &Tavs) -> Option<TaskDispatch> {
         let vcpu = self.vcpu(index)?;
         if !vcpu.seen.is_halted() {
             return None;

@@ -3,7 +3,7 @@
 use super::answers::Answers;
 use super::io_bound::Observer;
 use super::ports::{Arrivals, Port, PortMap};
-use super::reads::{Asker, Read, Reads};
+use super::reads::{Read, Reader, Reads};
 use super::routing::{Device, Routing};
 use crate::config::Tavs;
 use crate::event::{TaskId, Thread, Time};
@@ -283,7 +283,7 @@ impl Guest {
                     let vcpu = self.vcpus.get_mut(usize::from(index))?;
                     // It asks again, so it did not sleep.
                     vcpu.falling_asleep = false;
-                    let asker = Some(Asker { vcpu: index, switches: vcpu.seen.switches });
+                    let asker = Some(Reader { vcpu: index, switches: vcpu.seen.switches });
                     let io_bound = inspect(&vcpu.seen, &self.tasks, config);
                     Some(Read { io_bound, asker })
                 });

@@ -14,12 +14,12 @@ pub(crate) struct Read {
     /// Whether an I/O-bound task was in the inspection window when the guest asked for it.
     pub(crate) io_bound: bool,
     /// Who asked for it, if known.
-    pub(crate) asker: Option<Asker>,
+    pub(crate) asker: Option<Reader>,
 }
 
 /// A task at a point in time: a vCPU, and how often it had switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Asker {
+pub(crate) struct Reader {
     pub(crate) vcpu: u16,
     pub(crate) switches: u64,
 }

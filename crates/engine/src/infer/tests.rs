@@ -1,5 +1,5 @@
 use super::*;
-use crate::infer::Dispatch;
+use crate::infer::TaskDispatch;
 
 const MS: u64 = 1_000_000;
 
@@ -174,7 +174,7 @@ fn a_task_that_wakes_from_idle_gives_positive_evidence() {
     vcpu.run(&config);
     vcpu.account(MS + 1000, &config);
     let resumed = vcpu.0.resume(0, Time(MS + 1000), &config);
-    assert_eq!(resumed, Some(Dispatch { io_bound: false, fell_asleep: false, again: false }));
+    assert_eq!(resumed, Some(TaskDispatch { io_bound: false, fell_asleep: false, again: false }));
     vcpu.account(MS + 200_000, &config);
     vcpu.0.halt(0, &config);
     assert_eq!(belief(&vcpu, 2), 5);

@@ -31,7 +31,7 @@ impl PcpuSet {
 
 /// What a VM got so far, and what it wanted since the last settlement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Account {
+pub(crate) struct VmAccount {
     pub(crate) vm: VmId,
     pub(crate) weight: u32,
     pub(crate) threads: u64,
@@ -52,12 +52,12 @@ pub(crate) struct Account {
 }
 
 #[cfg(test)]
-impl Account {
+impl VmAccount {
     /// One of a VM with one thread and the weight 1 that has not run, on these physical CPUs.
-    pub(super) fn on(vm: u32, pcpus: &[u16]) -> Account {
+    pub(super) fn on(vm: u32, pcpus: &[u16]) -> VmAccount {
         let mut set = PcpuSet::default();
         pcpus.iter().for_each(|pcpu| set.insert(*pcpu));
-        Account {
+        VmAccount {
             vm: VmId(vm),
             weight: 1,
             threads: 1,

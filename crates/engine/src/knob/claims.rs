@@ -2,7 +2,7 @@
 
 use crate::action::{Boost, BoostTarget};
 use crate::event::Time;
-use crate::policy::{Claim, Owner, Target};
+use crate::policy::{Claim, Knob, Owner};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 
@@ -16,20 +16,20 @@ pub(crate) struct Claims {
 impl Claims {
     /// Checks claims that were loaded.
     pub(crate) fn check(&self, vcpus: usize) -> Result<(), StateError> {
-        let mut keys: Vec<_> = self.held.iter().map(|claim| (claim.owner, claim.target)).collect();
+        let mut keys: Vec<_> = self.held.iter().map(|claim| (claim.owner, claim.knob)).collect();
         keys.sort_unstable();
         keys.dedup();
         check(keys.len() == self.held.len(), "two claims of one owner on one knob")?;
-        let there = |claim: &Claim| match claim.target {
-            Target::Boost(BoostTarget::Vcpu(vcpu)) | Target::Watch(vcpu) => usize::from(vcpu) < vcpus,
-            Target::Boost(BoostTarget::Emulators) => true,
+        let there = |claim: &Claim| match claim.knob {
+            Knob::Boost(BoostTarget::Vcpu(vcpu)) | Knob::Watch(vcpu) => usize::from(vcpu) < vcpus,
+            Knob::Boost(BoostTarget::Emulators) => true,
         };
         check(self.held.iter().all(there), "a claim on a vCPU that is not there")
     }
 
     /// Takes a claim in place of the owner's former one on that knob; returns when that would have ended.
     pub(crate) fn set(&mut self, claim: Claim) -> Option<Time> {
-        match self.held.iter_mut().find(|held| (held.owner, held.target) == (claim.owner, claim.target)) {
+        match self.held.iter_mut().find(|held| (held.owner, held.knob) == (claim.owner, claim.knob)) {
             Some(held) => Some(std::mem::replace(held, claim).until),
             None => {
                 self.held.push(claim);
@@ -39,20 +39,20 @@ impl Claims {
     }
 
     /// Drops a claim; returns when it would have ended. An owner can end its own only.
-    pub(crate) fn end(&mut self, owner: Owner, target: Target) -> Option<Time> {
-        let place = self.held.iter().position(|held| (held.owner, held.target) == (owner, target))?;
+    pub(crate) fn end(&mut self, owner: Owner, knob: Knob) -> Option<Time> {
+        let place = self.held.iter().position(|held| (held.owner, held.knob) == (owner, knob))?;
         Some(self.held.remove(place).until)
     }
 
     /// What holds for a knob: the highest value claimed, or 0, which is as it would be without us.
-    pub(crate) fn value(&self, target: Target) -> u32 {
-        let claims = self.held.iter().filter(|claim| claim.target == target);
+    pub(crate) fn value(&self, knob: Knob) -> u32 {
+        let claims = self.held.iter().filter(|claim| claim.knob == knob);
         claims.map(|claim| claim.value).max().unwrap_or(0)
     }
 
     /// The dispatch preference that holds for a vCPU or the emulator threads.
     pub(crate) fn level(&self, target: BoostTarget) -> Boost {
-        match self.value(Target::Boost(target)) {
+        match self.value(Knob::Boost(target)) {
             0 => Boost::None,
             1 => Boost::Io,
             _ => Boost::Multimedia,
@@ -76,15 +76,15 @@ mod tests {
 
     #[test]
     fn the_highest_claim_holds_and_an_owner_ends_its_own() {
-        let target = Target::Boost(BoostTarget::Vcpu(1));
-        let claim = |value, until| Claim { owner: Owner::PartialBoost, target, value, until: Time(until) };
+        let knob = Knob::Boost(BoostTarget::Vcpu(1));
+        let claim = |value, until| Claim { owner: Owner::PartialBoost, knob, value, until: Time(until) };
         let mut claims = Claims::default();
         assert_eq!(claims.set(claim(1, 5)), None);
         assert_eq!(claims.level(BoostTarget::Vcpu(1)), Boost::Io);
         assert_eq!(claims.set(claim(2, 9)), Some(Time(5)), "in place of the former");
         assert_eq!(claims.level(BoostTarget::Vcpu(1)), Boost::Multimedia);
         assert_eq!(claims.level(BoostTarget::Emulators), Boost::None);
-        assert_eq!(claims.end(Owner::PartialBoost, target), Some(Time(9)));
-        assert_eq!((claims.end(Owner::PartialBoost, target), claims.value(target)), (None, 0));
+        assert_eq!(claims.end(Owner::PartialBoost, knob), Some(Time(9)));
+        assert_eq!((claims.end(Owner::PartialBoost, knob), claims.value(knob)), (None, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! What would have been fair: who shared physical CPUs with whom, and what each was due of them.
 
-use super::account::{Account, Delta, PcpuSet};
+use super::account::{Delta, PcpuSet, VmAccount};
 use std::collections::VecDeque;
 
 /// What would have been fair in a window.
@@ -13,7 +13,7 @@ pub(super) struct Fair {
 
 /// Groups VMs that shared a physical CPU, directly or through others: only they took time from each other. By
 /// their places in `claims`.
-pub(super) fn pools(claims: &[Account]) -> Vec<VecDeque<usize>> {
+pub(super) fn pools(claims: &[VmAccount]) -> Vec<VecDeque<usize>> {
     let mut pools: Vec<(PcpuSet, VecDeque<usize>)> = Vec::new();
     for (place, claim) in claims.iter().enumerate() {
         let mut touching = pools.extract_if(.., |(pcpus, _)| pcpus.overlaps(&claim.pcpus));
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn vms_on_different_cpus_are_settled_apart() {
-        let on = Account::on;
+        let on = VmAccount::on;
         let pools = pools(&[on(0, &[0]), on(1, &[1]), on(2, &[2, 3]), on(3, &[0, 1])]);
         let mut sizes: Vec<usize> = pools.iter().map(VecDeque::len).collect();
         sizes.sort_unstable();

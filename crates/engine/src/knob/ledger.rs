@@ -7,7 +7,7 @@
 //! difference is gone. It counts the error itself, so it needs no model of the kernel's scheduler and what is
 //! left of the error does not grow with time.
 
-use super::account::{Account, Delta};
+use super::account::{Delta, VmAccount};
 use super::book::{Book, FULL, MOST};
 use super::fair_share::{fair_shares, pools};
 use crate::config::Ledger as Config;
@@ -47,7 +47,7 @@ impl Ledger {
     }
 
     /// A VM is being boosted: from now on accounts are settled.
-    pub(crate) fn open(&mut self, now: Time, claims: impl Iterator<Item = Account>, config: &Config) {
+    pub(crate) fn open(&mut self, now: Time, claims: impl Iterator<Item = VmAccount>, config: &Config) {
         for claim in claims {
             self.restart(&claim);
         }
@@ -55,8 +55,8 @@ impl Ledger {
         self.next = Some(now.plus(nanos(config.period)));
     }
 
-    fn restart(&mut self, claim: &Account) {
-        let Account { vm, ran, boosted, .. } = *claim;
+    fn restart(&mut self, claim: &VmAccount) {
+        let VmAccount { vm, ran, boosted, .. } = *claim;
         let new = Book {
             ran,
             boosted,
@@ -96,7 +96,7 @@ impl Ledger {
     }
 
     /// Settles all accounts; returns the VMs whose share changes, and to what.
-    pub(crate) fn settle(&mut self, now: Time, claims: &[Account], config: &Config) -> Vec<(VmId, u32)> {
+    pub(crate) fn settle(&mut self, now: Time, claims: &[VmAccount], config: &Config) -> Vec<(VmId, u32)> {
         let window = now.since(self.settled);
         self.settled = now;
         let distrust = std::mem::take(&mut self.distrust) || window == 0;
@@ -131,7 +131,7 @@ impl Ledger {
         changes
     }
 
-    fn delta(&self, claim: &Account, window: u64) -> Delta {
+    fn delta(&self, claim: &VmAccount, window: u64) -> Delta {
         let before = self.books.get(&claim.vm);
         let ran = claim.ran.saturating_sub(before.map_or(claim.ran, |account| account.ran));
         let boosted = claim.boosted.saturating_sub(before.map_or(claim.boosted, |account| account.boosted));

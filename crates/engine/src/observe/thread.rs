@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Whether a thread runs, waits or sleeps, and since when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum State {
+enum RunState {
     /// Not yet heard of, or events were lost: nothing is counted.
     #[default]
     Unknown,
@@ -17,7 +17,7 @@ enum State {
 /// Time accounts of one host thread.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ThreadTimes {
-    state: State,
+    state: RunState,
     since: Time,
     /// Nanoseconds on a physical CPU.
     pub(crate) ran: u64,
@@ -38,47 +38,47 @@ impl ThreadTimes {
         let elapsed = now.since(self.since);
         self.since = now;
         match self.state {
-            State::Running => {
+            RunState::Running => {
                 self.ran = self.ran.saturating_add(elapsed);
                 elapsed
             }
-            State::Runnable => {
+            RunState::Runnable => {
                 self.waited = self.waited.saturating_add(elapsed);
                 self.waited_in_window = self.waited_in_window.saturating_add(elapsed);
                 0
             }
-            State::Sleeping => {
+            RunState::Sleeping => {
                 self.slept_in_window = self.slept_in_window.saturating_add(elapsed);
                 0
             }
-            State::Unknown => 0,
+            RunState::Unknown => 0,
         }
     }
 
     /// The thread got a physical CPU. Call after [`account`](Self::account).
     pub(crate) fn run(&mut self, pcpu: u16) {
-        self.state = State::Running;
+        self.state = RunState::Running;
         self.woken = false;
         self.pcpu = Some(pcpu);
     }
 
     /// The thread lost its physical CPU.
     pub(crate) fn stop(&mut self, runnable: bool) {
-        self.state = if runnable { State::Runnable } else { State::Sleeping };
+        self.state = if runnable { RunState::Runnable } else { RunState::Sleeping };
         self.woken = false;
     }
 
     /// The thread became runnable. A wake-up of a running thread changes nothing.
     pub(crate) fn wake(&mut self) {
-        if self.state != State::Running {
-            self.state = State::Runnable;
+        if self.state != RunState::Running {
+            self.state = RunState::Runnable;
             self.woken = true;
         }
     }
 
     /// Events were lost: what the thread does is unknown until the next one.
     pub(crate) fn forget(&mut self) {
-        self.state = State::Unknown;
+        self.state = RunState::Unknown;
         self.woken = false;
     }
 
@@ -102,11 +102,11 @@ impl ThreadTimes {
 
     /// Whether it runs or wants to.
     pub(crate) fn is_awake(&self) -> bool {
-        matches!(self.state, State::Running | State::Runnable)
+        matches!(self.state, RunState::Running | RunState::Runnable)
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.state == State::Running
+        self.state == RunState::Running
     }
 }
 

@@ -117,7 +117,7 @@ impl Vcpu {
     }
 
     /// The source tells each switch.
-    pub(crate) fn told_exactly(&mut self) {
+    pub(crate) fn seen_exactly(&mut self) {
         self.seen_ran = None;
     }
 

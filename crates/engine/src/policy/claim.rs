@@ -13,7 +13,7 @@ pub(crate) enum Owner {
 
 /// A knob of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Target {
+pub(crate) enum Knob {
     /// The dispatch preference of a vCPU or of the emulator threads; its values are those of [`Boost`].
     Boost(BoostTarget),
     /// Whether the engine is told promptly of what a vCPU does; 1 if so.
@@ -24,7 +24,8 @@ pub(crate) enum Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) owner: Owner,
-    pub(crate) target: Target,
+    #[serde(rename = "target")]
+    pub(crate) knob: Knob,
     pub(crate) value: u32,
     /// When it ends by itself.
     pub(crate) until: Time,
@@ -36,7 +37,7 @@ pub(crate) enum Ask {
     /// A claim, in place of the owner's former one on that knob.
     Claim(Claim),
     /// No claim of this owner on that knob any more.
-    End(Owner, Target),
+    End(Owner, Knob),
 }
 
 /// The value that stands for a dispatch preference.

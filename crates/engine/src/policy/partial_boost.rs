@@ -13,7 +13,7 @@ mod state;
 pub(crate) use state::PartialBoost;
 
 use super::budget::Budget;
-use super::claim::{Ask, Owner, Target};
+use super::claim::{Ask, Knob, Owner};
 use super::view::{Fact, Policy, View};
 use crate::action::BoostTarget;
 use crate::capabilities::Standing;
@@ -22,7 +22,7 @@ use crate::explain::{Cause, Reason};
 use crate::infer::{Device, GuestVcpu, bit};
 use crate::nanos::nanos;
 use arrayvec::ArrayVec;
-use state::{BoostedVcpu, LOOK, MAX_TARGETS, Part, Serving, boost, longest, unaided, watch};
+use state::{BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, Serving, boost, longest, unaided, watch};
 
 /// An emulator thread that has the answer in its hands when the boost of the vCPU ends keeps its own for so
 /// long at most.
@@ -116,14 +116,14 @@ impl PartialBoost {
             return;
         }
         // With one vCPU there is nobody to help it.
-        let part = if self.vcpus.len() > 1 { Part::Serves } else { Part::Helped };
+        let part = if self.vcpus.len() > 1 { BoostRole::Serves } else { BoostRole::Helped };
         self.start(index, part, since, view, asks);
         if let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) {
             vcpu.counts.boosts = vcpu.counts.boosts.saturating_add(1);
         }
     }
 
-    fn start(&mut self, index: u16, part: Part, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
+    fn start(&mut self, index: u16, part: BoostRole, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
         let known = view.guest.vcpus.get(usize::from(index));
         let (Some(vcpu), Some(known)) = (self.vcpus.get_mut(usize::from(index)), known) else { return };
         let tavs = &view.config.tavs;
@@ -154,7 +154,7 @@ impl PartialBoost {
     fn wait(&mut self, index: u16, waits: bool, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let ran = vcpu.ran;
-        let Some(serving) = vcpu.serving.as_mut().filter(|serving| serving.part != Part::Helps) else {
+        let Some(serving) = vcpu.serving.as_mut().filter(|serving| serving.part != BoostRole::Helps) else {
             return;
         };
         (serving.waits, serving.ran_before) = (waits, ran);
@@ -176,7 +176,7 @@ impl PartialBoost {
     ) {
         let Some(serving) = self.serving(index) else { return };
         let (waits, part) = (serving.waits, serving.part);
-        if part == Part::Helps {
+        if part == BoostRole::Helps {
             // Who changes tasks holds no lock that is waited for.
             if io_bound {
                 self.begin(index, view, asks);
@@ -215,7 +215,8 @@ impl PartialBoost {
     /// An I/O-bound task runs on a vCPU: the others on which it might have woken have nothing to do with it.
     fn end_waiting(&mut self, but: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         for index in (0..).take(self.vcpus.len()).filter(|index| *index != but) {
-            let waits = |serving: &mut Serving| serving.waits && !serving.hit && serving.part != Part::Helps;
+            let waits =
+                |serving: &mut Serving| serving.waits && !serving.hit && serving.part != BoostRole::Helps;
             if self.serving(index).is_some_and(waits) {
                 self.end(index, view, asks);
             }
@@ -225,13 +226,13 @@ impl PartialBoost {
     fn end(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let Some(serving) = vcpu.serving.take() else { return };
-        if serving.part != Part::Helps {
+        if serving.part != BoostRole::Helps {
             self.count_end(index, serving.hit);
         }
-        asks.push(Ask::End(Owner::PartialBoost, Target::Watch(index)));
-        asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Vcpu(index))));
+        asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(index)));
+        asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Vcpu(index))));
         // A task that ran when the event came, and sleeps now, may have answered the one before.
-        if serving.hit && serving.part != Part::Helps && view.guest.is_answered(index) {
+        if serving.hit && serving.part != BoostRole::Helps && view.guest.is_answered(index) {
             self.end_waiting(index, view, asks);
         }
         if !self.vcpus.iter().any(BoostedVcpu::serves) && !self.seek(serving.since, view, asks) {
@@ -285,7 +286,7 @@ impl PartialBoost {
         if self.lingers {
             asks.push(boost(BoostTarget::Emulators, view.now.plus(EMULATOR_GRACE)));
         } else {
-            asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+            asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
         }
     }
 
@@ -300,7 +301,7 @@ impl PartialBoost {
         }
         self.unanswered = None;
         self.unwatch(asks);
-        asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+        asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
     }
 
     /// Until when a boost whose time is over goes on: it may have waited for a CPU, and what counts is what
@@ -317,10 +318,10 @@ impl PartialBoost {
             return None;
         }
         let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
-        let unaided = serving.part == Part::Serves && (long || view.guest.is_kept_waiting());
+        let unaided = serving.part == BoostRole::Serves && (long || view.guest.is_kept_waiting());
         // Whoever has a lock now may not have had it when others were helped before.
-        if unaided || asleep && several && serving.part != Part::Helps {
-            serving.part = Part::Helped;
+        if unaided || asleep && several && serving.part != BoostRole::Helps {
+            serving.part = BoostRole::Helped;
             self.help(index, view, asks);
         }
         let serving = self.serving(index)?;
@@ -368,7 +369,7 @@ impl PartialBoost {
     /// Nobody is waited for any more on vCPUs that are not boosted.
     fn unwatch(&self, asks: &mut Vec<Ask>) {
         let idle = (0u16..).zip(&self.vcpus).filter(|(_, vcpu)| vcpu.serving.is_none());
-        asks.extend(idle.map(|(index, _)| Ask::End(Owner::PartialBoost, Target::Watch(index))));
+        asks.extend(idle.map(|(index, _)| Ask::End(Owner::PartialBoost, Knob::Watch(index))));
     }
 }
 
@@ -413,7 +414,7 @@ impl Policy for PartialBoost {
             Fact::EmulatorSlept => {
                 if self.lingers && !view.guest.emulator_is_awake() {
                     self.lingers = false;
-                    asks.push(Ask::End(Owner::PartialBoost, Target::Boost(BoostTarget::Emulators)));
+                    asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
                 }
                 if view.guest.is_kept_waiting() {
                     (0..).take(self.vcpus.len()).for_each(|index| self.stalled(index, view, asks));
@@ -422,14 +423,14 @@ impl Policy for PartialBoost {
             Fact::Over => self.over(view, asks),
             Fact::VcpuOver { vcpu } => {
                 self.end(vcpu, view, asks);
-                asks.push(Ask::End(Owner::PartialBoost, Target::Watch(vcpu)));
+                asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(vcpu)));
             }
         }
         None
     }
 
-    fn on_expiry(&mut self, target: Target, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
-        let Target::Boost(BoostTarget::Vcpu(index)) = target else { return None };
+    fn on_expiry(&mut self, knob: Knob, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
+        let Knob::Boost(BoostTarget::Vcpu(index)) = knob else { return None };
         if let Some(until) = self.extension(index, view, asks) {
             return Some(until);
         }

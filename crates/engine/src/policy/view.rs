@@ -1,11 +1,11 @@
 //! What policies are told, what they decide by, and what they are.
 
-use super::claim::{Ask, Target};
+use super::claim::{Ask, Knob};
 use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, VmPolicy};
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
-use crate::infer::{Device, Dispatch, Guest};
+use crate::infer::{Device, Guest, TaskDispatch};
 
 /// What a policy decides by.
 pub(crate) struct View<'a> {
@@ -29,7 +29,7 @@ pub(crate) enum Fact {
     /// The guest was told of events.
     Delivered,
     /// A task was dispatched on a vCPU.
-    Dispatched { vcpu: u16, dispatch: Dispatch },
+    Dispatched { vcpu: u16, dispatch: TaskDispatch },
     /// A vCPU was halted.
     Halted { vcpu: u16 },
     /// A vCPU sleeps that the guest has not halted: its emulator has it wait.
@@ -58,5 +58,5 @@ pub(crate) trait Policy {
     fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)>;
 
     /// The time of one of its claims is over. Returns until when it goes on, if it does.
-    fn on_expiry(&mut self, target: Target, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time>;
+    fn on_expiry(&mut self, knob: Knob, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time>;
 }

@@ -1,7 +1,7 @@
 //! A VM in which somebody works: it answers questions from outside, and computes.
 
 use super::FRONTDESK;
-use frontdesk_lab::{Kernel, TapConfig, Vm, VmConfig};
+use frontdesk_lab::{Kernel, RunningVm, TapConfig, VmConfig};
 use frontdesk_lab_guest::Job;
 use frontdesk_linux::cgroup::Group;
 use frontdesk_scenario::{Protocol, WorkloadKind};
@@ -35,13 +35,13 @@ fn ip(arguments: &[&str]) {
 
 /// How a VM's guest tasks are told apart.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum IdentitySource {
     Plugin,
     Reporter,
 }
 
 pub(crate) struct Desk {
-    pub(crate) vm: Vm,
+    pub(crate) vm: RunningVm,
     client: UdpSocket,
 }
 
@@ -53,14 +53,14 @@ impl Desk {
         kernel: &Kernel,
         group: &Group,
         number: u8,
-        told: Told,
+        told: IdentitySource,
     ) -> Desk {
         let ifname = format!("desk{number}");
         ip(&["tuntap", "add", &ifname, "mode", "tap"]);
         ip(&["address", "add", &format!("10.78.{number}.1/24"), "dev", &ifname]);
         ip(&["link", "set", &ifname, "up"]);
         let guest_ip = Ipv4Addr::new(10, 78, number, 2);
-        let vm = Vm::boot(&VmConfig {
+        let vm = RunningVm::boot(&VmConfig {
             memory_mib: 160,
             tap: Some(TapConfig {
                 ifname,
@@ -68,8 +68,8 @@ impl Desk {
                 guest_ip,
                 prefix: 24,
             }),
-            reporter: told == Told::Reporter,
-            plugin: (told == Told::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
+            reporter: told == IdentitySource::Reporter,
+            plugin: (told == IdentitySource::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),
             cpus: vec![0],
             cgroup_procs: vec![group.procs_file()],
             ..VmConfig::new(&format!("desk-{number}"), kernel, initrd, home)
@@ -80,9 +80,9 @@ impl Desk {
         Desk { vm: vm.unwrap(), client }
     }
 
-    pub(crate) fn begin(&mut self, told: Told) {
+    pub(crate) fn begin(&mut self, told: IdentitySource) {
         self.vm.wait_ready(PATIENCE).unwrap();
-        if told == Told::Reporter {
+        if told == IdentitySource::Reporter {
             let program = reporter().to_str().unwrap().to_owned();
             self.vm.start("reporter", Job::Reporter { program }).unwrap();
         }

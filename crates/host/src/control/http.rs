@@ -5,9 +5,9 @@
 //! `httparse`, because servers from crates have their own threads and other limits.
 
 use crate::control::metrics::exposition;
-use crate::control::place::Place;
-use crate::control::request::{Asker, DEADLINE};
-use frontdesk_control_protocol::Connection;
+use crate::control::permit::Permit;
+use crate::control::request::{DEADLINE, LoopHandle};
+use frontdesk_control_protocol::DeadlineStream;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 
@@ -16,10 +16,10 @@ const MAX_HEADERS: usize = 64;
 const PATH: &str = "/metrics";
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves a client; one without a place is dropped.
-pub(crate) fn serve(stream: TcpStream, place: Option<Place>, asker: &Asker) {
-    let Some(_place) = place else { return };
-    let mut connection = Connection::new(stream, DEADLINE);
+/// Serves a client; one without a permit is dropped.
+pub(crate) fn serve(stream: TcpStream, permit: Option<Permit>, asker: &LoopHandle) {
+    let Some(_permit) = permit else { return };
+    let mut connection = DeadlineStream::new(stream, DEADLINE);
     let head = connection.read_until(MAX_HEAD_BYTES, |bytes, _| !matches!(parse(bytes), Ok(None)));
     let response = match head {
         Ok(head) => respond(&head, asker),
@@ -43,7 +43,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(String, String)>, httparse::Error> {
     Ok(request.method.zip(request.path).map(|(method, path)| (method.to_owned(), path.to_owned())))
 }
 
-fn respond(head: &[u8], asker: &Asker) -> Vec<u8> {
+fn respond(head: &[u8], asker: &LoopHandle) -> Vec<u8> {
     let Ok(Some((method, path))) = parse(head) else {
         return text("400 Bad Request", "this is not a complete HTTP request\n");
     };

@@ -1,7 +1,7 @@
 //! What clients ask of the daemon's loop, and how their threads wait for the answer.
 
 use crate::control::ControlError;
-use crate::control::place::MAX_CLIENTS;
+use crate::control::permit::MAX_CLIENTS;
 use crate::wake::Wake;
 use frontdesk_control_protocol::{Answer, Query, Refusal, RefusalKind, Status, line};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 
 /// What clients ask of the loop.
 #[derive(Debug)]
-pub enum Request {
+pub enum ControlRequest {
     /// For a copy of the state.
     Status(StatusRequest),
     /// For a recording.
@@ -105,21 +105,21 @@ impl RecordRequest {
 
 /// How the threads ask the loop.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
-    requests: SyncSender<Request>,
+pub(crate) struct LoopHandle {
+    requests: SyncSender<ControlRequest>,
     wake: Wake,
 }
 
-pub(crate) fn channel() -> Result<(Asker, Receiver<Request>, Wake), ControlError> {
+pub(crate) fn channel() -> Result<(LoopHandle, Receiver<ControlRequest>, Wake), ControlError> {
     let (sender, receiver) = sync_channel(2 * MAX_CLIENTS);
     let failed = |source| ControlError::Serve { what: "make an eventfd", source };
     // One ring for each request.
     let wake = Wake::counting().map_err(failed)?;
-    Ok((Asker { requests: sender, wake: wake.clone() }, receiver, wake))
+    Ok((LoopHandle { requests: sender, wake: wake.clone() }, receiver, wake))
 }
 
-impl Asker {
-    pub(crate) fn send(&self, request: Request) -> Result<(), Refusal> {
+impl LoopHandle {
+    pub(crate) fn send(&self, request: ControlRequest) -> Result<(), Refusal> {
         self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => unavailable("the daemon's loop does not answer"),
             TrySendError::Disconnected(_) => unavailable(ENDING),
@@ -131,14 +131,14 @@ impl Asker {
     /// Asks for a copy of the state and waits for it.
     pub(crate) fn status(&self, vm: Option<String>, most: usize) -> Result<Status, Refusal> {
         let (reply, answer) = sync_channel(1);
-        self.send(Request::Status(StatusRequest::new(vm, most, reply)))?;
+        self.send(ControlRequest::Status(StatusRequest::new(vm, most, reply)))?;
         wait_for(&answer)
     }
 
     /// Asks about reservations and waits for the answer.
     pub(crate) fn reservation(&self, query: Query) -> Result<Answer, Refusal> {
         let (reply, answer) = sync_channel(1);
-        self.send(Request::Reservation(ReservationRequest { query, reply }))?;
+        self.send(ControlRequest::Reservation(ReservationRequest { query, reply }))?;
         wait_for(&answer)
     }
 }

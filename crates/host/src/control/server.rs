@@ -2,11 +2,13 @@
 
 use crate::control::accept_rate::{self, AcceptRate};
 use crate::control::access::{self, Access};
-use crate::control::place::{MAX_CLIENTS, Place};
-use crate::control::request::{Asker, DEADLINE, channel};
-use crate::control::{ControlConfig, ControlError, RecordRequest, Request, http, targets};
+use crate::control::permit::{MAX_CLIENTS, Permit};
+use crate::control::request::{DEADLINE, LoopHandle, channel};
+use crate::control::{ControlConfig, ControlError, ControlRequest, RecordRequest, http, targets};
 use crate::wake::Wake;
-use frontdesk_control_protocol::{Answer, Connection, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
+use frontdesk_control_protocol::{
+    Answer, DeadlineStream, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
@@ -27,7 +29,7 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The loop's end of the server. Dropping it ends the server.
 #[derive(Debug)]
 pub struct Control {
-    requests: Receiver<Request>,
+    requests: Receiver<ControlRequest>,
     wake: Wake,
     _servers: Vec<Server>,
 }
@@ -64,7 +66,7 @@ impl Control {
     }
 
     /// The next request. Never waits.
-    pub fn next_request(&self) -> Option<Request> {
+    pub fn next_request(&self) -> Option<ControlRequest> {
         // Nothing to take means that there is no request.
         self.wake.take().then(|| self.requests.try_recv().ok()).flatten()
     }
@@ -107,13 +109,13 @@ struct Server {
 }
 
 impl Server {
-    /// `serve` is given each client, and its place, or none if it is one too many and has to be turned away
+    /// `serve` is given each client, and its permit, or none if it is one too many and has to be turned away
     /// at once. If `real_time`, it is called in a real-time thread.
     fn start<L: Listener>(
         listener: L,
         real_time: bool,
         socket: Option<PathBuf>,
-        serve: impl Fn(L::Stream, Option<Place>) + Send + Sync + 'static,
+        serve: impl Fn(L::Stream, Option<Permit>) + Send + Sync + 'static,
     ) -> Result<Server, ControlError> {
         let failed = |what| move |source| ControlError::Serve { what, source };
         listener.set_nonblocking().map_err(failed("set a listener non-blocking"))?;
@@ -131,11 +133,11 @@ impl Server {
                     let _ = poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&PAUSE));
                     continue;
                 };
-                if let Some(place) = Place::take(&taken) {
+                if let Some(permit) = Permit::take(&taken) {
                     let serve = Arc::clone(&serve);
                     let client = std::thread::Builder::new().name("control client".into());
                     // Without memory for a thread, the client is dropped.
-                    let _ = client.spawn(move || serve(stream, Some(place)));
+                    let _ = client.spawn(move || serve(stream, Some(permit)));
                 } else {
                     serve(stream, None);
                 }
@@ -200,13 +202,13 @@ fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
 }
 
 /// Serves a client of the socket.
-fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Asker) {
-    let own_thread = place.is_some();
+fn serve(stream: UnixStream, permit: Option<Permit>, access: &Access, asker: &LoopHandle) {
+    let own_thread = permit.is_some();
     let time = if own_thread { DEADLINE } else { Duration::from_millis(10) };
-    let mut connection = Connection::new(stream, time);
+    let mut connection = DeadlineStream::new(stream, time);
     let busy =
         || Err(Refusal::new(RefusalKind::Busy, format!("{MAX_CLIENTS} clients are being served already")));
-    let query = match place {
+    let query = match permit {
         Some(_) => hear(&mut connection, access),
         None => busy(),
     };
@@ -217,7 +219,7 @@ fn serve(stream: UnixStream, place: Option<Place>, access: &Access, asker: &Aske
     let answer = match query {
         Ok(Query::Record {}) => {
             let request = RecordRequest::new(connection.into_stream());
-            if let Err(error) = asker.send(Request::Record(request)) {
+            if let Err(error) = asker.send(ControlRequest::Record(request)) {
                 tracing::debug!("a recording is not begun: {error}");
             }
             return;
@@ -242,7 +244,7 @@ const MOST_OF_ALL: usize = 10;
 /// The same when one VM is.
 const MOST_OF_ONE: usize = 1024;
 
-fn hear(connection: &mut Connection<UnixStream>, access: &Access) -> Result<Query, Refusal> {
+fn hear(connection: &mut DeadlineStream<UnixStream>, access: &Access) -> Result<Query, Refusal> {
     let rights = access.of(connection.stream())?;
     let request = connection.read_line(MAX_QUERY_BYTES).map_err(|error| {
         let message = match error.kind() {

@@ -1,7 +1,7 @@
 //! What can be reserved for: the VMs that the daemon follows, and the processes in `/proc`. Found by the
 //! thread that serves the client; the daemon's loop is only asked for its VMs and reservations.
 
-use crate::control::request::Asker;
+use crate::control::request::LoopHandle;
 use frontdesk_control_protocol::{Answer, Query, Refusal, SCHEMA, Target, TargetStatus, Targets};
 use procfs::process::{Process, Stat, StatFlags};
 use procfs::{ProcessCGroup, ProcessCGroups};
@@ -14,7 +14,7 @@ const MOST: usize = 200;
 const SPAN: Duration = Duration::from_millis(250);
 
 /// VMs and processes.
-pub(crate) fn find(asker: &Asker) -> Result<Targets, Refusal> {
+pub(crate) fn find(asker: &LoopHandle) -> Result<Targets, Refusal> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let begun = Instant::now();
     let before: HashMap<(i32, u64), u64> =

@@ -4,7 +4,7 @@ use super::*;
 use crate::status::{DaemonFacts, Tally, status};
 use frontdesk_control_protocol::*;
 use frontdesk_engine::{Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
-use place::MAX_CLIENTS;
+use permit::MAX_CLIENTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -57,7 +57,7 @@ fn answer(request: &StatusRequest) -> Result<Status, Refusal> {
             found: "threads, packets and reads".to_owned(),
         }],
     };
-    let exact = Some(Identity { source: "QEMU plugin".to_owned(), exact: true });
+    let exact = Some(IdentityStatus { source: "QEMU plugin".to_owned(), exact: true });
     let trouble = Some("it runs without frontdesk's QEMU plugin".to_owned());
     let vms = [
         (VmId(1), VmFacts { name: "bob", pid: 12, trouble, identity: None }),
@@ -117,14 +117,14 @@ impl World {
                 while let Some(request) = control.next_request() {
                     count.fetch_add(1, Ordering::AcqRel);
                     match request {
-                        Request::Status(request) => {
+                        ControlRequest::Status(request) => {
                             let answer = answer(&request);
                             request.answer(answer);
                         }
-                        Request::Record(request) => {
+                        ControlRequest::Record(request) => {
                             request.accept().unwrap().write_all(b"recorded").unwrap();
                         }
-                        Request::Reservation(request) => {
+                        ControlRequest::Reservation(request) => {
                             let answer = reservation(&request.query);
                             request.answer(answer);
                         }

@@ -1,11 +1,11 @@
 //! Taking control of VMs and giving it up again: whatever fails about one VM is that VM's affair alone.
 
-use super::followed::{Control, Failure, Followed};
+use super::followed::{EngageError, FollowedVm, VmControls};
 use super::{Daemon, DaemonError};
 use crate::budget::Budget;
 use crate::clock::monotonic;
 use crate::config::Settings;
-use crate::notification::Place;
+use crate::notification::VmCgroup;
 use crate::share::ShareControl;
 use frontdesk_control_protocol::NOT_ACTING;
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
@@ -23,12 +23,12 @@ const SHARED_GROUP: &str = "it shares its CPU control group with other processes
 impl Daemon {
     /// Takes control of a VM, or looks whether all is well with one that is under control. Where the daemon
     /// only watches, nothing.
-    pub(super) fn engage(&mut self, id: VmId, place: Result<Place, String>) -> Result<(), DaemonError> {
+    pub(super) fn engage(&mut self, id: VmId, place: Result<VmCgroup, String>) -> Result<(), DaemonError> {
         let result = match place {
             _ if !self.act || self.vms.iter().any(|vm| vm.id == id && vm.reserved) => Ok(()),
-            Err(reason) => Err(Failure::Vm(reason)),
+            Err(reason) => Err(EngageError::Vm(reason)),
             Ok(place) if !place.alone => {
-                Err(Failure::Vm(format!("{SHARED_GROUP} (it is in {})", place.group.dir().display())))
+                Err(EngageError::Vm(format!("{SHARED_GROUP} (it is in {})", place.group.dir().display())))
             }
             Ok(place) => self.take_control(id, place.group),
         };
@@ -38,15 +38,15 @@ impl Daemon {
                     vm.trouble = None;
                 }
             }
-            Err(Failure::Vm(reason)) => self.disengage(id, reason)?,
-            Err(Failure::Daemon(error)) => return Err(error),
+            Err(EngageError::Vm(reason)) => self.disengage(id, reason)?,
+            Err(EngageError::Daemon(error)) => return Err(error),
         }
         self.tell_weight(id)?;
         self.tell_policy(id)?;
         self.tell_standing(id)
     }
 
-    fn take_control(&mut self, id: VmId, group: Group) -> Result<(), Failure> {
+    fn take_control(&mut self, id: VmId, group: Group) -> Result<(), EngageError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
         if let Some(control) = &mut vm.control {
@@ -54,7 +54,7 @@ impl Daemon {
                 return Ok(control.share.refresh(guardian)?);
             }
             // It was moved: the former group is no longer its own.
-            self.let_go(id).map_err(Failure::Daemon)?;
+            self.let_go(id).map_err(EngageError::Daemon)?;
             return self.take_control(id, group);
         }
         self.threads.adopt(id, vm.weight, &vm.qemu.vcpus, &vm.qemu.emulators, guardian)?;
@@ -63,7 +63,7 @@ impl Daemon {
             share.set_base(vm.settings.shares(), guardian)?;
         }
         self.threads.set_weight(id, share.base())?;
-        vm.control = Some(Control { group, share });
+        vm.control = Some(VmControls { group, share });
         self.budgets_stale = true;
         Ok(())
     }
@@ -72,10 +72,11 @@ impl Daemon {
     pub(super) fn hold_threads(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter().find(|vm| vm.id == id && vm.control.is_some()) else { return Ok(()) };
-        match self.threads.renew(id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian).map_err(Failure::from) {
+        match self.threads.renew(id, &vm.qemu.vcpus, &vm.qemu.emulators, guardian).map_err(EngageError::from)
+        {
             Ok(()) => Ok(()),
-            Err(Failure::Vm(reason)) => self.disengage(id, reason),
-            Err(Failure::Daemon(error)) => Err(error),
+            Err(EngageError::Vm(reason)) => self.disengage(id, reason),
+            Err(EngageError::Daemon(error)) => Err(error),
         }
     }
 
@@ -97,18 +98,19 @@ impl Daemon {
     pub(super) fn let_go(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
         let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
-        let released = self.threads.release(id, guardian).map_err(Failure::from);
+        let released = self.threads.release(id, guardian).map_err(EngageError::from);
         let control = vm.control.take();
         self.budgets_stale |= control.is_some();
-        let shared = control.map_or(Ok(()), |control| control.share.release(guardian)).map_err(Failure::from);
+        let shared =
+            control.map_or(Ok(()), |control| control.share.release(guardian)).map_err(EngageError::from);
         for result in [released, shared] {
             match result {
                 Ok(()) => {}
-                Err(Failure::Vm(reason)) => tracing::warn!(
+                Err(EngageError::Vm(reason)) => tracing::warn!(
                     vm = vm.name,
                     "the VM could not be put back as it was, which is tried again at the end: {reason}"
                 ),
-                Err(Failure::Daemon(error)) => return Err(error),
+                Err(EngageError::Daemon(error)) => return Err(error),
             }
         }
         Ok(())
@@ -171,10 +173,10 @@ impl Daemon {
     /// Tells the engine the weights of a VM's vCPUs inside it, where they are others than it was told.
     pub(super) fn tell_vcpu_weights(&mut self, id: VmId) -> Result<(), DaemonError> {
         let Some(guardian) = &self.guardian else { return Ok(()) };
-        let weights = match self.threads.look(id, guardian).map_err(Failure::from) {
+        let weights = match self.threads.look(id, guardian).map_err(EngageError::from) {
             Ok(weights) => weights,
-            Err(Failure::Vm(reason)) => return self.disengage(id, reason),
-            Err(Failure::Daemon(error)) => return Err(error),
+            Err(EngageError::Vm(reason)) => return self.disengage(id, reason),
+            Err(EngageError::Daemon(error)) => return Err(error),
         };
         for (vcpu, permille) in weights {
             let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
@@ -294,10 +296,10 @@ impl Daemon {
         if before.weight != vm.settings.weight
             && let (Some(control), Some(guardian)) = (&mut vm.control, &self.guardian)
         {
-            match control.share.set_base(vm.settings.shares(), guardian).map_err(Failure::from) {
+            match control.share.set_base(vm.settings.shares(), guardian).map_err(EngageError::from) {
                 Ok(()) => {}
-                Err(Failure::Vm(reason)) => self.disengage(id, reason)?,
-                Err(Failure::Daemon(error)) => return Err(error),
+                Err(EngageError::Vm(reason)) => self.disengage(id, reason)?,
+                Err(EngageError::Daemon(error)) => return Err(error),
             }
         }
         self.tell_weight(id)?;
@@ -312,6 +314,6 @@ fn realtime_permille(budget: Option<Budget>) -> u32 {
     budget.map_or(1000, |budget| ((budget.cpus() * BUDGET_USED * 1000.0).round() as u32).max(1))
 }
 
-fn group_exists(vm: &Followed) -> bool {
+fn group_exists(vm: &FollowedVm) -> bool {
     vm.control.as_ref().is_some_and(|control| control.group.dir().is_dir())
 }

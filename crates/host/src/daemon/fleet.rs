@@ -1,10 +1,10 @@
 //! VMs come, change and go.
 
-use super::followed::{Followed, watched_threads};
+use super::followed::{FollowedVm, watched_threads};
 use super::token::Token;
 use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
-use crate::notification::{Notification, Sighting, Source};
+use crate::notification::{Notification, Sighting, VmOrigin};
 use frontdesk_engine::{Event, EventKind, Standing, VmId};
 use frontdesk_linux::cgroup::DEFAULT_WEIGHT;
 use frontdesk_linux::sched::ThreadId;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
     /// Takes all notifications; whether the first round of looking is over.
-    pub(super) fn take_news(&mut self) -> Result<bool, DaemonError> {
+    pub(super) fn take_notifications(&mut self) -> Result<bool, DaemonError> {
         let mut settled = false;
         self.mailbox.silence();
         while let Ok(notification) = self.notifications.try_recv() {
@@ -66,7 +66,7 @@ impl Daemon {
         let taken = self.vms.iter().any(|other| other.name == name);
         let name = if taken { format!("{name} (process {})", qemu.pid) } else { name };
         let weight = place.as_ref().ok().and_then(|place| place.group.weight().ok());
-        let followed = Followed {
+        let followed = FollowedVm {
             id,
             settings: self.settings.of_vm(&name),
             name,
@@ -216,7 +216,7 @@ impl Daemon {
     }
 
     /// The configuration does not name this source any more.
-    fn withdraw(&mut self, source: &Source) -> Result<(), DaemonError> {
+    fn withdraw(&mut self, source: &VmOrigin) -> Result<(), DaemonError> {
         for vm in &mut self.vms {
             vm.sources.remove(source);
         }

@@ -2,7 +2,7 @@
 
 use super::DaemonError;
 use crate::config::VmSettings;
-use crate::notification::Source;
+use crate::notification::VmOrigin;
 use crate::share::ShareControl;
 use crate::threads::ThreadsError;
 use frontdesk_engine::{Standing, Thread, VmId, VmPolicy};
@@ -12,14 +12,14 @@ use frontdesk_qemu::QemuVm;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A VM that is followed.
-pub(super) struct Followed {
+pub(super) struct FollowedVm {
     pub(super) id: VmId,
     pub(super) name: String,
     /// Where it was found.
-    pub(super) sources: BTreeSet<Source>,
+    pub(super) sources: BTreeSet<VmOrigin>,
     pub(super) qemu: QemuVm,
     /// Absent while the daemon does not act on the VM.
-    pub(super) control: Option<Control>,
+    pub(super) control: Option<VmControls>,
     /// As the engine was told.
     pub(super) weight: u32,
     /// Of its vCPUs inside it, in permille, as the engine was told.
@@ -39,7 +39,7 @@ pub(super) struct Followed {
 }
 
 /// What the daemon changes of a VM.
-pub(super) struct Control {
+pub(super) struct VmControls {
     pub(super) group: Group,
     pub(super) share: ShareControl,
 }
@@ -52,25 +52,25 @@ pub(super) fn watched_threads(vm: &QemuVm) -> Vec<(i32, Thread)> {
 }
 
 /// What went wrong is the affair of one VM, or of the whole daemon.
-pub(super) enum Failure {
+pub(super) enum EngageError {
     Vm(String),
     Daemon(DaemonError),
 }
 
-impl From<ThreadsError> for Failure {
-    fn from(error: ThreadsError) -> Failure {
+impl From<ThreadsError> for EngageError {
+    fn from(error: ThreadsError) -> EngageError {
         match error {
-            ThreadsError::Guardian(error) => Failure::Daemon(error.into()),
-            error => Failure::Vm(error.to_string()),
+            ThreadsError::Guardian(error) => EngageError::Daemon(error.into()),
+            error => EngageError::Vm(error.to_string()),
         }
     }
 }
 
-impl From<GroupError> for Failure {
-    fn from(error: GroupError) -> Failure {
+impl From<GroupError> for EngageError {
+    fn from(error: GroupError) -> EngageError {
         match error {
-            GroupError::Guardian(error) => Failure::Daemon(error.into()),
-            error => Failure::Vm(error.to_string()),
+            GroupError::Guardian(error) => EngageError::Daemon(error.into()),
+            error => EngageError::Vm(error.to_string()),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Answers those who look in.
 
-use super::followed::Followed;
+use super::followed::FollowedVm;
 use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
-use crate::control::{RecordRequest, Request, StatusRequest};
+use crate::control::{ControlRequest, RecordRequest, StatusRequest};
 use crate::identity::Identity;
 use crate::status::{DaemonFacts, status};
 use frontdesk_control_protocol::{self as control, Refusal, SourceStatus, Status, VmFacts};
@@ -17,12 +17,12 @@ impl Daemon {
     /// The guardian does not answer.
     pub(super) fn answer(&mut self) -> Result<(), DaemonError> {
         match self.control.next_request() {
-            Some(Request::Status(request)) => {
+            Some(ControlRequest::Status(request)) => {
                 let answer = self.status(&request);
                 request.answer(answer);
             }
-            Some(Request::Record(request)) => self.begin_recording(request),
-            Some(Request::Reservation(request)) => {
+            Some(ControlRequest::Record(request)) => self.begin_recording(request),
+            Some(ControlRequest::Reservation(request)) => {
                 return self.about_reservation(request);
             }
             None => {}
@@ -98,12 +98,12 @@ fn charged(usage: scx::Usage) -> control::Usage {
     control::Usage { consumed_ns, boosted_ns, runs, boosted_runs }
 }
 
-fn facts(vm: &Followed, identity: Option<Identity>) -> VmFacts<'_> {
+fn facts(vm: &FollowedVm, identity: Option<Identity>) -> VmFacts<'_> {
     VmFacts {
         name: &vm.name,
         pid: vm.qemu.pid,
         trouble: vm.trouble.clone(),
-        identity: identity.map(|identity| control::Identity {
+        identity: identity.map(|identity| control::IdentityStatus {
             source: identity.name().to_owned(),
             exact: identity.is_exact(),
         }),

@@ -1,7 +1,7 @@
 //! The loop's part in reservations: it has the VMs, which it does not boost while they have one, and the
 //! real-time budgets.
 
-use super::followed::Followed;
+use super::followed::FollowedVm;
 use super::{Daemon, DaemonError};
 use crate::control::ReservationRequest;
 use crate::reserve;
@@ -82,8 +82,8 @@ impl Daemon {
     }
 
     /// The VMs that can have reservations.
-    pub(super) fn reservable(&self) -> Vec<reserve::Vm> {
-        let vm = |vm: &Followed| reserve::Vm {
+    pub(super) fn reservable(&self) -> Vec<reserve::VmThreads> {
+        let vm = |vm: &FollowedVm| reserve::VmThreads {
             name: vm.name.clone(),
             pid: vm.qemu.pid,
             vcpus: vm.qemu.vcpus.iter().map(|(_, thread)| thread.tid).collect(),

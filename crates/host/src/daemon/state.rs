@@ -1,7 +1,7 @@
 //! What the daemon has, how it starts and ends.
 
 use super::DaemonError;
-use super::followed::Followed;
+use super::followed::FollowedVm;
 use super::lock::Lock;
 use super::supervisor::Supervisor;
 use super::token::Token;
@@ -93,7 +93,7 @@ pub struct Daemon {
     pub(super) slice_ns: u64,
     pub(super) bpf: BpfSource,
     pub(super) identities: Identities,
-    pub(super) vms: Vec<Followed>,
+    pub(super) vms: Vec<FollowedVm>,
     pub(super) next_id: u32,
     pub(super) threads: Threads,
     /// That the kernel has ejected frontdesk's scheduler, why, and how it goes on.

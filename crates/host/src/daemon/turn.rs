@@ -1,7 +1,7 @@
 //! The loop: waits, feeds the engine what has happened, and carries out what it decides.
 
 use super::DaemonError;
-use super::followed::Failure;
+use super::followed::EngageError;
 use super::state::{Daemon, TICK, Until};
 use super::token::Token;
 use crate::clock::monotonic;
@@ -63,7 +63,7 @@ impl Daemon {
                 false if waited => (self.tick * 2).min(IDLE_TICK),
                 false => self.tick,
             };
-            if notification && self.take_news()? && until == Until::Settled {
+            if notification && self.take_notifications()? && until == Until::Settled {
                 return Ok(());
             }
             self.check_threads()?;
@@ -135,7 +135,7 @@ impl Daemon {
             };
             let result = match action.kind {
                 ActionKind::Boost { target, level, .. } => {
-                    self.threads.boost(vm, target, level).map_err(Failure::from)
+                    self.threads.boost(vm, target, level).map_err(EngageError::from)
                 }
                 ActionKind::Watch { vcpu, on, .. } => {
                     if on {
@@ -148,13 +148,13 @@ impl Daemon {
                     Ok(())
                 }
                 ActionKind::Weight { vcpu, permille, .. } => {
-                    self.threads.weigh(vm, vcpu, permille).map_err(Failure::from)
+                    self.threads.weigh(vm, vcpu, permille).map_err(EngageError::from)
                 }
                 ActionKind::Share { permille, .. } => state
                     .control
                     .as_mut()
                     .map_or(Ok(()), |control| control.share.set_permille(permille, guardian))
-                    .map_err(Failure::from),
+                    .map_err(EngageError::from),
             };
             match result {
                 Ok(()) => {
@@ -165,11 +165,11 @@ impl Daemon {
                     }
                     self.recordings.push(|| Record::Applied { action, latency_ns });
                 }
-                Err(Failure::Vm(reason)) => {
+                Err(EngageError::Vm(reason)) => {
                     self.recordings.push(|| Record::Discarded(action));
                     self.disengage(vm, reason)?;
                 }
-                Err(Failure::Daemon(error)) => return Err(error),
+                Err(EngageError::Daemon(error)) => return Err(error),
             }
         }
         Ok(())

@@ -66,11 +66,11 @@ pub struct Identities {
     /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being
     /// unloaded.
     pub(super) kvm: Option<KvmSource>,
-    pub(super) watched: Vec<Watched>,
+    pub(super) watched: Vec<WatchedVcpu>,
 }
 
 /// A vCPU whose next task switch or interrupt is waited for.
-pub(super) struct Watched {
+pub(super) struct WatchedVcpu {
     pub(super) vm: VmId,
     pub(super) vcpu: u16,
     pub(super) interest: Interest,
@@ -250,7 +250,7 @@ impl Identities {
         // What a guest's reporter tells is exact, and has other names for the tasks.
         let mut index = first;
         while let Some(event) = out.get(index) {
-            match told_of(event.kind) {
+            match vm_of(event.kind) {
                 Some(vm) if self.reports(vm) => drop(out.remove(index)),
                 _ => index += 1,
             }
@@ -264,7 +264,7 @@ impl Identities {
 }
 
 /// Whose guest tasks the event is about.
-fn told_of(kind: EventKind) -> Option<VmId> {
+fn vm_of(kind: EventKind) -> Option<VmId> {
     match kind {
         EventKind::TaskSwitch { vm, .. }
         | EventKind::TaskSeen { vm, .. }

@@ -1,6 +1,6 @@
 //! Who wakes the daemon: the vCPUs whose next task switch or interrupt is waited for.
 
-use super::identities::{Identities, KVM, REPORTERS, Watched};
+use super::identities::{Identities, KVM, REPORTERS, WatchedVcpu};
 use frontdesk_engine::VmId;
 use frontdesk_qemu::reporter::HostTime;
 use frontdesk_ring::Interest;
@@ -38,7 +38,7 @@ impl Identities {
     pub fn watch(&mut self, vm: VmId, vcpu: u16, interest: Interest) {
         self.unwatch(vm, vcpu);
         if self.of(vm).is_some() {
-            self.watched.push(Watched { vm, vcpu, interest, armed: false });
+            self.watched.push(WatchedVcpu { vm, vcpu, interest, armed: false });
         }
     }
 

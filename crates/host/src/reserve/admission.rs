@@ -1,15 +1,15 @@
 //! The thread that admits reservations and takes hold of their targets.
 
 use super::ReserveMechanism;
-use super::controller::Command;
+use super::controller::ControllerCommand;
 use super::fair::{FairServerError, FairServers};
-use super::reserved::Reserved;
+use super::reserved::ReservedTarget;
 use super::reserved_group::ReservedGroup;
 use super::running::{Running, StartError};
-use super::target::{Found, Vm, is_ready};
+use super::target::{Found, VmThreads, is_ready};
 use super::threads::{ReservedProcess, TakeError};
 use super::trace::TraceSource;
-use super::{Order, ReserveSettings, deadline, stats};
+use super::{AdmissionRequest, ReserveSettings, deadline, stats};
 use crate::clock::monotonic;
 use crate::notification::Mailbox;
 use crate::wake::Wake;
@@ -57,14 +57,14 @@ pub(super) struct AdmissionThread {
     pub(super) cpus: Vec<u16>,
     pub(super) admission: Admission,
     pub(super) next: u32,
-    pub(super) targets: Vec<Reserved>,
+    pub(super) targets: Vec<ReservedTarget>,
     /// Targets that ended by themselves, and when.
     pub(super) ended: VecDeque<(u64, control::Reservation)>,
     pub(super) running: Option<Running>,
     /// The group of all that has reservations, once it was made; it stays until the daemon ends.
     pub(super) reserved_group: Option<Option<ReservedGroup>>,
     /// Whether it has its real time.
-    pub(super) pen_open: bool,
+    pub(super) group_open: bool,
     /// Those of the kernel that are changed meanwhile.
     pub(super) fair_servers: FairServers,
     /// When the last reservation went, in nanoseconds.
@@ -106,7 +106,7 @@ impl AdmissionThread {
             ended: VecDeque::new(),
             running: None,
             reserved_group: None,
-            pen_open: false,
+            group_open: false,
             fair_servers: FairServers::default(),
             emptied: 0,
             asked: 0,
@@ -114,7 +114,7 @@ impl AdmissionThread {
     }
 
     /// Serves until its owner has gone.
-    pub(super) fn run(mut self, orders: &Receiver<Order>, wake: &Wake) {
+    pub(super) fn run(mut self, orders: &Receiver<AdmissionRequest>, wake: &Wake) {
         if let Err(error) = realtime::enter(PRIORITY, &[]) {
             tracing::warn!("requests for reservations may wait: {error}");
         }
@@ -123,10 +123,10 @@ impl AdmissionThread {
             wake.take();
             self.follow_births();
             self.look();
-            self.close_pen();
+            self.close_reserved_group();
             loop {
                 match orders.try_recv() {
-                    Ok(Order::Ask(request, vms)) => {
+                    Ok(AdmissionRequest::Ask(request, vms)) => {
                         let answer = self.answer(&request.query, &vms);
                         self.asked += u64::from(matches!(request.query, Query::Reserve(_)));
                         if let Query::Reserve(_) | Query::Release { .. } = &request.query {
@@ -134,7 +134,7 @@ impl AdmissionThread {
                         }
                         request.answer(answer);
                     }
-                    Ok(Order::Vms(vms)) => self.renew(&vms),
+                    Ok(AdmissionRequest::Vms(vms)) => self.renew(&vms),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => {
                         // While the kernel lets us; otherwise the guardian does.
@@ -154,10 +154,10 @@ impl AdmissionThread {
         let processes = self.targets.iter().flat_map(|held| &held.processes);
         fds.extend(processes.map(|process| PollFd::new(process.pidfd(), PollFlags::IN)));
         // A signal may end it early, too: the caller looks at everything anyway.
-        let _ = poll(&mut fds, (self.pen_open || !self.targets.is_empty()).then_some(&LOOK));
+        let _ = poll(&mut fds, (self.group_open || !self.targets.is_empty()).then_some(&LOOK));
     }
 
-    fn answer(&mut self, query: &Query, vms: &[Vm]) -> Result<Answer, Refusal> {
+    fn answer(&mut self, query: &Query, vms: &[VmThreads]) -> Result<Answer, Refusal> {
         let one = |reservation| Ok(Answer::Reservation(Box::new(reservation)));
         match query {
             Query::Reserve(reserve) => one(self.reserve(reserve, vms)?),
@@ -183,7 +183,7 @@ impl AdmissionThread {
         })
     }
 
-    fn reserve(&mut self, reserve: &Reserve, vms: &[Vm]) -> Result<control::Reservation, Refusal> {
+    fn reserve(&mut self, reserve: &Reserve, vms: &[VmThreads]) -> Result<control::Reservation, Refusal> {
         let &Reserve { ref target, period_ns, slice_ns, hard, phase_ns } = reserve;
         let reservation = Reservation { period_ns, slice_ns, hard, phase_ns };
         let index = match self.index_of(target) {
@@ -229,7 +229,7 @@ impl AdmissionThread {
         &mut self,
         target: &Target,
         reservation: Reservation,
-        vms: &[Vm],
+        vms: &[VmThreads],
     ) -> Result<usize, Refusal> {
         reservation.validate().map_err(|error| stats::refusal(&error.into(), self.capacity))?;
         let found = Found::find(target, vms, &self.own, &self.hierarchy)?;
@@ -249,7 +249,7 @@ impl AdmissionThread {
         let cpus = admitted.map_err(|error| stats::refusal(&error, self.capacity))?;
         let slots = self.free_slots(found.members());
         let (target, name) = (target.clone(), found.name.clone());
-        let mut held = Reserved {
+        let mut held = ReservedTarget {
             id,
             target,
             found,
@@ -286,7 +286,7 @@ impl AdmissionThread {
     }
 
     /// Records what the target's threads have, and takes them in.
-    fn take(&mut self, held: &mut Reserved) -> Result<(), Refusal> {
+    fn take(&mut self, held: &mut ReservedTarget) -> Result<(), Refusal> {
         self.start()?;
         let Some(running) = &self.running else { return Ok(()) };
         let reserved_group = self.reserved_group.as_ref().and_then(Option::as_ref);
@@ -327,13 +327,13 @@ impl AdmissionThread {
             };
             self.reserved_group = Some(reserved_group);
         }
-        if !self.pen_open {
+        if !self.group_open {
             self.reserved_group
                 .iter()
                 .flatten()
                 .try_for_each(ReservedGroup::open)
                 .map_err(|error| failed(&error))?;
-            self.pen_open = true;
+            self.group_open = true;
             // If that is refused, it is tried again.
             let _ = self.lower_fair_servers();
         }
@@ -374,7 +374,7 @@ impl AdmissionThread {
             running.set(member, cpu, slot, reservation, threads).map_err(|error| cannot_keep(&error))?;
             if held.paused {
                 // On another CPU it is not known yet.
-                running.send(member, Command::Pause { member, paused: true });
+                running.send(member, ControllerCommand::Pause { member, paused: true });
             }
         }
         Ok(())
@@ -387,7 +387,7 @@ impl AdmissionThread {
         held.paused = paused;
         if let Some(running) = &self.running {
             for member in held.members() {
-                running.send(member, Command::Pause { member, paused });
+                running.send(member, ControllerCommand::Pause { member, paused });
             }
         }
         Ok(self.tell(&self.targets[index], &self.reports()))

@@ -9,14 +9,15 @@
 use super::bell::Bell;
 use super::enforce::{AHEAD, Enforce};
 use super::margin::Early;
-use super::members::Threads;
+use super::members::MemberThreads;
 use super::promises::Promises;
 use super::trace::TraceWriter;
 use crate::clock::monotonic;
 use crate::wake::Wake;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    Account, Dispatch, Dispatcher, Due, Eligible, Event, EventKind, Member, Meter, Reading, Reservation,
+    Dispatch, Dispatcher, Due, Eligible, Member, MemberAccount, Meter, Reading, Reservation,
+    ReservationEvent, ReservationEventKind,
 };
 use frontdesk_linux::sched::{self, Attributes};
 use frontdesk_probes::meter::{Ring, Slots};
@@ -40,23 +41,23 @@ const BACK: u64 = 500_000_000;
 const SETTLING: u64 = 200_000_000;
 
 /// What the controller is told.
-pub(super) enum Command {
+pub(super) enum ControllerCommand {
     /// A reservation for a member, in place of what it had.
-    Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: Threads },
+    Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: MemberThreads },
     /// The threads of a member.
-    Threads { member: Member, threads: Threads },
+    Threads { member: Member, threads: MemberThreads },
     /// Stops a member, or lets it go on.
     Pause { member: Member, paused: bool },
     /// Forgets a member; answered with what it got when that is done.
-    Remove { member: Member, done: SyncSender<Account> },
+    Remove { member: Member, done: SyncSender<MemberAccount> },
     /// Asks for the accounts.
-    Report(SyncSender<Vec<Report>>),
+    Report(SyncSender<Vec<MemberReport>>),
 }
 
 /// What is known of a member.
-pub(super) struct Report {
+pub(super) struct MemberReport {
     pub(super) member: Member,
-    pub(super) account: Account,
+    pub(super) account: MemberAccount,
     /// Why it is not scheduled as it should be.
     pub(super) trouble: Option<String>,
 }
@@ -65,7 +66,7 @@ pub(super) struct Report {
 pub(super) struct Controller {
     pub(super) slots: Slots,
     pub(super) kicks: Ring,
-    pub(super) commands: Receiver<Command>,
+    pub(super) commands: Receiver<ControllerCommand>,
     /// Readable when there are commands, or when all who could send some have gone.
     pub(super) wake: Wake,
     /// Rings for both.
@@ -85,11 +86,11 @@ pub(super) struct Controller {
 }
 
 /// A member that has a reservation.
-struct Kept {
+struct ControlledMember {
     slot: usize,
     slice_ns: u64,
     hard: bool,
-    threads: Threads,
+    threads: MemberThreads,
     /// Why not all of them could be taken hold of.
     refused: Option<String>,
 }
@@ -97,7 +98,7 @@ struct Kept {
 /// How readings are taken.
 struct Gauge<'a> {
     slots: &'a Slots,
-    members: &'a BTreeMap<Member, Kept>,
+    members: &'a BTreeMap<Member, ControlledMember>,
     now: Time,
 }
 
@@ -112,7 +113,7 @@ impl Controller {
     pub(super) fn run(self) {
         let Controller { slots, kicks, commands, wake, bell, cpu, pinned, cpus, enforcer, promises, trace } =
             self;
-        let mut work = Work {
+        let mut work = DispatchWork {
             cpu,
             pinned,
             cpus,
@@ -120,7 +121,7 @@ impl Controller {
             settled: Time(0),
             risen: None,
             dispatcher: Dispatcher::new(wall_offset()),
-            event: Event::default(),
+            event: ReservationEvent::default(),
             dispatches: Vec::new(),
             trace,
             aligned: monotonic(),
@@ -168,7 +169,12 @@ impl Controller {
 }
 
 /// Does what is told; whether more may come.
-fn take_commands(work: &mut Work, commands: &Receiver<Command>, wake: &Wake, slots: &Slots) -> bool {
+fn take_commands(
+    work: &mut DispatchWork,
+    commands: &Receiver<ControllerCommand>,
+    wake: &Wake,
+    slots: &Slots,
+) -> bool {
     wake.take();
     loop {
         match commands.try_recv() {
@@ -179,16 +185,16 @@ fn take_commands(work: &mut Work, commands: &Receiver<Command>, wake: &Wake, slo
     }
 }
 
-struct Work {
+struct DispatchWork {
     dispatcher: Dispatcher,
     /// What it was told last, and what it said to that; kept for their memory.
-    event: Event,
+    event: ReservationEvent,
     dispatches: Vec<Dispatch>,
     trace: TraceWriter,
     /// When the wall clock was last looked at.
     aligned: Time,
     enforcer: Box<dyn Enforce>,
-    members: BTreeMap<Member, Kept>,
+    members: BTreeMap<Member, ControlledMember>,
     troubles: BTreeMap<Member, String>,
     /// For ends of slices, by the limit of whose they are.
     soft: Early,
@@ -208,7 +214,7 @@ struct Work {
     risen: Option<Attributes>,
 }
 
-impl Work {
+impl DispatchWork {
     /// Goes to the CPU of its members. From a CPU that is taken away we are put on another, and decide from
     /// there until the admission thread has released who was on it.
     fn settle(&mut self) {
@@ -255,32 +261,32 @@ impl Work {
         Time(due.at.0.saturating_sub(early))
     }
 
-    fn obey(&mut self, command: Command, slots: &Slots) {
+    fn obey(&mut self, command: ControllerCommand, slots: &Slots) {
         let now = monotonic();
         match command {
-            Command::Set { member, cpu, slot, reservation, threads } => {
+            ControllerCommand::Set { member, cpu, slot, reservation, threads } => {
                 if self.unreachable {
                     self.settle();
                 }
                 slots.place(slot, cpu);
                 let Reservation { slice_ns, hard, .. } = reservation;
-                let kept = Kept { slot, slice_ns, hard, threads: threads.clone(), refused: None };
+                let kept = ControlledMember { slot, slice_ns, hard, threads: threads.clone(), refused: None };
                 self.members.insert(member, kept);
                 self.hold(member, Some(reservation), threads);
-                self.dispatch(now, EventKind::Set { member, cpu, reservation }, slots);
+                self.dispatch(now, ReservationEventKind::Set { member, cpu, reservation }, slots);
             }
-            Command::Threads { member, threads } => {
+            ControllerCommand::Threads { member, threads } => {
                 if let Some(kept) = self.members.get_mut(&member) {
                     kept.threads = threads.clone();
                 }
                 self.hold(member, None, threads);
             }
-            Command::Pause { member, paused } => {
-                self.dispatch(now, EventKind::Pause { member, paused }, slots);
+            ControllerCommand::Pause { member, paused } => {
+                self.dispatch(now, ReservationEventKind::Pause { member, paused }, slots);
             }
-            Command::Remove { member, done } => {
+            ControllerCommand::Remove { member, done } => {
                 let account = self.dispatcher.account(member).cloned().unwrap_or_default();
-                self.dispatch(now, EventKind::Remove { member }, slots);
+                self.dispatch(now, ReservationEventKind::Remove { member }, slots);
                 self.enforcer.forget(member);
                 self.troubles.remove(&member);
                 if let Some(kept) = self.members.remove(&member) {
@@ -288,12 +294,12 @@ impl Work {
                 }
                 let _ = done.try_send(account);
             }
-            Command::Report(reply) => {
+            ControllerCommand::Report(reply) => {
                 self.decide(slots, None);
                 let reports = self.members.iter().filter_map(|(member, kept)| {
                     let account = self.dispatcher.account(*member)?.clone();
                     let trouble = kept.refused.as_ref().or(self.troubles.get(member)).cloned();
-                    Some(Report { member: *member, account, trouble })
+                    Some(MemberReport { member: *member, account, trouble })
                 });
                 let _ = reply.try_send(reports.collect());
             }
@@ -306,7 +312,7 @@ impl Work {
         let kept = due.and_then(|due| self.members.get(&due.slice_of?));
         let tolerance = match kept {
             // We run in its place: what it has used is known, and cannot become more.
-            Some(&Kept { slot, slice_ns, hard, .. }) => {
+            Some(&ControlledMember { slot, slice_ns, hard, .. }) => {
                 let Reading { ran_ns, ready, .. } = slots.read(slot, now);
                 let ends = slots.ends(slot);
                 if self.last.replace((slot, ran_ns)) == Some((slot, ran_ns)) {
@@ -331,9 +337,9 @@ impl Work {
         };
         if now.since(self.aligned) >= ALIGN {
             self.aligned = now;
-            self.dispatch(now, EventKind::Align { wall_offset_ns: wall_offset() }, slots);
+            self.dispatch(now, ReservationEventKind::Align { wall_offset_ns: wall_offset() }, slots);
         }
-        self.dispatch(now, EventKind::Decide { tolerance_ns: tolerance }, slots);
+        self.dispatch(now, ReservationEventKind::Decide { tolerance_ns: tolerance }, slots);
     }
 
     /// Has a member switched to again, by moving it to another CPU and back: it was running when it was taken
@@ -350,7 +356,7 @@ impl Work {
     }
 
     /// Tells the dispatcher what happened, carries out what it decides, and tells recordings of both.
-    fn dispatch(&mut self, now: Time, kind: EventKind, slots: &Slots) {
+    fn dispatch(&mut self, now: Time, kind: ReservationEventKind, slots: &Slots) {
         (self.event.at, self.event.kind) = (now, kind);
         self.dispatcher.read(&mut self.event, &Gauge { slots, members: &self.members, now });
         self.dispatcher.on_event(&self.event);
@@ -363,7 +369,7 @@ impl Work {
         self.trace.tell(&self.event, &self.dispatches);
     }
 
-    fn hold(&mut self, member: Member, reservation: Option<Reservation>, threads: Threads) {
+    fn hold(&mut self, member: Member, reservation: Option<Reservation>, threads: MemberThreads) {
         let result = self.enforcer.hold(member, reservation, threads);
         if let Some(kept) = self.members.get_mut(&member) {
             kept.refused = result.err().map(|error| error.to_string());

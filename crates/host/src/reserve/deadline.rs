@@ -2,7 +2,7 @@
 //! enforces, as precisely as its timer tick, and every limit is hard.
 
 use super::enforce::Enforce;
-use super::members::{Role, Threads};
+use super::members::{MemberRole, MemberThreads};
 use super::target::Found;
 use super::user::signal;
 use crate::threads::HIGHEST_PRIORITY;
@@ -19,8 +19,8 @@ const LONGEST: u64 = 4_000_000_000;
 const EMULATOR: Attributes = Attributes::fifo(HIGHEST_PRIORITY + 1);
 
 #[derive(Debug)]
-struct MemberState {
-    threads: Threads,
+struct DeadlineMember {
+    threads: MemberThreads,
     reservation: Option<Reservation>,
     stopped: bool,
 }
@@ -28,7 +28,7 @@ struct MemberState {
 /// Carries out reservations by telling the kernel of them.
 #[derive(Debug, Default)]
 pub(super) struct Deadline {
-    members: BTreeMap<Member, MemberState>,
+    members: BTreeMap<Member, DeadlineMember>,
 }
 
 impl Enforce for Deadline {
@@ -49,9 +49,9 @@ impl Enforce for Deadline {
         &mut self,
         member: Member,
         reservation: Option<Reservation>,
-        threads: Threads,
+        threads: MemberThreads,
     ) -> Result<(), SchedError> {
-        let fresh = MemberState { threads: Threads::default(), reservation: None, stopped: false };
+        let fresh = DeadlineMember { threads: MemberThreads::default(), reservation: None, stopped: false };
         let held = self.members.entry(member).or_insert(fresh);
         let known = std::mem::replace(&mut held.threads, threads);
         let changed = reservation.is_some() && held.reservation != reservation;
@@ -60,7 +60,8 @@ impl Enforce for Deadline {
         for thread in &held.threads.all {
             if changed || !known.all.contains(thread) {
                 let (_, tid, role) = *thread;
-                let attributes = if role == Role::Emulator { EMULATOR } else { attributes(reservation) };
+                let attributes =
+                    if role == MemberRole::Emulator { EMULATOR } else { attributes(reservation) };
                 match sched::set(tid, attributes) {
                     Ok(()) | Err(SchedError::Vanished { .. }) => {}
                     Err(error) => return Err(error),

@@ -1,6 +1,6 @@
 //! How members are made to run when the dispatcher says so.
 
-use super::members::Threads;
+use super::members::MemberThreads;
 use frontdesk_engine::reservation::{Dispatch, Member, Reservation};
 use frontdesk_linux::sched::{Attributes, SchedError};
 
@@ -20,7 +20,7 @@ pub(super) trait Enforce: Send {
         &mut self,
         member: Member,
         reservation: Option<Reservation>,
-        threads: Threads,
+        threads: MemberThreads,
     ) -> Result<(), SchedError>;
 
     /// Forgets a member, which goes on as it is; one that is stopped continues.

@@ -3,10 +3,10 @@
 
 use super::admission::AdmissionThread;
 use crate::clock::monotonic;
-use crate::reserve::controller::Command;
-use crate::reserve::reserved::Reserved;
+use crate::reserve::controller::ControllerCommand;
+use crate::reserve::reserved::ReservedTarget;
 use crate::reserve::reserved_group::ReservedGroup;
-use crate::reserve::target::Vm;
+use crate::reserve::target::VmThreads;
 use frontdesk_control_protocol::Target;
 use frontdesk_linux::online_cpus;
 
@@ -40,7 +40,7 @@ impl AdmissionThread {
         let (Some(running), held) = (&self.running, &self.targets[index]) else { return };
         for member in held.members() {
             let threads = held.threads_of(usize::from(member.index));
-            running.send(member, Command::Threads { member, threads });
+            running.send(member, ControllerCommand::Threads { member, threads });
         }
     }
 
@@ -91,11 +91,11 @@ impl AdmissionThread {
 
     /// Some time after the last reservation, leaves its real time to boosts. What a group has used is
     /// forgiven as it has a budget: without that, the next reservation would begin with the debt of the last.
-    pub(super) fn close_pen(&mut self) {
+    pub(super) fn close_reserved_group(&mut self) {
         let over = monotonic().0.saturating_sub(self.emptied) >= FORGIVEN_AFTER;
-        if self.pen_open && self.targets.is_empty() && over {
+        if self.group_open && self.targets.is_empty() && over {
             match self.reserved_group.iter().flatten().try_for_each(ReservedGroup::close) {
-                Ok(()) => self.pen_open = false,
+                Ok(()) => self.group_open = false,
                 Err(error) => tracing::warn!("boosts have less real time than they could have: {error}"),
             }
             if let Err(error) = self.fair_servers.restore(&self.guardian) {
@@ -109,8 +109,8 @@ impl AdmissionThread {
     }
 
     /// The VMs have changed. One whose vCPUs have changed gets its reservation anew.
-    pub(super) fn renew(&mut self, vms: &[Vm]) {
-        let changed = |held: &Reserved| match &held.target {
+    pub(super) fn renew(&mut self, vms: &[VmThreads]) {
+        let changed = |held: &ReservedTarget| match &held.target {
             Target::Vm(name) => vms.iter().any(|vm| vm.name == *name && vm.vcpus != held.found.vcpus),
             _ => false,
         };

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Promises of threads that dispatch, each for a CPU.
 #[derive(Clone)]
-pub(super) struct Promises(Arc<Mutex<Kept>>);
+pub(super) struct Promises(Arc<Mutex<PromiseEntry>>);
 
-struct Kept {
+struct PromiseEntry {
     promise: Promise,
     /// Each in nanoseconds.
     until: BTreeMap<u16, u64>,
@@ -16,7 +16,7 @@ struct Kept {
 
 impl Promises {
     pub(super) fn new(promise: Promise) -> Promises {
-        Promises(Arc::new(Mutex::new(Kept { promise, until: BTreeMap::new() })))
+        Promises(Arc::new(Mutex::new(PromiseEntry { promise, until: BTreeMap::new() })))
     }
 
     /// Promises that the dispatcher of a CPU will be back before this time; 0 for no promise. Once a second:

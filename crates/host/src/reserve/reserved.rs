@@ -1,16 +1,16 @@
 //! A target with a reservation: its processes and threads, and who of them runs where.
 
-use super::members::{Role, Threads};
+use super::members::{MemberRole, MemberThreads};
 use super::target::{Found, threads_of};
 use super::threads::{Original, ReservedProcess, ReservedThread, TakeError};
 use frontdesk_control_protocol::Target;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::sched::{self, SchedError, ThreadId};
-use frontdesk_probes::meter::{Birth, Meter};
+use frontdesk_probes::meter::{Birth, MemberMeter};
 
 /// A target with a reservation.
-pub(super) struct Reserved {
+pub(super) struct ReservedTarget {
     pub(super) id: TargetId,
     pub(super) target: Target,
     pub(super) found: Found,
@@ -28,20 +28,20 @@ pub(super) struct Reserved {
     pub(super) trouble: Option<String>,
 }
 
-impl Reserved {
+impl ReservedTarget {
     pub(super) fn members(&self) -> impl Iterator<Item = Member> + use<> {
         let target = self.id;
         (0..).take(self.slots.len()).map(move |index| Member { target, index })
     }
 
     /// The threads of one of its members.
-    pub(super) fn threads_of(&self, member: usize) -> Threads {
+    pub(super) fn threads_of(&self, member: usize) -> MemberThreads {
         let own = self.threads.iter().filter(|held| held.member == member);
-        Threads { all: own.map(|held| (held.thread.pid, held.thread.tid, held.role)).collect() }
+        MemberThreads { all: own.map(|held| (held.thread.pid, held.thread.tid, held.role)).collect() }
     }
 
     /// Takes the threads of its processes that it has not taken yet.
-    pub(super) fn take_threads(&mut self, meter: &Meter, guardian: &Guardian) -> Result<(), TakeError> {
+    pub(super) fn take_threads(&mut self, meter: &MemberMeter, guardian: &Guardian) -> Result<(), TakeError> {
         let pids: Vec<i32> = self.processes.iter().map(|process| process.pid).collect();
         for thread in pids.into_iter().flat_map(threads_of) {
             self.take_thread(thread, meter, guardian)?;
@@ -49,7 +49,12 @@ impl Reserved {
         Ok(())
     }
 
-    fn take_thread(&mut self, thread: ThreadId, meter: &Meter, guardian: &Guardian) -> Result<(), TakeError> {
+    fn take_thread(
+        &mut self,
+        thread: ThreadId,
+        meter: &MemberMeter,
+        guardian: &Guardian,
+    ) -> Result<(), TakeError> {
         if self.threads.iter().any(|held| held.thread == thread) {
             return Ok(());
         }
@@ -64,7 +69,7 @@ impl Reserved {
         let part = self.found.part(thread);
         self.threads.push(ReservedThread::take(part, original, guardian)?);
         // Of a VM under `SCHED_DEADLINE` the emulator is anywhere, and not counted: a slot counts one CPU.
-        if part.role == Role::Worker || self.pins {
+        if part.role == MemberRole::Worker || self.pins {
             meter.add(thread.tid, self.slots[part.member])?;
         }
         if self.pinned {
@@ -77,7 +82,7 @@ impl Reserved {
     pub(super) fn welcome(
         &mut self,
         birth: Birth,
-        meter: &Meter,
+        meter: &MemberMeter,
         guardian: &Guardian,
     ) -> Result<(), TakeError> {
         if !self.processes.iter().any(|process| process.pid == birth.pid) {

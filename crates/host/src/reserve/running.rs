@@ -2,17 +2,17 @@
 
 use super::ReserveMechanism;
 use super::bell::Bell;
-use super::controller::{Command, Controller, Report};
+use super::controller::{Controller, ControllerCommand, MemberReport};
 use super::deadline::Deadline;
 use super::enforce::Enforce;
-use super::members::Threads;
+use super::members::MemberThreads;
 use super::promises::Promises;
 use super::trace::TraceSource;
 use super::user::{Halts, User};
 use crate::wake::Wake;
-use frontdesk_engine::reservation::{Account, Member, Reservation};
+use frontdesk_engine::reservation::{Member, MemberAccount, Reservation};
 use frontdesk_guardian::Guardian;
-use frontdesk_probes::meter::{Birth, Meter, MeterEvents, Ring};
+use frontdesk_probes::meter::{Birth, MemberMeter, MeterEvents, Ring};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What runs while there are reservations.
 pub(super) struct Running {
-    pub(super) meter: Meter,
+    pub(super) meter: MemberMeter,
     pub(super) births: Ring,
     pub(super) born: Receiver<Birth>,
     /// Of CPUs that have had no dispatcher yet.
@@ -34,28 +34,28 @@ pub(super) struct Running {
     promises: Promises,
     trace: TraceSource,
     /// The dispatchers, by the CPU of their members.
-    lanes: BTreeMap<u16, Lane>,
+    lanes: BTreeMap<u16, DispatcherThread>,
     places: BTreeMap<Member, u16>,
     /// What members got where they were before.
-    earlier: BTreeMap<Member, Account>,
+    earlier: BTreeMap<Member, MemberAccount>,
 }
 
 /// A dispatcher.
-struct Lane {
-    commands: Sender<Command>,
+struct DispatcherThread {
+    commands: Sender<ControllerCommand>,
     wake: Wake,
     controller: Option<JoinHandle<()>>,
 }
 
-impl Lane {
-    fn send(&self, command: Command) {
+impl DispatcherThread {
+    fn send(&self, command: ControllerCommand) {
         // It fails only when the controller has ended, which it does after us.
         let _ = self.commands.send(command);
         self.wake.ring();
     }
 }
 
-impl Drop for Lane {
+impl Drop for DispatcherThread {
     fn drop(&mut self) {
         // The last sender but one goes with `self`.
         self.commands = channel().0;
@@ -74,7 +74,7 @@ impl Running {
         trace: &TraceSource,
     ) -> Result<Running, StartError> {
         let promises = Promises::new(guardian.promise()?);
-        let (meter, MeterEvents { kicks, births, born }) = Meter::open(&cpus)?;
+        let (meter, MeterEvents { kicks, births, born }) = MemberMeter::open(&cpus)?;
         Ok(Running {
             meter,
             births,
@@ -119,7 +119,7 @@ impl Running {
         };
         let name = format!("dispatch/{cpu}");
         let thread = std::thread::Builder::new().name(name).spawn(move || controller.run())?;
-        self.lanes.insert(cpu, Lane { commands, wake, controller: Some(thread) });
+        self.lanes.insert(cpu, DispatcherThread { commands, wake, controller: Some(thread) });
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Running {
         cpu: u16,
         slot: usize,
         reservation: Reservation,
-        threads: Threads,
+        threads: MemberThreads,
     ) -> Result<(), StartError> {
         // The kernel has those anywhere.
         let cpu = match self.mechanism {
@@ -145,12 +145,12 @@ impl Running {
             account.go_on_from(earlier);
             *earlier = account;
         }
-        self.lanes[&cpu].send(Command::Set { member, cpu, slot, reservation, threads });
+        self.lanes[&cpu].send(ControllerCommand::Set { member, cpu, slot, reservation, threads });
         Ok(())
     }
 
     /// Tells the dispatcher of a member.
-    pub(super) fn send(&self, member: Member, command: Command) {
+    pub(super) fn send(&self, member: Member, command: ControllerCommand) {
         if let Some(lane) = self.places.get(&member).and_then(|cpu| self.lanes.get(cpu)) {
             lane.send(command);
         }
@@ -164,20 +164,20 @@ impl Running {
         }
     }
 
-    fn remove_from(&self, cpu: u16, member: Member) -> Option<Account> {
+    fn remove_from(&self, cpu: u16, member: Member) -> Option<MemberAccount> {
         let (done, when_done) = sync_channel(1);
-        self.lanes.get(&cpu)?.send(Command::Remove { member, done });
+        self.lanes.get(&cpu)?.send(ControllerCommand::Remove { member, done });
         when_done.recv_timeout(PATIENCE).ok()
     }
 
     /// What is known of all members.
-    pub(super) fn reports(&self) -> Vec<Report> {
-        let ask = |lane: &Lane| {
+    pub(super) fn reports(&self) -> Vec<MemberReport> {
+        let ask = |lane: &DispatcherThread| {
             let (reply, reports) = sync_channel(1);
-            lane.send(Command::Report(reply));
+            lane.send(ControllerCommand::Report(reply));
             reports.recv_timeout(PATIENCE).unwrap_or_default()
         };
-        let mut reports: Vec<Report> = self.lanes.values().flat_map(ask).collect();
+        let mut reports: Vec<MemberReport> = self.lanes.values().flat_map(ask).collect();
         for report in &mut reports {
             if let Some(earlier) = self.earlier.get(&report.member) {
                 report.account.go_on_from(earlier);

@@ -1,6 +1,6 @@
 //! What the daemon says of reservations: room, refusals, what was delivered.
 
-use super::controller::Report;
+use super::controller::MemberReport;
 use frontdesk_control_protocol::{self as control, CpuRoom, Delivered, Fit, Refusal, RefusalKind};
 use frontdesk_engine::reservation::{self, AdmissionError, Distribution, Room, WHOLE_CPU};
 
@@ -38,11 +38,11 @@ pub(super) fn refusal(error: &AdmissionError, capacity: u64) -> Refusal {
 }
 
 /// Adds up what the members of a target got.
-pub(super) fn account(into: &mut control::Reservation, reports: &[&Report]) {
-    let sum = |field: fn(&reservation::Account) -> u64| {
+pub(super) fn account(into: &mut control::Reservation, reports: &[&MemberReport]) {
+    let sum = |field: fn(&reservation::MemberAccount) -> u64| {
         reports.iter().fold(0, |sum: u64, report| sum.saturating_add(field(&report.account)))
     };
-    let worst = |field: fn(&reservation::Account) -> &Distribution| {
+    let worst = |field: fn(&reservation::MemberAccount) -> &Distribution| {
         reports.iter().map(|report| field(&report.account).max_ns).max().unwrap_or(0)
     };
     into.periods = reports.iter().map(|report| report.account.periods).max().unwrap_or(0);

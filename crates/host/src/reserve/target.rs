@@ -1,6 +1,6 @@
 //! What a request names: which processes and threads, and whether they may have a reservation.
 
-use super::members::Role;
+use super::members::MemberRole;
 use frontdesk_control_protocol::{Refusal, RefusalKind, Target};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;
@@ -15,7 +15,7 @@ const MOST_THREADS: usize = 4096;
 
 /// A VM that the daemon follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Vm {
+pub(crate) struct VmThreads {
     pub(crate) name: String,
     pub(crate) pid: i32,
     /// The threads of its vCPUs.
@@ -36,9 +36,9 @@ pub(super) struct Found {
 
 /// A thread of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct TargetThread {
     pub(super) thread: ThreadId,
-    pub(super) role: Role,
+    pub(super) role: MemberRole,
     /// The index of its member.
     pub(super) member: usize,
 }
@@ -47,7 +47,7 @@ impl Found {
     /// Finds what a target consists of. `own` are the processes of the daemon itself.
     pub(super) fn find(
         target: &Target,
-        vms: &[Vm],
+        vms: &[VmThreads],
         own: &[i32],
         hierarchy: &Hierarchy,
     ) -> Result<Found, Refusal> {
@@ -133,7 +133,7 @@ impl Found {
     }
 
     /// The threads that there are now.
-    pub(super) fn threads(&self) -> Result<Vec<Part>, Refusal> {
+    pub(super) fn threads(&self) -> Result<Vec<TargetThread>, Refusal> {
         let mut parts = Vec::new();
         for pid in &self.processes {
             parts.extend(threads_of(*pid).map(|thread| self.part(thread)));
@@ -150,11 +150,11 @@ impl Found {
     }
 
     /// What a thread does for it. The threads of a VM that are no vCPU run with the first one.
-    pub(super) fn part(&self, thread: ThreadId) -> Part {
+    pub(super) fn part(&self, thread: ThreadId) -> TargetThread {
         match self.vcpus.iter().position(|vcpu| *vcpu == thread.tid) {
-            Some(member) => Part { thread, role: Role::Worker, member },
-            None if self.vcpus.is_empty() => Part { thread, role: Role::Worker, member: 0 },
-            None => Part { thread, role: Role::Emulator, member: 0 },
+            Some(member) => TargetThread { thread, role: MemberRole::Worker, member },
+            None if self.vcpus.is_empty() => TargetThread { thread, role: MemberRole::Worker, member: 0 },
+            None => TargetThread { thread, role: MemberRole::Emulator, member: 0 },
         }
     }
 }
@@ -204,8 +204,8 @@ mod tests {
 
     fn refused(target: &str, own: &[i32]) -> (RefusalKind, String) {
         let vms = [
-            Vm { name: "alice".into(), pid: 77, vcpus: vec![78] },
-            Vm { name: "mute".into(), pid: 79, vcpus: vec![] },
+            VmThreads { name: "alice".into(), pid: 77, vcpus: vec![78] },
+            VmThreads { name: "mute".into(), pid: 79, vcpus: vec![] },
         ];
         let hierarchy = Hierarchy::detect().unwrap();
         let refusal = Found::find(&target.parse().unwrap(), &vms, own, &hierarchy).unwrap_err();
@@ -251,8 +251,8 @@ mod tests {
             (part.role, part.member)
         };
         assert_eq!(found.members(), 2);
-        assert_eq!(part(11), (Role::Worker, 0));
-        assert_eq!(part(12), (Role::Worker, 1));
-        assert_eq!(part(1), (Role::Emulator, 0));
+        assert_eq!(part(11), (MemberRole::Worker, 0));
+        assert_eq!(part(12), (MemberRole::Worker, 1));
+        assert_eq!(part(1), (MemberRole::Emulator, 0));
     }
 }

@@ -3,8 +3,8 @@
 use super::admission::{AdmissionThread, deciding_ns};
 use crate::clock::monotonic;
 use crate::notification::Notification;
-use crate::reserve::controller::Report;
-use crate::reserve::reserved::Reserved;
+use crate::reserve::controller::MemberReport;
+use crate::reserve::reserved::ReservedTarget;
 use crate::reserve::running::Running;
 use crate::reserve::stats;
 use frontdesk_control_protocol::{self as control, Reserve, SCHEMA, Target};
@@ -18,16 +18,16 @@ impl AdmissionThread {
             Target::Vm(name) => Some(name.clone()),
             _ => None,
         });
-        let (vms, any) = (names.collect(), self.pen_open);
+        let (vms, any) = (names.collect(), self.group_open);
         let targets = self.targets.iter().map(|held| (held.id, held.target.to_string())).collect();
         self.mailbox.post(Notification::Reserved { vms, targets, any, asked: self.asked });
     }
 
-    pub(super) fn reports(&self) -> Vec<Report> {
+    pub(super) fn reports(&self) -> Vec<MemberReport> {
         self.running.as_ref().map_or_else(Vec::new, Running::reports)
     }
 
-    pub(super) fn tell(&self, held: &Reserved, reports: &[Report]) -> control::Reservation {
+    pub(super) fn tell(&self, held: &ReservedTarget, reports: &[MemberReport]) -> control::Reservation {
         let Reservation { period_ns, slice_ns, hard, phase_ns } = held.reservation;
         let whole = stats::ratio(self.capacity) * self.cpus.len().max(1) as f64;
         let host_ratio = stats::ratio(held.reservation.utilisation()) * held.cpus.len() as f64 / whole;
@@ -38,7 +38,8 @@ impl AdmissionThread {
             trouble: held.trouble.clone(),
             ..reserve.begin(name, cpus, self.mechanism.name(), host_ratio)
         };
-        let own: Vec<&Report> = reports.iter().filter(|report| report.member.target == held.id).collect();
+        let own: Vec<&MemberReport> =
+            reports.iter().filter(|report| report.member.target == held.id).collect();
         stats::account(&mut told, &own);
         told
     }

@@ -1,7 +1,7 @@
 //! What was changed of the threads and processes of a target, and how it is put back.
 
-use super::members::Role;
-use super::target::Part;
+use super::members::MemberRole;
+use super::target::TargetThread;
 use crate::threads::{Scheduling, SchedulingError, attributes_of};
 use frontdesk_guardian::{GroupError, Guardian, GuardianError, Undo, UndoId};
 use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy};
@@ -32,7 +32,7 @@ pub(super) enum TakeError {
 #[derive(Debug)]
 pub(super) struct ReservedThread {
     pub(super) thread: ThreadId,
-    pub(super) role: Role,
+    pub(super) role: MemberRole,
     /// The index of its member.
     pub(super) member: usize,
     held: Scheduling,
@@ -63,11 +63,11 @@ impl Original {
 impl ReservedThread {
     /// Records with the guardian what a thread had. Nothing is changed yet.
     pub(super) fn take(
-        part: Part,
+        part: TargetThread,
         original: Original,
         guardian: &Guardian,
     ) -> Result<ReservedThread, TakeError> {
-        let Part { thread, role, member } = part;
+        let TargetThread { thread, role, member } = part;
         let Original { attributes, cpus } = original;
         let held = Scheduling::take(thread, attributes, guardian)?;
         let affinity = guardian.record(Undo::Affinity { thread, cpus: cpus.clone() })?;

@@ -7,7 +7,9 @@
 //! whole state is told, from which a replay goes on.
 
 use frontdesk_engine::Time;
-use frontdesk_engine::reservation::{Dispatch, Dispatcher, Event, EventKind, Member, Reading};
+use frontdesk_engine::reservation::{
+    Dispatch, Dispatcher, Member, Reading, ReservationEvent, ReservationEventKind,
+};
 use frontdesk_record::Record;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// sixth of a second. The loop comes every 80 ms at least.
 const ENTRIES: usize = 1 << 14;
 
-enum Entry {
+enum TraceEntry {
     /// The dispatcher as it is now: the copy is made once for a recording, and after a loss.
     State(Box<Dispatcher>),
     /// So many decisions did not fit.
@@ -28,17 +30,17 @@ enum Entry {
     /// Belongs to the event that comes next.
     Dispatch(Dispatch),
     /// An event, after its readings and what was decided.
-    Event(Time, EventKind),
+    Event(Time, ReservationEventKind),
 }
 
 /// The filling end of the ring, with what did not fit.
 struct Filling {
-    ring: Producer<Entry>,
+    ring: Producer<TraceEntry>,
     lost: u64,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TraceShared {
     /// Recordings begun so far.
     begun: AtomicU64,
     ends: Mutex<Ends>,
@@ -53,14 +55,14 @@ struct Ends {
     /// The filling ends that no thread has, by the CPU whose dispatcher is to have them.
     idle: BTreeMap<u16, Filling>,
     /// The other ends of rings that the loop does not have yet.
-    fresh: Vec<(u16, Consumer<Entry>)>,
+    fresh: Vec<(u16, Consumer<TraceEntry>)>,
 }
 
 impl Ends {
     fn make_ring(&mut self, cpu: u16) {
         let (mut producer, mut consumer) = RingBuffer::new(ENTRIES);
         // Its pages are there before they are first needed.
-        while producer.push(Entry::Lost(0)).is_ok() {}
+        while producer.push(TraceEntry::Lost(0)).is_ok() {}
         while consumer.pop().is_ok() {}
         self.idle.insert(cpu, Filling { ring: producer, lost: 0 });
         self.fresh.push((cpu, consumer));
@@ -69,7 +71,7 @@ impl Ends {
 
 /// What threads that dispatch get their end from.
 #[derive(Clone, Default)]
-pub(crate) struct TraceSource(Arc<Shared>);
+pub(crate) struct TraceSource(Arc<TraceShared>);
 
 impl TraceSource {
     fn ends(&self) -> MutexGuard<'_, Ends> {
@@ -91,7 +93,7 @@ impl TraceSource {
 #[derive(Default)]
 pub(crate) struct TraceReader {
     source: TraceSource,
-    rings: Vec<(u16, Consumer<Entry>)>,
+    rings: Vec<(u16, Consumer<TraceEntry>)>,
 }
 
 impl TraceReader {
@@ -128,12 +130,12 @@ impl TraceReader {
             let (mut readings, mut dispatches) = (Vec::new(), Vec::new());
             for entry in chunk {
                 match entry {
-                    Entry::State(state) => record(Record::Dispatcher { cpu: *cpu, state }),
-                    Entry::Lost(decisions) => record(Record::DecisionsLost { decisions }),
-                    Entry::Reading(member, reading) => readings.push((member, reading)),
-                    Entry::Dispatch(dispatch) => dispatches.push(dispatch),
-                    Entry::Event(at, kind) => {
-                        let event = Event { at, readings: std::mem::take(&mut readings), kind };
+                    TraceEntry::State(state) => record(Record::Dispatcher { cpu: *cpu, state }),
+                    TraceEntry::Lost(decisions) => record(Record::DecisionsLost { decisions }),
+                    TraceEntry::Reading(member, reading) => readings.push((member, reading)),
+                    TraceEntry::Dispatch(dispatch) => dispatches.push(dispatch),
+                    TraceEntry::Event(at, kind) => {
+                        let event = ReservationEvent { at, readings: std::mem::take(&mut readings), kind };
                         let dispatches = std::mem::take(&mut dispatches);
                         record(Record::Decision { cpu: *cpu, event, dispatches });
                     }
@@ -174,15 +176,15 @@ impl TraceWriter {
             return;
         }
         if let Ok(chunk) = ring.write_chunk_uninit(2) {
-            let told = (*lost > 0).then_some(Entry::Lost(*lost));
-            chunk.fill_from_iter(told.into_iter().chain([Entry::State(Box::new(dispatcher.clone()))]));
+            let told = (*lost > 0).then_some(TraceEntry::Lost(*lost));
+            chunk.fill_from_iter(told.into_iter().chain([TraceEntry::State(Box::new(dispatcher.clone()))]));
             *lost = 0;
             self.state_due = false;
         }
     }
 
     /// Tells what the dispatcher was told, and what it decided.
-    pub(super) fn tell(&mut self, event: &Event, dispatches: &[Dispatch]) {
+    pub(super) fn tell(&mut self, event: &ReservationEvent, dispatches: &[Dispatch]) {
         let Some(Filling { ring, lost }) = &mut self.filling else { return };
         if ring.is_abandoned() {
             self.filling = None;
@@ -192,9 +194,11 @@ impl TraceWriter {
         match ring.write_chunk_uninit(entries) {
             Ok(chunk) if *lost == 0 => {
                 let readings =
-                    event.readings.iter().map(|(member, reading)| Entry::Reading(*member, *reading));
-                let dispatches = dispatches.iter().copied().map(Entry::Dispatch);
-                chunk.fill_from_iter(readings.chain(dispatches).chain([Entry::Event(event.at, event.kind)]));
+                    event.readings.iter().map(|(member, reading)| TraceEntry::Reading(*member, *reading));
+                let dispatches = dispatches.iter().copied().map(TraceEntry::Dispatch);
+                chunk.fill_from_iter(
+                    readings.chain(dispatches).chain([TraceEntry::Event(event.at, event.kind)]),
+                );
             }
             _ => {
                 *lost = lost.saturating_add(1);
@@ -233,10 +237,10 @@ mod tests {
             Dispatching { dispatcher: Dispatcher::new(7), writer: source.writer(CPU), now: 0 }
         }
 
-        fn tell(&mut self, kind: EventKind) -> (Event, Vec<Dispatch>) {
+        fn tell(&mut self, kind: ReservationEventKind) -> (ReservationEvent, Vec<Dispatch>) {
             self.now += MS;
             let reading = Reading { ran_ns: self.now / 2, ready: true, woken: Time(0) };
-            let event = Event { at: Time(self.now), readings: vec![(MEMBER, reading)], kind };
+            let event = ReservationEvent { at: Time(self.now), readings: vec![(MEMBER, reading)], kind };
             self.writer.tell_state(&self.dispatcher);
             self.dispatcher.on_event(&event);
             let dispatches: Vec<Dispatch> = std::iter::from_fn(|| self.dispatcher.poll_action()).collect();
@@ -244,14 +248,14 @@ mod tests {
             (event, dispatches)
         }
 
-        fn decide(&mut self) -> (Event, Vec<Dispatch>) {
-            self.tell(EventKind::Decide { tolerance_ns: 0 })
+        fn decide(&mut self) -> (ReservationEvent, Vec<Dispatch>) {
+            self.tell(ReservationEventKind::Decide { tolerance_ns: 0 })
         }
 
-        fn reserve(&mut self) -> (Event, Vec<Dispatch>) {
+        fn reserve(&mut self) -> (ReservationEvent, Vec<Dispatch>) {
             let (period_ns, slice_ns) = (10 * MS, 2 * MS);
             let reservation = Reservation { period_ns, slice_ns, hard: true, phase_ns: None };
-            self.tell(EventKind::Set { member: MEMBER, cpu: 0, reservation })
+            self.tell(ReservationEventKind::Set { member: MEMBER, cpu: 0, reservation })
         }
     }
 
@@ -269,7 +273,7 @@ mod tests {
     }
 
     /// Decisions among the records, each as the dispatcher made it, and what else there is.
-    fn decisions(records: &[Record]) -> Vec<(Event, Vec<Dispatch>)> {
+    fn decisions(records: &[Record]) -> Vec<(ReservationEvent, Vec<Dispatch>)> {
         let decision = |record: &Record| match record {
             Record::Decision { cpu: CPU, event, dispatches } => Some((event.clone(), dispatches.clone())),
             _ => None,

@@ -2,7 +2,7 @@
 //! none (VSched §3.2).
 
 use super::enforce::{AHEAD, Enforce};
-use super::members::{Role, Threads};
+use super::members::{MemberRole, MemberThreads};
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation, TargetId};
 use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
@@ -14,8 +14,8 @@ const LOWEST_PRIORITY: u32 = HIGHEST_PRIORITY + 1;
 const _: () = assert!(LOWEST_PRIORITY + 2 * LEVELS as u32 <= 49);
 
 #[derive(Debug)]
-struct MemberState {
-    threads: Threads,
+struct RealTimeMember {
+    threads: MemberThreads,
     kind: Option<DispatchKind>,
     halt: Arc<Mutex<Halt>>,
 }
@@ -25,7 +25,7 @@ struct MemberState {
 #[derive(Debug, Default)]
 pub(super) struct Halt {
     /// The threads of each member by its index, and whether it is to stop.
-    members: BTreeMap<u16, (Threads, bool)>,
+    members: BTreeMap<u16, (MemberThreads, bool)>,
     stopped: bool,
 }
 
@@ -43,7 +43,7 @@ impl Halt {
 /// Carries out what a dispatcher says.
 #[derive(Debug, Default)]
 pub(super) struct User {
-    members: BTreeMap<Member, MemberState>,
+    members: BTreeMap<Member, RealTimeMember>,
     halts: Halts,
 }
 
@@ -79,10 +79,15 @@ impl Enforce for User {
 
     /// New threads are scheduled at the next [`apply`](Self::apply), or at once if the member has been
     /// dispatched already.
-    fn hold(&mut self, member: Member, _: Option<Reservation>, threads: Threads) -> Result<(), SchedError> {
+    fn hold(
+        &mut self,
+        member: Member,
+        _: Option<Reservation>,
+        threads: MemberThreads,
+    ) -> Result<(), SchedError> {
         let held = self.members.entry(member).or_insert_with(|| {
             let halt = Arc::clone(lock(&self.halts).entry(member.target).or_default());
-            MemberState { threads: Threads::default(), kind: None, halt }
+            RealTimeMember { threads: MemberThreads::default(), kind: None, halt }
         });
         lock(&held.halt).members.entry(member.index).or_default().0 = threads.clone();
         let known = std::mem::replace(&mut held.threads, threads);
@@ -127,9 +132,9 @@ impl Enforce for User {
 }
 
 /// Sends a signal to each process. It is a worker that gets it, for that is what is to stop at once.
-pub(super) fn signal(threads: &Threads, signal: i32) {
+pub(super) fn signal(threads: &MemberThreads, signal: i32) {
     let mut last = None;
-    for (pid, tid, _) in threads.all.iter().filter(|(_, _, role)| *role == Role::Worker) {
+    for (pid, tid, _) in threads.all.iter().filter(|(_, _, role)| *role == MemberRole::Worker) {
         if last.replace(*pid) != Some(*pid) {
             // SAFETY: sends a signal; of a process that has ended nothing is left to stop.
             unsafe { libc::syscall(libc::SYS_tgkill, *pid, *tid, signal) };
@@ -137,11 +142,15 @@ pub(super) fn signal(threads: &Threads, signal: i32) {
     }
 }
 
-fn schedule((_, tid, role): (i32, i32, Role), threads: usize, kind: DispatchKind) -> Result<(), SchedError> {
+fn schedule(
+    (_, tid, role): (i32, i32, MemberRole),
+    threads: usize,
+    kind: DispatchKind,
+) -> Result<(), SchedError> {
     let attributes = match kind {
         DispatchKind::Run { level } => {
             let vcpu = LOWEST_PRIORITY + 2 * u32::from(level.saturating_sub(1));
-            let priority = if role == Role::Emulator { vcpu + 1 } else { vcpu };
+            let priority = if role == MemberRole::Emulator { vcpu + 1 } else { vcpu };
             // Threads of the same priority take turns.
             let policy = match threads {
                 1 => Policy::Fifo { priority },

@@ -22,7 +22,7 @@ pub(crate) const HIGHEST_PRIORITY: u32 = EMULATOR_PRIORITY + MULTIMEDIA;
 
 /// What a thread does for its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ThreadRole {
     Vcpu(u16),
     Emulator,
 }
@@ -38,10 +38,10 @@ pub(super) struct Wish {
 pub(super) const ORDINARY: Wish = Wish { weight: 1000, boost: Boost::None };
 
 /// By the kernel's own scheduler. The weight is for the fair class: while a thread is boosted, it has none.
-pub(super) fn by_real_time(original: Attributes, role: Role, wish: Wish) -> Attributes {
+pub(super) fn by_real_time(original: Attributes, role: ThreadRole, wish: Wish) -> Attributes {
     let priority = match role {
-        Role::Vcpu(_) => VCPU_PRIORITY,
-        Role::Emulator => EMULATOR_PRIORITY,
+        ThreadRole::Vcpu(_) => VCPU_PRIORITY,
+        ThreadRole::Emulator => EMULATOR_PRIORITY,
     };
     match wish.boost {
         Boost::None => weighed(original, wish.weight),
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_weight_is_relative_to_what_the_thread_had() {
         let wish = |weight| Wish { weight, boost: Boost::None };
-        let vcpu = |original, weight| by_real_time(original, Role::Vcpu(0), wish(weight));
+        let vcpu = |original, weight| by_real_time(original, ThreadRole::Vcpu(0), wish(weight));
         assert_eq!(vcpu(other(0, false), 110), other(10, true));
         assert_eq!(vcpu(other(-5, false), 335), other(0, true));
         assert_eq!(vcpu(other(7, false), 1000), other(7, false), "as it was");
@@ -97,7 +97,8 @@ mod tests {
     fn a_boost_hides_the_weight() {
         for weight in [56, 1000] {
             let given = |role, boost| by_real_time(other(0, false), role, Wish { weight, boost });
-            let of = |boost| [Role::Vcpu(0), Role::Emulator].map(|role| given(role, boost).policy);
+            let of =
+                |boost| [ThreadRole::Vcpu(0), ThreadRole::Emulator].map(|role| given(role, boost).policy);
             assert_eq!(of(Boost::Io), [1, 2].map(|priority| Policy::Fifo { priority }));
             assert_eq!(of(Boost::Multimedia), [3, 4].map(|priority| Policy::Fifo { priority }));
         }

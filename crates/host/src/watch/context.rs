@@ -1,6 +1,6 @@
 //! What a watching thread works with.
 
-use crate::notification::{Mailbox, Notification, Place, Sighting, Source};
+use crate::notification::{Mailbox, Notification, Sighting, VmCgroup, VmOrigin};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_probes::bpf::ReadProbes;
@@ -19,9 +19,9 @@ pub(crate) struct WatchContext {
 
 impl WatchContext {
     /// Tells of a VM.
-    pub(crate) fn tell(&self, source: Source, name: &str, vm: QemuVm) {
+    pub(crate) fn tell(&self, source: VmOrigin, name: &str, vm: QemuVm) {
         let name = name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
-        let place = Place::of(&self.hierarchy, vm.pid);
+        let place = VmCgroup::of(&self.hierarchy, vm.pid);
         self.mailbox.post(Notification::Seen(Box::new(Sighting { source, name, vm, place })));
     }
 

@@ -1,7 +1,7 @@
 //! Looks for libvirt's VMs in `/proc`.
 
 use super::WatchContext;
-use crate::notification::Source;
+use crate::notification::VmOrigin;
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_qemu as qemu;
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl LibvirtScan {
                     self.unprobed.push(vm.main_thread());
                 }
                 let name = vm.name.clone().unwrap_or_else(|| format!("process {pid}"));
-                self.context.tell(Source::Libvirt, &name, vm);
+                self.context.tell(VmOrigin::Libvirt, &name, vm);
                 known.said = None;
             }
             Err(error) => {

@@ -6,9 +6,9 @@
 //! somebody else is connected is not heard; what has changed by then is.
 
 use super::WatchContext;
-use crate::notification::{Mailbox, Notification, Source};
+use crate::notification::{Mailbox, Notification, VmOrigin};
 use frontdesk_linux::sched::ThreadId;
-use frontdesk_qemu::{self as qemu, QemuVm, Session};
+use frontdesk_qemu::{self as qemu, QemuVm, QmpSession};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -94,12 +94,12 @@ impl SocketWatcher {
     }
 
     /// Tells of the VM, and then of what happens to it.
-    fn turn(&mut self, vm: QemuVm, mut session: Session) -> TurnEnd {
+    fn turn(&mut self, vm: QemuVm, mut session: QmpSession) -> TurnEnd {
         let (main, pid, threads) = (vm.main_thread(), vm.pid, vm.thread_count());
         // A VM without a name goes by its socket's.
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str()).to_string_lossy();
         let name = vm.name.clone().unwrap_or_else(|| stem.into_owned());
-        self.context.tell(Source::Qmp(self.path.clone()), &name, vm);
+        self.context.tell(VmOrigin::Qmp(self.path.clone()), &name, vm);
         self.round = None;
         if self.probed.replace(main) != Some(main) {
             self.context.probe(main);

@@ -3,7 +3,7 @@
 use crate::support::{Idler, eventually, start_guardian, trial};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId};
-use frontdesk_guardian::{Guardian, GuardianError, Report, Undo};
+use frontdesk_guardian::{Guardian, GuardianError, Undo, UndoReport};
 use frontdesk_host::budget::RealTimeBudgets;
 use frontdesk_host::share::ShareControl;
 use frontdesk_host::threads::Threads;
@@ -45,7 +45,7 @@ fn undoes_when_its_owner_finishes() -> Result<()> {
     fs::create_dir(&own)?;
     guardian.forget(kept)?;
     let report = guardian.finish()?;
-    ensure!(report == Report { undone: 1, gone: 1, failed: Vec::new() }, "{report:?}");
+    ensure!(report == UndoReport { undone: 1, gone: 1, failed: Vec::new() }, "{report:?}");
     ensure!(!tree.exists() && own.exists());
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A VM whose process 1 is the test program itself.
 
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_lab::{Vm, VmConfig};
+use frontdesk_lab::{RunningVm, VmConfig};
 use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
 use rustix::{
     io::Errno,
@@ -22,7 +22,7 @@ use std::{
 
 /// Boots a VM, and returns what it says until it has ended, or this time is over.
 pub(crate) fn console_of(config: &VmConfig, patience: Duration) -> Result<String> {
-    let mut vm = Vm::boot(config)?;
+    let mut vm = RunningVm::boot(config)?;
     let deadline = Instant::now() + patience;
     while vm.is_alive() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(50));

@@ -4,7 +4,7 @@ use super::boot::{GROUPS, RUN};
 use crate::report::Records;
 use crate::workload::process::{READY, describe};
 use crate::workload::{JOB, WORK};
-use frontdesk_lab_guest::{Job, Report, Work};
+use frontdesk_lab_guest::{Job, Work, WorkloadReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, waitpid};
@@ -33,7 +33,7 @@ pub(super) struct Child {
     status: Option<WaitStatus>,
     /// Both its output streams, read when it has ended: our programs print no more than the pipe holds.
     output: PipeReader,
-    group: Group,
+    group: WorkloadGroup,
     records: Records,
 }
 
@@ -63,7 +63,7 @@ impl Child {
             Purpose::Work { work, .. } => (WORK, serde_json::to_string(work)?),
         };
         let records = Records::create(path)?;
-        let group = Group::create(number)?;
+        let group = WorkloadGroup::create(number)?;
         let (output, output_end) = pipe()?;
         let process = Command::new("/proc/self/exe")
             .args([role, &json])
@@ -99,7 +99,7 @@ impl Child {
     }
 
     /// What it recorded since the last report.
-    pub(super) fn report(&mut self) -> io::Result<Report> {
+    pub(super) fn report(&mut self) -> io::Result<WorkloadReport> {
         self.records.take()
     }
 
@@ -124,13 +124,13 @@ impl Child {
 }
 
 /// A control group: a process and all its descendants, whatever they do to become independent.
-struct Group(PathBuf);
+struct WorkloadGroup(PathBuf);
 
-impl Group {
-    fn create(number: u64) -> io::Result<Group> {
+impl WorkloadGroup {
+    fn create(number: u64) -> io::Result<WorkloadGroup> {
         let folder = PathBuf::from(format!("{GROUPS}/{number}"));
         fs::create_dir(&folder)?;
-        Ok(Group(folder))
+        Ok(WorkloadGroup(folder))
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -157,7 +157,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for WorkloadGroup {
     fn drop(&mut self) {
         // One that is left disturbs nobody.
         let _ = fs::remove_dir(&self.0);

@@ -1,7 +1,7 @@
 //! Workloads that read from the data disk.
 
-use super::process::{Failure, failed, ready, spin, xorshift};
-use crate::report::Recorder;
+use super::process::{WorkloadError, failed, ready, spin, xorshift};
+use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{DATA, StampKind};
 use rustix::fs::{Advice, fadvise};
 use std::convert::Infallible;
@@ -25,13 +25,13 @@ fn open(number: u64, flags: i32) -> io::Result<Option<File>> {
     }
 }
 
-fn no_data(what: &str) -> Failure {
+fn no_data(what: &str) -> WorkloadError {
     format!("there is no {what} at {DATA}: this workload reads the VM's data disk; give the VM a `disk`")
         .into()
 }
 
 /// Reads files as programs do, through the page cache; but each time from the disk.
-pub(super) fn read_files(mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn read_files(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     if open(0, 0).map_err(failed(path(0)))?.is_none() {
         return Err(no_data("file"));
     }
@@ -63,7 +63,7 @@ const BLOCK: u64 = 4096;
 struct Block([u8; 4096]);
 
 /// A file of the data disk.
-struct Source {
+struct DataFile {
     file: File,
     /// Blocks in the files up to the end of this one.
     end: u64,
@@ -72,11 +72,11 @@ struct Source {
 }
 
 /// All files of the data disk.
-struct Sources(Vec<Source>);
+struct Sources(Vec<DataFile>);
 
 impl Sources {
-    fn open() -> Result<Sources, Failure> {
-        let mut sources: Vec<Source> = Vec::new();
+    fn open() -> Result<Sources, WorkloadError> {
+        let mut sources: Vec<DataFile> = Vec::new();
         for number in 0.. {
             let (direct, found) = match open(number, libc::O_DIRECT) {
                 // Not all file systems can.
@@ -88,7 +88,7 @@ impl Sources {
                 fadvise(&file, 0, None, Advice::Random).map_err(failed(path(number)))?;
             }
             let blocks = file.metadata().map_err(failed(path(number)))?.len() / BLOCK;
-            sources.push(Source { file, end: blocks + sources.last().map_or(0, |last| last.end), direct });
+            sources.push(DataFile { file, end: blocks + sources.last().map_or(0, |last| last.end), direct });
         }
         match sources.last() {
             Some(last) if last.end > 0 => Ok(Sources(sources)),
@@ -115,7 +115,7 @@ impl Sources {
 }
 
 /// Reads blocks here and there, and computes after each.
-pub(super) fn read_burn(cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn read_burn(cost: u64, mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     let sources = Sources::open()?;
     // Workloads that read the same files take different ways.
     let mut state = xorshift(u64::from(std::process::id()) << 32 | 1);

@@ -1,7 +1,7 @@
 //! Tasks that message each other, as the program hackbench does with processes and sockets.
 
-use super::process::{Failure, describe, failed, ready};
-use crate::report::Recorder;
+use super::process::{WorkloadError, describe, failed, ready};
+use crate::report::ReportRecorder;
 use frontdesk_lab_guest::StampKind;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::convert::Infallible;
@@ -16,12 +16,17 @@ const SIZE: usize = 100;
 
 /// Lets `tasks` tasks message each other, again and again. Each takes some 100 KiB of memory, and each
 /// receiver up to 200 KiB more for what it has not read yet.
-pub(super) fn run(tasks: u32, rounds: u32, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn run(
+    tasks: u32,
+    rounds: u32,
+    mut recorder: ReportRecorder,
+) -> Result<Infallible, WorkloadError> {
     let groups = usize::try_from(tasks)? / (2 * HALF);
     if groups * 2 * HALF != usize::try_from(tasks)? || groups == 0 {
         return Err(format!("{tasks} tasks cannot message each other: it must be a multiple of 40").into());
     }
-    let set_up = || Run::set_up(groups, rounds).map_err(failed(format!("starting {tasks} tasks")));
+    let set_up =
+        || MessengerGroups::set_up(groups, rounds).map_err(failed(format!("starting {tasks} tasks")));
     let mut run = set_up()?;
     ready();
     loop {
@@ -34,14 +39,14 @@ pub(super) fn run(tasks: u32, rounds: u32, mut recorder: Recorder) -> Result<Inf
 }
 
 /// Tasks that are ready to begin.
-struct Run {
+struct MessengerGroups {
     /// The gate opens when this is dropped, for all at once.
     gate: PipeWriter,
     tasks: Vec<Pid>,
 }
 
-impl Run {
-    fn set_up(groups: usize, rounds: u32) -> io::Result<Run> {
+impl MessengerGroups {
+    fn set_up(groups: usize, rounds: u32) -> io::Result<MessengerGroups> {
         let (closed_gate, gate) = pipe()?;
         let (all_set_up, set_up) = pipe()?;
         let mut tasks = Vec::new();
@@ -56,10 +61,10 @@ impl Run {
                 // A task keeps only what it needs: then all find out if one of them dies.
                 let task = if member < HALF {
                     drop(outs);
-                    Task::Receiver(ins.swap_remove(member))
+                    Messenger::Receiver(ins.swap_remove(member))
                 } else {
                     drop(ins);
-                    Task::Sender(outs)
+                    Messenger::Sender(outs)
                 };
                 drop((gate, set_up));
                 task.run(closed_gate, rounds);
@@ -67,11 +72,11 @@ impl Run {
         }
         drop(set_up);
         wait_for_end(all_set_up)?;
-        Ok(Run { gate, tasks })
+        Ok(MessengerGroups { gate, tasks })
     }
 
     /// Opens the gate and waits for the end of all tasks.
-    fn finish(self) -> Result<(), Failure> {
+    fn finish(self) -> Result<(), WorkloadError> {
         drop(self.gate);
         for task in self.tasks {
             match waitpid(Some(task), WaitOptions::empty()).map_err(failed("waiting for a task"))? {
@@ -105,12 +110,12 @@ fn wait_for_end(mut pipe: PipeReader) -> io::Result<()> {
 }
 
 /// One of the tasks.
-enum Task {
+enum Messenger {
     Sender(Vec<UnixStream>),
     Receiver(UnixStream),
 }
 
-impl Task {
+impl Messenger {
     fn run(self, gate: PipeReader, rounds: u32) -> ! {
         let result = wait_for_end(gate).and_then(|()| self.message(rounds));
         if let Err(error) = &result {
@@ -122,9 +127,9 @@ impl Task {
     fn message(self, rounds: u32) -> io::Result<()> {
         let mut message = [0; SIZE];
         match self {
-            Task::Sender(mut sockets) => (0..rounds)
+            Messenger::Sender(mut sockets) => (0..rounds)
                 .try_for_each(|_| sockets.iter_mut().try_for_each(|socket| socket.write_all(&message))),
-            Task::Receiver(mut socket) => {
+            Messenger::Receiver(mut socket) => {
                 (0..rounds).try_for_each(|_| (0..HALF).try_for_each(|_| socket.read_exact(&mut message)))
             }
         }

@@ -20,10 +20,10 @@ pub(crate) const BRIEF: &str = "brief";
 pub(crate) const BOUNCE: &str = "bounce";
 
 /// What ends a workload or a task.
-pub(crate) type Failure = Box<dyn Error>;
+pub(crate) type WorkloadError = Box<dyn Error>;
 
 /// The address of this VM.
-pub(crate) fn address() -> Result<Address, Failure> {
+pub(crate) fn address() -> Result<Address, WorkloadError> {
     let none = || format!("the VM has no network: kernel parameter {IP_PARAMETER} is not set");
     Ok(Address::of_guest()?.ok_or_else(none)?)
 }

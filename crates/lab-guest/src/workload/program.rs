@@ -1,7 +1,7 @@
 //! Programs of the Debian system. The workload's own process looks after the program.
 
-use super::process::{Failure, describe, failed, ready};
-use crate::report::Recorder;
+use super::process::{WorkloadError, describe, failed, ready};
+use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{DEBIAN, StampKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, access};
@@ -22,7 +22,11 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 const PROOF: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 
 /// Runs a program again and again.
-pub(super) fn repeat(command: &[String], cold: bool, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn repeat(
+    command: &[String],
+    cold: bool,
+    mut recorder: ReportRecorder,
+) -> Result<Infallible, WorkloadError> {
     let program = Program::new(command, cold)?;
     ready();
     loop {
@@ -38,7 +42,7 @@ pub(super) fn repeat(command: &[String], cold: bool, mut recorder: Recorder) -> 
 }
 
 /// Runs a program that does not end by itself.
-pub(super) fn keep(command: &[String], cold: bool) -> Result<Infallible, Failure> {
+pub(super) fn keep(command: &[String], cold: bool) -> Result<Infallible, WorkloadError> {
     let program = Program::new(command, cold)?;
     program.drop_caches()?;
     let pid = program.start()?;
@@ -62,7 +66,7 @@ struct Program<'a> {
 
 impl Program<'_> {
     /// Makes the Debian system the root of this process and looks for the program.
-    fn new(command: &[String], cold: bool) -> Result<Program<'_>, Failure> {
+    fn new(command: &[String], cold: bool) -> Result<Program<'_>, WorkloadError> {
         let [name, arguments @ ..] = command else {
             return Err("the command of the program is empty".into());
         };
@@ -97,7 +101,7 @@ impl Program<'_> {
     }
 
     /// Starts it, for [`wait_for`].
-    fn start(&self) -> Result<Pid, Failure> {
+    fn start(&self) -> Result<Pid, WorkloadError> {
         let child = Command::new(self.name)
             .args(self.arguments)
             .env_clear()
@@ -111,7 +115,7 @@ impl Program<'_> {
     }
 
     /// Says how it ended, and why.
-    fn ended(&self, how: &str, status: WaitStatus) -> Failure {
+    fn ended(&self, how: &str, status: WaitStatus) -> WorkloadError {
         let output = self.output.last();
         let mut message = self.name.to_owned();
         for argument in self.arguments {

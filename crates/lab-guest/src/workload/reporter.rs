@@ -1,6 +1,6 @@
 //! frontdesk's reporter, as an operator would install it.
 
-use super::process::{Failure, failed, ready};
+use super::process::{WorkloadError, failed, ready};
 use crate::ports;
 use frontdesk_lab_guest::REPORTER_PORT;
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use std::process::Command;
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Becomes the reporter.
-pub(super) fn run(program: &str) -> Result<Infallible, Failure> {
+pub(super) fn run(program: &str) -> Result<Infallible, WorkloadError> {
     match mount("tracefs", TRACEFS, "tracefs", MountFlags::empty(), c"") {
         Ok(()) | Err(Errno::BUSY) => {}
         Err(error) => return Err(failed(format!("mounting tracefs at {TRACEFS}"))(error).into()),

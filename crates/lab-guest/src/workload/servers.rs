@@ -1,7 +1,7 @@
 //! Workloads that answer, or only take, what comes over the network.
 
-use super::process::{Failure, ready, spin};
-use crate::report::{Recorder, tsc};
+use super::process::{WorkloadError, ready, spin};
+use crate::report::{ReportRecorder, tsc};
 use frontdesk_lab_guest::StampKind;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
@@ -32,7 +32,11 @@ fn cannot_listen(protocol: &str, port: u16, error: &io::Error) -> String {
     }
 }
 
-pub(super) fn echo_udp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn echo_udp(
+    port: u16,
+    cost: u64,
+    mut recorder: ReportRecorder,
+) -> Result<Infallible, WorkloadError> {
     let socket = listen_udp(port)?;
     ready();
     let mut buffer = vec![0; BUFFER];
@@ -50,7 +54,11 @@ pub(super) fn echo_udp(port: u16, cost: u64, mut recorder: Recorder) -> Result<I
 }
 
 /// Answers requests for a period, computes for a period, and so on.
-pub(super) fn shift(port: u16, period: Duration, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn shift(
+    port: u16,
+    period: Duration,
+    mut recorder: ReportRecorder,
+) -> Result<Infallible, WorkloadError> {
     if period.is_zero() {
         return Err("the period of a workload that shifts must not be 0".into());
     }
@@ -84,7 +92,11 @@ pub(super) fn shift(port: u16, period: Duration, mut recorder: Recorder) -> Resu
 
 /// Takes what one read gives as a request: right for clients that wait for each answer and send less than a
 /// segment.
-pub(super) fn echo_tcp(port: u16, cost: u64, mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn echo_tcp(
+    port: u16,
+    cost: u64,
+    mut recorder: ReportRecorder,
+) -> Result<Infallible, WorkloadError> {
     let mut stamped = None;
     serve_tcp(&listen_tcp(port)?, |what| match what {
         Served::Took(woken) => {
@@ -107,7 +119,7 @@ const SINK_BUFFER: usize = 2 << 10;
 /// Takes what comes, and answers nothing. A thread for each client waits for its next packet in the read
 /// itself, as iperf's do: in an emulated guest the system calls of a loop over all of them would cost as much
 /// as the packets.
-pub(super) fn sink(port: u16, recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn sink(port: u16, recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     let listener = listen_tcp(port)?;
     set_socket_recv_buffer_size(&listener, SINK_BUFFER)?;
     ready();
@@ -129,7 +141,7 @@ pub(super) fn sink(port: u16, recorder: Recorder) -> Result<Infallible, Failure>
 }
 
 /// Takes what a client sends until it goes away.
-fn take_all(mut stream: TcpStream, recorder: &Mutex<Recorder>) -> io::Result<()> {
+fn take_all(mut stream: TcpStream, recorder: &Mutex<ReportRecorder>) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {
         match stream.read(&mut buffer) {
@@ -152,13 +164,13 @@ enum Served {
 }
 
 /// A client.
-struct Connection {
+struct ClientConnection {
     stream: TcpStream,
     /// What it has not taken of an answer yet.
     pending: Vec<u8>,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Reads, if there is no answer left to send, and sends what was read. False if the connection is over.
     fn advance(
         &mut self,
@@ -192,10 +204,10 @@ impl Connection {
 fn serve_tcp(
     listener: &TcpListener,
     mut served: impl FnMut(Served) -> io::Result<()>,
-) -> Result<Infallible, Failure> {
+) -> Result<Infallible, WorkloadError> {
     listener.set_nonblocking(true)?;
     ready();
-    let mut connections: Vec<Connection> = Vec::new();
+    let mut connections: Vec<ClientConnection> = Vec::new();
     let mut buffer = vec![0; BUFFER];
     loop {
         let mut fds: Vec<PollFd<'_>> = connections
@@ -226,7 +238,7 @@ fn serve_tcp(
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
                     stream.set_nodelay(true)?;
-                    connections.push(Connection { stream, pending: Vec::new() });
+                    connections.push(ClientConnection { stream, pending: Vec::new() });
                 }
                 // The client gave up between poll and accept.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}

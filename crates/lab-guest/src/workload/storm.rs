@@ -1,7 +1,7 @@
 //! What a guest does that wants to harm the host or its neighbours.
 
-use super::process::{BOUNCE, Failure, NOTHING, address, failed, ready, task};
-use crate::report::Recorder;
+use super::process::{BOUNCE, NOTHING, WorkloadError, address, failed, ready, task};
+use crate::report::ReportRecorder;
 use rustix::io::{Errno, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ const TASKS: usize = 64;
 const CLOSED_PORT: u16 = 9;
 
 /// Tries to connect from all ports to one that is closed, so that the host sends a packet to all ports.
-pub(super) fn packets(mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn packets(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     let address = address()?;
     let (from, to) = (address.ip, address.host());
     // Of this protocol it gets no answers, which nobody would read.
@@ -80,7 +80,7 @@ fn checksum(pieces: &[&[u8]]) -> u16 {
 }
 
 /// Starts tasks without waiting for those before, except to bound their number.
-pub(super) fn tasks(mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn tasks(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     ready();
     let mut alive = VecDeque::with_capacity(TASKS);
     loop {
@@ -95,7 +95,7 @@ pub(super) fn tasks(mut recorder: Recorder) -> Result<Infallible, Failure> {
 }
 
 /// Two tasks that wake each other.
-pub(super) fn switches(mut recorder: Recorder) -> Result<Infallible, Failure> {
+pub(super) fn switches(mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     let (there, to_other) = io::pipe()?;
     let (from_other, back) = io::pipe()?;
     let mut other = task(BOUNCE)
@@ -116,7 +116,7 @@ pub(super) fn switches(mut recorder: Recorder) -> Result<Infallible, Failure> {
 }
 
 /// The other of the two: writes what it reads, until there is no more.
-pub(super) fn bounce() -> Result<(), Failure> {
+pub(super) fn bounce() -> Result<(), WorkloadError> {
     let mut byte = [0];
     while read(io::stdin(), &mut byte)? > 0 {
         write(io::stdout(), &byte)?;

@@ -1,7 +1,7 @@
 //! The client, and the thread that types.
 
-use super::config::{EditConfig, End, Signals};
-use super::session::Session;
+use super::config::{ClientEnd, EditConfig, Signals};
+use super::session::EditorSession;
 use crate::load::{LoadError, Sample};
 use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::process::Command;
@@ -89,12 +89,12 @@ fn run(config: &EditConfig, signals: &Signals, wakes: PipeReader) -> Result<Vec<
     let setup = |reason: String| LoadError::Setup { vm: config.vm.clone(), reason };
     // The client stands for a separate machine: what runs beside it here must not delay its clock.
     frontdesk_linux::realtime::run_ahead(&config.cpus).map_err(|error| setup(error.to_string()))?;
-    let mut session = Session::open(ssh(config), signals, wakes)
+    let mut session = EditorSession::open(ssh(config), signals, wakes)
         .map_err(|error| setup(format!("starting ssh (Debian package openssh-client): {error}")))?;
     let mut samples = Vec::new();
     match session.edit(config, &mut samples) {
-        End::Asked => Ok(samples),
-        End::Failed(reason) => Err(LoadError::Editor {
+        ClientEnd::Asked => Ok(samples),
+        ClientEnd::Failed(reason) => Err(LoadError::Editor {
             vm: config.vm.clone(),
             server: config.server,
             reason,

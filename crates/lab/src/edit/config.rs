@@ -32,15 +32,15 @@ pub(super) struct Signals {
 }
 
 /// Why a client ends.
-pub(super) enum End {
+pub(super) enum ClientEnd {
     /// It was told to.
     Asked,
     /// The guest's side failed in this way.
     Failed(String),
 }
 
-impl From<io::Error> for End {
-    fn from(error: io::Error) -> End {
-        End::Failed(error.to_string())
+impl From<io::Error> for ClientEnd {
+    fn from(error: io::Error) -> ClientEnd {
+        ClientEnd::Failed(error.to_string())
     }
 }

@@ -1,6 +1,6 @@
 //! An editor in the guest, and what is typed into it.
 
-use super::config::{EditConfig, End, Signals};
+use super::config::{ClientEnd, EditConfig, Signals};
 use super::screen::{Parser, Shown};
 use crate::command::die_with_this_thread;
 use crate::load::Sample;
@@ -36,7 +36,7 @@ const LINE_LENGTH: usize = 40;
 const KEPT_OUTPUT: usize = 400;
 
 /// An editor in the guest.
-pub(super) struct Session<'a> {
+pub(super) struct EditorSession<'a> {
     ssh: Child,
     keys: PipeWriter,
     screen: PipeReader,
@@ -50,20 +50,20 @@ pub(super) struct Session<'a> {
     ending: bool,
 }
 
-impl Session<'_> {
+impl EditorSession<'_> {
     /// Starts `ssh`, or what a test has in its place.
     pub(super) fn open<'a>(
         mut ssh: Command,
         signals: &'a Signals,
         wakes: PipeReader,
-    ) -> io::Result<Session<'a>> {
+    ) -> io::Result<EditorSession<'a>> {
         let (keys_end, keys) = pipe()?;
         let (screen, screen_end) = pipe()?;
         // What ssh itself has to say comes on the same way. A group of its own: Ctrl-C is for the lab.
         ssh.stdin(keys_end).stdout(screen_end.try_clone()?).stderr(screen_end).process_group(0);
         // It is on this thread's CPUs from the start.
         let ssh = die_with_this_thread(&mut ssh).spawn()?;
-        let session = Session {
+        let session = EditorSession {
             ssh,
             keys,
             screen,
@@ -83,14 +83,14 @@ impl Session<'_> {
     }
 
     /// Types until it is told to end, or fails.
-    pub(super) fn edit(&mut self, config: &EditConfig, samples: &mut Vec<Sample>) -> End {
+    pub(super) fn edit(&mut self, config: &EditConfig, samples: &mut Vec<Sample>) -> ClientEnd {
         match self.try_edit(config, samples) {
             Ok(never) => match never {},
             Err(end) => end,
         }
     }
 
-    fn try_edit(&mut self, config: &EditConfig, samples: &mut Vec<Sample>) -> Result<Infallible, End> {
+    fn try_edit(&mut self, config: &EditConfig, samples: &mut Vec<Sample>) -> Result<Infallible, ClientEnd> {
         let mut rng = SmallRng::seed_from_u64(config.seed);
         // What is typed before is shown by the terminal, not by the editor.
         self.wait_for(Shown::Cleared, START_TIMEOUT, "the editor did not start")?;
@@ -109,17 +109,17 @@ impl Session<'_> {
                 samples.push(Sample { sent, response: sent.elapsed() });
             }
         }
-        Err(End::Asked)
+        Err(ClientEnd::Asked)
     }
 
     /// Sleeps, unless it is told to end.
-    fn think(&self, time: Duration) -> Result<(), End> {
+    fn think(&self, time: Duration) -> Result<(), ClientEnd> {
         let mut fds = [PollFd::new(&self.wakes, PollFlags::IN)];
-        if poll_until(&mut fds, Instant::now() + time)? { Err(End::Asked) } else { Ok(()) }
+        if poll_until(&mut fds, Instant::now() + time)? { Err(ClientEnd::Asked) } else { Ok(()) }
     }
 
     /// Presses keys and tells when.
-    fn press(&mut self, keys: &[u8]) -> Result<Instant, End> {
+    fn press(&mut self, keys: &[u8]) -> Result<Instant, ClientEnd> {
         // What was shown before is no answer.
         while poll_until(&mut [PollFd::new(&self.screen, PollFlags::IN)], Instant::now())? {
             self.read(None)?;
@@ -136,7 +136,7 @@ impl Session<'_> {
     }
 
     /// Waits until this is shown.
-    fn wait_for(&mut self, wanted: Shown, timeout: Duration, otherwise: &str) -> Result<(), End> {
+    fn wait_for(&mut self, wanted: Shown, timeout: Duration, otherwise: &str) -> Result<(), ClientEnd> {
         let deadline = Instant::now() + timeout;
         loop {
             let mut fds = vec![PollFd::new(&self.screen, PollFlags::IN)];
@@ -144,12 +144,12 @@ impl Session<'_> {
                 fds.push(PollFd::new(&self.wakes, PollFlags::IN));
             }
             if !poll_until(&mut fds, deadline)? {
-                return Err(End::Failed(format!("{otherwise} within {timeout:?}")));
+                return Err(ClientEnd::Failed(format!("{otherwise} within {timeout:?}")));
             }
             if fds[0].revents().is_empty() {
                 let is_typing = self.signals.typing.load(Ordering::Relaxed);
                 if !is_typing || self.signals.abandon.load(Ordering::Relaxed) {
-                    return Err(End::Asked);
+                    return Err(ClientEnd::Asked);
                 }
                 self.ending = true;
             } else if self.read(Some(wanted))? {
@@ -159,11 +159,11 @@ impl Session<'_> {
     }
 
     /// Reads once, and tells whether `wanted` was in it.
-    fn read(&mut self, wanted: Option<Shown>) -> Result<bool, End> {
+    fn read(&mut self, wanted: Option<Shown>) -> Result<bool, ClientEnd> {
         let mut buffer = [0; 4096];
         let length = self.screen.read(&mut buffer)?;
         if length == 0 {
-            return Err(End::Failed(format!("ssh ended ({})", self.ssh.wait()?)));
+            return Err(ClientEnd::Failed(format!("ssh ended ({})", self.ssh.wait()?)));
         }
         let bytes = &buffer[..length];
         self.recent.extend_from_slice(bytes);
@@ -177,7 +177,7 @@ impl Session<'_> {
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for EditorSession<'_> {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.ssh.kill();
@@ -225,11 +225,12 @@ mod tests {
         let signals = Signals::default();
         let (wakes, _wake) = pipe().unwrap();
         // A mark and 40 letters; then Enter, the next mark and 7 letters.
-        let mut session = Session::open(editor("dd bs=1 count=50 status=none"), &signals, wakes).unwrap();
+        let mut session =
+            EditorSession::open(editor("dd bs=1 count=50 status=none"), &signals, wakes).unwrap();
         let mut samples = Vec::new();
         match session.edit(&config(Duration::ZERO), &mut samples) {
-            End::Failed(reason) => assert_eq!(reason, "ssh ended (exit status: 0)"),
-            End::Asked => panic!("nobody asked"),
+            ClientEnd::Failed(reason) => assert_eq!(reason, "ssh ended (exit status: 0)"),
+            ClientEnd::Asked => panic!("nobody asked"),
         }
         assert_eq!(samples.len(), 47);
         assert!(samples.is_sorted_by_key(|sample| sample.sent));
@@ -242,7 +243,8 @@ mod tests {
         let typed = |seed| {
             let signals = Signals::default();
             let (wakes, _wake) = pipe().unwrap();
-            let mut session = Session::open(editor("dd bs=1 count=30 status=none"), &signals, wakes).unwrap();
+            let mut session =
+                EditorSession::open(editor("dd bs=1 count=30 status=none"), &signals, wakes).unwrap();
             session.edit(&EditConfig { seed, ..config(Duration::ZERO) }, &mut Vec::new());
             session.recent.clone()
         };
@@ -254,7 +256,7 @@ mod tests {
     fn a_client_ends_when_it_is_told_to() {
         let signals = Signals::default();
         let (wakes, wake) = pipe().unwrap();
-        let mut session = Session::open(editor("cat"), &signals, wakes).unwrap();
+        let mut session = EditorSession::open(editor("cat"), &signals, wakes).unwrap();
         let pid = session.ssh.id();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -264,7 +266,7 @@ mod tests {
                 drop(wake);
             });
             let end = session.edit(&config(Duration::from_secs(3600)), &mut Vec::new());
-            assert!(matches!(end, End::Asked));
+            assert!(matches!(end, ClientEnd::Asked));
         });
         drop(session);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "its ssh is gone, too");
@@ -276,7 +278,8 @@ mod tests {
         let (wakes, wake) = pipe().unwrap();
         // Shows the mark and nothing more.
         let mut session =
-            Session::open(editor("dd bs=1 count=1 status=none; exec sleep 1000"), &signals, wakes).unwrap();
+            EditorSession::open(editor("dd bs=1 count=1 status=none; exec sleep 1000"), &signals, wakes)
+                .unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !signals.typing.load(Ordering::Relaxed) {
@@ -286,7 +289,7 @@ mod tests {
                 drop(wake);
             });
             let mut samples = Vec::new();
-            assert!(matches!(session.edit(&config(Duration::ZERO), &mut samples), End::Asked));
+            assert!(matches!(session.edit(&config(Duration::ZERO), &mut samples), ClientEnd::Asked));
             assert!(samples.is_empty());
         });
     }
@@ -295,11 +298,11 @@ mod tests {
     fn what_does_not_appear_is_told() {
         let signals = Signals::default();
         let (wakes, _wake) = pipe().unwrap();
-        let mut session = Session::open(editor("echo xyz; exec sleep 1000"), &signals, wakes).unwrap();
+        let mut session = EditorSession::open(editor("echo xyz; exec sleep 1000"), &signals, wakes).unwrap();
         let mut wait = |byte, time| session.wait_for(Shown::Byte(byte), time, "it did not appear");
         assert!(wait(b'y', LETTER_TIMEOUT).is_ok());
         match wait(b'a', Duration::from_millis(1)) {
-            Err(End::Failed(reason)) => assert_eq!(reason, "it did not appear within 1ms"),
+            Err(ClientEnd::Failed(reason)) => assert_eq!(reason, "it did not appear within 1ms"),
             _ => panic!("there is no such letter"),
         }
         assert!(session.recent.ends_with(b"xyz\n"));

@@ -6,7 +6,7 @@ use crate::clock::HostClock;
 use crate::cpu;
 use crate::daemon::{DaemonProcess, Following, SOCKET};
 use crate::edit::{EditClient, EditConfig};
-use crate::load::{Client, ClientConfig, ClientWork, Sample};
+use crate::load::{ClientConfig, ClientWork, LoadClient, Sample};
 use crate::replay::{self, Findings, Truth};
 use crate::reserve::reserve_for;
 use frontdesk_control_protocol::{Reserve, Target};
@@ -38,7 +38,7 @@ struct Asking {
 }
 
 /// When each request was sent and its answer received, by VM and workload.
-pub(super) type Asked = IndexMap<(String, String), Vec<(Time, Time)>>;
+pub(super) type SentRequests = IndexMap<(String, String), Vec<(Time, Time)>>;
 
 impl Lab<'_> {
     pub(super) fn run_arm(
@@ -64,7 +64,7 @@ impl Lab<'_> {
         let last = self.readings()?;
 
         let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
-        let mut asked = Asked::new();
+        let mut asked = SentRequests::new();
         for Asking { vm, workload, key, client } in clients {
             let all = client.finish()?;
             let measured: Vec<&Sample> =
@@ -169,7 +169,7 @@ impl Lab<'_> {
         }
         for (entry, of) in &self.scenario.arms[arm].reserve {
             let entries = self.scenario.vms.iter().filter(|vm| vm.name == *entry);
-            for name in entries.flat_map(scenario::Vm::names) {
+            for name in entries.flat_map(scenario::VmSpec::names) {
                 let target = Target::Vm(name);
                 let (period_ns, slice_ns) = (nanos(of.period), nanos(of.slice));
                 reserve_for(
@@ -199,7 +199,7 @@ impl Lab<'_> {
             let cpus = self.scenario.host.client_cpus.clone();
             let start = |port, work| {
                 let server = SocketAddr::from((server.link.guest, port));
-                Client::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
+                LoadClient::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
             };
             let client = match load.kind {
                 LoadKind::Ask { protocol, port, bytes, think } => {

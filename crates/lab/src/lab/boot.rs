@@ -6,7 +6,7 @@ use crate::debian::Debian;
 use crate::machine::{self, Busy};
 use crate::net;
 use crate::web::WebServer;
-use crate::{DiskConfig, DiskKind, Kernel, TapConfig, Vm, VmConfig};
+use crate::{DiskConfig, DiskKind, Kernel, RunningVm, TapConfig, VmConfig};
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_lab_guest as guest;
 use frontdesk_linux::cgroup::Hierarchy;
@@ -33,7 +33,7 @@ pub(super) struct Boot<'a> {
 }
 
 impl Boot<'_> {
-    fn disks(&self, entry: &scenario::Vm) -> Vec<DiskConfig> {
+    fn disks(&self, entry: &scenario::VmSpec) -> Vec<DiskConfig> {
         let data = self.images.get(&entry.name).map(|image| (image, DiskKind::Data));
         let system = self.debian.as_ref().filter(|_| entry.debian).map(|of| (&of.image, DiskKind::Debian));
         let disks = data.into_iter().chain(system);
@@ -69,7 +69,7 @@ impl<'a> Lab<'a> {
             let group = lab.guardian.create_group(&parent, &name)?;
             group.set_weight(entry.weight)?;
             let link = net::add_link(index)?;
-            let vm = Vm::boot(&VmConfig {
+            let vm = RunningVm::boot(&VmConfig {
                 vcpus: entry.vcpus,
                 memory_mib: entry.memory_mib,
                 disks: boot.disks(entry),

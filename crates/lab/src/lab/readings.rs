@@ -1,12 +1,12 @@
 //! What the workloads of an arm say about themselves.
 
-use super::arm::Asked;
+use super::arm::SentRequests;
 use super::{Lab, LabError};
 use crate::clock::HostClock;
 use crate::replay::{Shift, Truth};
 use frontdesk_engine::Time;
 use frontdesk_lab_guest as guest;
-use frontdesk_scenario::{Rate, Request, Unit};
+use frontdesk_scenario::{Rate, RequestTimes, Unit};
 use indexmap::IndexMap;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub(super) type Readings = IndexMap<(String, String), Reading>;
 /// What a workload had done at a point in time.
 pub(super) struct Reading {
     at: Instant,
-    report: guest::Report,
+    report: guest::WorkloadReport,
 }
 
 impl Lab<'_> {
@@ -102,7 +102,7 @@ impl Lab<'_> {
         arm: &str,
         clock: &HostClock,
         readings: [&Readings; 2],
-        asked: &Asked,
+        asked: &SentRequests,
     ) -> IndexMap<String, Truth> {
         let arm = &self.scenario.arms[arm];
         let mut truths = IndexMap::new();
@@ -147,13 +147,13 @@ fn requests<'a>(
     asked: impl Iterator<Item = &'a (Time, Time)>,
     wakes: &[Time],
     replies: &[Time],
-) -> Vec<Request> {
+) -> Vec<RequestTimes> {
     let after = |times: &[Time], at: Time| times.get(times.partition_point(|time| *time < at)).copied();
     let found = asked.filter_map(|(sent, received)| {
         let woke = after(wakes, *sent)?;
         let replied = after(replies, woke)?;
         // The guest forgets old stamps of a workload that makes very many.
-        (woke <= *received).then_some(Request {
+        (woke <= *received).then_some(RequestTimes {
             sent: sent.0,
             woke: woke.0,
             replied: replied.0.min(received.0),
@@ -173,9 +173,9 @@ mod tests {
         let asked = [(Time(10), Time(20)), (Time(30), Time(40)), (Time(50), Time(60))];
         let found = requests(asked.iter(), &at(&[5, 13, 55]), &at(&[6, 16, 61]));
         let expected = [
-            Request { sent: 10, woke: 13, replied: 16, received: 20 },
+            RequestTimes { sent: 10, woke: 13, replied: 16, received: 20 },
             // The clocks of guest and host are not quite the same.
-            Request { sent: 50, woke: 55, replied: 60, received: 60 },
+            RequestTimes { sent: 50, woke: 55, replied: 60, received: 60 },
         ];
         assert_eq!(found, expected);
         assert!(requests(asked.iter(), &at(&[13]), &[]).is_empty());

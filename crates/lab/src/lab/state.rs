@@ -1,7 +1,7 @@
 //! What a run has.
 
 use super::LabConfig;
-use crate::Vm;
+use crate::RunningVm;
 use crate::debian::Debian;
 use crate::machine::Busy;
 use crate::net::Link;
@@ -30,7 +30,7 @@ pub(super) struct Lab<'a> {
 }
 
 pub(super) struct LabVm {
-    pub(super) vm: Vm,
+    pub(super) vm: RunningVm,
     pub(super) link: Link,
     pub(super) weight: u32,
     /// What its programs download from, if it has a Debian system.

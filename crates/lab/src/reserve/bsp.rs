@@ -1,8 +1,8 @@
 //! A parallel program: its processes compute, exchange data all with all, and begin again (VSched §6).
 
 use super::enforce::Enforcement;
-use super::study::{Lab, count, of_worker, utilisation};
-use super::worker::{Task, Worker};
+use super::study_lab::{StudyLab, count, of_worker, utilisation};
+use super::worker::{Worker, WorkerKind};
 use crate::LabError;
 use frontdesk_engine::nanos;
 use frontdesk_linux::{monotonic_ns, sched};
@@ -24,7 +24,12 @@ pub(super) struct Bsp<'a> {
 }
 
 impl Bsp<'_> {
-    pub(super) fn run(&self, lab: &mut Lab<'_>, arm: &str, by: &mut Enforcement) -> Result<(), LabError> {
+    pub(super) fn run(
+        &self,
+        lab: &mut StudyLab<'_>,
+        arm: &str,
+        by: &mut Enforcement,
+    ) -> Result<(), LabError> {
         let reserves = lab.study.arms.get(arm).is_some_and(|arm| arm.by != Enforcer::Weights);
         let tried = self.cases.iter().filter(|_| reserves);
         for case in tried {
@@ -46,7 +51,7 @@ impl Bsp<'_> {
     /// the first.
     fn run_once(
         &self,
-        lab: &mut Lab<'_>,
+        lab: &mut StudyLab<'_>,
         arm: &str,
         by: &mut Enforcement,
         case: Option<PeriodSlice>,
@@ -56,7 +61,7 @@ impl Bsp<'_> {
         let (workers, bytes) = (self.workers, self.bytes);
         let compute_ns = nanos(self.compute);
         let mut all = (0..workers)
-            .map(|index| lab.start(Task::Parallel { index, workers, compute_ns, bytes }))
+            .map(|index| lab.start(WorkerKind::Parallel { index, workers, compute_ns, bytes }))
             .collect::<Result<Vec<Worker>, _>>()?;
         let mut first_cpu = lab.study.cpus[0];
         let free = lab.study.arms.get(arm).is_none_or(|arm| arm.by == Enforcer::Frontdesk);
@@ -103,11 +108,11 @@ impl Bsp<'_> {
 }
 
 /// Processes on a CPU of which so many compute on average.
-fn hogs(lab: &Lab<'_>, cpu: u16, contention: f64) -> Result<Vec<Worker>, LabError> {
+fn hogs(lab: &StudyLab<'_>, cpu: u16, contention: f64) -> Result<Vec<Worker>, LabError> {
     let mut hogs = Vec::new();
     let mut left = contention;
     while left > 0.0 {
-        hogs.push(lab.start(Task::Hog { cpu, part: left.min(1.0) })?);
+        hogs.push(lab.start(WorkerKind::Hog { cpu, part: left.min(1.0) })?);
         left -= 1.0;
     }
     Ok(hogs)
@@ -117,7 +122,7 @@ fn beside(contention: f64) -> String {
     format!("beside {contention}")
 }
 
-pub(super) fn figures(lab: &Lab<'_>, cases: &[PeriodSlice], contention: &[f64]) -> Vec<Figure> {
+pub(super) fn figures(lab: &StudyLab<'_>, cases: &[PeriodSlice], contention: &[f64]) -> Vec<Figure> {
     let chart = |title: &str, x: &str, mark, series| Figure::Chart {
         title: title.to_owned(),
         x: x.to_owned(),

@@ -1,9 +1,9 @@
 //! How soon a changed reservation holds.
 
-use super::delivered::Run;
+use super::delivered::RunInterval;
 use super::enforce::Enforcement;
-use super::study::{Lab, count, sample};
-use super::worker::Task;
+use super::study_lab::{StudyLab, count, sample};
+use super::worker::WorkerKind;
 use crate::LabError;
 use frontdesk_engine::nanos;
 use frontdesk_linux::monotonic_ns;
@@ -16,7 +16,7 @@ use std::time::Instant;
 const PART: u64 = 10;
 
 /// A change that was asked for.
-struct Asked {
+struct SliceChange {
     sent: u64,
     answered: u64,
     slice: u64,
@@ -25,13 +25,13 @@ struct Asked {
 /// Changes the reservation of a process to and fro beside processes that compute, each time when its slice is
 /// over.
 pub(super) fn run(
-    lab: &mut Lab<'_>,
+    lab: &mut StudyLab<'_>,
     arm: &str,
     by: &mut Enforcement,
     between: [PeriodSlice; 2],
 ) -> Result<(), LabError> {
     let hogs = lab.hogs()?;
-    let worker = lab.start(Task::Compute)?;
+    let worker = lab.start(WorkerKind::Compute)?;
     by.reserve(worker.pid(), between[0], lab.guardian)?;
     lab.pass(between[0].period * 2)?;
     let shortest = between[0].period.min(between[1].period);
@@ -47,11 +47,11 @@ pub(super) fn run(
         }
         let sent = monotonic_ns();
         by.change(worker.pid(), of)?;
-        all.push(Asked { sent, answered: monotonic_ns(), slice: nanos(of.slice) });
+        all.push(SliceChange { sent, answered: monotonic_ns(), slice: nanos(of.slice) });
     }
     lab.pass(shortest)?;
     by.release(worker.pid())?;
-    let runs = worker.runs().map_err(super::study::of_worker)?;
+    let runs = worker.runs().map_err(super::study_lab::of_worker)?;
     drop(hogs);
     by.clear()?;
     let mut reactions = reactions(&all, &runs);
@@ -70,8 +70,8 @@ pub(super) fn run(
 
 /// Milliseconds from each request to the first run after it, interrupts aside. One without a run before the
 /// next request counts as long as it waited for one.
-fn reactions(all: &[Asked], runs: &[Run]) -> Vec<f64> {
-    let begins = |asked: &Asked| {
+fn reactions(all: &[SliceChange], runs: &[RunInterval]) -> Vec<f64> {
+    let begins = |asked: &SliceChange| {
         let after = runs.iter().filter(|run| run.to > asked.sent);
         let first = after.into_iter().find(|run| run.to - run.from.max(asked.sent) >= asked.slice / PART);
         first.map(|run| run.from.max(asked.sent))
@@ -90,11 +90,11 @@ mod tests {
     #[test]
     fn the_first_run_of_a_slice_counts() {
         const MS: u64 = 1_000_000;
-        let run = |from, to| Run { from, to, stalled: 0 };
+        let run = |from, to| RunInterval { from, to, stalled: 0 };
         // A crumb right after the request is none of the slice of 2 ms.
         let runs =
             [run(0, 2 * MS), run(50 * MS, 50 * MS + 5_000), run(51 * MS, 53 * MS), run(151 * MS, 153 * MS)];
-        let asked = |sent| Asked { sent, answered: sent, slice: 2 * MS };
+        let asked = |sent| SliceChange { sent, answered: sent, slice: 2 * MS };
         assert_eq!(reactions(&[asked(50 * MS), asked(100 * MS), asked(200 * MS)], &runs), [1.0, 51.0]);
     }
 }

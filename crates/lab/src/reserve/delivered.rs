@@ -11,7 +11,7 @@ const MISS_NS: u64 = 20_000;
 
 /// A stretch of time in which a process ran, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct RunInterval {
     pub(super) from: u64,
     pub(super) to: u64,
     /// What the kernel charged it for between this and the next: it had the CPU, and did not get on.
@@ -20,8 +20,8 @@ pub(super) struct Run {
 
 /// A process and its reservation.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
-    pub(super) runs: Vec<Run>,
+pub(super) struct MeasuredProcess {
+    pub(super) runs: Vec<RunInterval>,
     /// A beginning of a period, from which on is measured.
     pub(super) begin: u64,
     pub(super) period: u64,
@@ -55,7 +55,7 @@ pub(super) struct Numbers {
 }
 
 /// CPU time in each whole period from `begin` to `end`.
-fn per_period(runs: &[Run], begin: u64, end: u64, period: u64) -> Vec<u64> {
+fn per_period(runs: &[RunInterval], begin: u64, end: u64, period: u64) -> Vec<u64> {
     let count = usize::try_from(end.saturating_sub(begin) / period).unwrap_or(0);
     let mut periods = vec![0; count];
     for run in runs {
@@ -74,26 +74,26 @@ fn per_period(runs: &[Run], begin: u64, end: u64, period: u64) -> Vec<u64> {
 }
 
 /// The runs with what the process was charged for after each: interrupts, and stalls.
-fn charged(runs: &[Run]) -> Vec<Run> {
+fn charged(runs: &[RunInterval]) -> Vec<RunInterval> {
     let next = runs.iter().skip(1).map(|run| run.from).chain([u64::MAX]);
     let longer = runs.iter().zip(next).map(|(run, next)| {
         let to = run.to.saturating_add(run.stalled).min(next);
-        Run { to, ..*run }
+        RunInterval { to, ..*run }
     });
     longer.collect()
 }
 
-fn is_charged(run: &Run, next: &Run) -> bool {
+fn is_charged(run: &RunInterval, next: &RunInterval) -> bool {
     run.stalled * 2 > next.from.saturating_sub(run.to)
 }
 
 /// Gaps in which a process had the CPU for long and did not get on.
-pub(super) fn stalls(runs: &[Run]) -> Vec<(u64, u64)> {
+pub(super) fn stalls(runs: &[RunInterval]) -> Vec<(u64, u64)> {
     let gaps = runs.windows(2).filter(|pair| is_charged(&pair[0], &pair[1]));
     gaps.map(|pair| (pair[0].to, pair[1].from)).filter(|(from, to)| to - from >= STALL_NS).collect()
 }
 
-impl Target {
+impl MeasuredProcess {
     /// What it got in each whole period before `end`. `stalls` are those of all processes, in any order.
     pub(super) fn got(&self, end: u64, stalls: &[(u64, u64)]) -> Vec<Got> {
         let charged = per_period(&charged(&self.runs), self.begin, end, self.period);
@@ -108,7 +108,7 @@ impl Target {
 }
 
 /// What was found of some processes that ran until `end`; `None` if no period is over.
-pub(super) fn numbers(targets: &[Target], end: u64, stalls: &[(u64, u64)]) -> Option<Numbers> {
+pub(super) fn numbers(targets: &[MeasuredProcess], end: u64, stalls: &[(u64, u64)]) -> Option<Numbers> {
     let mut of = Numbers::default();
     let (mut missed, mut stalled) = (0, 0);
     for target in targets {
@@ -147,12 +147,12 @@ mod tests {
 
     const US: u64 = 1_000;
 
-    fn run(from_us: u64, to_us: u64) -> Run {
-        Run { from: from_us * US, to: to_us * US, stalled: 0 }
+    fn run(from_us: u64, to_us: u64) -> RunInterval {
+        RunInterval { from: from_us * US, to: to_us * US, stalled: 0 }
     }
 
-    fn target(runs: Vec<Run>) -> Target {
-        Target { runs, begin: 1_000 * US, period: 1_000 * US, slice: 500 * US }
+    fn target(runs: Vec<RunInterval>) -> MeasuredProcess {
+        MeasuredProcess { runs, begin: 1_000 * US, period: 1_000 * US, slice: 500 * US }
     }
 
     #[test]
@@ -180,14 +180,14 @@ mod tests {
 
     #[test]
     fn time_charged_without_progress_is_a_stall_and_no_miss() {
-        let stalled = Run { stalled: 190 * US, ..run(1_000, 1_100) };
+        let stalled = RunInterval { stalled: 190 * US, ..run(1_000, 1_100) };
         let runs = vec![stalled, run(1_300, 1_500)];
         assert_eq!(stalls(&runs), [(1_100 * US, 1_300 * US)]);
         let got = target(runs.clone()).got(2_000 * US, &[]);
         assert_eq!(got, [Got { charged: 490 * US, stall: false }]);
         let found = numbers(&[target(runs)], 2_000 * US, &[]).unwrap();
         assert_eq!((found.miss_rate, found.shortfall), (0.0, 2.0));
-        let short = Run { stalled: 9 * US, ..run(1_000, 1_100) };
+        let short = RunInterval { stalled: 9 * US, ..run(1_000, 1_100) };
         assert_eq!(stalls(&[short, run(1_110, 1_500)]), [], "an interrupt");
         assert_eq!(stalls(&[run(1_000, 1_100), run(1_300, 1_500)]), [], "another process ran");
     }

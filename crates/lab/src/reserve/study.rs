@@ -2,19 +2,20 @@
 
 use super::bsp::Bsp;
 use super::change;
-use super::delivered::{Target, numbers, stalls};
+use super::delivered::{MeasuredProcess, numbers, stalls};
 use super::enforce::Enforcement;
 use super::findings::{Findings, distribution, histogram};
 use super::random;
-use super::worker::{Task, Worker};
+use super::study_lab::{StudyLab, count, of_worker, sample, utilisation};
+use super::worker::WorkerKind;
 use crate::LabError;
 use crate::lab::{Progress, interrupted, make_run_dir};
 use crate::{cpu, machine};
 use frontdesk_control_protocol::{ClientError, RefusalKind};
 use frontdesk_engine::nanos;
-use frontdesk_guardian::{Guardian, Undo};
+use frontdesk_guardian::Guardian;
 use frontdesk_linux::monotonic_ns;
-use frontdesk_linux::sched::{self, Attributes, Policy, process_start_time};
+use frontdesk_linux::sched::{self, Attributes, Policy};
 use frontdesk_scenario::{
     Enforcer, Figure, Mark, Outcome, PeriodSlice, Series, Study, StudyKind, StudyMeasure, duration_text,
 };
@@ -25,27 +26,10 @@ use std::time::{Duration, Instant};
 
 /// The first periods are a beginning.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How often it is looked whether the study is to end.
-const WATCH: Duration = Duration::from_millis(50);
-
 /// Reservations that are tried together.
 struct Case {
     name: String,
     set: Vec<PeriodSlice>,
-}
-
-/// Everything that a study makes.
-pub(super) struct Lab<'a> {
-    pub(super) study: &'a Study,
-    /// This program.
-    pub(super) program: &'a Path,
-    stop: &'a AtomicBool,
-    pub(super) guardian: &'a Guardian,
-    pub(super) online: Vec<u16>,
-    pub(super) findings: Findings,
-    /// Samples of each arm, by what they are of.
-    pub(super) samples: IndexMap<String, IndexMap<String, Vec<f64>>>,
-    misses: IndexMap<String, IndexMap<String, Vec<f64>>>,
 }
 
 /// Runs a study. `frontdesk` is this program, which has to call [`super::work`] with what follows
@@ -64,7 +48,7 @@ pub fn study(
     study.fits(&online)?;
     let guardian = Guardian::start(frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
     let run_dir = make_run_dir(&guardian)?;
-    let mut lab = Lab {
+    let mut lab = StudyLab {
         study,
         program: frontdesk,
         stop,
@@ -79,7 +63,7 @@ pub fn study(
     if report.failed.is_empty() { outcome } else { Err(LabError::Left(report.failed.join("; "))) }
 }
 
-impl Lab<'_> {
+impl StudyLab<'_> {
     fn run(&mut self, run_dir: &Path, progress: &dyn Fn(&Progress)) -> Result<Outcome, LabError> {
         let arms = u32::try_from(self.study.arms.len()).unwrap_or(u32::MAX);
         let total = arms.saturating_mul(self.study.repeats);
@@ -142,7 +126,7 @@ impl Lab<'_> {
         hogs.iter().try_for_each(|hog| by.leave(hog.pid(), 1.0 - total, self.guardian))?;
         let mut workers = Vec::new();
         for of in &case.set {
-            let worker = self.start(Task::Compute)?;
+            let worker = self.start(WorkerKind::Compute)?;
             if self.study.arms.get(arm).is_some_and(|arm| arm.by == Enforcer::Weights) {
                 sched::set_affinity(worker.pid(), &self.study.cpus)?;
             }
@@ -165,7 +149,7 @@ impl Lab<'_> {
         for (worker, of, begin) in workers {
             let (period, slice) = (nanos(of.period), nanos(of.slice));
             let begin = begin + settled.saturating_sub(begin).div_ceil(period) * period;
-            targets.push(Target { runs: worker.runs().map_err(of_worker)?, begin, period, slice });
+            targets.push(MeasuredProcess { runs: worker.runs().map_err(of_worker)?, begin, period, slice });
         }
         let mut stalled: Vec<_> = targets.iter().flat_map(|target| stalls(&target.runs)).collect();
         for hog in hogs {
@@ -202,7 +186,7 @@ impl Lab<'_> {
         targets: u16,
         each: PeriodSlice,
     ) -> Result<(), LabError> {
-        let workers = (0..targets).map(|_| self.start(Task::Compute)).collect::<Result<Vec<_>, _>>()?;
+        let workers = (0..targets).map(|_| self.start(WorkerKind::Compute)).collect::<Result<Vec<_>, _>>()?;
         for worker in &workers {
             by.reserve(worker.pid(), each, self.guardian)?;
         }
@@ -250,29 +234,6 @@ impl Lab<'_> {
         let part = (used() - before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
         sched::set(0, ordinary).map_err(refused)?;
         passed.map(|()| part)
-    }
-
-    /// A process that computes on every CPU.
-    pub(super) fn hogs(&self) -> Result<Vec<Worker>, LabError> {
-        self.online.iter().map(|cpu| self.start(Task::Hog { cpu: *cpu, part: 1.0 })).collect()
-    }
-
-    /// Starts a worker, which is gone at the end however that comes.
-    pub(super) fn start(&self, task: Task) -> Result<Worker, LabError> {
-        let worker = Worker::start(self.program, task).map_err(of_worker)?;
-        if let Some(started) = process_start_time(worker.pid()) {
-            self.guardian.record(Undo::Process { pid: worker.pid(), started })?;
-        }
-        Ok(worker)
-    }
-
-    pub(super) fn pass(&self, time: Duration) -> Result<(), LabError> {
-        let end = Instant::now() + time;
-        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            interrupted(self.stop)?;
-            std::thread::sleep(left.min(WATCH));
-        }
-        Ok(())
     }
 
     fn outcome(&self) -> Outcome {
@@ -359,23 +320,6 @@ impl Lab<'_> {
     }
 }
 
-/// Adds to what was sampled of an arm.
-pub(super) fn sample<'a>(
-    samples: &'a mut IndexMap<String, IndexMap<String, Vec<f64>>>,
-    of: &str,
-    arm: &str,
-) -> &'a mut Vec<f64> {
-    samples.entry(of.to_owned()).or_default().entry(arm.to_owned()).or_default()
-}
-
-pub(super) fn of_worker(source: std::io::Error) -> LabError {
-    LabError::Io { what: "running a process to schedule".to_owned(), source }
-}
-
-pub(super) fn utilisation(of: PeriodSlice) -> f64 {
-    of.slice.as_secs_f64() / of.period.as_secs_f64()
-}
-
 fn is_infeasible(error: &LabError) -> bool {
     matches!(error, LabError::Control(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::Infeasible)
 }
@@ -388,9 +332,4 @@ fn cell(period: Duration, part: f64) -> PeriodSlice {
 fn set_name(number: u32, set: &[PeriodSlice]) -> String {
     let total: f64 = set.iter().map(|of| utilisation(*of)).sum();
     format!("{number}: {} at {total:.2}", set.len())
-}
-
-#[allow(clippy::cast_precision_loss)]
-pub(super) fn count(count: usize) -> f64 {
-    count as f64
 }

@@ -1,7 +1,7 @@
 //! The processes that a study schedules: this program again, with [`WORKER_ARGUMENT`]. They end at SIGTERM,
 //! or with whoever started them.
 
-use super::delivered::Run;
+use super::delivered::RunInterval;
 use crate::command::die_with_this_thread;
 use frontdesk_linux::{monotonic_ns, sched};
 use rustix::time::{ClockId, clock_gettime};
@@ -24,7 +24,7 @@ const TURN_NS: u64 = 100_000_000;
 
 /// What a worker does.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Task {
+pub(super) enum WorkerKind {
     /// Computes, and tells at the end when it ran.
     Compute,
     /// The same on one CPU, for a part of the time.
@@ -33,12 +33,12 @@ pub(super) enum Task {
     Parallel { index: usize, workers: usize, compute_ns: u64, bytes: usize },
 }
 
-impl Task {
+impl WorkerKind {
     fn arguments(self) -> Vec<String> {
         match self {
-            Task::Compute => vec!["compute".to_owned()],
-            Task::Hog { cpu, part } => vec!["hog".to_owned(), cpu.to_string(), part.to_string()],
-            Task::Parallel { index, workers, compute_ns, bytes } => {
+            WorkerKind::Compute => vec!["compute".to_owned()],
+            WorkerKind::Hog { cpu, part } => vec!["hog".to_owned(), cpu.to_string(), part.to_string()],
+            WorkerKind::Parallel { index, workers, compute_ns, bytes } => {
                 let numbers =
                     [index.to_string(), workers.to_string(), compute_ns.to_string(), bytes.to_string()];
                 ["parallel".to_owned()].into_iter().chain(numbers).collect()
@@ -46,12 +46,12 @@ impl Task {
         }
     }
 
-    fn parse(arguments: &[String]) -> Option<Task> {
+    fn parse(arguments: &[String]) -> Option<WorkerKind> {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         Some(match words.as_slice() {
-            ["compute"] => Task::Compute,
-            ["hog", cpu, part] => Task::Hog { cpu: cpu.parse().ok()?, part: part.parse().ok()? },
-            ["parallel", index, workers, compute_ns, bytes] => Task::Parallel {
+            ["compute"] => WorkerKind::Compute,
+            ["hog", cpu, part] => WorkerKind::Hog { cpu: cpu.parse().ok()?, part: part.parse().ok()? },
+            ["parallel", index, workers, compute_ns, bytes] => WorkerKind::Parallel {
                 index: index.parse().ok()?,
                 workers: workers.parse().ok()?,
                 compute_ns: compute_ns.parse().ok()?,
@@ -65,7 +65,7 @@ impl Task {
 /// Does what a worker does until it is told to end.
 #[must_use]
 pub fn work(arguments: &[String]) -> ExitCode {
-    let Some(task) = Task::parse(arguments) else {
+    let Some(task) = WorkerKind::parse(arguments) else {
         eprintln!("frontdesk: {WORKER_ARGUMENT} is for the lab itself");
         return ExitCode::from(2);
     };
@@ -73,12 +73,12 @@ pub fn work(arguments: &[String]) -> ExitCode {
     let done =
         signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&stop)).and_then(
             |_| match task {
-                Task::Compute => compute(&stop, 1.0),
-                Task::Hog { cpu, part } => {
+                WorkerKind::Compute => compute(&stop, 1.0),
+                WorkerKind::Hog { cpu, part } => {
                     sched::set_affinity(0, &[cpu]).map_err(io::Error::other)?;
                     compute(&stop, part)
                 }
-                Task::Parallel { index, workers, compute_ns, bytes } => {
+                WorkerKind::Parallel { index, workers, compute_ns, bytes } => {
                     Parallel::meet(index, workers, bytes)?.run(&stop, compute_ns)
                 }
             },
@@ -107,7 +107,7 @@ fn ready(word: &str) -> io::Result<()> {
 /// Computes a part of the time, and tells when it ran.
 fn compute(stop: &AtomicBool, part: f64) -> io::Result<()> {
     // Filled once, so that no page is missing later.
-    let mut runs = vec![Run { from: 1, to: 1, stalled: 1 }; MOST_RUNS];
+    let mut runs = vec![RunInterval { from: 1, to: 1, stalled: 1 }; MOST_RUNS];
     runs.clear();
     ready("ready")?;
     let begun = monotonic_ns();
@@ -120,7 +120,7 @@ fn compute(stop: &AtomicBool, part: f64) -> io::Result<()> {
             let charge_now = charged();
             let stalled = (charge_now - charge).saturating_sub(last - from);
             if runs.len() < MOST_RUNS {
-                runs.push(Run { from, to: last, stalled });
+                runs.push(RunInterval { from, to: last, stalled });
             }
             (from, charge) = (now, charge_now);
         }
@@ -130,7 +130,7 @@ fn compute(stop: &AtomicBool, part: f64) -> io::Result<()> {
             std::thread::sleep(std::time::Duration::from_nanos(TURN_NS - turn));
         }
     }
-    runs.push(Run { from, to: last, stalled: 0 });
+    runs.push(RunInterval { from, to: last, stalled: 0 });
     let mut out = io::BufWriter::new(io::stdout().lock());
     runs.iter().try_for_each(|run| writeln!(out, "{} {} {}", run.from, run.to, run.stalled))?;
     out.flush()
@@ -228,7 +228,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Starts one and waits until it is ready. It does not outlive the calling thread.
-    pub(super) fn start(program: &Path, task: Task) -> io::Result<Worker> {
+    pub(super) fn start(program: &Path, task: WorkerKind) -> io::Result<Worker> {
         let mut command = Command::new(program);
         command.arg(WORKER_ARGUMENT).args(task.arguments());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -271,9 +271,9 @@ impl Worker {
     }
 
     /// Ends it, and reads when it ran.
-    pub(super) fn runs(self) -> io::Result<Vec<Run>> {
+    pub(super) fn runs(self) -> io::Result<Vec<RunInterval>> {
         self.stop()?;
-        let runs = self.numbers()?.into_iter().map(|[from, to, stalled]| Run { from, to, stalled });
+        let runs = self.numbers()?.into_iter().map(|[from, to, stalled]| RunInterval { from, to, stalled });
         Ok(runs.collect())
     }
 }
@@ -299,14 +299,14 @@ mod tests {
     #[test]
     fn a_task_is_what_its_arguments_say() {
         let tasks = [
-            Task::Compute,
-            Task::Hog { cpu: 1, part: 0.5 },
-            Task::Parallel { index: 1, workers: 4, compute_ns: 7, bytes: 9 },
+            WorkerKind::Compute,
+            WorkerKind::Hog { cpu: 1, part: 0.5 },
+            WorkerKind::Parallel { index: 1, workers: 4, compute_ns: 7, bytes: 9 },
         ];
         for task in tasks {
-            assert_eq!(Task::parse(&task.arguments()), Some(task));
+            assert_eq!(WorkerKind::parse(&task.arguments()), Some(task));
         }
-        assert_eq!(Task::parse(&["hog".to_owned()]), None);
+        assert_eq!(WorkerKind::parse(&["hog".to_owned()]), None);
         assert_eq!(three("1 2 x"), None);
     }
 }

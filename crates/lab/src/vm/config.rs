@@ -24,7 +24,7 @@ pub struct VmConfig {
     pub tap: Option<TapConfig>,
     /// Its disks, at most 26. The initramfs must be one for disks.
     pub disks: Vec<DiskConfig>,
-    /// Whether it has a port for frontdesk's reporter, at the socket [`Vm::reporter`].
+    /// Whether it has a port for frontdesk's reporter, at the socket [`RunningVm::reporter`].
     pub reporter: bool,
     /// The TCG plugin to load, if any.
     pub plugin: Option<PathBuf>,

@@ -138,7 +138,7 @@ fn escaped(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::Kernel;
-    use crate::vm::Vm;
+    use crate::vm::RunningVm;
     use std::os::unix::net::UnixStream;
 
     fn config(run_dir: &Path, disks: Vec<DiskConfig>) -> VmConfig {
@@ -177,7 +177,7 @@ mod tests {
             [(run_dir.path().join("gone.img"), "No such file"), (run_dir.path().into(), "not a file")]
         {
             let disk = DiskConfig { image: image.clone(), kind: DiskKind::Data };
-            let error = Vm::boot(&config(run_dir.path(), vec![disk])).unwrap_err().to_string();
+            let error = RunningVm::boot(&config(run_dir.path(), vec![disk])).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("disk image {}", image.display())) && error.contains(why),
                 "{error}"

@@ -111,8 +111,8 @@ impl Hierarchy {
         Group { hierarchy: self.clone(), path: PathBuf::new() }
     }
 
-    /// The path, below the mount, of the one of these groups that is in the hierarchy; `None` if it is outside
-    /// of what the mount shows.
+    /// The path, below the mount, of the one of these groups that is in the hierarchy; `None` if it is
+    /// outside of what the mount shows.
     #[must_use]
     pub fn path_in<'a>(&self, groups: &'a ProcessCGroups) -> Option<&'a Path> {
         mounts::group_path(groups, self.version)?.strip_prefix(&self.subtree).ok()

@@ -61,13 +61,13 @@ const ORDINARY: u32 = 1000;
 
 /// What is wanted from now on.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
+pub(super) enum ScxCommand {
     Boost { tid: i32, level: Boost },
     BoostEmulators { account: u32, level: Boost },
     Weigh { tid: i32, permille: u32 },
 }
 
-impl Order {
+impl ScxCommand {
     /// A `struct order`.
     pub(super) fn encode(self) -> [u8; 12] {
         let level = |level| match level {
@@ -76,9 +76,9 @@ impl Order {
             Boost::Multimedia => 2,
         };
         let fields = match self {
-            Order::Boost { tid, level: to } => [0, tid.cast_unsigned(), level(to)],
-            Order::BoostEmulators { account, level: to } => [1, account, level(to)],
-            Order::Weigh { tid, permille } => [2, tid.cast_unsigned(), permille],
+            ScxCommand::Boost { tid, level: to } => [0, tid.cast_unsigned(), level(to)],
+            ScxCommand::BoostEmulators { account, level: to } => [1, account, level(to)],
+            ScxCommand::Weigh { tid, permille } => [2, tid.cast_unsigned(), permille],
         };
         let mut bytes = [0; 12];
         for (to, field) in bytes.chunks_exact_mut(4).zip(fields) {

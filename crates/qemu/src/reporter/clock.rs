@@ -74,7 +74,7 @@ pub(super) struct GuestClock {
 
 /// The times in a report.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mapping {
+pub(super) struct ClockMapping {
     offset: i64,
     hold_ns: u64,
     now: HostTime,
@@ -82,15 +82,15 @@ pub(super) struct Mapping {
 
 impl GuestClock {
     /// A report came whose changes, if there were any, began at `oldest_ns`, and which was sent at `sent_ns`.
-    pub(super) fn report(&mut self, oldest_ns: Option<u64>, sent_ns: u64, now: HostTime) -> Mapping {
+    pub(super) fn report(&mut self, oldest_ns: Option<u64>, sent_ns: u64, now: HostTime) -> ClockMapping {
         let offset = self.offset.add(now.raw_ns.wrapping_sub(sent_ns).cast_signed(), now.monotonic);
-        let mapping = Mapping { offset, hold_ns: 0, now };
+        let mapping = ClockMapping { offset, hold_ns: 0, now };
         if let Some(late_ns) =
             oldest_ns.map(|at_ns| mapping.age_ns(at_ns)).filter(|late| *late <= MAX_HOLD_NS)
         {
             self.hold_ns = late_ns.max(self.hold_ns - self.hold_ns / WEAR);
         }
-        Mapping { hold_ns: self.hold_ns, ..mapping }
+        ClockMapping { hold_ns: self.hold_ns, ..mapping }
     }
 
     /// How long what the guest tells is held back.
@@ -99,7 +99,7 @@ impl GuestClock {
     }
 }
 
-impl Mapping {
+impl ClockMapping {
     /// How long ago `at_ns` of the guest is; 0 if the guest says that it is to come.
     fn age_ns(&self, at_ns: u64) -> u64 {
         let at_ns = at_ns.wrapping_add(self.offset.cast_unsigned());

@@ -3,7 +3,7 @@
 
 use super::clock::{GuestClock, HostTime};
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use frontdesk_guest_protocol::{MAGIC, MAX_MESSAGES_PER_SECOND, Message, Name, VERSION};
+use frontdesk_guest_protocol::{GuestMessage, MAGIC, MAX_MESSAGES_PER_SECOND, Name, VERSION};
 use lru::LruCache;
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -51,7 +51,7 @@ pub struct ReporterStats {
 
 /// What one guest told so far.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct ReporterSession {
     vcpus: u16,
     /// Whether the guest has said hello, and nothing has made that void.
     live: bool,
@@ -65,9 +65,9 @@ pub(super) struct Session {
     budget: (Time, u32),
 }
 
-impl Session {
-    pub(super) fn new(vcpus: u16) -> Session {
-        Session {
+impl ReporterSession {
+    pub(super) fn new(vcpus: u16) -> ReporterSession {
+        ReporterSession {
             vcpus,
             live: false,
             report: Vec::new(),
@@ -85,28 +85,32 @@ impl Session {
 
     /// Takes a message, or `None` for what is none. Returns whether it ended a report that cannot be used
     /// because there was no hello.
-    pub(super) fn take(&mut self, message: Option<Message>, now: HostTime) -> Result<bool, Offence> {
+    pub(super) fn take(&mut self, message: Option<GuestMessage>, now: HostTime) -> Result<bool, Offence> {
         self.charge(1, now.monotonic)?;
         match message {
-            Some(Message::Hello { magic: MAGIC, version: VERSION, .. }) => {
+            Some(GuestMessage::Hello { magic: MAGIC, version: VERSION, .. }) => {
                 self.live = true;
                 self.report.clear();
                 self.clock = GuestClock::default();
                 self.names.clear();
             }
-            Some(Message::Hello { magic: MAGIC, version, .. }) => return Err(Offence::Version(version)),
-            None | Some(Message::Hello { .. }) => self.refuse(),
-            Some(Message::Sent { .. }) if !self.live => return Ok(true),
+            Some(GuestMessage::Hello { magic: MAGIC, version, .. }) => return Err(Offence::Version(version)),
+            None | Some(GuestMessage::Hello { .. }) => self.refuse(),
+            Some(GuestMessage::Sent { .. }) if !self.live => return Ok(true),
             // The rest of a conversation with somebody else.
             Some(_) if !self.live => {}
-            Some(Message::Name { task, name }) => {
+            Some(GuestMessage::Name { task, name }) => {
                 // It came as it is: clean it.
                 self.names.put(task, Name::from_comm(name.as_str().as_bytes()));
             }
-            Some(Message::Run { vcpu, at_ns, task }) => self.change(Change { vcpu, at_ns, task: Some(task) }),
-            Some(Message::Idle { vcpu, at_ns }) => self.change(Change { vcpu, at_ns, task: None }),
-            Some(Message::Lost { count }) => self.stats.lost = self.stats.lost.saturating_add(count.into()),
-            Some(Message::Sent { at_ns }) => self.finish_report(at_ns, now),
+            Some(GuestMessage::Run { vcpu, at_ns, task }) => {
+                self.change(Change { vcpu, at_ns, task: Some(task) })
+            }
+            Some(GuestMessage::Idle { vcpu, at_ns }) => self.change(Change { vcpu, at_ns, task: None }),
+            Some(GuestMessage::Lost { count }) => {
+                self.stats.lost = self.stats.lost.saturating_add(count.into())
+            }
+            Some(GuestMessage::Sent { at_ns }) => self.finish_report(at_ns, now),
         }
         Ok(false)
     }

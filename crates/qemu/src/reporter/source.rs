@@ -1,9 +1,9 @@
 //! The reporter in one VM.
 
 use super::clock::HostTime;
-use super::session::{Offence, ReporterStats, Session};
+use super::session::{Offence, ReporterSession, ReporterStats};
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use frontdesk_guest_protocol::{Decoder, HEARTBEAT, Request, VERSION, encode};
+use frontdesk_guest_protocol::{Decoder, HEARTBEAT, HostMessage, VERSION, encode};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{
@@ -85,8 +85,8 @@ pub struct ReporterSource {
     pid: i32,
     /// Holds the connection while there is one, so that whoever waits need not know that it changes.
     epoll: OwnedFd,
-    session: Session,
-    link: Result<Link, ReporterError>,
+    session: ReporterSession,
+    link: Result<ReporterLink, ReporterError>,
     retry_at: Time,
     retry_ns: u64,
     /// The engine is to be told that what it knows is void.
@@ -94,7 +94,7 @@ pub struct ReporterSource {
 }
 
 /// The connection.
-struct Link {
+struct ReporterLink {
     socket: OwnedFd,
     decoder: Decoder,
     since: Time,
@@ -102,7 +102,7 @@ struct Link {
     asked: Time,
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for ReporterLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("socket", &self.socket).finish_non_exhaustive()
     }
@@ -121,7 +121,7 @@ impl ReporterSource {
             path,
             pid,
             epoll,
-            session: Session::new(vcpus),
+            session: ReporterSession::new(vcpus),
             link: Err(ReporterError::Closed),
             retry_at: now,
             retry_ns: RETRY_NS,
@@ -143,7 +143,7 @@ impl ReporterSource {
     }
 
     fn connect(&mut self, now: Time) {
-        let link = Link::connect(&self.path, self.pid, now).and_then(|link| {
+        let link = ReporterLink::connect(&self.path, self.pid, now).and_then(|link| {
             let data = epoll::EventData::new_u64(0);
             epoll::add(&self.epoll, &link.socket, data, epoll::EventFlags::IN)?;
             Ok(link)
@@ -228,8 +228,8 @@ impl ReporterSource {
     }
 }
 
-impl Link {
-    fn connect(path: &Path, pid: i32, now: Time) -> Result<Link, ReporterError> {
+impl ReporterLink {
+    fn connect(path: &Path, pid: i32, now: Time) -> Result<ReporterLink, ReporterError> {
         let failed = |error: Errno| ReporterError::Connect { path: path.to_owned(), source: error.into() };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
@@ -238,7 +238,8 @@ impl Link {
         if peer != pid {
             return Err(ReporterError::Stranger { path: path.to_owned(), pid, peer });
         }
-        let mut link = Link { socket, decoder: Decoder::default(), since: now, heard: now, asked: now };
+        let mut link =
+            ReporterLink { socket, decoder: Decoder::default(), since: now, heard: now, asked: now };
         link.ask(now);
         Ok(link)
     }
@@ -246,13 +247,13 @@ impl Link {
     /// Asks the guest to begin anew.
     fn ask(&mut self, now: Time) {
         let mut request = Vec::new();
-        encode(&Request::start(), usize::MAX, &mut request);
+        encode(&HostMessage::start(), usize::MAX, &mut request);
         // A socket that is full has asked already.
         let _ = send(&self.socket, &request, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         self.asked = now;
     }
 
-    fn receive(&mut self, session: &mut Session, now: HostTime) -> Result<(), ReporterError> {
+    fn receive(&mut self, session: &mut ReporterSession, now: HostTime) -> Result<(), ReporterError> {
         let mut buffer = [0; CHUNK];
         let length = match recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return Err(ReporterError::Closed),

@@ -22,7 +22,7 @@ pub enum Trust {
 
 /// A certificate of the client's own, and the key to it.
 #[derive(Debug)]
-pub struct Identity {
+pub struct ClientCertificate {
     certificates: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
@@ -45,18 +45,18 @@ impl Trust {
     }
 }
 
-impl Identity {
+impl ClientCertificate {
     /// From PEM files, which may be the same.
     ///
     /// # Errors
     /// They don't hold a certificate and a key.
-    pub fn load(certificate: &Path, key: &Path) -> Result<Identity, TrustError> {
+    pub fn load(certificate: &Path, key: &Path) -> Result<ClientCertificate, TrustError> {
         let failed = |error: rustls::pki_types::pem::Error| TrustError {
             path: key.to_owned(),
             reason: format!("no private key: {error}"),
         };
         let private = PrivateKeyDer::from_pem_file(key).map_err(failed)?;
-        Ok(Identity { certificates: certificates(certificate)?, key: private })
+        Ok(ClientCertificate { certificates: certificates(certificate)?, key: private })
     }
 }
 
@@ -130,7 +130,7 @@ impl ServerCertVerifier for Seen {
 /// How to connect to a server that is known so.
 pub(super) fn config(
     trust: Trust,
-    identity: Option<Identity>,
+    identity: Option<ClientCertificate>,
 ) -> Result<(ClientConfig, Arc<Seen>), rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =

@@ -98,9 +98,9 @@ fn issue(folder: &Path) {
     }
 }
 
-fn identity(world: &World, name: &str) -> Option<Identity> {
+fn identity(world: &World, name: &str) -> Option<ClientCertificate> {
     let file = world.folder.path().join(format!("{name}.pem"));
-    Some(Identity::load(&file, &file).unwrap())
+    Some(ClientCertificate::load(&file, &file).unwrap())
 }
 
 #[test]

@@ -6,7 +6,7 @@
 mod clients;
 mod hostile;
 
-use frontdesk_remote::client::{Address, Identity, Remote, RemoteError, Trust};
+use frontdesk_remote::client::{Address, ClientCertificate, Remote, RemoteError, Trust};
 use frontdesk_remote::setup::Folder;
 use frontdesk_remote::{Fingerprint, Server, ServerConfig};
 use frontdesk_testing::FakeDaemon;
@@ -66,7 +66,7 @@ impl World {
         self.client_with(Trust::Certificate(Some(self.fingerprint)), None)
     }
 
-    fn client_with(&self, trust: Trust, identity: Option<Identity>) -> Remote {
+    fn client_with(&self, trust: Trust, identity: Option<ClientCertificate>) -> Remote {
         Remote::new(self.address(), trust, identity).unwrap()
     }
 

@@ -1,6 +1,6 @@
 //! The ways to run the VMs.
 
-use super::{Vm, Workload};
+use super::{VmSpec, Workload};
 use crate::allowed::{Violation, one_of, quoted, range, require, validate_policy};
 use crate::sim::Sim;
 use crate::study::{PeriodSlice, validate_reservation};
@@ -35,12 +35,12 @@ pub struct Arm {
 impl Arm {
     /// Whether a workload of a VM entry is stopped in this arm.
     #[must_use]
-    pub fn stops(&self, vm: &Vm, workload: &Workload) -> bool {
+    pub fn stops(&self, vm: &VmSpec, workload: &Workload) -> bool {
         self.stop.iter().any(|stop| stop.split_once('/') == Some((&vm.name, &workload.name)))
     }
 
     /// Checks it; `own` is its dotted key in the scenario, `vms` are the scenario's.
-    pub(crate) fn validate(&self, own: &str, vms: &[Vm]) -> Result<(), Violation> {
+    pub(crate) fn validate(&self, own: &str, vms: &[VmSpec]) -> Result<(), Violation> {
         if let Some(policy) = &self.policy {
             let key = format!("{own}.policy");
             let allowed = "only in an arm with daemon = \"observe\" or \"act\"";

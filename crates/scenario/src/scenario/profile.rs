@@ -1,6 +1,6 @@
 //! Load from outside.
 
-use super::{Vm, Workload};
+use super::{VmSpec, Workload};
 use crate::allowed::{Violation, one_of, period, quoted, range, require, seconds};
 use frontdesk_workload::{Protocol, WorkloadKind};
 use serde::{Deserialize, Serialize};
@@ -52,12 +52,12 @@ impl LoadProfile {
     /// The workload of a VM that it is for: the echo or shift that is asked, the sink that is filled, or the
     /// ssh server behind which the editor runs.
     #[must_use]
-    pub fn target<'a>(&self, vm: &'a Vm) -> Option<&'a Workload> {
+    pub fn target<'a>(&self, vm: &'a VmSpec) -> Option<&'a Workload> {
         vm.workloads.iter().find(|workload| self.kind.is_for(&workload.kind))
     }
 
     /// Checks it; `key` is its own in the scenario, `vms` are the scenario's.
-    pub(crate) fn validate(&self, key: &str, vms: &[Vm]) -> Result<(), Violation> {
+    pub(crate) fn validate(&self, key: &str, vms: &[VmSpec]) -> Result<(), Violation> {
         let Some(vm) = vms.iter().find(|vm| vm.name == self.vm) else {
             let entries = vms.iter().map(|vm| vm.name.as_str());
             return require(false, format!("{key}.vm"), quoted(&self.vm), one_of(entries));
@@ -107,7 +107,7 @@ fn show_port((protocol, port): (Protocol, u16)) -> String {
 }
 
 /// The ports on which some of a VM's workloads listen, for a message.
-fn ports(vm: &Vm, what: &str, are: impl Fn(&WorkloadKind) -> bool) -> String {
+fn ports(vm: &VmSpec, what: &str, are: impl Fn(&WorkloadKind) -> bool) -> String {
     let kinds = vm.workloads.iter().map(|workload| &workload.kind).filter(|kind| are(kind));
     let ports: Vec<_> = kinds.filter_map(WorkloadKind::listens).map(show_port).collect();
     match ports.as_slice() {

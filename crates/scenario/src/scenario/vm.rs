@@ -8,7 +8,7 @@ use std::collections::HashSet;
 /// A VM, or several alike.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vm {
+pub struct VmSpec {
     /// Name: letters, digits and `-`. With `count` above 1 the VMs are called NAME-1, NAME-2, ...
     pub name: String,
     /// How many. 1 to 64.
@@ -37,7 +37,7 @@ pub struct Vm {
     pub workloads: Vec<Workload>,
 }
 
-impl Vm {
+impl VmSpec {
     /// The names of the VMs of this entry: its own, or NAME-1, NAME-2, ... if there are several.
     #[must_use]
     pub fn names(&self) -> Vec<String> {

@@ -10,7 +10,7 @@ use frontdesk_engine::{Boost, nanos};
 use frontdesk_scenario::Credit as Config;
 
 #[derive(Debug)]
-pub(super) struct Vcpu {
+pub(super) struct CreditVcpu {
     pub(super) group: Group,
     affinity: PcpuSet,
     pub(super) pcpu: Pcpu,
@@ -38,7 +38,7 @@ pub(super) struct Domain {
 }
 
 #[derive(Debug)]
-pub(super) struct PcpuState {
+pub(super) struct CreditPcpu {
     pub(super) queue: RunQueue,
     pub(super) slice: Timer,
     pub(super) tick: Timer,
@@ -56,11 +56,11 @@ pub struct Credit {
     pub(super) tick: Nanos,
     pub(super) slice: Nanos,
     slop: Nanos,
-    pub(super) vcpus: Vec<Vcpu>,
+    pub(super) vcpus: Vec<CreditVcpu>,
     pub(super) domains: Vec<Domain>,
     /// Domains with active vCPUs, in the order in which they are served.
     pub(super) active: Vec<Group>,
-    pub(super) pcpus: Vec<PcpuState>,
+    pub(super) pcpus: Vec<CreditPcpu>,
     pub(super) accounting: Option<Timer>,
     /// Sum of all credits after the last accounting.
     pub(super) balance: i64,
@@ -83,7 +83,7 @@ impl Credit {
         }
     }
 
-    pub(super) fn vcpu(&mut self, entity: Entity) -> &mut Vcpu {
+    pub(super) fn vcpu(&mut self, entity: Entity) -> &mut CreditVcpu {
         &mut self.vcpus[entity.index()]
     }
 
@@ -208,7 +208,7 @@ impl HostScheduler for Credit {
         // Spread over the physical CPUs, as Xen does when it makes a vCPU.
         let places: Vec<Pcpu> = spec.affinity.iter().collect();
         let pcpu = places.get(entity.index() % places.len().max(1)).copied().unwrap_or(Pcpu(0));
-        self.vcpus.push(Vcpu {
+        self.vcpus.push(CreditVcpu {
             group: spec.group,
             affinity: spec.affinity,
             pcpu,
@@ -236,7 +236,7 @@ impl HostScheduler for Credit {
             let tick = host.add_timer(SchedulerTimer(number + 1));
             let due = host.now() + self.tick;
             host.arm(tick, self.fires(due));
-            self.pcpus.push(PcpuState {
+            self.pcpus.push(CreditPcpu {
                 queue: RunQueue::default(),
                 slice,
                 tick,

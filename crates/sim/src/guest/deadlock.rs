@@ -1,7 +1,7 @@
 //! Tasks that will never go on.
 
-use super::Guest;
-use crate::program::{State, Step, Waits};
+use super::GuestKernel;
+use crate::program::{Step, TaskState, Waits};
 use crate::queue::Nanos;
 
 /// A task that waits for what never comes.
@@ -17,7 +17,7 @@ pub(crate) struct Stuck {
     pub(crate) by: Vec<usize>,
 }
 
-impl Guest {
+impl GuestKernel {
     /// Whether tasks of this guest can wait for each other.
     pub(crate) fn can_deadlock(&self) -> bool {
         !self.channels.is_empty()
@@ -26,7 +26,7 @@ impl Guest {
     /// The tasks that wait for messages or signals which only such tasks could send, or nobody.
     pub(crate) fn deadlocked(&self) -> Vec<Stuck> {
         let channel = |task: usize| match self.tasks[task].state {
-            State::Blocked(Waits::Messages { channel }) => Some(channel),
+            TaskState::Blocked(Waits::Messages { channel }) => Some(channel),
             _ => None,
         };
         let mut stuck: Vec<bool> = (0..self.tasks.len()).map(|task| channel(task).is_some()).collect();
@@ -55,6 +55,6 @@ impl Guest {
             _ => false,
         };
         let task = &self.tasks[task];
-        task.state != State::Blocked(Waits::Nothing) && task.program.iter().any(sends)
+        task.state != TaskState::Blocked(Waits::Nothing) && task.program.iter().any(sends)
     }
 }

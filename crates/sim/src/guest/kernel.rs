@@ -1,7 +1,7 @@
 //! The kernel of a guest.
 
 use crate::machine::Flow;
-use crate::program::{Affinity, Class, Packet, State, Step, Task, Waits};
+use crate::program::{Affinity, GuestTask, Packet, SchedClass, Step, TaskState, Waits};
 use crate::queue::Nanos;
 use frontdesk_engine::{TaskId, nanos};
 use frontdesk_scenario::GuestCosts;
@@ -108,10 +108,10 @@ const BASE_SLICE: Nanos = 700_000;
 const BACKLOG: usize = 256;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Guest {
+pub(crate) struct GuestKernel {
     pub(super) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
-    pub(crate) tasks: Vec<Task>,
+    pub(crate) tasks: Vec<GuestTask>,
     pub(crate) channels: Vec<Channel>,
     pub(crate) sockets: Vec<Socket>,
     /// When each timer of programs expired last, or was found to have.
@@ -165,15 +165,19 @@ impl Costs {
     }
 }
 
-impl Guest {
-    pub(crate) fn new(vcpus: u16, costs: &GuestCosts) -> Guest {
+impl GuestKernel {
+    pub(crate) fn new(vcpus: u16, costs: &GuestCosts) -> GuestKernel {
         let cpu = || Cpu { halted: true, ..Cpu::default() };
-        Guest { costs: Costs::of(costs), cpus: (0..vcpus).map(|_| cpu()).collect(), ..Guest::default() }
+        GuestKernel {
+            costs: Costs::of(costs),
+            cpus: (0..vcpus).map(|_| cpu()).collect(),
+            ..GuestKernel::default()
+        }
     }
 
     /// Its kernel is since Linux 6.6: the running task goes on until it has run for a `slice`, the kernel's
     /// own if that is not said, and a clock tick has seen that.
-    pub(crate) fn with_eevdf(mut self, slice: Option<Nanos>) -> Guest {
+    pub(crate) fn with_eevdf(mut self, slice: Option<Nanos>) -> GuestKernel {
         let own = BASE_SLICE * u64::from(1 + self.cpus.len().clamp(1, 8).ilog2());
         self.costs.request = Some(slice.unwrap_or(own));
         self
@@ -182,7 +186,7 @@ impl Guest {
     /// Adds a task that starts at once, on the vCPU with the fewest. Returns its number.
     pub(crate) fn add_task(&mut self, workload: usize, program: &[Step], io_bound: bool) -> usize {
         let space = self.new_space();
-        self.start(Task { io_bound, ..Task::new(workload, program, space) })
+        self.start(GuestTask { io_bound, ..GuestTask::new(workload, program, space) })
     }
 
     /// Adds a task with a name, of a class, that may use some vCPUs only.
@@ -191,19 +195,19 @@ impl Guest {
         workload: usize,
         name: &str,
         program: &[Step],
-        class: Class,
+        class: SchedClass,
         affinity: Affinity,
     ) {
         let space = self.new_space();
         let name = Some(name.into());
-        self.start(Task { name, class, affinity, ..Task::new(workload, program, space) });
+        self.start(GuestTask { name, class, affinity, ..GuestTask::new(workload, program, space) });
     }
 
-    fn start(&mut self, task: Task) -> usize {
+    fn start(&mut self, task: GuestTask) -> usize {
         let number = self.tasks.len();
         let allowed = (0..self.cpus.len()).filter(|cpu| task.affinity.contains(*cpu));
         let least = allowed.min_by_key(|cpu| self.cpus[*cpu].ready.len()).unwrap_or(0);
-        self.tasks.push(Task { vcpu: least, ..task });
+        self.tasks.push(GuestTask { vcpu: least, ..task });
         self.cpus[least].ready.push(number);
         number
     }
@@ -270,7 +274,7 @@ impl Guest {
         if cpu.ready.is_empty() || self.goes_by_ticks(vcpu) { left } else { left.min(cpu.slice) }
     }
 
-    /// Does what happens on a vCPU now. The caller takes the [`effects`](Guest::effects) afterwards.
+    /// Does what happens on a vCPU now. The caller takes the [`effects`](GuestKernel::effects) afterwards.
     pub(crate) fn reached(&mut self, vcpu: usize, now: Nanos) -> Flow {
         self.now = now;
         self.exits = false;
@@ -337,10 +341,10 @@ impl Guest {
             Interrupt::Wake { task, io, .. } => {
                 // A timer may come late, when the task has long gone on.
                 match (self.tasks[task].state, io) {
-                    (State::Blocked(Waits::Disk | Waits::Sound | Waits::Gpu), true)
-                    | (State::Blocked(Waits::Time), false) => {}
+                    (TaskState::Blocked(Waits::Disk | Waits::Sound | Waits::Gpu), true)
+                    | (TaskState::Blocked(Waits::Time), false) => {}
                     // The period without answers begins.
-                    (State::Blocked(Waits::Packet { socket }), false) => {
+                    (TaskState::Blocked(Waits::Packet { socket }), false) => {
                         self.sockets[socket].waiting.retain(|waiting| *waiting != task);
                     }
                     _ => return,

@@ -1,8 +1,8 @@
 //! The guest kernel's scheduler: a queue for each vCPU, fair by virtual run time. Who wakes after a sleep
 //! preempts, but since Linux 6.6 nobody who is in the middle of his slice: he goes on until a clock tick.
 
-use super::{Effect, Guest};
-use crate::program::{Class, State, Task};
+use super::{Effect, GuestKernel};
+use crate::program::{GuestTask, SchedClass, TaskState};
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::nice_weight;
 use std::cmp::{Ordering, Reverse};
@@ -10,11 +10,11 @@ use std::cmp::{Ordering, Reverse};
 /// Weight of a task that is not nice, by which virtual time is measured.
 const NORMAL: u64 = 1024;
 
-impl Task {
+impl GuestTask {
     /// By how much its virtual run time grows while it runs for so long.
     fn virtual_time(&self, time: Nanos) -> Nanos {
         match self.class {
-            Class::Fair { nice } if nice != 0 => {
+            SchedClass::Fair { nice } if nice != 0 => {
                 let weight = u128::from(nice_weight(nice).max(1));
                 u64::try_from(u128::from(time) * u128::from(NORMAL) * u128::from(NORMAL) / weight)
                     .unwrap_or(NEVER)
@@ -24,7 +24,7 @@ impl Task {
     }
 }
 
-impl Guest {
+impl GuestKernel {
     /// The current task of a vCPU used so much.
     pub(super) fn charge(&mut self, vcpu: usize, time: Nanos) {
         let cpu = &mut self.cpus[vcpu];
@@ -95,7 +95,7 @@ impl Guest {
     fn enqueue(&mut self, task: usize, vcpu: usize) {
         let cpu = &mut self.cpus[vcpu];
         let state = &mut self.tasks[task];
-        state.state = State::Ready;
+        state.state = TaskState::Ready;
         state.vcpu = vcpu;
         // A sleeper gains at most half a slice over those that did not sleep.
         state.vruntime = state.vruntime.max(cpu.floor.saturating_sub(self.costs.slice / 2));
@@ -108,7 +108,7 @@ impl Guest {
         cpu.reschedule = false;
         let before = cpu.current.take();
         if let Some(current) = before {
-            self.tasks[current].state = State::Ready;
+            self.tasks[current].state = TaskState::Ready;
             cpu.ready.push(current);
         }
         if cpu.ready.is_empty() && !self.pull(vcpu) {
@@ -120,10 +120,12 @@ impl Guest {
             let task = &self.tasks[number];
             match task.class {
                 // Of equals the one that has waited longest.
-                Class::Fair { .. } => (Reverse(0), task.vruntime, *place),
+                SchedClass::Fair { .. } => (Reverse(0), task.vruntime, *place),
                 // Who was preempted goes on.
-                Class::Fifo { priority } if before == Some(number) => (Reverse(priority), 0, 0),
-                Class::Fifo { priority } | Class::RoundRobin { priority } => (Reverse(priority), 0, *place),
+                SchedClass::Fifo { priority } if before == Some(number) => (Reverse(priority), 0, 0),
+                SchedClass::Fifo { priority } | SchedClass::RoundRobin { priority } => {
+                    (Reverse(priority), 0, *place)
+                }
             }
         };
         let Some(place) = (0..cpu.ready.len()).min_by_key(order) else { return false };
@@ -135,13 +137,13 @@ impl Guest {
             .clamp(self.costs.slice / 4, self.costs.slice)
             .max(1);
         match (self.tasks[next].class, self.costs.request) {
-            (Class::Fifo { .. }, _) => cpu.slice = NEVER,
-            (Class::Fair { .. }, Some(request)) => cpu.slice = request,
+            (SchedClass::Fifo { .. }, _) => cpu.slice = NEVER,
+            (SchedClass::Fair { .. }, Some(request)) => cpu.slice = request,
             _ => {}
         }
         let resumes = std::mem::take(&mut cpu.halted);
         let task = &mut self.tasks[next];
-        task.state = State::Running;
+        task.state = TaskState::Running;
         task.vcpu = vcpu;
         if cpu.loaded != Some(task.space) {
             cpu.loaded = Some(task.space);

@@ -1,13 +1,13 @@
 //! The steps of the programs of a guest's tasks.
 
-use super::{Effect, Guest};
-use crate::program::{State, Step, Waits};
+use super::{Effect, GuestKernel};
+use crate::program::{Step, TaskState, Waits};
 use crate::queue::Nanos;
 
 /// Steps that a task takes without using CPU time before somebody looks whether it gets anywhere.
 const MOST_FREE_STEPS: u32 = 1_000;
 
-impl Guest {
+impl GuestKernel {
     /// CPU time that a step takes before it has its effect.
     fn price(&self, task: usize, step: Step) -> Nanos {
         let costs = &self.costs;
@@ -44,7 +44,7 @@ impl Guest {
                 }
             }
             if let Some(waits) = self.take(vcpu, task, step) {
-                self.tasks[task].state = State::Blocked(waits);
+                self.tasks[task].state = TaskState::Blocked(waits);
                 self.tasks[task].since = self.now;
                 self.cpus[vcpu].current = None;
                 return true;

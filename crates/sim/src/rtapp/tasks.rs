@@ -2,8 +2,8 @@
 
 use super::json::Value;
 use super::{Conditions, Fault, fault};
-use crate::guest::Guest;
-use crate::program::{Affinity, Class, Step};
+use crate::guest::GuestKernel;
+use crate::program::{Affinity, SchedClass, Step};
 use crate::queue::Nanos;
 use frontdesk_engine::nanos;
 use indexmap::IndexSet;
@@ -25,7 +25,7 @@ pub(crate) struct Planned {
     /// Its name in the file, and which of its instances it is.
     pub(crate) name: String,
     pub(crate) program: Vec<Step>,
-    pub(crate) class: Class,
+    pub(crate) class: SchedClass,
     pub(crate) affinity: Affinity,
 }
 
@@ -94,8 +94,8 @@ pub(super) fn plan(file: &Value, guest: &Conditions) -> Result<Plan, Fault> {
     }
     let global = find(file, "global").map(|global| object("global", global)).transpose()?.unwrap_or_default();
     let class = match find(global, "default_policy") {
-        Some(policy) => Class::default().with("global.default_policy", Some(policy), None)?,
-        None => Class::default(),
+        Some(policy) => SchedClass::default().with("global.default_policy", Some(policy), None)?,
+        None => SchedClass::default(),
     };
     let Some(tasks) = find(file, "tasks") else { return fault("tasks", "missing") };
     let mut maker = Maker {
@@ -114,7 +114,7 @@ pub(super) fn plan(file: &Value, guest: &Conditions) -> Result<Plan, Fault> {
 
 impl Plan {
     /// Adds the tasks to a guest.
-    pub(crate) fn add(&self, guest: &mut Guest, workload: usize) {
+    pub(crate) fn add(&self, guest: &mut GuestKernel, workload: usize) {
         let timer = guest.timers.len();
         guest.timers.resize(timer + self.timers, None);
         let channels: Vec<usize> = self.channels.iter().map(|_| guest.add_channel()).collect();
@@ -166,7 +166,7 @@ struct Maker {
 type Object = [(String, Value)];
 
 impl Maker {
-    fn task(&mut self, name: &str, task: &Object, class: Class) -> Result<(), Fault> {
+    fn task(&mut self, name: &str, task: &Object, class: SchedClass) -> Result<(), Fault> {
         let at = format!("tasks.{name}");
         let instances = whole(&at, task, "instance", 0, 1_000)?.unwrap_or(1);
         let rounds = rounds(&at, task, FOR_EVER)?;
@@ -367,25 +367,25 @@ impl Maker {
     }
 }
 
-impl Class {
+impl SchedClass {
     /// This class with what an object says instead.
-    fn with(self, at: &str, policy: Option<&Value>, priority: Option<&Value>) -> Result<Class, Fault> {
+    fn with(self, at: &str, policy: Option<&Value>, priority: Option<&Value>) -> Result<SchedClass, Fault> {
         let policy = policy.map(|policy| text(&format!("{at}.policy"), policy)).transpose()?;
         let key = format!("{at}.priority");
         let priority = |low: i64, high: i64, default: i64| {
             priority.map_or(Ok(default), |value| number(&key, value, low, high))
         };
         let kept = match self {
-            Class::Fair { .. } => "SCHED_OTHER",
-            Class::Fifo { .. } => "SCHED_FIFO",
-            Class::RoundRobin { .. } => "SCHED_RR",
+            SchedClass::Fair { .. } => "SCHED_OTHER",
+            SchedClass::Fifo { .. } => "SCHED_FIFO",
+            SchedClass::RoundRobin { .. } => "SCHED_RR",
         };
         let nice = |nice: i64| i8::try_from(nice).unwrap_or(0);
         let rank = |rank: i64| u8::try_from(rank).unwrap_or(1);
         Ok(match policy.unwrap_or(kept) {
-            "SCHED_OTHER" => Class::Fair { nice: nice(priority(-20, 19, 0)?) },
-            "SCHED_FIFO" => Class::Fifo { priority: rank(priority(1, 99, 10)?) },
-            "SCHED_RR" => Class::RoundRobin { priority: rank(priority(1, 99, 10)?) },
+            "SCHED_OTHER" => SchedClass::Fair { nice: nice(priority(-20, 19, 0)?) },
+            "SCHED_FIFO" => SchedClass::Fifo { priority: rank(priority(1, 99, 10)?) },
+            "SCHED_RR" => SchedClass::RoundRobin { priority: rank(priority(1, 99, 10)?) },
             other => {
                 let known = one_of(&["SCHED_OTHER", "SCHED_FIFO", "SCHED_RR"]);
                 return fault(&format!("{at}.policy"), format!("{other:?} is not modelled; {known}"));

@@ -1,6 +1,6 @@
 use super::tasks::Planned;
 use super::*;
-use crate::program::{Class, Step};
+use crate::program::{SchedClass, Step};
 use frontdesk_scenario::{Overrides, Scenario};
 
 const GUEST: Conditions = Conditions { vcpus: 2, cost_scale: 1.0, copy_kib: 200 };
@@ -109,9 +109,12 @@ fn policies_priorities_and_cpus_are_those_of_tasks() {
         "c": { "policy": "SCHED_OTHER", "priority": -5, "cpus": [1], "mem": 2048, "iorun": 100 }
     } }"#;
     let tasks = plan(text).tasks;
-    let classes: Vec<Class> = tasks.iter().map(|task| task.class).collect();
-    let expected =
-        [Class::Fifo { priority: 10 }, Class::RoundRobin { priority: 30 }, Class::Fair { nice: -5 }];
+    let classes: Vec<SchedClass> = tasks.iter().map(|task| task.class).collect();
+    let expected = [
+        SchedClass::Fifo { priority: 10 },
+        SchedClass::RoundRobin { priority: 30 },
+        SchedClass::Fair { nice: -5 },
+    ];
     assert_eq!(classes, expected);
     assert!(tasks[0].affinity.contains(0) && tasks[2].affinity.contains(1) && !tasks[2].affinity.contains(0));
     assert_eq!(tasks[2].program[..2], [Step::Compute(400), Step::Write { bytes: 100 }]);

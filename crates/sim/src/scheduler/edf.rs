@@ -2,7 +2,7 @@
 //!
 //! What has no reservation shares what is left, in turns, and who is boosted comes before who is not.
 
-use super::reserved::{DISPATCH, Reserved};
+use super::reserved::{DISPATCH, ReservedGroups};
 use super::{Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Nanos, Timer};
 use frontdesk_engine::Boost;
@@ -17,21 +17,21 @@ const TURN: Nanos = 10_000_000;
 /// [`Admission`](frontdesk_engine::reservation::Admission) to say; here they may ask for too much, and miss.
 #[must_use]
 pub fn edf(reservations: &[(Group, Reservation)]) -> Box<dyn HostScheduler> {
-    Box::new(Edf { reserved: Reserved::new(reservations), ..Edf::default() })
+    Box::new(Edf { reserved: ReservedGroups::new(reservations), ..Edf::default() })
 }
 
 #[derive(Debug, Default)]
 struct Edf {
-    reserved: Reserved,
+    reserved: ReservedGroups,
     /// Of the physical CPUs, with their numbers.
     turns: Vec<Timer>,
-    entities: Vec<State>,
+    entities: Vec<EntityState>,
     /// Those that are runnable and do not run, the first come first.
     waiting: VecDeque<Entity>,
 }
 
 #[derive(Debug)]
-struct State {
+struct EntityState {
     affinity: PcpuSet,
     emulator: bool,
     boosted: bool,
@@ -49,7 +49,7 @@ enum Rank {
     Reserved(u8, bool),
 }
 
-impl State {
+impl EntityState {
     /// Its rank; `None`: it must not run.
     fn rank(&self) -> Option<Rank> {
         match self.kind {
@@ -67,8 +67,8 @@ impl Edf {
     }
 
     /// Does what the dispatcher said.
-    fn carry_out(&mut self, host: &mut Host, told: Vec<(Entity, DispatchKind)>) {
-        for (entity, kind) in told {
+    fn carry_out(&mut self, host: &mut Host, dispatches: Vec<(Entity, DispatchKind)>) {
+        for (entity, kind) in dispatches {
             let state = &mut self.entities[entity.index()];
             state.kind = Some(kind);
             state.affinity.iter().for_each(|pcpu| host.reschedule(pcpu));
@@ -102,7 +102,7 @@ impl HostScheduler for Edf {
     fn add_entity(&mut self, entity: Entity, spec: EntitySpec) {
         self.reserved.add(entity, &spec);
         let EntitySpec { affinity, emulator, .. } = spec;
-        self.entities.push(State { affinity, emulator, boosted: false, kind: None });
+        self.entities.push(EntityState { affinity, emulator, boosted: false, kind: None });
     }
 
     fn start(&mut self, host: &mut Host) {
@@ -110,8 +110,8 @@ impl HostScheduler for Edf {
         for (entity, pcpu) in self.reserved.start(host) {
             self.entities[entity.index()].affinity = [pcpu].into_iter().collect();
         }
-        let told = self.reserved.told(host);
-        self.carry_out(host, told);
+        let dispatches = self.reserved.dispatches(host);
+        self.carry_out(host, dispatches);
     }
 
     fn wake(&mut self, host: &mut Host, entity: Entity) {
@@ -125,8 +125,8 @@ impl HostScheduler for Edf {
     }
 
     fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
-        let told = self.reserved.decide(host);
-        self.carry_out(host, told);
+        let dispatches = self.reserved.decide(host);
+        self.carry_out(host, dispatches);
         let current = host.current(pcpu);
         let may = |entity: &Entity| self.entities[entity.index()].affinity.contains(pcpu);
         let rank = |entity: Entity| self.rank(entity).filter(|_| may(&entity));

@@ -162,7 +162,7 @@ pub(crate) enum Happening {
 
 /// Where an entity is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RunState {
     Blocked,
     Waiting,
     Running(Pcpu),
@@ -186,7 +186,7 @@ pub struct Host {
     pub(crate) now: Nanos,
     pub(crate) queue: Queue<Happening>,
     pub(crate) pcpus: Vec<PcpuState>,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<RunState>,
     /// CPU time of each entity as far as it is counted.
     pub(crate) ran: Vec<Nanos>,
     /// Physical CPUs on which the scheduler is to decide anew.
@@ -246,15 +246,15 @@ impl Host {
     #[must_use]
     pub fn running_on(&self, entity: Entity) -> Option<Pcpu> {
         match self.places[entity.index()] {
-            Place::Running(pcpu) => Some(pcpu),
-            Place::Blocked | Place::Waiting => None,
+            RunState::Running(pcpu) => Some(pcpu),
+            RunState::Blocked | RunState::Waiting => None,
         }
     }
 
     /// Whether an entity runs or wants to.
     #[must_use]
     pub fn is_runnable(&self, entity: Entity) -> bool {
-        self.places[entity.index()] != Place::Blocked
+        self.places[entity.index()] != RunState::Blocked
     }
 
     /// CPU time that an entity has used, up to now.
@@ -262,8 +262,8 @@ impl Host {
     pub fn ran(&self, entity: Entity) -> Nanos {
         let counted = self.ran[entity.index()];
         match self.places[entity.index()] {
-            Place::Running(pcpu) => counted + (self.now - self.pcpus[pcpu.index()].counted),
-            Place::Blocked | Place::Waiting => counted,
+            RunState::Running(pcpu) => counted + (self.now - self.pcpus[pcpu.index()].counted),
+            RunState::Blocked | RunState::Waiting => counted,
         }
     }
 

@@ -7,7 +7,8 @@ use super::{Entity, EntitySpec, Group, Host, Pcpu, PcpuSet, SchedulerTimer};
 use crate::{NEVER, Timer};
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
-    DispatchKind, Dispatcher, Event, EventKind, Member, Meter, Reading, Reservation, TargetId,
+    DispatchKind, Dispatcher, Member, Meter, Reading, Reservation, ReservationEvent, ReservationEventKind,
+    TargetId,
 };
 use std::collections::BTreeMap;
 
@@ -16,14 +17,14 @@ pub(super) const DISPATCH: SchedulerTimer = SchedulerTimer(u32::MAX);
 
 /// The groups that have reservations.
 #[derive(Debug, Default)]
-pub(super) struct Reserved {
+pub(super) struct ReservedGroups {
     reservations: Vec<(Group, Reservation)>,
-    members: BTreeMap<Member, Threads>,
+    members: BTreeMap<Member, MemberEntities>,
     /// By entity: the member that it runs with.
     of: Vec<Option<Member>>,
     dispatcher: Dispatcher,
     /// What it was told last; kept for its memory.
-    told: Event,
+    event: ReservationEvent,
     timer: Option<Timer>,
     /// Something happened that the dispatcher does not know yet. It decides once about all that happens at
     /// one time.
@@ -32,7 +33,7 @@ pub(super) struct Reserved {
 
 /// What of a VM runs on one physical CPU.
 #[derive(Debug)]
-struct Threads {
+struct MemberEntities {
     entities: Vec<Entity>,
     affinity: PcpuSet,
     pcpu: Pcpu,
@@ -41,12 +42,12 @@ struct Threads {
 }
 
 /// What the dispatcher is told about the machine.
-struct View<'a> {
+struct MemberView<'a> {
     host: &'a Host,
-    members: &'a BTreeMap<Member, Threads>,
+    members: &'a BTreeMap<Member, MemberEntities>,
 }
 
-impl Meter for View<'_> {
+impl Meter for MemberView<'_> {
     fn read(&self, member: Member) -> Reading {
         let Some(threads) = self.members.get(&member) else { return Reading::default() };
         let entities = || threads.entities.iter().copied();
@@ -58,9 +59,9 @@ impl Meter for View<'_> {
     }
 }
 
-impl Reserved {
-    pub(super) fn new(reservations: &[(Group, Reservation)]) -> Reserved {
-        Reserved { reservations: reservations.to_vec(), ..Reserved::default() }
+impl ReservedGroups {
+    pub(super) fn new(reservations: &[(Group, Reservation)]) -> ReservedGroups {
+        ReservedGroups { reservations: reservations.to_vec(), ..ReservedGroups::default() }
     }
 
     /// Whether a group has a reservation.
@@ -79,7 +80,7 @@ impl Reserved {
         self.of.push(member);
         if let Some(member) = member {
             let (affinity, pcpu) = (spec.affinity, Pcpu(0));
-            let none = Threads { entities: Vec::new(), affinity, pcpu, woken: Time::default() };
+            let none = MemberEntities { entities: Vec::new(), affinity, pcpu, woken: Time::default() };
             self.members.entry(member).or_insert(none).entities.push(entity);
         }
     }
@@ -108,7 +109,7 @@ impl Reserved {
                 taken[pcpu.index()] += reservation.utilisation();
                 threads.pcpu = pcpu;
                 pins.extend(threads.entities.iter().map(|entity| (*entity, pcpu)));
-                self.tell(host, EventKind::Set { member, cpu: pcpu.0, reservation });
+                self.tell(host, ReservationEventKind::Set { member, cpu: pcpu.0, reservation });
             }
         }
         pins
@@ -143,27 +144,28 @@ impl Reserved {
         if !std::mem::take(&mut self.stale) {
             return Vec::new();
         }
-        self.tell(host, EventKind::Decide { tolerance_ns: 0 });
-        self.told(host)
+        self.tell(host, ReservationEventKind::Decide { tolerance_ns: 0 });
+        self.dispatches(host)
     }
 
     /// Tells the dispatcher what happened, and how its members are.
-    fn tell(&mut self, host: &Host, kind: EventKind) {
-        (self.told.at, self.told.kind) = (Time(host.now()), kind);
-        self.dispatcher.read(&mut self.told, &View { host, members: &self.members });
-        self.dispatcher.on_event(&self.told);
+    fn tell(&mut self, host: &Host, kind: ReservationEventKind) {
+        (self.event.at, self.event.kind) = (Time(host.now()), kind);
+        self.dispatcher.read(&mut self.event, &MemberView { host, members: &self.members });
+        self.dispatcher.on_event(&self.event);
     }
 
     /// Who is to be scheduled in another way, by what was decided.
-    pub(super) fn told(&mut self, host: &mut Host) -> Vec<(Entity, DispatchKind)> {
-        let mut told = Vec::new();
+    pub(super) fn dispatches(&mut self, host: &mut Host) -> Vec<(Entity, DispatchKind)> {
+        let mut dispatches = Vec::new();
         while let Some(action) = self.dispatcher.poll_action() {
             let threads = self.members.get(&action.member);
-            told.extend(threads.into_iter().flat_map(|threads| &threads.entities).map(|e| (*e, action.kind)));
+            dispatches
+                .extend(threads.into_iter().flat_map(|threads| &threads.entities).map(|e| (*e, action.kind)));
         }
         if let Some(timer) = self.timer {
             host.arm(timer, self.dispatcher.next_due().map_or(NEVER, |due| due.at.0.max(host.now())));
         }
-        told
+        dispatches
     }
 }

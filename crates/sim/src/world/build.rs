@@ -1,13 +1,13 @@
 //! From a scenario to a world on a machine.
 
 use super::devices::{Gpu, Sound};
-use super::{Measure, Role, Source, Vm, WATCH, World};
+use super::{EntityRole, Measure, SimVm, TimerOwner, WATCH, World};
 use crate::credit::Credit;
-use crate::disk::Disk;
-use crate::feed::{Feed, Target, id};
-use crate::guest::Guest;
+use crate::disk::DiskModel;
+use crate::feed::{Feed, VmEntities, id};
+use crate::guest::GuestKernel;
 use crate::machine::{Fault, Machine};
-use crate::network::{Client, Kind};
+use crate::network::{ClientKind, SimClient};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
 use crate::rtapp::RtAppError;
@@ -17,7 +17,7 @@ use frontdesk_engine::reservation::{Reservation, ReservationError};
 use frontdesk_engine::{ConfigError, Engine, Protocol, Standing, Time, nanos};
 use frontdesk_scenario::{
     Arm, Daemon, GuestScheduler, IoPath, LoadKind, LoadProfile, Scenario, Scheduler, Sim, Storm, Tracer,
-    Vm as Entry, WorkloadKind,
+    VmSpec, WorkloadKind,
 };
 
 use std::collections::HashSet;
@@ -145,7 +145,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     let mut machine = Machine::new(pcpus, scheduler(scenario, sim, &reservations), nanos(sim.costs.switch));
     let everywhere = PcpuSet::first(pcpus);
     let mut sources = Vec::new();
-    let mut timer = |machine: &mut Machine, source: Source| {
+    let mut timer = |machine: &mut Machine, source: TimerOwner| {
         sources.push(source);
         machine.add_timer(u32::try_from(sources.len() - 1).unwrap_or(u32::MAX))
     };
@@ -154,16 +154,16 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         Daemon::Off => None,
         Daemon::Observe | Daemon::Act => Some(Engine::new(policy.clone()).map_err(BuildError::Policy)?),
     };
-    let decision = timer(&mut machine, Source::Decision);
-    let deadline = timer(&mut machine, Source::Engine);
+    let decision = timer(&mut machine, TimerOwner::Decision);
+    let deadline = timer(&mut machine, TimerOwner::Engine);
     let feed =
         Feed::new(engine, arm.daemon == Daemon::Act, nanos(sim.decision_latency), [decision, deadline]);
-    let watch = timer(&mut machine, Source::Watch);
-    let gpu = Gpu::new(timer(&mut machine, Source::Gpu));
+    let watch = timer(&mut machine, TimerOwner::Watch);
+    let gpu = Gpu::new(timer(&mut machine, TimerOwner::Gpu));
     let slots =
-        (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, Source::Disk { slot })).collect();
+        (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, TimerOwner::Disk { slot })).collect();
     let vm_count = scenario.vm_names().len();
-    let disk = Disk::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
+    let disk = DiskModel::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
     let timed = scenario.vms.iter().flat_map(|entry| {
         let timed: Vec<bool> = entry.workloads.iter().map(|workload| workload.kind.is_timed()).collect();
         std::iter::repeat_n(timed, usize::from(entry.count))
@@ -206,7 +206,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 let nice =
                     arm.nice.get(&entry.name).and_then(|values| values.get(vcpu)).copied().unwrap_or(0);
                 entities.push(machine.add_entity(EntitySpec { nice, ..spec }).map_err(BuildError::Fault)?);
-                world.roles.push(Role::Vcpu { vm, vcpu });
+                world.roles.push(EntityRole::Vcpu { vm, vcpu });
             }
             let mut own = entities.clone();
             let (io, emulator) = if world.emulators {
@@ -220,7 +220,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
             world.measure.entities.push(own);
             world.measure.knows_wakes.push(workload::knows_wakes(arm, entry));
             let reserved = reservations.iter().any(|(of, _)| *of == group);
-            targets.push(Target {
+            targets.push(VmEntities {
                 group,
                 standing: if reserved { Standing::Reserved } else { Standing::Acting },
                 vcpus: entities.clone(),
@@ -229,12 +229,13 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 weight: entry.weight,
             });
             let guest = guest(scenario, arm, sim, entry)?;
-            let timers = (0..guest.tasks.len()).map(|task| timer(&mut machine, Source::Task { vm, task }));
+            let timers =
+                (0..guest.tasks.len()).map(|task| timer(&mut machine, TimerOwner::Task { vm, task }));
             let timers = timers.collect();
-            let sound_timer = timer(&mut machine, Source::Sound { vm });
+            let sound_timer = timer(&mut machine, TimerOwner::Sound { vm });
             let vcpus = entities.len();
             let ticks: Vec<_> =
-                (0..vcpus).map(|vcpu| timer(&mut machine, Source::Tick { vm, vcpu })).collect();
+                (0..vcpus).map(|vcpu| timer(&mut machine, TimerOwner::Tick { vm, vcpu })).collect();
             if world.emulators && world.tick > 0 {
                 // Each vCPU's clock has a phase of its own.
                 let mut rng = Rng::new(seed, STREAM_TICK + u64::from(id(vm).0));
@@ -242,7 +243,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                     machine.arm(*tick, rng.uniform(1, world.tick));
                 }
             }
-            world.vms.push(Vm {
+            world.vms.push(SimVm {
                 guest,
                 entities,
                 io,
@@ -254,17 +255,17 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 ticking: vec![false; vcpus],
                 asked: None,
             });
-            let boot = timer(&mut machine, Source::Boot { vm });
+            let boot = timer(&mut machine, TimerOwner::Boot { vm });
             let stream = STREAM_BOOT + u64::from(id(vm).0);
             machine.arm(boot, Rng::new(seed, stream).uniform(0, BOOT));
         }
     }
     for (place, kind, vm) in clients(scenario, arm, sim) {
         let number = world.clients.len();
-        let timer = timer(&mut machine, Source::Client(number));
+        let timer = timer(&mut machine, TimerOwner::Client(number));
         let rng = Rng::new(seed, STREAM_CLIENT + u64::try_from(number).unwrap_or(0));
         let delays = (nanos(sim.network.latency), sim.network.delayed_ack.map(nanos));
-        let mut client = Client::new(vm, place, kind, delays, timer, rng);
+        let mut client = SimClient::new(vm, place, kind, delays, timer, rng);
         machine.arm(timer, client.start(BOOT));
         world.clients.push(client);
     }
@@ -291,11 +292,11 @@ pub(crate) enum BuildError {
     RtApp(String, RtAppError),
 }
 
-fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Result<Guest, BuildError> {
+fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &VmSpec) -> Result<GuestKernel, BuildError> {
     let mut costs = sim.guest.clone();
     let slice = scenario.guest.time_slice;
     costs.slice = slice.unwrap_or(costs.slice);
-    let mut guest = Guest::new(entry.vcpus, &costs);
+    let mut guest = GuestKernel::new(entry.vcpus, &costs);
     if sim.guest_scheduler(&scenario.guest) == GuestScheduler::Eevdf {
         guest = guest.with_eevdf(slice.map(nanos));
     }
@@ -309,7 +310,7 @@ fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &Entry) -> Result<Gue
 }
 
 /// Whom each client asks, what it does, and the number of its VM. The loads come first, in their order.
-fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), Kind, usize)> {
+fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), ClientKind, usize)> {
     let names = scenario.vm_names();
     let place = |name: &String| names.iter().position(|other| other == name).unwrap_or(0);
     let loads = scenario.clients().map(|(name, load)| {
@@ -322,23 +323,24 @@ fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), K
         });
         storms.flat_map(|_| entry.names())
     });
-    let storms = storms.map(|name| ((Protocol::Udp, 1), Kind::Scan { pause: STORM_PAUSE }, place(&name)));
+    let storms =
+        storms.map(|name| ((Protocol::Udp, 1), ClientKind::Scan { pause: STORM_PAUSE }, place(&name)));
     loads.chain(storms).collect()
 }
 
-fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16), Kind) {
+fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16), ClientKind) {
     let think = |think| scenario.scaled_think(think).map(nanos);
     match load.kind {
         LoadKind::Ask { protocol, port, bytes, think: between } => {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            ((workload::transport(protocol), port), Kind::Ask { bytes, think: think(between) })
+            ((workload::transport(protocol), port), ClientKind::Ask { bytes, think: think(between) })
         }
         LoadKind::Bulk { port } => {
-            let frame = Client::frame(sim.network.mbit_per_s);
-            ((Protocol::Tcp, port), Kind::Bulk { window: sim.network.window, frame })
+            let frame = SimClient::frame(sim.network.mbit_per_s);
+            ((Protocol::Tcp, port), ClientKind::Bulk { window: sim.network.window, frame })
         }
         LoadKind::Edit { think: between } => {
-            ((Protocol::Tcp, workload::SSH), Kind::Ask { bytes: 64, think: think(between) })
+            ((Protocol::Tcp, workload::SSH), ClientKind::Ask { bytes: 64, think: think(between) })
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The devices of VMs, and the threads that do their work.
 
-use crate::disk::Request;
+use crate::disk::DiskRequest;
 use crate::program::Packet;
 use crate::queue::{Nanos, Timer};
 use crate::scheduler::Entity;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// What the I/O path has to do.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Job {
+pub(super) enum IoJob {
     PacketIn {
         vm: usize,
         packet: Packet,
@@ -21,10 +21,10 @@ pub(super) enum Job {
         content: bool,
     },
     BlockIn {
-        request: Request,
+        request: DiskRequest,
     },
     BlockDone {
-        request: Request,
+        request: DiskRequest,
     },
     /// Takes note that the clock of a vCPU expired, and tells it if it does not idle.
     Tick {
@@ -55,8 +55,8 @@ pub(super) struct IoThread {
     /// Whose it is; a driver domain is nobody's.
     pub(super) vm: Option<usize>,
     pub(super) costs: HostCosts,
-    pub(super) jobs: VecDeque<Job>,
-    pub(super) current: Option<Job>,
+    pub(super) jobs: VecDeque<IoJob>,
+    pub(super) current: Option<IoJob>,
     pub(super) left: Nanos,
     /// Nothing is left to do, and it is on its way to sleep.
     pub(super) closing: bool,
@@ -76,15 +76,15 @@ impl IoThread {
         self.left
     }
 
-    pub(super) fn cost(&self, job: &Job) -> Nanos {
+    pub(super) fn cost(&self, job: &IoJob) -> Nanos {
         nanos(match job {
-            Job::PacketIn { packet, .. } => return packet.cost(nanos(self.costs.packet_in)),
-            Job::PacketOut { packet, .. } => return packet.cost(nanos(self.costs.packet_out)),
-            Job::BlockIn { .. } => self.costs.block_request,
-            Job::BlockDone { .. } => self.costs.block_done,
-            Job::Tick { .. } => self.costs.timer,
-            Job::Clock => return 0,
-            Job::Sound { .. } | Job::Frame { .. } | Job::Drawn { .. } => self.costs.media,
+            IoJob::PacketIn { packet, .. } => return packet.cost(nanos(self.costs.packet_in)),
+            IoJob::PacketOut { packet, .. } => return packet.cost(nanos(self.costs.packet_out)),
+            IoJob::BlockIn { .. } => self.costs.block_request,
+            IoJob::BlockDone { .. } => self.costs.block_done,
+            IoJob::Tick { .. } => self.costs.timer,
+            IoJob::Clock => return 0,
+            IoJob::Sound { .. } | IoJob::Frame { .. } | IoJob::Drawn { .. } => self.costs.media,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The I/O path: a driver domain, or an emulator thread for each VM, which does the devices' work on a CPU.
 
-use super::devices::{IoThread, Job, SOUND_BUFFER};
-use super::{Role, World, number};
+use super::devices::{IoJob, IoThread, SOUND_BUFFER};
+use super::{EntityRole, World, number};
 use crate::feed::id;
 use crate::guest::{Interrupt, vectors};
 use crate::machine::{Flow, Machine};
@@ -13,12 +13,12 @@ use frontdesk_scenario::HostCosts;
 
 impl World {
     /// A guest asks its I/O path for something.
-    pub(super) fn ask(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, job: Job) {
+    pub(super) fn ask(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, job: IoJob) {
         self.queue_job(machine, vm, Some(vcpu), job);
     }
 
     /// Gives the I/O path of a VM something to do. `by`: the vCPU that asks.
-    pub(super) fn queue_job(&mut self, machine: &mut Machine, vm: usize, by: Option<usize>, job: Job) {
+    pub(super) fn queue_job(&mut self, machine: &mut Machine, vm: usize, by: Option<usize>, job: IoJob) {
         let thread = &mut self.threads[self.vms[vm].io];
         thread.jobs.push_back(job);
         let (entity, owner) = (thread.entity, thread.vm);
@@ -53,9 +53,9 @@ impl World {
         }
     }
 
-    fn finish_job(&mut self, machine: &mut Machine, job: Job) {
+    fn finish_job(&mut self, machine: &mut Machine, job: IoJob) {
         match job {
-            Job::PacketIn { vm, packet } => {
+            IoJob::PacketIn { vm, packet } => {
                 if !self.emulators {
                     self.forwarded.push((vm, packet));
                 }
@@ -64,7 +64,7 @@ impl World {
                 }
                 self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
             }
-            Job::PacketOut { packet: Packet { client, protocol, port, .. }, content } => {
+            IoJob::PacketOut { packet: Packet { client, protocol, port, .. }, content } => {
                 let now = machine.now();
                 let vm = self.clients.get(client as usize).map(|client| client.vm);
                 let asked = vm.and_then(|vm| self.vms.get_mut(vm)).map(|vm| &mut vm.asked);
@@ -80,7 +80,7 @@ impl World {
                     machine.arm(timer, at);
                 }
             }
-            Job::BlockIn { request } => {
+            IoJob::BlockIn { request } => {
                 if !request.write {
                     let read = EventKind::BlockRead { vm: id(request.vm), request: request.id };
                     self.tell(machine, request.vm, read);
@@ -88,7 +88,7 @@ impl World {
                 self.disk.submit(request);
                 self.serve_disk(machine);
             }
-            Job::BlockDone { request } => {
+            IoJob::BlockDone { request } => {
                 if !request.write {
                     let done = EventKind::BlockDone { vm: id(request.vm), request: request.id };
                     self.tell(machine, request.vm, done);
@@ -102,14 +102,14 @@ impl World {
                     );
                 }
             }
-            Job::Tick { vm, vcpu } => {
+            IoJob::Tick { vm, vcpu } => {
                 self.vms[vm].ticking[vcpu] = false;
                 if !self.vms[vm].guest.is_idle(vcpu) {
                     self.interrupt(machine, vm, vcpu, Interrupt::Tick);
                 }
             }
-            Job::Clock => {}
-            Job::Sound { vm } => {
+            IoJob::Clock => {}
+            IoJob::Sound { vm } => {
                 if let Some(task) = self.vms[vm].sound.waiting.take() {
                     self.interrupt(
                         machine,
@@ -119,8 +119,8 @@ impl World {
                     );
                 }
             }
-            Job::Frame { vm } => self.measure.frame(vm),
-            Job::Drawn { vm, task } => {
+            IoJob::Frame { vm } => self.measure.frame(vm),
+            IoJob::Drawn { vm, task } => {
                 self.measure.frame(vm);
                 self.interrupt(
                     machine,
@@ -137,7 +137,7 @@ impl World {
         let state = &mut self.vms[vm];
         machine.arm(state.ticks[vcpu], machine.now().saturating_add(self.tick));
         if !std::mem::replace(&mut state.ticking[vcpu], true) {
-            self.queue_job(machine, vm, None, Job::Tick { vm, vcpu });
+            self.queue_job(machine, vm, None, IoJob::Tick { vm, vcpu });
         }
     }
 
@@ -153,7 +153,7 @@ impl World {
         if self.emulators && !request.write {
             self.tell(machine, request.vm, EventKind::BlockPending { vm: id(request.vm) });
         }
-        self.queue_job(machine, request.vm, None, Job::BlockDone { request });
+        self.queue_job(machine, request.vm, None, IoJob::BlockDone { request });
         self.serve_disk(machine);
     }
 
@@ -183,13 +183,13 @@ impl World {
         sound.buffered -= 1;
         let (timer, at) = (self.vms[vm].sound_timer, machine.now().saturating_add(self.vms[vm].sound.period));
         machine.arm(timer, at);
-        self.queue_job(machine, vm, None, Job::Sound { vm });
+        self.queue_job(machine, vm, None, IoJob::Sound { vm });
     }
 
     /// A task showed a frame.
     pub(super) fn frame(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, task: usize, gpu: Nanos) {
         if gpu == 0 {
-            return self.ask(machine, vm, vcpu, Job::Frame { vm });
+            return self.ask(machine, vm, vcpu, IoJob::Frame { vm });
         }
         self.gpu.queue.push_back((vm, task, gpu));
         if self.gpu.queue.len() == 1 {
@@ -202,11 +202,11 @@ impl World {
         let Some((vm, task, _)) = self.gpu.queue.pop_front() else { return };
         let next = self.gpu.queue.front().map_or(NEVER, |(_, _, time)| machine.now().saturating_add(*time));
         machine.arm(self.gpu.timer, next);
-        self.queue_job(machine, vm, None, Job::Drawn { vm, task });
+        self.queue_job(machine, vm, None, IoJob::Drawn { vm, task });
     }
 
     pub(super) fn add_thread(&mut self, entity: Entity, vm: Option<usize>, costs: &HostCosts) -> usize {
-        self.roles.push(Role::Io { thread: self.threads.len() });
+        self.roles.push(EntityRole::Io { thread: self.threads.len() });
         self.threads.push(IoThread::new(entity, vm, costs.clone()));
         self.threads.len() - 1
     }

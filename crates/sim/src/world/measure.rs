@@ -1,10 +1,10 @@
 //! What is counted while a run is measured.
 
 use crate::machine::Machine;
-use crate::network::Client;
+use crate::network::SimClient;
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
-use frontdesk_scenario::{Request, RequestBoosts};
+use frontdesk_scenario::{RequestBoosts, RequestTimes};
 
 /// A boost that is going on.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Measure {
     /// When the server that a client asks woke and replied last, by client.
     replies: Vec<(Nanos, Nanos)>,
     /// By VM.
-    requests: Vec<Vec<Request>>,
+    requests: Vec<Vec<RequestTimes>>,
     frames: Vec<u64>,
     underruns: Vec<u64>,
 }
@@ -101,7 +101,7 @@ impl Measure {
         }
     }
 
-    pub(super) fn begin(&mut self, machine: &Machine, clients: &[Client]) {
+    pub(super) fn begin(&mut self, machine: &Machine, clients: &[SimClient]) {
         self.begun = machine.now();
         self.before = self.cpu(machine);
         self.driver_before = self.driver.map_or(0, |driver| machine.host().ran(driver));
@@ -151,7 +151,7 @@ impl Measure {
             responses.push(response);
             if let Some(vm) = self.asks.get(client).copied().flatten() {
                 let (woke, replied) = self.replies[client];
-                self.requests[vm].push(Request { sent, woke, replied, received: sent + response });
+                self.requests[vm].push(RequestTimes { sent, woke, replied, received: sent + response });
             }
         }
     }

@@ -1,12 +1,12 @@
 //! The VMs, their devices, and what happens to them.
 
-use super::devices::{Gpu, IoThread, Job, Sound};
+use super::devices::{Gpu, IoJob, IoThread, Sound};
 use super::measure::{Measure, Measured};
-use crate::disk::Disk;
+use crate::disk::DiskModel;
 use crate::feed::{Feed, id};
-use crate::guest::{Effect, Guest, Interrupt, Stuck, vectors};
+use crate::guest::{Effect, GuestKernel, Interrupt, Stuck, vectors};
 use crate::machine::{Flow, Machine, Work};
-use crate::network::Client;
+use crate::network::SimClient;
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Pcpu};
@@ -15,14 +15,14 @@ use frontdesk_scenario::Tracer;
 
 /// What an entity is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Role {
+pub(super) enum EntityRole {
     Vcpu { vm: usize, vcpu: usize },
     Io { thread: usize },
 }
 
 /// Whose timer it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
+pub(super) enum TimerOwner {
     /// A VM is switched on.
     Boot {
         vm: usize,
@@ -53,8 +53,8 @@ pub(super) enum Source {
 }
 
 #[derive(Debug)]
-pub(super) struct Vm {
-    pub(super) guest: Guest,
+pub(super) struct SimVm {
+    pub(super) guest: GuestKernel,
     pub(super) entities: Vec<Entity>,
     /// The thread that does its I/O.
     pub(super) io: usize,
@@ -74,13 +74,13 @@ pub(super) struct Vm {
 /// Everything that runs on the machine, and around it.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(super) roles: Vec<Role>,
-    pub(super) sources: Vec<Source>,
-    pub(super) vms: Vec<Vm>,
+    pub(super) roles: Vec<EntityRole>,
+    pub(super) sources: Vec<TimerOwner>,
+    pub(super) vms: Vec<SimVm>,
     pub(super) threads: Vec<IoThread>,
-    pub(super) disk: Disk,
+    pub(super) disk: DiskModel,
     pub(super) gpu: Gpu,
-    pub(super) clients: Vec<Client>,
+    pub(super) clients: Vec<SimClient>,
     /// Period of the guests' clock ticks; 0: none.
     pub(super) tick: Nanos,
     /// How much packets differ in what they cost.
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// The guest of a VM.
-    pub(crate) fn guest(&self, vm: usize) -> &Guest {
+    pub(crate) fn guest(&self, vm: usize) -> &GuestKernel {
         &self.vms[vm].guest
     }
 
@@ -195,24 +195,24 @@ impl World {
             Effect::Done { workload, bytes } => self.measure.done(vm, workload, bytes, now),
             Effect::Reply { vcpu, packet } => {
                 self.measure.replied(vm, packet.client as usize, now);
-                self.ask(machine, vm, vcpu, Job::PacketOut { packet, content: true });
+                self.ask(machine, vm, vcpu, IoJob::PacketOut { packet, content: true });
             }
             Effect::Took { vcpu, packet } => {
-                self.ask(machine, vm, vcpu, Job::PacketOut { packet, content: false });
+                self.ask(machine, vm, vcpu, IoJob::PacketOut { packet, content: false });
             }
-            Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, Job::Clock),
+            Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, IoJob::Clock),
             Effect::Disk { vcpu, task, bytes, sequential, write } => {
                 self.requests += 1;
-                let request = crate::disk::Request {
+                let request = crate::disk::DiskRequest {
                     id: self.requests,
                     vm,
                     task: (!write).then_some(task),
                     bytes,
                     sequential,
-                    class: crate::disk::Class::Common,
+                    class: crate::disk::IoClass::Common,
                     write,
                 };
-                self.ask(machine, vm, vcpu, Job::BlockIn { request });
+                self.ask(machine, vm, vcpu, IoJob::BlockIn { request });
             }
             Effect::Frame { vcpu, task, gpu } => self.frame(machine, vm, vcpu, task, gpu),
             Effect::Sound { vcpu, task, period } => self.play(machine, vm, vcpu, task, period),
@@ -235,7 +235,7 @@ impl World {
         if self.emulators {
             self.pending_packet(machine, vm, packet);
         }
-        self.queue_job(machine, vm, None, Job::PacketIn { vm, packet });
+        self.queue_job(machine, vm, None, IoJob::PacketIn { vm, packet });
     }
 
     /// A packet is pending for a VM, as far as the engine is concerned. As on a real host it does not hear of
@@ -263,41 +263,41 @@ impl World {
 impl Work for World {
     fn ran(&mut self, entity: Entity, time: Nanos) {
         match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => self.vms[vm].guest.ran(vcpu, time),
-            Role::Io { thread } => self.threads[thread].ran(time),
+            EntityRole::Vcpu { vm, vcpu } => self.vms[vm].guest.ran(vcpu, time),
+            EntityRole::Io { thread } => self.threads[thread].ran(time),
         }
     }
 
     fn next(&mut self, entity: Entity) -> Nanos {
         match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => self.vms[vm].guest.next(vcpu),
-            Role::Io { thread } => self.threads[thread].next(),
+            EntityRole::Vcpu { vm, vcpu } => self.vms[vm].guest.next(vcpu),
+            EntityRole::Io { thread } => self.threads[thread].next(),
         }
     }
 
     fn reached(&mut self, machine: &mut Machine, entity: Entity) -> Flow {
         match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => {
+            EntityRole::Vcpu { vm, vcpu } => {
                 let flow = self.vms[vm].guest.reached(vcpu, machine.now());
                 self.apply(machine, vm);
                 // What it did may have come back to it at once.
                 if flow == Flow::Block && self.vms[vm].guest.wants(vcpu) { Flow::Continue } else { flow }
             }
-            Role::Io { thread } => self.work(machine, thread),
+            EntityRole::Io { thread } => self.work(machine, thread),
         }
     }
 
     fn timer(&mut self, machine: &mut Machine, token: u32) {
         let now = machine.now();
         match self.sources[token as usize] {
-            Source::Boot { vm } => {
+            TimerOwner::Boot { vm } => {
                 (0..self.vms[vm].entities.len()).for_each(|vcpu| self.kick(machine, vm, vcpu))
             }
-            Source::Task { vm, task } => {
+            TimerOwner::Task { vm, task } => {
                 let vcpu = self.vms[vm].guest.tasks[task].vcpu;
                 self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: false, vector: None });
             }
-            Source::Client(client) => {
+            TimerOwner::Client(client) => {
                 let state = &mut self.clients[client];
                 let wish = state.timer(now);
                 let timer = state.timer;
@@ -309,13 +309,13 @@ impl Work for World {
                     self.arrive(machine, client, bytes);
                 }
             }
-            Source::Disk { slot } => self.block_ended(machine, slot),
-            Source::Sound { vm } => self.sound_period(machine, vm),
-            Source::Tick { vm, vcpu } => self.tick(machine, vm, vcpu),
-            Source::Gpu => self.gpu_done(machine),
-            Source::Engine => self.feed.deadline(machine, &mut self.measure, self.trace.as_mut()),
-            Source::Decision => self.feed.decided(machine, &mut self.measure, self.trace.as_mut()),
-            Source::Watch => {
+            TimerOwner::Disk { slot } => self.block_ended(machine, slot),
+            TimerOwner::Sound { vm } => self.sound_period(machine, vm),
+            TimerOwner::Tick { vm, vcpu } => self.tick(machine, vm, vcpu),
+            TimerOwner::Gpu => self.gpu_done(machine),
+            TimerOwner::Engine => self.feed.deadline(machine, &mut self.measure, self.trace.as_mut()),
+            TimerOwner::Decision => self.feed.decided(machine, &mut self.measure, self.trace.as_mut()),
+            TimerOwner::Watch => {
                 if self.deadlocked().next().is_some() {
                     return machine.halt();
                 }
@@ -327,7 +327,7 @@ impl Work for World {
     fn dispatched(&mut self, machine: &mut Machine, entity: Entity, pcpu: Pcpu) {
         let now = machine.now();
         let (vm, thread) = match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => {
+            EntityRole::Vcpu { vm, vcpu } => {
                 let since = std::mem::replace(&mut self.vms[vm].waiting[vcpu], NEVER);
                 if since != NEVER {
                     self.vms[vm].guest.stolen(vcpu, now.saturating_sub(since));
@@ -335,7 +335,7 @@ impl Work for World {
                 self.measure.dispatched(vm, now);
                 (vm, Thread::Vcpu(number(vcpu)))
             }
-            Role::Io { thread } => match self.threads[thread].vm {
+            EntityRole::Io { thread } => match self.threads[thread].vm {
                 Some(vm) => (vm, Thread::Emulator(0)),
                 None => {
                     return self.trace_driver(now, |vm, thread| EventKind::Run { vm, thread, pcpu: pcpu.0 });
@@ -348,11 +348,11 @@ impl Work for World {
     fn stopped(&mut self, machine: &mut Machine, entity: Entity, runnable: bool) {
         let now = machine.now();
         let (vm, thread) = match self.roles[entity.index()] {
-            Role::Vcpu { vm, vcpu } => {
+            EntityRole::Vcpu { vm, vcpu } => {
                 self.vms[vm].waiting[vcpu] = if runnable { now } else { NEVER };
                 (vm, Thread::Vcpu(number(vcpu)))
             }
-            Role::Io { thread } => match self.threads[thread].vm {
+            EntityRole::Io { thread } => match self.threads[thread].vm {
                 Some(vm) => (vm, Thread::Emulator(0)),
                 None => {
                     self.trace_driver(now, |vm, thread| EventKind::Stop { vm, thread, runnable });

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// What a line tells the engine.
 #[derive(Debug)]
-pub enum Told {
+pub enum OracleInput {
     /// Its parameters.
     Config(Config),
     /// What holds for one VM.
@@ -31,7 +31,7 @@ pub enum Told {
 ///
 /// # Errors
 /// It is not one, and why.
-pub fn parse(line: &str) -> Result<Told, String> {
+pub fn parse(line: &str) -> Result<OracleInput, String> {
     let mut words = line.split_whitespace();
     let first = words.next().ok_or("an empty line")?;
     let kind = match first.parse::<u64>() {
@@ -40,10 +40,10 @@ pub fn parse(line: &str) -> Result<Told, String> {
     };
     let mut fields = Fields::of(words)?;
     let told = match (first.parse().map(Time), kind) {
-        (Err(_), "config") => Told::Config(config_of(&mut fields)?),
-        (Err(_), "policy") => Told::Policy(fields.vm()?, policy_of(&mut fields)?),
-        (Ok(at), "deadline") => Told::Deadline(at),
-        (Ok(at), _) => Told::Event(Event { at, kind: kind_of(kind, &mut fields)? }),
+        (Err(_), "config") => OracleInput::Config(config_of(&mut fields)?),
+        (Err(_), "policy") => OracleInput::Policy(fields.vm()?, policy_of(&mut fields)?),
+        (Ok(at), "deadline") => OracleInput::Deadline(at),
+        (Ok(at), _) => OracleInput::Event(Event { at, kind: kind_of(kind, &mut fields)? }),
         (Err(_), _) => return Err(format!("`{first}` is neither a time nor `config` nor `policy`")),
     };
     fields.all_taken()?;

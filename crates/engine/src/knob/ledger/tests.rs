@@ -11,14 +11,15 @@ use crate::nanos::nanos_f64;
 fn shares_after(weights: &[u32], boosted: &[u64], bias: impl Fn(u32, u64) -> u64) -> Vec<f64> {
     let config = Config::default();
     let mut ledger = Ledger::default();
-    let claim = |(vm, weight): (u32, &u32)| Account { weight: *weight, threads: 2, ..Account::on(vm, &[0]) };
-    let mut claims: Vec<Account> = (0..).zip(weights).map(claim).collect();
+    let claim =
+        |(vm, weight): (u32, &u32)| VmAccount { weight: *weight, threads: 2, ..VmAccount::on(vm, &[0]) };
+    let mut claims: Vec<VmAccount> = (0..).zip(weights).map(claim).collect();
     let mut now = Time(0);
     ledger.open(now, claims.iter().copied(), &config);
     let window = nanos(config.period);
     let rest = window - boosted.iter().sum::<u64>();
     for step in 0..1200 {
-        let effective = |claim: &Account| {
+        let effective = |claim: &VmAccount| {
             let weight = u64::from(claim.weight) * u64::from(ledger.permille(claim.vm));
             weight * bias(claim.vm.0, step) / 1000
         };
@@ -35,7 +36,7 @@ fn shares_after(weights: &[u32], boosted: &[u64], bias: impl Fn(u32, u64) -> u64
     }
     let total: u64 = claims.iter().map(|claim| claim.ran).sum();
     let weights: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
-    let share = |claim: &Account| {
+    let share = |claim: &VmAccount| {
         nanos_f64(claim.ran) / nanos_f64(total) * nanos_f64(weights) / f64::from(claim.weight)
     };
     claims.iter().map(share).collect()
@@ -90,7 +91,7 @@ fn who_wants_less_than_its_share_repays_with_the_rest() {
     let mut ledger = Ledger::default();
     let claim = |vm, ran, boosted| {
         let unmet = if vm == 0 { 0 } else { 50 * MS };
-        Account { ran, unmet, boosted, ..Account::on(vm, &[0]) }
+        VmAccount { ran, unmet, boosted, ..VmAccount::on(vm, &[0]) }
     };
     ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
     ledger.settle(Time(50 * MS), &[claim(0, 35 * MS, 35 * MS), claim(1, 15 * MS, 0)], &config);
@@ -109,7 +110,7 @@ fn no_share_is_so_low_that_it_is_not_left_again() {
     let config = Config::default();
     for permille in 1..FULL {
         let mut ledger = Ledger::default();
-        let account = |vm, ran| Account { ran, unmet: 50 * MS, ..Account::on(vm, &[0]) };
+        let account = |vm, ran| VmAccount { ran, unmet: 50 * MS, ..VmAccount::on(vm, &[0]) };
         ledger.open(Time(0), [account(0, 0), account(1, 0)].into_iter(), &config);
         let book = ledger.books.get_mut(&VmId(0)).unwrap();
         (book.debt, book.unfair, book.permille) = (Some(-signed(200 * MS)), true, permille);
@@ -123,7 +124,7 @@ fn no_share_is_so_low_that_it_is_not_left_again() {
 fn a_vm_that_was_never_boosted_is_left_alone() {
     let config = Config::default();
     let mut ledger = Ledger::default();
-    let claim = |vm, ran, boosted| Account { ran, unmet: 50_000_000, boosted, ..Account::on(vm, &[0]) };
+    let claim = |vm, ran, boosted| VmAccount { ran, unmet: 50_000_000, boosted, ..VmAccount::on(vm, &[0]) };
     ledger.open(Time(0), [claim(0, 0, 0), claim(1, 0, 0)].into_iter(), &config);
     let changes =
         ledger.settle(Time(50_000_000), &[claim(0, 45_000_000, 0), claim(1, 5_000_000, 1_000_000)], &config);
@@ -138,7 +139,7 @@ fn uneven_share(fast: u64, slow: u64, corrected: bool) -> f64 {
     const WINDOW: u64 = 50_000_000;
     let config = Config::default();
     let mut ledger = Ledger::default();
-    let account = |vm, uneven| Account { weight: 1024, threads: 2, uneven, ..Account::on(vm, &[0, 1]) };
+    let account = |vm, uneven| VmAccount { weight: 1024, threads: 2, uneven, ..VmAccount::on(vm, &[0, 1]) };
     let mut accounts = [account(0, corrected), account(1, false)];
     ledger.open(Time(0), accounts.iter().copied(), &config);
     for round in 1..=600 {
@@ -179,12 +180,12 @@ fn who_waits_for_an_answer_repays_later_but_not_never() {
     const MS: u64 = 1_000_000;
     let config = Config::default();
     let settled = |waits, boosted| {
-        let account = |vm, ran, boosted, waits| Account {
+        let account = |vm, ran, boosted, waits| VmAccount {
             ran,
             unmet: 50 * MS,
             boosted,
             waits,
-            ..Account::on(vm, &[0])
+            ..VmAccount::on(vm, &[0])
         };
         let mut ledger = Ledger::default();
         ledger.open(Time(0), [account(0, 0, 0, false), account(1, 0, 0, false)].into_iter(), &config);

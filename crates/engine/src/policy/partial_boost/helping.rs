@@ -4,7 +4,7 @@
 //! took the interrupt and woke the task elsewhere finishes its handler boosted; and when one that serves is
 //! held up, the others that want to run are boosted until the event is answered.
 
-use super::state::{BoostedVcpu, LOOK, MAX_TARGETS, Part, PartialBoost, Serving, boost};
+use super::state::{BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, PartialBoost, Serving, boost};
 use crate::action::BoostTarget;
 use crate::event::Time;
 use crate::infer::{GuestVcpu, bit};
@@ -19,7 +19,7 @@ impl PartialBoost {
         // What was loaded when it was halted may not have run at all.
         let resumed = view.guest.only_resumed(from);
         let waits =
-            |serving: &Serving| resumed || serving.waits && !serving.hit || serving.part == Part::Helps;
+            |serving: &Serving| resumed || serving.waits && !serving.hit || serving.part == BoostRole::Helps;
         let Some((since, part)) = self.serving(from).filter(|s| waits(s)).map(|s| (s.since, s.part)) else {
             return;
         };
@@ -27,10 +27,10 @@ impl PartialBoost {
         let others = (0u16..).take(self.vcpus.len()).filter(|index| *index != from && to & bit(*index) != 0);
         let targets: ArrayVec<u16, MAX_TARGETS> = others.take(MAX_TARGETS).collect();
         targets.iter().for_each(|index| self.begin_since(*index, since, view, asks));
-        if !targets.is_empty() && part != Part::Helps {
+        if !targets.is_empty() && part != BoostRole::Helps {
             // It did what it was boosted for.
             self.count_end(from, true);
-            self.start(from, Part::Helps, since, view, asks);
+            self.start(from, BoostRole::Helps, since, view, asks);
         }
     }
 
@@ -50,7 +50,7 @@ impl PartialBoost {
     /// While the event is held up, one that is boosted has woken a vCPU that its emulator had wait: that one
     /// has the lock now that it gave up.
     pub(super) fn inherit(&mut self, index: u16, from: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
-        let helped = |serving: &Serving| serving.part == Part::Helped;
+        let helped = |serving: &Serving| serving.part == BoostRole::Helped;
         let held_up = self.vcpus.iter().any(|vcpu| vcpu.serving.as_ref().is_some_and(helped));
         if let Some(since) = self.serving(from).map(|serving| serving.since)
             && held_up
@@ -61,7 +61,7 @@ impl PartialBoost {
 
     fn help_by(&mut self, index: u16, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
         if self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.serving.is_none()) {
-            self.start(index, Part::Helps, since, view, asks);
+            self.start(index, BoostRole::Helps, since, view, asks);
         }
     }
 
@@ -72,7 +72,7 @@ impl PartialBoost {
         let several = self.vcpus.len() > 1;
         if let Some(serving) = self.serving(index)
             && several
-            && serving.part != Part::Helps
+            && serving.part != BoostRole::Helps
             && serving.until > until
         {
             serving.until = until;

@@ -5,7 +5,7 @@ use crate::config::Tavs;
 use crate::event::{Thread, Time};
 use crate::nanos::nanos;
 use crate::policy::budget::{Allowance, Budget};
-use crate::policy::claim::{Ask, Claim, Owner, Target, value};
+use crate::policy::claim::{Ask, Claim, Knob, Owner, value};
 use crate::policy::view::{Fact, View};
 use crate::state::{StateError, check};
 use arrayvec::ArrayVec;
@@ -35,12 +35,12 @@ pub(super) struct Serving {
     pub(super) hit: bool,
     /// Whether it waits for an I/O-bound task to run, or to answer; if not, such a task runs.
     pub(super) waits: bool,
-    pub(super) part: Part,
+    pub(super) part: BoostRole,
 }
 
 /// What a boosted vCPU has to do with the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Part {
+pub(super) enum BoostRole {
     /// It takes the interrupt, or runs the task that answers.
     Serves,
     /// The same, and what could be done for it by boosting others is done.
@@ -52,7 +52,7 @@ pub(super) enum Part {
 
 /// Counts since the VM was added.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Counts {
+pub(crate) struct BoostCounts {
     pub(crate) boosts: u64,
     pub(crate) hits: u64,
     pub(crate) expired: u64,
@@ -65,16 +65,16 @@ pub(crate) struct BoostedVcpu {
     pub(super) serving: Option<Serving>,
     /// Nanoseconds that it ran boosted.
     pub(crate) ran: u64,
-    pub(crate) counts: Counts,
+    pub(crate) counts: BoostCounts,
 }
 
 impl BoostedVcpu {
     pub(super) fn serves(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| serving.part != Part::Helps)
+        self.serving.as_ref().is_some_and(|serving| serving.part != BoostRole::Helps)
     }
 
     pub(super) fn helps(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| serving.part == Part::Helps)
+        self.serving.as_ref().is_some_and(|serving| serving.part == BoostRole::Helps)
     }
 }
 
@@ -181,10 +181,10 @@ impl Serving {
         let patience = view.guest.answers.patience(tavs).saturating_sub(ran);
         let left = if self.waits { left.min(patience) } else { left };
         let left = match self.part {
-            Part::Serves if view.guest.is_kept_waiting() => left.min(LOOK),
-            Part::Serves => left.min(unaided(tavs).saturating_sub(ran)),
-            Part::Helped => left,
-            Part::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
+            BoostRole::Serves if view.guest.is_kept_waiting() => left.min(LOOK),
+            BoostRole::Serves => left.min(unaided(tavs).saturating_sub(ran)),
+            BoostRole::Helped => left,
+            BoostRole::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
         };
         view.now.plus(left).min(longest(self.since, tavs))
     }
@@ -202,10 +202,10 @@ pub(super) fn longest(since: Time, config: &Tavs) -> Time {
 }
 
 pub(super) fn boost(target: BoostTarget, until: Time) -> Ask {
-    let (owner, target) = (Owner::PartialBoost, Target::Boost(target));
-    Ask::Claim(Claim { owner, target, value: value(Boost::Io), until })
+    let (owner, knob) = (Owner::PartialBoost, Knob::Boost(target));
+    Ask::Claim(Claim { owner, knob, value: value(Boost::Io), until })
 }
 
 pub(super) fn watch(index: u16, until: Time) -> Ask {
-    Ask::Claim(Claim { owner: Owner::PartialBoost, target: Target::Watch(index), value: 1, until })
+    Ask::Claim(Claim { owner: Owner::PartialBoost, knob: Knob::Watch(index), value: 1, until })
 }

@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 
 /// Buckets of a [`Distribution`].
 pub const BUCKETS: usize = 24;
-/// Entries of [`Account::recent`].
+/// Entries of [`MemberAccount::recent`].
 pub const RECENT: usize = 100;
-/// Short periods share an entry of [`Account::recent`] while they end within this time, in nanoseconds.
+/// Short periods share an entry of [`MemberAccount::recent`] while they end within this time, in nanoseconds.
 const RECENT_SPAN: u64 = 50_000_000;
 
 /// How long something was: bounded, whatever happens.
@@ -54,7 +54,7 @@ impl Distribution {
 
 /// What a member got in one of the latest periods, or in several short ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recent {
+pub struct RecentPeriod {
     /// When the first of them ended.
     begin: Time,
     /// When the last of them ended.
@@ -71,7 +71,7 @@ pub struct Recent {
 
 /// What a member got, since its reservation was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Account {
+pub struct MemberAccount {
     /// Periods that ended.
     pub periods: u64,
     /// Of these, those at whose end the member still wanted to run and had not got its slice, as far as it
@@ -91,10 +91,10 @@ pub struct Account {
     /// How much longer than its slice it ran before it was stopped.
     pub overrun: Distribution,
     /// The latest periods, the oldest first; at most [`RECENT`] entries.
-    pub recent: VecDeque<Recent>,
+    pub recent: VecDeque<RecentPeriod>,
 }
 
-impl Account {
+impl MemberAccount {
     /// Run time of the member; `budget` is what it had left of its slice, if it was running on its
     /// reservation.
     pub(super) fn charge(&mut self, ran: u64, budget: Option<u64>) {
@@ -129,7 +129,7 @@ impl Account {
             if self.recent.len() == RECENT {
                 self.recent.pop_front();
             }
-            self.recent.push_back(Recent { begin: end, ..Recent::default() });
+            self.recent.push_back(RecentPeriod { begin: end, ..RecentPeriod::default() });
         }
         if let Some(entry) = self.recent.back_mut() {
             entry.end = end;
@@ -141,7 +141,7 @@ impl Account {
     }
 
     /// What the member got before, on another CPU, is part of it.
-    pub fn go_on_from(&mut self, before: &Account) {
+    pub fn go_on_from(&mut self, before: &MemberAccount) {
         for (sum, before) in [
             (&mut self.periods, before.periods),
             (&mut self.missed, before.missed),
@@ -189,8 +189,10 @@ mod tests {
     #[test]
     fn an_account_goes_on_from_another() {
         let end = |n: u64| Time(n * RECENT_SPAN);
-        let close = |account: &mut Account, n| account.close(end(n), 10, 4, (n % 2 == 0).then_some(n), false);
-        let (mut before, mut after, mut whole) = (Account::default(), Account::default(), Account::default());
+        let close =
+            |account: &mut MemberAccount, n| account.close(end(n), 10, 4, (n % 2 == 0).then_some(n), false);
+        let (mut before, mut after, mut whole) =
+            (MemberAccount::default(), MemberAccount::default(), MemberAccount::default());
         for n in 1..=80 {
             close(&mut before, n);
             close(&mut whole, n);

@@ -12,11 +12,14 @@
 mod state;
 
 use super::levels;
-use super::{Account, Dispatch, DispatchKind, Event, EventKind, Member, Meter, Reading, Reservation};
+use super::{
+    Dispatch, DispatchKind, Member, MemberAccount, Meter, Reading, Reservation, ReservationEvent,
+    ReservationEventKind,
+};
 use crate::Time;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
-use state::{State, boundary_after};
+use state::{MemberState, boundary_after};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
@@ -60,7 +63,7 @@ pub struct Eligible {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct Dispatcher {
-    members: BTreeMap<Member, State>,
+    members: BTreeMap<Member, MemberState>,
     actions: VecDeque<Dispatch>,
     /// What the wall clock shows at time zero.
     wall_offset_ns: u64,
@@ -79,7 +82,7 @@ pub struct Dispatcher {
 /// A state whose parts were read, but not checked; field by field as [`Dispatcher`] is serialised.
 #[derive(Deserialize)]
 struct Saved {
-    members: BTreeMap<Member, State>,
+    members: BTreeMap<Member, MemberState>,
     actions: VecDeque<Dispatch>,
     wall_offset_ns: u64,
     decided: Time,
@@ -91,7 +94,7 @@ impl TryFrom<Saved> for Dispatcher {
     fn try_from(saved: Saved) -> Result<Dispatcher, StateError> {
         let Saved { members, actions, wall_offset_ns, decided } = saved;
         check(members.len() <= MAX_MEMBERS, "more members than any host has room for")?;
-        members.values().try_for_each(State::check)?;
+        members.values().try_for_each(MemberState::check)?;
         check(actions.iter().all(|action| members.contains_key(&action.member)), "an action for nobody")?;
         let mut dispatcher =
             Dispatcher { members, actions, wall_offset_ns, decided, ..Dispatcher::default() };
@@ -113,9 +116,9 @@ impl Dispatcher {
 
     /// Puts what the meter says into an event: of each member that it is about what is new, and nothing if no
     /// decision is made.
-    pub fn read(&self, event: &mut Event, meter: &impl Meter) {
+    pub fn read(&self, event: &mut ReservationEvent, meter: &impl Meter) {
         event.readings.clear();
-        if matches!(event.kind, EventKind::Remove { .. } | EventKind::Align { .. }) {
+        if matches!(event.kind, ReservationEventKind::Remove { .. } | ReservationEventKind::Align { .. }) {
             return;
         }
         for (member, state) in &self.members {
@@ -124,7 +127,7 @@ impl Dispatcher {
                 event.readings.push((*member, reading));
             }
         }
-        if let EventKind::Set { member, .. } = event.kind
+        if let ReservationEventKind::Set { member, .. } = event.kind
             && !self.members.contains_key(&member)
         {
             event.readings.push((member, meter.read(member)));
@@ -132,20 +135,20 @@ impl Dispatcher {
     }
 
     /// Tells it what happened.
-    pub fn on_event(&mut self, event: &Event) {
-        let &Event { at, ref readings, kind } = event;
+    pub fn on_event(&mut self, event: &ReservationEvent) {
+        let &ReservationEvent { at, ref readings, kind } = event;
         match kind {
-            EventKind::Set { member, cpu, reservation } => {
+            ReservationEventKind::Set { member, cpu, reservation } => {
                 self.decide(at, 0, readings);
                 self.set(member, cpu, reservation, readings);
             }
-            EventKind::Pause { member, paused } => {
+            ReservationEventKind::Pause { member, paused } => {
                 self.decide(at, 0, readings);
                 self.pause(member, paused);
             }
-            EventKind::Remove { member } => self.remove(member),
-            EventKind::Align { wall_offset_ns } => self.wall_offset_ns = wall_offset_ns,
-            EventKind::Decide { tolerance_ns } => self.decide(at, tolerance_ns, readings),
+            ReservationEventKind::Remove { member } => self.remove(member),
+            ReservationEventKind::Align { wall_offset_ns } => self.wall_offset_ns = wall_offset_ns,
+            ReservationEventKind::Decide { tolerance_ns } => self.decide(at, tolerance_ns, readings),
         }
     }
 
@@ -162,11 +165,11 @@ impl Dispatcher {
         let state = self
             .members
             .entry(member)
-            .or_insert_with(|| State::new(cpu, reservation, reading().unwrap_or_default()));
+            .or_insert_with(|| MemberState::new(cpu, reservation, reading().unwrap_or_default()));
         let same = (state.cpu, state.reservation) == (cpu, reservation) && state.length > 0;
         if !same {
             if state.cpu != cpu {
-                state.told = None;
+                state.dispatched = None;
             }
             state.cut(now);
             (state.cpu, state.reservation) = (cpu, reservation);
@@ -200,7 +203,7 @@ impl Dispatcher {
 
     /// What a member got so far. What it uses since the latest decision is not in it yet.
     #[must_use]
-    pub fn account(&self, member: Member) -> Option<&Account> {
+    pub fn account(&self, member: Member) -> Option<&MemberAccount> {
         self.members.get(&member).map(|state| &state.account)
     }
 
@@ -239,7 +242,7 @@ impl Dispatcher {
                 state.stalled = standstill;
                 changed = true;
             }
-            if state.left <= tolerance_ns && state.told.is_some_and(DispatchKind::is_run) {
+            if state.left <= tolerance_ns && state.dispatched.is_some_and(DispatchKind::is_run) {
                 state.left = 0;
                 changed = true;
             }
@@ -286,12 +289,17 @@ impl Dispatcher {
         queue.clear();
         for (member, state) in &mut self.members {
             if state.is_eligible() {
-                queue.push((state.cpu, state.deadline, *member, state.told.and_then(DispatchKind::level)));
+                queue.push((
+                    state.cpu,
+                    state.deadline,
+                    *member,
+                    state.dispatched.and_then(DispatchKind::level),
+                ));
                 continue;
             }
             let stop = state.paused || state.reservation.hard;
             let kind = if stop { DispatchKind::Stop } else { DispatchKind::Leftover };
-            if state.told.replace(kind) != Some(kind) {
+            if state.dispatched.replace(kind) != Some(kind) {
                 self.actions.push_back(Dispatch { member: *member, cpu: state.cpu, kind });
             }
         }
@@ -315,7 +323,7 @@ impl Dispatcher {
         for ((cpu, _, member, _), level) in queue.iter().zip(levels::assign(&current)) {
             let kind = DispatchKind::Run { level };
             let state = self.members.get_mut(member);
-            if state.is_some_and(|state| state.told.replace(kind) != Some(kind)) {
+            if state.is_some_and(|state| state.dispatched.replace(kind) != Some(kind)) {
                 self.actions.push_back(Dispatch { member: *member, cpu: *cpu, kind });
             }
         }

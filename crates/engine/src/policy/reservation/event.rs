@@ -23,25 +23,29 @@ pub trait Meter {
 
 /// Something that the dispatcher is told. Any sequence of events is legal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct ReservationEvent {
     /// When. One that is earlier than the latest decision is taken as happening then.
     pub at: Time,
     /// What members have done until then. Those that are not named are as they were.
     pub readings: Vec<(Member, Reading)>,
     /// What happened.
-    pub kind: EventKind,
+    pub kind: ReservationEventKind,
 }
 
-impl Default for Event {
+impl Default for ReservationEvent {
     /// An event to be filled.
     fn default() -> Self {
-        Event { at: Time::default(), readings: Vec::new(), kind: EventKind::Decide { tolerance_ns: 0 } }
+        ReservationEvent {
+            at: Time::default(),
+            readings: Vec::new(),
+            kind: ReservationEventKind::Decide { tolerance_ns: 0 },
+        }
     }
 }
 
-/// The kinds of [`Event`].
+/// The kinds of [`ReservationEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum EventKind {
+pub enum ReservationEventKind {
     /// A member is given a [valid](Reservation::validate) reservation on a CPU, in place of what it had. A
     /// period begins at once; if periods are aligned, it ends at the next boundary and has its part of the
     /// slice. A reservation that stays the same is not touched. It is up to [`Admission`](super::Admission)

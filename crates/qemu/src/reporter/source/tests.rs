@@ -1,6 +1,6 @@
 use super::*;
 use crate::reporter::{Reporters, clock};
-use frontdesk_guest_protocol::{HEARTBEAT, MAGIC, MAX_MESSAGES_PER_SECOND, Message, Name};
+use frontdesk_guest_protocol::{GuestMessage, HEARTBEAT, MAGIC, MAX_MESSAGES_PER_SECOND, Name};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -46,7 +46,7 @@ impl Fake {
         let length = self.stream.read(&mut bytes).unwrap_or(0);
         let mut count = 0;
         Decoder::default().feed(&bytes[..length], |request| {
-            assert_eq!(request, Some(Request::start()));
+            assert_eq!(request, Some(HostMessage::start()));
             count += 1;
         });
         count
@@ -63,7 +63,7 @@ impl Fake {
         }
     }
 
-    fn say(&mut self, messages: &[Message]) {
+    fn say(&mut self, messages: &[GuestMessage]) {
         let mut bytes = Vec::new();
         for message in messages {
             assert!(encode(message, usize::MAX, &mut bytes));
@@ -73,11 +73,11 @@ impl Fake {
 
     /// Ends a report now. The guest's clock is the host's.
     fn sent(&mut self) {
-        self.say(&[Message::Sent { at_ns: self.now_ns }]);
+        self.say(&[GuestMessage::Sent { at_ns: self.now_ns }]);
     }
 
     fn hello(&mut self) {
-        self.say(&[Message::Hello { magic: MAGIC, version: VERSION, vcpus: 2 }]);
+        self.say(&[GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus: 2 }]);
         self.sent();
     }
 
@@ -112,9 +112,9 @@ fn what_a_guest_tells_becomes_events() {
     assert!(fake.source.is_live());
     let at_ns = fake.now_ns;
     fake.say(&[
-        Message::Name { task: 50, name: Name::from_comm(b"firefox") },
-        Message::Run { vcpu: 0, at_ns, task: 50 },
-        Message::Idle { vcpu: 1, at_ns },
+        GuestMessage::Name { task: 50, name: Name::from_comm(b"firefox") },
+        GuestMessage::Run { vcpu: 0, at_ns, task: 50 },
+        GuestMessage::Idle { vcpu: 1, at_ns },
     ]);
     assert_eq!(fake.kinds(), [], "the report is not complete");
     fake.sent();
@@ -136,8 +136,8 @@ fn a_report_of_several_changes_keeps_the_time_between_them() {
     fake.hello();
     let begin = fake.now_ns;
     fake.say(&[
-        Message::Run { vcpu: 0, at_ns: begin, task: 1 },
-        Message::Run { vcpu: 0, at_ns: begin + 300_000, task: 2 },
+        GuestMessage::Run { vcpu: 0, at_ns: begin, task: 1 },
+        GuestMessage::Run { vcpu: 0, at_ns: begin + 300_000, task: 2 },
     ]);
     fake.pass(Duration::from_millis(1));
     fake.sent();
@@ -159,7 +159,7 @@ fn silence_means_that_the_reporter_is_gone() {
         fake.sent();
         assert_eq!(fake.kinds(), []);
     }
-    fake.say(&[Message::Run { vcpu: 0, at_ns: fake.now_ns, task: 1 }]);
+    fake.say(&[GuestMessage::Run { vcpu: 0, at_ns: fake.now_ns, task: 1 }]);
     fake.pass(3 * HEARTBEAT + Duration::from_nanos(1));
     assert_eq!(fake.kinds(), [LOST]);
     assert!(!fake.source.is_live());
@@ -180,12 +180,12 @@ fn half_a_message_spoils_only_itself() {
     let mut fake = Fake::new();
     fake.hello();
     let mut bytes = Vec::new();
-    encode(&Message::Run { vcpu: 0, at_ns: 1, task: 1 }, 100, &mut bytes);
+    encode(&GuestMessage::Run { vcpu: 0, at_ns: 1, task: 1 }, 100, &mut bytes);
     fake.write(&bytes[..bytes.len() / 2]);
     // Another reporter begins.
     fake.write(&[0]);
     fake.hello();
-    fake.say(&[Message::Run { vcpu: 0, at_ns: fake.now_ns, task: 2 }]);
+    fake.say(&[GuestMessage::Run { vcpu: 0, at_ns: fake.now_ns, task: 2 }]);
     fake.sent();
     assert_eq!(fake.kinds(), [switch(0, 2)]);
     assert_eq!(fake.source.stats().refused, 1);
@@ -197,12 +197,12 @@ fn lies_about_vcpus_times_and_names_are_harmless() {
     fake.hello();
     let now = fake.now_ns;
     fake.say(&[
-        Message::Run { vcpu: 2, at_ns: now, task: 1 },
-        Message::Idle { vcpu: u16::MAX, at_ns: now },
-        Message::Run { vcpu: 0, at_ns: u64::MAX, task: 2 },
-        Message::Run { vcpu: 0, at_ns: 0, task: 3 },
-        Message::Lost { count: u32::MAX },
-        Message::Sent { at_ns: 0 },
+        GuestMessage::Run { vcpu: 2, at_ns: now, task: 1 },
+        GuestMessage::Idle { vcpu: u16::MAX, at_ns: now },
+        GuestMessage::Run { vcpu: 0, at_ns: u64::MAX, task: 2 },
+        GuestMessage::Run { vcpu: 0, at_ns: 0, task: 3 },
+        GuestMessage::Lost { count: u32::MAX },
+        GuestMessage::Sent { at_ns: 0 },
     ]);
     fake.pass(Duration::from_nanos(clock::MAX_HOLD_NS));
     let events = fake.events();
@@ -215,7 +215,7 @@ fn lies_about_vcpus_times_and_names_are_harmless() {
     assert_eq!(fake.source.name(TaskId(2)), Some("a?[31m"));
     // More names than are kept.
     for task in 10..2_000 {
-        fake.say(&[Message::Name { task, name: Name::default() }]);
+        fake.say(&[GuestMessage::Name { task, name: Name::default() }]);
     }
     assert_eq!(fake.source.name(TaskId(2)), None);
 }
@@ -224,7 +224,7 @@ fn lies_about_vcpus_times_and_names_are_harmless() {
 fn a_report_is_bounded_however_long_it_is() {
     let mut fake = Fake::new();
     fake.hello();
-    let run = Message::Run { vcpu: 0, at_ns: fake.now_ns, task: 2 };
+    let run = GuestMessage::Run { vcpu: 0, at_ns: fake.now_ns, task: 2 };
     fake.say(&vec![run; 50_000]);
     fake.sent();
     assert!(fake.kinds().len() < 1_000);
@@ -234,7 +234,7 @@ fn a_report_is_bounded_however_long_it_is() {
 #[test]
 fn a_flood_is_not_listened_to_for_longer_each_time() {
     let mut fake = Fake::new();
-    let flood = vec![Message::Lost { count: 1 }; MAX_MESSAGES_PER_SECOND as usize + 1];
+    let flood = vec![GuestMessage::Lost { count: 1 }; MAX_MESSAGES_PER_SECOND as usize + 1];
     let mut pauses = Vec::new();
     for _ in 0..8 {
         fake.hello();
@@ -270,7 +270,7 @@ fn a_guest_that_wakes_the_host_without_end_is_not_listened_to() {
 #[test]
 fn another_version_is_told() {
     let mut fake = Fake::new();
-    fake.say(&[Message::Hello { magic: MAGIC, version: 9, vcpus: 2 }]);
+    fake.say(&[GuestMessage::Hello { magic: MAGIC, version: 9, vcpus: 2 }]);
     assert!(fake.failure().to_string().contains("version 9"), "{}", fake.failure());
     assert_eq!(fake.kinds(), [], "nothing is lost that was not there");
 }

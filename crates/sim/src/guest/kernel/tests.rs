@@ -8,7 +8,7 @@ const US: Nanos = 1_000;
 const MS: Nanos = 1_000_000;
 
 /// Runs a vCPU that has a physical CPU of its own for so long, and returns the effects with their times.
-fn run(guest: &mut Guest, vcpu: usize, mut now: Nanos, until: Nanos) -> Vec<(Nanos, Effect)> {
+fn run(guest: &mut GuestKernel, vcpu: usize, mut now: Nanos, until: Nanos) -> Vec<(Nanos, Effect)> {
     let mut all = Vec::new();
     while now < until {
         let step = guest.next(vcpu).min(until - now);
@@ -43,8 +43,8 @@ fn packet(port: u16) -> Interrupt {
 }
 
 /// A hog, and a task that answers.
-fn mixed() -> Guest {
-    let mut guest = Guest::new(1, &GuestCosts::default());
+fn mixed() -> GuestKernel {
+    let mut guest = GuestKernel::new(1, &GuestCosts::default());
     let socket = guest.add_socket(Protocol::Tcp, 7);
     guest.add_task(0, &[Step::Compute(10 * MS)], false);
     guest.add_task(1, &[Step::Receive { socket, shift: None }, Step::Compute(20 * US), Step::Reply], true);
@@ -106,7 +106,7 @@ fn an_acknowledgement_takes_time_and_wakes_nobody() {
 
 #[test]
 fn the_clock_is_set_after_a_tick_and_after_idling() {
-    let sets = |mut guest: Guest, interrupt| {
+    let sets = |mut guest: GuestKernel, interrupt| {
         run(&mut guest, 0, 0, 5 * MS);
         guest.cpus[0].pending.push_back(interrupt);
         let effects = run(&mut guest, 0, 5 * MS, 6 * MS).into_iter();
@@ -116,9 +116,9 @@ fn the_clock_is_set_after_a_tick_and_after_idling() {
             .collect::<Vec<_>>()
     };
     let ticking = GuestCosts { tick: Duration::from_millis(4), ..GuestCosts::default() };
-    let busy = |costs| Guest { costs: Costs::of(costs), ..mixed() };
+    let busy = |costs| GuestKernel { costs: Costs::of(costs), ..mixed() };
     let idle = |costs| {
-        let mut guest = Guest::new(1, costs);
+        let mut guest = GuestKernel::new(1, costs);
         let socket = guest.add_socket(Protocol::Tcp, 7);
         guest.add_task(0, &[Step::Receive { socket, shift: None }, Step::Reply], true);
         guest
@@ -131,7 +131,7 @@ fn the_clock_is_set_after_a_tick_and_after_idling() {
 
 #[test]
 fn hogs_share_a_vcpu_by_time_slices() {
-    let new = || Guest::new(1, &GuestCosts::default());
+    let new = || GuestKernel::new(1, &GuestCosts::default());
     for mut guest in [new(), new().with_eevdf(None)] {
         (0..3).for_each(|number| {
             guest.add_task(number, &[Step::Compute(NEVER)], false);
@@ -147,7 +147,7 @@ fn hogs_share_a_vcpu_by_time_slices() {
 
 #[test]
 fn an_idle_vcpu_pulls_a_task_and_a_wake_up_elsewhere_is_an_ipi() {
-    let mut guest = Guest::new(2, &GuestCosts::default());
+    let mut guest = GuestKernel::new(2, &GuestCosts::default());
     guest.add_task(0, &[Step::Compute(NEVER)], false);
     guest.add_task(0, &[Step::Compute(MS), Step::End], false);
     guest.add_task(0, &[Step::Compute(NEVER)], false);
@@ -156,7 +156,7 @@ fn an_idle_vcpu_pulls_a_task_and_a_wake_up_elsewhere_is_an_ipi() {
     let placed: Vec<usize> = guest.tasks.iter().map(|task| task.vcpu).collect();
     assert_eq!(placed, [0, 1, 1], "{placed:?}");
 
-    let mut guest = Guest::new(2, &GuestCosts::default());
+    let mut guest = GuestKernel::new(2, &GuestCosts::default());
     let channel = guest.add_channel();
     guest.add_task(0, &[Step::Compute(MS), Step::Send { channel, messages: 1 }], false);
     guest.add_task(0, &[Step::Wait { channel, messages: 1 }, Step::Compute(US)], false);
@@ -170,7 +170,7 @@ fn an_idle_vcpu_pulls_a_task_and_a_wake_up_elsewhere_is_an_ipi() {
 
 #[test]
 fn tasks_that_wait_for_each_other_are_found() {
-    let mut guest = Guest::new(1, &GuestCosts::default());
+    let mut guest = GuestKernel::new(1, &GuestCosts::default());
     let (a, b) = (guest.add_channel(), guest.add_channel());
     let wait = |channel| Step::Wait { channel, messages: 1 };
     let send = |channel| Step::Send { channel, messages: 1 };

@@ -4,7 +4,7 @@ use super::discipline::{Discipline, Placement, TICK, Timing};
 use super::load::{Average, GroupLoad, SCALE, nice_weight};
 use super::queue::{Node, RunQueue};
 use super::waiting::Waiting;
-use crate::scheduler::reserved::{DISPATCH, Reserved};
+use crate::scheduler::reserved::{DISPATCH, ReservedGroups};
 use crate::scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer,
 };
@@ -14,7 +14,7 @@ use frontdesk_engine::reservation::{DispatchKind, Reservation};
 
 /// An entity of the fair or of the real-time class.
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct SchedEntity {
     pub(super) group: Group,
     pub(super) affinity: PcpuSet,
     pub(super) emulator: bool,
@@ -53,7 +53,7 @@ pub(super) struct Cell {
 }
 
 #[derive(Debug)]
-pub(super) struct PcpuState {
+pub(super) struct FairPcpu {
     /// The groups that have entities here.
     pub(super) queue: RunQueue,
     /// The fair entity that the queues take to be running.
@@ -75,15 +75,15 @@ pub(super) struct GroupFair<D> {
     pub(super) timing: Timing,
     /// CPUs of the host, if it has more than the machine.
     pub(super) host_cpus: usize,
-    pub(super) tasks: Vec<Task>,
+    pub(super) tasks: Vec<SchedEntity>,
     pub(super) groups: Vec<GroupState>,
     /// Nodes of the entities, then those of the cells.
     pub(super) nodes: Vec<Node>,
     /// Those of each group side by side.
     pub(super) cells: Vec<Cell>,
-    pub(super) pcpus: Vec<PcpuState>,
+    pub(super) pcpus: Vec<FairPcpu>,
     pub(super) realtime: Waiting,
-    pub(super) reserved: Reserved,
+    pub(super) reserved: ReservedGroups,
 }
 
 /// The weight of a group of the idle class (`WEIGHT_IDLEPRIO`).
@@ -101,7 +101,7 @@ impl<D: Discipline> GroupFair<D> {
             cells: Vec::new(),
             pcpus: Vec::new(),
             realtime: Waiting::default(),
-            reserved: Reserved::new(reservations),
+            reserved: ReservedGroups::new(reservations),
         }
     }
 
@@ -253,7 +253,7 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
     fn add_entity(&mut self, entity: Entity, spec: EntitySpec) {
         self.reserved.add(entity, &spec);
         self.nodes.push(Node { weight: nice_weight(spec.nice), ..Node::default() });
-        self.tasks.push(Task {
+        self.tasks.push(SchedEntity {
             group: spec.group,
             affinity: spec.affinity,
             emulator: spec.emulator,
@@ -269,7 +269,7 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
 
     fn start(&mut self, host: &mut Host) {
         for pcpu in host.pcpus() {
-            self.pcpus.push(PcpuState {
+            self.pcpus.push(FairPcpu {
                 queue: RunQueue::default(),
                 running: None,
                 members: Vec::new(),
@@ -292,8 +292,8 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
         for (entity, pcpu) in self.reserved.start(host) {
             self.tasks[entity.index()].affinity = [pcpu].into_iter().collect();
         }
-        let told = self.reserved.told(host);
-        self.schedule_reserved(host, told);
+        let dispatches = self.reserved.dispatches(host);
+        self.schedule_reserved(host, dispatches);
     }
 
     fn wake(&mut self, host: &mut Host, entity: Entity) {
@@ -322,8 +322,8 @@ impl<D: Discipline> HostScheduler for GroupFair<D> {
     }
 
     fn pick(&mut self, host: &mut Host, pcpu: Pcpu) -> Option<Entity> {
-        let told = self.reserved.decide(host);
-        self.schedule_reserved(host, told);
+        let dispatches = self.reserved.decide(host);
+        self.schedule_reserved(host, dispatches);
         self.evict(host, pcpu);
         let next = self.pick_realtime(host, pcpu).or_else(|| self.pick_fairly(host, pcpu));
         let fair = next.filter(|entity| self.tasks[entity.index()].priority == 0);

@@ -9,7 +9,7 @@ const LEAST: u64 = 2;
 /// After this time an average has forgotten half: 32 periods of 2^20 ns each.
 const HALF_LIFE: f64 = 32.0 * 1_048_576.0;
 /// How often a physical CPU tells the group about its load, at most.
-const TELL_EVERY: Nanos = 1_000_000;
+const CONTRIBUTE_EVERY: Nanos = 1_000_000;
 
 /// An exponentially decaying average, as per-entity load tracking (PELT) keeps it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,31 +43,31 @@ impl Average {
 pub(super) struct GroupLoad {
     average: Average,
     /// The average as the group knows it.
-    told: f64,
-    told_at: Nanos,
+    contributed: f64,
+    contributed_at: Nanos,
 }
 
 impl GroupLoad {
-    /// Brings the average up to date and tells the group about it, if there is something to tell. `current`:
-    /// the weights of the queued entities; `total`: the load of the group on all physical CPUs.
+    /// Brings the average up to date, and what it contributes to the load of the group if that has changed.
+    /// `current`: the weights of the queued entities; `total`: the load of the group on all physical CPUs.
     pub(super) fn update(&mut self, now: Nanos, current: f64, total: &mut f64) {
         self.average.update(now, current);
-        let change = self.average.value() - self.told;
-        if now - self.told_at >= TELL_EVERY && change.abs() > self.told / 64.0 {
-            self.tell(now, total);
+        let change = self.average.value() - self.contributed;
+        if now - self.contributed_at >= CONTRIBUTE_EVERY && change.abs() > self.contributed / 64.0 {
+            self.contribute(now, total);
         }
     }
 
-    fn tell(&mut self, now: Nanos, total: &mut f64) {
-        *total += self.average.value() - self.told;
-        self.told = self.average.value();
-        self.told_at = now;
+    fn contribute(&mut self, now: Nanos, total: &mut f64) {
+        *total += self.average.value() - self.contributed;
+        self.contributed = self.average.value();
+        self.contributed_at = now;
     }
 
     /// An entity comes from another physical CPU with this load, or goes there.
     pub(super) fn shift(&mut self, now: Nanos, by: f64, total: &mut f64) {
         self.average.value = (self.average.value + by).max(0.0);
-        self.tell(now, total);
+        self.contribute(now, total);
     }
 
     /// Forgets what is left of the load of a group that has no entities here, once it is next to nothing.
@@ -76,7 +76,7 @@ impl GroupLoad {
         let next_to_nothing = self.average.value() < 1.0;
         if next_to_nothing {
             self.average.value = 0.0;
-            self.tell(now, total);
+            self.contribute(now, total);
         }
         next_to_nothing
     }
@@ -85,7 +85,7 @@ impl GroupLoad {
     /// its load everywhere.
     pub(super) fn weight(&self, share: u64, current: f64, total: f64) -> u64 {
         let here = self.average.value().max(current);
-        let everywhere = (total - self.told + here).max(f64::MIN_POSITIVE);
+        let everywhere = (total - self.contributed + here).max(f64::MIN_POSITIVE);
         #[allow(
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,

@@ -1,12 +1,12 @@
 //! The real-time class (SCHED_FIFO), in which boosted entities run.
 
 use super::discipline::{Discipline, Placement};
-use super::group_fair::{GroupFair, Task};
+use super::group_fair::{GroupFair, SchedEntity};
 use crate::scheduler::{Entity, Host, Pcpu};
 use frontdesk_engine::Boost;
 use frontdesk_engine::reservation::DispatchKind;
 
-impl Task {
+impl SchedEntity {
     /// Its real-time priority; 0 in the fair class. Emulator threads are above vCPUs, with the daemon's
     /// priorities: a vCPU must not starve the thread that delivers its input. A reservation with a limit that
     /// is not hard, as those of an arm are, never stops anybody.
@@ -81,8 +81,8 @@ impl<D: Discipline> GroupFair<D> {
     }
 
     /// Does what the dispatcher of reservations said.
-    pub(super) fn schedule_reserved(&mut self, host: &mut Host, told: Vec<(Entity, DispatchKind)>) {
-        for (entity, kind) in told {
+    pub(super) fn schedule_reserved(&mut self, host: &mut Host, dispatches: Vec<(Entity, DispatchKind)>) {
+        for (entity, kind) in dispatches {
             self.tasks[entity.index()].reserved = Some(kind);
             self.reclass(host, entity);
         }

@@ -1,12 +1,12 @@
 //! What the dispatcher knows of a member.
 
 use crate::Time;
-use crate::policy::reservation::{Account, DispatchKind, LEVELS, RECENT, Reading, Reservation};
+use crate::policy::reservation::{DispatchKind, LEVELS, MemberAccount, RECENT, Reading, Reservation};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct MemberState {
     pub(super) cpu: u16,
     pub(super) reservation: Reservation,
     /// Length of the current period: shorter than usual if the reservation began in its middle.
@@ -20,20 +20,21 @@ pub(super) struct State {
     /// What is left of that.
     pub(super) left: u64,
     /// What was last said about it.
-    pub(super) told: Option<DispatchKind>,
+    #[serde(rename = "told")]
+    pub(super) dispatched: Option<DispatchKind>,
     pub(super) paused: bool,
     pub(super) reading: Reading,
     /// CPU time of its reservation that it used in the current period.
     used: u64,
     /// The machine stood still in the current period.
     pub(super) stalled: bool,
-    pub(super) account: Account,
+    pub(super) account: MemberAccount,
 }
 
-impl State {
+impl MemberState {
     /// One whose first period has not begun.
-    pub(super) fn new(cpu: u16, reservation: Reservation, reading: Reading) -> State {
-        State {
+    pub(super) fn new(cpu: u16, reservation: Reservation, reading: Reading) -> MemberState {
+        MemberState {
             cpu,
             reservation,
             length: 0,
@@ -41,22 +42,22 @@ impl State {
             deadline: Time::default(),
             slice: 0,
             left: 0,
-            told: None,
+            dispatched: None,
             paused: false,
             reading,
             used: 0,
             stalled: false,
-            account: Account::default(),
+            account: MemberAccount::default(),
         }
     }
 
     /// Whether a member can be in this state: it was loaded.
     pub(super) fn check(&self) -> Result<(), StateError> {
-        let Account { periods, missed, stalled, recent, .. } = &self.account;
+        let MemberAccount { periods, missed, stalled, recent, .. } = &self.account;
         check(self.length > 0, "a reservation without a period")?;
         check(self.deadline >= self.end, "a deadline before the end of its period")?;
         check(self.left <= self.slice, "more left of a slice than it has")?;
-        let level = self.told.and_then(DispatchKind::level);
+        let level = self.dispatched.and_then(DispatchKind::level);
         check(level.is_none_or(|level| (1..=LEVELS).contains(&level)), "a level that there is not")?;
         check(stalled <= missed && missed <= periods, "more periods missed than there were")?;
         check(recent.len() <= RECENT, "more periods remembered than are kept")
@@ -69,7 +70,7 @@ impl State {
     /// It ran and slept as the reading says; whether that changed its deadline.
     pub(super) fn charge(&mut self, now: Reading) -> bool {
         let ran = now.ran_ns.saturating_sub(self.reading.ran_ns);
-        let on_reservation = self.told.is_some_and(DispatchKind::is_run);
+        let on_reservation = self.dispatched.is_some_and(DispatchKind::is_run);
         self.account.charge(ran, on_reservation.then_some(self.left));
         if on_reservation {
             self.left = self.left.saturating_sub(ran);

@@ -104,23 +104,23 @@ impl World {
 }
 
 /// Tells a dispatcher what happened, with what the world says about it.
-fn tell(dispatcher: &mut Dispatcher, at: u64, kind: EventKind, world: &World) -> Event {
-    let mut event = Event { at: Time(at), kind, ..Event::default() };
+fn tell(dispatcher: &mut Dispatcher, at: u64, kind: ReservationEventKind, world: &World) -> ReservationEvent {
+    let mut event = ReservationEvent { at: Time(at), kind, ..ReservationEvent::default() };
     dispatcher.read(&mut event, world);
     dispatcher.on_event(&event);
     event
 }
 
 fn set(dispatcher: &mut Dispatcher, member: Member, cpu: u16, reservation: Reservation, world: &World) {
-    tell(dispatcher, world.now, EventKind::Set { member, cpu, reservation }, world);
+    tell(dispatcher, world.now, ReservationEventKind::Set { member, cpu, reservation }, world);
 }
 
 fn pause(dispatcher: &mut Dispatcher, member: Member, paused: bool, world: &World) {
-    tell(dispatcher, world.now, EventKind::Pause { member, paused }, world);
+    tell(dispatcher, world.now, ReservationEventKind::Pause { member, paused }, world);
 }
 
 fn decide(dispatcher: &mut Dispatcher, world: &World) {
-    tell(dispatcher, world.now, EventKind::Decide { tolerance_ns: 0 }, world);
+    tell(dispatcher, world.now, ReservationEventKind::Decide { tolerance_ns: 0 }, world);
 }
 
 fn member(target: u32) -> Member {
@@ -189,7 +189,7 @@ fn a_change_holds_at_once() {
     pause(&mut dispatcher, member(1), false, &world);
     world.run_until(550 * MS, &mut dispatcher);
     let account = dispatcher.account(member(1)).unwrap().clone();
-    tell(&mut dispatcher, world.now, EventKind::Remove { member: member(1) }, &world);
+    tell(&mut dispatcher, world.now, ReservationEventKind::Remove { member: member(1) }, &world);
     assert_eq!((account.periods, account.missed), (5, 0), "nothing is missed in a pause: {account:?}");
     assert_eq!(account.reserved_ns, 50 * MS + 25 * MS);
     assert_eq!(account.used_ns, 100 * MS + 15 * MS);
@@ -299,7 +299,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A dispatcher's life: what it was told, and what it said to each.
-fn live(steps: &[Step]) -> (Vec<Event>, Vec<Vec<Dispatch>>, Dispatcher) {
+fn live(steps: &[Step]) -> (Vec<ReservationEvent>, Vec<Vec<Dispatch>>, Dispatcher) {
     let (mut world, mut dispatcher) = (World::default(), Dispatcher::new(OFFSET));
     let mut admission = Admission::new(&[0, 1, 2], WHOLE_CPU / 20, 40_000);
     let (mut events, mut dispatches) = (Vec::new(), Vec::new());
@@ -320,7 +320,7 @@ fn live(steps: &[Step]) -> (Vec<Event>, Vec<Vec<Dispatch>>, Dispatcher) {
                         for (index, cpu) in (0..).zip(cpus) {
                             let member = Member { target: id, index };
                             world.actors.entry(member).or_default();
-                            kinds.push(EventKind::Set { member, cpu, reservation });
+                            kinds.push(ReservationEventKind::Set { member, cpu, reservation });
                         }
                     }
                     Err(AdmissionError::Infeasible(refusal)) => assert!(!refusal.to_string().is_empty()),
@@ -329,16 +329,18 @@ fn live(steps: &[Step]) -> (Vec<Event>, Vec<Vec<Dispatch>>, Dispatcher) {
             }
             2 => {
                 admission.release(id);
-                kinds.extend((0..4).map(|index| EventKind::Remove { member: Member { target: id, index } }));
+                kinds.extend(
+                    (0..4).map(|index| ReservationEventKind::Remove { member: Member { target: id, index } }),
+                );
             }
-            3 => kinds.push(EventKind::Pause { member: first, paused: *flag }),
-            4 => kinds.push(EventKind::Align { wall_offset_ns: *b }),
+            3 => kinds.push(ReservationEventKind::Pause { member: first, paused: *flag }),
+            4 => kinds.push(ReservationEventKind::Align { wall_offset_ns: *b }),
             _ => {
                 if let Some(actor) = world.actors.get_mut(&first) {
                     actor.ran = actor.ran.saturating_add(b % (9 * MS));
                     actor.woken = if *flag { world.now } else { *a };
                 }
-                kinds.push(EventKind::Decide { tolerance_ns: a % 20_000 });
+                kinds.push(ReservationEventKind::Decide { tolerance_ns: a % 20_000 });
             }
         }
         for kind in kinds {
@@ -359,8 +361,8 @@ fn fetch(dispatcher: &mut Dispatcher) -> Vec<Dispatch> {
 }
 
 /// Tells it all events; what it says to each.
-fn tell_all(dispatcher: &mut Dispatcher, events: &[Event]) -> Vec<Vec<Dispatch>> {
-    let say = |event: &Event| {
+fn tell_all(dispatcher: &mut Dispatcher, events: &[ReservationEvent]) -> Vec<Vec<Dispatch>> {
+    let say = |event: &ReservationEvent| {
         dispatcher.on_event(event);
         fetch(dispatcher)
     };
@@ -382,7 +384,7 @@ fn any_member() -> impl Strategy<Value = Member> {
     (0..6u32, 0..3u16).prop_map(|(target, index)| Member { target: TargetId(target), index })
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = ReservationEvent> {
     let time = || prop_oneof![any::<u64>(), 0..100 * MS];
     let reading = (time(), any::<bool>(), time());
     let reading = reading.prop_map(|(ran_ns, ready, woken)| Reading { ran_ns, ready, woken: Time(woken) });
@@ -394,18 +396,20 @@ fn any_event() -> impl Strategy<Value = Event> {
         phase_ns,
     });
     let kind = prop_oneof![
-        (any_member(), 0..4u16, reservation).prop_map(|(member, cpu, reservation)| EventKind::Set {
-            member,
-            cpu,
-            reservation
-        }),
-        (any_member(), any::<bool>()).prop_map(|(member, paused)| EventKind::Pause { member, paused }),
-        any_member().prop_map(|member| EventKind::Remove { member }),
-        time().prop_map(|wall_offset_ns| EventKind::Align { wall_offset_ns }),
-        time().prop_map(|tolerance_ns| EventKind::Decide { tolerance_ns }),
+        (any_member(), 0..4u16, reservation)
+            .prop_map(|(member, cpu, reservation)| ReservationEventKind::Set { member, cpu, reservation }),
+        (any_member(), any::<bool>())
+            .prop_map(|(member, paused)| ReservationEventKind::Pause { member, paused }),
+        any_member().prop_map(|member| ReservationEventKind::Remove { member }),
+        time().prop_map(|wall_offset_ns| ReservationEventKind::Align { wall_offset_ns }),
+        time().prop_map(|tolerance_ns| ReservationEventKind::Decide { tolerance_ns }),
     ];
     let readings = prop::collection::vec((any_member(), reading), 0..4);
-    (time(), readings, kind).prop_map(|(at, readings, kind)| Event { at: Time(at), readings, kind })
+    (time(), readings, kind).prop_map(|(at, readings, kind)| ReservationEvent {
+        at: Time(at),
+        readings,
+        kind,
+    })
 }
 
 proptest! {

@@ -49,12 +49,12 @@ impl HostScheduler for Shared {
 
 /// Entities that compute until the test says what else.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct ScriptedWork {
     pub(super) flow: Option<Flow>,
     pub(super) dispatches: Vec<(Nanos, Entity)>,
 }
 
-impl Work for Told {
+impl Work for ScriptedWork {
     fn ran(&mut self, _: Entity, _: Nanos) {}
     fn next(&mut self, _: Entity) -> Nanos {
         Nanos::MAX
@@ -71,7 +71,7 @@ impl Work for Told {
 pub(super) struct Bench {
     pub(super) machine: Machine,
     pub(super) credit: Shared,
-    pub(super) work: Told,
+    pub(super) work: ScriptedWork,
 }
 
 impl Bench {
@@ -87,7 +87,7 @@ impl Bench {
             machine.add_entity(EntitySpec { group, affinity, nice: 0, emulator: false }).unwrap();
         }
         machine.start();
-        Bench { machine, credit, work: Told::default() }
+        Bench { machine, credit, work: ScriptedWork::default() }
     }
 
     /// One pCPU and so many domains of equal weight; timers are exact.

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Clients at once, of the socket and of the address for metrics each.
 pub(crate) const MAX_CLIENTS: usize = 16;
 
-/// A place among those served at once, free again when it is dropped.
-pub(crate) struct Place(Arc<AtomicUsize>);
+/// A permit to be served, of which there are so many, free again when it is dropped.
+pub(crate) struct Permit(Arc<AtomicUsize>);
 
-impl Place {
-    pub(crate) fn take(taken: &Arc<AtomicUsize>) -> Option<Place> {
+impl Permit {
+    pub(crate) fn take(taken: &Arc<AtomicUsize>) -> Option<Permit> {
         let more = |count| (count < MAX_CLIENTS).then_some(count + 1);
         taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Place(Arc::clone(taken)))
+        Some(Permit(Arc::clone(taken)))
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
