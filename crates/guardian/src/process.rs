@@ -4,7 +4,6 @@ use super::{
     undo::{Undo, UndoOutcome},
     wire::{self, JournalMessage},
 };
-use frontdesk_linux::Stat;
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::monotonic_ns;
 use frontdesk_linux::sched::{self, Attributes, Policy, SchedError, ThreadId};
@@ -172,7 +171,7 @@ fn revive(owner: Option<ThreadId>) {
     let Some(owner) = owner.filter(ThreadId::is_alive) else { return };
     for thread in fs::read_dir(format!("/proc/{}/task", owner.pid)).into_iter().flatten().flatten() {
         let Some(tid) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let runnable = Stat::of_thread(owner.pid, tid).is_some_and(|stat| stat.state == 'R');
+        let runnable = ThreadId::of(owner.pid, tid).is_some_and(|thread| thread.is_runnable());
         if runnable && matches!(sched::get(tid), Ok(Attributes { policy: Policy::Deadline { .. }, .. })) {
             let ordinary = Policy::Other { nice: 0, slice_ns: 0 };
             // One that has ended needs nothing.

@@ -9,10 +9,8 @@ mod clock;
 mod cpus;
 pub mod realtime;
 pub mod sched;
-mod stat;
 mod tap;
 
 pub use clock::monotonic_ns;
 pub use cpus::online_cpus;
-pub use stat::Stat;
 pub use tap::Tap;

@@ -159,11 +159,7 @@ impl BpfSource {
     /// taps, 1024 VMs). The VM is then not followed at all.
     pub fn follow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
         self.unfollow(vm);
-        let result = self.insert(vm, threads, taps);
-        if result.is_err() {
-            self.unfollow(vm);
-        }
-        result
+        self.refollow(vm, threads, taps)
     }
 
     fn insert(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {

@@ -30,7 +30,8 @@ fn an_emulated_host_is_told_with_its_dilation_and_what_disturbed_it() {
     outcome.host.qemu = "7.2.22".to_owned();
     outcome.host.dilation = Some(10.0);
     outcome.host.emulated_on = Some(Box::new(outer));
-    outcome.arms["frontdesk"].repeats[1].voided = vec!["VM cpu-1 ended (signal: 6)\n  console: Kernel panic".to_owned()];
+    outcome.arms["frontdesk"].repeats[1].voided =
+        vec!["VM cpu-1 ended (signal: 6)\n  console: Kernel panic".to_owned()];
     outcome.arms["frontdesk"].repeats[2].lost = Some(Lost { gaps: 3, ms: 47.0, longest_ms: 31.0 });
     outcome.arms["stock"].repeats[0].lost = Some(Lost::default());
     let text = table(&outcome, 80, false);

@@ -5,12 +5,13 @@ use super::fair::{FairServerError, FairServers};
 use super::reserved::ReservedTarget;
 use super::reserved_group::ReservedGroup;
 use super::running::{Running, StartError};
-use super::target::{Found, VmThreads, is_ready};
+use super::target::{Found, VmThreads};
 use super::threads::{ReservedProcess, TakeError};
 use super::trace::TraceSource;
 use super::{AdmissionRequest, ReserveSettings, deadline, stats};
 use crate::clock::monotonic;
 use crate::notification::Mailbox;
+use crate::wake::Wake;
 use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WHOLE_CPU};
 use frontdesk_guardian::Guardian;
@@ -19,7 +20,6 @@ use frontdesk_linux::{online_cpus, realtime};
 use frontdesk_probes::meter::SLOTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -113,13 +113,13 @@ impl AdmissionThread {
     }
 
     /// Serves until its owner has gone.
-    pub(super) fn run(mut self, orders: &Receiver<AdmissionRequest>, wake: &OwnedFd) {
+    pub(super) fn run(mut self, orders: &Receiver<AdmissionRequest>, wake: &Wake) {
         if let Err(error) = realtime::enter(PRIORITY, &[]) {
             tracing::warn!("requests for reservations may wait: {error}");
         }
         loop {
             self.wait(wake);
-            let _ = rustix::io::read(wake, &mut [0; 8]);
+            wake.take();
             self.follow_births();
             self.look();
             self.close_reserved_group();
@@ -145,7 +145,7 @@ impl AdmissionThread {
         }
     }
 
-    fn wait(&self, wake: &OwnedFd) {
+    fn wait(&self, wake: &Wake) {
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         if let Some(running) = &self.running {
             fds.push(PollFd::from_borrowed_fd(running.births.fd(), PollFlags::IN));
@@ -291,7 +291,7 @@ impl AdmissionThread {
         let reserved_group = self.reserved_group.as_ref().and_then(Option::as_ref);
         for (member, slot) in held.slots.iter().enumerate() {
             let parts = held.found.threads()?;
-            let ready = parts.iter().any(|part| part.member == member && is_ready(part.thread));
+            let ready = parts.iter().any(|part| part.member == member && part.thread.is_runnable());
             running.meter.slots.open(*slot, ready, held.found.family);
         }
         for pid in held.found.processes.clone() {

@@ -2,9 +2,10 @@
 
 use super::members::MemberRole;
 use frontdesk_control_protocol::{Refusal, RefusalKind, Target};
-use frontdesk_linux::Stat;
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;
+use procfs::ProcessCGroups;
+use procfs::process::{Process, Stat, StatFlags};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -71,13 +72,12 @@ impl Found {
                     let message = format!("process {pid} is the VM {:?}: reserve for vm:{0}", vm.name);
                     return Err(Refusal::new(RefusalKind::Unsuitable, message));
                 }
-                let stat =
-                    Stat::of_process(*pid).ok_or_else(|| unknown(format!("there is no process {pid}")))?;
-                Found { name: stat.name, processes: vec![*pid], family: false, vcpus: Vec::new() }
+                let stat = stat_of(*pid).ok_or_else(|| unknown(format!("there is no process {pid}")))?;
+                Found { name: stat.comm, processes: vec![*pid], family: false, vcpus: Vec::new() }
             }
             Target::Unit(name) => {
                 let processes = processes_where(|groups| {
-                    groups.lines().any(|line| line.split(['/', ':']).any(|part| part == name))
+                    groups.into_iter().any(|group| group.pathname.split('/').any(|part| part == name))
                 });
                 Found { name: name.clone(), processes, family: true, vcpus: Vec::new() }
             }
@@ -99,16 +99,16 @@ impl Found {
     fn check(&self, target: &Target, own: &[i32]) -> Result<(), Refusal> {
         let unsuitable = |message: String| Err(Refusal::new(RefusalKind::Unsuitable, message));
         for pid in &self.processes {
-            let (Some(stat), Some(process)) = (Stat::of_process(*pid), process_of(*pid)) else { continue };
+            let (Some(stat), Some(process)) = (stat_of(*pid), process_of(*pid)) else { continue };
             if own.contains(pid) {
                 return unsuitable(format!(
                     "process {pid} of {target} is frontdesk itself, which keeps the reservations"
                 ));
             }
-            if stat.is_kernel_thread() {
+            if stat.flags & StatFlags::PF_KTHREAD.bits() != 0 {
                 return unsuitable(format!(
                     "process {pid} of {target} is a thread of the kernel, {}",
-                    stat.name
+                    stat.comm
                 ));
             }
             if process != *pid {
@@ -116,7 +116,7 @@ impl Found {
                     "{pid} is a thread of process {process}: a process has a reservation as a whole"
                 ));
             }
-            if matches!(stat.state, 'Z' | 'X') {
+            if has_ended(&stat) {
                 let message = format!("process {pid} has ended already");
                 return Err(Refusal::new(RefusalKind::UnknownTarget, message));
             }
@@ -165,28 +165,29 @@ pub(super) fn threads_of(pid: i32) -> impl Iterator<Item = ThreadId> {
     tasks.filter_map(move |task| ThreadId::of(pid, task.file_name().to_str()?.parse().ok()?))
 }
 
-/// Whether a thread wants to run.
-pub(super) fn is_ready(thread: ThreadId) -> bool {
-    Stat::of_thread(thread.pid, thread.tid).is_some_and(|stat| stat.state == 'R')
-}
-
-/// The processes whose `/proc/PID/cgroup` is such.
-fn processes_where(is_member: impl Fn(&str) -> bool) -> Vec<i32> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let members: BTreeSet<i32> = pids
-        .filter(|pid| {
-            fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| is_member(&groups))
-        })
-        .filter(|pid| Stat::of_process(*pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X')))
+/// The processes whose control groups are such.
+fn processes_where(is_member: impl Fn(&ProcessCGroups) -> bool) -> Vec<i32> {
+    let all = procfs::process::all_processes().into_iter().flatten().flatten();
+    let members: BTreeSet<i32> = all
+        .filter(|process| process.cgroups().is_ok_and(|groups| is_member(&groups)))
+        .filter(|process| process.stat().is_ok_and(|stat| !has_ended(&stat)))
+        .map(|process| process.pid)
         .collect();
     members.into_iter().collect()
 }
 
-/// The process that a process or thread is of.
-fn process_of(pid: i32) -> Option<i32> {
-    // Its first line is the name, which is bytes.
-    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+/// What the kernel tells of a process or thread.
+fn stat_of(pid: i32) -> Option<Stat> {
+    Process::new(pid).ok()?.stat().ok()
+}
+
+fn has_ended(stat: &Stat) -> bool {
+    matches!(stat.state, 'Z' | 'X')
+}
+
+/// The process that a thread is of. By hand: the procfs crate wants the name in that file to be UTF-8.
+fn process_of(thread: i32) -> Option<i32> {
+    let status = fs::read(format!("/proc/{thread}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
@@ -223,16 +224,15 @@ mod tests {
         }
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let target = format!("pid:{}", child.id());
-        let dead =
-            || Stat::of_process(i32::try_from(child.id()).unwrap()).is_some_and(|stat| stat.state == 'Z');
+        let dead = || stat_of(i32::try_from(child.id()).unwrap()).is_some_and(|stat| has_ended(&stat));
         while !dead() {
             std::thread::yield_now();
         }
         assert!(refused(&target, &[]).1.contains("has ended already"));
         child.wait().unwrap();
         // The kernel's threads are children of process 2, if this is no container.
-        if let Some(stat) = Stat::of_process(2).filter(|stat| stat.name == "kthreadd") {
-            assert!(stat.is_kernel_thread());
+        if let Some(stat) = stat_of(2).filter(|stat| stat.comm == "kthreadd") {
+            assert!(stat.flags & StatFlags::PF_KTHREAD.bits() != 0);
             assert!(refused("pid:2", &[]).1.contains("thread of the kernel"));
         }
     }

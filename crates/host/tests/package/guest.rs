@@ -7,10 +7,8 @@ use crate::{
     support::eventually,
 };
 use anyhow::{Context as _, Result, anyhow, ensure};
-use frontdesk_linux::{
-    Stat,
-    sched::{self, Attributes, Policy},
-};
+use frontdesk_linux::sched::{self, Attributes, Policy};
+use procfs::process::{Process, Stat};
 use std::{
     fs,
     net::UdpSocket,
@@ -114,7 +112,7 @@ impl Guest {
         })?;
         let all = tell("frontdesk list")?;
         ensure!(all.contains(name), "{all}");
-        let stopped = || Stat::of_process(vcpu).is_some_and(|stat| stat.state == 'T');
+        let stopped = || stat_of(vcpu).is_ok_and(|stat| stat.state == 'T');
         let said = tell(&format!("frontdesk pause {name}"))?;
         ensure!(said.contains("paused"), "{said}");
         eventually("it is paused", stopped)?;
@@ -139,9 +137,14 @@ impl Guest {
     fn vcpu(&self) -> Result<i32> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten();
         let mut tids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-        let is_vcpu = |tid: &i32| Stat::of_process(*tid).is_some_and(|stat| stat.name.starts_with("CPU 0/"));
+        let is_vcpu = |tid: &i32| stat_of(*tid).is_ok_and(|stat| stat.comm.starts_with("CPU 0/"));
         tids.find(is_vcpu).context("it has no vCPU")
     }
+}
+
+/// What the kernel tells of a process or thread.
+fn stat_of(tid: i32) -> Result<Stat> {
+    Ok(Process::new(tid)?.stat()?)
 }
 
 /// Sends packets until the vCPU is seen in real time.
