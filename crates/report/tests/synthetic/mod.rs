@@ -116,6 +116,7 @@ fn repeat(dice: &mut Dice, name: &str, median: f64, spread: f64, daemon_cpu: Opt
         daemon_cpu,
         lost_events: 0,
         seconds: 20.0,
+        ..Repeat::default()
     }
 }
 
