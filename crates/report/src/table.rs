@@ -7,8 +7,8 @@ use frontdesk_scenario::{NumberTable, Outcome};
 
 /// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the
 /// lab measures): response times, throughput (without workloads called "hog"), times of operations, what else
-/// was measured of each arm, and the checks; before them, what is to be known of an emulated host. `colour` adds ANSI
-/// escapes.
+/// was measured of each arm, and the checks; before them, what is to be known of an emulated host. `colour`
+/// adds ANSI escapes.
 #[must_use]
 pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
     let undilated = outcome.host.dilation.map(|dilation| {

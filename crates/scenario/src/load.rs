@@ -25,8 +25,8 @@ pub struct Overrides {
     pub repeats: Option<u32>,
     /// Replaces `duration`.
     pub duration: Option<Duration>,
-    /// Runs only the arms with these names, in this order, and drops the checks that need one of the others. Empty: all
-    /// arms.
+    /// Runs only the arms with these names, in this order, and drops the checks that need one of the others.
+    /// Empty: all arms.
     pub arms: Vec<String>,
 }
 
