@@ -20,6 +20,8 @@ mod reserve;
 mod support;
 #[path = "host/threads.rs"]
 mod threads;
+#[path = "host/wire.rs"]
+mod wire;
 
 use anyhow::Result;
 use frontdesk_linux::cgroup::{Hierarchy, Version};
