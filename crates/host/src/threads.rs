@@ -6,6 +6,7 @@
 //! know of each thread only once.
 
 mod error;
+mod fast_path;
 mod scheduling;
 mod wanted;
 
@@ -88,16 +89,16 @@ impl Threads {
     }
 
     /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but cannot be had,
-    /// the log says why. `real_time` is what the kernel thinks of real-time threads in the VMs' control
-    /// groups.
+    /// the log says why. `fast_path` is whether that is to have a [fast path](Threads::has_fast_path), and
+    /// `real_time` what the kernel thinks of real-time threads in the VMs' control groups.
     #[must_use]
-    pub fn start(choice: MechanismChoice, real_time: RealTimeRule) -> Threads {
+    pub fn start(choice: MechanismChoice, fast_path: bool, real_time: RealTimeRule) -> Threads {
         let wanted = match choice {
             MechanismChoice::RealTime => false,
             MechanismChoice::SchedExt => true,
             MechanismChoice::Auto => real_time == RealTimeRule::Refused,
         };
-        match wanted.then(Scx::load) {
+        match wanted.then(|| Scx::load(fast_path)) {
             Some(Ok(scx)) => Threads::by_sched_ext(scx),
             Some(Err(error)) => {
                 tracing::warn!("boosts by real-time priority instead of sched_ext: {error}");

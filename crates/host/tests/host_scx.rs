@@ -11,6 +11,9 @@ mod scx;
 #[allow(dead_code)] // The trials here use only a part of it.
 #[path = "host/support.rs"]
 mod support;
+#[allow(dead_code)]
+#[path = "host/wire.rs"]
+mod wire;
 
 use inside::INSIDE;
 use libtest_mimic::{Arguments, ColorSetting};

@@ -29,6 +29,7 @@
  * beyond it is not boosted.
  */
 #include "scx_boost.h"
+#include "packet.h"
 #include <bpf/bpf_tracing.h>
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -145,6 +146,9 @@ static __always_inline bool stays(struct task_struct *prev)
 SEC("struct_ops/frontdesk_dispatch")
 void BPF_PROG(frontdesk_dispatch, s32 cpu, struct task_struct *prev)
 {
+	/* CPUs have been called for them, this one perhaps. */
+	if (misplaced && __sync_lock_test_and_set(&misplaced, 0))
+		promote(ALL_VMS, DSQ_FAIR, MOVE);
 	if (prev && ((struct task_struct___scx *)prev)->scx.flags & SCX_TASK_QUEUED && stays(prev))
 		set_slice(prev, SLICE);
 	else if (!dsq_move_to_local(DSQ_BOOST))
@@ -299,10 +303,124 @@ int obey(struct order *order)
 	bpf_rcu_read_lock();
 	rerank(vm, account);
 	if (raised) {
-		promote(vm, account, DSQ_FAIR);
-		promote(vm, account, DSQ_BOOST);
+		promote(vm, DSQ_FAIR, MOVE | CALL);
+		promote(vm, DSQ_BOOST, MOVE | CALL);
 	}
 	bpf_rcu_read_unlock();
+	return 0;
+}
+
+/* What the kernel may do by itself for a VM from now on; level 0: nothing. */
+struct mandate_order {
+	u64 handled; /* user space has handled the packets up to then (CLOCK_MONOTONIC, ns) */
+	u64 lasts;
+	u32 account;
+	u32 level;
+	u32 vcpus[MAX_MANDATED];
+};
+
+/*
+ * Takes back what the kernel gave for a packet that user space has handled: what that wants of the threads it
+ * has ordered. Returns 1, with no mandate, if the kernel gave something for a later one.
+ */
+SEC("syscall")
+int mandate(struct mandate_order *order)
+{
+	u32 vm = order->account;
+	struct account *account = bpf_map_lookup_elem(&accounts, &vm);
+	struct mandate *mandate = bpf_map_lookup_elem(&mandates, &vm);
+	s32 i;
+
+	if (!account || !mandate)
+		return -1;
+	/* It is not used while it changes. */
+	__sync_lock_test_and_set(&mandate->ready, 0);
+	if (mandate->used_at > order->handled)
+		return 1;
+	if (mandate->used_at) {
+		mandate->used_at = 0;
+		bpf_rcu_read_lock();
+		give(vm, account, mandate, NONE, 0);
+		bpf_rcu_read_unlock();
+	}
+	mandate->lasts = order->lasts;
+	mandate->level = order->level;
+	for (i = 0; i < MAX_MANDATED; i++)
+		mandate->vcpus[i] = order->vcpus[i];
+	if (order->level)
+		__sync_lock_test_and_set(&mandate->ready, 1);
+	return 0;
+}
+
+/* A VM and its account. */
+struct receiver {
+	u32 vm;
+	u32 account;
+};
+
+/* From user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_VMS);
+	__type(key, struct tap_key);
+	__type(value, struct receiver);
+} taps SEC(".maps");
+
+struct port {
+	u32 vm;
+	u16 number;
+	u8 protocol;
+	u8 unused;
+};
+
+/* Where an I/O-bound task waits for packets, as far as the engine has learnt. From user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, struct port);
+	__type(value, u8);
+} ports SEC(".maps");
+
+/*
+ * A packet is about to be queued towards a VM. User space hears of it, too, and after this program: it is
+ * told when.
+ */
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *dev)
+{
+	struct frame frame = { .data = skb->data, .linear = skb->len - skb->data_len, .length = skb->len };
+	struct tap_key key = {};
+	struct packet packet = {};
+	struct port port = {};
+	struct receiver *receiver;
+	struct account *account;
+	struct mandate *mandate;
+	u32 vm;
+	u64 now;
+
+	if (ejection.kind)
+		return 0;
+	key_of(dev, &key);
+	receiver = bpf_map_lookup_elem(&taps, &key);
+	if (!receiver || parse(&frame, &packet) != WAITED_FOR)
+		return 0;
+	port.vm = receiver->vm;
+	port.number = packet.to;
+	port.protocol = packet.protocol;
+	vm = receiver->account;
+	account = bpf_map_lookup_elem(&accounts, &vm);
+	mandate = bpf_map_lookup_elem(&mandates, &vm);
+	if (!account || !mandate || !bpf_map_lookup_elem(&ports, &port) ||
+	    __sync_val_compare_and_swap(&mandate->ready, 1, 0) != 1)
+		return 0;
+	now = bpf_ktime_get_ns();
+	mandate->used_at = now;
+	__sync_fetch_and_add(&account->gifts, 1);
+	give(vm, account, mandate, mandate->level, now + mandate->lasts);
+	/* Only the scheduler's own programs may move threads. */
+	misplaced = 1;
+	promote(vm, DSQ_FAIR, CALL);
 	return 0;
 }
 

@@ -9,6 +9,7 @@
 #define MAX_VMS 1024
 #define MAX_THREADS 8192
 #define MAX_CPUS 1024
+#define MAX_PORTS 65536
 #define EMULATOR 0xffffffff
 
 /* The account of threads that are SCHED_EXT but no VM's: all together are like one VM. */
@@ -64,7 +65,9 @@ struct thread {
 	u32 weight;  /* inside its VM */
 	u64 vtime;   /* ns at ORDINARY */
 	u32 counted; /* the weight that the account's "wanting" has for it */
-	u32 unused;
+	/* vCPUs only: a level that the kernel gave by itself, and when that ends (CLOCK_MONOTONIC, ns). */
+	u32 given;
+	u64 given_until;
 };
 
 struct account {
@@ -77,6 +80,10 @@ struct account {
 	u64 wanting;      /* weight of its threads that want to run */
 	u32 emulators;    /* enum level */
 	u32 uneven;       /* some weight is or was not ORDINARY */
+	u32 given;        /* as a thread has it, but of the emulator threads */
+	u32 unused;
+	u64 given_until;
+	u64 gifts;        /* times that the kernel gave a boost by itself */
 };
 
 /* What runs on a CPU. */
@@ -177,6 +184,12 @@ static __always_inline u64 turn(struct thread *thread, struct account *account, 
 	return later;
 }
 
+/* The higher of what user space set and what the kernel gave, unless that is over. */
+static __always_inline u32 level_of(u32 set, u32 given, u64 until)
+{
+	return given > set && before(bpf_ktime_get_ns(), until) ? given : set;
+}
+
 static __always_inline u32 rank_of(struct thread *thread, struct account *account, u64 weight)
 {
 	u64 debt = DEBT * DEFAULT_WEIGHT / weight, vtime = account->vtime;
@@ -185,10 +198,17 @@ static __always_inline u32 rank_of(struct thread *thread, struct account *accoun
 	if (debt > lap() / 2)
 		debt = lap() / 2;
 	if (thread && !before(min_vtime + debt, vtime)) {
-		if (thread->vcpu == EMULATOR && account->emulators)
-			return account->emulators == MULTIMEDIA ? MEDIA_EMULATOR : BOOSTED_EMULATOR;
-		if (thread->level)
-			return thread->level == MULTIMEDIA ? MEDIA_VCPU : BOOSTED_VCPU;
+		if (thread->vcpu == EMULATOR) {
+			u32 level = level_of(account->emulators, account->given, account->given_until);
+
+			if (level)
+				return level == MULTIMEDIA ? MEDIA_EMULATOR : BOOSTED_EMULATOR;
+		} else {
+			u32 level = level_of(thread->level, thread->given, thread->given_until);
+
+			if (level)
+				return level == MULTIMEDIA ? MEDIA_VCPU : BOOSTED_VCPU;
+		}
 	}
 	return before(min_vtime, turn(thread, account, weight)) ? OVER : UNDER;
 }

@@ -30,6 +30,7 @@ use crate::BpfError;
 use crate::channel::{Channel, Maps};
 use crate::error::{advice, chain, refusal};
 use crate::libbpf::{keep, setup, silence_libbpf};
+use crate::packet;
 use abi::Counter;
 use frontdesk_engine::{Event, Thread, VmId};
 use frontdesk_linux::Tap;
@@ -180,8 +181,8 @@ impl BpfSource {
         }
         for tap in taps {
             let what = || format!("tap {:?}", tap.ifname);
-            let key = abi::tap_key(tap.netns, &tap.ifname)
-                .ok_or_else(|| fail(what(), format!("a name has 1 to {} bytes", abi::NAME_MAX)))?;
+            let key = packet::tap_key(tap.netns, &tap.ifname)
+                .ok_or_else(|| fail(what(), format!("a name has 1 to {} bytes", packet::NAME_MAX)))?;
             self.taps
                 .update(&key, &abi::tap_value(vm), MapFlags::NO_EXIST)
                 .map_err(|e| fail(what(), refusal(&e, "1024 taps")))?;

@@ -4,12 +4,15 @@
 //! `bpf/scx.bpf.c` says how it schedules, and `docs/sched-ext.md` what that means for a host.
 
 mod abi;
+mod fast_path;
 mod skeleton;
 
 pub use abi::Usage;
+pub use fast_path::Mandate;
 
 use crate::libbpf::silence_libbpf;
 use abi::{EMULATOR, MAX_VMS, ScxCommand};
+use fast_path::FastPath;
 use frontdesk_engine::{Boost, VmId};
 use libbpf_rs::{
     Link, MapCore, MapFlags, OpenObject, ProgramInput,
@@ -87,7 +90,8 @@ pub fn probe() -> Result<(), ScxError> {
 pub struct Scx {
     skel: ScxSkel<'static>,
     vms: HashMap<VmId, ScxAccount>,
-    _link: Link,
+    has_fast_path: bool,
+    _links: Vec<Link>,
 }
 
 impl std::fmt::Debug for Scx {
@@ -100,23 +104,30 @@ impl std::fmt::Debug for Scx {
 struct ScxAccount {
     number: u32,
     weight: u32,
+    fast_path: FastPath,
 }
 
 impl Scx {
-    /// Loads the scheduler and makes it the kernel's. It has no threads yet.
+    /// Loads the scheduler and makes it the kernel's. It has no threads yet. With `fast_path` it may be
+    /// [mandated](Scx::mandate) to boost by itself, for packets that whoever listens to them from now on
+    /// hears of later.
     ///
     /// # Errors
     /// What [`probe`] says, or [`ScxError::Setup`].
-    pub fn load() -> Result<Scx, ScxError> {
+    pub fn load(fast_path: bool) -> Result<Scx, ScxError> {
         probe()?;
         silence_libbpf();
         let setup = |step| move |e: libbpf_rs::Error| ScxError::Setup { step, cause: format!("{e:#}") };
         // Once per run of the daemon, some bytes that are not worth a self-referential struct.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let open = ScxSkelBuilder::default().open(storage).map_err(setup("open"))?;
+        let mut open = ScxSkelBuilder::default().open(storage).map_err(setup("open"))?;
+        open.progs.on_transmit.set_autoload(fast_path);
         let mut skel = open.load().map_err(setup("load"))?;
-        let link = skel.maps.frontdesk.attach_struct_ops().map_err(setup("start"))?;
-        Ok(Scx { skel, vms: HashMap::new(), _link: link })
+        let mut links = vec![skel.maps.frontdesk.attach_struct_ops().map_err(setup("start"))?];
+        if fast_path {
+            links.push(skel.progs.on_transmit.attach_trace().map_err(setup("attach the fast path of"))?);
+        }
+        Ok(Scx { skel, vms: HashMap::new(), has_fast_path: fast_path, _links: links })
     }
 
     /// Opens the account of a VM. `weight` is in the units of `cpu.shares` (1024 is the default).
@@ -132,12 +143,13 @@ impl Scx {
             cause: format!("there are {} already", MAX_VMS - 1),
         })?;
         update(&self.skel.maps.accounts, vm, number, &Usage::default().encode())?;
-        self.vms.insert(vm, ScxAccount { number, weight: 0 });
+        self.vms.insert(vm, ScxAccount { number, weight: 0, fast_path: FastPath::default() });
         self.set_weight(vm, weight)
     }
 
     /// Closes the account of a VM, whose threads have left.
     pub fn close(&mut self, vm: VmId) {
+        self.leave_fast_path(vm);
         self.vms.remove(&vm);
         self.tell_total_weight();
     }
