@@ -1,6 +1,5 @@
 //! What the scheduler and user space tell each other, as `bpf/scx.bpf.c` lays it out.
 
-use super::Mandate;
 use crate::packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use frontdesk_engine::{Boost, Protocol, Time, VmId};
 use std::ffi::c_char;
@@ -24,6 +23,18 @@ pub struct Usage {
     pub boosted_runs: u64,
     /// How many boosts the kernel gave by itself.
     pub gifts: u64,
+}
+
+/// What the kernel may do by itself when a packet comes to a [port](crate::scx::Scx::learn_port) of a VM:
+/// once, boost these vCPUs and the emulator threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mandate {
+    /// Thread ids, of which the first 8 count.
+    pub vcpus: Vec<i32>,
+    /// The preference.
+    pub level: Boost,
+    /// How long, in nanoseconds, if user space says nothing before.
+    pub lasts_ns: u64,
 }
 
 /// The greatest weight that the engine gives a vCPU among the threads of its VM, in permille.
