@@ -158,7 +158,12 @@ fn decisions(bencher: divan::Bencher<'_, '_>, (cpus, count): (u16, u16)) {
         for index in 0..count {
             let member = Member { target: TargetId(index.into()), index: 0 };
             let reservation = Reservation { period_ns: 10_000_000, slice_ns, hard: false, phase_ns: Some(0) };
-            let kind = reservation::ReservationEventKind::Set { member, cpu: index % cpus, reservation };
+            let kind = reservation::ReservationEventKind::Set {
+                member,
+                cpu: index % cpus,
+                reservation,
+                since: None,
+            };
             tell(&mut dispatcher, kind, &members);
         }
         let mut decided = 0u64;

@@ -76,7 +76,7 @@ fn reserved(file: &Path, lost: bool, otherwise: u64) {
     for n in 0..=60 {
         let reservation = Reservation { period_ns: 10 * MS, slice_ns: 2 * MS, hard: true, phase_ns: None };
         let kind = match n {
-            0 => ReservationEventKind::Set { member, cpu: 1, reservation },
+            0 => ReservationEventKind::Set { member, cpu: 1, reservation, since: None },
             _ => ReservationEventKind::Decide { tolerance_ns: 0 },
         };
         // It runs in the first milliseconds of each period, but not in the last.

@@ -99,7 +99,7 @@ fn dispatching(decisions: u64) -> Vec<Record> {
     for n in 0..decisions {
         let reading = Reading { ran_ns: n * 600_000, ready: n % 3 > 0, woken: Time(n) };
         let kind = match n % 50 {
-            0 => reservation::ReservationEventKind::Set { member, cpu: 1, reservation },
+            0 => reservation::ReservationEventKind::Set { member, cpu: 1, reservation, since: None },
             20 | 30 => reservation::ReservationEventKind::Pause { member, paused: n % 50 == 20 },
             40 => reservation::ReservationEventKind::Align { wall_offset_ns: n },
             49 => reservation::ReservationEventKind::Remove { member },

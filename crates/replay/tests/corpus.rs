@@ -257,7 +257,7 @@ fn reservations() -> Vec<Record> {
         let reservation = Reservation { period_ns: 10_000_000, slice_ns: 2_000_000, hard: n == 0, phase_ns };
         let reading = Reading { ran_ns: n * 600_000, ready: n % 3 > 0, woken: Time(n * 990_000) };
         let kind = match n {
-            0 | 1 => reservation::ReservationEventKind::Set { member, cpu: 1, reservation },
+            0 | 1 => reservation::ReservationEventKind::Set { member, cpu: 1, reservation, since: None },
             20 | 24 => reservation::ReservationEventKind::Pause { member, paused: n == 20 },
             40 => reservation::ReservationEventKind::Align { wall_offset_ns: n },
             57 => reservation::ReservationEventKind::Remove { member },

@@ -71,7 +71,7 @@ impl World {
     fn set(&mut self, target: u32, period_ms: u64, slice_ms: u64) {
         let (period_ns, slice_ns) = (period_ms * MS, slice_ms * MS);
         let reservation = Reservation { period_ns, slice_ns, hard: target == 1, phase_ns: Some(0) };
-        self.tell(ReservationEventKind::Set { member: member(target), cpu: 0, reservation });
+        self.tell(ReservationEventKind::Set { member: member(target), cpu: 0, reservation, since: None });
     }
 
     fn pause(&mut self, target: u32, paused: bool) {

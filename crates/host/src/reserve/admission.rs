@@ -13,6 +13,7 @@ use crate::clock::monotonic;
 use crate::notification::Mailbox;
 use crate::wake::Wake;
 use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
+use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WHOLE_CPU};
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::Hierarchy;
@@ -206,6 +207,7 @@ impl AdmissionThread {
         let held = &mut self.targets[index];
         let admitted = self.admission.admit(held.id, reservation, held.slots.len());
         let cpus = admitted.map_err(|error| stats::refusal(&error, self.capacity))?;
+        let changed = held.reservation != reservation;
         held.reservation = reservation;
         if reservation.hard {
             held.may_stop(&self.guardian).map_err(|error| failed(&error))?;
@@ -215,6 +217,9 @@ impl AdmissionThread {
         if moved && self.mechanism != ReserveMechanism::Deadline {
             held.pin();
             self.see_all_switch(index);
+        }
+        if changed {
+            self.targets[index].since = monotonic();
         }
         if let Err(refusal) = self.tell_controllers(index) {
             self.release(index);
@@ -253,6 +258,7 @@ impl AdmissionThread {
             target,
             found,
             reservation,
+            since: Time(0),
             cpus,
             slots,
             processes: Vec::new(),
@@ -270,6 +276,7 @@ impl AdmissionThread {
             return Err(refusal);
         }
         self.see_all_switch(index);
+        self.targets[index].since = monotonic();
         if let Err(refusal) = self.tell_controllers(index) {
             self.release(index);
             return Err(refusal);
@@ -370,7 +377,9 @@ impl AdmissionThread {
             let member = Member { target: held.id, index };
             let threads = held.threads_of(usize::from(index));
             let reservation = held.reservation.in_turns();
-            running.set(member, cpu, slot, reservation, threads).map_err(|error| cannot_keep(&error))?;
+            running
+                .set(member, cpu, slot, reservation, held.since, threads)
+                .map_err(|error| cannot_keep(&error))?;
             if held.paused {
                 // On another CPU it is not known yet. If it fails, its report says so.
                 let _ = running.pause(member, true);

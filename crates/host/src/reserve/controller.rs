@@ -43,7 +43,14 @@ const SETTLING: u64 = 200_000_000;
 /// What the controller is told.
 pub(super) enum ControllerCommand {
     /// A reservation for a member, in place of what it had.
-    Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: MemberThreads },
+    Set {
+        member: Member,
+        cpu: u16,
+        slot: usize,
+        reservation: Reservation,
+        since: Time,
+        threads: MemberThreads,
+    },
     /// The threads of a member.
     Threads { member: Member, threads: MemberThreads },
     /// Stops a member, or lets it go on; answered with why that failed, if it did.
@@ -264,7 +271,7 @@ impl DispatchWork {
     fn obey(&mut self, command: ControllerCommand, slots: &Slots) {
         let now = monotonic();
         match command {
-            ControllerCommand::Set { member, cpu, slot, reservation, threads } => {
+            ControllerCommand::Set { member, cpu, slot, reservation, since, threads } => {
                 if self.unreachable {
                     self.settle();
                 }
@@ -273,7 +280,8 @@ impl DispatchWork {
                 let kept = ControlledMember { slot, slice_ns, hard, threads: threads.clone(), refused: None };
                 self.members.insert(member, kept);
                 self.hold(member, Some(reservation), threads);
-                self.dispatch(now, ReservationEventKind::Set { member, cpu, reservation }, slots);
+                let since = Some(since);
+                self.dispatch(now, ReservationEventKind::Set { member, cpu, reservation, since }, slots);
             }
             ControllerCommand::Threads { member, threads } => {
                 if let Some(kept) = self.members.get_mut(&member) {

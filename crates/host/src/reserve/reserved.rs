@@ -4,6 +4,7 @@ use super::members::{MemberRole, MemberThreads};
 use super::target::{Found, threads_of};
 use super::threads::{Original, ReservedProcess, ReservedThread, TakeError};
 use frontdesk_control_protocol::Target;
+use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::sched::{self, SchedError, ThreadId};
@@ -15,6 +16,8 @@ pub(super) struct ReservedTarget {
     pub(super) target: Target,
     pub(super) found: Found,
     pub(super) reservation: Reservation,
+    /// When that was given: the first periods of all members begin then.
+    pub(super) since: Time,
     /// Of each member.
     pub(super) cpus: Vec<u16>,
     pub(super) slots: Vec<usize>,

@@ -10,6 +10,7 @@ use super::promises::Promises;
 use super::trace::TraceSource;
 use super::user::{Halts, User};
 use crate::wake::Wake;
+use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{Member, MemberAccount, Reservation};
 use frontdesk_guardian::Guardian;
 use frontdesk_probes::meter::{Birth, MemberMeter, MeterEvents, Ring};
@@ -130,6 +131,7 @@ impl Running {
         cpu: u16,
         slot: usize,
         reservation: Reservation,
+        since: Time,
         threads: MemberThreads,
     ) -> Result<(), StartError> {
         // The kernel has those anywhere.
@@ -145,7 +147,7 @@ impl Running {
             account.go_on_from(earlier);
             *earlier = account;
         }
-        self.lanes[&cpu].send(ControllerCommand::Set { member, cpu, slot, reservation, threads });
+        self.lanes[&cpu].send(ControllerCommand::Set { member, cpu, slot, reservation, since, threads });
         Ok(())
     }
 

@@ -255,7 +255,7 @@ mod tests {
         fn reserve(&mut self) -> (ReservationEvent, Vec<Dispatch>) {
             let (period_ns, slice_ns) = (10 * MS, 2 * MS);
             let reservation = Reservation { period_ns, slice_ns, hard: true, phase_ns: None };
-            self.tell(ReservationEventKind::Set { member: MEMBER, cpu: 0, reservation })
+            self.tell(ReservationEventKind::Set { member: MEMBER, cpu: 0, reservation, since: None })
         }
     }
 

@@ -328,8 +328,11 @@ fn ends_when_its_guardian_is_killed() -> Result<()> {
     let daemon = Running::start(place.home.path(), settings)?;
     eventually("it is acted on", || group.weight().is_ok_and(|weight| weight == 3072))?;
     for task in fs::read_dir("/proc/self/task")? {
-        for child in fs::read_to_string(task?.path().join("children"))?.split_whitespace() {
-            let guards = fs::read(format!("/proc/{child}/cmdline"))?.ends_with(b"\0guardian\0");
+        // Threads and children of other tests may end meanwhile.
+        let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            let cmdline = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            let guards = cmdline.ends_with(b"\0guardian\0");
             if guards && child != place.keeper.pid().to_string() {
                 kill_process(Pid::from_raw(child.parse()?).context("pid")?, Signal::KILL)?;
             }

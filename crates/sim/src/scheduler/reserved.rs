@@ -109,7 +109,7 @@ impl ReservedGroups {
                 taken[pcpu.index()] += reservation.utilisation();
                 threads.pcpu = pcpu;
                 pins.extend(threads.entities.iter().map(|entity| (*entity, pcpu)));
-                self.tell(host, ReservationEventKind::Set { member, cpu: pcpu.0, reservation });
+                self.tell(host, ReservationEventKind::Set { member, cpu: pcpu.0, reservation, since: None });
             }
         }
         pins

@@ -138,9 +138,9 @@ impl Dispatcher {
     pub fn on_event(&mut self, event: &ReservationEvent) {
         let &ReservationEvent { at, ref readings, kind } = event;
         match kind {
-            ReservationEventKind::Set { member, cpu, reservation } => {
+            ReservationEventKind::Set { member, cpu, reservation, since } => {
                 self.decide(at, 0, readings);
-                self.set(member, cpu, reservation, readings);
+                self.set(member, cpu, reservation, since, readings);
             }
             ReservationEventKind::Pause { member, paused } => {
                 self.decide(at, 0, readings);
@@ -152,14 +152,26 @@ impl Dispatcher {
         }
     }
 
-    fn set(&mut self, member: Member, cpu: u16, reservation: Reservation, readings: &[(Member, Reading)]) {
+    fn set(
+        &mut self,
+        member: Member,
+        cpu: u16,
+        reservation: Reservation,
+        since: Option<Time>,
+        readings: &[(Member, Reading)],
+    ) {
         let now = self.decided;
         if self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&member) {
             return;
         }
-        let end = match reservation.phase_ns {
-            Some(phase) => boundary_after(now, reservation.period_ns, self.wall_offset_ns, phase),
-            None => now.plus(reservation.period_ns),
+        let period = reservation.period_ns.max(1);
+        let (begin, end) = match reservation.phase_ns {
+            Some(phase) => (now, boundary_after(now, period, self.wall_offset_ns, phase)),
+            None => {
+                let passed = now.since(since.unwrap_or(now)) % period;
+                let begin = Time(now.0.saturating_sub(passed));
+                (begin, begin.plus(period))
+            }
         };
         let reading = || readings.iter().find(|(of, _)| *of == member).map(|(_, reading)| *reading);
         let state = self
@@ -173,7 +185,10 @@ impl Dispatcher {
             }
             state.cut(now);
             (state.cpu, state.reservation) = (cpu, reservation);
-            state.begin(now, end);
+            state.begin(begin, end);
+            if begin < now {
+                state.postpone(now);
+            }
             self.rank();
             self.plan();
         }

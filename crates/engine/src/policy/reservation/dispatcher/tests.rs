@@ -112,7 +112,7 @@ fn tell(dispatcher: &mut Dispatcher, at: u64, kind: ReservationEventKind, world:
 }
 
 fn set(dispatcher: &mut Dispatcher, member: Member, cpu: u16, reservation: Reservation, world: &World) {
-    tell(dispatcher, world.now, ReservationEventKind::Set { member, cpu, reservation }, world);
+    tell(dispatcher, world.now, ReservationEventKind::Set { member, cpu, reservation, since: None }, world);
 }
 
 fn pause(dispatcher: &mut Dispatcher, member: Member, paused: bool, world: &World) {
@@ -263,6 +263,26 @@ fn who_comes_late_has_missed_only_what_it_could_have_got() {
     assert_eq!((account.missed, account.shortfall.max_ns), (1, 2 * MS - 1000), "{account:?}");
 }
 
+/// The members of a VM have dispatchers of their own, which hear of its reservation at different times.
+#[test]
+fn who_hears_later_has_the_periods_of_the_others() {
+    let reservation = Reservation { period_ns: 20 * MS, slice_ns: 4 * MS, hard: true, phase_ns: None };
+    let heard = |at: u64, since: Option<Time>| {
+        let mut dispatcher = Dispatcher::new(0);
+        let world = World { now: at, ..World::default() };
+        let member = Member { target: TargetId(1), index: 1 };
+        tell(&mut dispatcher, at, ReservationEventKind::Set { member, cpu: 0, reservation, since }, &world);
+        let late = dispatcher.eligible().next().unwrap().late;
+        (dispatcher.next_due().unwrap().at.0, late.0)
+    };
+    // The second number: with its whole slice it needs all of a period from when it hears.
+    assert_eq!(heard(100 * MS, None), (120 * MS, 100 * MS));
+    assert_eq!(heard(100 * MS, Some(Time(100 * MS))), (120 * MS, 100 * MS));
+    assert_eq!(heard(107 * MS, Some(Time(100 * MS))), (120 * MS, 107 * MS));
+    assert_eq!(heard(147 * MS, Some(Time(100 * MS))), (160 * MS, 147 * MS));
+    assert_eq!(heard(107 * MS, Some(Time(110 * MS))), (127 * MS, 107 * MS));
+}
+
 #[test]
 fn a_pause_in_the_middle_of_a_period_is_no_miss() {
     let (mut world, mut dispatcher) = one_cpu(&[(10 * MS, 8 * MS), (10 * MS, 2 * MS)]);
@@ -320,7 +340,7 @@ fn live(steps: &[Step]) -> (Vec<ReservationEvent>, Vec<Vec<Dispatch>>, Dispatche
                         for (index, cpu) in (0..).zip(cpus) {
                             let member = Member { target: id, index };
                             world.actors.entry(member).or_default();
-                            kinds.push(ReservationEventKind::Set { member, cpu, reservation });
+                            kinds.push(ReservationEventKind::Set { member, cpu, reservation, since: None });
                         }
                     }
                     Err(AdmissionError::Infeasible(refusal)) => assert!(!refusal.to_string().is_empty()),
@@ -396,8 +416,9 @@ fn any_event() -> impl Strategy<Value = ReservationEvent> {
         phase_ns,
     });
     let kind = prop_oneof![
-        (any_member(), 0..4u16, reservation)
-            .prop_map(|(member, cpu, reservation)| ReservationEventKind::Set { member, cpu, reservation }),
+        (any_member(), 0..4u16, reservation).prop_map(|(member, cpu, reservation)| {
+            ReservationEventKind::Set { member, cpu, reservation, since: None }
+        }),
         (any_member(), any::<bool>())
             .prop_map(|(member, paused)| ReservationEventKind::Pause { member, paused }),
         any_member().prop_map(|member| ReservationEventKind::Remove { member }),
