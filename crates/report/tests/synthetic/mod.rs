@@ -59,6 +59,7 @@ pub(crate) fn outcome() -> Outcome {
         checks,
         tables: Vec::new(),
         figures: Vec::new(),
+        screenshots: Vec::new(),
     }
 }
 
