@@ -7,4 +7,3 @@ mod vnc;
 
 pub(crate) use client::{DesktopClient, DesktopConfig, DesktopWork, wait_for_desktop};
 pub(crate) use screen::screenshot;
-pub(crate) use vnc::VncError;

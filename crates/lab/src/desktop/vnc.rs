@@ -37,7 +37,7 @@ pub(super) mod keys {
 
 /// The screen of a VM cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum VncError {
+pub(crate) enum VncError {
     /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
