@@ -166,7 +166,10 @@ fn work(config: &DesktopConfig, signals: &Signals, samples: &mut Vec<Sample>) ->
             }
             DesktopWork::Page => {
                 if launch(&mut vnc, VIEWER, goes_on)?.is_some() {
+                    // The keyboard goes there, which the window's title shows.
+                    let sent = Instant::now();
                     vnc.click(IN_PROGRAM.0, IN_PROGRAM.1)?;
+                    settled(&mut vnc, sent, goes_on, "the viewer with the keyboard", |_| true)?;
                     signals.working.store(true, Ordering::Relaxed);
                     for number in 0_u32.. {
                         if !pause(&mut vnc, think(), goes_on)? {
@@ -194,8 +197,9 @@ fn launch(
     command: &str,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Sample>, VncError> {
-    // The keyboard goes where the pointer is.
-    vnc.click(IN_TERMINAL.0, IN_TERMINAL.1)?;
+    if !reach_terminal(vnc, goes_on)? {
+        return Ok(None);
+    }
     vnc.write(&format!("{command} > /dev/null 2>&1"))?;
     let sent = Instant::now();
     vnc.key(keys::RETURN)?;
@@ -203,9 +207,33 @@ fn launch(
     settled(vnc, sent, goes_on, &what, |screen| screen.differing(PROGRAMS, BACKGROUND) > WINDOW_PIXELS)
 }
 
+/// Gives the keyboard to the terminal, at whose prompt nothing has been typed; false if it is not to wait any
+/// longer.
+fn reach_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, VncError> {
+    // The keyboard goes where the pointer is, some time later. Then the terminal shows it by its cursor, or,
+    // if it had the keyboard already, another prompt.
+    vnc.click(IN_TERMINAL.0, IN_TERMINAL.1)?;
+    let begin = Instant::now();
+    while goes_on() {
+        if begin.elapsed() > PATIENCE {
+            return Err(not_shown("what is typed into the terminal"));
+        }
+        vnc.key(keys::RETURN)?;
+        let next = Instant::now() + QUIET;
+        while let Some(update) = vnc.update(next)? {
+            if update.areas.iter().any(|area| area.common(TERMINAL) > 0) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// Ends what runs in the terminal and waits until it is gone; false if it is not to wait any longer.
 fn close(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, VncError> {
-    vnc.click(IN_TERMINAL.0, IN_TERMINAL.1)?;
+    if !reach_terminal(vnc, goes_on)? {
+        return Ok(false);
+    }
     vnc.key_with(keys::CONTROL, u32::from('c'))?;
     wait_until(vnc, goes_on, "an empty desktop after Ctrl-C", is_empty)
 }
