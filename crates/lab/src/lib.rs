@@ -30,7 +30,9 @@ pub use command::CommandError;
 pub use daemon::DaemonProcessError;
 pub use data_disk::{DiskError, data_disk};
 pub use debian::{Debian, DebianError, debian, desktop};
-pub use initramfs::{InitramfsError, add_to_initramfs, write_desktop_initramfs, write_initramfs, write_initramfs_with};
+pub use initramfs::{
+    InitramfsError, add_to_initramfs, write_desktop_initramfs, write_initramfs, write_initramfs_with,
+};
 pub use kernel::{Kernel, KernelError};
 pub use lab::{LabConfig, LabError, Progress, run};
 pub use load::LoadError;

@@ -28,7 +28,9 @@ pub use answers::{RequestBoosts, RequestTimes};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{ErrorLocation, Overrides, ScenarioError};
-pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Screenshot, Summary, Unit};
+pub use outcome::{
+    ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Screenshot, Summary, Unit,
+};
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
     Measure, Scenario, Subject, VmSpec, Workload,

@@ -70,7 +70,8 @@ impl Scenario {
             }
             vm.validate(self.guest.debian.is_some())?;
             let kernel = &self.guest.kernel;
-            let allowed = "a kernel with drivers for a screen, such as \"6.1-plain\", beside `desktop = true`";
+            let allowed =
+                "a kernel with drivers for a screen, such as \"6.1-plain\", beside `desktop = true`";
             let fits = !vm.desktop || !kernel.ends_with("-cloud");
             require(fits, "guest.kernel", quoted(kernel), allowed)?;
         }

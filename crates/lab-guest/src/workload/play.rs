@@ -10,8 +10,18 @@ use std::process::{Command, Stdio};
 
 /// The player, on the desktop's display and sound server: late frames are dropped, and the film never ends.
 const PLAYER: [&str; 12] = [
-    "mplayer", "-vo", "x11", "-ao", "pulse", "-framedrop", "-loop", "0", "-nolirc", "-noconsolecontrols",
-    "-geometry", "180:80",
+    "mplayer",
+    "-vo",
+    "x11",
+    "-ao",
+    "pulse",
+    "-framedrop",
+    "-loop",
+    "0",
+    "-nolirc",
+    "-noconsolecontrols",
+    "-geometry",
+    "180:80",
 ];
 
 /// What it says is no longer than this at a time.
@@ -82,14 +92,16 @@ mod tests {
     #[test]
     fn frames_are_what_the_player_says_it_has_shown() {
         let shown = frames_shown;
+        assert_eq!(shown("A:   3.0 V:   3.0 A-V:  0.000 ct:  0.012  73/ 73 12%  3%  0.6% 2 0 "), Some(71));
         assert_eq!(
-            shown("A:   3.0 V:   3.0 A-V:  0.000 ct:  0.012  73/ 73 12%  3%  0.6% 2 0 "),
-            Some(71)
+            shown("A: 30.0 (30.0) of 30.0 (30.0) V: 30.0 A-V: -0.002 ct: 0.1 720/700 50% 9% 1.1% 20 0"),
+            Some(700)
         );
-        assert_eq!(shown("A: 30.0 (30.0) of 30.0 (30.0) V: 30.0 A-V: -0.002 ct: 0.1 720/700 50% 9% 1.1% 20 0"), Some(700));
-        for other in
-            ["", "VO: [x11] 640x354 => 640x354 Planar YV12", "A:   0.1 V:   0.0 A-V:  0.1 ct:  0.0   ??% ??% ??,?% 0 0"]
-        {
+        for other in [
+            "",
+            "VO: [x11] 640x354 => 640x354 Planar YV12",
+            "A:   0.1 V:   0.0 A-V:  0.1 ct:  0.0   ??% ??% ??,?% 0 0",
+        ] {
             assert_eq!(shown(other), None, "{other}");
         }
     }

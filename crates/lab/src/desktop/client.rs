@@ -166,10 +166,7 @@ fn work(config: &DesktopConfig, signals: &Signals, samples: &mut Vec<Sample>) ->
             }
             DesktopWork::Page => {
                 if launch(&mut vnc, VIEWER, goes_on)?.is_some() {
-                    // The keyboard goes there, which the window's title shows.
-                    let sent = Instant::now();
-                    vnc.click(IN_PROGRAM.0, IN_PROGRAM.1)?;
-                    settled(&mut vnc, sent, goes_on, "the viewer with the keyboard", |_| true)?;
+                    leave_terminal(&mut vnc, goes_on)?;
                     signals.working.store(true, Ordering::Relaxed);
                     for number in 0_u32.. {
                         if !pause(&mut vnc, think(), goes_on)? {
@@ -219,11 +216,34 @@ fn reach_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bo
             return Err(not_shown("what is typed into the terminal"));
         }
         vnc.key(keys::RETURN)?;
-        let next = Instant::now() + QUIET;
-        while let Some(update) = vnc.update(next)? {
-            if update.areas.iter().any(|area| area.common(TERMINAL) > 0) {
-                return Ok(true);
-            }
+        if terminal_changes(vnc)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Gives the keyboard to a program; false if it is not to wait any longer.
+fn leave_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, VncError> {
+    let begin = Instant::now();
+    vnc.click(IN_PROGRAM.0, IN_PROGRAM.1)?;
+    while goes_on() {
+        if terminal_changes(vnc)? {
+            return Ok(true);
+        }
+        if begin.elapsed() > PATIENCE {
+            return Err(not_shown("a terminal without the keyboard"));
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the terminal soon changes, if only its cursor, which shows whether it has the keyboard.
+fn terminal_changes(vnc: &mut Vnc) -> Result<bool, VncError> {
+    let end = Instant::now() + QUIET;
+    while let Some(update) = vnc.update(end)? {
+        if update.areas.iter().any(|area| area.common(TERMINAL) > 0) {
+            return Ok(true);
         }
     }
     Ok(false)

@@ -55,14 +55,34 @@ const FILES: [(&str, &str, u32); 5] = [
 
 /// The films: a picture that moves all over and a tone, 30 s at 24 frames a second, in two formats.
 const FILM: [&str; 9] = [
-    "-f", "lavfi", "-i", "mandelbrot=size=640x354:rate=24", "-f", "lavfi", "-i", "sine=frequency=440:r=44100",
+    "-f",
+    "lavfi",
+    "-i",
+    "mandelbrot=size=640x354:rate=24",
+    "-f",
+    "lavfi",
+    "-i",
+    "sine=frequency=440:r=44100",
     "-y",
 ];
 const FILM_FORMATS: [&[&str]; 2] = [
     &["-t", "30", "-c:v", "mpeg4", "-q:v", "4", "-c:a", "libmp3lame", "-b:a", "96k", "/films/mpeg4.avi"],
     &[
-        "-t", "30", "-c:v", "libx264", "-profile:v", "main", "-crf", "23", "-pix_fmt", "yuv420p", "-c:a",
-        "libmp3lame", "-b:a", "96k", "/films/h264.mkv",
+        "-t",
+        "30",
+        "-c:v",
+        "libx264",
+        "-profile:v",
+        "main",
+        "-crf",
+        "23",
+        "-pix_fmt",
+        "yuv420p",
+        "-c:a",
+        "libmp3lame",
+        "-b:a",
+        "96k",
+        "/films/h264.mkv",
     ],
 ];
 
@@ -182,7 +202,8 @@ mod tests {
     fn the_document_says_truly_where_its_objects_are() {
         let pdf = document();
         let text = String::from_utf8(pdf.clone()).unwrap();
-        let begin = text.rsplit_once("startxref\n").unwrap().1.lines().next().unwrap().parse::<usize>().unwrap();
+        let begin =
+            text.rsplit_once("startxref\n").unwrap().1.lines().next().unwrap().parse::<usize>().unwrap();
         assert!(text[begin..].starts_with("xref\n"));
         let entries = text[begin..].lines().skip(3).take_while(|line| line.ends_with(" n "));
         let mut count = 0;

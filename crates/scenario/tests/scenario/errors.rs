@@ -117,9 +117,21 @@ fn desktops_have_what_they_need_and_one_person_each() {
     for (from, to, says) in [
         ("\"6.1-plain\"", "\"6.1-cloud\"", "guest.kernel = \"6.1-cloud\": allowed is a kernel with drivers"),
         ("memory_mib = 768", "memory_mib = 256", "vm.office.memory_mib = 256: allowed is at least 512"),
-        ("name = \"film\"\nmemory_mib = 768\ndesktop = true", "name = \"film\"", "only in a VM with `desktop = true`"),
-        ("name = \"reader\"\nmemory_mib = 768\ndesktop = true", "name = \"reader\"", "a VM with `desktop = true`"),
-        ("vm = \"reader\"", "vm = \"office\"", "load.1.vm = \"office\": allowed is a desktop in front of which nobody"),
+        (
+            "name = \"film\"\nmemory_mib = 768\ndesktop = true",
+            "name = \"film\"",
+            "only in a VM with `desktop = true`",
+        ),
+        (
+            "name = \"reader\"\nmemory_mib = 768\ndesktop = true",
+            "name = \"reader\"",
+            "a VM with `desktop = true`",
+        ),
+        (
+            "vm = \"reader\"",
+            "vm = \"office\"",
+            "load.1.vm = \"office\": allowed is a desktop in front of which nobody",
+        ),
         ("gnumeric /root", "gnumeric\\n/root", "load.0.command = \"gnumeric\\n/root"),
         ("command = \"gnumeric /root/sheet.csv\"", "command = \"\"", "printable ASCII, 1 to 200 characters"),
         ("film = \"mpeg4\"", "film = \"mpeg2\"", "expected `mpeg4` or `h264`"),
