@@ -420,6 +420,14 @@ mod tests {
     }
 
     #[test]
+    fn a_desktop_is_another_system_than_one_with_its_packages() {
+        let packages = names(&desktop::PACKAGES);
+        let plain = Contents::new(&packages, &[]).unwrap();
+        let key = plain.key();
+        assert_ne!(Contents { desktop: true, ..plain }.key(), key);
+    }
+
+    #[test]
     fn only_names_of_packages_go_to_apt() {
         for good in ["gcc", "g++", "libc6-dev", "0ad", "python3.11"] {
             assert!(Contents::new(&names(&[good]), &names(&[good])).is_ok(), "{good}");

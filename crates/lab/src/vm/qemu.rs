@@ -189,6 +189,19 @@ mod tests {
     }
 
     #[test]
+    fn only_a_desktop_has_a_screen() {
+        let desktop = VmConfig { desktop: true, ..config(Path::new("/r,un"), Vec::new()) };
+        let (control, _) = UnixStream::pair().unwrap();
+        let control = control.into();
+        let arguments = |config: &VmConfig| arguments(config, &[], &Files::of(config), &control);
+        let has = |config: &VmConfig, value: &str| arguments(config).iter().any(|argument| argument == value);
+        for value in ["usb-tablet", "unix:/r,,un/test.vnc"] {
+            assert!(has(&desktop, value), "{value}");
+            assert!(!has(&VmConfig { desktop: false, ..desktop.clone() }, value), "{value}");
+        }
+    }
+
+    #[test]
     fn an_image_that_cannot_be_read_is_told() {
         let run_dir = tempfile::tempdir().unwrap();
         for (image, why) in
