@@ -9,13 +9,15 @@ use std::io::{BufReader, Read};
 use std::process::{Command, Stdio};
 
 /// The player, on the desktop's display and sound server: late frames are dropped, and the film never ends.
-const PLAYER: [&str; 12] = [
+/// With correct-pts, its choice for some formats, it counts no frames.
+const PLAYER: [&str; 13] = [
     "mplayer",
     "-vo",
     "x11",
     "-ao",
     "pulse",
     "-framedrop",
+    "-nocorrect-pts",
     "-loop",
     "0",
     "-nolirc",
