@@ -13,10 +13,12 @@ mod data_disk;
 mod debian;
 mod desktop;
 mod edit;
+mod emulated;
 mod initramfs;
 mod kernel;
 mod lab;
 mod load;
+mod lost;
 mod machine;
 mod net;
 mod plugin_cost;
@@ -30,11 +32,12 @@ pub use command::CommandError;
 pub use daemon::DaemonProcessError;
 pub use data_disk::{DiskError, data_disk};
 pub use debian::{Debian, DebianError, debian, desktop};
+pub use emulated::{INSIDE_ARGUMENT, inside, run};
 pub use initramfs::{
     InitramfsError, add_to_initramfs, write_desktop_initramfs, write_initramfs, write_initramfs_with,
 };
 pub use kernel::{Kernel, KernelError};
-pub use lab::{LabConfig, LabError, Progress, run};
+pub use lab::{LabConfig, LabError, Progress};
 pub use load::LoadError;
 pub use net::NetError;
 pub use reserve::{WORKER_ARGUMENT, study, work};
