@@ -36,12 +36,7 @@ impl Asking {
     /// What the task that runs now draws.
     pub(super) fn drawing(&self, vcpu: u16, drawer: TaskId) -> Drawing {
         let other = |task: &TaskId| *task != drawer;
-        Drawing {
-            vcpu,
-            drawer,
-            before: self.before.filter(other),
-            waker: self.waker.filter(other),
-        }
+        Drawing { vcpu, drawer, before: self.before.filter(other), waker: self.waker.filter(other) }
     }
 }
 

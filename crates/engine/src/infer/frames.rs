@@ -282,6 +282,11 @@ impl FrameRate {
         check(finite, "a frame rate that is no number")
     }
 
+    /// Frames are counted otherwise from now on.
+    pub(crate) fn recount(&mut self, counted: f64, at: Time) {
+        (self.counted, self.at) = (counted, at);
+    }
+
     /// Takes the frames of the time since the last sample in with this weight.
     pub(crate) fn sample(&mut self, counted: f64, now: Time, weight: f64) {
         let elapsed = nanos_f64(now.since(self.at)).max(1.0);

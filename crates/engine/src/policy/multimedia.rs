@@ -131,7 +131,10 @@ impl Multimedia {
     fn shown(&mut self, shown: Shown, gpu: bool, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Shown { task, missed } = shown;
         if let Some(player) = self.players.iter_mut().find(|player| player.task == task) {
-            player.gpu = gpu;
+            if player.gpu != gpu {
+                player.gpu = gpu;
+                player.fps.recount(view.guest.frames.count(task, gpu), view.now);
+            }
             if missed && view.config.multimedia.early && player.miss(view) {
                 self.claim_share(view, asks);
             }
@@ -296,7 +299,10 @@ impl Player {
         let config = &view.config.multimedia;
         let now = view.now;
         let runs = |vcpu: &u16| {
-            view.guest.vcpus.get(usize::from(*vcpu)).is_some_and(|known| known.seen.recent().next() == Some(task))
+            view.guest
+                .vcpus
+                .get(usize::from(*vcpu))
+                .is_some_and(|known| known.seen.recent().next() == Some(task))
         };
         let mut player = Player {
             task,
