@@ -46,7 +46,7 @@ impl Engine {
     pub(super) fn settle(&mut self) {
         let accounts = self.accounts();
         let config = self.ledger_config();
-        for vm in self.ledger.settle(self.now, &accounts, &config) {
+        for (vm, _) in self.ledger.settle(self.now, &accounts, &config) {
             let permille = self.permille(vm);
             self.act(ActionKind::Share { vm, permille });
         }

@@ -98,8 +98,9 @@ mod tests {
         assert_eq!(claims.end(Owner::PartialBoost, knob), Some(Time(9)));
         assert_eq!((claims.end(Owner::PartialBoost, knob), claims.value(knob)), (None, 0));
         assert_eq!(claims.entitlement(), 1000);
-        let owners = [(Owner::PartialBoost, 1), (Owner::Multimedia, 2)];
-        owners.map(|(owner, value)| claims.set(Claim { owner, ..claim(value, 5) }));
+        for (owner, value) in [(Owner::PartialBoost, 1), (Owner::Multimedia, 2)] {
+            claims.set(Claim { owner, ..claim(value, 5) });
+        }
         assert_eq!((claims.of(Owner::PartialBoost, knob), claims.value(knob)), (1, 2));
         assert_eq!((claims.end(Owner::Multimedia, knob), claims.value(knob)), (Some(Time(5)), 1));
     }

@@ -95,8 +95,8 @@ impl Ledger {
         self.books.get(&vm).map_or(FULL, |account| account.permille)
     }
 
-    /// Settles all accounts; returns the VMs whose share changes.
-    pub(crate) fn settle(&mut self, now: Time, claims: &[VmAccount], config: &Config) -> Vec<VmId> {
+    /// Settles all accounts; returns the VMs whose share changes, and to what.
+    pub(crate) fn settle(&mut self, now: Time, claims: &[VmAccount], config: &Config) -> Vec<(VmId, u32)> {
         let window = now.since(self.settled);
         self.settled = now;
         let distrust = std::mem::take(&mut self.distrust) || window == 0;
@@ -119,7 +119,7 @@ impl Ledger {
                 let change = permille.abs_diff(account.permille);
                 if change >= account.permille.div_ceil(STEP) || permille == FULL && account.permille != FULL {
                     account.permille = permille;
-                    changes.push(claim.vm);
+                    changes.push((claim.vm, permille));
                 }
             }
         }

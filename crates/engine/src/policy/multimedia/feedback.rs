@@ -89,7 +89,9 @@ mod tests {
     }
 
     fn rate(previous: f64, current: f64) -> FrameRate {
-        FrameRate { previous, current, ..FrameRate::default() }
+        let mut rate = FrameRate::default();
+        (rate.previous, rate.current) = (previous, current);
+        rate
     }
 
     fn state(feedback: Feedback) -> (u32, f64, bool, u32) {
