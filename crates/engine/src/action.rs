@@ -24,6 +24,18 @@ pub enum BoostTarget {
     Emulators,
 }
 
+/// A boost that would be decided if a packet came now: what can be done about one at once, before the engine
+/// hears of it and decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreseen {
+    /// Indices of the vCPUs to boost, of which there is one at least; the emulator threads are boosted, too.
+    pub vcpus: Vec<u16>,
+    /// The preference.
+    pub level: Boost,
+    /// How long at most before the engine has decided, in nanoseconds.
+    pub lasts_ns: u64,
+}
+
 /// A decision. Actuators apply it as it is; each is idempotent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {

@@ -268,6 +268,26 @@ impl Config {
         self.problems().into_iter().next().map_or(Ok(()), Err)
     }
 
+    /// The same for a machine on which everything takes `dilation` times as long: its durations multiplied.
+    #[must_use]
+    pub fn dilated(&self, dilation: f64) -> Config {
+        let by = |duration: Duration| duration.mul_f64(dilation);
+        let (tavs, ledger) = (&self.tavs, &self.ledger);
+        Config {
+            tavs: Tavs {
+                io_threshold: by(tavs.io_threshold),
+                pb_period: by(tavs.pb_period),
+                patience: by(tavs.patience),
+                max_boost: by(tavs.max_boost),
+                time_slice: by(tavs.time_slice),
+                ..tavs.clone()
+            },
+            ledger: Ledger { period: by(ledger.period), horizon: by(ledger.horizon), ..ledger.clone() },
+            // A film has as many frames a second as ever.
+            multimedia: Multimedia { max_boost: by(self.multimedia.max_boost), ..self.multimedia.clone() },
+        }
+    }
+
     /// Every parameter out of its documented range.
     #[must_use]
     pub fn problems(&self) -> Vec<ConfigError> {

@@ -173,7 +173,7 @@ impl Engine {
             }
             EventKind::Packet { vm, protocol, port } => {
                 let state = self.vms.get_mut(&vm)?;
-                let correlated = !config.correlation || state.guest.ports.predicts((protocol, port));
+                let correlated = state.awaits(protocol, port, config);
                 let cause = Cause::Packet { protocol, port };
                 state.guest.queued();
                 self.tell(vm, Fact::Event { cause, device: Device::Network, correlated });

@@ -27,7 +27,7 @@ mod policy;
 mod recorded;
 mod state;
 
-pub use action::{Action, ActionKind, Boost, BoostTarget};
+pub use action::{Action, ActionKind, Boost, BoostTarget, Foreseen};
 pub use capabilities::{Capabilities, Standing};
 pub use config::{Config, ConfigError, Ledger, Multimedia, Profile, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};

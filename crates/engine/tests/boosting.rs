@@ -5,7 +5,8 @@
 mod world;
 
 use frontdesk_engine::{
-    ActionKind, Boost, BoostTarget, Config, Engine, EventKind, Outcomes, Reason, TaskId, Thread, Time, VmId,
+    ActionKind, Boost, BoostTarget, Config, Engine, EventKind, Outcomes, Protocol, Reason, TaskId, Thread,
+    Time, VmId,
 };
 use std::time::Duration;
 use world::{ECHO, HOG, MS, US, VM, World, boost};
@@ -39,6 +40,34 @@ fn the_emulator_threads_are_boosted_before_the_vcpu_and_until_after_it() {
     world.deliver();
     world.handle(ECHO, 200 * US);
     assert_eq!(world.all_actions(), [watch(false), boost(Boost::None), emulators(Boost::None)]);
+}
+
+#[test]
+fn what_is_foreseen_is_what_is_decided() {
+    let mut world = World::new(Config::default());
+    let foreseen = |world: &World| world.engine.foresee(VM).map(|foreseen| foreseen.vcpus);
+    assert_eq!(foreseen(&world), None, "no task is known to be I/O-bound");
+    world.learn_echo();
+    let [known, other] = [7, 9].map(|port| world.engine.awaits(VM, Protocol::Tcp, port));
+    assert!(known && !other);
+    assert_eq!(foreseen(&world), Some(vec![0]));
+    world.packet(7);
+    assert_eq!((world.actions(), foreseen(&world)), (vec![boost(Boost::Io)], None), "boosted already");
+    world.deliver();
+    world.handle(ECHO, 200 * US);
+    assert_eq!((world.actions(), foreseen(&world)), (vec![boost(Boost::None)], Some(vec![0])));
+    // Until what it may use is used up: then a packet is not boosted, either.
+    let mut last = None;
+    for _ in 0..200 {
+        last = foreseen(&world);
+        world.packet(7);
+        assert_eq!(world.actions().is_empty(), last.is_none());
+        world.deliver();
+        world.handle(ECHO, 400 * US);
+        world.actions();
+    }
+    assert_eq!((last, world.reason()), (None, Some(Reason::BudgetSpent)));
+    assert_eq!(world.engine.foresee(VmId(9)), None, "not followed");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod seeds;
 use frontdesk_engine::{Engine, Time};
 use frontdesk_testing::oracle::text::{self, OracleInput};
 use frontdesk_testing::oracle::{Section, check, digest, read};
+use frontdesk_testing::pass;
 use std::path::Path;
 
 /// Where the fixtures are.
@@ -25,8 +26,6 @@ const RANDOM: std::ops::Range<u64> = 0..64;
 const RANDOM_EVENTS: usize = 1200;
 const HOSTS: std::ops::Range<u64> = 100..115;
 const HOST_EVENTS: usize = 4000;
-/// Deadlines between two events, at most.
-const MOST_DEADLINES: usize = 100_000;
 /// Lines shown up to the one after which the actions differ.
 const CONTEXT: usize = 6;
 
@@ -56,14 +55,6 @@ fn decide(lines: &[String], wakes: bool) -> Vec<(usize, String)> {
         actions.extend(decided.filter_map(|action| Some((number, text::action(&action)?))));
     }
     actions
-}
-
-fn pass(engine: &mut Engine, to: Time) {
-    for _ in 0..MOST_DEADLINES {
-        let Some(deadline) = engine.next_deadline().filter(|deadline| *deadline <= to) else { return };
-        engine.on_deadline(deadline);
-    }
-    panic!("the engine wants to be told the time again and again before {to:?}");
 }
 
 /// The lines up to a number, the last of them.

@@ -9,14 +9,13 @@ use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, MediaDevice,
     Protocol, Standing, TaskId, Time, VmId,
 };
+use frontdesk_testing::pass;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use std::collections::{BTreeMap, BTreeSet};
 
 const TASKS: usize = 16;
-/// Deadlines between two events, at most; those of a ledger with the shortest period are fewer.
-const MOST_DEADLINES: usize = 10_000;
 
 /// A belief low enough to be reached, so that boosts do happen.
 fn config() -> Config {
@@ -44,18 +43,6 @@ fn go_on(engine: &mut Engine, events: &[Event]) -> Vec<Action> {
         actions.extend(std::iter::from_fn(|| engine.poll_action()));
     }
     actions
-}
-
-/// Lets the time pass.
-///
-/// # Panics
-/// The engine wants to be told it without end.
-fn pass(engine: &mut Engine, to: Time) {
-    for _ in 0..MOST_DEADLINES {
-        let Some(deadline) = engine.next_deadline().filter(|deadline| *deadline <= to) else { return };
-        engine.on_deadline(deadline);
-    }
-    panic!("the engine wants to be told the time again and again before {to:?}");
 }
 
 /// Lets the time of the last boost and of the last film pass, and looks at what was decided.
@@ -326,17 +313,23 @@ fn many_events_lead_to_films() {
     assert!(boosted >= 16 && raised >= 4, "{boosted} boosted, {raised} raised");
 }
 
+/// A VM, and what tells the engine of an event of its every so many nanoseconds.
+fn flooded(vm: VmId, vcpus: u16, every: u64) -> (Engine, impl FnMut(&mut Engine, EventKind)) {
+    let mut engine = Engine::new(Config::default()).unwrap();
+    let mut at = 0;
+    let mut feed = move |engine: &mut Engine, kind| {
+        at += every;
+        engine.on_event(&Event { at: Time(at), kind });
+    };
+    feed(&mut engine, EventKind::VmAdded { vm, vcpus, weight: 1024 });
+    (engine, feed)
+}
+
 /// The bar is 64 KiB for each vCPU of a VM with four, whatever its guest and its clients do.
 #[test]
 fn memory_is_bounded() {
-    let mut engine = Engine::new(Config::default()).unwrap();
     let vm = VmId(0);
-    let mut at = 0;
-    let mut feed = |engine: &mut Engine, kind| {
-        at += 100_000;
-        engine.on_event(&Event { at: Time(at), kind });
-    };
-    feed(&mut engine, EventKind::VmAdded { vm, vcpus: 4, weight: 1024 });
+    let (mut engine, mut feed) = flooded(vm, 4, 100_000);
     let fresh = engine.memory(vm).unwrap();
     for i in 0..200_000u64 {
         let vcpu = u16::try_from(i % 4).unwrap();
@@ -360,14 +353,8 @@ fn memory_is_bounded() {
 /// A guest that creates tasks without end, and one that is sent packets to every port.
 #[test]
 fn floods_are_bounded() {
-    let mut engine = Engine::new(Config::default()).unwrap();
     let vm = VmId(0);
-    let mut at = 0;
-    let mut feed = |engine: &mut Engine, kind| {
-        at += 1000;
-        engine.on_event(&Event { at: Time(at), kind });
-    };
-    feed(&mut engine, EventKind::VmAdded { vm, vcpus: 1, weight: 1024 });
+    let (mut engine, mut feed) = flooded(vm, 1, 1000);
     for i in 0..200_000u64 {
         feed(&mut engine, EventKind::TaskSwitch { vm, vcpu: 0, task: TaskId(i) });
         let port = u16::try_from(i % 65_536).unwrap();
@@ -386,14 +373,8 @@ fn floods_are_bounded() {
 #[test]
 fn floods_of_interrupts_are_bounded_and_counted() {
     const ROUNDS: u64 = 100_000;
-    let mut engine = Engine::new(Config::default()).unwrap();
     let vm = VmId(0);
-    let mut at = 0;
-    let mut feed = |engine: &mut Engine, kind| {
-        at += 1000;
-        engine.on_event(&Event { at: Time(at), kind });
-    };
-    feed(&mut engine, EventKind::VmAdded { vm, vcpus: 4, weight: 1024 });
+    let (mut engine, mut feed) = flooded(vm, 4, 1000);
     for i in 0..ROUNDS {
         let vcpu = u16::try_from(i % 4).unwrap();
         let missing = u16::try_from(4 + i % 60_000).unwrap();

@@ -5,7 +5,7 @@ use crate::outputs::Outputs;
 use crate::recording::new_file;
 use crate::{FAILED, IMPOSSIBLE};
 use frontdesk_lab::{LabConfig, LabError, Progress};
-use frontdesk_scenario::{Daemon, Experiment, Outcome, Overrides, Scenario, Study, Timeline};
+use frontdesk_scenario::{Daemon, Experiment, Machine, Outcome, Overrides, Scenario, Study, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,13 +41,16 @@ pub(crate) struct Args {
     /// (vm.cpu.count=2).
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// The host: this machine, or an emulated one whose guests run under KVM.
+    #[arg(long, value_name = "HOST", value_parser = ["this", "kvm"])]
+    on: Option<String>,
     /// Repeats of each arm.
     #[arg(long, value_name = "N")]
     repeats: Option<u32>,
     /// Measured time of one repeat, such as 20s.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
-    /// Run only these arms; checks that need others are left out.
+    /// Run only these arms, in this order; checks that need others are left out.
     #[arg(long, value_name = "ARM,...", value_delimiter = ',')]
     arms: Vec<String>,
     /// Keep the daemon's recording of the arm in which it acts, for `frontdesk replay`. If there are several
@@ -59,8 +62,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let on = args.on.iter().map(|machine| format!("host.machine={machine}"));
     let overrides = Overrides {
-        set: args.set.clone(),
+        set: on.chain(args.set.iter().cloned()).collect(),
         repeats: args.repeats,
         duration: args.duration,
         arms: args.arms.clone(),
@@ -131,7 +135,8 @@ pub(crate) fn measure(path: &Path, scenario: &Scenario, recordings: Recordings) 
         eprint!("frontdesk: this host cannot run the lab:\n{}", crate::doctor::list(&missing));
         return Ok(Err(ExitCode::from(IMPOSSIBLE)));
     }
-    let (guest, plugin, frontdesk) = (GUEST.find()?, PLUGIN.find()?, own_program()?);
+    let (guest, frontdesk) = (GUEST.find()?, own_program()?);
+    let plugin = (scenario.host.machine == Machine::This).then(|| PLUGIN.find()).transpose()?;
     interruptibly(path, |stop, progress| {
         frontdesk_lab::run(scenario, &LabConfig { guest, plugin, frontdesk, recordings, stop }, progress)
     })

@@ -77,6 +77,9 @@ enum Command {
     Worker {
         arguments: Vec<String>,
     },
+    /// The lab in an emulated host; started by the lab itself.
+    #[command(hide = true, name = frontdesk_lab::INSIDE_ARGUMENT)]
+    Inside,
 }
 
 fn main() -> ExitCode {
@@ -119,6 +122,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::main(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Manual(args) => manual::manual(&args),
+        Command::Inside => Ok(frontdesk_lab::inside()),
         Command::Guardian | Command::Worker { .. } => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -2,12 +2,12 @@
 
 mod calibration;
 
-use crate::lab::progress_bar;
 use crate::outputs::write_text;
+use crate::sim::simulate_all;
 use crate::words::plain_table;
 use frontdesk_report::Quantity;
 use frontdesk_scenario::{ArmResult, Overrides, Scenario};
-use frontdesk_sim::{SimError, Simulated, simulate};
+use frontdesk_sim::Simulated;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &args.plots {
         std::fs::create_dir_all(folder)?;
     }
-    let simulated = simulate_all(&scenarios, args.seed)
+    let simulated = simulate_all(&scenarios, args.seed, None)
         .map_err(|(number, error)| anyhow::Error::new(error).context(TAVS[number].0))?;
     let mut table = plain_table(&["experiment", "arm", "what", "paper", "model (nine of ten runs)"]);
     for row in simulated.iter().flat_map(rows) {
@@ -80,20 +80,6 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Simulates on all CPUs, with progress.
-fn simulate_all(scenarios: &[Scenario], seed: u64) -> Result<Vec<Simulated>, (usize, SimError)> {
-    let bar = progress_bar();
-    let show = |done: usize, total: usize| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-        bar.set_message(format!("{done} of {total} runs"));
-    };
-    let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let simulated = simulate(scenarios, seed, threads, &show);
-    bar.finish_and_clear();
-    simulated
 }
 
 /// The rows of one experiment.

@@ -6,7 +6,7 @@ use crate::outputs::{Outputs, write, write_json};
 use crate::words::plain_table;
 use comfy_table::Table;
 use frontdesk_scenario::{Outcome, Overrides, Scenario};
-use frontdesk_sim::simulate;
+use frontdesk_sim::{SimError, Simulated, simulate};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,15 +84,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         anyhow::bail!("with --sweep there is more than one result: only --json and --csv can be written");
     }
     let messages = args.outputs.check(&args.csv)?;
-    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
-    let bar = progress_bar();
-    let show = |done: usize, total: usize| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-        bar.set_message(format!("{done} of {total} runs"));
-    };
-    let result = simulate(&scenarios, args.seed, threads.unwrap_or(1), &show);
-    bar.finish_and_clear();
+    let result = simulate_all(&scenarios, args.seed, args.threads);
     let simulated = result.map_err(|(point, error)| {
         let at = points.get(point).filter(|point| !point.is_empty());
         let at = at.map(|point| format!(" with {}", point.join(", "))).unwrap_or_default();
@@ -119,6 +111,24 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let passed = simulated.iter().flat_map(|simulated| &simulated.outcome.checks).all(|check| check.pass);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Simulates with progress, with as many threads as there are CPUs unless told otherwise.
+pub(crate) fn simulate_all(
+    scenarios: &[Scenario],
+    seed: u64,
+    threads: Option<usize>,
+) -> Result<Vec<Simulated>, (usize, SimError)> {
+    let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
+    let bar = progress_bar();
+    let show = |done: usize, total: usize| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        bar.set_message(format!("{done} of {total} runs"));
+    };
+    let simulated = simulate(scenarios, seed, threads.unwrap_or(1), &show);
+    bar.finish_and_clear();
+    simulated
 }
 
 /// The assignments of each point of the sweeps: all combinations.

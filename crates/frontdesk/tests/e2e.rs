@@ -332,13 +332,22 @@ fn a_lab_that_is_killed_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_vm_that_dies_ends_the_run_with_its_name() {
+fn a_repeat_in_which_a_vm_dies_is_made_again_and_at_last_ends_the_run_with_its_name() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
-    let running = start(folder.path());
+    let mut running = start(folder.path());
+    for _ in 0..2 {
+        let old = running.vms.clone();
+        signal(old[1], "KILL");
+        let new = || Some(descendants(running.lab.id(), "qemu-system")).filter(|vms| vms.len() == 3);
+        running.vms =
+            wait_for("three new VMs", || new().filter(|vms| !old.iter().any(|old| vms.contains(old))));
+        running.daemon = wait_for("the daemon", || descendants(running.lab.id(), "\0run\0").first().copied());
+    }
     signal(running.vms[1], "KILL");
     let (code, said) = running.end();
     assert_eq!(code, Some(2), "{said}");
+    assert_eq!(said.matches("counts for nothing and is made again").count(), 2, "{said}");
     assert!(said.contains("VM cpu-1 ended (signal: 9 (SIGKILL))"), "{said}");
 }
 

@@ -171,8 +171,7 @@ fn revive(owner: Option<ThreadId>) {
     let Some(owner) = owner.filter(ThreadId::is_alive) else { return };
     for thread in fs::read_dir(format!("/proc/{}/task", owner.pid)).into_iter().flatten().flatten() {
         let Some(tid) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        let runnable = stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('R'));
+        let runnable = ThreadId::of(owner.pid, tid).is_some_and(|thread| thread.is_runnable());
         if runnable && matches!(sched::get(tid), Ok(Attributes { policy: Policy::Deadline { .. }, .. })) {
             let ordinary = Policy::Other { nice: 0, slice_ns: 0 };
             // One that has ended needs nothing.

@@ -149,16 +149,7 @@ impl Undo {
     /// Undoes.
     pub(super) fn run(&self) -> Result<UndoOutcome, UndoFailure> {
         match self {
-            Undo::Thread { thread, attributes } => {
-                if !thread.is_alive() {
-                    return Ok(UndoOutcome::Gone);
-                }
-                match sched::set(thread.tid, *attributes) {
-                    Ok(()) => Ok(UndoOutcome::Done),
-                    Err(SchedError::Vanished { .. }) => Ok(UndoOutcome::Gone),
-                    Err(e) => Err(e.into()),
-                }
-            }
+            Undo::Thread { thread, attributes } => of_thread(thread, |tid| sched::set(tid, *attributes)),
             Undo::File { path, content } => outcome(write_existing(path, content), |e| {
                 format!("cannot write {content:?} to {}: {e}", path.display())
             }),
@@ -174,16 +165,7 @@ impl Undo {
             Undo::Tree(Tree(path)) => {
                 outcome(remove_tree(path), |e| format!("cannot remove {}: {e}", path.display()))
             }
-            Undo::Affinity { thread, cpus } => {
-                if !thread.is_alive() {
-                    return Ok(UndoOutcome::Gone);
-                }
-                match sched::set_affinity(thread.tid, cpus) {
-                    Ok(()) => Ok(UndoOutcome::Done),
-                    Err(SchedError::Vanished { .. }) => Ok(UndoOutcome::Gone),
-                    Err(e) => Err(e.into()),
-                }
-            }
+            Undo::Affinity { thread, cpus } => of_thread(thread, |tid| sched::set_affinity(tid, cpus)),
             Undo::Continue { pid, started } => outcome(signal(*pid, *started, Signal::CONT).map(drop), |e| {
                 format!("cannot let process {pid} go on: {e}; `kill -CONT {pid}` does")
             }),
@@ -199,6 +181,21 @@ impl Undo {
                 outcome(kill(*pid, *started), |e| format!("cannot kill process {pid}: {e}"))
             }
         }
+    }
+}
+
+/// What comes of setting something of a thread, if it is still there.
+fn of_thread(
+    thread: &ThreadId,
+    set: impl FnOnce(i32) -> Result<(), SchedError>,
+) -> Result<UndoOutcome, UndoFailure> {
+    if !thread.is_alive() {
+        return Ok(UndoOutcome::Gone);
+    }
+    match set(thread.tid) {
+        Ok(()) => Ok(UndoOutcome::Done),
+        Err(SchedError::Vanished { .. }) => Ok(UndoOutcome::Gone),
+        Err(e) => Err(e.into()),
     }
 }
 

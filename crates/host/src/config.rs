@@ -50,6 +50,9 @@ pub struct DaemonSettings {
     pub cpus: Vec<u16>,
     /// How boosts are carried out; read when it starts. "auto", "real-time" or "sched-ext".
     pub mechanism: MechanismChoice,
+    /// Where sched_ext is the mechanism: whether the kernel boosts by itself, before the daemon hears of it,
+    /// for packets to ports that the engine has learnt; read when it starts.
+    pub fast_path: bool,
 }
 
 /// Which VMs are followed.

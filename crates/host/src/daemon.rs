@@ -2,6 +2,7 @@
 
 mod engage;
 mod error;
+mod fast_path;
 mod fleet;
 mod followed;
 mod lock;

@@ -15,6 +15,7 @@ mod reserve;
 pub mod share;
 mod status;
 pub mod threads;
+mod wake;
 mod watch;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, stop_signal};

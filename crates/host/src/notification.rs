@@ -2,17 +2,16 @@
 //! whoever reloads.
 
 use crate::config::Settings;
+use crate::wake::Wake;
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_probes::bpf::Probes;
 use frontdesk_qemu::{QemuVm, VmEvent};
-use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Notifications that may wait to be taken. Who has more waits: it is never the loop.
@@ -78,12 +77,12 @@ pub(crate) enum Notification {
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox {
     sender: SyncSender<Notification>,
-    bell: Arc<OwnedFd>,
+    bell: Wake,
 }
 
 impl Mailbox {
     pub(crate) fn new() -> io::Result<(Mailbox, Receiver<Notification>)> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = Wake::new()?;
         let (sender, receiver) = sync_channel(CAPACITY);
         Ok((Mailbox { sender, bell }, receiver))
     }
@@ -91,7 +90,7 @@ impl Mailbox {
     /// Waits while the box is full; when nobody will take it any more, it is nobody's business.
     pub(crate) fn post(&self, notification: Notification) {
         if self.sender.send(notification).is_ok() {
-            let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+            self.bell.ring();
         }
     }
 
@@ -102,6 +101,6 @@ impl Mailbox {
 
     /// To be called before the notifications are taken.
     pub(crate) fn silence(&self) {
-        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+        self.bell.take();
     }
 }

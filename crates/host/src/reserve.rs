@@ -27,7 +27,6 @@ mod tell;
 mod threads;
 mod trace;
 mod user;
-mod wake;
 
 pub(crate) use fair::FAIR_SERVERS;
 pub(crate) use reserved_group::make_room;
@@ -37,19 +36,17 @@ pub(crate) use trace::{TraceReader, TraceSource};
 
 use crate::control::ReservationRequest;
 use crate::notification::Mailbox;
+use crate::wake::Wake;
 use admission::AdmissionThread;
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_probes::BpfError;
 use frontdesk_probes::meter::MemberMeter;
 use order::AdmissionRequest;
-use rustix::event::{EventfdFlags, eventfd};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use wake::ring;
 
 /// Orders that may wait.
 const CAPACITY: usize = 64;
@@ -58,7 +55,7 @@ const CAPACITY: usize = 64;
 /// had.
 pub(crate) struct Reserves {
     orders: Option<SyncSender<AdmissionRequest>>,
-    wake: Arc<OwnedFd>,
+    wake: Wake,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -73,9 +70,9 @@ impl Reserves {
         trace: TraceSource,
     ) -> io::Result<Reserves> {
         let (orders, receiver) = sync_channel(CAPACITY);
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wake = Wake::new()?;
         let admission = AdmissionThread::new(settings, own_cpus, hierarchy, guardian, mailbox, trace)?;
-        let bell = Arc::clone(&wake);
+        let bell = wake.clone();
         let thread = std::thread::Builder::new()
             .name("reserve".into())
             .spawn(move || admission.run(&receiver, &bell))?;
@@ -96,7 +93,7 @@ impl Reserves {
     fn order(&self, order: AdmissionRequest) -> bool {
         let given = self.orders.as_ref().is_some_and(|orders| orders.try_send(order).is_ok());
         if given {
-            ring(&self.wake);
+            self.wake.ring();
         }
         given
     }
@@ -105,7 +102,7 @@ impl Reserves {
 impl Drop for Reserves {
     fn drop(&mut self) {
         drop(self.orders.take());
-        ring(&self.wake);
+        self.wake.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

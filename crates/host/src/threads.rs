@@ -15,11 +15,12 @@ pub(crate) use scheduling::{Scheduling, attributes_of};
 pub(crate) use wanted::HIGHEST_PRIORITY;
 pub use wanted::{EMULATOR_PRIORITY, MULTIMEDIA, VCPU_PRIORITY};
 
-use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
+use frontdesk_engine::{Boost, BoostTarget, Foreseen, Protocol, Time, VmId, nice_weight};
 use frontdesk_guardian::{Guardian, GuardianError};
+use frontdesk_linux::Tap;
 use frontdesk_linux::cgroup::RealTimeRule;
 use frontdesk_linux::sched::ThreadId;
-use frontdesk_probes::scx::{Scx, Usage};
+use frontdesk_probes::scx::{Mandate, Scx, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use wanted::{ORDINARY, ThreadRole, Wish, by_real_time, by_sched_ext};
@@ -88,16 +89,16 @@ impl Threads {
     }
 
     /// None yet, by the mechanism that is wanted and can be had. Where sched_ext is wanted but cannot be had,
-    /// the log says why. `real_time` is what the kernel thinks of real-time threads in the VMs' control
-    /// groups.
+    /// the log says why. `fast_path` is whether that is to have a [fast path](Threads::has_fast_path), and
+    /// `real_time` what the kernel thinks of real-time threads in the VMs' control groups.
     #[must_use]
-    pub fn start(choice: MechanismChoice, real_time: RealTimeRule) -> Threads {
+    pub fn start(choice: MechanismChoice, fast_path: bool, real_time: RealTimeRule) -> Threads {
         let wanted = match choice {
             MechanismChoice::RealTime => false,
             MechanismChoice::SchedExt => true,
             MechanismChoice::Auto => real_time == RealTimeRule::Refused,
         };
-        match wanted.then(Scx::load) {
+        match wanted.then(|| Scx::load(fast_path)) {
             Some(Ok(scx)) => Threads::by_sched_ext(scx),
             Some(Err(error)) => {
                 tracing::warn!("boosts by real-time priority instead of sched_ext: {error}");
@@ -317,6 +318,64 @@ impl Threads {
             }
         }
         Ok(Some(reason))
+    }
+
+    /// Whether the kernel may be mandated to boost by itself when a packet comes, before the engine hears of
+    /// it. The engine decides all the same: what it foresees is mandated for one packet, and when it has been
+    /// told of that, the boost is its own, or taken back. [`Threads::set_taps`], [`Threads::learn_port`] and
+    /// [`Threads::mandate`] do nothing where it may not.
+    #[must_use]
+    pub fn has_fast_path(&self) -> bool {
+        match &self.mechanism {
+            Mechanism::RealTime => false,
+            Mechanism::SchedExt(scx) => scx.has_fast_path(),
+        }
+    }
+
+    /// Says on which taps the packets of an adopted VM come.
+    ///
+    /// # Errors
+    /// The kernel cannot be told of one.
+    pub fn set_taps(&mut self, vm: VmId, taps: &[Tap]) -> Result<(), ThreadsError> {
+        match &mut self.mechanism {
+            Mechanism::SchedExt(scx) if scx.has_fast_path() => Ok(scx.set_taps(vm, taps)?),
+            Mechanism::SchedExt(_) | Mechanism::RealTime => Ok(()),
+        }
+    }
+
+    /// Says whether an I/O-bound task waits for packets to this port, and returns what was said before.
+    pub fn learn_port(&mut self, vm: VmId, protocol: Protocol, port: u16, awaited: bool) -> bool {
+        match &mut self.mechanism {
+            Mechanism::SchedExt(scx) if scx.has_fast_path() => scx.learn_port(vm, protocol, port, awaited),
+            Mechanism::SchedExt(_) | Mechanism::RealTime => false,
+        }
+    }
+
+    /// Mandates what the engine foresees, and nothing else from now on. `handled` is the time of the last
+    /// packet to a known port if any was handled since the last call: what the kernel gave for it is taken
+    /// back.
+    ///
+    /// # Errors
+    /// The scheduler cannot be told.
+    pub fn mandate(
+        &mut self,
+        vm: VmId,
+        handled: Option<Time>,
+        foreseen: Option<&Foreseen>,
+    ) -> Result<(), ThreadsError> {
+        let Threads { mechanism: Mechanism::SchedExt(scx), vms } = self else { return Ok(()) };
+        let Some(adopted) = vms.get(&vm).filter(|_| scx.has_fast_path()) else { return Ok(()) };
+        let mandate = foreseen.map(|foreseen| {
+            let is_foreseen =
+                |role| matches!(role, ThreadRole::Vcpu(index) if foreseen.vcpus.contains(&index));
+            let vcpus = adopted.threads.iter().filter(|thread| is_foreseen(thread.role));
+            Mandate {
+                vcpus: vcpus.map(|thread| thread.scheduling.thread().tid).collect(),
+                level: foreseen.level,
+                lasts_ns: foreseen.lasts_ns,
+            }
+        });
+        Ok(scx.mandate(vm, handled, mandate)?)
     }
 }
 

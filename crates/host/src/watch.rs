@@ -12,8 +12,9 @@ pub(crate) use context::WatchContext;
 
 use crate::config::VmsSettings;
 use crate::notification::{Notification, VmOrigin};
+use crate::wake::Wake;
 use libvirt::LibvirtScan;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 use socket::{Round, SocketWatcher};
@@ -38,14 +39,14 @@ const SOCKET_STACK: usize = 256 << 10;
 /// The control of the thread that watches. It ends when this is dropped.
 pub(crate) struct Watcher {
     orders: Sender<VmsSettings>,
-    bell: Arc<OwnedFd>,
+    bell: Wake,
 }
 
 impl Watcher {
     /// Starts to watch, and to tell the context's mailbox. After everything that is there at the beginning
     /// was tried once, it tells that.
     pub(crate) fn start(vms: VmsSettings, context: WatchContext) -> io::Result<Watcher> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = Wake::new()?;
         let (orders, receiver) = channel();
         let watch = Watch {
             vms,
@@ -57,7 +58,7 @@ impl Watcher {
             missing: BTreeSet::new(),
             too_many: false,
         };
-        let theirs = Arc::clone(&bell);
+        let theirs = bell.clone();
         std::thread::Builder::new().name("watcher".into()).spawn(move || watch.run(&receiver, &theirs))?;
         Ok(Watcher { orders, bell })
     }
@@ -66,7 +67,7 @@ impl Watcher {
     pub(crate) fn set(&self, vms: VmsSettings) {
         // A watcher that ended by a panic has told that already.
         let _ = self.orders.send(vms);
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 }
 
@@ -74,7 +75,7 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         // That the former is gone tells the thread to end.
         self.orders = channel().0;
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 }
 
@@ -99,7 +100,7 @@ struct WatchedSocket {
 }
 
 impl Watch {
-    fn run(mut self, orders: &Receiver<VmsSettings>, bell: &OwnedFd) {
+    fn run(mut self, orders: &Receiver<VmsSettings>, bell: &Wake) {
         loop {
             self.scan();
             self.round = None;
@@ -110,7 +111,7 @@ impl Watch {
             if ready.is_ok_and(|ready| ready > 0) {
                 std::thread::sleep(BURST);
                 empty(&self.inotify);
-                empty(bell);
+                bell.take();
             }
             loop {
                 match orders.try_recv() {

@@ -20,40 +20,31 @@ mod reserve;
 mod support;
 #[path = "host/threads.rs"]
 mod threads;
+#[path = "host/wire.rs"]
+mod wire;
 
 use anyhow::Result;
 use frontdesk_linux::cgroup::{Hierarchy, Version};
-use inside::INSIDE;
-use libtest_mimic::{Arguments, ColorSetting};
-use std::{
-    env,
-    process::{self, ExitCode},
-};
+use libtest_mimic::Trial;
+use std::process::ExitCode;
 use support::trial;
 
 fn main() -> ExitCode {
-    if process::id() == 1 {
-        inside::init();
-    }
-    match env::args().nth(1).as_deref() {
-        Some("guardian") => return frontdesk_guardian::run(),
-        Some("owner") => return guardian::owner(),
-        Some("reserving") => return reserve::main(),
-        Some("target") => return reserve::target(),
-        Some(INSIDE) => return trials(),
-        _ => {}
-    }
-    let mut arguments = Arguments::from_args();
-    // One VM at a time is load enough.
-    arguments.test_threads = Some(1);
-    let trials = vec![
+    let role = |word: &str| match word {
+        "guardian" => Some(frontdesk_guardian::run()),
+        "owner" => Some(guardian::owner()),
+        "reserving" => Some(reserve::main()),
+        "target" => Some(reserve::target()),
+        _ => None,
+    };
+    let outside = vec![
         trial("host_trials_pass_on_linux_6_1", || host_trials_pass_on("6.1-cloud", &[])),
         trial("host_trials_pass_on_linux_6_12", || {
             host_trials_pass_on("6.12-cloud", &["fair_server_is", "fair_server_takes"])
         }),
         trial("host_trials_pass_on_linux_7_3", || host_trials_pass_on("7.3-cloud", &[])),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    inside::main(role, trials, outside)
 }
 
 /// All there are run; of those with `more` prefixes, too, at least one.
@@ -63,22 +54,14 @@ fn host_trials_pass_on(kernel: &str, more: &[&str]) -> Result<()> {
 }
 
 /// The trials themselves, in a VM.
-fn trials() -> ExitCode {
-    inside::log();
-    match Hierarchy::detect() {
-        Ok(hierarchy) if hierarchy.version() == Version::V2 => {}
-        other => {
-            println!("not on control groups of version 2: {other:?}");
-            return ExitCode::FAILURE;
-        }
-    }
-    let arguments =
-        Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
+fn trials() -> Vec<Trial> {
+    let version = Hierarchy::detect().map(|hierarchy| hierarchy.version());
+    assert!(matches!(version, Ok(Version::V2)), "not on control groups of version 2: {version:?}");
     // When a daemon that reserved 0.98 of a CPU by SCHED_DEADLINE was killed, Linux 7.3 sometimes does not
     // let its fair server have its time back, and all trials after that meet another kernel than they think.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let fair = if release.starts_with("7.") { Vec::new() } else { fair::trials() };
     let trials =
         [threads::trials(), bpf::trials(), cgroup::trials(), guardian::trials(), reserve::trials(), fair];
-    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
+    trials.into_iter().flatten().collect()
 }

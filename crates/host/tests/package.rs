@@ -1,13 +1,19 @@
 //! The Debian package, in a Debian system with systemd: installed, reloaded, killed, upgraded and removed,
-//! beside a process that passes for a QEMU.
+//! beside a process that passes for a QEMU and a real one of another user.
 //!
 //! The host that runs the tests may have no systemd. So this program boots a VM with itself as init, which
 //! hands over to the systemd of a Debian system, which starts this program once more to do the trial. It also
 //! is the process that passes for a QEMU.
 
+#[path = "package/bob.rs"]
+mod bob;
 #[allow(dead_code)] // systemd starts it here, for it is to have a control group of its own.
 #[path = "host/fake_qemu.rs"]
 mod fake_qemu;
+#[path = "package/guest.rs"]
+mod guest;
+#[path = "package/host.rs"]
+mod host;
 #[path = "package/init.rs"]
 mod init;
 #[path = "inside/own_init.rs"]
@@ -19,7 +25,7 @@ mod package_trial;
 mod support;
 
 use anyhow::{Result, ensure};
-use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, debian, write_initramfs};
+use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, debian, write_initramfs_with};
 use libtest_mimic::Arguments;
 use own_init::{console_of, libraries};
 use std::{
@@ -33,8 +39,14 @@ use support::trial;
 /// Generous: an emulated system on a busy machine is slow, and nothing here is about speed.
 const PATIENCE: Duration = Duration::from_secs(480);
 
-/// What the package and systemd need.
-const PACKAGES: [&str; 3] = ["libelf1", "systemd-sysv", "zlib1g"];
+/// What the package, systemd and the trial need.
+const PACKAGES: [&str; 4] = ["iproute2", "libelf1", "systemd-sysv", "zlib1g"];
+
+/// Kernel modules: the disk with the system, and the network device of a VM inside.
+const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "ext4", "tun"];
+
+/// Where Debian has QEMU.
+const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 
 /// The argument with which systemd starts this program.
 const INSIDE: &str = "trial-inside-the-vm";
@@ -71,13 +83,17 @@ fn package_works() -> Result<()> {
     let kernel = Kernel::resolve("6.1-cloud", None)?;
     let program = env::current_exe()?;
     let initrd = run_dir.path().join("initrd");
-    write_initramfs(&kernel, &program, &initrd, true)?;
+    write_initramfs_with(&kernel, &program, &MODULES, &initrd)?;
     let mut files = libraries(&program)?;
     files.insert(package());
+    // Debian 12's own QEMU is too old for the plugin; this machine's is not.
+    let qemu = PathBuf::from(QEMU);
+    files.extend(libraries(&qemu)?);
+    files.insert(qemu);
     add_to_initramfs(&initrd, &files)?;
     let console = console_of(
         &VmConfig {
-            memory_mib: 768,
+            memory_mib: 1024,
             disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
             ..VmConfig::new("package", &kernel, &initrd, run_dir.path())
         },

@@ -30,6 +30,14 @@ pub const DEBIAN_PARAMETER: &str = "frontdesk.debian";
 /// Where the Debian system is mounted.
 pub const DEBIAN: &str = "/debian";
 
+/// Kernel parameter that gives the block device with a disk (ext4) to which the guest is handed over, as in
+/// `frontdesk.handover=vdb`. It is mounted writable at [`HANDOVER`] in the Debian system; the program `init`
+/// on it becomes process 1 there, and there is no control port.
+pub const HANDOVER_PARAMETER: &str = "frontdesk.handover";
+
+/// Where the disk that the guest is handed over to is mounted in the Debian system.
+pub const HANDOVER: &str = "/mnt";
+
 /// Kernel parameter that gives the shortest time slice of the guest's scheduler in nanoseconds, as in
 /// `frontdesk.time_slice=27000000`. Without it, the kernel's.
 pub const TIME_SLICE_PARAMETER: &str = "frontdesk.time_slice";

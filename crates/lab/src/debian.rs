@@ -345,7 +345,7 @@ fn set_up(root: &Path, key: &Path) -> Result<(), DebianError> {
 }
 
 /// Bytes of whole blocks that the content of a folder needs, and inodes.
-fn size(folder: &Path) -> std::io::Result<(u64, u64)> {
+pub(crate) fn size(folder: &Path) -> std::io::Result<(u64, u64)> {
     let (mut bytes, mut inodes) = (0, 0);
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -1,9 +1,9 @@
 //! What a lab VM boots into: one program and the modules that it needs to talk to the host.
 
 use crate::kernel::{Kernel, KernelError, run};
+use cpio::newc;
 use frontdesk_lab_guest::{MODULES, MODULES_ORDER};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -141,33 +141,18 @@ struct Cpio<W> {
 }
 
 impl<W: Write> Cpio<W> {
-    fn add(&mut self, name: impl AsRef<OsStr>, mode: u32, data: &[u8]) -> io::Result<()> {
-        let name = name.as_ref().as_encoded_bytes();
+    fn add(&mut self, name: impl AsRef<Path>, mode: u32, data: &[u8]) -> io::Result<()> {
+        let name = name.as_ref().to_str().ok_or(io::ErrorKind::InvalidFilename)?;
+        let size = u32::try_from(data.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         self.inode += 1;
-        let too_large = |_| io::Error::new(io::ErrorKind::FileTooLarge, "does not fit into a cpio archive");
-        let size = u32::try_from(data.len()).map_err(too_large)?;
-        let name_size = u32::try_from(name.len() + 1).map_err(too_large)?;
-        write!(self.out, "070701")?;
-        // Inode, mode, owner, group, links, time, size, device (2), device number (2), length of the name,
-        // checksum.
-        for field in [self.inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
-            write!(self.out, "{field:08x}")?;
-        }
-        self.out.write_all(name)?;
-        self.out.write_all(&[0])?;
-        self.pad(110 + name.len() + 1)?;
-        self.out.write_all(data)?;
-        self.pad(data.len())
+        let mut file = newc::Builder::new(name).ino(self.inode).mode(mode).write(&mut self.out, size);
+        file.write_all(data)?;
+        file.finish()?;
+        Ok(())
     }
 
-    /// Fills up to a multiple of 4 bytes after `written`.
-    fn pad(&mut self, written: usize) -> io::Result<()> {
-        self.out.write_all(&[0; 3][..written.next_multiple_of(4) - written])
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.add("TRAILER!!!", 0, &[])?;
-        self.out.flush()
+    fn finish(self) -> io::Result<()> {
+        newc::trailer(self.out)?.flush()
     }
 }
 

@@ -12,5 +12,5 @@ mod state;
 pub use config::{LabConfig, Progress};
 pub(crate) use config::{interrupted, make_run_dir};
 pub use error::LabError;
-pub use run::run;
+pub(crate) use run::run;
 use state::{Lab, LabVm};

@@ -35,7 +35,7 @@ pub(crate) fn measure(
         vm.wait_ready(TIMEOUT)?;
         Ok(vm)
     };
-    let mut with = boot("plugin-on", Some(config.plugin.clone()))?;
+    let mut with = boot("plugin-on", config.plugin.clone())?;
     let mut without = boot("plugin-off", None)?;
     // The first round warms the translation caches and is not counted.
     for round in 0..=ROUNDS {

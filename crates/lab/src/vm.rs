@@ -222,6 +222,13 @@ impl RunningVm {
         &self.files.console
     }
 
+    /// Ends the VM at once.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+
     /// Powers the VM off and waits for its end; kills it if it does not obey within `timeout`.
     ///
     /// # Errors
@@ -269,12 +276,7 @@ impl RunningVm {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(VmError::Timeout {
-                    name: self.name.clone(),
-                    what: what.to_owned(),
-                    timeout,
-                    tail: self.tail(),
-                });
+                return Err(self.stuck(what, timeout));
             }
             let mut buffer = [0; 4096];
             let read =
@@ -304,8 +306,13 @@ impl RunningVm {
         VmError::Setup { name: self.name.clone(), what: what.to_owned(), source }
     }
 
-    /// QEMU closed its end of the control socket.
-    fn ended(&mut self, what: &str) -> VmError {
+    /// It did not do what it was to do in this time.
+    pub(crate) fn stuck(&self, what: &str, timeout: Duration) -> VmError {
+        VmError::Timeout { name: self.name.clone(), what: what.to_owned(), timeout, tail: self.tail() }
+    }
+
+    /// QEMU has ended, or closed its end of the control socket, before that.
+    pub(crate) fn ended(&mut self, what: &str) -> VmError {
         // It closes it shortly before it ends.
         let status = self.qemu.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         VmError::Ended { name: self.name.clone(), what: what.to_owned(), status, tail: self.tail() }
@@ -346,8 +353,6 @@ impl RunningVm {
 
 impl Drop for RunningVm {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        self.kill();
     }
 }

@@ -1,4 +1,7 @@
 //! Control groups with the cpu controller, on hierarchies of version 1 and 2.
+//!
+//! By hand: few files are read and written, and most of this is which hierarchy is mounted and what a
+//! container sees of it.
 
 mod error;
 mod file;

@@ -1,13 +1,15 @@
 //! Scheduling attributes of threads: reading them, setting them, and telling a thread from a stranger that
 //! got its number later.
 
+use libc::sched_attr;
+use procfs::process::Process;
 use rustix::{
     io::Errno,
     process::Pid,
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use serde::{Deserialize, Serialize};
-use std::{fs, io, path::PathBuf};
+use std::{fs, io};
 
 /// A scheduling policy with its parameters, as `sched_setattr(2)` has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +136,18 @@ pub enum SchedError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// It could not be stopped, or let go on.
+    #[error(
+        "cannot send signal {signal} to process {pid}: {source}; for processes of other users it takes CAP_KILL"
+    )]
+    Signal {
+        /// The process.
+        pid: i32,
+        /// The signal's number.
+        signal: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The attributes could not be read.
     #[error("cannot read the scheduling attributes of thread {tid}: {source}")]
     Get {
@@ -144,35 +158,25 @@ pub enum SchedError {
     },
 }
 
-const RESET_ON_FORK: u64 = 0x01;
-const DEADLINE_FLAGS: u64 = 0x02 | 0x04;
+/// `SCHED_EXT`, which libc does not have.
+const EXT: libc::c_int = 7;
+const RESET_ON_FORK: u64 = libc::SCHED_FLAG_RESET_ON_FORK as u64;
+const DEADLINE_FLAGS: u64 = (libc::SCHED_FLAG_RECLAIM | libc::SCHED_FLAG_DL_OVERRUN) as u64;
 
-/// `struct sched_attr` up to its second version, which all kernels since 5.3 know.
-#[repr(C)]
-#[derive(Default)]
-struct RawAttributes {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-    util_min: u32,
-    util_max: u32,
-}
+/// The size of the first version of the kernel's structure, which has no utilisation clamps.
+const RAW_SIZE: u32 = 48;
+const _: () = assert!(size_of::<sched_attr>() == RAW_SIZE as usize);
 
-const RAW_SIZE: u32 = 56;
-const _: () = assert!(size_of::<RawAttributes>() == RAW_SIZE as usize);
-
-const OTHER: u32 = 0;
-const FIFO: u32 = 1;
-const ROUND_ROBIN: u32 = 2;
-const BATCH: u32 = 3;
-const IDLE: u32 = 5;
-const DEADLINE: u32 = 6;
-const EXT: u32 = 7;
+const EMPTY: sched_attr = sched_attr {
+    size: RAW_SIZE,
+    sched_policy: 0,
+    sched_flags: 0,
+    sched_nice: 0,
+    sched_priority: 0,
+    sched_runtime: 0,
+    sched_deadline: 0,
+    sched_period: 0,
+};
 
 impl Attributes {
     /// Real time, first in first out, at `priority` (1 to 99), not inherited by children.
@@ -192,46 +196,55 @@ impl Attributes {
         wanted == found
     }
 
-    fn to_raw(self) -> RawAttributes {
-        let mut raw = RawAttributes { size: RAW_SIZE, ..RawAttributes::default() };
+    fn to_raw(self) -> sched_attr {
+        let mut raw = EMPTY;
         let mut fair = |policy, nice, slice_ns| {
-            (raw.policy, raw.nice, raw.runtime) = (policy, nice, slice_ns);
+            (raw.sched_nice, raw.sched_runtime) = (nice, slice_ns);
+            policy
         };
-        match self.policy {
-            Policy::Other { nice, slice_ns } => fair(OTHER, nice, slice_ns),
-            Policy::Batch { nice, slice_ns } => fair(BATCH, nice, slice_ns),
-            Policy::Idle { nice, slice_ns } => fair(IDLE, nice, slice_ns),
+        let policy = match self.policy {
+            Policy::Other { nice, slice_ns } => fair(libc::SCHED_OTHER, nice, slice_ns),
+            Policy::Batch { nice, slice_ns } => fair(libc::SCHED_BATCH, nice, slice_ns),
+            Policy::Idle { nice, slice_ns } => fair(libc::SCHED_IDLE, nice, slice_ns),
             Policy::Ext { nice, slice_ns } => fair(EXT, nice, slice_ns),
-            Policy::Fifo { priority } => (raw.policy, raw.priority) = (FIFO, priority),
-            Policy::RoundRobin { priority } => (raw.policy, raw.priority) = (ROUND_ROBIN, priority),
-            Policy::Deadline { runtime_ns, deadline_ns, period_ns, flags } => {
-                raw.policy = DEADLINE;
-                (raw.runtime, raw.deadline, raw.period) = (runtime_ns, deadline_ns, period_ns);
-                raw.flags = flags & DEADLINE_FLAGS;
+            Policy::Fifo { priority } => {
+                raw.sched_priority = priority;
+                libc::SCHED_FIFO
             }
-        }
-        raw.flags |= if self.reset_on_fork { RESET_ON_FORK } else { 0 };
+            Policy::RoundRobin { priority } => {
+                raw.sched_priority = priority;
+                libc::SCHED_RR
+            }
+            Policy::Deadline { runtime_ns, deadline_ns, period_ns, flags } => {
+                (raw.sched_runtime, raw.sched_deadline, raw.sched_period) =
+                    (runtime_ns, deadline_ns, period_ns);
+                raw.sched_flags = flags & DEADLINE_FLAGS;
+                libc::SCHED_DEADLINE
+            }
+        };
+        raw.sched_policy = policy.cast_unsigned();
+        raw.sched_flags |= if self.reset_on_fork { RESET_ON_FORK } else { 0 };
         raw
     }
 
-    fn from_raw(raw: &RawAttributes) -> Option<Attributes> {
-        let (nice, slice_ns, priority) = (raw.nice, raw.runtime, raw.priority);
-        let policy = match raw.policy {
-            OTHER => Policy::Other { nice, slice_ns },
-            BATCH => Policy::Batch { nice, slice_ns },
-            IDLE => Policy::Idle { nice, slice_ns },
+    fn from_raw(raw: &sched_attr) -> Option<Attributes> {
+        let (nice, slice_ns, priority) = (raw.sched_nice, raw.sched_runtime, raw.sched_priority);
+        let policy = match raw.sched_policy.cast_signed() {
+            libc::SCHED_OTHER => Policy::Other { nice, slice_ns },
+            libc::SCHED_BATCH => Policy::Batch { nice, slice_ns },
+            libc::SCHED_IDLE => Policy::Idle { nice, slice_ns },
             EXT => Policy::Ext { nice, slice_ns },
-            FIFO => Policy::Fifo { priority },
-            ROUND_ROBIN => Policy::RoundRobin { priority },
-            DEADLINE => Policy::Deadline {
-                runtime_ns: raw.runtime,
-                deadline_ns: raw.deadline,
-                period_ns: raw.period,
-                flags: raw.flags & DEADLINE_FLAGS,
+            libc::SCHED_FIFO => Policy::Fifo { priority },
+            libc::SCHED_RR => Policy::RoundRobin { priority },
+            libc::SCHED_DEADLINE => Policy::Deadline {
+                runtime_ns: raw.sched_runtime,
+                deadline_ns: raw.sched_deadline,
+                period_ns: raw.sched_period,
+                flags: raw.sched_flags & DEADLINE_FLAGS,
             },
             _ => return None,
         };
-        Some(Attributes { policy, reset_on_fork: raw.flags & RESET_ON_FORK != 0 })
+        Some(Attributes { policy, reset_on_fork: raw.sched_flags & RESET_ON_FORK != 0 })
     }
 }
 
@@ -260,7 +273,7 @@ pub fn set(tid: i32, attributes: Attributes) -> Result<(), SchedError> {
 /// # Errors
 /// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Get`] otherwise.
 pub fn get(tid: i32) -> Result<Attributes, SchedError> {
-    let mut raw = RawAttributes::default();
+    let mut raw = EMPTY;
     // SAFETY: the kernel writes at most RAW_SIZE bytes to `raw`, which is that large.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut raw, RAW_SIZE, 0) };
     if result != 0 {
@@ -272,7 +285,7 @@ pub fn get(tid: i32) -> Result<Attributes, SchedError> {
     }
     Attributes::from_raw(&raw).ok_or_else(|| SchedError::Get {
         tid,
-        source: io::Error::new(io::ErrorKind::Unsupported, format!("unknown policy {}", raw.policy)),
+        source: io::Error::new(io::ErrorKind::Unsupported, format!("unknown policy {}", raw.sched_policy)),
     })
 }
 
@@ -307,6 +320,23 @@ fn affinity_error(tid: i32, what: &'static str, error: Errno) -> SchedError {
     }
 }
 
+/// Sends a signal to the thread `tid` of process `pid`.
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread in that process, [`SchedError::Signal`] if the kernel
+/// refuses.
+pub fn signal(pid: i32, tid: i32, signal: i32) -> Result<(), SchedError> {
+    // SAFETY: sends a signal, and touches no memory.
+    if unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) } == 0 {
+        return Ok(());
+    }
+    let source = io::Error::last_os_error();
+    Err(match source.raw_os_error() {
+        Some(libc::ESRCH) => SchedError::Vanished { tid },
+        _ => SchedError::Signal { pid, signal, source },
+    })
+}
+
 /// A thread, told from any other that ever has its number by when it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ThreadId {
@@ -322,11 +352,7 @@ impl ThreadId {
     /// The thread `tid` of process `pid`, or `None` if there is no such thread in that process.
     #[must_use]
     pub fn of(pid: i32, tid: i32) -> Option<ThreadId> {
-        Some(ThreadId {
-            pid,
-            tid,
-            started: start_time(&PathBuf::from(format!("/proc/{pid}/task/{tid}/stat")))?,
-        })
+        Some(ThreadId { pid, tid, started: start_time(&format!("/proc/{pid}/task/{tid}/stat"))? })
     }
 
     /// Whether that very thread still lives. It may end right after: no Linux call sets the attributes of a
@@ -336,33 +362,49 @@ impl ThreadId {
         ThreadId::of(self.pid, self.tid) == Some(*self)
     }
 
+    /// Whether it runs or waits for a CPU.
+    #[must_use]
+    pub fn is_runnable(&self) -> bool {
+        let thread = Process::new(self.pid).and_then(|process| process.task_from_tid(self.tid));
+        thread.and_then(|thread| thread.stat()).is_ok_and(|stat| stat.state == 'R')
+    }
+
     /// Whether its number still names a thread of its process: one system call, where [`ThreadId::is_alive`]
     /// reads a file. While the process lives, no stranger passes.
     #[must_use]
     pub fn is_in_process(&self) -> bool {
-        // SAFETY: signal 0 is checked, not sent.
-        unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.tid, 0) == 0 }
+        // Signal 0 is checked, not sent. One that may not be signalled is there.
+        !matches!(signal(self.pid, self.tid, 0), Err(SchedError::Vanished { .. }))
     }
 }
 
 /// The start time of a process, in clock ticks since boot, or `None` if it has ended.
 #[must_use]
 pub fn process_start_time(pid: i32) -> Option<u64> {
-    start_time(&PathBuf::from(format!("/proc/{pid}/stat")))
+    start_time(&format!("/proc/{pid}/stat"))
 }
 
-/// Field 22 of a stat file. Field 2, the name, may hold anything, hence counting starts behind its last
+/// By hand and not with the procfs crate: read before each change of a thread, and the only field needed.
+fn start_time(stat: &str) -> Option<u64> {
+    parse_start_time(&fs::read(stat).ok()?)
+}
+
+/// Field 22 of a stat file. Field 2, the name, may hold any bytes, hence counting starts behind its last
 /// bracket.
-fn start_time(stat: &PathBuf) -> Option<u64> {
-    let text = fs::read_to_string(stat).ok()?;
-    let (_, fields) = text.rsplit_once(')')?;
+fn parse_start_time(stat: &[u8]) -> Option<u64> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    use std::os::unix::process::CommandExt as _;
     use std::process::{Command, Stdio};
+    use std::sync::mpsc;
 
     #[test]
     fn attributes_survive_the_kernel_layout() {
@@ -391,7 +433,7 @@ mod tests {
                 && !agree(other, asked)
                 && !agree(asked, Policy::Ext { nice: 1, slice_ns: 0 })
         );
-        assert_eq!(Attributes::from_raw(&RawAttributes { policy: 4, ..RawAttributes::default() }), None);
+        assert_eq!(Attributes::from_raw(&sched_attr { sched_policy: 4, ..EMPTY }), None);
     }
 
     #[test]
@@ -407,6 +449,47 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_may_not_be_signalled_is_there() {
+        // As root, a process of another user, by a thread that may not signal such; else process 1.
+        let root = rustix::process::geteuid().is_root();
+        let mut child = root.then(|| Command::new("sleep").arg("60").uid(65534).spawn().unwrap());
+        let pid = child.as_ref().map_or(1, |child| i32::try_from(child.id()).unwrap());
+        let thread = ThreadId::of(pid, pid).unwrap();
+        let (there, refused) = std::thread::spawn(move || {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::KILL);
+            set_capabilities(None, sets).unwrap();
+            (thread.is_in_process(), signal(pid, pid, 0))
+        })
+        .join()
+        .unwrap();
+        if let Some(child) = &mut child {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(there);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("Operation not permitted") && refused.contains("CAP_KILL"), "{refused}");
+    }
+
+    #[test]
+    fn a_thread_with_a_name_that_is_no_text_is_there() {
+        // The kernel cuts a name in the middle of a character.
+        let (told, mine) = mpsc::channel();
+        let named = std::thread::spawn(move || {
+            // SAFETY: the name is a string that ends with 0.
+            unsafe { libc::prctl(libc::PR_SET_NAME, c"fourteen bytesé".as_ptr()) };
+            told.send(rustix::thread::gettid()).unwrap();
+            std::thread::park();
+        });
+        let tid = mine.recv().unwrap().as_raw_nonzero().get();
+        let thread = ThreadId::of(i32::try_from(std::process::id()).unwrap(), tid);
+        assert!(thread.is_some_and(|thread| thread.is_alive()));
+        named.thread().unpark();
+        named.join().unwrap();
     }
 
     #[test]
@@ -427,5 +510,40 @@ mod tests {
         assert!(!thread.is_alive() && !thread.is_in_process());
         assert!(matches!(set(pid, Attributes::fifo(1)), Err(SchedError::Vanished { tid }) if tid == pid));
         assert!(matches!(get(pid), Err(SchedError::Vanished { .. })));
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_no_thread() {
+        std::thread::spawn(|| {
+            fs::write("/proc/thread-self/comm", b"\xff) S 1 (\xfe").unwrap();
+            let [pid, tid] =
+                [rustix::process::getpid(), rustix::thread::gettid()].map(|id| id.as_raw_nonzero().get());
+            assert!(ThreadId::of(pid, tid).unwrap().is_alive());
+        })
+        .join()
+        .unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn a_start_time_is_found_behind_any_name(
+            name in prop::collection::vec(any::<u8>(), 0..16),
+            fields in prop::collection::vec(any::<i64>(), 18..40),
+            started: u64,
+        ) {
+            let mut stat = [b"7 (", &name[..], b") S"].concat();
+            for (index, field) in fields.iter().enumerate() {
+                if index == 18 {
+                    stat.extend(format!(" {started}").bytes());
+                }
+                stat.extend(format!(" {field}").bytes());
+            }
+            prop_assert_eq!(parse_start_time(&stat), (fields.len() > 18).then_some(started));
+        }
+
+        #[test]
+        fn fuzz_stat_files(stat in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_start_time(&stat);
+        }
     }
 }

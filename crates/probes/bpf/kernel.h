@@ -30,6 +30,7 @@ enum bpf_map_type {
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2 };
 enum { BPF_RB_AVAIL_DATA = 0 };
 enum { BPF_ANY = 0 };
+enum { BPF_F_NO_PREALLOC = 1 };
 
 #define __core __attribute__((preserve_access_index))
 

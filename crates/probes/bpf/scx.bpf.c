@@ -28,288 +28,11 @@
  * threads overtake it as well, but while only these run, min_vtime stays where it is, and a VM that is DEBT
  * beyond it is not boosted.
  */
-#include "sched_ext.h"
+#include "scx_boost.h"
+#include "packet.h"
 #include <bpf/bpf_tracing.h>
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-/* Shared with src/scx/abi.rs. */
-#define MAX_VMS 1024
-#define MAX_THREADS 8192
-#define MAX_CPUS 1024
-#define EMULATOR 0xffffffff
-
-/* The account of threads that are SCHED_EXT but no VM's: all together are like one VM. */
-#define STRANGERS 0
-#define DEFAULT_WEIGHT 1024
-/* Weight of a thread inside its VM. */
-#define ORDINARY 1000
-
-#define MS (1000 * 1000ULL)
-/*
- * How long a thread runs before others of its class have their turn. The kernel looks at its ticks, 1 to 4 ms
- * apart.
- */
-#define SLICE (3 * MS)
-/* A VM that needs little can save no more run time than this, to use it all at once. */
-#define SAVINGS (30 * MS)
-/*
- * A VM that has run this much too early is not boosted: whatever user space asks for, a boost takes no more
- * from others.
- */
-#define DEBT (60 * MS)
-/*
- * How long a thread waits at most because others of its VM have more weight: what these run meanwhile. The VM
- * saves as much.
- */
-#define HOLD (200 * MS)
-/*
- * How long a VM waits at most, roughly, because it has run too early. The kernel's watchdog allows for
- * timeout_ms.
- */
-#define LAP (1000 * MS)
-
-/* The order in which threads go first. A boosted vCPU may spin for what its emulator threads deliver. */
-enum rank {
-	MEDIA_EMULATOR,
-	MEDIA_VCPU,
-	BOOSTED_EMULATOR,
-	BOOSTED_VCPU,
-	UNDER,
-	OVER,
-	NOT_OURS, /* of CPUs: idle, or a thread of another scheduling class */
-};
-
-enum { DSQ_BOOST = 1, DSQ_FAIR = 2 };
-
-/* As the engine has them. */
-enum level { NONE, IO, MULTIMEDIA };
-
-struct thread {
-	u32 vm;      /* its account */
-	u32 vcpu;    /* or EMULATOR */
-	u32 level;   /* vCPUs only */
-	u32 weight;  /* inside its VM */
-	u64 vtime;   /* ns at ORDINARY */
-	u32 counted; /* the weight that the account's "wanting" has for it */
-	u32 unused;
-};
-
-struct account {
-	u64 consumed;     /* ns that its threads ran */
-	u64 boosted;      /* of these, as BOOST */
-	u64 runs;         /* times that a thread of it got a CPU */
-	u64 boosted_runs; /* of these, as BOOST */
-	u64 vtime;        /* ns at the default weight */
-	u64 inner;        /* virtual time inside the VM: ns that it ran, divided by "wanting" */
-	u64 wanting;      /* weight of its threads that want to run */
-	u32 emulators;    /* enum level */
-	u32 uneven;       /* some weight is or was not ORDINARY */
-};
-
-/* What runs on a CPU. */
-struct cpu {
-	u64 started; /* run time of the thread when it was charged last */
-	u32 tid;
-	u32 vm;
-	u32 rank;
-	u32 unused;
-};
-
-/* By thread id, from user space. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_THREADS);
-	__type(key, u32);
-	__type(value, struct thread);
-} threads SEC(".maps");
-
-/* From user space; 0 is the default. Apart from the accounts, which only the programs write. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_VMS);
-	__type(key, u32);
-	__type(value, u32);
-} weights SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_VMS);
-	__type(key, u32);
-	__type(value, struct account);
-} accounts SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_CPUS);
-	__type(key, u32);
-	__type(value, struct cpu);
-} cpus SEC(".maps");
-
-/* Why the kernel has ejected the scheduler. */
-struct ejection {
-	u32 kind; /* 0: it has not */
-	char reason[64];
-	char message[128];
-};
-
-/* Read by user space. */
-struct ejection ejection;
-/* From user space: the weights of all VMs. */
-u64 total_weight;
-
-static u64 min_vtime;
-
-static __always_inline u64 weight_of(u32 vm)
-{
-	u32 *weight = bpf_map_lookup_elem(&weights, &vm);
-
-	return weight && *weight ? *weight : DEFAULT_WEIGHT;
-}
-
-/* Virtual times wrap, like the kernel's. */
-static __always_inline bool before(u64 a, u64 b)
-{
-	return (s64)(a - b) < 0;
-}
-
-static __always_inline u32 vm_of(struct task_struct *p, struct thread **thread)
-{
-	u32 tid = p->pid;
-
-	*thread = bpf_map_lookup_elem(&threads, &tid);
-	return *thread ? (*thread)->vm : STRANGERS;
-}
-
-/* The virtual time that passes in LAP if all VMs use all CPUs. */
-static __always_inline u64 lap(void)
-{
-	return LAP * scx_bpf_nr_cpu_ids() * DEFAULT_WEIGHT / (total_weight + DEFAULT_WEIGHT);
-}
-
-/*
- * Where in the order of virtual time it is a thread's turn: where its VM is, or as much later as it is ahead
- * of its part.
- */
-static __always_inline u64 turn(struct thread *thread, struct account *account, u64 weight)
-{
-	u64 vtime = account->vtime, wanting = account->wanting, later, most;
-	s64 ahead;
-
-	if (!thread || !account->uneven || !wanting)
-		return vtime;
-	/* The VM gets less than its part: it is not the time to hold back who wants it. */
-	if (before(vtime + HOLD / 2 * DEFAULT_WEIGHT / weight, min_vtime))
-		return vtime;
-	ahead = thread->vtime - account->inner;
-	if (ahead <= 0)
-		return vtime;
-	later = (u64)ahead * wanting / ORDINARY;
-	if (later > HOLD)
-		later = HOLD;
-	later = vtime + later * DEFAULT_WEIGHT / weight;
-	most = min_vtime + lap();
-	if (before(most, later))
-		return before(vtime, most) ? most : vtime;
-	return later;
-}
-
-static __always_inline u32 rank_of(struct thread *thread, struct account *account, u64 weight)
-{
-	u64 debt = DEBT * DEFAULT_WEIGHT / weight, vtime = account->vtime;
-
-	/* Whoever is a lap beyond has the rest forgiven, and is to pay that much. */
-	if (debt > lap() / 2)
-		debt = lap() / 2;
-	if (thread && !before(min_vtime + debt, vtime)) {
-		if (thread->vcpu == EMULATOR && account->emulators)
-			return account->emulators == MULTIMEDIA ? MEDIA_EMULATOR : BOOSTED_EMULATOR;
-		if (thread->level)
-			return thread->level == MULTIMEDIA ? MEDIA_VCPU : BOOSTED_VCPU;
-	}
-	return before(min_vtime, turn(thread, account, weight)) ? OVER : UNDER;
-}
-
-/*
- * What a VM did not use in time is lost beyond its savings. What it ran too early is forgiven beyond a lap: a
- * thread may run for long at once where ticks are late, and a single slice is much for a VM of little weight.
- */
-static __always_inline u64 settle_to(struct account *account, u64 weight, u64 savings)
-{
-	u64 least = min_vtime - savings * DEFAULT_WEIGHT / weight, most = min_vtime + lap();
-	u64 vtime = account->vtime, settled = vtime;
-
-	if (before(vtime, least))
-		settled = least;
-	else if (before(most, vtime))
-		settled = most;
-	if (settled != vtime)
-		__sync_val_compare_and_swap(&account->vtime, vtime, settled);
-	return settled;
-}
-
-static __always_inline u64 settle(struct account *account, u64 weight)
-{
-	return settle_to(account, weight, account->uneven ? HOLD : SAVINGS);
-}
-
-/*
- * The same for a thread inside its VM: what it ran too early is forgiven beyond HOLD, and what its weight
- * would have given it beyond that is lost, as it may not have been there to get (one thread cannot use two
- * CPUs).
- */
-static __always_inline void settle_thread(struct thread *thread, struct account *account)
-{
-	u64 wanting = account->wanting, inner = account->inner, vtime, most;
-
-	if (!thread || !account->uneven || !wanting)
-		return;
-	vtime = thread->vtime;
-	most = HOLD * ORDINARY / wanting;
-	if (before(inner + most, vtime))
-		thread->vtime = inner + most;
-	else if (before(vtime, inner - most))
-		thread->vtime = inner - most;
-}
-
-static __always_inline void advance(u64 vtime)
-{
-	u64 seen = min_vtime;
-
-	/* If another CPU does the same now, it is as good. */
-	if (before(seen, vtime))
-		__sync_val_compare_and_swap(&min_vtime, seen, vtime);
-}
-
-/* Charges what the thread on the CPU has run since the last time, boosted or not. */
-static __always_inline void charge(struct task_struct *p, struct cpu *cpu, struct thread *thread,
-				   struct account *account, u64 weight)
-{
-	u64 wanting = account->wanting;
-	u64 now = ((struct task_struct___scx *)p)->se.sum_exec_runtime;
-	u64 ran = now - cpu->started;
-
-	if (cpu->tid != p->pid)
-		return;
-	cpu->started = now;
-	__sync_fetch_and_add(&account->consumed, ran);
-	if (cpu->rank <= BOOSTED_VCPU)
-		__sync_fetch_and_add(&account->boosted, ran);
-	__sync_fetch_and_add(&account->vtime, ran * DEFAULT_WEIGHT / weight);
-	/* Only this CPU runs the thread. */
-	if (thread && thread->weight)
-		thread->vtime += ran * ORDINARY / thread->weight;
-	if (thread && wanting)
-		__sync_fetch_and_add(&account->inner, ran * ORDINARY / wanting);
-}
-
-/* A thread wants to run from now on, or no more: "wanting" has so much for it. */
-static __always_inline void count(struct thread *thread, struct account *account, u32 weight)
-{
-	u32 before = __sync_lock_test_and_set(&thread->counted, weight);
-
-	__sync_fetch_and_add(&account->wanting, (u64)weight - before);
-}
 
 SEC("struct_ops/frontdesk_runnable")
 void BPF_PROG(frontdesk_runnable, struct task_struct *p, u64 enq_flags)
@@ -340,39 +63,6 @@ void BPF_PROG(frontdesk_quiescent, struct task_struct *p, u64 deq_flags)
 
 	if (account && thread)
 		count(thread, account, 0);
-}
-
-/*
- * Lets a CPU run a thread of this rank: an idle one, or else, if it preempts, the one that runs what matters
- * least.
- */
-static __always_inline void find_cpu(struct task_struct *p, u32 rank, bool preempts)
-{
-	const struct cpumask *allowed = ((struct task_struct___scx *)p)->cpus_ptr;
-	s32 own = scx_bpf_task_cpu(p);
-	s32 found = scx_bpf_pick_idle_cpu(allowed, 0);
-	u32 worst = rank;
-	s32 i;
-
-	if (found >= 0) {
-		scx_bpf_kick_cpu(found, SCX_KICK_IDLE);
-		return;
-	}
-	if (!preempts)
-		return;
-	bpf_for(i, 0, scx_bpf_nr_cpu_ids()) {
-		u32 key = i;
-		struct cpu *cpu = bpf_map_lookup_elem(&cpus, &key);
-
-		if (!cpu || cpu->rank == NOT_OURS || cpu->rank < worst || (cpu->rank == worst && (worst == rank || i != own)))
-			continue;
-		if (bpf_cpumask_test_cpu(i, allowed)) {
-			worst = cpu->rank;
-			found = i;
-		}
-	}
-	if (found >= 0)
-		scx_bpf_kick_cpu(found, SCX_KICK_PREEMPT);
 }
 
 SEC("struct_ops/frontdesk_select_cpu")
@@ -456,6 +146,9 @@ static __always_inline bool stays(struct task_struct *prev)
 SEC("struct_ops/frontdesk_dispatch")
 void BPF_PROG(frontdesk_dispatch, s32 cpu, struct task_struct *prev)
 {
+	/* CPUs have been called for them, this one perhaps. */
+	if (misplaced && __sync_lock_test_and_set(&misplaced, 0))
+		promote(ALL_VMS, DSQ_FAIR, MOVE);
 	if (prev && ((struct task_struct___scx *)prev)->scx.flags & SCX_TASK_QUEUED && stays(prev))
 		set_slice(prev, SLICE);
 	else if (!dsq_move_to_local(DSQ_BOOST))
@@ -549,6 +242,16 @@ s32 BPF_PROG(frontdesk_init)
 	return error;
 }
 
+/* Why the kernel has ejected the scheduler. */
+struct ejection {
+	u32 kind; /* 0: it has not */
+	char reason[64];
+	char message[128];
+};
+
+/* Read by user space. */
+struct ejection ejection;
+
 SEC("struct_ops/frontdesk_exit")
 void BPF_PROG(frontdesk_exit, struct scx_exit_info *info)
 {
@@ -569,65 +272,6 @@ enum wish {
 	BOOST_EMULATORS, /* of an account: enum level */
 	WEIGHT,		 /* of a vCPU */
 };
-
-/*
- * Moves the threads of a VM that wait in a queue and are now boosted, or boosted more, to where they go
- * first.
- */
-static __always_inline void promote(u32 vm, struct account *account, u64 dsq)
-{
-	u64 weight = weight_of(vm);
-	struct bpf_iter_scx_dsq it;
-	struct task_struct *p;
-
-	bpf_iter_scx_dsq_new(&it, dsq, 0);
-	while ((p = bpf_iter_scx_dsq_next(&it))) {
-		struct thread *thread;
-		u32 rank;
-
-		if (vm_of(p, &thread) != vm)
-			continue;
-		rank = rank_of(thread, account, weight);
-		if (rank <= BOOSTED_VCPU && dsq_move_vtime(&it, p, DSQ_BOOST, rank))
-			find_cpu(p, rank, true);
-	}
-	bpf_iter_scx_dsq_destroy(&it);
-}
-
-/* Tells those that run what they are now. One that is boosted less, or no more, goes where that says. */
-static __always_inline void rerank(u32 vm, struct account *account)
-{
-	u64 weight = weight_of(vm);
-	s32 i;
-
-	bpf_for(i, 0, scx_bpf_nr_cpu_ids()) {
-		u32 key = i, rank;
-		struct cpu *cpu = bpf_map_lookup_elem(&cpus, &key);
-		struct thread *thread;
-
-		if (!cpu || cpu->rank == NOT_OURS || cpu->vm != vm)
-			continue;
-		key = cpu->tid;
-		thread = bpf_map_lookup_elem(&threads, &key);
-		rank = rank_of(thread, account, weight);
-		if (cpu->rank <= BOOSTED_VCPU && rank > cpu->rank)
-			scx_bpf_kick_cpu(i, SCX_KICK_PREEMPT);
-		else
-			cpu->rank = rank;
-	}
-}
-
-static __always_inline void set_weight(struct thread *thread, struct account *account, u32 weight)
-{
-	u32 counted = thread->counted;
-
-	thread->weight = weight;
-	/* What it had by another weight is settled. */
-	thread->vtime = account->inner;
-	account->uneven = 1;
-	if (counted && __sync_val_compare_and_swap(&thread->counted, counted, weight) == counted)
-		__sync_fetch_and_add(&account->wanting, (u64)weight - counted);
-}
 
 SEC("syscall")
 int obey(struct order *order)
@@ -659,10 +303,124 @@ int obey(struct order *order)
 	bpf_rcu_read_lock();
 	rerank(vm, account);
 	if (raised) {
-		promote(vm, account, DSQ_FAIR);
-		promote(vm, account, DSQ_BOOST);
+		promote(vm, DSQ_FAIR, MOVE | CALL);
+		promote(vm, DSQ_BOOST, MOVE | CALL);
 	}
 	bpf_rcu_read_unlock();
+	return 0;
+}
+
+/* What the kernel may do by itself for a VM from now on; level 0: nothing. */
+struct mandate_order {
+	u64 handled; /* user space has handled the packets up to then (CLOCK_MONOTONIC, ns) */
+	u64 lasts;
+	u32 account;
+	u32 level;
+	u32 vcpus[MAX_MANDATED];
+};
+
+/*
+ * Takes back what the kernel gave for a packet that user space has handled: what that wants of the threads it
+ * has ordered. Returns 1, with no mandate, if the kernel gave something for a later one.
+ */
+SEC("syscall")
+int mandate(struct mandate_order *order)
+{
+	u32 vm = order->account;
+	struct account *account = bpf_map_lookup_elem(&accounts, &vm);
+	struct mandate *mandate = bpf_map_lookup_elem(&mandates, &vm);
+	s32 i;
+
+	if (!account || !mandate)
+		return -1;
+	/* It is not used while it changes. */
+	__sync_lock_test_and_set(&mandate->ready, 0);
+	if (mandate->used_at > order->handled)
+		return 1;
+	if (mandate->used_at) {
+		mandate->used_at = 0;
+		bpf_rcu_read_lock();
+		give(vm, account, mandate, NONE, 0);
+		bpf_rcu_read_unlock();
+	}
+	mandate->lasts = order->lasts;
+	mandate->level = order->level;
+	for (i = 0; i < MAX_MANDATED; i++)
+		mandate->vcpus[i] = order->vcpus[i];
+	if (order->level)
+		__sync_lock_test_and_set(&mandate->ready, 1);
+	return 0;
+}
+
+/* A VM and its account. */
+struct receiver {
+	u32 vm;
+	u32 account;
+};
+
+/* From user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_VMS);
+	__type(key, struct tap_key);
+	__type(value, struct receiver);
+} taps SEC(".maps");
+
+struct port {
+	u32 vm;
+	u16 number;
+	u8 protocol;
+	u8 unused;
+};
+
+/* Where an I/O-bound task waits for packets, as far as the engine has learnt. From user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, struct port);
+	__type(value, u8);
+} ports SEC(".maps");
+
+/*
+ * A packet is about to be queued towards a VM. User space hears of it, too, and after this program: it is
+ * told when.
+ */
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *dev)
+{
+	struct frame frame = { .data = skb->data, .linear = skb->len - skb->data_len, .length = skb->len };
+	struct tap_key key = {};
+	struct packet packet = {};
+	struct port port = {};
+	struct receiver *receiver;
+	struct account *account;
+	struct mandate *mandate;
+	u32 vm;
+	u64 now;
+
+	if (ejection.kind)
+		return 0;
+	key_of(dev, &key);
+	receiver = bpf_map_lookup_elem(&taps, &key);
+	if (!receiver || parse(&frame, &packet) != WAITED_FOR)
+		return 0;
+	port.vm = receiver->vm;
+	port.number = packet.to;
+	port.protocol = packet.protocol;
+	vm = receiver->account;
+	account = bpf_map_lookup_elem(&accounts, &vm);
+	mandate = bpf_map_lookup_elem(&mandates, &vm);
+	if (!account || !mandate || !bpf_map_lookup_elem(&ports, &port) ||
+	    __sync_val_compare_and_swap(&mandate->ready, 1, 0) != 1)
+		return 0;
+	now = bpf_ktime_get_ns();
+	mandate->used_at = now;
+	__sync_fetch_and_add(&account->gifts, 1);
+	give(vm, account, mandate, mandate->level, now + mandate->lasts);
+	/* Only the scheduler's own programs may move threads. */
+	misplaced = 1;
+	promote(vm, DSQ_FAIR, CALL);
 	return 0;
 }
 

@@ -30,6 +30,7 @@ use crate::BpfError;
 use crate::channel::{Channel, Maps};
 use crate::error::{advice, chain, refusal};
 use crate::libbpf::{keep, setup, silence_libbpf};
+use crate::packet;
 use abi::Counter;
 use frontdesk_engine::{Event, Thread, VmId};
 use frontdesk_linux::Tap;
@@ -158,11 +159,7 @@ impl BpfSource {
     /// taps, 1024 VMs). The VM is then not followed at all.
     pub fn follow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
         self.unfollow(vm);
-        let result = self.insert(vm, threads, taps);
-        if result.is_err() {
-            self.unfollow(vm);
-        }
-        result
+        self.refollow(vm, threads, taps)
     }
 
     fn insert(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
@@ -180,8 +177,8 @@ impl BpfSource {
         }
         for tap in taps {
             let what = || format!("tap {:?}", tap.ifname);
-            let key = abi::tap_key(tap.netns, &tap.ifname)
-                .ok_or_else(|| fail(what(), format!("a name has 1 to {} bytes", abi::NAME_MAX)))?;
+            let key = packet::tap_key(tap.netns, &tap.ifname)
+                .ok_or_else(|| fail(what(), format!("a name has 1 to {} bytes", packet::NAME_MAX)))?;
             self.taps
                 .update(&key, &abi::tap_value(vm), MapFlags::NO_EXIST)
                 .map_err(|e| fail(what(), refusal(&e, "1024 taps")))?;

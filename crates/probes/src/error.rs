@@ -68,6 +68,17 @@ pub(crate) fn chain(e: &libbpf_rs::Error) -> String {
     format!("{e:#}")
 }
 
+/// Why a function of a process could not be probed, and what helps where that is known.
+pub(crate) fn probe_cause(e: &libbpf_rs::Error) -> String {
+    match e.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => format!(
+            "{}; Linux wants CAP_SYS_ADMIN for that, which the unit does not have: docs/install.md tells how to grant it",
+            chain(e)
+        ),
+        _ => chain(e),
+    }
+}
+
 /// What the host most likely lacks when the kernel refuses a program.
 pub(crate) fn advice() -> String {
     let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();

@@ -6,6 +6,7 @@ mod error;
 pub mod kvm;
 mod libbpf;
 pub mod meter;
+mod packet;
 pub mod scx;
 
 pub use error::BpfError;

@@ -6,18 +6,20 @@
 mod abi;
 mod skeleton;
 
-pub use abi::Usage;
+pub use abi::{Mandate, Usage};
 
 use crate::libbpf::silence_libbpf;
+use crate::packet::tap_key;
 use abi::{EMULATOR, MAX_VMS, ScxCommand};
-use frontdesk_engine::{Boost, VmId};
+use frontdesk_engine::{Boost, Protocol, Time, VmId};
+use frontdesk_linux::Tap;
 use libbpf_rs::{
     Link, MapCore, MapFlags, OpenObject, ProgramInput,
     skel::{OpenSkel as _, SkelBuilder as _},
 };
 use skeleton::{ScxSkel, ScxSkelBuilder};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fs,
     mem::MaybeUninit,
     path::Path,
@@ -25,6 +27,9 @@ use std::{
 
 /// Where the kernel tells about sched_ext.
 const SYSFS: &str = "/sys/kernel/sched_ext";
+
+/// Ports of a VM that are known to the kernel; packets to others are only user space's business.
+const MAX_PORTS: usize = 256;
 
 /// What the kernel calls the scheduler, at least in front.
 pub const NAME: &str = "frontdesk";
@@ -87,7 +92,8 @@ pub fn probe() -> Result<(), ScxError> {
 pub struct Scx {
     skel: ScxSkel<'static>,
     vms: HashMap<VmId, ScxAccount>,
-    _link: Link,
+    has_fast_path: bool,
+    _links: Vec<Link>,
 }
 
 impl std::fmt::Debug for Scx {
@@ -100,23 +106,39 @@ impl std::fmt::Debug for Scx {
 struct ScxAccount {
     number: u32,
     weight: u32,
+    fast_path: FastPath,
+}
+
+/// What the kernel was told of a VM, so that it may boost by itself until user space takes that over or back.
+/// A mandate is for one boost: a flood of packets gains nothing before user space has handled the first.
+#[derive(Debug, Default)]
+struct FastPath {
+    taps: Vec<[u8; 20]>,
+    ports: HashSet<[u8; 8]>,
+    mandated: Option<Mandate>,
 }
 
 impl Scx {
-    /// Loads the scheduler and makes it the kernel's. It has no threads yet.
+    /// Loads the scheduler and makes it the kernel's. It has no threads yet. With `fast_path` it may be
+    /// [mandated](Scx::mandate) to boost by itself, for packets that whoever listens to them from now on
+    /// hears of later.
     ///
     /// # Errors
     /// What [`probe`] says, or [`ScxError::Setup`].
-    pub fn load() -> Result<Scx, ScxError> {
+    pub fn load(fast_path: bool) -> Result<Scx, ScxError> {
         probe()?;
         silence_libbpf();
         let setup = |step| move |e: libbpf_rs::Error| ScxError::Setup { step, cause: format!("{e:#}") };
         // Once per run of the daemon, some bytes that are not worth a self-referential struct.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let open = ScxSkelBuilder::default().open(storage).map_err(setup("open"))?;
+        let mut open = ScxSkelBuilder::default().open(storage).map_err(setup("open"))?;
+        open.progs.on_transmit.set_autoload(fast_path);
         let mut skel = open.load().map_err(setup("load"))?;
-        let link = skel.maps.frontdesk.attach_struct_ops().map_err(setup("start"))?;
-        Ok(Scx { skel, vms: HashMap::new(), _link: link })
+        let mut links = vec![skel.maps.frontdesk.attach_struct_ops().map_err(setup("start"))?];
+        if fast_path {
+            links.push(skel.progs.on_transmit.attach_trace().map_err(setup("attach the fast path of"))?);
+        }
+        Ok(Scx { skel, vms: HashMap::new(), has_fast_path: fast_path, _links: links })
     }
 
     /// Opens the account of a VM. `weight` is in the units of `cpu.shares` (1024 is the default).
@@ -132,12 +154,13 @@ impl Scx {
             cause: format!("there are {} already", MAX_VMS - 1),
         })?;
         update(&self.skel.maps.accounts, vm, number, &Usage::default().encode())?;
-        self.vms.insert(vm, ScxAccount { number, weight: 0 });
+        self.vms.insert(vm, ScxAccount { number, weight: 0, fast_path: FastPath::default() });
         self.set_weight(vm, weight)
     }
 
     /// Closes the account of a VM, whose threads have left.
     pub fn close(&mut self, vm: VmId) {
+        self.leave_fast_path(vm);
         self.vms.remove(&vm);
         self.tell_total_weight();
     }
@@ -232,6 +255,89 @@ impl Scx {
         // SAFETY: the reference is valid; the kernel writes there at any time.
         let ejection = unsafe { std::ptr::from_ref(&bss.ejection).read_volatile() };
         (ejection.kind != 0).then(|| abi::text(&ejection.reason, &ejection.message))
+    }
+
+    /// Whether the kernel may be mandated to boost by itself.
+    #[must_use]
+    pub fn has_fast_path(&self) -> bool {
+        self.has_fast_path
+    }
+
+    /// Says on which taps the packets of a VM come. A VM without account is no error.
+    ///
+    /// # Errors
+    /// An interface cannot have that name, or there are more than 1024.
+    pub fn set_taps(&mut self, vm: VmId, taps: &[Tap]) -> Result<(), ScxError> {
+        let Some(account) = self.vms.get_mut(&vm) else { return Ok(()) };
+        let map = &self.skel.maps.taps;
+        // Deleting fails only for what is not there.
+        account.fast_path.taps.drain(..).for_each(|key| drop(map.delete(&key)));
+        for tap in taps {
+            let failed = |cause| ScxError::Vm { vm, step: "follow the taps", cause };
+            let key = tap_key(tap.netns, &tap.ifname)
+                .ok_or_else(|| failed(format!("no interface is named {:?}", tap.ifname)))?;
+            map.update(&key, &abi::receiver(vm, account.number), MapFlags::ANY)
+                .map_err(|e| failed(format!("{e:#}")))?;
+            account.fast_path.taps.push(key);
+        }
+        Ok(())
+    }
+
+    /// Says whether packets to a port are those that a [mandate](Scx::mandate) is for. Repeating it costs
+    /// nothing. Returns whether it was said before that they are.
+    pub fn learn_port(&mut self, vm: VmId, protocol: Protocol, port: u16, awaited: bool) -> bool {
+        let Some(account) = self.vms.get_mut(&vm) else { return false };
+        let (map, ports) = (&self.skel.maps.ports, &mut account.fast_path.ports);
+        let key = abi::port(vm, protocol, port);
+        let known = ports.contains(&key);
+        if known && !awaited {
+            ports.remove(&key);
+            let _ = map.delete(&key);
+        } else if !known && awaited && ports.len() < MAX_PORTS {
+            // Where the map is full, its packets take the way through user space.
+            if map.update(&key, &[1], MapFlags::ANY).is_ok() {
+                ports.insert(key);
+            }
+        }
+        known
+    }
+
+    /// Says what the kernel may do by itself for a VM from now on. `handled` says up to when user space has
+    /// handled the packets that may have used the former mandate, if any may: what the kernel gave for
+    /// them is taken back, and what user space has [ordered](Scx::boost) holds. If the kernel has given
+    /// something for a later packet, nothing is mandated before that is handled, too.
+    ///
+    /// One system call if there is anything to say.
+    ///
+    /// # Errors
+    /// The scheduler cannot be told.
+    pub fn mandate(
+        &mut self,
+        vm: VmId,
+        handled: Option<Time>,
+        mandate: Option<Mandate>,
+    ) -> Result<(), ScxError> {
+        let Some(account) = self.vms.get_mut(&vm) else { return Ok(()) };
+        let fast_path = &mut account.fast_path;
+        if handled.is_none() && fast_path.mandated == mandate {
+            return Ok(());
+        }
+        let mut context = abi::mandate(account.number, handled.unwrap_or(Time(0)), mandate.as_ref());
+        let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
+        let failed = |cause| ScxError::Vm { vm, step: "mandate boosts", cause };
+        let output = self.skel.progs.mandate.test_run(input).map_err(|e| failed(format!("{e:#}")))?;
+        fast_path.mandated = mandate.filter(|_| output.return_value == 0);
+        Ok(())
+    }
+
+    /// Forgets what the kernel was told for a VM.
+    fn leave_fast_path(&mut self, vm: VmId) {
+        // Whatever it gave ends with the threads, which have left.
+        let _ = self.mandate(vm, Some(Time(u64::MAX)), None);
+        let Some(account) = self.vms.get_mut(&vm) else { return };
+        let FastPath { taps, ports, .. } = std::mem::take(&mut account.fast_path);
+        taps.into_iter().for_each(|key| drop(self.skel.maps.taps.delete(&key)));
+        ports.into_iter().for_each(|key| drop(self.skel.maps.ports.delete(&key)));
     }
 }
 

@@ -8,6 +8,8 @@
 use crate::process;
 use crate::vm::{DiscoverError, MAX_VCPUS, QemuVm, in_order};
 use frontdesk_linux::sched::ThreadId;
+use procfs::ProcessCGroups;
+use procfs::process::Process;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{fs, io};
 
@@ -15,17 +17,18 @@ use std::{fs, io};
 #[must_use]
 pub fn is_libvirt(pid: i32) -> bool {
     process::check_is_qemu(pid).is_ok()
-        && fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| is_in_libvirts_group(&groups))
+        && Process::new(pid).and_then(|process| process.cgroups()).is_ok_and(is_in_libvirts_group)
 }
 
 /// With systemd, libvirt's groups are called `machine.slice/machine-qemu\x2d1\x2dNAME.scope`; without,
 /// `machine/qemu-1-NAME.libvirt-qemu`. On both versions of control groups, and with or without groups for
 /// single threads below.
-fn is_in_libvirts_group(groups: &str) -> bool {
-    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths.flat_map(|path| path.split('/')).any(|part| {
-        part.strip_prefix("machine-qemu").is_some_and(|rest| rest.ends_with(".scope"))
-            || part.ends_with(".libvirt-qemu")
+fn is_in_libvirts_group(groups: ProcessCGroups) -> bool {
+    groups.into_iter().any(|group| {
+        group.pathname.split('/').any(|part| {
+            part.strip_prefix("machine-qemu").is_some_and(|rest| rest.ends_with(".scope"))
+                || part.ends_with(".libvirt-qemu")
+        })
     })
 }
 
@@ -86,6 +89,7 @@ fn guest_name(command: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use procfs::FromRead as _;
     use std::{sync::mpsc, thread};
 
     #[test]
@@ -100,9 +104,9 @@ mod tests {
             ("0::/user.slice/user-1000.slice/user@1000.service/machine-qemu\\x2d3\\x2dc.scope\n", true),
             ("0::/machine.slice/machine-lxc\\x2d1\\x2dbox.scope\n", false),
             ("0::/system.slice/qemu-alice.scope\n", false),
-            ("nonsense\n", false),
         ] {
-            assert_eq!(is_in_libvirts_group(groups), libvirts, "{groups}");
+            let parsed = ProcessCGroups::from_read(groups.as_bytes()).unwrap();
+            assert_eq!(is_in_libvirts_group(parsed), libvirts, "{groups}");
         }
     }
 

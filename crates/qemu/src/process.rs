@@ -2,6 +2,7 @@
 
 use frontdesk_linux::Tap;
 use frontdesk_linux::sched::ThreadId;
+use procfs::process::{Process, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::BTreeSet,
@@ -10,7 +11,6 @@ use std::{
         fd::{AsFd as _, OwnedFd},
         unix::{fs::MetadataExt as _, net::UnixStream},
     },
-    path::Path,
 };
 
 /// The kernel threads' parent.
@@ -25,15 +25,12 @@ pub(super) fn peer(stream: &UnixStream) -> Option<i32> {
 pub(super) fn check_is_qemu(pid: i32) -> Result<(), String> {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let exe = exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let comm = comm(Path::new(&format!("/proc/{pid}")));
+    let comm =
+        Process::new(pid).and_then(|process| process.stat()).map_or_else(|_| String::new(), |stat| stat.comm);
     if exe.contains("qemu") || comm.contains("qemu") {
         return Ok(());
     }
     Err(if exe.is_empty() { format!("{comm:?}") } else { format!("{exe:?}") })
-}
-
-fn comm(process: &Path) -> String {
-    fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned()
 }
 
 /// Whether the process behind a pidfd has ended.
@@ -50,13 +47,10 @@ pub fn thread_count(pid: i32) -> u64 {
 
 /// Its threads with their names.
 pub(super) fn threads(pid: i32) -> io::Result<Vec<(ThreadId, String)>> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
-    Ok(tasks
-        .filter_map(|task| {
-            let tid = task.file_name().to_string_lossy().parse().ok()?;
-            Some((ThreadId::of(pid, tid)?, comm(&task.path())))
-        })
-        .collect())
+    let tasks = Process::new(pid).and_then(|process| process.tasks()).map_err(io::Error::other)?;
+    // A thread may end meanwhile.
+    let stats = tasks.flatten().filter_map(|task| task.stat().ok());
+    Ok(stats.map(|stat| (ThreadId { pid, tid: stat.pid, started: stat.starttime }, stat.comm)).collect())
 }
 
 /// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, kernel threads named after
@@ -69,11 +63,11 @@ pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
         return Ok(workers);
     }
     let kernel_name = format!("vhost-{pid}");
-    for process in fs::read_dir("/proc")?.flatten() {
-        let Ok(worker) = process.file_name().to_string_lossy().parse() else { continue };
+    for process in procfs::process::all_processes().map_err(io::Error::other)?.flatten() {
+        let Ok(Stat { pid, comm, ppid, starttime, .. }) = process.stat() else { continue };
         // Anyone can be called that, but only kernel threads descend from kthreadd.
-        if comm(&process.path()) == kernel_name && parent(worker) == Some(KTHREADD) {
-            workers.extend(ThreadId::of(worker, worker));
+        if comm == kernel_name && ppid == KTHREADD {
+            workers.push(ThreadId { pid, tid: pid, started: starttime });
         }
     }
     Ok(workers)
@@ -84,11 +78,6 @@ fn has_vhost(pid: i32) -> bool {
     descriptors.into_iter().any(|descriptor| {
         fs::read_link(descriptor.path()).is_ok_and(|file| file.to_string_lossy().starts_with("/dev/vhost-"))
     })
-}
-
-fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// The tap devices a process holds open. A queue each, hence the same one may come up several times.

@@ -1,5 +1,6 @@
 //! How much anybody may ask for, and how often a password may be tried: arithmetic on times, without a clock
-//! of its own.
+//! of its own. By hand: rate limiter crates have no lockouts that grow, and one for each address here would
+//! not make the bucket shorter.
 
 use lru::LruCache;
 use std::net::{IpAddr, Ipv6Addr};

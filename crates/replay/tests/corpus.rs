@@ -19,6 +19,7 @@ use frontdesk_engine::{
 use frontdesk_record::{Ending, Record};
 use frontdesk_replay::{Rerun, verify};
 use recorded::{recording, records, written};
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,10 +98,24 @@ fn every_recording_of_the_corpus_says_what_it_said_and_replays_to_the_same() {
     for name in names {
         let bytes = fs::read(file(&name, "fdsk")).unwrap();
         let (told, expected) = (told(&bytes), fs::read_to_string(file(&name, "txt")).unwrap());
-        let differs = told.lines().zip(expected.lines()).find(|(told, expected)| told != expected);
+        let differs = told.lines().zip(expected.lines()).find(|(told, expected)| !says(told, expected));
         assert_eq!(differs, None, "{name}");
-        assert_eq!(told.len(), expected.len(), "{name}");
+        assert_eq!(told.lines().count(), expected.lines().count(), "{name}");
     }
+}
+
+/// Whether a line says all that it is to say. A field that a later minor version has is there with its default.
+fn says(told: &str, expected: &str) -> bool {
+    let [told_value, expected_value] = [told, expected].map(serde_json::from_str::<Value>);
+    match (told_value, expected_value) {
+        (Ok(told), Ok(expected)) => holds(&told, &expected),
+        _ => told == expected,
+    }
+}
+
+fn holds(told: &Value, expected: &Value) -> bool {
+    let (Some(fields), Some(of)) = (expected.as_object(), told.as_object()) else { return told == expected };
+    fields.iter().all(|(name, expected)| of.get(name).is_some_and(|told| holds(told, expected)))
 }
 
 /// Makes the corpus of this version.
@@ -113,7 +128,7 @@ fn write_the_corpus() {
         ("kinds", kinds.clone()),
         // A packet has been delivered to a vCPU that is boosted for it, and not been judged.
         ("kinds-middle", from_the_middle(&kinds, 154, usize::MAX)),
-        // A film plays, and its share has been raised.
+        // A film plays.
         ("film-middle", from_the_middle(&kinds, 460, usize::MAX)),
         ("echo-mixed", from_the_middle(&records(), 18_000, 200)),
         ("reservations", reservations()),

@@ -30,6 +30,9 @@ pub fn html(outcome: &Outcome, timelines: &[Timeline]) -> Result<String, ReportE
                     p.kicker { "frontdesk report" }
                     h1 { (outcome.scenario) }
                     (host(outcome))
+                    @for note in crate::table::notes(outcome) {
+                        p { (note) }
+                    }
                 }
                 main {
                     (verdict(outcome))

@@ -7,19 +7,28 @@ use frontdesk_scenario::{NumberTable, Outcome};
 
 /// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the
 /// lab measures): response times, throughput (without workloads called "hog"), times of operations, what else
-/// was measured of each arm, and the checks. `colour` adds ANSI escapes.
+/// was measured of each arm, and the checks; before them, what is to be known of an emulated host. `colour`
+/// adds ANSI escapes.
 #[must_use]
 pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
+    let undilated = outcome.host.dilation.map(|dilation| {
+        let title = format!("Response time in ms, divided by the dilation of {dilation}");
+        (title, responses(outcome, dilation))
+    });
+    let response = "Response time in ms (median over the repeats)".to_owned();
+    let first = std::iter::once((response, responses(outcome, 1.0))).chain(undilated);
     let tables = [
-        ("Response time in ms (median over the repeats)", responses(outcome)),
         ("Throughput (median over the repeats)", rates(outcome)),
         ("Time of an operation in ms (median over the repeats)", times(outcome)),
         ("Arms", arms(outcome)),
         ("Belief: time until it follows a task that changes, in ms", follow(outcome)),
     ];
-    let of_study = outcome.tables.iter().map(|of| (of.title.as_str(), numbers(of)));
+    let of_study = outcome.tables.iter().map(|of| (of.title.clone(), numbers(of)));
     let last = [("Checks", checks(outcome, colour))];
-    let filled = tables.into_iter().chain(of_study).chain(last).filter(|(_, table)| !table.is_empty());
+    let named = |(title, table): (&str, Table)| (title.to_owned(), table);
+    let all = first.chain(tables.map(named)).chain(of_study).chain(last.map(named));
+    let filled = all.filter(|(_, table)| !table.is_empty());
+    let notes = Some(notes(outcome)).filter(|notes| !notes.is_empty()).map(|notes| notes.join("\n") + "\n");
     let texts = filled.map(|(title, mut table)| {
         table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
         if colour {
@@ -29,14 +38,50 @@ pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
         }
         format!("{title}\n{}\n", table.trim_fmt())
     });
-    texts.collect::<Vec<_>>().join("\n")
+    notes.into_iter().chain(texts).collect::<Vec<_>>().join("\n")
 }
 
-fn responses(outcome: &Outcome) -> Table {
+/// What is to be known of the machine and the repeats before the numbers are read.
+pub(crate) fn notes(outcome: &Outcome) -> Vec<String> {
+    let host = &outcome.host;
+    let mut notes = Vec::new();
+    if let Some(outer) = &host.emulated_on {
+        notes.push(format!(
+            "Host: emulated, {} CPUs, Linux {}, QEMU {} with KVM; by QEMU {} on {} ({} CPUs, Linux {}).",
+            host.cpus, host.kernel, host.qemu, outer.qemu, outer.cpu, outer.cpus, outer.kernel
+        ));
+    }
+    if let Some(dilation) = host.dilation {
+        notes.push(format!(
+            "Everything takes about {dilation} times as long there: durations of the load, of frontdesk and \
+             of the host's scheduler were multiplied by that. Ratios are the result."
+        ));
+    }
+    for (name, arm) in &outcome.arms {
+        for (index, repeat) in (1_u32..).zip(&arm.repeats) {
+            for why in repeat.voided.iter().filter_map(|why| why.lines().next()) {
+                notes.push(format!("{name}, repeat {index}: made again, for in an earlier attempt {why}"));
+            }
+            if let Some(lost) = repeat.lost.filter(|lost| lost.gaps > 0) {
+                notes.push(format!(
+                    "{name}, repeat {index}: disturbed; {} ms were taken from the host's CPUs in {} gaps, the \
+                     longest of {} ms",
+                    number(lost.ms),
+                    lost.gaps,
+                    number(lost.longest_ms)
+                ));
+            }
+        }
+    }
+    notes
+}
+
+/// Response times, divided by `dilation`.
+fn responses(outcome: &Outcome, dilation: f64) -> Table {
     let mut table = empty(&["arm", "VM", "requests", "mean", "p50", "p99", "max"], 2);
     for (name, arm) in &outcome.arms {
         for (vm, of) in &arm.response_ms {
-            let numbers = [of.mean, of.p50, of.p99, of.max].map(number);
+            let numbers = [of.mean, of.p50, of.p99, of.max].map(|time| number(time / dilation));
             table.add_row([name.clone(), vm.clone(), of.count.to_string()].into_iter().chain(numbers));
         }
     }

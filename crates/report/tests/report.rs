@@ -6,7 +6,7 @@ mod synthetic;
 
 use frontdesk_report::{Quantity, html, perfetto, svg_arms, svg_cdf, table};
 use frontdesk_scenario::{
-    BeliefPoint, Figure, HostInfo, Mark, NumberTable, Outcome, Rate, RunSlice, Series, Timeline, Unit,
+    BeliefPoint, Figure, HostInfo, Lost, Mark, NumberTable, Outcome, Rate, RunSlice, Series, Timeline, Unit,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -20,6 +20,25 @@ fn nothing() -> Outcome {
         tables: Vec::new(),
         figures: Vec::new(),
     }
+}
+
+#[test]
+fn an_emulated_host_is_told_with_its_dilation_and_what_disturbed_it() {
+    let mut outcome = synthetic::outcome();
+    let outer = outcome.host.clone();
+    outcome.host.kernel = "6.12.117+deb12-amd64".to_owned();
+    outcome.host.qemu = "7.2.22".to_owned();
+    outcome.host.dilation = Some(10.0);
+    outcome.host.emulated_on = Some(Box::new(outer));
+    outcome.arms["frontdesk"].repeats[1].voided =
+        vec!["VM cpu-1 ended (signal: 6)\n  console: Kernel panic".to_owned()];
+    outcome.arms["frontdesk"].repeats[2].lost = Some(Lost { gaps: 3, ms: 47.0, longest_ms: 31.0 });
+    outcome.arms["stock"].repeats[0].lost = Some(Lost::default());
+    let text = table(&outcome, 80, false);
+    let end = text.find("Throughput").unwrap();
+    insta::assert_snapshot!(text[..end]);
+    let page = html(&outcome, &[]).unwrap();
+    assert!(page.contains("made again, for in an earlier attempt VM cpu-1 ended"), "no note in the page");
 }
 
 #[test]

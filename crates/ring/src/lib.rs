@@ -5,7 +5,8 @@
 //! has a lane of its own: the task that it runs, a ring of entries with one writer and one reader, and an
 //! *armed* flag that asks for one wake-up, at entries of some kinds. The consumer finds the memfd with
 //! [`find`] and trusts nothing in it: whoever can write to QEMU's memory can make events up, but not make the
-//! consumer panic, read out of bounds or work without end.
+//! consumer panic, read out of bounds or work without end. It is made by hand because the ends of other rings
+//! trust each other.
 //!
 //! # Waiting for an event
 //! Call [`Consumer::arm`], then [`Consumer::drain`], then wait for the producer's eventfd. In this order no

@@ -9,6 +9,7 @@ mod allowed;
 mod answers;
 mod checks;
 mod close;
+mod dilation;
 mod experiment;
 mod figure;
 mod load;
@@ -28,10 +29,12 @@ pub use answers::{RequestBoosts, RequestTimes};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{ErrorLocation, Overrides, ScenarioError};
-pub use outcome::{ArmResult, Bar, Check, Follow, HostInfo, Latency, Outcome, Rate, Repeat, Summary, Unit};
+pub use outcome::{
+    ArmResult, Bar, Check, Follow, HostInfo, Latency, Lost, Outcome, Rate, Repeat, Summary, Unit,
+};
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
-    Measure, Scenario, Subject, VmSpec, Workload,
+    Machine, Measure, Scenario, Subject, VmSpec, Workload,
 };
 pub use sim::{
     Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,

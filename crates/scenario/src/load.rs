@@ -25,8 +25,8 @@ pub struct Overrides {
     pub repeats: Option<u32>,
     /// Replaces `duration`.
     pub duration: Option<Duration>,
-    /// Runs only the arms with these names, and drops the checks that need one of the others. Empty: all
-    /// arms.
+    /// Runs only the arms with these names, in this order, and drops the checks that need one of the others.
+    /// Empty: all arms.
     pub arms: Vec<String>,
 }
 
@@ -182,12 +182,13 @@ impl Scenario {
     }
 }
 
-/// Leaves only some arms. The error is the unknown one and a message.
+/// Leaves only some arms, in this order. The error is the unknown one and a message.
 pub(crate) fn retain<A>(of: &mut IndexMap<String, A>, arms: &[String]) -> Result<(), (String, String)> {
     if let Some(unknown) = arms.iter().find(|arm| !of.contains_key(*arm)) {
         return Err((unknown.clone(), format!("there is no such arm; allowed is {}", one_of(of.keys()))));
     }
     of.retain(|name, _| arms.contains(name));
+    of.sort_by_cached_key(|name, _| arms.iter().position(|arm| arm == name));
     Ok(())
 }
 

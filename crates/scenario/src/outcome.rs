@@ -39,6 +39,13 @@ pub struct HostInfo {
     pub guest_kernel: String,
     /// Version of frontdesk.
     pub frontdesk: String,
+    /// How many times longer everything takes on it than on a real machine, by which durations of the load
+    /// and of the engine were multiplied; absent if they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dilation: Option<f64>,
+    /// The machine that emulates it, if it is emulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated_on: Option<Box<HostInfo>>,
 }
 
 /// What one arm gave: medians over its repeats, and the repeats.
@@ -106,6 +113,24 @@ pub struct Repeat {
     pub lost_events: u64,
     /// Length of the measured part in seconds.
     pub seconds: f64,
+    /// Why earlier attempts at it count for nothing: each time a VM died.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub voided: Vec<String>,
+    /// Time that the machine itself did not have; absent where it was not looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Lost>,
+}
+
+/// Time that was taken from an emulated host while a repeat was measured: nothing ran on one of its CPUs,
+/// whatever its scheduler did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lost {
+    /// How often one of its CPUs stood still for more than 5 ms.
+    pub gaps: u64,
+    /// How long these were together, of all CPUs, in milliseconds.
+    pub ms: f64,
+    /// The longest, in milliseconds.
+    pub longest_ms: f64,
 }
 
 /// Throughput.

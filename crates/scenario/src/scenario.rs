@@ -4,12 +4,14 @@
 mod arm;
 mod bars;
 mod guest;
+mod host;
 mod profile;
 mod vm;
 
 pub use arm::{Arm, Daemon};
 pub use bars::{Across, Checks, Compare, Gain, Loser, Measure, Subject};
 pub use guest::{Debian, Guest};
+pub use host::{Host, Machine};
 pub use profile::{LoadKind, LoadProfile};
 pub use vm::{Disk, VmSpec, Workload};
 
@@ -121,20 +123,6 @@ impl Scenario {
     pub(crate) fn entry(&self, name: &str) -> Option<&VmSpec> {
         self.vms.iter().find(|vm| vm.name == name)
     }
-}
-
-/// Which physical CPUs do what. A CPU is in a list at most once; it may be in several lists, as on a machine
-/// that has no more.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Host {
-    /// The VMs run on these. At least one.
-    pub vm_cpus: Vec<u16>,
-    /// The load from outside and the daemon run on these. At least one.
-    pub client_cpus: Vec<u16>,
-    /// Each of these gets a CPU-bound host process, so that it is busy in every arm.
-    #[serde(default)]
-    pub busy_cpus: Vec<u16>,
 }
 
 fn unscaled() -> f64 {

@@ -23,17 +23,9 @@ impl Scenario {
         range("think_scale", self.think_scale, 0.001..=100.0)?;
         range("cost_scale", self.cost_scale, 0.001..=100.0)?;
         self.guest.validate()?;
-        for (key, cpus, may_be_empty) in [
-            ("host.vm_cpus", &self.host.vm_cpus, false),
-            ("host.client_cpus", &self.host.client_cpus, false),
-            ("host.busy_cpus", &self.host.busy_cpus, true),
-        ] {
-            require(may_be_empty || !cpus.is_empty(), key, "[]", "at least one CPU")?;
-            let mut seen = HashSet::new();
-            let unique = cpus.iter().all(|cpu| seen.insert(cpu));
-            require(unique, key, format!("{cpus:?}"), "each CPU once")?;
-        }
+        self.host.validate()?;
         self.validate_vms()?;
+        self.validate_emulated()?;
         for (index, load) in self.loads.iter().enumerate() {
             load.validate(&format!("load.{index}"), &self.vms)?;
         }
@@ -66,6 +58,12 @@ impl Scenario {
             vm.validate(self.guest.debian.is_some())?;
         }
         Ok(())
+    }
+
+    /// Memory that the VMs need with what QEMU takes for each, in MiB.
+    #[must_use]
+    pub fn memory_mib(&self) -> u64 {
+        self.vms.iter().map(|vm| (u64::from(vm.memory_mib) + QEMU_MIB) * u64::from(vm.count)).sum()
     }
 
     /// Whether a machine can hold the VMs: `cpus_online` are the numbers of its CPUs that are online,

@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a program, not a library")]
 
+mod chart;
+
 use frontdesk_scenario::{Overrides, Scenario};
 use plotters::prelude::*;
 use std::path::Path;
@@ -111,24 +113,8 @@ fn measure(scenario: &Scenario, arm: &str) -> (f64, f32) {
 
 fn plot(curves: &[Vec<(u16, f64)>]) -> String {
     let most = curves.iter().flatten().map(|(_, seconds)| *seconds).fold(0.0, f64::max) * 1.1;
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (1600, 760)).into_drawing_area();
-        area.fill(&WHITE).unwrap();
-        let mut chart = ChartBuilder::on(&area)
-            .margin(14)
-            .x_label_area_size(70)
-            .y_label_area_size(120)
-            .build_cartesian_2d(0.0..1050.0, 0.0..most)
-            .unwrap();
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .x_desc("VMs with 4 vCPUs each, eight on a physical CPU")
-            .y_desc("seconds for a simulated second, one core")
-            .label_style(("sans-serif", 26))
-            .draw()
-            .unwrap();
+    let x = (1050.0, "VMs with 4 vCPUs each, eight on a physical CPU");
+    chart::svg(x, (most, "seconds for a simulated second, one core"), |chart| {
         for ((_, _, name, colour), points) in CASES.into_iter().zip(curves) {
             // Through the origin, and the point of the most VMs.
             let (vms, seconds) = points[points.len() - 1];
@@ -144,15 +130,5 @@ fn plot(curves: &[Vec<(u16, f64)>]) -> String {
                 .label(format!("{name} (line: proportional to the VMs)"))
                 .legend(move |(x, y)| Circle::new((x + 15, y), 8, colour.filled()));
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .margin(20)
-            .legend_area_size(40)
-            .label_font(("sans-serif", 26))
-            .draw()
-            .unwrap();
-        area.present().unwrap();
-    }
-    svg
+    })
 }

@@ -10,6 +10,7 @@
     reason = "a program, not a library"
 )]
 
+mod chart;
 #[path = "../tests/queue/mod.rs"]
 mod queue;
 
@@ -48,24 +49,7 @@ fn main() {
         found.push(points);
     }
     let Some(path) = env::args().skip_while(|argument| argument != "--svg").nth(1) else { return };
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (1600, 760)).into_drawing_area();
-        area.fill(&WHITE).unwrap();
-        let mut chart = ChartBuilder::on(&area)
-            .margin(14)
-            .x_label_area_size(70)
-            .y_label_area_size(100)
-            .build_cartesian_2d(0.0..0.92, 0.0..10.0)
-            .unwrap();
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .x_desc("load of the server")
-            .y_desc("mean wait, service times")
-            .label_style(("sans-serif", 26))
-            .draw()
-            .unwrap();
+    let svg = chart::svg((0.92, "load of the server"), (10.0, "mean wait, service times"), |chart| {
         for ((name, _, moment, colour), points) in SERVICES.into_iter().zip(found) {
             let curve =
                 (0..=180).map(|step| f64::from(step) / 200.0).map(|load| (load, by_theory(load, moment)));
@@ -78,15 +62,6 @@ fn main() {
                 .draw_series(points.into_iter().map(|point| Circle::new(point, 8, colour.filled())))
                 .unwrap();
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .margin(20)
-            .legend_area_size(40)
-            .label_font(("sans-serif", 26))
-            .draw()
-            .unwrap();
-        area.present().unwrap();
-    }
+    });
     fs::write(&path, svg).unwrap();
 }

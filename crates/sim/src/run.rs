@@ -131,6 +131,7 @@ pub fn outcome(scenario: &Scenario, runs: IndexMap<String, Vec<Repeat>>) -> Outc
         qemu: path.to_owned(),
         guest_kernel: "simulated".to_owned(),
         frontdesk: env!("CARGO_PKG_VERSION").to_owned(),
+        ..HostInfo::default()
     };
     let scenario = scenario.name.clone();
     Outcome { scenario, host, arms, checks, tables: Vec::new(), figures: Vec::new() }

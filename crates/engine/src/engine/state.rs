@@ -1,10 +1,10 @@
 //! The engine as it is: all its state, checked when it is loaded, and what can be asked of it.
 
 use super::vm::Vm;
-use crate::action::Action;
+use crate::action::{Action, Foreseen};
 use crate::capabilities::Capabilities;
 use crate::config::{Config, ConfigError};
-use crate::event::{TaskId, Time, VmId};
+use crate::event::{Protocol, TaskId, Time, VmId};
 use crate::explain::{Decision, Recent, VmExplain};
 use crate::knob::Ledger;
 use crate::policy::{Ask, Claim, Knob, Owner};
@@ -90,6 +90,19 @@ impl Engine {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.world
+    }
+
+    /// What would be decided about a packet that came to a VM now and that an I/O-bound task
+    /// [waits for](Engine::awaits); `None` if nothing. Asking changes nothing.
+    #[must_use]
+    pub fn foresee(&self, vm: VmId) -> Option<Foreseen> {
+        self.vms.get(&vm)?.foresee(self.now, &self.config, self.world, self.ledger.debt(vm))
+    }
+
+    /// Whether an I/O-bound task of a VM waits for packets to this port, as far as is known.
+    #[must_use]
+    pub fn awaits(&self, vm: VmId, protocol: Protocol, port: u16) -> bool {
+        self.vms.get(&vm).is_some_and(|state| state.awaits(protocol, port, &self.config.tavs))
     }
 
     /// The state behind the decisions about a VM; `None` if it is not followed.

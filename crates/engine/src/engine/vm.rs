@@ -1,13 +1,13 @@
 //! One VM: what is known of its guest, what the policies know of it, and the claims on its knobs.
 
-use crate::action::{Boost, BoostTarget};
+use crate::action::{Boost, BoostTarget, Foreseen};
 use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, Tavs, VmPolicy};
-use crate::event::{Thread, Time, VmId};
+use crate::event::{Protocol, Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::infer::Guest;
 use crate::knob::{Claims, PcpuSet, VmAccount};
-use crate::nanos::total;
+use crate::nanos::{nanos, total};
 use crate::observe::ThreadTimes;
 use crate::policy::{Ask, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, View};
 use crate::recorded::RecordedPolicy;
@@ -152,6 +152,28 @@ impl Vm {
         let later = known.and_then(|(_, policy)| policy.on_expiry(knob, &view, asks));
         self.log_ended(now);
         later
+    }
+
+    /// What would be decided about a packet that came now and that an I/O-bound task waits for.
+    pub(crate) fn foresee(
+        &self,
+        now: Time,
+        config: &Config,
+        world: Capabilities,
+        debt: i64,
+    ) -> Option<Foreseen> {
+        let boosted = self.boosted_ran();
+        let Vm { guest, standing, own, paused, .. } = self;
+        let (standing, own, paused) = (*standing, *own, *paused);
+        let view = View { now, config, world, guest, standing, own, paused, debt, boosted };
+        let vcpus = self.partial_boost.foresee(&view).to_vec();
+        let lasts_ns = nanos(config.tavs.max_boost);
+        (!vcpus.is_empty()).then_some(Foreseen { vcpus, level: Boost::Io, lasts_ns })
+    }
+
+    /// Whether an I/O-bound task waits for packets to this port, as far as is known.
+    pub(crate) fn awaits(&self, protocol: Protocol, port: u16, config: &Tavs) -> bool {
+        !config.correlation || self.guest.ports.predicts((protocol, port))
     }
 
     fn log_ended(&mut self, now: Time) {

@@ -81,6 +81,13 @@ impl PartialBoost {
         }
     }
 
+    /// The vCPUs that a packet would boost that came now and that an I/O-bound task waits for.
+    pub(crate) fn foresee(&self, view: &View<'_>) -> ArrayVec<u16, MAX_TARGETS> {
+        let candidates = Self::candidates(view, Device::Network);
+        // Weighing an event brings the budgets up to date, and there was none.
+        self.clone().weigh(view, &candidates, true).unwrap_or_default()
+    }
+
     /// Boosted CPU time of the VM's vCPUs over all their CPU time in the last periods.
     pub(crate) fn pb_used(&self) -> f64 {
         Budget::used(self.vcpus.iter().map(|vcpu| &vcpu.budget))

@@ -11,7 +11,8 @@
 //! Latency of the network and cost of a packet cannot be told apart by these rows, so what other pairs that
 //! meet them predict is printed too.
 
-use super::{mean_response, run_means, simulate_all};
+use super::{mean_response, run_means};
+use crate::sim::simulate_all;
 use crate::words::plain_table;
 use frontdesk_scenario::{Overrides, Scenario};
 use frontdesk_sim::Simulated;
@@ -59,7 +60,7 @@ fn costs(latency: u32, cost: u32) -> Vec<String> {
 }
 
 fn run(scenarios: &[Scenario], seed: u64) -> anyhow::Result<Vec<Simulated>> {
-    simulate_all(scenarios, seed)
+    simulate_all(scenarios, seed, None)
         .map_err(|(number, error)| anyhow::Error::new(error).context(scenarios[number].name.clone()))
 }
 

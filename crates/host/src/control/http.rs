@@ -1,7 +1,8 @@
 //! The metrics over HTTP, for Prometheus.
 //!
 //! A request is a head of a few kilobytes at most, and whoever sends it has the same deadline and the same
-//! number of places as clients of the socket: the address may be one that guests reach.
+//! number of places as clients of the socket: the address may be one that guests reach. By hand around
+//! `httparse`, because servers from crates have their own threads and other limits.
 
 use crate::control::metrics::exposition;
 use crate::control::permit::Permit;

@@ -2,12 +2,10 @@
 
 use crate::control::ControlError;
 use crate::control::permit::MAX_CLIENTS;
+use crate::wake::Wake;
 use frontdesk_control_protocol::{Answer, Query, Refusal, RefusalKind, Status, line};
-use rustix::event::{EventfdFlags, eventfd};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -109,16 +107,15 @@ impl RecordRequest {
 #[derive(Clone, Debug)]
 pub(crate) struct LoopHandle {
     requests: SyncSender<ControlRequest>,
-    wake: Arc<OwnedFd>,
+    wake: Wake,
 }
 
-pub(crate) fn channel() -> Result<(LoopHandle, Receiver<ControlRequest>, Arc<OwnedFd>), ControlError> {
+pub(crate) fn channel() -> Result<(LoopHandle, Receiver<ControlRequest>, Wake), ControlError> {
     let (sender, receiver) = sync_channel(2 * MAX_CLIENTS);
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-    let failed =
-        |error: rustix::io::Errno| ControlError::Serve { what: "make an eventfd", source: error.into() };
-    let wake = Arc::new(eventfd(0, flags).map_err(failed)?);
-    Ok((LoopHandle { requests: sender, wake: Arc::clone(&wake) }, receiver, wake))
+    let failed = |source| ControlError::Serve { what: "make an eventfd", source };
+    // One ring for each request.
+    let wake = Wake::counting().map_err(failed)?;
+    Ok((LoopHandle { requests: sender, wake: wake.clone() }, receiver, wake))
 }
 
 impl LoopHandle {
@@ -127,8 +124,7 @@ impl LoopHandle {
             TrySendError::Full(_) => unavailable("the daemon's loop does not answer"),
             TrySendError::Disconnected(_) => unavailable(ENDING),
         })?;
-        // It counts far less than it has room for.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake.ring();
         Ok(())
     }
 

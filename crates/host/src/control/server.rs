@@ -5,14 +5,15 @@ use crate::control::access::{self, Access};
 use crate::control::permit::{MAX_CLIENTS, Permit};
 use crate::control::request::{DEADLINE, LoopHandle, channel};
 use crate::control::{ControlConfig, ControlError, ControlRequest, RecordRequest, http, targets};
+use crate::wake::Wake;
 use frontdesk_control_protocol::{
     Answer, DeadlineStream, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line,
 };
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 #[derive(Debug)]
 pub struct Control {
     requests: Receiver<ControlRequest>,
-    wake: Arc<OwnedFd>,
+    wake: Wake,
     _servers: Vec<Server>,
 }
 
@@ -66,9 +67,8 @@ impl Control {
 
     /// The next request. Never waits.
     pub fn next_request(&self) -> Option<ControlRequest> {
-        // Counts down by one; nothing to read means that there is no request.
-        rustix::io::read(&self.wake, &mut [0; 8]).ok()?;
-        self.requests.try_recv().ok()
+        // Nothing to take means that there is no request.
+        self.wake.take().then(|| self.requests.try_recv().ok()).flatten()
     }
 }
 
@@ -102,7 +102,7 @@ impl Listener for TcpListener {
 /// A thread that accepts clients, and one for each of them.
 #[derive(Debug)]
 struct Server {
-    stop: Arc<OwnedFd>,
+    stop: Wake,
     thread: Option<JoinHandle<()>>,
     /// To be removed at the end.
     socket: Option<PathBuf>,
@@ -119,9 +119,8 @@ impl Server {
     ) -> Result<Server, ControlError> {
         let failed = |what| move |source| ControlError::Serve { what, source };
         listener.set_nonblocking().map_err(failed("set a listener non-blocking"))?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let stop = Arc::new(stop.map_err(|error| failed("make an eventfd")(error.into()))?);
-        let (told, serve) = (Arc::clone(&stop), Arc::new(serve));
+        let stop = Wake::new().map_err(failed("make an eventfd"))?;
+        let (told, serve) = (stop.clone(), Arc::new(serve));
         let accept = move || {
             let taken = Arc::new(AtomicUsize::new(0));
             let mut rate = real_time.then(|| AcceptRate::new(Instant::now()));
@@ -154,7 +153,7 @@ impl Server {
 }
 
 /// Waits for a client; false if the server is to stop.
-fn wait(listener: &impl AsFd, stop: &OwnedFd) -> bool {
+fn wait(listener: &impl AsFd, stop: &Wake) -> bool {
     let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
     // After a signal it is looked again.
     let _ = poll(&mut fds, None);
@@ -163,8 +162,8 @@ fn wait(listener: &impl AsFd, stop: &OwnedFd) -> bool {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let told = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let (Ok(_), Some(thread)) = (told, self.thread.take()) {
+        self.stop.ring();
+        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
         if let Some(socket) = &self.socket {

@@ -63,6 +63,7 @@ impl Daemon {
             share.set_base(vm.settings.shares(), guardian)?;
         }
         self.threads.set_weight(id, share.base())?;
+        self.threads.set_taps(id, &vm.qemu.taps)?;
         vm.control = Some(VmControls { group, share });
         self.budgets_stale = true;
         Ok(())
@@ -125,6 +126,7 @@ impl Daemon {
         }
         self.recordings.push(|| Record::Policy { vm: id, policy });
         self.engine.configure_vm(id, policy)?;
+        self.reconsider_mandate(id);
         self.apply()
     }
 
@@ -247,6 +249,7 @@ impl Daemon {
             self.recordings.push(|| Record::Config(policy.clone()));
             self.bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
             self.engine.configure(policy)?;
+            self.reconsider_mandates();
         }
         Ok(())
     }

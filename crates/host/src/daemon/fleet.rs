@@ -48,6 +48,7 @@ impl Daemon {
         let event = Event { at: monotonic(), kind };
         self.recordings.push(|| Record::Event(event));
         self.engine.on_event(&event);
+        self.reconsider_mandates();
         self.apply()
     }
 
@@ -162,6 +163,11 @@ impl Daemon {
                 vm = state.name,
                 "nothing is heard of the VM, which is never boosted then: {error}"
             );
+        }
+        if before.taps != now.taps
+            && let Err(error) = self.threads.set_taps(id, &now.taps)
+        {
+            tracing::warn!(vm = state.name, "{error}");
         }
         if !changes.is_empty()
             && let Err(error) = self.identities.refollow(id, now)

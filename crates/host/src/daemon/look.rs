@@ -94,7 +94,7 @@ impl Daemon {
 
 /// As it is told.
 fn charged(usage: scx::Usage) -> control::Usage {
-    let scx::Usage { consumed_ns, boosted_ns, runs, boosted_runs } = usage;
+    let scx::Usage { consumed_ns, boosted_ns, runs, boosted_runs, .. } = usage;
     control::Usage { consumed_ns, boosted_ns, runs, boosted_runs }
 }
 

@@ -16,7 +16,7 @@ use crate::status::Tally;
 use crate::threads::Threads;
 use crate::watch::{WatchContext, Watcher};
 use frontdesk_engine::reservation::TargetId;
-use frontdesk_engine::{Config, Engine, Event, Time};
+use frontdesk_engine::{Config, Engine, Event, Time, VmId};
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::{CgroupError, Hierarchy, RealTimeRule};
 use frontdesk_linux::realtime;
@@ -96,6 +96,9 @@ pub struct Daemon {
     pub(super) vms: Vec<FollowedVm>,
     pub(super) next_id: u32,
     pub(super) threads: Threads,
+    /// VMs for which the engine may foresee something else now, with the time of the last packet handled that
+    /// the kernel may have given a boost for.
+    pub(super) foresee_anew: BTreeMap<VmId, Option<Time>>,
     /// That the kernel has ejected frontdesk's scheduler, why, and how it goes on.
     pub(super) ejection: Option<String>,
     pub(super) budgets: RealTimeBudgets,
@@ -152,14 +155,16 @@ impl Daemon {
         let policy = config.settings.engine();
         let engine = Engine::new(policy.clone())?;
         let control = Control::start(&config.settings.control)?;
+        let hierarchy = Hierarchy::detect()?;
+        // What the kernel does about a packet by itself comes before the packet is told of.
+        let wanted = &config.settings.daemon;
+        let threads = match config.act {
+            true => Threads::start(wanted.mechanism, wanted.fast_path, hierarchy.real_time()),
+            false => Threads::by_real_time(),
+        };
         let bpf = BpfSource::open()?;
         bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
         let identities = Identities::new()?;
-        let hierarchy = Hierarchy::detect()?;
-        let threads = match config.act {
-            true => Threads::start(config.settings.daemon.mechanism, hierarchy.real_time()),
-            false => Threads::by_real_time(),
-        };
         let guardian = match config.act {
             true if threads.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
                 return Err(CgroupError::RealTimeRefused.into());
@@ -209,6 +214,7 @@ impl Daemon {
             vms: Vec::new(),
             next_id: 0,
             threads,
+            foresee_anew: BTreeMap::new(),
             ejection: None,
             budgets: RealTimeBudgets::new(hierarchy),
             budget: None,

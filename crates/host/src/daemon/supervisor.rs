@@ -1,5 +1,6 @@
 //! What systemd is told, and wants to be told regularly (`sd_notify(3)`): nothing, if it has not started the
-//! daemon.
+//! daemon. By hand: the sd-notify crate waits until the supervisor has room for a message, which the loop
+//! must not, and does not know abstract sockets.
 
 use frontdesk_engine::Time;
 use std::ffi::OsStr;

@@ -111,6 +111,7 @@ impl Daemon {
             self.engine.on_event(&event);
             self.tally.event();
             self.apply()?;
+            self.event_handled(&event);
         }
         self.pending.drain(..ready);
         self.handled += ready;
@@ -120,6 +121,7 @@ impl Daemon {
             self.engine.on_deadline(time);
             self.apply()?;
         }
+        self.mandate();
         self.record_decisions();
         self.recordings.tick(time);
         Ok(())
@@ -162,6 +164,7 @@ impl Daemon {
                     self.tally.applied(&action, latency_ns);
                     if matches!(action.kind, ActionKind::Boost { .. }) {
                         self.last_boost = Some(action.at);
+                        self.reconsider_mandate(vm);
                     }
                     self.recordings.push(|| Record::Applied { action, latency_ns });
                 }

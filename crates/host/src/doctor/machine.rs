@@ -2,6 +2,7 @@
 
 use super::Finding;
 use super::file::{read, version};
+use procfs::{CpuInfo, Current as _, Meminfo};
 use std::{
     fs::OpenOptions,
     io,
@@ -33,10 +34,8 @@ pub(super) fn cpus() -> Finding {
 
 pub(super) fn memory() -> Finding {
     const AREA: &str = "memory";
-    let text = read("/proc/meminfo").unwrap_or_default();
-    let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = available.and_then(|rest| rest.split_ascii_whitespace().next()?.parse::<u64>().ok());
-    match kib.map(|kib| kib / 1024) {
+    let available = Meminfo::current().ok().and_then(|memory| memory.mem_available);
+    match available.map(|bytes| bytes >> 20) {
         Some(mib) if mib >= MEMORY_WANTED_MIB => Finding::ok(AREA, format!("{mib} MiB available")),
         Some(mib) if mib >= MEMORY_LEAST_MIB => Finding::limited(
             AREA,
@@ -53,11 +52,9 @@ pub(super) fn memory() -> Finding {
 pub(super) fn kvm() -> Finding {
     const AREA: &str = "KVM";
     const PATH: &str = "/dev/kvm";
-    let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
-    let hardware = cpuinfo
-        .lines()
-        .find(|line| line.starts_with("flags"))
-        .is_some_and(|line| line.split_ascii_whitespace().any(|flag| flag == "vmx" || flag == "svm"));
+    let hardware = CpuInfo::current().is_ok_and(|cpus| {
+        cpus.flags(0).is_some_and(|flags| flags.contains(&"vmx") || flags.contains(&"svm"))
+    });
     match (opens(PATH), hardware) {
         (Ok(()), true) => Finding::ok(AREA, PATH),
         (Ok(()), false) => Finding::limited(

@@ -1,17 +1,17 @@
 //! The thread that admits reservations and takes hold of their targets.
 
 use super::ReserveMechanism;
-use super::controller::ControllerCommand;
 use super::fair::{FairServerError, FairServers};
 use super::reserved::ReservedTarget;
 use super::reserved_group::ReservedGroup;
 use super::running::{Running, StartError};
-use super::target::{Found, VmThreads, is_ready};
+use super::target::{Found, VmThreads};
 use super::threads::{ReservedProcess, TakeError};
 use super::trace::TraceSource;
 use super::{AdmissionRequest, ReserveSettings, deadline, stats};
 use crate::clock::monotonic;
 use crate::notification::Mailbox;
+use crate::wake::Wake;
 use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use frontdesk_engine::reservation::{Admission, Member, Reservation, TargetId, WHOLE_CPU};
 use frontdesk_guardian::Guardian;
@@ -20,7 +20,6 @@ use frontdesk_linux::{online_cpus, realtime};
 use frontdesk_probes::meter::SLOTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -114,13 +113,13 @@ impl AdmissionThread {
     }
 
     /// Serves until its owner has gone.
-    pub(super) fn run(mut self, orders: &Receiver<AdmissionRequest>, wake: &OwnedFd) {
+    pub(super) fn run(mut self, orders: &Receiver<AdmissionRequest>, wake: &Wake) {
         if let Err(error) = realtime::enter(PRIORITY, &[]) {
             tracing::warn!("requests for reservations may wait: {error}");
         }
         loop {
             self.wait(wake);
-            let _ = rustix::io::read(wake, &mut [0; 8]);
+            wake.take();
             self.follow_births();
             self.look();
             self.close_reserved_group();
@@ -146,7 +145,7 @@ impl AdmissionThread {
         }
     }
 
-    fn wait(&self, wake: &OwnedFd) {
+    fn wait(&self, wake: &Wake) {
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         if let Some(running) = &self.running {
             fds.push(PollFd::from_borrowed_fd(running.births.fd(), PollFlags::IN));
@@ -292,7 +291,7 @@ impl AdmissionThread {
         let reserved_group = self.reserved_group.as_ref().and_then(Option::as_ref);
         for (member, slot) in held.slots.iter().enumerate() {
             let parts = held.found.threads()?;
-            let ready = parts.iter().any(|part| part.member == member && is_ready(part.thread));
+            let ready = parts.iter().any(|part| part.member == member && part.thread.is_runnable());
             running.meter.slots.open(*slot, ready, held.found.family);
         }
         for pid in held.found.processes.clone() {
@@ -373,8 +372,8 @@ impl AdmissionThread {
             let reservation = held.reservation.in_turns();
             running.set(member, cpu, slot, reservation, threads).map_err(|error| cannot_keep(&error))?;
             if held.paused {
-                // On another CPU it is not known yet.
-                running.send(member, ControllerCommand::Pause { member, paused: true });
+                // On another CPU it is not known yet. If it fails, its report says so.
+                let _ = running.pause(member, true);
             }
         }
         Ok(())
@@ -384,12 +383,16 @@ impl AdmissionThread {
         let index = self.index_of(target)?;
         let held = &mut self.targets[index];
         held.may_stop(&self.guardian).map_err(|error| failed(&error))?;
-        held.paused = paused;
         if let Some(running) = &self.running {
-            for member in held.members() {
-                running.send(member, ControllerCommand::Pause { member, paused });
+            let pause = |paused| held.members().filter_map(|member| running.pause(member, paused)).collect();
+            let failures: Vec<String> = pause(paused);
+            if let Some(failure) = failures.into_iter().next() {
+                // It stays as it was, whatever part of it has changed.
+                let _: Vec<String> = pause(held.paused);
+                return Err(Refusal::new(RefusalKind::Unavailable, failure));
             }
         }
+        held.paused = paused;
         Ok(self.tell(&self.targets[index], &self.reports()))
     }
 

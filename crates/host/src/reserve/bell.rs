@@ -52,18 +52,16 @@ impl Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserve::ring;
-    use rustix::event::{EventfdFlags, eventfd};
+    use crate::wake::Wake;
 
     #[test]
     fn it_says_why_it_rang() {
-        let eventfd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let (commands, kicks) = (eventfd(), eventfd());
+        let (commands, kicks) = (Wake::new().unwrap(), Wake::new().unwrap());
         let bell = Bell::new(&commands, &kicks).unwrap();
         assert_eq!(bell.wait(Some(0)), Rung { by_timer: true, ..Rung::default() });
-        ring(&kicks);
+        kicks.ring();
         assert_eq!(bell.wait(None), Rung { by_kick: true, ..Rung::default() });
-        ring(&commands);
+        commands.ring();
         assert_eq!(bell.wait(Some(u64::MAX)), Rung { by_command: true, by_kick: true, by_timer: false });
     }
 }

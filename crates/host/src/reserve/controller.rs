@@ -13,6 +13,7 @@ use super::members::MemberThreads;
 use super::promises::Promises;
 use super::trace::TraceWriter;
 use crate::clock::monotonic;
+use crate::wake::Wake;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{
     Dispatch, Dispatcher, Due, Eligible, Member, MemberAccount, Meter, Reading, Reservation,
@@ -20,9 +21,7 @@ use frontdesk_engine::reservation::{
 };
 use frontdesk_linux::sched::{self, Attributes};
 use frontdesk_probes::meter::{Ring, Slots};
-use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
 /// How often the wall clock is looked at, in nanoseconds.
@@ -47,8 +46,8 @@ pub(super) enum ControllerCommand {
     Set { member: Member, cpu: u16, slot: usize, reservation: Reservation, threads: MemberThreads },
     /// The threads of a member.
     Threads { member: Member, threads: MemberThreads },
-    /// Stops a member, or lets it go on.
-    Pause { member: Member, paused: bool },
+    /// Stops a member, or lets it go on; answered with why that failed, if it did.
+    Pause { member: Member, paused: bool, done: SyncSender<Option<String>> },
     /// Forgets a member; answered with what it got when that is done.
     Remove { member: Member, done: SyncSender<MemberAccount> },
     /// Asks for the accounts.
@@ -69,7 +68,7 @@ pub(super) struct Controller {
     pub(super) kicks: Ring,
     pub(super) commands: Receiver<ControllerCommand>,
     /// Readable when there are commands, or when all who could send some have gone.
-    pub(super) wake: Arc<OwnedFd>,
+    pub(super) wake: Wake,
     /// Rings for both.
     pub(super) bell: Bell,
     /// The CPU of the members,
@@ -173,10 +172,10 @@ impl Controller {
 fn take_commands(
     work: &mut DispatchWork,
     commands: &Receiver<ControllerCommand>,
-    wake: &OwnedFd,
+    wake: &Wake,
     slots: &Slots,
 ) -> bool {
-    let _ = rustix::io::read(wake, &mut [0; 8]);
+    wake.take();
     loop {
         match commands.try_recv() {
             Ok(command) => work.obey(command, slots),
@@ -282,8 +281,9 @@ impl DispatchWork {
                 }
                 self.hold(member, None, threads);
             }
-            ControllerCommand::Pause { member, paused } => {
+            ControllerCommand::Pause { member, paused, done } => {
                 self.dispatch(now, ReservationEventKind::Pause { member, paused }, slots);
+                let _ = done.try_send(self.troubles.get(&member).cloned());
             }
             ControllerCommand::Remove { member, done } => {
                 let account = self.dispatcher.account(member).cloned().unwrap_or_default();

@@ -4,7 +4,7 @@
 use super::enforce::Enforce;
 use super::members::{MemberRole, MemberThreads};
 use super::target::Found;
-use super::user::signal;
+use super::user::stop_or_go_on;
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_control_protocol::{Refusal, RefusalKind};
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};
@@ -75,7 +75,8 @@ impl Enforce for Deadline {
         if let Some(held) = self.members.remove(&member)
             && held.stopped
         {
-            signal(&held.threads, libc::SIGCONT);
+            // Who puts the process back makes sure of it, and tells if it fails.
+            let _ = stop_or_go_on([&held.threads], false);
         }
     }
 
@@ -85,8 +86,8 @@ impl Enforce for Deadline {
         let hard = held.reservation.is_some_and(|reservation| reservation.hard);
         let stop = dispatch.kind == DispatchKind::Stop && !hard;
         if held.stopped != stop {
+            stop_or_go_on([&held.threads], stop)?;
             held.stopped = stop;
-            signal(&held.threads, if stop { libc::SIGSTOP } else { libc::SIGCONT });
         }
         Ok(())
     }

@@ -29,6 +29,6 @@ pub(super) trait Enforce: Send {
     /// Schedules a member as the dispatcher says. One that is not held is no error.
     ///
     /// # Errors
-    /// The kernel refuses. Threads that have ended need nothing.
+    /// The kernel refuses; the next dispatch tries again. Threads that have ended need nothing.
     fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError>;
 }

@@ -7,16 +7,13 @@ use super::deadline::Deadline;
 use super::enforce::Enforce;
 use super::members::MemberThreads;
 use super::promises::Promises;
-use super::ring;
 use super::trace::TraceSource;
 use super::user::{Halts, User};
+use crate::wake::Wake;
 use frontdesk_engine::reservation::{Member, MemberAccount, Reservation};
 use frontdesk_guardian::Guardian;
 use frontdesk_probes::meter::{Birth, MemberMeter, MeterEvents, Ring};
-use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -46,7 +43,7 @@ pub(super) struct Running {
 /// A dispatcher.
 struct DispatcherThread {
     commands: Sender<ControllerCommand>,
-    wake: Arc<OwnedFd>,
+    wake: Wake,
     controller: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +51,7 @@ impl DispatcherThread {
     fn send(&self, command: ControllerCommand) {
         // It fails only when the controller has ended, which it does after us.
         let _ = self.commands.send(command);
-        ring(&self.wake);
+        self.wake.ring();
     }
 }
 
@@ -62,7 +59,7 @@ impl Drop for DispatcherThread {
     fn drop(&mut self) {
         // The last sender but one goes with `self`.
         self.commands = channel().0;
-        ring(&self.wake);
+        self.wake.ring();
         if let Some(controller) = self.controller.take() {
             let _ = controller.join();
         }
@@ -105,13 +102,13 @@ impl Running {
         };
         let kicks = self.kicks.remove(&cpu).ok_or(StartError::Offline { cpu })?;
         let (commands, receiver) = channel();
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wake = Wake::new()?;
         let bell = Bell::new(&wake, kicks.fd())?;
         let controller = Controller {
             slots: self.meter.slots.clone(),
             kicks,
             commands: receiver,
-            wake: Arc::clone(&wake),
+            wake: wake.clone(),
             bell,
             cpu,
             pinned: self.mechanism != ReserveMechanism::Deadline,
@@ -157,6 +154,13 @@ impl Running {
         if let Some(lane) = self.places.get(&member).and_then(|cpu| self.lanes.get(cpu)) {
             lane.send(command);
         }
+    }
+
+    /// Stops a member, or lets it go on, and waits until it is done; tells why that failed, if it did.
+    pub(super) fn pause(&self, member: Member, paused: bool) -> Option<String> {
+        let (done, when_done) = sync_channel(1);
+        self.send(member, ControllerCommand::Pause { member, paused, done });
+        when_done.recv_timeout(PATIENCE).ok()?
     }
 
     /// Has a member forgotten, and waits until it is.

@@ -4,12 +4,12 @@ use super::members::MemberRole;
 use frontdesk_control_protocol::{Refusal, RefusalKind, Target};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;
+use procfs::ProcessCGroups;
+use procfs::process::{Process, Stat, StatFlags};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// A task of the kernel's own (`PF_KTHREAD`).
-const KERNEL_THREAD: u32 = 0x0020_0000;
 /// More than this of a target are refused.
 const MOST_THREADS: usize = 4096;
 
@@ -72,12 +72,12 @@ impl Found {
                     let message = format!("process {pid} is the VM {:?}: reserve for vm:{0}", vm.name);
                     return Err(Refusal::new(RefusalKind::Unsuitable, message));
                 }
-                let stat = Stat::of(*pid).ok_or_else(|| unknown(format!("there is no process {pid}")))?;
-                Found { name: stat.name, processes: vec![*pid], family: false, vcpus: Vec::new() }
+                let stat = stat_of(*pid).ok_or_else(|| unknown(format!("there is no process {pid}")))?;
+                Found { name: stat.comm, processes: vec![*pid], family: false, vcpus: Vec::new() }
             }
             Target::Unit(name) => {
                 let processes = processes_where(|groups| {
-                    groups.lines().any(|line| line.split(['/', ':']).any(|part| part == name))
+                    groups.into_iter().any(|group| group.pathname.split('/').any(|part| part == name))
                 });
                 Found { name: name.clone(), processes, family: true, vcpus: Vec::new() }
             }
@@ -99,25 +99,24 @@ impl Found {
     fn check(&self, target: &Target, own: &[i32]) -> Result<(), Refusal> {
         let unsuitable = |message: String| Err(Refusal::new(RefusalKind::Unsuitable, message));
         for pid in &self.processes {
-            let Some(stat) = Stat::of(*pid) else { continue };
+            let (Some(stat), Some(process)) = (stat_of(*pid), process_of(*pid)) else { continue };
             if own.contains(pid) {
                 return unsuitable(format!(
                     "process {pid} of {target} is frontdesk itself, which keeps the reservations"
                 ));
             }
-            if stat.flags & KERNEL_THREAD != 0 {
+            if stat.flags & StatFlags::PF_KTHREAD.bits() != 0 {
                 return unsuitable(format!(
                     "process {pid} of {target} is a thread of the kernel, {}",
-                    stat.name
+                    stat.comm
                 ));
             }
-            if stat.process != *pid {
+            if process != *pid {
                 return unsuitable(format!(
-                    "{pid} is a thread of process {}: a process has a reservation as a whole",
-                    stat.process
+                    "{pid} is a thread of process {process}: a process has a reservation as a whole"
                 ));
             }
-            if matches!(stat.state, 'Z' | 'X') {
+            if has_ended(&stat) {
                 let message = format!("process {pid} has ended already");
                 return Err(Refusal::new(RefusalKind::UnknownTarget, message));
             }
@@ -166,51 +165,31 @@ pub(super) fn threads_of(pid: i32) -> impl Iterator<Item = ThreadId> {
     tasks.filter_map(move |task| ThreadId::of(pid, task.file_name().to_str()?.parse().ok()?))
 }
 
-/// Whether a thread wants to run.
-pub(super) fn is_ready(thread: ThreadId) -> bool {
-    Stat::read(&format!("/proc/{}/task/{}", thread.pid, thread.tid)).is_some_and(|stat| stat.state == 'R')
-}
-
-/// The processes whose `/proc/PID/cgroup` is such.
-fn processes_where(is_member: impl Fn(&str) -> bool) -> Vec<i32> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let members: BTreeSet<i32> = pids
-        .filter(|pid| {
-            fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| is_member(&groups))
-        })
-        .filter(|pid| Stat::of(*pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X')))
+/// The processes whose control groups are such.
+fn processes_where(is_member: impl Fn(&ProcessCGroups) -> bool) -> Vec<i32> {
+    let all = procfs::process::all_processes().into_iter().flatten().flatten();
+    let members: BTreeSet<i32> = all
+        .filter(|process| process.cgroups().is_ok_and(|groups| is_member(&groups)))
+        .filter(|process| process.stat().is_ok_and(|stat| !has_ended(&stat)))
+        .map(|process| process.pid)
         .collect();
     members.into_iter().collect()
 }
 
 /// What the kernel tells of a process or thread.
-struct Stat {
-    name: String,
-    state: char,
-    flags: u32,
-    /// The process that it is of.
-    process: i32,
+fn stat_of(pid: i32) -> Option<Stat> {
+    Process::new(pid).ok()?.stat().ok()
 }
 
-impl Stat {
-    fn of(pid: i32) -> Option<Stat> {
-        Stat::read(&format!("/proc/{pid}"))
-    }
+fn has_ended(stat: &Stat) -> bool {
+    matches!(stat.state, 'Z' | 'X')
+}
 
-    fn read(folder: &str) -> Option<Stat> {
-        let bytes = fs::read(format!("{folder}/stat")).ok()?;
-        let text = String::from_utf8_lossy(&bytes);
-        // The second field, the name, may hold anything, hence counting starts behind its last bracket.
-        let (begin, rest) = text.rsplit_once(')')?;
-        let (_, name) = begin.split_once('(')?;
-        let mut fields = rest.split_ascii_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let flags = fields.nth(5)?.parse().ok()?;
-        let status = fs::read_to_string(format!("{folder}/status")).ok()?;
-        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-        Some(Stat { name: name.to_owned(), state, flags, process })
-    }
+/// The process that a thread is of. By hand: the procfs crate wants the name in that file to be UTF-8.
+fn process_of(thread: i32) -> Option<i32> {
+    let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -245,15 +224,15 @@ mod tests {
         }
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let target = format!("pid:{}", child.id());
-        let dead = || Stat::of(i32::try_from(child.id()).unwrap()).is_some_and(|stat| stat.state == 'Z');
+        let dead = || stat_of(i32::try_from(child.id()).unwrap()).is_some_and(|stat| has_ended(&stat));
         while !dead() {
             std::thread::yield_now();
         }
         assert!(refused(&target, &[]).1.contains("has ended already"));
         child.wait().unwrap();
         // The kernel's threads are children of process 2, if this is no container.
-        if let Some(stat) = Stat::of(2).filter(|stat| stat.name == "kthreadd") {
-            assert!(stat.flags & KERNEL_THREAD != 0);
+        if let Some(stat) = stat_of(2).filter(|stat| stat.comm == "kthreadd") {
+            assert!(stat.flags & StatFlags::PF_KTHREAD.bits() != 0);
             assert!(refused("pid:2", &[]).1.contains("thread of the kernel"));
         }
     }

@@ -7,7 +7,8 @@ use frontdesk_guardian::{GroupError, Guardian, GuardianError, Undo, UndoId};
 use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy};
 use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 
 /// A reservation cannot be carried out.
@@ -171,12 +172,21 @@ impl ReservedProcess {
         Ok(())
     }
 
-    /// Puts it back where it was. It is not stopped any more.
+    /// Puts it back where it was, and lets it go on. What fails stays on the guardian's record.
     pub(super) fn restore(self, guardian: &Guardian) -> Result<(), TakeError> {
         if let Some((group, _)) = &self.from
             && sched::process_start_time(self.pid) == Some(self.started)
         {
             group.add(self.pid.unsigned_abs())?;
+        }
+        if self.go_on.is_some() {
+            match pidfd_send_signal(&self.pidfd, Signal::CONT) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => {
+                    let (pid, signal) = (self.pid, libc::SIGCONT);
+                    return Err(SchedError::Signal { pid, signal, source: error.into() }.into());
+                }
+            }
         }
         let undos = self.from.into_iter().map(|(_, undo)| undo).chain(self.go_on);
         undos.into_iter().try_for_each(|undo| Ok(guardian.forget(undo)?))

@@ -30,13 +30,13 @@ pub(super) struct Halt {
 }
 
 impl Halt {
-    fn follow(&mut self) {
+    fn follow(&mut self) -> Result<(), SchedError> {
         let stop = self.members.values().all(|(_, stop)| *stop);
         if self.stopped != stop {
+            stop_or_go_on(self.members.values().map(|(threads, _)| threads), stop)?;
             self.stopped = stop;
-            let number = if stop { libc::SIGSTOP } else { libc::SIGCONT };
-            self.members.values().for_each(|(threads, _)| signal(threads, number));
         }
+        Ok(())
     }
 }
 
@@ -102,7 +102,8 @@ impl Enforce for User {
         let mut halt = lock(&held.halt);
         halt.members.remove(&member.index);
         if std::mem::take(&mut halt.stopped) {
-            signal(&held.threads, libc::SIGCONT);
+            // Who puts the process back makes sure of it, and tells if it fails.
+            let _ = stop_or_go_on([&held.threads], false);
         }
         if halt.members.is_empty() {
             halts.remove(&member.target);
@@ -112,7 +113,8 @@ impl Enforce for User {
     fn apply(&mut self, dispatch: Dispatch) -> Result<(), SchedError> {
         let Dispatch { member, kind, .. } = dispatch;
         let Some(held) = self.members.get_mut(&member) else { return Ok(()) };
-        let before = held.kind.replace(kind);
+        // Until all is done it is not known how it is scheduled.
+        let before = held.kind.take();
         // One that is to stop is scheduled last before it is signalled: it gives way at once, and a signal
         // takes longer.
         if before != Some(kind) {
@@ -120,26 +122,47 @@ impl Enforce for User {
             held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
         }
         let stop = kind == DispatchKind::Stop;
-        if stop || before == Some(DispatchKind::Stop) {
+        if stop || before.is_none_or(|before| before == DispatchKind::Stop) {
             let mut halt = lock(&held.halt);
             if let Some((_, stops)) = halt.members.get_mut(&member.index) {
                 *stops = stop;
             }
-            halt.follow();
+            halt.follow()?;
         }
+        held.kind = Some(kind);
         Ok(())
     }
 }
 
-/// Sends a signal to each process. It is a worker that gets it, for that is what is to stop at once.
-pub(super) fn signal(threads: &MemberThreads, signal: i32) {
-    let mut last = None;
-    for (pid, tid, _) in threads.all.iter().filter(|(_, _, role)| *role == MemberRole::Worker) {
-        if last.replace(*pid) != Some(*pid) {
-            // SAFETY: sends a signal; of a process that has ended nothing is left to stop.
-            unsafe { libc::syscall(libc::SYS_tgkill, *pid, *tid, signal) };
+/// Stops the processes of all these threads, or lets them go on. If not all of them can be stopped, none is.
+pub(super) fn stop_or_go_on<'a>(
+    members: impl IntoIterator<Item = &'a MemberThreads> + Clone,
+    stop: bool,
+) -> Result<(), SchedError> {
+    let result = signal(members.clone(), if stop { libc::SIGSTOP } else { libc::SIGCONT });
+    if stop && result.is_err() {
+        // What could not be stopped is told; it needs not go on.
+        let _ = signal(members, libc::SIGCONT);
+    }
+    result
+}
+
+/// Sends a signal to each process, and tells of the first that could not get it. It is a worker that gets it,
+/// for that is what is to stop at once.
+fn signal<'a>(members: impl IntoIterator<Item = &'a MemberThreads>, signal: i32) -> Result<(), SchedError> {
+    let (mut last, mut result) = (None, Ok(()));
+    let threads = members.into_iter().flat_map(|threads| &threads.all);
+    for (pid, tid, _) in threads.filter(|(_, _, role)| *role == MemberRole::Worker) {
+        if last.replace(*pid) == Some(*pid) {
+            continue;
+        }
+        match sched::signal(*pid, *tid, signal) {
+            // Of one that has ended nothing is left to stop.
+            Ok(()) | Err(SchedError::Vanished { .. }) => {}
+            Err(error) => result = result.and(Err(error)),
         }
     }
+    result
 }
 
 fn schedule(

@@ -19,6 +19,7 @@ mod qemu;
 mod reserve;
 mod support;
 mod threads;
+mod wire;
 
 use anyhow::Context as _;
 use frontdesk_probes::kvm::Method;

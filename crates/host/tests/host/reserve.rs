@@ -1,6 +1,6 @@
 //! Reservations: a daemon in a process of its own, and real processes as targets.
 
-use crate::support::{eventually, trial};
+use crate::support::{Idler, eventually, give_up_signals, trial};
 use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_control_protocol::{
     Answer, ClientError, Query, RefusalKind, Reservation, Reservations, Reserve, Target, ask,
@@ -31,13 +31,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("reserve_refuses_what_makes_no_sense", refuses_what_makes_no_sense),
         trial("reserve_ends_with_its_target", ends_with_its_target),
         trial("reserve_pauses_and_resumes", pauses_and_resumes),
+        trial("reserve_tells_what_it_may_not_stop", tells_what_it_may_not_stop),
         trial("reserve_is_undone_when_the_daemon_is_killed", is_undone_when_the_daemon_is_killed),
         trial("reserve_gives_the_cpus_back_when_the_daemon_hangs", gives_the_cpus_back_when_the_daemon_hangs),
         trial("reserve_by_the_kernels_deadlines", by_the_kernels_deadlines),
     ]
 }
 
-/// The daemon's process: `reserving FOLDER MECHANISM SPARE`, until its standard input ends.
+/// The daemon's process: `reserving FOLDER MECHANISM SPARE`, until its standard input ends. With one more
+/// argument it may not signal other users' processes.
 pub(crate) fn main() -> ExitCode {
     let serve = || -> Result<()> {
         let mut arguments = env::args().skip(2);
@@ -49,6 +51,9 @@ pub(crate) fn main() -> ExitCode {
             settings.reserve.mechanism = ReserveMechanism::Deadline;
         }
         settings.reserve.spare = arguments.next().context("no spare")?.parse()?;
+        if arguments.next().is_some() {
+            give_up_signals()?;
+        }
         let (stop, stopped) = UnixStream::pair()?;
         let config = DaemonConfig {
             settings,
@@ -139,7 +144,18 @@ impl Service {
     pub(crate) fn with_spare(mechanism: &str, spare: f64) -> Result<Service> {
         let home = tempfile::tempdir()?;
         let folder = home.path().to_str().context("folder")?.to_owned();
-        let mut process = Process::start(&["reserving", &folder, mechanism, &spare.to_string()])?;
+        Service::told(home, &["reserving", &folder, mechanism, &spare.to_string()])
+    }
+
+    /// One that may not signal other users' processes.
+    fn without_signals() -> Result<Service> {
+        let home = tempfile::tempdir()?;
+        let folder = home.path().to_str().context("folder")?.to_owned();
+        Service::told(home, &["reserving", &folder, "user", "0.05", "without-signals"])
+    }
+
+    fn told(home: TempDir, arguments: &[&str]) -> Result<Service> {
+        let mut process = Process::start(arguments)?;
         let mut line = String::new();
         BufReader::new(process.child.stdout.take().context("stdout")?).read_line(&mut line)?;
         ensure!(line == "ready\n", "the daemon failed: see above");
@@ -369,6 +385,25 @@ fn pauses_and_resumes() -> Result<()> {
     daemon.about(&Query::Pause { target: name.clone() })?;
     daemon.release(name)?;
     eventually("release lets it go on", || place(target.pid()).is_ok_and(|place| place == before))?;
+    daemon.end()
+}
+
+/// A pause that is answered has happened; one that has not is refused.
+fn tells_what_it_may_not_stop() -> Result<()> {
+    let (daemon, target) = (Service::without_signals()?, Idler::of_another_user()?);
+    let before = place(target.pid())?;
+    let name = Target::Process(target.pid());
+    daemon.reserve(name.clone(), 10 * MS, 5 * MS, false)?;
+    eventually("it is reserved for", || place(target.pid()).is_ok_and(|place| is_reserved(&place)))?;
+    let refusal = match daemon.ask(&Query::Pause { target: name.clone() }) {
+        Err(ClientError::Refused(refusal)) => refusal,
+        other => bail!("not refused: {other:?}"),
+    };
+    let told = [refusal.message.contains("not permitted"), refusal.message.contains("CAP_KILL")];
+    ensure!(refusal.kind == RefusalKind::Unavailable && told == [true; 2], "{refusal:?}");
+    ensure!(!place(target.pid())?.stopped && daemon.list()?.reservations.iter().all(|told| !told.paused));
+    daemon.release(name)?;
+    ensure!(place(target.pid())? == before, "{:?} instead of {before:?}", place(target.pid())?);
     daemon.end()
 }
 

@@ -4,8 +4,10 @@ use anyhow::{Context as _, Result, ensure};
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::sched::ThreadId;
 use libtest_mimic::{Failed, Trial};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::{
     env,
+    os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -19,12 +21,29 @@ pub(crate) fn start_guardian() -> Result<Guardian> {
     Ok(Guardian::start(&env::current_exe()?, "guardian")?)
 }
 
+/// Takes from the calling thread, and from those that it starts, the right to signal other users' processes.
+pub(crate) fn give_up_signals() -> Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.effective.remove(CapabilitySet::KILL);
+    Ok(set_capabilities(None, sets)?)
+}
+
 /// A process that does nothing, ended with the value.
 pub(crate) struct Idler(pub(crate) Child);
 
 impl Idler {
     pub(crate) fn start() -> Result<Idler> {
-        Ok(Idler(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().context("start sleep")?))
+        Idler::of(0)
+    }
+
+    /// One of another user: of nobody.
+    pub(crate) fn of_another_user() -> Result<Idler> {
+        Idler::of(65534)
+    }
+
+    fn of(user: u32) -> Result<Idler> {
+        let mut command = Command::new("sleep");
+        Ok(Idler(command.arg("600").uid(user).stdin(Stdio::null()).spawn().context("start sleep")?))
     }
 
     pub(crate) fn pid(&self) -> i32 {

@@ -1,16 +1,18 @@
 //! The actuator of threads on processes that stand for a VM's.
 
-use crate::support::{Idler, start_guardian, trial};
-use anyhow::{Context as _, Result, ensure};
+use crate::support::{Idler, give_up_signals, start_guardian, trial};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
 use frontdesk_host::threads::{EMULATOR_PRIORITY, Threads, VCPU_PRIORITY};
 use frontdesk_linux::sched::{self, Attributes, Policy, ThreadId};
 use libtest_mimic::Trial;
 use std::collections::BTreeMap;
+use std::thread;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("threads_are_boosted_as_told", are_boosted_as_told),
+        trial("threads_of_another_user_are_boosted", of_another_user_are_boosted),
         trial("threads_keep_a_weight_under_a_boost", keep_a_weight_under_a_boost),
         trial("threads_keep_a_nice_value_set_by_hand", keep_a_nice_value_set_by_hand),
         trial("threads_that_are_real_time_or_gone_are_left", that_are_real_time_or_gone_are_left),
@@ -75,6 +77,28 @@ fn are_boosted_as_told() -> Result<()> {
     check([None, None, None])?;
     let report = guardian.finish()?;
     ensure!((report.undone, report.failed.len()) == (0, 0), "released threads are forgotten: {report:?}");
+    Ok(())
+}
+
+/// Whoever may not signal a thread may change its scheduling nevertheless, and must undo it.
+fn of_another_user_are_boosted() -> Result<()> {
+    let vcpu = Idler::of_another_user()?;
+    let (original, thread) = (sched::get(vcpu.pid())?, vcpu.thread()?);
+    let guardian = start_guardian()?;
+    let boosted = || -> Result<Attributes> {
+        give_up_signals()?;
+        let mut threads = Threads::by_real_time();
+        threads.adopt(VM, 1024, &[(0, thread)], &[], &guardian)?;
+        threads.boost(VM, VCPU, Boost::Io)?;
+        let boosted = sched::get(thread.tid)?;
+        threads.release(VM, &guardian)?;
+        Ok(boosted)
+    };
+    let boosted = thread::scope(|scope| scope.spawn(boosted).join());
+    let boosted = boosted.map_err(|_| anyhow!("it panicked"))??;
+    ensure!(boosted == Attributes::fifo(VCPU_PRIORITY), "{boosted:?}");
+    ensure!(sched::get(vcpu.pid())? == original, "{:?}", sched::get(vcpu.pid())?);
+    ensure!(guardian.finish()?.undone == 0);
     Ok(())
 }
 

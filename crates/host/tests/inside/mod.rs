@@ -5,12 +5,18 @@ mod own_init;
 
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
+use libtest_mimic::{Arguments, ColorSetting, Trial};
 use own_init::{console_of, libraries, load_module, modules, mount_kernel_file_systems};
 use rustix::{
     mount::{MountFlags, mount},
     process::{WaitOptions, setsid, wait},
 };
-use std::{env, path::PathBuf, process::Command, time::Duration};
+use std::{
+    env,
+    path::PathBuf,
+    process::{self, Command, ExitCode},
+    time::Duration,
+};
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
 const PATIENCE: Duration = Duration::from_secs(420);
@@ -22,7 +28,7 @@ const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
 const MODULES_NEEDED: [&str; 1] = ["tun"];
 
 /// The argument with which init starts the test program.
-pub(crate) const INSIDE: &str = "trials-inside-the-vm";
+const INSIDE: &str = "trials-inside-the-vm";
 
 /// What init prints when the trials have passed.
 const PASSED: &str = "init: the trials ended with exit status: 0";
@@ -30,6 +36,30 @@ const PASSED: &str = "init: the trials ended with exit status: 0";
 /// What a kernel says when QEMU's emulation of several vCPUs executes code that another vCPU is replacing, as
 /// kernels do when they attach BPF programs.
 const EMULATION_BROKE: &str = "Oops: int3";
+
+/// What such a program does. As process 1, it makes a system of the VM; started by that, it runs the trials
+/// in there; with another word, it is what `role` makes of it; and else it runs those that boot VMs.
+pub(crate) fn main(
+    role: impl FnOnce(&str) -> Option<ExitCode>,
+    inside: fn() -> Vec<Trial>,
+    outside: Vec<Trial>,
+) -> ExitCode {
+    if process::id() == 1 {
+        own_init::end(set_up_and_run_trials());
+    }
+    let word = env::args().nth(1).unwrap_or_default();
+    if word == INSIDE {
+        log();
+        let arguments =
+            Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
+        return libtest_mimic::run(&arguments, inside()).exit_code();
+    }
+    role(&word).unwrap_or_else(|| {
+        // One VM at a time is load enough.
+        let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+        libtest_mimic::run(&arguments, outside).exit_code()
+    })
+}
 
 /// Boots a VM in which this program, as init, runs itself once more with the argument [`INSIDE`], waits until
 /// the VM has ended, and checks that all trials passed, at least one with each of these prefixes. Once more
@@ -77,12 +107,7 @@ fn all_passed(console: &str, prefixes: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Is process 1: makes a system of the VM, runs the trials in it, tells how they ended, and powers the VM
-/// off.
-pub(crate) fn init() -> ! {
-    own_init::end(set_up_and_run_trials())
-}
-
+/// Makes a system of the VM, runs the trials in it, and tells how they ended.
 fn set_up_and_run_trials() -> Result<()> {
     setsid().context("setsid")?;
     mount_kernel_file_systems()?;
@@ -111,7 +136,7 @@ fn set_up_and_run_trials() -> Result<()> {
 
 /// The console is shown if something fails, and then what the BPF verifier says is wanted; to standard error,
 /// for trials print lines of their own.
-pub(crate) fn log() {
+fn log() {
     tracing_subscriber::fmt()
         .with_env_filter("libbpf=debug,warn")
         .with_ansi(false)

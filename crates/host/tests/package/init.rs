@@ -24,9 +24,26 @@ use std::{
 /// of the system.
 pub(crate) const HOME: &str = "/run/package-trial";
 
+/// The package there.
+pub(crate) const DEB: &str = "/run/package-trial/frontdesk_0_amd64.deb";
+
 /// Units that would take the console, ask for things or do their own business in between.
 const MASKED: [&str; 4] =
     ["serial-getty@ttyS0.service", "systemd-firstboot.service", "timers.target", "getty.target"];
+
+/// Copies what is below a folder of the initramfs, and not in the Debian system, into that.
+fn add_missing(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let from = entry?.path();
+        let to = Path::new(DEBIAN).join(from.strip_prefix("/")?);
+        if from.is_dir() {
+            add_missing(&from)?;
+        } else if !to.exists() {
+            fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+        }
+    }
+    Ok(())
+}
 
 /// How long the disk may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,9 +70,13 @@ fn boot() -> Result<()> {
     let units = inside("/run/systemd/system");
     fs::create_dir_all(inside(HOME))?;
     fs::create_dir_all(format!("{units}/multi-user.target.wants"))?;
-    for (from, to) in [(Path::new("/proc/self/exe"), "trial"), (&package(), "frontdesk.deb")] {
+    for (from, to) in [(Path::new("/proc/self/exe"), &*format!("{HOME}/trial")), (&package(), DEB)] {
         let what = || format!("copy {}", from.display());
-        fs::copy(from, inside(&format!("{HOME}/{to}"))).with_context(what)?;
+        fs::copy(from, inside(to)).with_context(what)?;
+    }
+    // What the Debian system has is what it uses.
+    for folder in ["/lib", "/usr"] {
+        add_missing(Path::new(folder))?;
     }
     for unit in MASKED {
         symlink("/dev/null", format!("{units}/{unit}"))?;

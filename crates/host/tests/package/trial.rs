@@ -1,6 +1,13 @@
 //! What is tried in the Debian system.
 
-use crate::{PASSED, init::HOME, support::eventually};
+use crate::{
+    PASSED,
+    bob::Bob,
+    guest,
+    host::{active_daemon, no_process_is_left, run_for_output, status_of, step, systemctl, type_in},
+    init::{DEB, HOME},
+    support::eventually,
+};
 use anyhow::{Context as _, Result, ensure};
 use std::{
     collections::BTreeMap,
@@ -34,15 +41,15 @@ pub(crate) fn run() -> ExitCode {
 
 fn package() -> Result<()> {
     let mut vm = Alice::start()?;
-    let before = files()?;
+    Bob::prepare()?;
+    let (before, limits_before) = (files()?, limits()?);
 
     step("install");
     // The system leaves out manuals; this one is to be installed in full.
-    let deb = format!("{HOME}/frontdesk.deb");
-    let install = || run_for_output("dpkg", &["--path-include=/usr/share/man/*", "-i", &deb]);
+    let install = || run_for_output("dpkg", &["--path-include=/usr/share/man/*", "-i", DEB]);
     install()?;
     ensure!(systemctl(&["is-enabled", "frontdesk"])? == "enabled", "not enabled");
-    let first = active_daemon()?;
+    active_daemon()?;
     for file in [
         "/usr/lib/frontdesk/libfrontdesk_tcg_plugin.so",
         "/usr/share/man/man1/frontdesk-run.1.gz",
@@ -63,15 +70,30 @@ fn package() -> Result<()> {
     step("reload");
     let shipped = fs::read_to_string(CONFIGURATION)?;
     let configure = |text: &str| {
-        fs::write(CONFIGURATION, format!("vms.qmp = ['{HOME}/*.qmp']\nvm.alice.{text}\n{shipped}"))
+        let (vms, bobs) = (format!("vms.qmp = ['{HOME}/*.qmp', '{HOME}/bob/*.qmp']"), guest::CONFIGURATION);
+        fs::write(CONFIGURATION, format!("{vms}\nvm.alice.{text}\n{bobs}{shipped}"))
     };
     configure("weight = 50")?;
     systemctl(&["reload", "frontdesk"])?;
     weight_becomes(50)?;
-    let status = run_for_output("frontdesk", &["status", "--json"])?;
-    let status: serde_json::Value = serde_json::from_str(&status)?;
-    let alice = &status["vms"][0];
-    ensure!(alice["name"] == "alice" && alice["trouble"].is_null(), "{status:#}");
+    let alice = status_of("alice")?;
+    ensure!(alice["pid"] == vm.0.id() && alice["trouble"].is_null(), "{alice:#}");
+
+    step("a VM of another user");
+    // What probes in QEMU take, and the unit does not have.
+    fs::create_dir_all("/run/systemd/system/frontdesk.service.d")?;
+    fs::write(
+        "/run/systemd/system/frontdesk.service.d/reads.conf",
+        "[Service]\nCapabilityBoundingSet=CAP_SYS_ADMIN\n",
+    )?;
+    systemctl(&["daemon-reload"])?;
+    systemctl(&["restart", "frontdesk"])?;
+    let first = active_daemon()?;
+    let bob = Bob::start()?;
+    let told = bob.0.is_followed()?;
+    ensure!(told["identity"]["exact"] == true, "the plugin is not heard: {told:#}");
+    bob.0.is_seen_and_boosted()?;
+    bob.0.is_reserved_paused_and_released(type_in)?;
 
     step("reload of systemd");
     // It writes the weight that the scope was started with.
@@ -124,11 +146,22 @@ fn package() -> Result<()> {
     let left: Vec<_> = after.iter().filter(|(path, kind)| before.get(*path) != Some(kind)).collect();
     let gone: Vec<_> = before.keys().filter(|path| !after.contains_key(*path)).collect();
     ensure!(left.is_empty() && gone.is_empty(), "changed or left: {left:?}; gone: {gone:?}");
+    ensure!(limits()? == limits_before, "{:?} instead of {limits_before:?}", limits()?);
+    bob.0.is_untouched()?;
     vm.runs_untouched()
 }
 
-fn step(name: &str) {
-    println!("trial: {name}");
+/// What the host lets real time have, and control groups of frontdesk's own.
+fn limits() -> Result<(String, Vec<PathBuf>)> {
+    let mut groups = vec![PathBuf::from("/sys/fs/cgroup")];
+    let mut next = 0;
+    while next < groups.len() {
+        let below = fs::read_dir(&groups[next])?.flatten().map(|entry| entry.path());
+        groups.extend(below.filter(|path| path.is_dir()));
+        next += 1;
+    }
+    groups.retain(|group| group.to_string_lossy().contains("frontdesk"));
+    Ok((fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us")?, groups))
 }
 
 /// A process that passes for a QEMU, in a control group of its own.
@@ -187,33 +220,6 @@ fn weight_becomes(wanted: u32) -> Result<()> {
     eventually(&format!("the weight is {wanted}"), || weight().is_ok_and(|weight| weight == wanted))
 }
 
-/// The process id of the daemon, which is up and running.
-fn active_daemon() -> Result<String> {
-    ensure!(systemctl(&["is-active", "frontdesk"])? == "active", "not active");
-    systemctl(&["show", "--property=MainPID", "--value", "frontdesk"])
-}
-
-/// Waits until a daemon with another process id is up and running.
-fn another_daemon(than: String) -> Result<String> {
-    let mut now = None;
-    eventually("another daemon runs", || {
-        now = active_daemon().ok().filter(|daemon| *daemon != than);
-        now.is_some()
-    })?;
-    now.context("no daemon")
-}
-
-/// Neither the daemon nor its guardian.
-fn no_process_is_left() -> Result<()> {
-    let mut left = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let exe = fs::read_link(entry?.path().join("exe"));
-        left.extend(exe.ok().filter(|exe| exe.starts_with("/usr/bin/frontdesk")));
-    }
-    ensure!(left.is_empty(), "still running: {left:?}");
-    Ok(())
-}
-
 /// Every file of the system outside of what dpkg, the journal and those who add users keep for themselves,
 /// with its mode and size.
 fn files() -> Result<BTreeMap<PathBuf, (u32, u64)>> {
@@ -241,19 +247,12 @@ fn files() -> Result<BTreeMap<PathBuf, (u32, u64)>> {
     Ok(files)
 }
 
-fn systemctl(arguments: &[&str]) -> Result<String> {
-    run_for_output("systemctl", arguments)
-}
-
-/// What a program prints, if it succeeds.
-fn run_for_output(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("start {program}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-    let (said, complained) = (text(&output.stdout), text(&output.stderr));
-    ensure!(output.status.success(), "{program} {arguments:?}: {}\n{said}\n{complained}", output.status);
-    Ok(said)
+/// Waits until a daemon with another process id is up and running.
+fn another_daemon(than: String) -> Result<String> {
+    let mut now = None;
+    eventually("another daemon runs", || {
+        now = active_daemon().ok().filter(|daemon| *daemon != than);
+        now.is_some()
+    })?;
+    now.context("no daemon")
 }

@@ -1,5 +1,6 @@
 //! Trials of the sched_ext threads.
 
+mod fast_path;
 pub(crate) mod work;
 
 use crate::support::{eventually, start_guardian, trial};
@@ -21,7 +22,7 @@ use std::{
 use work::{Schedstat, Work, consumed, near, permille_of, used};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
+    let mut trials = vec![
         trial("scx_is_one_of_its_kind", is_one_of_its_kind),
         trial("scx_takes_what_it_adopts_and_nothing_else", takes_what_it_adopts_and_nothing_else),
         trial("scx_shares_follow_the_weights", shares_follow_the_weights),
@@ -33,7 +34,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("scx_ejected_goes_on_by_real_time", ejected_goes_on_by_real_time),
         trial("scx_dies_with_its_owner", dies_with_its_owner),
         trial("scx_vms_outlive_ordinary_hogs", vms_outlive_ordinary_hogs),
-    ]
+    ];
+    trials.extend(fast_path::trials());
+    trials
 }
 
 const VMS: [VmId; 3] = [VmId(0), VmId(5), VmId(9)];
@@ -52,9 +55,9 @@ fn adopt(threads: &mut Threads, vm: VmId, weight: u32, work: &Work, guardian: &G
 
 fn is_one_of_its_kind() -> Result<()> {
     scx::probe()?;
-    let scx = Scx::load()?;
+    let scx = Scx::load(false)?;
     ensure!(state() == "enabled", "{}", state());
-    let refused = Scx::load().err().context("a second one was loaded")?;
+    let refused = Scx::load(false).err().context("a second one was loaded")?;
     ensure!(matches!(&refused, ScxError::Busy { name, .. } if name.starts_with("frontdesk")), "{refused}");
     ensure!(scx.ejected().is_none());
     drop(scx);
@@ -66,7 +69,7 @@ fn takes_what_it_adopts_and_nothing_else() -> Result<()> {
     let (ours, other) = (Work::start(2, 1)?, Work::start(1, 0)?);
     let before = (ours.attributes()?, other.attributes()?);
     let guardian = start_guardian()?;
-    let mut threads = Threads::by_sched_ext(Scx::load()?);
+    let mut threads = Threads::by_sched_ext(Scx::load(false)?);
     adopt(&mut threads, VMS[0], 1024, &ours, &guardian)?;
     for attributes in ours.attributes()? {
         ensure!(is_ext(attributes.policy) && attributes.reset_on_fork, "{attributes:?}");
@@ -87,9 +90,9 @@ fn takes_what_it_adopts_and_nothing_else() -> Result<()> {
 }
 
 /// Three VMs with two threads each that compute, or one that computes and one that answers in the first.
-fn three(weights: [u32; 3], answering: usize, guardian: &Guardian) -> Result<([Work; 3], Threads)> {
+fn three(weights: [u32; 3], answering: usize, guardian: &Guardian, scx: Scx) -> Result<([Work; 3], Threads)> {
     let work = [Work::start(2 - answering, answering)?, Work::start(2, 0)?, Work::start(2, 0)?];
-    let mut threads = Threads::by_sched_ext(Scx::load()?);
+    let mut threads = Threads::by_sched_ext(scx);
     for ((vm, work), weight) in VMS.into_iter().zip(&work).zip(weights) {
         adopt(&mut threads, vm, weight, work, guardian)?;
     }
@@ -100,7 +103,7 @@ const EQUAL: [u64; 3] = [333, 333, 333];
 
 fn shares_follow_the_weights() -> Result<()> {
     let guardian = start_guardian()?;
-    let (work, mut threads) = three([1024, 1024, 2048], 0, &guardian)?;
+    let (work, mut threads) = three([1024, 1024, 2048], 0, &guardian, Scx::load(false)?)?;
     let ran = || work.iter().map(Work::ran).sum::<Result<u64>>();
     let before = ran()?;
     let found = used(&threads, &VMS, Duration::from_secs(3), |used| near(used, &[250, 250, 500]))?;
@@ -122,7 +125,7 @@ fn shares_follow_the_weights() -> Result<()> {
 /// thread wait for so long.
 fn little_weight_is_enough_to_run() -> Result<()> {
     let guardian = start_guardian()?;
-    let (_work, threads) = three([65_536, 65_536, 2], 0, &guardian)?;
+    let (_work, threads) = three([65_536, 65_536, 2], 0, &guardian, Scx::load(false)?)?;
     let found = used(&threads, &VMS, Duration::from_secs(12), |used| used[2].runs >= 8)?;
     println!("measured: weights 32768:32768:1 get {:?} permille", permille_of(&found));
     ensure!(found[2].consumed_ns * 4 <= consumed(&found), "{found:?}");
@@ -132,7 +135,7 @@ fn little_weight_is_enough_to_run() -> Result<()> {
 /// What a vCPU gets less by its weight the others of its VM get, and the VM gets what it got.
 fn weights_inside_a_vm_are_its_own_affair() -> Result<()> {
     let guardian = start_guardian()?;
-    let (work, mut threads) = three([1024; 3], 0, &guardian)?;
+    let (work, mut threads) = three([1024; 3], 0, &guardian, Scx::load(false)?)?;
     for permille in [335, 110, 4000, 1000] {
         threads.weigh(VMS[0], 1, permille)?;
         let ran = || -> Result<[u64; 2]> {
@@ -161,7 +164,7 @@ fn weights_inside_a_vm_are_its_own_affair() -> Result<()> {
 /// for multimedia.
 fn multimedia_goes_before_io() -> Result<()> {
     let guardian = start_guardian()?;
-    let (work, mut threads) = three([1024; 3], 1, &guardian)?;
+    let (work, mut threads) = three([1024; 3], 1, &guardian, Scx::load(false)?)?;
     let answering = work[0].workers[1];
     // With another CPU to go to, a boost hardly meets one.
     for worker in work.iter().flat_map(|work| &work.workers) {
@@ -193,7 +196,7 @@ fn multimedia_goes_before_io() -> Result<()> {
 
 fn boost_goes_first_and_is_charged() -> Result<()> {
     let guardian = start_guardian()?;
-    let (work, mut threads) = three([1024; 3], 1, &guardian)?;
+    let (work, mut threads) = three([1024; 3], 1, &guardian, Scx::load(false)?)?;
     let answering = work[0].workers[1];
     let mut wait_before = u64::MAX;
     for level in [Boost::None, Boost::Io] {
@@ -223,7 +226,7 @@ fn boost_goes_first_and_is_charged() -> Result<()> {
 
 fn boost_without_end_gains_nothing() -> Result<()> {
     let guardian = start_guardian()?;
-    let (_work, mut threads) = three([1024; 3], 0, &guardian)?;
+    let (_work, mut threads) = three([1024; 3], 0, &guardian, Scx::load(false)?)?;
     for vcpu in [0, 1] {
         threads.boost(VMS[0], BoostTarget::Vcpu(vcpu), Boost::Io)?;
     }
@@ -243,7 +246,7 @@ fn ejected_goes_on_by_real_time() -> Result<()> {
     let work = Work::start(1, 1)?;
     let original = work.attributes()?;
     let guardian = start_guardian()?;
-    let mut threads = Threads::start(MechanismChoice::SchedExt, RealTimeRule::Free);
+    let mut threads = Threads::start(MechanismChoice::SchedExt, false, RealTimeRule::Free);
     ensure!(!threads.is_real_time(), "sched_ext can be had");
     threads.adopt(VMS[0], 1024, &work.vcpus(), &[work.main], &guardian)?;
     threads.boost(VMS[0], BoostTarget::Vcpu(1), Boost::Io)?;
@@ -263,9 +266,9 @@ fn ejected_goes_on_by_real_time() -> Result<()> {
     ensure!(matches!(boosted.policy, Policy::Fifo { .. }), "boosts go on: {boosted:?}");
     threads.release(VMS[0], &guardian)?;
     ensure!(work.attributes()? == original);
-    let auto = Threads::start(MechanismChoice::Auto, RealTimeRule::Free);
+    let auto = Threads::start(MechanismChoice::Auto, false, RealTimeRule::Free);
     ensure!(auto.is_real_time(), "where real time is allowed it is preferred");
-    let auto = Threads::start(MechanismChoice::Auto, RealTimeRule::Refused);
+    let auto = Threads::start(MechanismChoice::Auto, false, RealTimeRule::Refused);
     ensure!(!auto.is_real_time(), "where it is not, sched_ext serves");
     Ok(())
 }
@@ -288,7 +291,7 @@ fn own() -> Result<()> {
     let [pid, tid] = numbers[..] else { anyhow::bail!("which thread?") };
     let thread = ThreadId::of(pid, tid).context("no such thread")?;
     let guardian = start_guardian()?;
-    let mut threads = Threads::by_sched_ext(Scx::load()?);
+    let mut threads = Threads::by_sched_ext(Scx::load(false)?);
     threads.adopt(VMS[0], 1024, &[(0, thread)], &[], &guardian)?;
     println!("owned");
     std::io::stdout().flush()?;
@@ -321,7 +324,7 @@ fn dies_with_its_owner() -> Result<()> {
 fn vms_outlive_ordinary_hogs() -> Result<()> {
     let (vm, ordinary) = (Work::start(2, 0)?, Work::start(3, 0)?);
     let guardian = start_guardian()?;
-    let mut threads = Threads::by_sched_ext(Scx::load()?);
+    let mut threads = Threads::by_sched_ext(Scx::load(false)?);
     adopt(&mut threads, VMS[0], 1024, &vm, &guardian)?;
     // The kernel spreads them over the CPUs first.
     let start = ordinary.ran()?;

@@ -140,6 +140,7 @@ fn since(now: &Usage, before: &Usage) -> Usage {
         boosted_ns: now.boosted_ns - before.boosted_ns,
         runs: now.runs - before.runs,
         boosted_runs: now.boosted_runs - before.boosted_runs,
+        gifts: now.gifts - before.gifts,
     }
 }
 

@@ -4,18 +4,20 @@ use super::error::{InitError, failed};
 use crate::parameter::{self, Address};
 use crate::{network, ports};
 use frontdesk_lab_guest::{
-    CONTROL_PORT, DATA, DATA_PARAMETER, DEBIAN, DEBIAN_PARAMETER, MODULES, MODULES_ORDER,
-    TIME_SLICE_PARAMETER,
+    CONTROL_PORT, DATA, DATA_PARAMETER, DEBIAN, DEBIAN_PARAMETER, HANDOVER, HANDOVER_PARAMETER, MODULES,
+    MODULES_ORDER, TIME_SLICE_PARAMETER,
 };
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, mount};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::mount::{MountFlags, mount, mount_move};
+use rustix::process::{Resource, Rlimit, chdir, chroot, setrlimit};
 use rustix::system::{finit_module, sethostname};
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -55,6 +57,10 @@ pub(super) fn boot() -> Result<File, InitError> {
     if let Some(device) = disk(DEBIAN_PARAMETER)? {
         mount_at(&device, DEBIAN, "ext4", MountFlags::empty(), c"")?;
         furnish_debian()?;
+    }
+    if let Some(device) = disk(HANDOVER_PARAMETER)? {
+        mount_at(&device, &format!("{DEBIAN}{HANDOVER}"), "ext4", MountFlags::empty(), c"")?;
+        return Err(hand_over());
     }
     let port = ports::find(CONTROL_PORT).map_err(failed("looking for virtio-serial ports"))?;
     let port = port.ok_or(InitError::NoControlPort)?;
@@ -97,6 +103,17 @@ fn furnish_debian() -> Result<(), InitError> {
         symlink(format!("/proc/self/fd{target}"), &link).map_err(failed(link))?;
     }
     Ok(())
+}
+
+/// Makes the Debian system the root and the program on the disk process 1. Comes back only if that fails.
+fn hand_over() -> InitError {
+    // As switch_root(8) does it.
+    let moved = chdir(DEBIAN).and_then(|()| mount_move(".", "/")).and_then(|()| chroot("."));
+    if let Err(error) = moved.and_then(|()| chdir("/")) {
+        return failed("making the Debian system the root")(error);
+    }
+    let program = format!("{HANDOVER}/init");
+    failed(program.clone())(Command::new(program).exec())
 }
 
 fn mount_at(device: &str, target: &str, kind: &str, flags: MountFlags, data: &CStr) -> Result<(), InitError> {

@@ -10,7 +10,7 @@ use std::process::Command;
 pub enum KernelError {
     /// The name is neither a package series nor a path that comes with its modules.
     #[error(
-        "guest kernel {0:?}: must be a Debian series, like 6.1-cloud or 6.12-cloud, or the path of a kernel image \
+        "guest kernel {0:?}: must be a Debian series, like 6.1-cloud or 6.12-plain, or the path of a kernel image \
          together with the folder of its modules"
     )]
     Name(String),

@@ -22,7 +22,8 @@ pub(super) fn fetch(series: &Series<'_>, work: &Path) -> Result<PathBuf, KernelE
         packages = apt.kernel(series)?;
     }
     if packages.is_empty() {
-        let package = format!("linux-image-{}.*-{}-amd64", series.version, series.flavour);
+        let flavour = series.flavour.map(|flavour| format!("-{flavour}")).unwrap_or_default();
+        let package = format!("linux-image-{}.*{flavour}-amd64", series.version);
         return Err(KernelError::NoPackage { series: series.name.to_owned(), package });
     }
     run(apt.command("apt-get").arg("download").args(packages).current_dir(work))?;
@@ -83,8 +84,9 @@ impl Apt {
     /// The newest kernel image of the series, and the packages that hold its parts where it is made of
     /// several; nothing if the lists know none.
     fn kernel(&self, series: &Series<'_>) -> Result<Vec<String>, KernelError> {
-        let (version, flavour) = (escaped(series.version), series.flavour);
-        let images = self.search(&format!(r"^linux-image-{version}\.[^ ]*-{flavour}-amd64$"))?;
+        let version = escaped(series.version);
+        let flavour = series.flavour.map(|flavour| format!("-{flavour}")).unwrap_or_default();
+        let images = self.search(&format!(r"^linux-image-{version}\.[^ ]*[0-9]{flavour}-amd64$"))?;
         let Some(image) = newest(images.iter().map(String::as_str)) else { return Ok(Vec::new()) };
         let release = escaped(image.trim_start_matches("linux-image-"));
         let mut packages = self.search(&format!("^linux-(base|binary|modules)-{release}$"))?;

@@ -7,6 +7,8 @@ use crate::cpu;
 use crate::daemon::{DaemonProcess, Following, SOCKET};
 use crate::edit::{EditClient, EditConfig};
 use crate::load::{ClientConfig, ClientWork, LoadClient, Sample};
+use crate::lost::Watch;
+use crate::machine;
 use crate::replay::{self, Findings, Truth};
 use crate::reserve::reserve_for;
 use frontdesk_control_protocol::{Reserve, Target};
@@ -55,6 +57,14 @@ impl Lab<'_> {
         }
         self.pass(self.scenario.warmup, &clients, daemon.as_mut())?;
 
+        let watch = match self.config.plugin {
+            Some(_) => None,
+            // Guests under KVM here run on a host that is emulated.
+            None => Some(Watch::start(
+                &machine::online_cpus()
+                    .map_err(|source| LabError::Io { what: "examining the machine".to_owned(), source })?,
+            )),
+        };
         let first = self.readings()?;
         let from = (Instant::now(), Time(monotonic_ns()));
         let before = self.cpu_times(daemon.as_ref())?;
@@ -62,6 +72,7 @@ impl Lab<'_> {
         let after = self.cpu_times(daemon.as_ref())?;
         let to = (Instant::now(), Time(monotonic_ns()));
         let last = self.readings()?;
+        let lost = watch.map(Watch::finish);
 
         let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
         let mut asked = SentRequests::new();
@@ -87,6 +98,7 @@ impl Lab<'_> {
                 .collect(),
             samples_ms: samples,
             seconds: (to.0 - from.0).as_secs_f64(),
+            lost,
             ..Repeat::default()
         };
         self.book_cpu(name, &before, &after, &mut repeat);

@@ -69,7 +69,7 @@ impl<'a> Lab<'a> {
             let group = lab.guardian.create_group(&parent, &name)?;
             group.set_weight(entry.weight)?;
             let link = net::add_link(index)?;
-            let vm = RunningVm::boot(&VmConfig {
+            let own = VmConfig {
                 vcpus: entry.vcpus,
                 memory_mib: entry.memory_mib,
                 disks: boot.disks(entry),
@@ -80,36 +80,67 @@ impl<'a> Lab<'a> {
                     guest_ip: link.guest,
                     prefix: link.prefix,
                 }),
-                plugin: entry.tracked.then(|| config.plugin.clone()),
+                kvm: config.plugin.is_none(),
+                plugin: config.plugin.clone().filter(|_| entry.tracked),
                 cpus: scenario.host.vm_cpus.clone(),
                 cgroup_procs: vec![group.procs_file()],
                 ..VmConfig::new(&name, boot.kernel, boot.initrd, &lab.run_dir)
-            })?;
-            if let Some(started) = process_start_time(vm.pid()) {
-                lab.guardian.record(Undo::Process { pid: vm.pid(), started })?;
-            }
+            };
+            let vm = lab.start(&own)?;
             let web = entry.debian.then(|| WebServer::start(link.host)).transpose();
             let web =
                 web.map_err(|source| LabError::Io { what: format!("serving {}", link.host), source })?;
             let (weight, tracked) = (entry.weight, entry.tracked);
-            lab.vms.insert(name, LabVm { vm, link, weight, _web: web, tracked, running: Vec::new() });
-        }
-        for vm in lab.vms.values_mut() {
-            interrupted(&config.stop)?;
-            lab.guest_kernel = vm.vm.wait_ready(BOOT_TIMEOUT)?;
+            let running = Vec::new();
+            lab.vms.insert(name, LabVm { vm, config: own, link, weight, _web: web, tracked, running });
         }
         lab.debian = boot.debian;
+        lab.wait_ready()?;
         lab.calibrate()?;
         Ok(lab)
     }
 
-    /// Finds out, while nothing runs, how fast guests compute and where their clocks are.
-    fn calibrate(&mut self) -> Result<(), LabError> {
+    /// Boots all VMs once more, as new.
+    pub(super) fn reboot(&mut self) -> Result<(), LabError> {
+        for index in 0..self.vms.len() {
+            self.vms[index].vm.kill();
+            let vm = self.start(&self.vms[index].config)?;
+            self.vms[index].vm = vm;
+            self.vms[index].running.clear();
+        }
+        self.wait_ready()?;
+        self.find_clocks()
+    }
+
+    fn start(&self, config: &VmConfig) -> Result<RunningVm, LabError> {
+        let vm = RunningVm::boot(config)?;
+        if let Some(started) = process_start_time(vm.pid()) {
+            self.guardian.record(Undo::Process { pid: vm.pid(), started })?;
+        }
+        Ok(vm)
+    }
+
+    fn wait_ready(&mut self) -> Result<(), LabError> {
+        for vm in self.vms.values_mut() {
+            interrupted(&self.config.stop)?;
+            self.guest_kernel = vm.vm.wait_ready(BOOT_TIMEOUT)?;
+        }
+        Ok(())
+    }
+
+    /// Finds out where the guests' clocks are.
+    fn find_clocks(&mut self) -> Result<(), LabError> {
         for _ in 0..CLOCK_EXCHANGES {
             for vm in self.vms.values_mut() {
                 vm.vm.check()?;
             }
         }
+        Ok(())
+    }
+
+    /// Finds out, while nothing runs, where the guests' clocks are and how fast guests compute.
+    fn calibrate(&mut self) -> Result<(), LabError> {
+        self.find_clocks()?;
         if let Some(vm) = self.vms.values_mut().next() {
             // The fastest of some: whatever else the machine does only makes it slower.
             for _ in 0..3 {

@@ -2,6 +2,7 @@
 
 use super::LabError;
 use frontdesk_guardian::{Guardian, Undo};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct LabConfig {
     /// The lab-guest program, statically linked.
     pub guest: PathBuf,
-    /// The TCG plugin.
-    pub plugin: PathBuf,
+    /// The TCG plugin. Without it, guests run under KVM.
+    pub plugin: Option<PathBuf>,
     /// The frontdesk program: the daemon and the guardian.
     pub frontdesk: PathBuf,
     /// Where the daemon's recordings are kept, by arm and number of the repeat; others go with the run.
@@ -23,7 +24,7 @@ pub struct LabConfig {
 }
 
 /// How far a run is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Progress {
     /// Steps that are done.
     pub done: u32,

@@ -1,5 +1,7 @@
 //! Why a run could not be made.
 
+use crate::cache::CacheError;
+use crate::command::CommandError;
 use crate::daemon::DaemonProcessError;
 use crate::data_disk::DiskError;
 use crate::debian::DebianError;
@@ -51,6 +53,12 @@ pub enum LabError {
     Sched(#[from] frontdesk_linux::sched::SchedError),
     #[error("the reservation for {of} is not kept: {trouble}")]
     Reservation { of: String, trouble: String },
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("in the emulated host: {0}")]
+    Inside(String),
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
     #[error("something could not be removed: {0}")]

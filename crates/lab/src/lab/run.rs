@@ -4,17 +4,20 @@ use super::boot::Boot;
 use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
 use crate::data_disk::data_disk;
 use crate::debian::debian;
-use crate::{Kernel, machine, net, plugin_cost};
+use crate::{Kernel, VmError, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
 
-/// Runs a scenario. The calling thread is in a network namespace of the run's own afterwards, and must live
-/// as long as the run.
+/// Attempts at a repeat in which VMs die, at most.
+const ATTEMPTS: usize = 3;
+
+/// Runs a scenario on this machine. The calling thread is in a network namespace of the run's own afterwards,
+/// and must live as long as the run.
 ///
 /// # Errors
 /// The run could not be made; nothing that it started is left.
-pub fn run(
+pub(crate) fn run(
     scenario: &Scenario,
     config: &LabConfig,
     progress: &dyn Fn(&Progress),
@@ -85,8 +88,7 @@ impl<'a> Lab<'a> {
         for number in 1..=self.scenario.repeats {
             for name in self.scenario.arms.keys() {
                 report(done, format!("repeat {number}/{}: {name}", self.scenario.repeats));
-                let (repeat, timeline, speed) =
-                    self.run_arm(name, number).map_err(|error| self.blame_dead_vm(error))?;
+                let (repeat, timeline, speed) = self.repeat_arm(name, number)?;
                 repeats.entry(name.clone()).or_default().push(repeat);
                 // One repeat of each arm is enough to look at.
                 timelines.extend(timeline.filter(|_| number == 1));
@@ -96,6 +98,28 @@ impl<'a> Lab<'a> {
         }
         let arms = repeats.into_iter().map(|(name, repeats)| (name, frontdesk_scenario::summarise(repeats)));
         Ok((arms.collect(), timelines, extra))
+    }
+
+    /// Makes a repeat, and makes it again if a VM died in it.
+    fn repeat_arm(
+        &mut self,
+        name: &str,
+        number: u32,
+    ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
+        let mut voided = Vec::new();
+        loop {
+            let error = match self.run_arm(name, number) {
+                Ok((repeat, timeline, speed)) => return Ok((Repeat { voided, ..repeat }, timeline, speed)),
+                Err(error) => self.blame_dead_vm(error),
+            };
+            let died = matches!(error, LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }));
+            if !died || voided.len() + 1 >= ATTEMPTS {
+                return Err(error);
+            }
+            tracing::warn!("repeat {number} of {name} counts for nothing and is made again: {error}");
+            voided.push(error.to_string());
+            self.reboot()?;
+        }
     }
 
     fn host_info(&self) -> HostInfo {

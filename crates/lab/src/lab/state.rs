@@ -1,11 +1,11 @@
 //! What a run has.
 
 use super::LabConfig;
-use crate::RunningVm;
 use crate::debian::Debian;
 use crate::machine::Busy;
 use crate::net::Link;
 use crate::web::WebServer;
+use crate::{RunningVm, VmConfig};
 use frontdesk_engine::Time;
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::Scenario;
@@ -31,6 +31,8 @@ pub(super) struct Lab<'a> {
 
 pub(super) struct LabVm {
     pub(super) vm: RunningVm,
+    /// What it is made of.
+    pub(super) config: VmConfig,
     pub(super) link: Link,
     pub(super) weight: u32,
     /// What its programs download from, if it has a Debian system.

@@ -1,7 +1,7 @@
 //! What a VM is made of.
 
 use crate::Kernel;
-use frontdesk_lab_guest::{DATA_PARAMETER, DEBIAN_PARAMETER};
+use frontdesk_lab_guest::{DATA_PARAMETER, DEBIAN_PARAMETER, HANDOVER_PARAMETER};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,13 +26,17 @@ pub struct VmConfig {
     pub disks: Vec<DiskConfig>,
     /// Whether it has a port for frontdesk's reporter, at the socket [`RunningVm::reporter`].
     pub reporter: bool,
-    /// The TCG plugin to load, if any.
+    /// Whether its CPUs are the host's, by KVM, not emulated.
+    pub kvm: bool,
+    /// The TCG plugin to load, if any. Not with `kvm`.
     pub plugin: Option<PathBuf>,
     /// Shortest time slice of the guest's scheduler, if not the kernel's.
     pub time_slice: Option<Duration>,
     /// Whether its time is counted: 4 ns for each instruction that it executes, so that what it does in a
     /// millisecond is the same on every machine. Its vCPUs then take turns on one thread.
     pub counted_time: bool,
+    /// What the kernel is told besides, as in `tsc=reliable`.
+    pub parameters: Vec<String>,
     /// What QEMU is told besides. An option that is there already is given another value by it.
     pub arguments: Vec<String>,
     /// Physical CPUs that all its threads are pinned to; empty for no pinning.
@@ -57,9 +61,11 @@ impl VmConfig {
             tap: None,
             disks: Vec::new(),
             reporter: false,
+            kvm: false,
             plugin: None,
             time_slice: None,
             counted_time: false,
+            parameters: Vec::new(),
             arguments: Vec::new(),
             cpus: Vec::new(),
             run_dir: run_dir.to_owned(),
@@ -75,7 +81,7 @@ impl VmConfig {
 /// from the second time on.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// File with its content, which stays as it is.
+    /// File with its content, which stays as it is, unless the guest is handed over to it.
     pub image: PathBuf,
     /// What is on it.
     pub kind: DiskKind,
@@ -88,6 +94,9 @@ pub enum DiskKind {
     Data,
     /// A Debian system. What the guest writes goes to a temporary file, and is gone with the VM.
     Debian,
+    /// What the VM is handed over to once its Debian system is there: the program `init` on it becomes its
+    /// process 1. What the guest writes is in the image afterwards.
+    Handover,
 }
 
 impl DiskKind {
@@ -96,6 +105,7 @@ impl DiskKind {
         match self {
             DiskKind::Data => DATA_PARAMETER,
             DiskKind::Debian => DEBIAN_PARAMETER,
+            DiskKind::Handover => HANDOVER_PARAMETER,
         }
     }
 }

@@ -60,7 +60,10 @@ pub(super) fn arguments(
     let mut arguments: Vec<OsString> = Vec::new();
     let mut add = |option: &str, value: &str| arguments.extend([format!("-{option}").into(), value.into()]);
     add("name", &format!("{},debug-threads=on", config.name));
-    if config.vcpus > 1 {
+    if config.kvm {
+        add("machine", "pc");
+        add("cpu", "host");
+    } else if config.vcpus > 1 {
         // Interrupts between vCPUs are to be writes of a model-specific register, which the plugin sees:
         // x2APIC, which Linux uses only if interrupts can be remapped.
         add("machine", "q35");
@@ -70,7 +73,9 @@ pub(super) fn arguments(
         add("machine", "pc");
         add("cpu", "EPYC");
     }
-    if config.counted_time {
+    if config.kvm {
+        add("accel", "kvm");
+    } else if config.counted_time {
         add("accel", "tcg,thread=single");
         add("icount", "shift=2");
     } else {
@@ -94,6 +99,9 @@ pub(super) fn arguments(
     for ((disk, _), letter) in disks.iter().zip('a'..='z') {
         parameters += &format!(" {}=vd{letter}", disk.kind.parameter());
     }
+    for parameter in &config.parameters {
+        parameters += &format!(" {parameter}");
+    }
     add("append", &parameters);
     add("chardev", &format!("file,id=console,path={}", escaped(&files.console)));
     add("serial", "chardev:console");
@@ -116,6 +124,7 @@ pub(super) fn arguments(
         let change = match disk.kind {
             DiskKind::Data => "readonly=on",
             DiskKind::Debian => "snapshot=on",
+            DiskKind::Handover => "readonly=off",
         };
         let mode = if *direct { "cache=none,aio=native" } else { "cache=writeback,aio=threads" };
         add("drive", &format!("file={image},format=raw,if=none,id=disk{number},{change},{mode}"));

@@ -3,6 +3,7 @@
 use super::file::{file_error, read_weight, write};
 use super::mounts::{self, Mount};
 use super::{CgroupError, Version};
+use procfs::{ProcessCGroups, process::Process};
 use std::{
     fs::{self, File},
     io::{self, BufRead as _, BufReader},
@@ -110,12 +111,11 @@ impl Hierarchy {
         Group { hierarchy: self.clone(), path: PathBuf::new() }
     }
 
-    /// The path, below the mount, of the group in a `/proc/PID/cgroup` file; `None` if it is outside of what
-    /// the mount shows.
+    /// The path, below the mount, of the one of these groups that is in the hierarchy; `None` if it is
+    /// outside of what the mount shows.
     #[must_use]
-    pub fn path_in(&self, cgroup: &str) -> Option<PathBuf> {
-        let path = mounts::group_path(cgroup, self.version)?;
-        Some(path.strip_prefix(&self.subtree).ok()?.to_owned())
+    pub fn path_in<'a>(&self, groups: &'a ProcessCGroups) -> Option<&'a Path> {
+        mounts::group_path(groups, self.version)?.strip_prefix(&self.subtree).ok()
     }
 
     /// The deepest group that holds all threads of a process.
@@ -128,11 +128,11 @@ impl Hierarchy {
     pub fn group_of(&self, pid: i32) -> Result<Group, CgroupError> {
         let fail = |cause: String| CgroupError::Process { pid, cause };
         let mut common: Option<PathBuf> = None;
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| fail(e.to_string()))?;
+        let tasks = Process::new(pid).and_then(|process| process.tasks()).map_err(|e| fail(e.to_string()))?;
         for task in tasks.flatten() {
             // A thread may end meanwhile.
-            let Ok(text) = fs::read_to_string(task.path().join("cgroup")) else { continue };
-            let path = mounts::group_path(&text, self.version)
+            let Ok(groups) = task.read("cgroup") else { continue };
+            let path = mounts::group_path(&groups, self.version)
                 .ok_or_else(|| fail("it is in no group of the cpu controller's hierarchy".into()))?;
             let path = path.strip_prefix(&self.subtree).map_err(|_| {
                 fail(format!(

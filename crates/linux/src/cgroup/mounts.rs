@@ -1,7 +1,15 @@
-//! Reading `/proc/PID/mountinfo` and `/proc/PID/cgroup`.
+//! Which control group hierarchies are mounted, and where a process is in them.
+//!
+//! Mounts are read by hand: the procfs crate leaves the kernel's escapes in, and gives up at the first line
+//! that it does not understand.
 
 use super::Version;
-use std::{ffi::OsString, os::unix::ffi::OsStringExt as _, path::PathBuf};
+use procfs::ProcessCGroups;
+use std::{
+    ffi::OsString,
+    os::unix::ffi::OsStringExt as _,
+    path::{Path, PathBuf},
+};
 
 /// A mounted control group hierarchy.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,23 +61,19 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// The path, in the cpu controller's hierarchy, that a `/proc/PID/cgroup` file tells.
-pub(super) fn group_path(cgroup: &str, version: Version) -> Option<PathBuf> {
-    cgroup.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let ours = match version {
-            Version::V1 => controllers.split(',').any(|c| c == "cpu"),
-            Version::V2 => id == "0" && controllers.is_empty(),
-        };
-        ours.then(|| PathBuf::from(path))
-    })
+/// The path in the cpu controller's hierarchy.
+pub(super) fn group_path(groups: &ProcessCGroups, version: Version) -> Option<&Path> {
+    let ours = groups.into_iter().find(|group| match version {
+        Version::V1 => group.controllers.iter().any(|controller| controller == "cpu"),
+        Version::V2 => group.hierarchy == 0 && group.controllers.is_empty(),
+    });
+    Some(Path::new(&ours?.pathname))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+    use procfs::FromRead as _;
 
     const MOUNTINFO: &str = "\
 25 1 0:22 / /proc rw - proc proc rw
@@ -91,21 +95,19 @@ broken line
 
     #[test]
     fn finds_the_group_of_either_version() {
-        let text = "5:cpuset:/s\n4:cpu,cpuacct:/machine/vm:1\n0::/unified/vm\n";
-        assert_eq!(group_path(text, Version::V1).unwrap(), Path::new("/machine/vm:1"));
-        assert_eq!(group_path(text, Version::V2).unwrap(), Path::new("/unified/vm"));
-        assert_eq!(group_path("5:cpuset:/s\n", Version::V1), None);
+        let groups = |text: &str| ProcessCGroups::from_read(text.as_bytes()).unwrap();
+        let both = groups("5:cpuset:/s\n4:cpu,cpuacct:/machine/vm:1\n0::/unified/vm\n");
+        assert_eq!(group_path(&both, Version::V1), Some(Path::new("/machine/vm:1")));
+        assert_eq!(group_path(&both, Version::V2), Some(Path::new("/unified/vm")));
+        assert_eq!(group_path(&groups("5:cpuset:/s\n"), Version::V1), None);
     }
 
     proptest::proptest! {
-        /// What other processes may have a say in: names of mount points and groups.
+        /// What other processes may have a say in: names of mount points.
         #[test]
         fn fuzz_mountinfo(lines in proptest::collection::vec("(([0-9:]{1,4}|/|\\\\[0-9]{0,3}|-|cgroup2?|cpu,?|\\PC) ?){0,16}", 0..8)) {
             let text = lines.join("\n");
             proptest::prop_assert!(parse(&text).len() <= lines.len());
-            for version in [Version::V1, Version::V2] {
-                let _ = group_path(&text, version);
-            }
         }
 
         #[test]

@@ -1,6 +1,7 @@
 //! The records and map entries shared with the BPF programs, field by field as `bpf/frontdesk.bpf.c` lays
 //! them out.
 
+use crate::packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use frontdesk_engine::{Event, EventKind, Protocol, Thread, Time, VmId};
 
 const KIND_RUN: u8 = 1;
@@ -14,12 +15,6 @@ const KIND_REPLY: u8 = 8;
 
 const ROLE_VCPU: u16 = 0;
 const ROLE_EMULATOR: u16 = 1;
-
-const PROTOCOL_TCP: u8 = 6;
-const PROTOCOL_UDP: u8 = 17;
-
-/// Longest interface name, without the terminating zero (IFNAMSIZ - 1).
-pub(super) const NAME_MAX: usize = 15;
 
 /// One of the counters the programs keep: its index in the map `counters`.
 #[derive(Clone, Copy, Debug)]
@@ -45,17 +40,6 @@ pub(super) fn thread_value(vm: VmId, thread: Thread) -> [u8; 12] {
     value[4..6].copy_from_slice(&role.to_ne_bytes());
     value[6..8].copy_from_slice(&index.to_ne_bytes());
     value
-}
-
-/// Key of the map `taps` (struct tap_key), or `None` if no interface can have that name.
-pub(super) fn tap_key(netns: u32, name: &str) -> Option<[u8; 20]> {
-    if name.is_empty() || name.len() > NAME_MAX || name.bytes().any(|b| b == 0) {
-        return None;
-    }
-    let mut key = [0; 20];
-    key[..4].copy_from_slice(&netns.to_ne_bytes());
-    key[4..4 + name.len()].copy_from_slice(name.as_bytes());
-    Some(key)
 }
 
 /// Value of the map `taps` (struct tap): nothing asked or replied, no window opened yet.
@@ -138,14 +122,6 @@ mod tests {
         assert_eq!(decode(&record(1, 0, 0, 2)[..19]), None, "cut short");
     }
 
-    #[test]
-    fn refuses_names_no_interface_can_have() {
-        assert!(tap_key(1, "").is_none());
-        assert!(tap_key(1, "sixteen-letters-").is_none());
-        assert!(tap_key(1, "a\0b").is_none());
-        assert!(tap_key(1, "fifteen-letters").is_some());
-    }
-
     proptest::proptest! {
         /// Records of any content and length; most have a kind that there is.
         #[test]
@@ -156,14 +132,6 @@ mod tests {
             let whole = bytes.len() >= 24;
             proptest::prop_assert!(whole || decode(&bytes).is_none());
             let _ = decode(&bytes);
-        }
-
-        #[test]
-        fn fuzz_interface_names(netns: u32, name in "\\PC{0,20}") {
-            if let Some(key) = tap_key(netns, &name) {
-                proptest::prop_assert!(key[4..].starts_with(name.as_bytes()));
-                proptest::prop_assert_eq!(key[19], 0);
-            }
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::skeleton::FrontdeskSkel;
 use crate::BpfError;
-use crate::error::chain;
+use crate::error::probe_cause;
 use libbpf_rs::{Link, ProgramMut, UprobeOpts};
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl ReadProbes {
         let probe = |code: &ProgramMut<'_>, function: &'static str| {
             let options = UprobeOpts { func_name: Some(function.to_owned()), ..UprobeOpts::default() };
             let link = code.attach_uprobe_with_opts(pid, &program, 0, options);
-            link.map_err(|e| BpfError::Probe { pid, function, cause: chain(&e) })
+            link.map_err(|e| BpfError::Probe { pid, function, cause: probe_cause(&e) })
         };
         let programs = &self.0.0.progs;
         Ok(Probes(vec![

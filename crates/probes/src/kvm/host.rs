@@ -64,14 +64,16 @@ fn methods_of(cpu_flags: &str, modules: &Path) -> Result<&'static [Method], KvmE
 mod tests {
     use super::*;
 
+    fn set(modules: &Path, module: &str, parameter: &str, value: &str) {
+        let folder = modules.join(module).join("parameters");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(parameter), value).unwrap();
+    }
+
     #[test]
     fn the_processor_and_its_paging_decide() {
         let modules = tempfile::tempdir().unwrap();
-        let set = |module: &str, parameter: &str, value: &str| {
-            let folder = modules.path().join(module).join("parameters");
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join(parameter), value).unwrap();
-        };
+        let set = |module, parameter, value| set(modules.path(), module, parameter, value);
         let methods = |flags: &str| methods_of(flags, modules.path());
         assert!(matches!(methods("flags : fpu svm"), Err(KvmError::NoKvm)));
         set("kvm_amd", "npt", "Y\n");
@@ -90,11 +92,7 @@ mod tests {
     #[test]
     fn the_processor_may_deliver_interrupts_by_itself() {
         let modules = tempfile::tempdir().unwrap();
-        let set = |module: &str, parameter: &str, value: &str| {
-            let folder = modules.path().join(module).join("parameters");
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join(parameter), value).unwrap();
-        };
+        let set = |module, parameter, value| set(modules.path(), module, parameter, value);
         let interrupts = || interrupts_of(modules.path());
         set("kvm_pvm", "x", "");
         assert_eq!(interrupts(), Interrupts::None);

@@ -1,6 +1,7 @@
 //! What the scheduler and user space tell each other, as `bpf/scx.bpf.c` lays it out.
 
-use frontdesk_engine::Boost;
+use crate::packet::{PROTOCOL_TCP, PROTOCOL_UDP};
+use frontdesk_engine::{Boost, Protocol, Time, VmId};
 use std::ffi::c_char;
 
 pub(super) const MAX_VMS: u32 = 1024;
@@ -20,12 +21,29 @@ pub struct Usage {
     pub runs: u64,
     /// The part of them in which it went first.
     pub boosted_runs: u64,
+    /// How many boosts the kernel gave by itself.
+    pub gifts: u64,
+}
+
+/// What the kernel may do by itself when a packet comes to a [port](crate::scx::Scx::learn_port) of a VM:
+/// once, boost these vCPUs and the emulator threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mandate {
+    /// Thread ids, of which the first 8 count.
+    pub vcpus: Vec<i32>,
+    /// The preference.
+    pub level: Boost,
+    /// How long, in nanoseconds, if user space says nothing before.
+    pub lasts_ns: u64,
 }
 
 /// The greatest weight that the engine gives a vCPU among the threads of its VM, in permille.
 pub(super) const MAX_PERMILLE: u32 = 64_000;
 
-const ACCOUNT_SIZE: usize = 64;
+const ACCOUNT_SIZE: usize = 88;
+
+/// Which of its 64-bit words counts the boosts that the kernel gave by itself: the last one.
+const GIFTS: usize = 10;
 
 impl Usage {
     /// A whole account that has used this, but nothing else on record.
@@ -35,6 +53,7 @@ impl Usage {
         for (to, field) in bytes.chunks_exact_mut(8).zip(fields) {
             to.copy_from_slice(&field.to_ne_bytes());
         }
+        bytes[GIFTS * 8..].copy_from_slice(&self.gifts.to_ne_bytes());
         bytes
     }
 
@@ -44,13 +63,19 @@ impl Usage {
             let bytes = account[index * 8..][..8].try_into();
             bytes.map_or(0, u64::from_ne_bytes)
         };
-        Some(Usage { consumed_ns: field(0), boosted_ns: field(1), runs: field(2), boosted_runs: field(3) })
+        Some(Usage {
+            consumed_ns: field(0),
+            boosted_ns: field(1),
+            runs: field(2),
+            boosted_runs: field(3),
+            gifts: field(GIFTS),
+        })
     }
 }
 
 /// A `struct thread` that is not boosted and has an ordinary weight.
-pub(super) fn thread(account: u32, vcpu: u32) -> [u8; 32] {
-    let mut bytes = [0; 32];
+pub(super) fn thread(account: u32, vcpu: u32) -> [u8; 40] {
+    let mut bytes = [0; 40];
     for (to, field) in bytes.chunks_exact_mut(4).zip([account, vcpu, 0, ORDINARY]) {
         to.copy_from_slice(&field.to_ne_bytes());
     }
@@ -70,11 +95,6 @@ pub(super) enum ScxCommand {
 impl ScxCommand {
     /// A `struct order`.
     pub(super) fn encode(self) -> [u8; 12] {
-        let level = |level| match level {
-            Boost::None => 0,
-            Boost::Io => 1,
-            Boost::Multimedia => 2,
-        };
         let fields = match self {
             ScxCommand::Boost { tid, level: to } => [0, tid.cast_unsigned(), level(to)],
             ScxCommand::BoostEmulators { account, level: to } => [1, account, level(to)],
@@ -86,6 +106,49 @@ impl ScxCommand {
         }
         bytes
     }
+}
+
+fn level(level: Boost) -> u32 {
+    match level {
+        Boost::None => 0,
+        Boost::Io => 1,
+        Boost::Multimedia => 2,
+    }
+}
+
+/// A `struct mandate_order`: `handled` are the packets up to then.
+pub(super) fn mandate(account: u32, handled: Time, mandate: Option<&Mandate>) -> [u8; 56] {
+    let mut bytes = [0; 56];
+    bytes[..8].copy_from_slice(&handled.0.to_ne_bytes());
+    bytes[16..20].copy_from_slice(&account.to_ne_bytes());
+    if let Some(mandate) = mandate {
+        bytes[8..16].copy_from_slice(&mandate.lasts_ns.to_ne_bytes());
+        bytes[20..24].copy_from_slice(&level(mandate.level).to_ne_bytes());
+        for (to, tid) in bytes[24..].chunks_exact_mut(4).zip(&mandate.vcpus) {
+            to.copy_from_slice(&tid.to_ne_bytes());
+        }
+    }
+    bytes
+}
+
+/// Value of the map `taps` (struct receiver).
+pub(super) fn receiver(vm: VmId, account: u32) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&vm.0.to_ne_bytes());
+    bytes[4..].copy_from_slice(&account.to_ne_bytes());
+    bytes
+}
+
+/// Key of the map `ports` (struct port).
+pub(super) fn port(vm: VmId, protocol: Protocol, number: u16) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&vm.0.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&number.to_ne_bytes());
+    bytes[6] = match protocol {
+        Protocol::Tcp => PROTOCOL_TCP,
+        Protocol::Udp => PROTOCOL_UDP,
+    };
+    bytes
 }
 
 /// Two strings of the kernel as one text.
@@ -107,11 +170,23 @@ mod tests {
 
     #[test]
     fn accounts_are_laid_out_as_in_c() {
-        let usage = Usage { consumed_ns: 4, boosted_ns: 3, runs: 2, boosted_runs: 1 };
+        let usage = Usage { consumed_ns: 4, boosted_ns: 3, runs: 2, boosted_runs: 1, gifts: 9 };
         let bytes = usage.encode();
-        assert_eq!(bytes[24..32], 1_u64.to_ne_bytes());
+        assert_eq!((&bytes[24..32], &bytes[80..]), (&1_u64.to_ne_bytes()[..], &9_u64.to_ne_bytes()[..]));
         assert_eq!(Usage::decode(&bytes), Some(usage));
         assert_eq!(Usage::decode(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn mandates_and_ports_are_laid_out_as_in_c() {
+        let some = Mandate { vcpus: vec![7, 8], level: Boost::Io, lasts_ns: 5 };
+        let bytes = mandate(3, Time(6), Some(&some));
+        let words = bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
+        assert_eq!(words.collect::<Vec<_>>(), [6, 0, 5, 0, 3, 1, 7, 8, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(mandate(3, Time(6), None)[20..], [0; 36], "nothing at all");
+        let mut expected = 9_u32.to_ne_bytes().to_vec();
+        expected.extend(443_u16.to_ne_bytes());
+        assert_eq!(port(VmId(9), Protocol::Udp, 443)[..], [expected, vec![17, 0]].concat());
     }
 
     #[test]

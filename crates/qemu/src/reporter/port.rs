@@ -96,6 +96,7 @@ fn listener_path(pid: i32, descriptor: u32) -> io::Result<Option<String>> {
 }
 
 /// Finds a socket's path in `/proc/net/unix`: number, references, protocol, flags, type, state, inode, path.
+/// By hand: the procfs crate ends a path at its first blank.
 fn parse_unix(sockets: &str, inode: &str) -> Option<String> {
     let line = sockets.lines().find(|line| line.split_ascii_whitespace().nth(6) == Some(inode))?;
     let path = line.split_once(&format!(" {inode} "))?.1.trim_start();

@@ -51,6 +51,7 @@ pub(crate) fn outcome() -> Outcome {
         qemu: "10.0.2".to_owned(),
         guest_kernel: "6.1.0-40-cloud-amd64".to_owned(),
         frontdesk: "0.1.0".to_owned(),
+        ..HostInfo::default()
     };
     Outcome {
         scenario: "echo-mixed".to_owned(),
@@ -115,6 +116,7 @@ fn repeat(dice: &mut Dice, name: &str, median: f64, spread: f64, daemon_cpu: Opt
         daemon_cpu,
         lost_events: 0,
         seconds: 20.0,
+        ..Repeat::default()
     }
 }
 

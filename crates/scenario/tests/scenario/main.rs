@@ -248,7 +248,7 @@ fn options_replace_keys() {
 #[test]
 fn fewer_arms_drop_the_checks_that_need_others() {
     let scenario = parse(FILE, &arms(&["frontdesk", "stock"])).unwrap();
-    assert!(scenario.arms.keys().eq(["stock", "frontdesk"]), "in the order of the file");
+    assert!(scenario.arms.keys().eq(["frontdesk", "stock"]), "in the order that was asked for");
     let names = scenario.checks.compare.iter().map(|check| check.name.as_str());
     assert!(names.eq(["mean response, stock / frontdesk", "p99 response, stock / frontdesk"]));
     assert_eq!(scenario.validate(), Ok(()));

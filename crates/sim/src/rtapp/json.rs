@@ -2,11 +2,12 @@
 //! meaning.
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 use std::fmt;
 
 /// A JSON value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
 pub(super) enum Value {
     Null,
     Bool(bool),
@@ -14,7 +15,7 @@ pub(super) enum Value {
     Number(f64),
     Text(String),
     Array(Vec<Value>),
-    Object(Vec<(String, Value)>),
+    Object(#[serde(deserialize_with = "members")] Vec<(String, Value)>),
 }
 
 impl Value {
@@ -32,58 +33,21 @@ impl Value {
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(Any)
-    }
-}
+/// As they stand there.
+fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, Value)>, D::Error> {
+    struct Members;
 
-struct Any;
+    impl<'de> Visitor<'de> for Members {
+        type Value = Vec<(String, Value)>;
 
-impl<'de> Visitor<'de> for Any {
-    type Value = Value;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("JSON")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Integer(value))
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Integer(i64::try_from(value).unwrap_or(i64::MAX)))
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Number(value))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut array = Vec::new();
-        while let Some(item) = items.next_element()? {
-            array.push(item);
+        fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("an object")
         }
-        Ok(Value::Array(array))
+
+        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+            std::iter::from_fn(|| members.next_entry().transpose()).collect()
+        }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut object = Vec::new();
-        while let Some(member) = members.next_entry()? {
-            object.push(member);
-        }
-        Ok(Value::Object(object))
-    }
+    deserializer.deserialize_map(Members)
 }

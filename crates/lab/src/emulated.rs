@@ -1,0 +1,259 @@
+//! A host that is emulated: a VM with an AMD processor that can run VMs itself, so that the guests of a
+//! scenario run under KVM, whatever this machine can do.
+//!
+//! The lab that runs there is this program once more. It gets its order on a disk, tells its progress on the
+//! console, and leaves what came out on the disk.
+
+mod inside;
+mod order;
+
+pub use inside::{INSIDE_ARGUMENT, inside};
+
+use crate::cache::{Image, make_image};
+use crate::debian::{debian, size};
+use crate::lab::{self, interrupted, make_run_dir};
+use crate::{
+    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, command, machine,
+    write_initramfs_with,
+};
+use frontdesk_guardian::{Guardian, Undo};
+use frontdesk_lab_guest::HANDOVER;
+use frontdesk_linux::sched::process_start_time;
+use frontdesk_scenario::{HostInfo, Machine, Outcome, Scenario, Timeline, Violation};
+use order::{Order, PROGRESS, Product};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What the host's system has beside the essential packages: QEMU, and what the lab and the daemon run and
+/// load.
+const PACKAGES: [&str; 6] = ["e2fsprogs", "iproute2", "kmod", "libelf1", "qemu-system-x86", "zlib1g"];
+
+/// What its kernel must be able to do.
+const MODULES: [&str; 5] = ["virtio_pci", "virtio_blk", "ext4", "kvm_amd", "tun"];
+
+/// Its processor's counter is this machine's and always usable as a clock, but emulated so slowly that Linux
+/// would doubt it.
+const PARAMETERS: [&str; 2] = ["clocksource=tsc", "tsc=reliable"];
+
+/// Memory that the host needs beside that of its VMs, in MiB.
+const HOST_MIB: u64 = 1536;
+
+/// Memory that QEMU takes beside the host's, in MiB: code that it translated, above all.
+const QEMU_MIB: u64 = 1536;
+
+/// Room on the disk for what comes out.
+const ROOM_BYTES: u64 = 1 << 30;
+
+/// A host that says nothing for so long, beside the time of a repeat, is stuck.
+const SILENCE: Duration = Duration::from_secs(420);
+
+/// How often is looked what the host says.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What process 1 of the host does before it runs this program, and afterwards.
+const INIT: [&str; 2] = [
+    "\
+#!/bin/sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t debugfs debugfs /sys/kernel/debug
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t bpf bpf /sys/fs/bpf
+",
+    "
+sync
+echo o >/proc/sysrq-trigger
+sleep 60
+",
+];
+
+/// Runs a scenario on the machine that it names. The calling thread may be in a network namespace of the
+/// run's own afterwards, and must live as long as the run.
+///
+/// # Errors
+/// The run could not be made; nothing that it started is left.
+pub fn run(
+    scenario: &Scenario,
+    config: &LabConfig,
+    progress: &dyn Fn(&Progress),
+) -> Result<(Outcome, Vec<Timeline>), LabError> {
+    match scenario.host.machine {
+        Machine::This => lab::run(scenario, config, progress),
+        Machine::Kvm => run_emulated(scenario, config, progress),
+    }
+}
+
+/// Runs a scenario in an emulated host.
+fn run_emulated(
+    scenario: &Scenario,
+    config: &LabConfig,
+    progress: &dyn Fn(&Progress),
+) -> Result<(Outcome, Vec<Timeline>), LabError> {
+    let memory_mib = scenario.memory_mib() + HOST_MIB;
+    fits(memory_mib)?;
+    let guardian = Guardian::start(&config.frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
+    let run_dir = make_run_dir(&guardian)?;
+    let total = u32::try_from(scenario.arms.len()).unwrap_or(u32::MAX).saturating_mul(scenario.repeats);
+    let report = |doing: String| progress(&Progress { done: 0, total, doing });
+    report("fetching the kernels of the host and its guests".to_owned());
+    let kernel = Kernel::resolve(&scenario.host.kernel, None)?;
+    let guest_kernel = Kernel::resolve(&scenario.guest.kernel, None)?;
+    let system = debian(&PACKAGES.map(str::to_owned), &[], &report)?;
+    report("packing what the host takes in".to_owned());
+    let initrd = run_dir.join("initrd");
+    write_initramfs_with(&kernel, &config.guest, &MODULES, &initrd)?;
+    let order = Order {
+        scenario: scenario.clone(),
+        recordings: config.recordings.keys().cloned().collect(),
+        release: guest_kernel.release_and_root()?.0.to_string_lossy().into_owned(),
+    };
+    let disk = pack(&run_dir, config, &guest_kernel, &order)?;
+    report("booting the emulated host".to_owned());
+    let mut vm = RunningVm::boot(&VmConfig {
+        vcpus: scenario.host.cpus().max(2),
+        memory_mib: u32::try_from(memory_mib).unwrap_or(u32::MAX),
+        disks: vec![
+            DiskConfig { image: system.image, kind: DiskKind::Debian },
+            DiskConfig { image: disk.clone(), kind: DiskKind::Handover },
+        ],
+        parameters: PARAMETERS.map(str::to_owned).to_vec(),
+        ..VmConfig::new("host", &kernel, &initrd, &run_dir)
+    })?;
+    if let Some(started) = process_start_time(vm.pid()) {
+        guardian.record(Undo::Process { pid: vm.pid(), started })?;
+    }
+    let patience = (scenario.duration + scenario.warmup).mul_f64(scenario.host.dilation) + SILENCE;
+    let followed = follow(&mut vm, config, patience, progress);
+    let product = followed.and_then(|()| {
+        unpack(&run_dir, &disk)?;
+        read_product(&run_dir, &mut vm)
+    });
+    // What was recorded up to its end may tell why a host died.
+    let kept = if product.is_ok() { Ok(()) } else { unpack(&run_dir, &disk) };
+    let kept = kept.and_then(|()| keep_recordings(&run_dir, config));
+    drop(vm);
+    let left = guardian.finish()?.failed;
+    let (mut outcome, timelines) = product?;
+    kept?;
+    outcome.host.emulated_on =
+        Some(Box::new(HostInfo { qemu: machine::qemu_version(), ..machine::host_info() }));
+    if left.is_empty() { Ok((outcome, timelines)) } else { Err(LabError::Left(left.join("; "))) }
+}
+
+/// Checks that the machine has the memory that the host needs.
+fn fits(memory_mib: u64) -> Result<(), LabError> {
+    let available = machine::mem_available_mib().map_err(failed("examining the machine"))?;
+    if memory_mib + QEMU_MIB <= available {
+        return Ok(());
+    }
+    Err(LabError::Scenario(Violation {
+        key: "vm".to_owned(),
+        value: format!("VMs for which an emulated host needs {memory_mib} MiB"),
+        allowed: format!("what fits with {QEMU_MIB} MiB for QEMU in the {available} MiB that are available"),
+    }))
+}
+
+/// Makes the disk that the host is handed over to.
+fn pack(run_dir: &Path, config: &LabConfig, kernel: &Kernel, order: &Order) -> Result<PathBuf, LabError> {
+    let tree = run_dir.join("handover");
+    let modules = tree.join(order::KERNEL).join("lib/modules");
+    for folder in [&modules, &tree.join(order::OUT)] {
+        std::fs::create_dir_all(folder).map_err(failed("making the host's disk"))?;
+    }
+    let mut command = Command::new("cp");
+    command::run(command.arg("-a").arg(&kernel.modules).arg(&modules), |_| ())?;
+    for (from, to) in [
+        (&config.frontdesk, order::FRONTDESK.to_owned()),
+        (&config.guest, order::GUEST.to_owned()),
+        (&kernel.image, format!("{}/{}", order::KERNEL, order::IMAGE)),
+    ] {
+        std::fs::copy(from, tree.join(to)).map_err(failed(&format!("copying {}", from.display())))?;
+    }
+    let write = |name: &str, text: &[u8]| {
+        std::fs::write(tree.join(name), text).map_err(failed("writing the host's order"))
+    };
+    write(order::ORDER, &serde_json::to_vec(order).map_err(failed("the host's order"))?)?;
+    let [before, after] = INIT;
+    let program = format!("{HANDOVER}/{} {INSIDE_ARGUMENT}", order::FRONTDESK);
+    write("init", format!("{before}{program}{after}").as_bytes())?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(tree.join("init"), mode).map_err(failed("the host's first program"))?;
+    let (bytes, inodes) = size(&tree).map_err(failed("measuring the host's disk"))?;
+    let to = run_dir.join("handover.img");
+    let inodes = inodes + 1000;
+    make_image(&Image {
+        tree: &tree,
+        to: &to,
+        bytes: bytes + bytes / 8 + inodes * 256 + ROOM_BYTES,
+        inodes,
+    })?;
+    std::fs::remove_dir_all(&tree).map_err(failed("removing what is packed"))?;
+    Ok(to)
+}
+
+/// Passes on what the host says until it has ended.
+fn follow(
+    vm: &mut RunningVm,
+    config: &LabConfig,
+    patience: Duration,
+    progress: &dyn Fn(&Progress),
+) -> Result<(), LabError> {
+    let mut console = std::fs::File::open(vm.console()).ok();
+    let (mut said, mut heard) = (Vec::new(), Instant::now());
+    while vm.is_alive() {
+        interrupted(&config.stop)?;
+        std::thread::sleep(LOOK);
+        // QEMU makes the file when it starts.
+        let Some(file) = &mut console else {
+            console = std::fs::File::open(vm.console()).ok();
+            continue;
+        };
+        file.read_to_end(&mut said).map_err(failed("reading the host's console"))?;
+        while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = said.drain(..=end).collect();
+            let step = String::from_utf8_lossy(&line);
+            let step = step.trim().strip_prefix(PROGRESS).and_then(|text| serde_json::from_str(text).ok());
+            if let Some(step) = step {
+                heard = Instant::now();
+                progress(&step);
+            }
+        }
+        if heard.elapsed() > patience {
+            return Err(vm.stuck("go on with the scenario", patience).into());
+        }
+    }
+    Ok(())
+}
+
+/// Takes what came out from the disk, in whatever state it is.
+fn unpack(run_dir: &Path, disk: &Path) -> Result<(), LabError> {
+    let request = format!("rdump /{} {}", order::OUT, run_dir.display());
+    Ok(command::run(Command::new("debugfs").arg("-R").arg(request).arg(disk), |_| ())?)
+}
+
+fn read_product(run_dir: &Path, vm: &mut RunningVm) -> Result<(Outcome, Vec<Timeline>), LabError> {
+    let file = run_dir.join(order::OUT).join(order::PRODUCT);
+    let Ok(text) = std::fs::read(&file) else {
+        return Err(vm.ended("leave a result").into());
+    };
+    let product: Product = serde_json::from_slice(&text).map_err(failed("the host's result"))?;
+    product.map_err(LabError::Inside)
+}
+
+/// Puts the recordings that there are where they are to be.
+fn keep_recordings(run_dir: &Path, config: &LabConfig) -> Result<(), LabError> {
+    for (index, to) in config.recordings.values().enumerate() {
+        let from = run_dir.join(order::OUT).join(order::recording(index));
+        if from.exists() {
+            std::fs::copy(&from, to).map_err(failed(&format!("writing {}", to.display())))?;
+        }
+    }
+    Ok(())
+}
+
+fn failed<E: Into<std::io::Error>>(what: &str) -> impl FnOnce(E) -> LabError + use<E> {
+    let what = what.to_owned();
+    move |source| LabError::Io { what, source: source.into() }
+}
