@@ -104,7 +104,7 @@ fn every_recording_of_the_corpus_says_what_it_said_and_replays_to_the_same() {
     }
 }
 
-/// Whether a line says all that it is to say. A field that a later minor version has is there with its default.
+/// Whether a line says all that it is to say. What a later minor version adds is there with its default.
 fn says(told: &str, expected: &str) -> bool {
     let [told_value, expected_value] = [told, expected].map(serde_json::from_str::<Value>);
     match (told_value, expected_value) {
