@@ -97,7 +97,7 @@ fn who_shows_frames_and_plays_is_a_player_and_its_rate_is_known() {
     }
 }
 
-/// D3: §5.1.1, "a displaying task that has accessed audio"; an access in an interrupt's handler is of no task.
+/// §5.1.1, "a displaying task that has accessed audio"; an access in an interrupt's handler is of no task.
 #[test]
 fn frames_without_sound_and_sound_without_frames_are_no_film() {
     for (sound, frames, in_interrupt) in [(false, true, false), (true, false, false), (true, true, true)] {

@@ -1,8 +1,8 @@
 //! The daemon's configuration: one TOML file, every parameter with its default, checked as a whole.
 //!
-//! `[tavs]`, `[multimedia]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed, `[vm.NAME]` what
-//! holds for some of them only, `[daemon]` is about the daemon itself, `[reserve]` about reservations, and
-//! `[control]` about those who look in.
+//! `[tavs]`, `[multimedia]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed,
+//! `[vm.NAME]` what holds for some of them only, `[daemon]` is about the daemon itself, `[reserve]` about
+//! reservations, and `[control]` about those who look in.
 
 use crate::control::ControlConfig;
 use crate::reserve::ReserveSettings;

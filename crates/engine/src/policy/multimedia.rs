@@ -2,8 +2,8 @@
 //! it as its frames need (MM §5.2, §5.3).
 //!
 //! A *player* is a task that shows frames and plays sound. While a VM has one, what it may wait for boosts
-//! the vCPU where it ran last, above all that waits for other I/O; but only as long as the VM does not owe CPU
-//! time. That changes when the VM runs, not how much. If frames are missing all the same, others took CPU
+//! the vCPU where it ran last, above all that waits for other I/O; but only as long as the VM does not owe
+//! CPU time. That changes when the VM runs, not how much. If frames are missing all the same, others took CPU
 //! time from the VM, and the operator allows it (`max_share`), its share is raised at their cost.
 
 mod feedback;
