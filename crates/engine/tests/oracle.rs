@@ -112,6 +112,16 @@ fn a_line_says_all_of_an_event() {
         };
         assert_eq!(again, *line);
     }
+    for line in [
+        "5 display-update vm=1 region=none",
+        "5 display-update vm=1 region=1,2,640,354",
+        "5 device-access vm=1 vcpu=0 device=sound in-interrupt=true",
+        "5 gpu-done vm=1",
+        "5 timer vm=1 vcpu=3",
+    ] {
+        let OracleInput::Event(event) = text::parse(line).unwrap() else { panic!("{line}") };
+        assert_eq!(text::event(&event), line);
+    }
     for (line, said) in [
         ("5 teleport vm=1", "`teleport` is no kind of event that is known"),
         ("5 halt vm=1", "`vcpu` is missing"),
