@@ -38,7 +38,7 @@ fn decide(lines: &[String], wakes: bool) -> Vec<(usize, String)> {
     for (number, line) in (1..).zip(lines) {
         let told = text::parse(line).unwrap_or_else(|error| panic!("line {number}, `{line}`: {error}"));
         if let (OracleInput::Config(config), None) = (&told, &engine) {
-            engine = Some(Engine::new(config.clone()).unwrap());
+            engine = Some(Engine::new(config.as_ref().clone()).unwrap());
             continue;
         }
         let engine = engine.as_mut().expect("parameters come first");
@@ -46,7 +46,7 @@ fn decide(lines: &[String], wakes: bool) -> Vec<(usize, String)> {
             pass(engine, event.at);
         }
         match told {
-            OracleInput::Config(config) => engine.configure(config).unwrap(),
+            OracleInput::Config(config) => engine.configure(*config).unwrap(),
             OracleInput::Policy(vm, policy) => engine.configure_vm(vm, policy).unwrap(),
             OracleInput::Event(event) => engine.on_event(&event),
             OracleInput::Deadline(at) => engine.on_deadline(at),

@@ -335,7 +335,7 @@ impl Player {
         let present = |at: Option<Time>| at.is_some_and(|at| now.since(at) <= nanos(config.end_after));
         let shows = present(view.guest.frames.last(self.task, self.gpu));
         let plays = view.guest.sound.plays(self.task, now);
-        if !shows && !(plays && present(view.guest.last_ran(self.task, now))) {
+        if !(shows || plays && present(view.guest.last_ran(self.task, now))) {
             return false;
         }
         let weight = if self.gpu { config.gpu_weight } else { config.weight };

@@ -172,7 +172,7 @@ fn work(config: &DesktopConfig, signals: &Signals, samples: &mut Vec<Sample>) ->
                         if !pause(&mut vnc, think(), goes_on)? {
                             break;
                         }
-                        let down = number / PAGES % 2 == 0;
+                        let down = (number / PAGES).is_multiple_of(2);
                         let sent = Instant::now();
                         vnc.key(if down { keys::PAGE_DOWN } else { keys::PAGE_UP })?;
                         match settled(&mut vnc, sent, goes_on, "another page", |_| true)? {

@@ -18,7 +18,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub enum OracleInput {
     /// Its parameters.
-    Config(Config),
+    Config(Box<Config>),
     /// What holds for one VM.
     Policy(VmId, VmPolicy),
     /// What happens.
@@ -40,7 +40,7 @@ pub fn parse(line: &str) -> Result<OracleInput, String> {
     };
     let mut fields = Fields::of(words)?;
     let told = match (first.parse().map(Time), kind) {
-        (Err(_), "config") => OracleInput::Config(config_of(&mut fields)?),
+        (Err(_), "config") => OracleInput::Config(Box::new(config_of(&mut fields)?)),
         (Err(_), "policy") => OracleInput::Policy(fields.vm()?, policy_of(&mut fields)?),
         (Ok(at), "deadline") => OracleInput::Deadline(at),
         (Ok(at), _) => OracleInput::Event(Event { at, kind: kind_of(kind, &mut fields)? }),
