@@ -11,6 +11,8 @@ pub struct Config {
     pub tavs: Tavs,
     /// The fairness ledger.
     pub ledger: Ledger,
+    /// Multimedia.
+    pub multimedia: Multimedia,
 }
 
 /// Parameters of task-aware boosting (TAVS). The defaults are the paper's.
@@ -114,6 +116,117 @@ impl Default for Ledger {
     }
 }
 
+/// Parameters for films and the like (MM). The defaults are the paper's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Multimedia {
+    /// Whether vCPUs are boosted for what a person sees or hears (§5.3).
+    pub boost: bool,
+    /// Longest boost (§4.1: a tick, 10 ms). 100 us to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub max_boost: Duration,
+    /// Whose host it is, which decides what `max_share` is.
+    pub profile: Profile,
+    /// What the share of a VM that plays may be raised to, as a multiple of its weight, at the cost of the
+    /// others. 1 to 16; 1 raises none. If it is not given, 1 with the profile `shared` and 8 with `personal`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_share: Option<f64>,
+    /// How often the share is adapted (§5.2: 1 s). 100 ms to 10 s.
+    #[serde(with = "humantime_serde")]
+    pub period: Duration,
+    /// How long a task that begins to play is adapted to faster (§5.2: 1 s). 0 to 10 s.
+    #[serde(with = "humantime_serde")]
+    pub fast_start: Duration,
+    /// How often during that time (§5.2: 200 ms). 50 ms to 10 s.
+    #[serde(with = "humantime_serde")]
+    pub fast_period: Duration,
+    /// What the share is raised by, as a multiple of the VM's weight (Algorithm 1, SHARE-UNIT: 256, which is
+    /// what a VM has). 0.01 to 16.
+    pub share_unit: f64,
+    /// After so many raises in vain the share is halved (§5.2: 3). 1 to 100.
+    pub negative_count: u32,
+    /// Desired frame rate, in frames a second, until it is known better (§5.2: 20). 1 to 1000.
+    pub frame_rate: f64,
+    /// The same for what a graphics processor shows (§5.2: 7700 interrupts a second, 110 a frame: 70). 1 to
+    /// 1000.
+    pub gpu_frame_rate: f64,
+    /// The desired frame rate is not below this fraction of the one that is seen (§5.2: 0.8). 0.01 to 1.
+    pub tolerance: f64,
+    /// Weight of the latest value in the average of frame rates (§5.2: 0.8). 0.01 to 1.
+    pub weight: f64,
+    /// The same for a graphics processor's, which vary more (§5.2: 0.2). 0.01 to 1.
+    pub gpu_weight: f64,
+    /// The share is the original one again so long after the last frame (§5.2: 1 s). 100 ms to 60 s.
+    #[serde(with = "humantime_serde")]
+    pub end_after: Duration,
+    /// Whether a frame that is missed raises the share at once, rather than a bad period (not in the paper).
+    pub early: bool,
+}
+
+/// Whose host it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// Several people's: what a VM is due is nobody else's.
+    #[default]
+    Shared,
+    /// One person's, who wants films to be smooth whatever the other VMs do.
+    Personal,
+}
+
+impl Default for Multimedia {
+    fn default() -> Self {
+        Multimedia {
+            boost: true,
+            max_boost: Duration::from_millis(10),
+            profile: Profile::Shared,
+            max_share: None,
+            period: Duration::from_secs(1),
+            fast_start: Duration::from_secs(1),
+            fast_period: Duration::from_millis(200),
+            share_unit: 1.0,
+            negative_count: 3,
+            frame_rate: 20.0,
+            gpu_frame_rate: 70.0,
+            tolerance: 0.8,
+            weight: 0.8,
+            gpu_weight: 0.2,
+            end_after: Duration::from_secs(1),
+            early: true,
+        }
+    }
+}
+
+impl Multimedia {
+    /// What the share of a VM that plays may be raised to, as a multiple of its weight.
+    #[must_use]
+    pub fn most_share(&self) -> f64 {
+        self.max_share.unwrap_or(match self.profile {
+            Profile::Shared => 1.0,
+            Profile::Personal => 8.0,
+        })
+    }
+
+    fn checks(&self) -> [Result<(), ConfigError>; 13] {
+        let (fast, period) = (self.fast_period, self.period);
+        [
+            duration("multimedia.max_boost", self.max_boost, 100_000, 1_000_000_000, "100us to 1s"),
+            number("multimedia.max_share", self.most_share(), 1.0, 16.0, "1 to 16"),
+            duration("multimedia.period", period, 100_000_000, 10_000_000_000, "100ms to 10s"),
+            duration("multimedia.fast_start", self.fast_start, 0, 10_000_000_000, "0s to 10s"),
+            duration("multimedia.fast_period", fast, 50_000_000, 10_000_000_000, "50ms to 10s"),
+            number("multimedia.share_unit", self.share_unit, 0.01, 16.0, "0.01 to 16"),
+            number("multimedia.negative_count", self.negative_count, 1, 100, "1 to 100"),
+            number("multimedia.frame_rate", self.frame_rate, 1.0, 1000.0, "1 to 1000"),
+            number("multimedia.gpu_frame_rate", self.gpu_frame_rate, 1.0, 1000.0, "1 to 1000"),
+            number("multimedia.tolerance", self.tolerance, 0.01, 1.0, "0.01 to 1"),
+            number("multimedia.weight", self.weight, 0.01, 1.0, "0.01 to 1"),
+            number("multimedia.gpu_weight", self.gpu_weight, 0.01, 1.0, "0.01 to 1"),
+            duration("multimedia.end_after", self.end_after, 100_000_000, 60_000_000_000, "100ms to 60s"),
+        ]
+    }
+}
+
 /// What holds for one VM only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -170,6 +283,8 @@ impl Config {
                 ..tavs.clone()
             },
             ledger: Ledger { period: by(ledger.period), horizon: by(ledger.horizon), ..ledger.clone() },
+            // A film has as many frames a second as ever.
+            multimedia: Multimedia { max_boost: by(self.multimedia.max_boost), ..self.multimedia.clone() },
         }
     }
 
@@ -205,7 +320,7 @@ impl Config {
             },
             number("ledger.min_share", ledger.min_share, 0.01, 1.0, "0.01 to 1"),
         ];
-        checks.into_iter().filter_map(Result::err).collect()
+        checks.into_iter().chain(self.multimedia.checks()).filter_map(Result::err).collect()
     }
 }
 

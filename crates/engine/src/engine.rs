@@ -14,7 +14,7 @@ use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, ConfigError, VmPolicy};
 use crate::event::{Event, EventKind, TaskId, Thread, Time, VmId};
 use crate::explain::Cause;
-use crate::infer::Device;
+use crate::infer::{Device, Shown};
 use crate::knob::Ledger;
 use crate::policy::Fact;
 use state::MAX_VMS;
@@ -117,7 +117,12 @@ impl Engine {
             EventKind::Wake { vm, thread, by } => {
                 let state = self.vms.get_mut(&vm)?;
                 state.account(thread, now, config);
+                let halted = state.guest.is_halted(thread);
                 state.guest.wake(thread, by, config);
+                if let (Thread::Vcpu(vcpu), None, true) = (thread, by, halted) {
+                    self.tell(vm, Fact::Media { vcpu: Some(vcpu) });
+                    return Some(());
+                }
                 match (thread, by) {
                     (Thread::Emulator(_), Some(vcpu)) if state.guest.doorbell(vcpu) => {
                         self.tell(vm, Fact::Answered { vcpu });
@@ -136,6 +141,7 @@ impl Engine {
                 state.guest.vcpu(vcpu)?;
                 state.guest.halt(vcpu, config);
                 self.tell(vm, Fact::Halted { vcpu });
+                self.tell_of_frame(vm);
             }
             EventKind::Resume { vm, vcpu } => {
                 let state = self.vms.get_mut(&vm)?;
@@ -143,6 +149,7 @@ impl Engine {
                 state.guest.vcpu(vcpu)?;
                 if let Some(dispatch) = state.guest.resume(vcpu, now, config) {
                     self.tell(vm, Fact::Dispatched { vcpu, dispatch });
+                    self.tell_of_frame(vm);
                 }
             }
             EventKind::Ipi { vm, vcpu, to, .. } => {
@@ -241,6 +248,26 @@ impl Engine {
                     self.open_ledger();
                 }
             }
+            EventKind::DisplayUpdate { vm, region } => {
+                let shown = self.vms.get_mut(&vm)?.guest.display_update(region, now);
+                self.tell_shown(vm, shown, false);
+                self.tell(vm, Fact::Media { vcpu: None });
+            }
+            EventKind::DeviceAccess { vm, vcpu, device, in_interrupt } => {
+                self.vms.get_mut(&vm)?.guest.device_access(vcpu, device, in_interrupt, now)?;
+                if in_interrupt {
+                    self.tell(vm, Fact::Media { vcpu: None });
+                }
+            }
+            EventKind::GpuDone { vm } => {
+                let task = self.vms.get_mut(&vm)?.guest.gpu_done(now);
+                self.tell_shown(vm, task.map(|task| Shown { task, missed: false }), true);
+                self.tell(vm, Fact::Media { vcpu: None });
+            }
+            EventKind::Timer { vm, vcpu } => {
+                self.vms.get_mut(&vm)?.guest.vcpu(vcpu)?;
+                self.tell(vm, Fact::Media { vcpu: Some(vcpu) });
+            }
             EventKind::World(world) => self.enter_world(world),
             EventKind::Standing { vm, standing } => self.set_standing(vm, standing)?,
         }
@@ -255,7 +282,20 @@ impl Engine {
         if exactly || dispatch.io_bound || !dispatch.again {
             self.tell(vm, Fact::Dispatched { vcpu, dispatch });
         }
+        self.tell_of_frame(vm);
         Some(())
+    }
+
+    /// Whose frame it was may be known only when the next task runs.
+    fn tell_of_frame(&mut self, vm: VmId) {
+        let shown = self.vms.get_mut(&vm).and_then(|state| state.guest.take_shown());
+        self.tell_shown(vm, shown, false);
+    }
+
+    fn tell_shown(&mut self, vm: VmId, shown: Option<Shown>, gpu: bool) {
+        if let Some(shown) = shown {
+            self.tell(vm, Fact::Shown { shown, gpu });
+        }
     }
 
     fn tell_of_delivery(&mut self, vm: VmId) {
@@ -284,11 +324,14 @@ impl Engine {
 
     /// Asks for nothing about a VM any more.
     fn let_go(&mut self, vm: VmId) -> Option<()> {
+        let entitled = self.vms.get(&vm)?.claims.entitlement();
+        let repays = self.ledger.permille(vm) != 1000;
+        self.ledger.remove(vm);
         self.tell(vm, Fact::Over)?;
-        if self.ledger.permille(vm) != 1000 {
+        // The end of a claim to more has told it.
+        if repays && entitled == 1000 {
             self.act(ActionKind::Share { vm, permille: 1000 });
         }
-        self.ledger.remove(vm);
         Some(())
     }
 

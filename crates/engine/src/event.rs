@@ -49,6 +49,28 @@ pub enum Protocol {
     Udp,
 }
 
+/// A rectangle of a VM's display, in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Region {
+    /// Of its left edge.
+    pub x: u16,
+    /// Of its upper edge.
+    pub y: u16,
+    /// Its width.
+    pub width: u16,
+    /// Its height.
+    pub height: u16,
+}
+
+/// A device for a person's eyes or ears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MediaDevice {
+    /// The display, or its graphics processor.
+    Display,
+    /// The sound card.
+    Sound,
+}
+
 /// Something that happened on the host or, seen from outside, in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
@@ -265,5 +287,36 @@ pub enum EventKind {
         vm: VmId,
         /// How it stands.
         standing: Standing,
+    },
+    /// The guest changed what its display shows (MM §5.1.1).
+    DisplayUpdate {
+        /// The VM.
+        vm: VmId,
+        /// What was drawn; `None` for a flip, which shows another picture as a whole.
+        region: Option<Region>,
+    },
+    /// A vCPU accessed a display or a sound card (MM §5.1.1).
+    DeviceAccess {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
+        /// Which of them.
+        device: MediaDevice,
+        /// Whether it did so in the handler of an interrupt: then not for the task that runs on it.
+        in_interrupt: bool,
+    },
+    /// The VM's graphics processor completed what it was told to do (MM §5.1.2).
+    GpuDone {
+        /// The VM.
+        vm: VmId,
+    },
+    /// A timer expired that the guest had set on a vCPU (MM §5.3). Where this is not told, the wake-up of a
+    /// vCPU that the guest has halted stands for it.
+    Timer {
+        /// The VM.
+        vm: VmId,
+        /// Index of the vCPU.
+        vcpu: u16,
     },
 }

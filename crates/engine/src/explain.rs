@@ -6,4 +6,4 @@ mod vm;
 
 pub use decision::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
 pub(crate) use log::Log;
-pub use vm::{PortExplain, TaskExplain, VcpuExplain, VmExplain};
+pub use vm::{MultimediaExplain, PlayerExplain, PortExplain, TaskExplain, VcpuExplain, VmExplain};

@@ -2,10 +2,12 @@
 
 mod budget;
 mod claim;
+mod multimedia;
 mod partial_boost;
 pub mod reservation;
 mod view;
 
 pub(crate) use claim::{Ask, Claim, Knob, Owner};
+pub(crate) use multimedia::Multimedia;
 pub(crate) use partial_boost::PartialBoost;
 pub(crate) use view::{Fact, Policy, View};

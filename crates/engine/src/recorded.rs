@@ -4,7 +4,7 @@
 //! A parameter that is added later gets a `serde(default)` here, with the value under which the engine
 //! decides as it did without it.
 
-use crate::config::{Config, Ledger, Tavs, VmPolicy};
+use crate::config::{Config, Ledger, Multimedia, Profile, Tavs, VmPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ pub struct RecordedConfig {
     tavs: Tavs,
     #[serde(with = "RecordedLedger")]
     ledger: Ledger,
+    #[serde(default, with = "RecordedMultimedia")]
+    multimedia: Multimedia,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -53,6 +55,32 @@ struct RecordedLedger {
     #[serde(rename = "horizon_ns", with = "nanoseconds")]
     horizon: Duration,
     min_share: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Multimedia")]
+struct RecordedMultimedia {
+    boost: bool,
+    #[serde(rename = "max_boost_ns", with = "nanoseconds")]
+    max_boost: Duration,
+    profile: Profile,
+    max_share: Option<f64>,
+    #[serde(rename = "period_ns", with = "nanoseconds")]
+    period: Duration,
+    #[serde(rename = "fast_start_ns", with = "nanoseconds")]
+    fast_start: Duration,
+    #[serde(rename = "fast_period_ns", with = "nanoseconds")]
+    fast_period: Duration,
+    share_unit: f64,
+    negative_count: u32,
+    frame_rate: f64,
+    gpu_frame_rate: f64,
+    tolerance: f64,
+    weight: f64,
+    gpu_weight: f64,
+    #[serde(rename = "end_after_ns", with = "nanoseconds")]
+    end_after: Duration,
+    early: bool,
 }
 
 /// How a recording has a [`VmPolicy`]; for `serde(with)`.

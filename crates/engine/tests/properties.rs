@@ -6,8 +6,8 @@ mod anything;
 
 use anything::{events, kind, targets};
 use frontdesk_engine::{
-    Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, Protocol,
-    Standing, TaskId, Time, VmId,
+    Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, MediaDevice,
+    Protocol, Standing, TaskId, Time, VmId,
 };
 use frontdesk_testing::pass;
 use proptest::prelude::*;
@@ -25,6 +25,7 @@ fn config() -> Config {
     config.tavs.counter_bits = 1;
     config.tavs.tasks_per_vcpu = TASKS;
     config.tavs.pb_ratio = 0.5;
+    config.multimedia.max_share = Some(8.0);
     config
 }
 
@@ -44,48 +45,56 @@ fn go_on(engine: &mut Engine, events: &[Event]) -> Vec<Action> {
     actions
 }
 
-/// Lets the time of the last boost pass, and looks at what was decided.
+/// Lets the time of the last boost and of the last film pass, and looks at what was decided.
 fn all_ends(mut engine: Engine, mut actions: Vec<Action>, events: &[Event]) -> Result<(), TestCaseError> {
     let end = events.iter().map(|event| event.at).max().unwrap_or_default();
-    pass(&mut engine, end.plus(1_100_000_000));
+    pass(&mut engine, end.plus(5_000_000_000));
     actions.extend(std::iter::from_fn(|| engine.poll_action()));
-    let mut since = BTreeMap::new();
+    let mut since: BTreeMap<(VmId, BoostTarget), (Boost, Time)> = BTreeMap::new();
     let mut watched = BTreeSet::new();
+    let mut shares = BTreeMap::new();
     for Action { at, kind } in actions {
         match kind {
-            ActionKind::Boost { vm, target, level: Boost::Io } => {
-                prop_assert_eq!(since.insert((vm, target), at), None, "boosted twice");
-                prop_assert!(
-                    since.contains_key(&(vm, BoostTarget::Emulators)),
-                    "a vCPU ahead of its emulator threads"
-                );
-            }
-            ActionKind::Boost { vm, target, level: Boost::None } => {
-                let begun = since.remove(&(vm, target));
+            ActionKind::Boost { vm, target, level } => {
+                let before = match level {
+                    Boost::None => since.remove(&(vm, target)),
+                    _ => since.insert((vm, target), (level, at)),
+                };
+                let (was, begun) = before.unwrap_or((Boost::None, at));
+                prop_assert!(was != level, "boosted twice, or not");
                 // Emulator threads may have the last answer in their hands.
-                let most = if target == BoostTarget::Emulators { u64::MAX } else { 40_000_000 };
+                let most = match was {
+                    _ if target == BoostTarget::Emulators => u64::MAX,
+                    Boost::Multimedia => 10_000_000,
+                    _ => 40_000_000,
+                };
+                prop_assert!(at.since(begun) <= most, "begun {begun:?}, ended {at:?}");
+                let level = |target| since.get(&(vm, target)).map(|(level, _)| *level);
+                let emulators = level(BoostTarget::Emulators);
                 prop_assert!(
-                    begun.is_some_and(|begun| at.since(begun) <= most),
-                    "begun {begun:?}, ended {at:?}"
-                );
-                let emulators = since.contains_key(&(vm, BoostTarget::Emulators));
-                prop_assert!(
-                    emulators || since.keys().all(|(of, _)| *of != vm),
+                    since.iter().all(|((of, _), (level, _))| *of != vm || Some(*level) <= emulators),
                     "a vCPU ahead of its emulator threads"
                 );
             }
-            ActionKind::Share { permille, .. } => prop_assert!((1..=16_000).contains(&permille)),
+            ActionKind::Share { vm, permille } => {
+                prop_assert!((1..=64_000).contains(&permille));
+                shares.insert(vm, permille);
+            }
             ActionKind::Watch { vm, vcpu, on } => {
                 let changed = if on { watched.insert((vm, vcpu)) } else { watched.remove(&(vm, vcpu)) };
                 prop_assert!(changed, "watched twice, or not");
             }
-            ActionKind::Boost { level: Boost::Multimedia, .. } | ActionKind::Weight { .. } => {
-                prop_assert!(false, "nobody decides {:?} yet", kind);
-            }
+            ActionKind::Weight { .. } => prop_assert!(false, "nobody decides {:?} yet", kind),
         }
     }
     prop_assert_eq!(since, BTreeMap::new());
     prop_assert_eq!(watched, BTreeSet::new());
+    for vm in engine.vms() {
+        let explain = engine.explain(vm).unwrap();
+        let plays = explain.multimedia.is_some_and(|of| !of.players.is_empty() || of.share_permille != 1000);
+        prop_assert!(!plays, "a film without end");
+        prop_assert_eq!(shares.get(&vm).copied().unwrap_or(1000), explain.share_permille);
+    }
     Ok(())
 }
 
@@ -95,7 +104,7 @@ fn may_ask(kind: ActionKind, world: Capabilities, standings: &BTreeMap<VmId, Sta
     match kind {
         ActionKind::Boost { level: Boost::None, .. } | ActionKind::Share { permille: 1000, .. } => true,
         ActionKind::Boost { vm, .. } => acts(vm),
-        ActionKind::Share { vm, .. } => acts(vm) && !world.charges_boosts,
+        ActionKind::Share { vm, permille } => acts(vm) && (!world.charges_boosts || permille > 1000),
         ActionKind::Weight { vm, .. } => acts(vm),
         ActionKind::Watch { vm, on, .. } => acts(vm) || !on,
     }
@@ -291,6 +300,19 @@ fn most_events_lead_to_boosts() {
     assert!(most >= 32, "boosts of 64 sequences: {counts:?}");
 }
 
+/// The same for players: nobody would be one in most sequences.
+#[test]
+fn many_events_lead_to_films() {
+    let mut runner = TestRunner::deterministic();
+    let begins = |action: &Action| matches!(action.kind, ActionKind::Boost { level: Boost::Multimedia, .. });
+    let raises = |action: &Action| matches!(action.kind, ActionKind::Share { permille: 1500.., .. });
+    let actions: Vec<Vec<Action>> =
+        (0..64).map(|_| run(&events().new_tree(&mut runner).unwrap().current()).1).collect();
+    let count = |of: fn(&Action) -> bool| actions.iter().filter(|actions| actions.iter().any(of)).count();
+    let (boosted, raised) = (count(begins), count(raises));
+    assert!(boosted >= 16 && raised >= 4, "{boosted} boosted, {raised} raised");
+}
+
 /// A VM, and what tells the engine of an event of its every so many nanoseconds.
 fn flooded(vm: VmId, vcpus: u16, every: u64) -> (Engine, impl FnMut(&mut Engine, EventKind)) {
     let mut engine = Engine::new(Config::default()).unwrap();
@@ -318,6 +340,10 @@ fn memory_is_bounded() {
         let vector = u8::try_from(i / 4 % 256).unwrap();
         feed(&mut engine, EventKind::Interrupt { vm, vcpu, vector });
         feed(&mut engine, EventKind::Ipi { vm, vcpu, to: i, vector });
+        let device = if i % 2 == 0 { MediaDevice::Sound } else { MediaDevice::Display };
+        feed(&mut engine, EventKind::DeviceAccess { vm, vcpu, device, in_interrupt: false });
+        feed(&mut engine, EventKind::DisplayUpdate { vm, region: None });
+        feed(&mut engine, EventKind::GpuDone { vm });
     }
     let full = engine.memory(vm).unwrap();
     assert!(fresh < full && full <= 4 * 64 * 1024, "{fresh} bytes grew to {full}");

@@ -1,13 +1,13 @@
 //! The daemon's configuration: one TOML file, every parameter with its default, checked as a whole.
 //!
-//! `[tavs]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed, `[vm.NAME]` what
-//! holds for some of them only, `[daemon]` is about the daemon itself, `[reserve]` about reservations, and
-//! `[control]` about those who look in.
+//! `[tavs]`, `[multimedia]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed,
+//! `[vm.NAME]` what holds for some of them only, `[daemon]` is about the daemon itself, `[reserve]` about
+//! reservations, and `[control]` about those who look in.
 
 use crate::control::ControlConfig;
 use crate::reserve::ReserveSettings;
 use crate::threads::MechanismChoice;
-use frontdesk_engine::{Config, Ledger, Tavs, VmPolicy};
+use frontdesk_engine::{Config, Ledger, Multimedia, Tavs, VmPolicy};
 use glob::Pattern;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ pub struct Settings {
     pub vms: VmsSettings,
     /// Task-aware boosting.
     pub tavs: Tavs,
+    /// Multimedia.
+    pub multimedia: Multimedia,
     /// The fairness ledger.
     pub ledger: Ledger,
     /// What holds for some VMs only, by name; `*`, `?` and `[...]` stand for others. For a VM the table with
@@ -191,7 +193,8 @@ impl Settings {
     /// The engine's part.
     #[must_use]
     pub fn engine(&self) -> Config {
-        Config { tavs: self.tavs.clone(), ledger: self.ledger.clone() }
+        let (tavs, ledger) = (self.tavs.clone(), self.ledger.clone());
+        Config { tavs, ledger, multimedia: self.multimedia.clone() }
     }
 
     /// What holds for the VM with this name.
@@ -237,12 +240,13 @@ mod tests {
     #[test]
     fn every_wrong_value_is_told_with_key_value_and_range() {
         let settings = parse(
-            "vms.qmp = ['relative']\ndaemon.cpus = [2000]\nreserve.spare = 0.0\ntavs.pb_ratio = 2.0\nledger.min_share = 0.0\n\
+            "vms.qmp = ['relative']\ndaemon.cpus = [2000]\nreserve.spare = 0.0\ntavs.pb_ratio = 2.0\nledger.min_share = 0.0\nmultimedia.max_share = 0.5\n\
              [vm.alice]\nweight = 0\n[vm.'build-*']\npb_ratio = -0.5\n[vm.'[']\n",
         );
         let expected = [
             "tavs.pb_ratio = 2 is out of range: allowed is 0 to 1",
             "ledger.min_share = 0 is out of range: allowed is 0.01 to 1",
+            "multimedia.max_share = 0.5 is out of range: allowed is 1 to 16",
             "daemon.cpus = [2000] is out of range: allowed is numbers of CPUs from 0 to 1023",
             "reserve.spare = 0.0 is out of range: allowed is 0.01 to 0.95",
             "vms.qmp = \"relative\" is out of range: allowed is an absolute path, in which *, ?, [...] and ** may stand for others",

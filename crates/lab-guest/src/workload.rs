@@ -3,6 +3,7 @@
 
 mod disk;
 mod messages;
+mod play;
 pub(crate) mod process;
 mod program;
 mod reporter;
@@ -78,6 +79,7 @@ fn serve(job: Job, recorder: ReportRecorder) -> Result<Infallible, WorkloadError
             program::repeat(&with_host(command)?, cold, recorder)
         }
         WorkloadKind::Program { command, repeat: false, cold } => program::keep(&with_host(command)?, cold),
+        WorkloadKind::Play { film } => play::run(film, recorder),
         WorkloadKind::RtApp { .. } => Err("files of rt-app only the simulator runs".into()),
         WorkloadKind::Storm { of: Storm::Packets } => storm::packets(recorder),
         WorkloadKind::Storm { of: Storm::Tasks } => storm::tasks(recorder),

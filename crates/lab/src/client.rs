@@ -1,5 +1,6 @@
 //! A client of a VM, whatever it does.
 
+use crate::desktop::DesktopClient;
 use crate::edit::EditClient;
 use crate::load::{LoadClient, LoadError, Sample};
 
@@ -7,6 +8,7 @@ use crate::load::{LoadClient, LoadError, Sample};
 pub(crate) enum AnyClient {
     Plain(LoadClient),
     Editor(EditClient),
+    Desktop(DesktopClient),
 }
 
 impl AnyClient {
@@ -15,6 +17,7 @@ impl AnyClient {
         match self {
             AnyClient::Plain(_) => true,
             AnyClient::Editor(editor) => editor.is_typing(),
+            AnyClient::Desktop(client) => client.is_working(),
         }
     }
 
@@ -22,6 +25,7 @@ impl AnyClient {
         match self {
             AnyClient::Plain(client) => client.has_ended(),
             AnyClient::Editor(editor) => editor.has_ended(),
+            AnyClient::Desktop(client) => client.has_ended(),
         }
     }
 
@@ -29,6 +33,7 @@ impl AnyClient {
         match self {
             AnyClient::Plain(client) => client.finish(),
             AnyClient::Editor(editor) => editor.finish(),
+            AnyClient::Desktop(client) => client.finish(),
         }
     }
 }

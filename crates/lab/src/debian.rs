@@ -2,6 +2,7 @@
 
 use crate::cache::{self, CacheError, Image, io_error};
 use crate::command::{self, CommandError};
+use crate::desktop::system as desktop;
 use std::fs::Permissions;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -98,12 +99,24 @@ pub fn debian(
     sources: &[String],
     progress: &dyn Fn(String),
 ) -> Result<Debian, DebianError> {
-    let contents = Contents::new(packages, sources)?;
-    let folder = cache::folder("debian")?;
-    let say = |what: &str| progress(format!("making the Debian system: {what}"));
-    let on_wait = || say("waiting for another run, which makes one");
-    let system = cache::kept(&folder, &contents.key(), on_wait, |work| contents.make(&folder, work, &say))?;
-    Ok(Debian { image: system.join("root.img"), ssh_key: system.join("ssh_key") })
+    Contents::new(packages, sources)?.system(progress)
+}
+
+/// Like [`debian`], and what makes it a desktop: a display server without GL, a window manager, sound, a
+/// player and office programs, with documents and films to use them on. Takes some minutes the first time.
+///
+/// # Errors
+/// As [`debian`].
+pub fn desktop(
+    packages: &[String],
+    sources: &[String],
+    progress: &dyn Fn(String),
+) -> Result<Debian, DebianError> {
+    let mut contents = Contents::new(packages, sources)?;
+    contents.packages.extend(desktop::PACKAGES);
+    contents.packages.sort_unstable();
+    contents.packages.dedup();
+    Contents { desktop: true, ..contents }.system(progress)
 }
 
 /// What is to be in a system.
@@ -111,6 +124,8 @@ pub fn debian(
 struct Contents<'a> {
     packages: Vec<&'a str>,
     sources: Vec<&'a str>,
+    /// Whether it is a desktop.
+    desktop: bool,
 }
 
 impl<'a> Contents<'a> {
@@ -124,12 +139,23 @@ impl<'a> Contents<'a> {
                 None => Ok(names),
             }
         };
-        Ok(Contents { packages: sorted(packages)?, sources: sorted(sources)? })
+        Ok(Contents { packages: sorted(packages)?, sources: sorted(sources)?, desktop: false })
+    }
+
+    /// The system, made if it is not there.
+    fn system(&self, progress: &dyn Fn(String)) -> Result<Debian, DebianError> {
+        let folder = cache::folder("debian")?;
+        let say = |what: &str| progress(format!("making the Debian system: {what}"));
+        let on_wait = || say("waiting for another run, which makes one");
+        let system = cache::kept(&folder, &self.key(), on_wait, |work| self.make(&folder, work, &say))?;
+        Ok(Debian { image: system.join("root.img"), ssh_key: system.join("ssh_key") })
     }
 
     /// The name under which it is kept: a hash (FNV-1a) of all that makes a difference.
     fn key(&self) -> String {
+        let desktop = self.desktop.then_some(["", desktop::FORMAT]);
         let names = self.packages.iter().chain(&["", "sources"]).chain(&self.sources);
+        let names = names.chain(desktop.iter().flatten());
         let text = names.fold(FORMAT.to_string(), |text, name| text + "\n" + name);
         let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
@@ -137,7 +163,7 @@ impl<'a> Contents<'a> {
 
     /// Makes the system in the folder `work`.
     fn make(&self, folder: &Path, work: &Path, say: &dyn Fn(&str)) -> Result<PathBuf, DebianError> {
-        cache::check_room(folder, ROOM_BYTES)?;
+        cache::check_room(folder, if self.desktop { desktop::ROOM_BYTES } else { ROOM_BYTES })?;
         let mirrors = mirrors()?;
         let (root, system) = (work.join("root"), work.join("system"));
         std::fs::create_dir(&system).map_err(io_error(&system))?;
@@ -149,6 +175,9 @@ impl<'a> Contents<'a> {
         }
         say("setting it up");
         set_up(&root, &system.join("ssh_key"))?;
+        if self.desktop {
+            desktop::set_up(&root, say)?;
+        }
         say("writing its image");
         let (bytes, inodes) = size(&root).map_err(io_error(&root))?;
         // The tables for that many inodes, and some for where blocks are.
@@ -388,6 +417,14 @@ mod tests {
             assert_eq!(one.len(), 16);
             assert!(!different[..index].contains(one), "{different:?}");
         }
+    }
+
+    #[test]
+    fn a_desktop_is_another_system_than_one_with_its_packages() {
+        let packages = names(&desktop::PACKAGES);
+        let plain = Contents::new(&packages, &[]).unwrap();
+        let key = plain.key();
+        assert_ne!(Contents { desktop: true, ..plain }.key(), key);
     }
 
     #[test]

@@ -15,6 +15,18 @@ const NEEDED: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_console"];
 /// What it needs beside that to mount disks.
 const NEEDED_FOR_DISKS: [&str; 2] = ["virtio_blk", "ext4"];
 
+/// What it needs beside that to be a desktop. The codec's module comes first, or the sound card finds none.
+const NEEDED_FOR_DESKTOPS: [&str; 8] = [
+    "evdev",
+    "virtio_input",
+    "xhci_pci",
+    "hid_generic",
+    "usbhid",
+    "virtio-gpu",
+    "snd-hda-codec-generic",
+    "snd-hda-intel",
+];
+
 /// Why the initramfs could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum InitramfsError {
@@ -42,6 +54,15 @@ pub enum InitramfsError {
 pub fn write_initramfs(kernel: &Kernel, guest: &Path, to: &Path, disks: bool) -> Result<(), InitramfsError> {
     let modules: Vec<&str> =
         NEEDED.into_iter().chain(NEEDED_FOR_DISKS.into_iter().filter(|_| disks)).collect();
+    write_initramfs_with(kernel, guest, &modules, to)
+}
+
+/// Like [`write_initramfs`], for desktops, which have disks, too. Kernels for clouds have no such modules.
+///
+/// # Errors
+/// As [`write_initramfs`].
+pub fn write_desktop_initramfs(kernel: &Kernel, guest: &Path, to: &Path) -> Result<(), InitramfsError> {
+    let modules = [&NEEDED[..], &NEEDED_FOR_DISKS, &NEEDED_FOR_DESKTOPS].concat();
     write_initramfs_with(kernel, guest, &modules, to)
 }
 

@@ -3,6 +3,7 @@
 mod arm;
 mod boot;
 mod config;
+mod desktops;
 mod error;
 mod nice;
 mod readings;

@@ -11,6 +11,7 @@ mod cpu;
 mod daemon;
 mod data_disk;
 mod debian;
+mod desktop;
 mod edit;
 mod emulated;
 mod initramfs;
@@ -30,9 +31,11 @@ pub use cache::CacheError;
 pub use command::CommandError;
 pub use daemon::DaemonProcessError;
 pub use data_disk::{DiskError, data_disk};
-pub use debian::{Debian, DebianError, debian};
+pub use debian::{Debian, DebianError, debian, desktop};
 pub use emulated::{INSIDE_ARGUMENT, inside, run};
-pub use initramfs::{InitramfsError, add_to_initramfs, write_initramfs, write_initramfs_with};
+pub use initramfs::{
+    InitramfsError, add_to_initramfs, write_desktop_initramfs, write_initramfs, write_initramfs_with,
+};
 pub use kernel::{Kernel, KernelError};
 pub use lab::{LabConfig, LabError, Progress};
 pub use load::LoadError;

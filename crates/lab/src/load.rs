@@ -85,6 +85,14 @@ pub enum LoadError {
         /// The last bytes from the terminal and from ssh.
         output: String,
     },
+    /// Somebody in front of a desktop did not see what was to be seen.
+    #[error("somebody in front of the desktop of {vm}: {reason}")]
+    Desktop {
+        /// The VM.
+        vm: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// The client could not be started, or not be given its priority.
     #[error("the client of {vm} cannot be set up: {reason}")]
     Setup {

@@ -216,6 +216,12 @@ impl RunningVm {
         &self.files.reporter
     }
 
+    /// The socket of its VNC server, if it is a desktop.
+    #[must_use]
+    pub fn vnc(&self) -> &Path {
+        &self.files.vnc
+    }
+
     /// The file that takes what the guest prints on its serial console.
     #[must_use]
     pub fn console(&self) -> &Path {

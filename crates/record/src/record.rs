@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 /// releases read them. Whatever is renamed in the code keeps its name there by a `serde(rename)`; a new field
 /// has a `serde(default)`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "records are handled one at a time")]
 pub enum Record {
     /// The engine as it was. The first record of a recording that begins in the middle of a daemon's life.
     State(Box<Engine>),

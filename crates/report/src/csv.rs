@@ -116,6 +116,7 @@ mod tests {
             checks: Vec::new(),
             tables: Vec::new(),
             figures: Vec::new(),
+            screenshots: Vec::new(),
         };
         let points =
             [(vec![("vm.cpu.count", "1"), ("x", "a,b")], &outcome), (vec![("vm.cpu.count", "3")], &outcome)];

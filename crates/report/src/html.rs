@@ -44,6 +44,7 @@ pub fn html(outcome: &Outcome, timelines: &[Timeline]) -> Result<String, ReportE
                         (numbers(table))
                     }
                     (plots)
+                    (screenshots(outcome))
                 }
             }
         }
@@ -201,6 +202,26 @@ fn arms(outcome: &Outcome) -> Markup {
                  Medians.",
                 follow,
             ))
+        }
+    }
+}
+
+/// What the desktops showed, each arm in a row.
+fn screenshots(outcome: &Outcome) -> Markup {
+    html! {
+        @if !outcome.screenshots.is_empty() {
+            section {
+                h2 { "Desktops" }
+                div.screenshots {
+                    @for shot in &outcome.screenshots {
+                        figure {
+                            img src={ "data:image/png;base64," (shot.png) } alt={ "Desktop of " (shot.vm) };
+                            figcaption { (shot.vm) ", " (shot.arm) }
+                        }
+                    }
+                }
+                p.note { "What each desktop showed at the end of the first repeat of an arm." }
+            }
         }
     }
 }

@@ -113,6 +113,7 @@ mod tests {
             checks: Vec::new(),
             tables: Vec::new(),
             figures: Vec::new(),
+            screenshots: Vec::new(),
         }
     }
 

@@ -19,6 +19,7 @@ fn nothing() -> Outcome {
         checks: Vec::new(),
         tables: Vec::new(),
         figures: Vec::new(),
+        screenshots: Vec::new(),
     }
 }
 

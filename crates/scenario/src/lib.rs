@@ -23,14 +23,14 @@ mod timeline;
 mod tracer;
 mod validate;
 
-pub use frontdesk_workload::{Protocol, Storm, Violation, WorkloadKind};
+pub use frontdesk_workload::{Film, Protocol, Storm, Violation, WorkloadKind};
 
 pub use answers::{RequestBoosts, RequestTimes};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{ErrorLocation, Overrides, ScenarioError};
 pub use outcome::{
-    ArmResult, Bar, Check, Follow, HostInfo, Latency, Lost, Outcome, Rate, Repeat, Summary, Unit,
+    ArmResult, Bar, Check, Follow, HostInfo, Latency, Lost, Outcome, Rate, Repeat, Screenshot, Summary, Unit,
 };
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,

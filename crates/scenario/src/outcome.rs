@@ -22,6 +22,20 @@ pub struct Outcome {
     /// Of a study: its plots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
+    /// What the desktops showed at the end of each arm's first repeat.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub screenshots: Vec<Screenshot>,
+}
+
+/// What a desktop showed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Screenshot {
+    /// The arm.
+    pub arm: String,
+    /// The VM.
+    pub vm: String,
+    /// A PNG file, in base64.
+    pub png: String,
 }
 
 /// The machine a scenario ran on.

@@ -113,9 +113,10 @@ impl Scenario {
         let waiting = self.loads.iter().filter(|other| other.vm == load.vm && other.kind.waits());
         let several = waiting.count() > 1;
         let target = self.entry(&load.vm).and_then(|vm| load.target(vm));
-        match target.filter(|_| several) {
-            Some(workload) => format!("{vm_name}/{}", workload.name),
-            None => vm_name.to_owned(),
+        match target {
+            Some(workload) if several => format!("{vm_name}/{}", workload.name),
+            None if several => format!("{vm_name}/desktop"),
+            _ => vm_name.to_owned(),
         }
     }
 

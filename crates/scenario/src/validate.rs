@@ -28,6 +28,11 @@ impl Scenario {
         self.validate_emulated()?;
         for (index, load) in self.loads.iter().enumerate() {
             load.validate(&format!("load.{index}"), &self.vms)?;
+            let before = &self.loads[..index];
+            let taken = before.iter().any(|other| other.vm == load.vm && other.kind.is_on_desktop());
+            let free = !load.kind.is_on_desktop() || !taken;
+            let allowed = "a desktop in front of which nobody else is";
+            require(free, format!("load.{index}.vm"), quoted(&load.vm), allowed)?;
         }
         validate_policy("policy", &self.policy)?;
         let entries: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
@@ -56,6 +61,11 @@ impl Scenario {
                 require(vms.insert(name), own.as_str(), quoted(&vm.name), allowed)?;
             }
             vm.validate(self.guest.debian.is_some())?;
+            let kernel = &self.guest.kernel;
+            let allowed =
+                "a kernel with drivers for a screen, such as \"6.1-plain\", beside `desktop = true`";
+            let fits = !vm.desktop || !kernel.ends_with("-cloud");
+            require(fits, "guest.kernel", quoted(kernel), allowed)?;
         }
         Ok(())
     }

@@ -134,11 +134,12 @@ pub fn outcome(scenario: &Scenario, runs: IndexMap<String, Vec<Repeat>>) -> Outc
         ..HostInfo::default()
     };
     let scenario = scenario.name.clone();
-    Outcome { scenario, host, arms, checks, tables: Vec::new(), figures: Vec::new() }
+    Outcome { scenario, host, arms, checks, tables: Vec::new(), figures: Vec::new(), screenshots: Vec::new() }
 }
 
 fn failed(scenario: &Scenario, arm: &Arm, name: &str, repeat: u32, error: BuildError) -> SimError {
     match error {
+        BuildError::Desktop(vm) => SimError::Desktop { vm },
         BuildError::Policy(source) => SimError::Policy { arm: name.to_owned(), source },
         BuildError::Reservation(vm, source) => SimError::Reservation { arm: name.to_owned(), vm, source },
         BuildError::RtApp(workload, source) => SimError::RtApp { workload, source },

@@ -99,6 +99,8 @@ pub(crate) fn add(
             program.extend([Step::NewSpace, computes, Step::Done { bytes: 0 }]);
             task(guest, &program);
         }
+        // There is no model of a desktop.
+        WorkloadKind::Play { .. } => {}
         WorkloadKind::Storm { of: Storm::Packets } => {
             task(guest, &[Step::Sleep(PIECE), Step::Done { bytes: 0 }]);
         }

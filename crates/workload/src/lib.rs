@@ -79,6 +79,12 @@ pub enum WorkloadKind {
         #[serde(default)]
         cold: bool,
     },
+    /// Plays a film on the desktop, with sound, again and again; what is late is dropped. An operation is a
+    /// frame shown, by the player's own account.
+    Play {
+        /// Which.
+        film: Film,
+    },
     /// The tasks of a workload file of rt-app, in the simulator only.
     RtApp {
         /// The file, relative to the folder of the scenario's.
@@ -89,6 +95,16 @@ pub enum WorkloadKind {
         /// Of what.
         of: Storm,
     },
+}
+
+/// A film of 640 x 354 pixels and 24 frames a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Film {
+    /// As MPEG-4: takes some 40 % of an emulated vCPU.
+    Mpeg4,
+    /// As H.264: takes some 65 % of one.
+    H264,
 }
 
 /// What a storm is made of. An operation is one of them.
@@ -131,6 +147,8 @@ pub struct Surroundings {
     pub disk: bool,
     /// The Debian system.
     pub debian: bool,
+    /// Screen and sound.
+    pub desktop: bool,
 }
 
 impl WorkloadKind {
@@ -235,6 +253,7 @@ impl WorkloadKind {
                 }
                 require(*repeat || !cold, key("cold"), "true", "only beside `repeat = true`")
             }
+            WorkloadKind::Play { .. } => only_with("play", vm.desktop, "desktop = true"),
             _ => Ok(()),
         }
     }

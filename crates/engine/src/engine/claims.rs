@@ -44,7 +44,7 @@ impl Engine {
     /// one now.
     fn change(&mut self, vm: VmId, knob: Knob, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
-        let before = state.claims.value(knob);
+        let (before, entitled) = (state.claims.value(knob), state.claims.entitlement());
         change(state, &mut self.ends);
         if state.claims.value(knob) == before {
             return;
@@ -52,6 +52,8 @@ impl Engine {
         let kind = match knob {
             Knob::Boost(target) => ActionKind::Boost { vm, target, level: state.claims.level(target) },
             Knob::Watch(vcpu) => ActionKind::Watch { vm, vcpu, on: before == 0 },
+            Knob::Share if state.claims.entitlement() == entitled => return,
+            Knob::Share => ActionKind::Share { vm, permille: self.permille(vm) },
         };
         self.act(kind);
     }
@@ -77,7 +79,7 @@ impl Engine {
             let later = state.expire((owner, knob), self.now, &self.config, self.world, debt, &mut asks);
             match later.filter(|later| *later > self.now) {
                 Some(until) => {
-                    let value = state.claims.value(knob);
+                    let value = state.claims.of(owner, knob);
                     self.claim(vm, Claim { owner, knob, value, until });
                 }
                 None => self.end_claim(vm, owner, knob),

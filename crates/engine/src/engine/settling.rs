@@ -14,6 +14,8 @@ use std::time::Duration;
 const ROUNDS: u64 = 4;
 /// Longest time between settlements.
 const LONGEST: Duration = Duration::from_secs(10);
+/// The largest share there is.
+const MOST_PERMILLE: u64 = 64_000;
 
 impl Engine {
     /// What the VMs got and wanted of what the ordinary scheduler has to give; what has a reservation gets
@@ -44,7 +46,8 @@ impl Engine {
     pub(super) fn settle(&mut self) {
         let accounts = self.accounts();
         let config = self.ledger_config();
-        for (vm, permille) in self.ledger.settle(self.now, &accounts, &config) {
+        for (vm, _) in self.ledger.settle(self.now, &accounts, &config) {
+            let permille = self.permille(vm);
             self.act(ActionKind::Share { vm, permille });
         }
         // A boost that is on may yet give something.
@@ -52,6 +55,13 @@ impl Engine {
             self.ledger.keep_open(self.now, &config);
         }
         self.vms.values_mut().for_each(Vm::restart_window);
+    }
+
+    /// A VM's share, in permille of its weight: that of what it is entitled to that the ledger leaves it.
+    pub(super) fn permille(&self, vm: VmId) -> u32 {
+        let entitled = self.vms.get(&vm).map_or(1000, |state| state.claims.entitlement());
+        let permille = u64::from(self.ledger.permille(vm)) * u64::from(entitled) / 1000;
+        u32::try_from(permille.clamp(1, MOST_PERMILLE)).unwrap_or(u32::MAX)
     }
 
     /// The ledger's parameters, its times long enough for the world: in a window each VM must have had some

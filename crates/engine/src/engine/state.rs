@@ -115,7 +115,8 @@ impl Engine {
     /// takes.
     #[must_use]
     pub fn explain_most(&self, vm: VmId, most: usize) -> Option<VmExplain> {
-        self.vms.get(&vm).map(|state| state.explain(vm, &self.ledger, &self.config, most))
+        let state = self.vms.get(&vm)?;
+        Some(state.explain(self.ledger.debt(vm), self.permille(vm), &self.config, most))
     }
 
     /// The decisions about a VM in the seconds before `now`; `None` if it is not followed.

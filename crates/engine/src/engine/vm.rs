@@ -6,10 +6,10 @@ use crate::config::{Config, Tavs, VmPolicy};
 use crate::event::{Protocol, Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::infer::Guest;
-use crate::knob::{Claims, Ledger, PcpuSet, VmAccount};
+use crate::knob::{Claims, PcpuSet, VmAccount};
 use crate::nanos::{nanos, total};
 use crate::observe::ThreadTimes;
-use crate::policy::{Ask, Fact, Knob, Owner, PartialBoost, Policy, View};
+use crate::policy::{Ask, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, View};
 use crate::recorded::RecordedPolicy;
 use crate::state::StateError;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ pub(crate) struct Vm {
     pub(crate) standing: Standing,
     pub(crate) guest: Guest,
     pub(crate) partial_boost: PartialBoost,
+    #[serde(default)]
+    pub(crate) multimedia: Multimedia,
     pub(crate) claims: Claims,
     pub(crate) log: Log,
     /// Events of this VM alone that sources reported as lost.
@@ -41,6 +43,7 @@ impl Vm {
             paused: false,
             standing: Standing::default(),
             partial_boost: PartialBoost::new(guest.vcpus.len()),
+            multimedia: Multimedia::default(),
             guest,
             claims: Claims::default(),
             log: Log::default(),
@@ -54,6 +57,7 @@ impl Vm {
         self.guest.restore(config)?;
         self.own.validate()?;
         self.partial_boost.check(now, self.guest.vcpus.len())?;
+        self.multimedia.check(now, self.guest.vcpus.len())?;
         self.claims.check(self.guest.vcpus.len())?;
         self.log.check()
     }
@@ -77,7 +81,11 @@ impl Vm {
         };
         if ran > 0 {
             let boosted = self.claims.level(target) > Boost::None;
-            self.partial_boost.ran(thread, ran, boosted, now, config);
+            let partly = boosted && self.claims.of(Owner::PartialBoost, Knob::Boost(target)) > 0;
+            self.partial_boost.ran(thread, ran, partly, now, config);
+            if boosted && !partly {
+                self.multimedia.ran(ran);
+            }
         }
     }
 
@@ -101,10 +109,9 @@ impl Vm {
         self.guest.run(thread, pcpu, config);
     }
 
-    /// Whether a fact is to be told to the policies: events and ends always, what comes between while it may
-    /// matter.
+    /// Whether a fact is to be told to any policy.
     pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
-        self.partial_boost.is_concerned(fact)
+        self.partial_boost.is_concerned(fact) || self.multimedia.is_concerned(fact)
     }
 
     /// Adds what the policies ask for after a fact.
@@ -120,7 +127,9 @@ impl Vm {
         self.account_all(now, &config.tavs);
         let (policies, view, log) = self.policies(now, config, world, debt);
         for (_, policy) in policies {
-            if let Some((cause, reason)) = policy.on_fact(fact, &view, asks) {
+            if policy.is_concerned(&fact)
+                && let Some((cause, reason)) = policy.on_fact(fact, &view, asks)
+            {
                 log.decided(now, cause, reason);
             }
         }
@@ -153,8 +162,10 @@ impl Vm {
         world: Capabilities,
         debt: i64,
     ) -> Option<Foreseen> {
+        let boosted = self.boosted_ran();
         let Vm { guest, standing, own, paused, .. } = self;
-        let view = View { now, config, world, guest, standing: *standing, own: *own, paused: *paused, debt };
+        let (standing, own, paused) = (*standing, *own, *paused);
+        let view = View { now, config, world, guest, standing, own, paused, debt, boosted };
         let vcpus = self.partial_boost.foresee(&view).to_vec();
         let lasts_ns = nanos(config.tavs.max_boost);
         (!vcpus.is_empty()).then_some(Foreseen { vcpus, level: Boost::Io, lasts_ns })
@@ -178,10 +189,17 @@ impl Vm {
         config: &'a Config,
         world: Capabilities,
         debt: i64,
-    ) -> ([(Owner, &'a mut dyn Policy); 1], View<'a>, &'a mut Log) {
-        let Vm { guest, partial_boost, standing, own, paused, log, .. } = self;
-        let view = View { now, config, world, guest, standing: *standing, own: *own, paused: *paused, debt };
-        ([(Owner::PartialBoost, partial_boost)], view, log)
+    ) -> ([(Owner, &'a mut dyn Policy); 2], View<'a>, &'a mut Log) {
+        let boosted = self.boosted_ran();
+        let Vm { guest, partial_boost, multimedia, standing, own, paused, log, .. } = self;
+        let (standing, own, paused) = (*standing, *own, *paused);
+        let view = View { now, config, world, guest, standing, own, paused, debt, boosted };
+        ([(Owner::PartialBoost, partial_boost), (Owner::Multimedia, multimedia)], view, log)
+    }
+
+    /// Nanoseconds that its threads ran boosted.
+    fn boosted_ran(&self) -> u64 {
+        self.partial_boost.boosted_ran().saturating_add(self.multimedia.boosted_ran())
     }
 
     /// Whether its vCPUs have unequal weights.
@@ -191,15 +209,21 @@ impl Vm {
         weights.any(|weight| weight != first)
     }
 
+    /// Its weight as policies raised it.
+    fn entitled_weight(&self) -> u32 {
+        let weight = u64::from(self.weight) * u64::from(self.claims.entitlement()) / 1000;
+        u32::try_from(weight).unwrap_or(u32::MAX)
+    }
+
     /// What the VM got and wanted so far.
     pub(crate) fn so_far(&self, vm: VmId) -> VmAccount {
         VmAccount {
             vm,
-            weight: self.weight,
+            weight: self.entitled_weight(),
             threads: self.guest.threads().count() as u64,
             ran: total(self.guest.threads().map(|thread| thread.ran)),
             unmet: total(self.guest.threads().map(ThreadTimes::unmet)),
-            boosted: self.partial_boost.boosted_ran(),
+            boosted: self.boosted_ran(),
             acting: self.standing == Standing::Acting,
             uneven: self.is_uneven(),
             waits: self.partial_boost.is_waiting(),
@@ -220,11 +244,18 @@ impl Vm {
         size_of::<Vm>()
             + self.guest.bytes()
             + self.partial_boost.bytes()
+            + self.multimedia.bytes()
             + self.claims.bytes()
             + self.log.bytes()
     }
 
-    pub(crate) fn explain(&self, vm: VmId, ledger: &Ledger, config: &Config, most: usize) -> VmExplain {
+    pub(crate) fn explain(
+        &self,
+        debt_ns: i64,
+        share_permille: u32,
+        config: &Config,
+        most: usize,
+    ) -> VmExplain {
         let ports = &self.guest.ports;
         let tasks = self.guest.tasks.iter().take(most).map(|(task, known, io_bound)| TaskExplain {
             id: task,
@@ -253,8 +284,9 @@ impl Vm {
                 })
                 .collect(),
             patience_ns: self.guest.answers.patience(&config.tavs),
-            debt_ns: ledger.debt(vm),
-            share_permille: ledger.permille(vm),
+            debt_ns,
+            share_permille,
+            multimedia: self.multimedia.explain(self.claims.entitlement()),
             pb_allowed_ratio: if self.own.off {
                 0.0
             } else {

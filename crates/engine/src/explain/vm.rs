@@ -38,6 +38,44 @@ pub struct VmExplain {
     pub tasks: Vec<TaskExplain>,
     /// Ports whose correlation counter is not zero, by number.
     pub ports: Vec<PortExplain>,
+    /// What it plays; absent as long as it has never played anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multimedia: Option<MultimediaExplain>,
+}
+
+/// What a VM plays, and what it gets for that (MM).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MultimediaExplain {
+    /// Its tasks that show frames and play sound.
+    pub players: Vec<PlayerExplain>,
+    /// What its share is raised to for them, in permille of its weight.
+    pub share_permille: u32,
+    /// Boosts so far.
+    pub boosts: u64,
+    /// Boosts that it was refused because it owed CPU time.
+    pub in_debt: u64,
+    /// Boosts that it was refused because `boost_limit` was used up.
+    pub limited: u64,
+    /// CPU time that its threads used boosted for multimedia alone.
+    pub boosted_ns: u64,
+}
+
+/// A task that shows frames and plays sound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlayerExplain {
+    /// The task.
+    pub task: TaskId,
+    /// Whether a graphics processor shows its frames, which are counted by what that completes.
+    pub gpu: bool,
+    /// Since when it has been playing.
+    #[serde(rename = "since_ns")]
+    pub since: Time,
+    /// Frames that it shows a second, as an average of late.
+    pub frame_rate: f64,
+    /// Frames a second that it seems to want.
+    pub desired_rate: f64,
+    /// What the VM's share is raised to for it, in permille of the VM's weight.
+    pub share_permille: u32,
 }
 
 /// What the engine knows about a vCPU.

@@ -59,6 +59,8 @@ impl Guest {
             return TaskDispatch { io_bound, fell_asleep: false, again: true };
         }
         vcpu.end_run(only_loaded, &mut self.tasks, config);
+        vcpu.asking.dispatched(vcpu.seen.current().filter(|_| !vcpu.resumed));
+        self.shown = self.frames.next(index, Some(task)).or(self.shown);
         let patience = self.answers.patience(config);
         let verdict = vcpu.observer.next(Some(task), resumed, patience, &self.tasks, config);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
@@ -98,6 +100,8 @@ impl Guest {
         let verdict = vcpu.observer.next(None, false, self.answers.patience(config), &self.tasks, config);
         vcpu.seen.halt();
         vcpu.handles_since = None;
+        vcpu.asking.halted();
+        self.shown = self.frames.next(index, None).or(self.shown);
         self.learn(verdict);
     }
 

@@ -1,10 +1,13 @@
 //! One guest: what was observed of it, and what is inferred from that.
 
 use super::answers::Answers;
+use super::asking::Asking;
+use super::frames::{Frames, Shown};
 use super::io_bound::Observer;
 use super::ports::{Arrivals, Port, PortMap};
 use super::reads::{Read, Reader, Reads};
 use super::routing::{Device, Routing};
+use super::sound::Sound;
 use crate::config::Tavs;
 use crate::event::{TaskId, Thread, Time};
 use crate::nanos::{nanos, total};
@@ -48,6 +51,13 @@ pub(crate) struct Guest {
     /// The request for which the guest woke the emulator thread, until that sleeps again.
     pub(super) kick: Option<Read>,
     pub(super) judgement: Option<Judgement>,
+    #[serde(default)]
+    pub(crate) frames: Frames,
+    #[serde(default)]
+    pub(crate) sound: Sound,
+    /// Whose the latest frame was, and the policies have not been told.
+    #[serde(default)]
+    pub(super) shown: Option<Shown>,
 }
 
 /// What is known of one of its vCPUs.
@@ -72,6 +82,9 @@ pub(crate) struct GuestVcpu {
     pub(super) resumed: bool,
     /// An event was handed on to it, by an interrupt that it has not taken.
     pub(super) handed: bool,
+    /// For whom what runs here may work.
+    #[serde(default)]
+    pub(super) asking: Asking,
 }
 
 /// A packet whose port is to be learnt from: it woke an I/O-bound task if one was woken on any vCPU.
@@ -104,6 +117,9 @@ impl Guest {
             read_pending: false,
             kick: None,
             judgement: None,
+            frames: Frames::default(),
+            sound: Sound::default(),
+            shown: None,
         }
     }
 
@@ -116,6 +132,8 @@ impl Guest {
         self.tasks.restore(config)?;
         self.ports.check()?;
         self.replying.check()?;
+        self.frames.check()?;
+        self.sound.check()?;
         self.reads.restore()
     }
 
@@ -134,6 +152,7 @@ impl Guest {
         self.reads = Reads::new();
         self.answers = Answers::default();
         self.routing = Routing::default();
+        (self.frames, self.sound) = (Frames::default(), Sound::default());
     }
 
     /// A vCPU that was there before starts afresh. Returns whether it can be had.
@@ -171,6 +190,7 @@ impl Guest {
             vcpu.observer.forget();
             (vcpu.falling_asleep, vcpu.served, vcpu.rang) = (false, false, false);
             (vcpu.handles_since, vcpu.handed) = (None, false);
+            vcpu.asking = Asking::default();
         }
         self.emulators.iter_mut().for_each(ThreadTimes::forget);
         self.arrivals = Arrivals::default();
@@ -179,6 +199,8 @@ impl Guest {
         self.asked = None;
         self.kick = None;
         self.judgement = None;
+        self.frames.forget();
+        self.shown = None;
     }
 
     /// Brings the times of a vCPU up to `now`; returns what it ran since the last time.
@@ -305,8 +327,10 @@ impl Guest {
     /// A vCPU interrupted others, as bits. If it does so while it handles an event, it hands the event on:
     /// what the event wakes runs there. Returns whether it does. Times are up to date.
     pub(crate) fn ipi(&mut self, from: u16, to: u64, config: &Tavs) -> bool {
+        let task = self.vcpu(from).and_then(|sender| sender.seen.current());
         for (_, vcpu) in members(to, &mut self.vcpus) {
             vcpu.seen.ipi_pending = true;
+            vcpu.asking.interrupted(task);
         }
         let to = to & !bit(from);
         let Some(sender) = self.vcpu(from) else { return false };
@@ -335,6 +359,12 @@ impl Guest {
             vcpu.seen.ipi_pending = false;
             vcpu.served |= std::mem::take(&mut vcpu.handed) && vcpu.resumed && serves;
         }
+    }
+
+    /// Whether the guest has halted the vCPU of a thread.
+    pub(crate) fn is_halted(&self, thread: Thread) -> bool {
+        let Thread::Vcpu(index) = thread else { return false };
+        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.seen.is_halted())
     }
 
     /// Whether the guest leaves a vCPU asleep.
@@ -394,6 +424,8 @@ impl Guest {
             + self.ports.bytes()
             + self.replying.bytes()
             + self.reads.bytes()
+            + self.frames.bytes()
+            + self.sound.bytes()
     }
 }
 

@@ -22,7 +22,7 @@ impl Claims {
         check(keys.len() == self.held.len(), "two claims of one owner on one knob")?;
         let there = |claim: &Claim| match claim.knob {
             Knob::Boost(BoostTarget::Vcpu(vcpu)) | Knob::Watch(vcpu) => usize::from(vcpu) < vcpus,
-            Knob::Boost(BoostTarget::Emulators) => true,
+            Knob::Boost(BoostTarget::Emulators) | Knob::Share => true,
         };
         check(self.held.iter().all(there), "a claim on a vCPU that is not there")
     }
@@ -48,6 +48,17 @@ impl Claims {
     pub(crate) fn value(&self, knob: Knob) -> u32 {
         let claims = self.held.iter().filter(|claim| claim.knob == knob);
         claims.map(|claim| claim.value).max().unwrap_or(0)
+    }
+
+    /// What an owner claims, or 0.
+    pub(crate) fn of(&self, owner: Owner, knob: Knob) -> u32 {
+        let claim = self.held.iter().find(|held| (held.owner, held.knob) == (owner, knob));
+        claim.map_or(0, |claim| claim.value)
+    }
+
+    /// What the VM is entitled to, in permille of its weight.
+    pub(crate) fn entitlement(&self) -> u32 {
+        self.value(Knob::Share).max(1000)
     }
 
     /// The dispatch preference that holds for a vCPU or the emulator threads.
@@ -86,5 +97,11 @@ mod tests {
         assert_eq!(claims.level(BoostTarget::Emulators), Boost::None);
         assert_eq!(claims.end(Owner::PartialBoost, knob), Some(Time(9)));
         assert_eq!((claims.end(Owner::PartialBoost, knob), claims.value(knob)), (None, 0));
+        assert_eq!(claims.entitlement(), 1000);
+        for (owner, value) in [(Owner::PartialBoost, 1), (Owner::Multimedia, 2)] {
+            claims.set(Claim { owner, ..claim(value, 5) });
+        }
+        assert_eq!((claims.of(Owner::PartialBoost, knob), claims.value(knob)), (1, 2));
+        assert_eq!((claims.end(Owner::Multimedia, knob), claims.value(knob)), (Some(Time(5)), 1));
     }
 }

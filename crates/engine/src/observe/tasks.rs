@@ -143,6 +143,11 @@ impl Registry {
         self.io_bound.peek(&id).or_else(|| self.others.peek(&id)).map(|task| task.belief)
     }
 
+    /// When a task was dispatched last.
+    pub(crate) fn last_seen(&self, id: TaskId) -> Option<Time> {
+        self.io_bound.peek(&id).or_else(|| self.others.peek(&id)).map(|task| task.last_seen)
+    }
+
     /// Whether any task is I/O-bound.
     pub(crate) fn any_io_bound(&self) -> bool {
         !self.io_bound.is_empty()

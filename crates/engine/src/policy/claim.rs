@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Owner {
     /// Task-aware boosting (TAVS).
     PartialBoost,
+    /// Multimedia (MM).
+    Multimedia,
 }
 
 /// A knob of a VM.
@@ -18,6 +20,8 @@ pub(crate) enum Knob {
     Boost(BoostTarget),
     /// Whether the engine is told promptly of what a vCPU does; 1 if so.
     Watch(u16),
+    /// What the VM is entitled to, in permille of its weight; 1000 and more.
+    Share,
 }
 
 /// One owner's claim on one knob.

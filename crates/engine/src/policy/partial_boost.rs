@@ -67,8 +67,7 @@ impl PartialBoost {
         if candidates.iter().all(|index| self.is_boosted(*index)) {
             return Err(Reason::AlreadyBoosted);
         }
-        let used = self.boosted_ran();
-        if !self.allowance.allows(view.now, view.world.boost_limit(tavs.boost_limit), used) {
+        if !self.allowance.allows(view.now, view.world.boost_limit(tavs.boost_limit), view.boosted) {
             return Err(Reason::LimitReached);
         }
         let targets: ArrayVec<u16, MAX_TARGETS> =
@@ -381,6 +380,15 @@ impl PartialBoost {
 }
 
 impl Policy for PartialBoost {
+    fn is_concerned(&self, fact: &Fact) -> bool {
+        match fact {
+            Fact::Event { .. } | Fact::Over | Fact::VcpuOver { .. } => true,
+            Fact::Shown { .. } | Fact::Media { .. } => false,
+            Fact::EmulatorSlept if self.lingers => true,
+            _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
+        }
+    }
+
     fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)> {
         match fact {
             Fact::Event { cause, device, correlated } => {
@@ -427,6 +435,7 @@ impl Policy for PartialBoost {
                     (0..).take(self.vcpus.len()).for_each(|index| self.stalled(index, view, asks));
                 }
             }
+            Fact::Shown { .. } | Fact::Media { .. } => {}
             Fact::Over => self.over(view, asks),
             Fact::VcpuOver { vcpu } => {
                 self.end(vcpu, view, asks);

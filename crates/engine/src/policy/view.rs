@@ -5,7 +5,7 @@ use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, VmPolicy};
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
-use crate::infer::{Device, Guest, TaskDispatch};
+use crate::infer::{Device, Guest, Shown, TaskDispatch};
 
 /// What a policy decides by.
 pub(crate) struct View<'a> {
@@ -19,6 +19,8 @@ pub(crate) struct View<'a> {
     pub(crate) paused: bool,
     /// What it got beyond its share and has not repaid, in nanoseconds; negative if it is owed.
     pub(crate) debt: i64,
+    /// Nanoseconds that its threads ran boosted, for whatever reason.
+    pub(crate) boosted: u64,
 }
 
 /// What happened to a VM, as far as policies are concerned. Times are up to date.
@@ -43,6 +45,11 @@ pub(crate) enum Fact {
     Replied,
     /// A vCPU handed the event that it handled on to others, given as bits.
     HandedOn { from: u16, to: u64 },
+    /// A task showed a frame. `gpu`: it is counted by what a graphics processor completes.
+    Shown { shown: Shown, gpu: bool },
+    /// Something came that whoever plays may wait for: of video, of sound, or of a timer; the vCPU if it is
+    /// for one.
+    Media { vcpu: Option<u16> },
     /// An emulator thread sleeps.
     EmulatorSlept,
     /// All is over for now: the VM is paused, reset, let go.
@@ -53,6 +60,12 @@ pub(crate) enum Fact {
 
 /// A policy, for one VM.
 pub(crate) trait Policy {
+    /// Whether a fact may change anything. Of most that happens it is not told, for speed; of events and ends
+    /// always.
+    fn is_concerned(&self, fact: &Fact) -> bool {
+        matches!(fact, Fact::Event { .. } | Fact::Over | Fact::VcpuOver { .. })
+    }
+
     /// Something happened. What the policy claims or no longer claims is added to `asks`; what it decided
     /// about an event is returned.
     fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)>;

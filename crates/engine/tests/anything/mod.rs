@@ -1,6 +1,8 @@
 //! Any sequence of events, with the ways in which guests and sources may mislead.
 
-use frontdesk_engine::{Capabilities, Event, EventKind, Protocol, Standing, TaskId, Thread, Time, VmId};
+use frontdesk_engine::{
+    Capabilities, Event, EventKind, MediaDevice, Protocol, Region, Standing, TaskId, Thread, Time, VmId,
+};
 use proptest::prelude::*;
 
 const VMS: u32 = 3;
@@ -74,10 +76,25 @@ pub(crate) fn kind() -> impl Strategy<Value = EventKind> {
         8 => (vm(), vcpu(), task()).prop_map(|(vm, vcpu, task)| EventKind::TaskSeen { vm, vcpu, task }),
         4 => (vm(), any_vcpu(), any::<u8>()).prop_map(|(vm, vcpu, vector)| EventKind::Interrupt { vm, vcpu, vector }),
         4 => (vm(), any_vcpu()).prop_map(|(vm, vcpu)| EventKind::IpiTaken { vm, vcpu }),
+        3 => (vm(), prop::option::of(region())).prop_map(|(vm, region)| EventKind::DisplayUpdate { vm, region }),
+        3 => (vm(), any_vcpu(), device(), prop::bool::weighted(0.2))
+            .prop_map(|(vm, vcpu, device, in_interrupt)| EventKind::DeviceAccess { vm, vcpu, device, in_interrupt }),
+        2 => vm().prop_map(|vm| EventKind::GpuDone { vm }),
+        2 => (vm(), any_vcpu()).prop_map(|(vm, vcpu)| EventKind::Timer { vm, vcpu }),
         1 => world().prop_map(EventKind::World),
         1 => (vm(), standing).prop_map(|(vm, standing)| EventKind::Standing { vm, standing }),
         1 => (vm(), any_vcpu(), 1..4000u32).prop_map(|(vm, vcpu, permille)| EventKind::VcpuWeight { vm, vcpu, permille }),
     ]
+}
+
+fn device() -> impl Strategy<Value = MediaDevice> {
+    prop_oneof![Just(MediaDevice::Display), Just(MediaDevice::Sound)]
+}
+
+fn region() -> impl Strategy<Value = Region> {
+    let few = (0..3u16).prop_map(|place| Region { x: place * 50, y: 0, width: 100, height: 100 });
+    let any = any::<[u16; 4]>().prop_map(|[x, y, width, height]| Region { x, y, width, height });
+    prop_oneof![3 => few, 1 => any]
 }
 
 /// Where an inter-processor interrupt goes: to one vCPU, to none, to all that could be, or to any.
@@ -113,6 +130,23 @@ fn request() -> impl Strategy<Value = Vec<EventKind>> {
     })
 }
 
+/// What a source tells of a frame: a task wakes by its timer, plays and draws, and another goes on.
+fn frame() -> impl Strategy<Value = Vec<EventKind>> {
+    (vm(), 0..2u16, 0..3u64, prop::option::of(region())).prop_map(|(vm, vcpu, task, region)| {
+        let access = |device| EventKind::DeviceAccess { vm, vcpu, device, in_interrupt: false };
+        vec![
+            EventKind::Timer { vm, vcpu },
+            EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) },
+            access(MediaDevice::Sound),
+            access(MediaDevice::Display),
+            EventKind::DisplayUpdate { vm, region },
+            EventKind::Timer { vm, vcpu },
+            EventKind::GpuDone { vm },
+            EventKind::TaskSwitch { vm, vcpu, task: TaskId(39) },
+        ]
+    })
+}
+
 /// Events mostly a little apart, now and then far apart, late, or at the end of time.
 pub(crate) fn events() -> impl Strategy<Value = Vec<Event>> {
     let step = prop_oneof![
@@ -120,7 +154,7 @@ pub(crate) fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => (0..100_000_000u64).prop_map(|ns| (ns, false)),
         1 => (0..100_000_000u64).prop_map(|ns| (ns, true)),
     ];
-    let kinds = prop_oneof![7 => kind().prop_map(|kind| vec![kind]), 1 => request()];
+    let kinds = prop_oneof![14 => kind().prop_map(|kind| vec![kind]), 2 => request(), 1 => frame()];
     prop::collection::vec((step, kinds), 0..400).prop_map(|steps| {
         let mut now = 0u64;
         let mut events: Vec<Event> = (0..VMS)

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How long a server has to show that it does not end at once.
 const PROOF: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
@@ -54,6 +54,18 @@ pub(super) fn keep(command: &[String], cold: bool) -> Result<Infallible, Workloa
     Err(program.ended("ended, which a server must not do", status))
 }
 
+/// Makes the Debian system the root of this process, for a program.
+pub(super) fn enter_debian(program: &str) -> Result<(), WorkloadError> {
+    let debian = Path::new(DEBIAN);
+    if !debian.join("usr").is_dir() {
+        return Err(
+            format!("there is no Debian system at {DEBIAN}: {program} needs a VM that has one").into()
+        );
+    }
+    chroot(debian).map_err(failed(format!("making {DEBIAN} the root")))?;
+    Ok(std::env::set_current_dir("/").map_err(failed(format!("entering {DEBIAN}")))?)
+}
+
 /// A program that can be run.
 struct Program<'a> {
     name: &'a str,
@@ -75,14 +87,7 @@ impl Program<'_> {
             .then(|| File::options().write(true).open("/proc/sys/vm/drop_caches"))
             .transpose()
             .map_err(failed("/proc/sys/vm/drop_caches"))?;
-        let debian = Path::new(DEBIAN);
-        if !debian.join("usr").is_dir() {
-            return Err(
-                format!("there is no Debian system at {DEBIAN}: {name} needs a VM that has one").into()
-            );
-        }
-        chroot(debian).map_err(failed(format!("making {DEBIAN} the root")))?;
-        std::env::set_current_dir("/").map_err(failed(format!("entering {DEBIAN}")))?;
+        enter_debian(name)?;
         if !exists(name) {
             return Err(format!("not found in the Debian system: {name}").into());
         }

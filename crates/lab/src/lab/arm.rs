@@ -1,10 +1,11 @@
 //! One repeat of one arm.
 
-use super::{Lab, LabError, interrupted};
+use super::{Lab, LabError, LabVm, interrupted};
 use crate::client::AnyClient;
 use crate::clock::HostClock;
 use crate::cpu;
 use crate::daemon::{DaemonProcess, Following, SOCKET};
+use crate::desktop::{DesktopClient, DesktopConfig, DesktopWork};
 use crate::edit::{EditClient, EditConfig};
 use crate::load::{ClientConfig, ClientWork, LoadClient, Sample};
 use crate::lost::Watch;
@@ -48,6 +49,7 @@ impl Lab<'_> {
         name: &str,
         number: u32,
     ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
+        self.start_desktops()?;
         self.set_workloads(name)?;
         self.set_nice(name)?;
         let mut daemon = self.start_daemon(name, number)?;
@@ -73,6 +75,9 @@ impl Lab<'_> {
         let to = (Instant::now(), Time(monotonic_ns()));
         let last = self.readings()?;
         let lost = watch.map(Watch::finish);
+        if number == 1 {
+            self.take_screenshots(name)?;
+        }
 
         let mut samples: IndexMap<String, Vec<f64>> = IndexMap::new();
         let mut asked = SentRequests::new();
@@ -204,7 +209,11 @@ impl Lab<'_> {
         let mut clients = Vec::new();
         for (number, (vm, load)) in (0u64..).zip(self.scenario.clients()) {
             let Some(server) = self.vms.get(&vm) else { continue };
-            let Some(workload) = asked(load) else { continue };
+            let workload = match asked(load) {
+                Some(workload) => workload.name.clone(),
+                None if load.kind.is_on_desktop() => "desktop".to_owned(),
+                None => continue,
+            };
             let key = self.scenario.response_key(&vm, load);
             // The same in every arm of the repeat.
             let seed = u64::from(repeat) << 32 | number;
@@ -213,12 +222,26 @@ impl Lab<'_> {
                 let server = SocketAddr::from((server.link.guest, port));
                 LoadClient::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
             };
+            let desktop = |server: &LabVm, work, think| {
+                AnyClient::Desktop(DesktopClient::start(DesktopConfig {
+                    vm: vm.clone(),
+                    socket: server.vm.vnc().to_owned(),
+                    work,
+                    think: self.scenario.scaled_think(think),
+                    seed,
+                    cpus: cpus.clone(),
+                }))
+            };
             let client = match load.kind {
                 LoadKind::Ask { protocol, port, bytes, think } => {
                     let think = self.scenario.scaled_think(think);
                     AnyClient::Plain(start(port, ClientWork::Ask { protocol, bytes, think })?)
                 }
                 LoadKind::Bulk { port } => AnyClient::Plain(start(port, ClientWork::Bulk)?),
+                LoadKind::Launch { ref command, think } => {
+                    desktop(server, DesktopWork::Launch(command.clone()), think)
+                }
+                LoadKind::Page { think } => desktop(server, DesktopWork::Page, think),
                 LoadKind::Edit { think } => {
                     let ssh_key = self.debian.as_ref().map(|of| of.ssh_key.clone()).unwrap_or_default();
                     AnyClient::Editor(EditClient::start(EditConfig {
@@ -231,7 +254,7 @@ impl Lab<'_> {
                     })?)
                 }
             };
-            clients.push(Asking { vm, workload: workload.name.clone(), key, client });
+            clients.push(Asking { vm, workload, key, client });
         }
         Ok(clients)
     }

@@ -27,15 +27,28 @@ const CALIBRATION_STEPS: u64 = 5_000_000;
 pub(super) struct Boot<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) initrd: &'a Path,
+    /// The initramfs of desktops.
+    pub(super) desktop_initrd: &'a Path,
     pub(super) debian: Option<Debian>,
+    /// The system of desktops.
+    pub(super) desktop: Option<Debian>,
     /// Images of data disks, by VM entry.
     pub(super) images: IndexMap<String, PathBuf>,
 }
 
 impl Boot<'_> {
+    fn initrd(&self, entry: &scenario::VmSpec) -> &Path {
+        if entry.desktop { self.desktop_initrd } else { self.initrd }
+    }
+
     fn disks(&self, entry: &scenario::VmSpec) -> Vec<DiskConfig> {
         let data = self.images.get(&entry.name).map(|image| (image, DiskKind::Data));
-        let system = self.debian.as_ref().filter(|_| entry.debian).map(|of| (&of.image, DiskKind::Debian));
+        let system = match (entry.desktop, entry.debian) {
+            (true, _) => self.desktop.as_ref(),
+            (false, true) => self.debian.as_ref(),
+            (false, false) => None,
+        };
+        let system = system.map(|of| (&of.image, DiskKind::Debian));
         let disks = data.into_iter().chain(system);
         disks.map(|(image, kind)| DiskConfig { image: image.clone(), kind }).collect()
     }
@@ -57,6 +70,7 @@ impl<'a> Lab<'a> {
             qemu: machine::qemu_version(),
             guest_kernel: String::new(),
             debian: None,
+            screenshots: Vec::new(),
             steps_per_s: 0.0,
             began: HostClock::read(),
             _busy: Busy::start(&scenario.host.busy_cpus),
@@ -73,6 +87,7 @@ impl<'a> Lab<'a> {
                 vcpus: entry.vcpus,
                 memory_mib: entry.memory_mib,
                 disks: boot.disks(entry),
+                desktop: entry.desktop,
                 time_slice: scenario.guest.time_slice,
                 tap: Some(TapConfig {
                     ifname: link.ifname.clone(),
@@ -84,10 +99,10 @@ impl<'a> Lab<'a> {
                 plugin: config.plugin.clone().filter(|_| entry.tracked),
                 cpus: scenario.host.vm_cpus.clone(),
                 cgroup_procs: vec![group.procs_file()],
-                ..VmConfig::new(&name, boot.kernel, boot.initrd, &lab.run_dir)
+                ..VmConfig::new(&name, boot.kernel, boot.initrd(entry), &lab.run_dir)
             };
             let vm = lab.start(&own)?;
-            let web = entry.debian.then(|| WebServer::start(link.host)).transpose();
+            let web = (entry.debian || entry.desktop).then(|| WebServer::start(link.host)).transpose();
             let web =
                 web.map_err(|source| LabError::Io { what: format!("serving {}", link.host), source })?;
             let (weight, tracked) = (entry.weight, entry.tracked);

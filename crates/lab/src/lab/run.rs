@@ -3,7 +3,7 @@
 use super::boot::Boot;
 use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
 use crate::data_disk::data_disk;
-use crate::debian::debian;
+use crate::debian::{debian, desktop};
 use crate::{Kernel, VmError, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
@@ -37,6 +37,13 @@ pub(crate) fn run(
     let has_disks = scenario.vms.iter().any(|vm| vm.disk.is_some() || vm.debian);
     let initrd = run_dir.join("initrd");
     crate::write_initramfs(&kernel, &config.guest, &initrd, has_disks)?;
+    let desktop_initrd = run_dir.join("initrd-desktop");
+    let mut desktop_system = None;
+    if scenario.vms.iter().any(|vm| vm.desktop) {
+        crate::write_desktop_initramfs(&kernel, &config.guest, &desktop_initrd)?;
+        let more = scenario.guest.debian.clone().unwrap_or_default();
+        desktop_system = Some(desktop(&more.packages, &more.sources, &|doing| report(0, doing))?);
+    }
     let system = scenario.guest.debian.as_ref().filter(|_| scenario.vms.iter().any(|vm| vm.debian));
     let system = system.map(|of| debian(&of.packages, &of.sources, &|doing| report(0, doing))).transpose()?;
     let mut images = IndexMap::new();
@@ -49,7 +56,14 @@ pub(crate) fn run(
     // What had to be fetched is there.
     net::enter_namespace()?;
     report(0, format!("booting {} VMs", scenario.vm_names().len()));
-    let boot = Boot { kernel: &kernel, initrd: &initrd, debian: system, images };
+    let boot = Boot {
+        kernel: &kernel,
+        initrd: &initrd,
+        desktop_initrd: &desktop_initrd,
+        debian: system,
+        desktop: desktop_system,
+        images,
+    };
     let mut lab = Lab::boot(scenario, config, guardian, run_dir, boot)?;
     let result = lab.run_arms(&report).and_then(|(arms, timelines, mut extra)| {
         lab.vms.clear();
@@ -67,6 +81,7 @@ pub(crate) fn run(
                 checks,
                 tables: Vec::new(),
                 figures: Vec::new(),
+                screenshots: std::mem::take(&mut lab.screenshots),
             },
             timelines,
         ))

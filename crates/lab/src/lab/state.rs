@@ -8,7 +8,7 @@ use crate::web::WebServer;
 use crate::{RunningVm, VmConfig};
 use frontdesk_engine::Time;
 use frontdesk_guardian::Guardian;
-use frontdesk_scenario::Scenario;
+use frontdesk_scenario::{Scenario, Screenshot};
 use indexmap::IndexMap;
 use std::path::PathBuf;
 
@@ -21,6 +21,8 @@ pub(super) struct Lab<'a> {
     pub(super) qemu: String,
     pub(super) guest_kernel: String,
     pub(super) debian: Option<Debian>,
+    /// What the desktops showed.
+    pub(super) screenshots: Vec<Screenshot>,
     /// Steps of a guest's computing loop in a second of CPU time.
     pub(super) steps_per_s: f64,
     /// A reading of the host's clocks when the run began.

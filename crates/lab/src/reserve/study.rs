@@ -245,6 +245,7 @@ impl StudyLab<'_> {
             checks: self.findings.checks(study),
             tables: vec![self.findings.table(&self.title())],
             figures: self.figures(),
+            screenshots: Vec::new(),
         }
     }
 

@@ -24,6 +24,9 @@ pub struct VmConfig {
     pub tap: Option<TapConfig>,
     /// Its disks, at most 26. The initramfs must be one for disks.
     pub disks: Vec<DiskConfig>,
+    /// Whether it has a screen, a keyboard, a pointer and sound, with a VNC server at the socket
+    /// [`RunningVm::vnc`].
+    pub desktop: bool,
     /// Whether it has a port for frontdesk's reporter, at the socket [`RunningVm::reporter`].
     pub reporter: bool,
     /// Whether its CPUs are the host's, by KVM, not emulated.
@@ -60,6 +63,7 @@ impl VmConfig {
             initrd: initrd.to_owned(),
             tap: None,
             disks: Vec::new(),
+            desktop: false,
             reporter: false,
             kvm: false,
             plugin: None,

@@ -10,11 +10,24 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+/// A screen of a size that Xorg need not guess, and devices for which Linux has drivers. No sound of a guest
+/// is heard, but its sound card keeps time.
+const DESKTOP: [(&str, &str); 7] = [
+    ("device", "virtio-vga,xres=1024,yres=768,max_outputs=1"),
+    ("device", "virtio-keyboard-pci"),
+    ("device", "qemu-xhci"),
+    ("device", "usb-tablet"),
+    ("audiodev", "none,id=sound"),
+    ("device", "intel-hda"),
+    ("device", "hda-duplex,audiodev=sound"),
+];
+
 /// Where its sockets and logs are.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) qmp: PathBuf,
     pub(super) reporter: PathBuf,
+    pub(super) vnc: PathBuf,
     pub(super) console: PathBuf,
     pub(super) stderr: PathBuf,
 }
@@ -25,6 +38,7 @@ impl Files {
         Files {
             qmp: file("qmp"),
             reporter: file("tasks"),
+            vnc: file("vnc"),
             console: file("console.log"),
             stderr: file("qemu.log"),
         }
@@ -130,6 +144,10 @@ pub(super) fn arguments(
         add("drive", &format!("file={image},format=raw,if=none,id=disk{number},{change},{mode}"));
         add("device", &format!("virtio-blk-pci,drive=disk{number}"));
     }
+    if config.desktop {
+        DESKTOP.iter().for_each(|(option, value)| add(option, value));
+        add("vnc", &format!("unix:{}", escaped(&files.vnc)));
+    }
     if let Some(plugin) = &config.plugin {
         add("plugin", &escaped(plugin));
     }
@@ -177,6 +195,19 @@ mod tests {
         assert!(
             devices.ends_with(&["virtio-blk-pci,drive=disk0".into(), "virtio-blk-pci,drive=disk1".into()])
         );
+    }
+
+    #[test]
+    fn only_a_desktop_has_a_screen() {
+        let desktop = VmConfig { desktop: true, ..config(Path::new("/r,un"), Vec::new()) };
+        let (control, _) = UnixStream::pair().unwrap();
+        let control = control.into();
+        let arguments = |config: &VmConfig| arguments(config, &[], &Files::of(config), &control);
+        let has = |config: &VmConfig, value: &str| arguments(config).iter().any(|argument| argument == value);
+        for value in ["usb-tablet", "unix:/r,,un/test.vnc"] {
+            assert!(has(&desktop, value), "{value}");
+            assert!(!has(&VmConfig { desktop: false, ..desktop.clone() }, value), "{value}");
+        }
     }
 
     #[test]

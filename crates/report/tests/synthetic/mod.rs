@@ -60,6 +60,7 @@ pub(crate) fn outcome() -> Outcome {
         checks,
         tables: Vec::new(),
         figures: Vec::new(),
+        screenshots: Vec::new(),
     }
 }
 

@@ -46,6 +46,20 @@ pub enum LoadKind {
         #[serde(with = "times")]
         think: [Duration; 2],
     },
+    /// Types a command into the terminal of a desktop and waits until its window is drawn, then ends it.
+    Launch {
+        /// The command: printable ASCII, 1 to 200 characters.
+        command: String,
+        /// Shortest and longest time before the next, as for `Ask`.
+        #[serde(with = "times")]
+        think: [Duration; 2],
+    },
+    /// Turns the pages of a document on a desktop, and waits until each is drawn.
+    Page {
+        /// Shortest and longest time before the next, as for `Ask`.
+        #[serde(with = "times")]
+        think: [Duration; 2],
+    },
 }
 
 impl LoadProfile {
@@ -64,6 +78,10 @@ impl LoadProfile {
         };
         let found = self.target(vm).is_some();
         let is_sink = |kind: &WorkloadKind| matches!(kind, WorkloadKind::Sink { .. });
+        if self.kind.is_on_desktop() {
+            let allowed = "a VM with `desktop = true`";
+            require(vm.desktop, format!("{key}.vm"), quoted(&self.vm), allowed)?;
+        }
         match self.kind {
             LoadKind::Ask { protocol, port, bytes, think } => {
                 let allowed = ports(vm, "echo or shift", |kind| !is_sink(kind));
@@ -80,6 +98,14 @@ impl LoadProfile {
                 require(found, format!("{key}.vm"), quoted(&self.vm), allowed)?;
                 validate_think(key, think)
             }
+            LoadKind::Launch { ref command, think } => {
+                let printable = command.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+                let allowed = "printable ASCII, 1 to 200 characters";
+                let usable = printable && (1..=200).contains(&command.len());
+                require(usable, format!("{key}.command"), quoted(command), allowed)?;
+                validate_think(key, think)
+            }
+            LoadKind::Page { think } => validate_think(key, think),
         }
     }
 }
@@ -91,6 +117,12 @@ impl LoadKind {
         !matches!(self, LoadKind::Bulk { .. })
     }
 
+    /// Whether it is somebody in front of a desktop, who asks no workload but the desktop.
+    #[must_use]
+    pub fn is_on_desktop(&self) -> bool {
+        matches!(self, LoadKind::Launch { .. } | LoadKind::Page { .. })
+    }
+
     /// Whether a workload is what it is for.
     fn is_for(&self, workload: &WorkloadKind) -> bool {
         let sink = matches!(workload, WorkloadKind::Sink { .. });
@@ -98,6 +130,7 @@ impl LoadKind {
             LoadKind::Ask { protocol, port, .. } => !sink && workload.listens() == Some((protocol, port)),
             LoadKind::Bulk { port } => sink && workload.listens() == Some((Protocol::Tcp, port)),
             LoadKind::Edit { .. } => workload.is_sshd(),
+            LoadKind::Launch { .. } | LoadKind::Page { .. } => false,
         }
     }
 }

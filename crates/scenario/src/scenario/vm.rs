@@ -5,6 +5,9 @@ use frontdesk_workload::{Surroundings, WorkloadKind};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
+/// Memory that a desktop needs at least, in MiB.
+const DESKTOP_MIB: u32 = 512;
+
 /// A VM, or several alike.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,6 +32,10 @@ pub struct VmSpec {
     /// Whether it has the Debian system of `guest.debian`, for workloads with `run = "program"`.
     #[serde(default)]
     pub debian: bool,
+    /// Whether it is a desktop: a Debian system with a screen, a keyboard, a pointer and sound, and with
+    /// programs to use them, beside those of `guest.debian`. Needs a plain kernel and 512 MiB of memory.
+    #[serde(default)]
+    pub desktop: bool,
     /// Whether frontdesk sees into it: the QEMU plugin is loaded and the daemon follows it.
     #[serde(default = "yes")]
     pub tracked: bool,
@@ -58,7 +65,14 @@ impl VmSpec {
             disk.validate(&key("disk"))?;
         }
         require(system || !self.debian, key("debian"), "true", "only beside `guest.debian`")?;
-        let surroundings = Surroundings { disk: self.disk.is_some(), debian: self.debian };
+        let enough = !self.desktop || self.memory_mib >= DESKTOP_MIB;
+        let allowed = format!("at least {DESKTOP_MIB} for a desktop");
+        require(enough, key("memory_mib"), self.memory_mib, allowed)?;
+        let surroundings = Surroundings {
+            disk: self.disk.is_some(),
+            debian: self.debian || self.desktop,
+            desktop: self.desktop,
+        };
         let mut names = HashSet::new();
         let mut listening = HashSet::new();
         for (index, workload) in self.workloads.iter().enumerate() {

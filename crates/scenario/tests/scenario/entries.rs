@@ -74,7 +74,7 @@ fn entries_have_the_keys_of_their_kind() {
     vm.desk.workloads.build.command=make
         vm.desk.workloads.build.command: invalid type: string "make", expected an array
     load.0.run=type
-        load.0.run: unknown variant `type`, expected one of `ask`, `bulk`, `edit`
+        load.0.run: unknown variant `type`, expected one of `ask`, `bulk`, `edit`, `launch`, `page`
     load.0.run=edit
         everything.toml:62: load.0.protocol: unknown field `protocol`, expected `think`, with run = "edit"
     load.2.bytes=1

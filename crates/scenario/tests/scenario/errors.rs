@@ -18,10 +18,10 @@ fn errors_of_syntax_point_to_the_line() {
 
 #[test]
 fn errors_of_keys_name_what_exists() {
-    insta::assert_snapshot!(edited("count = 5", "cuont = 5"), @"echo-mixed.toml:46: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads` (did you mean `count`?)");
+    insta::assert_snapshot!(edited("count = 5", "cuont = 5"), @"echo-mixed.toml:46: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `desktop`, `tracked`, `workloads` (did you mean `count`?)");
     insta::assert_snapshot!(edited("repeats = 3\n", ""), @"echo-mixed.toml:1: missing field `repeats`");
     insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @r#"echo-mixed.toml:39: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `protocol`, `port`, `cost` (did you mean `port` or `protocol`?), with run = "echo""#);
-    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:40: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `churn`, `program`, `rt-app`, `storm` (did you mean `hog`?)");
+    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:40: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `churn`, `program`, `play`, `rt-app`, `storm` (did you mean `hog`?)");
     insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hog\", port = 7 }"), @r#"echo-mixed.toml:40: vm.mixed.workloads.hog: no further keys are allowed, with run = "hog""#);
     insta::assert_snapshot!(edited("protocol = \"tcp\", port", "port"), @r#"echo-mixed.toml:39: vm.mixed.workloads.echo: missing field `protocol`, with run = "echo""#);
     insta::assert_snapshot!(edited("protocol = \"tcp\"\n", "protocol = \"sctp\"\n"), @"echo-mixed.toml:53: load.0.protocol: unknown variant `sctp`, expected `tcp` or `udp`");
@@ -48,7 +48,7 @@ fn errors_of_types_say_what_is_expected() {
 #[test]
 fn assignments_that_lead_nowhere() {
     insta::assert_snapshot!(refused(&["repeats"]), @"echo-mixed.toml: --set repeats: not of the form KEY=VALUE, as in vm.cpu.count=8");
-    insta::assert_snapshot!(refused(&["vm.cpu.cuont=5"]), @"echo-mixed.toml:44 with --set vm.cpu.cuont=5: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `tracked`, `workloads` (did you mean `count`?)");
+    insta::assert_snapshot!(refused(&["vm.cpu.cuont=5"]), @"echo-mixed.toml:44 with --set vm.cpu.cuont=5: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `desktop`, `tracked`, `workloads` (did you mean `count`?)");
     insta::assert_snapshot!(refused(&["polcy.tavs.pb_ratio=0.25"]), @"echo-mixed.toml:1 with --set polcy.tavs.pb_ratio=0.25: polcy: unknown field `polcy`, expected one of `name`, `description`, `repeats`, `duration`, `warmup`, `think_scale`, `cost_scale`, `guest`, `host`, `vm`, `load`, `arms`, `policy`, `sim`, `checks` (did you mean `policy`?)");
     insta::assert_snapshot!(refused(&["vm.gpu.count=5"]), @r#"echo-mixed.toml: --set vm.gpu.count=5: there is no "gpu" in vm: allowed is one of mixed, cpu (did you mean `cpu`?)"#);
     insta::assert_snapshot!(refused(&["load.1.port=5"]), @r#"echo-mixed.toml: --set load.1.port=5: there is no "1" in load: allowed is one of 0"#);
@@ -104,4 +104,39 @@ fn a_modelled_machine_that_cannot_work_is_refused() {
     let reservation = "sim.reservations.mixed={ period = \"1ms\", slice = \"2ms\" }";
     says(reservation, "sim.reservations.mixed.slice = 2ms: allowed is 1us to 1ms");
     says("sim.netwrk.latency=1ms", "did you mean `network`?");
+}
+
+#[test]
+fn desktops_have_what_they_need_and_one_person_each() {
+    let file = include_str!("../../../../scenarios/mm/desktop.toml");
+    let refused = |from: &str, to: &str| {
+        assert!(file.contains(from), "{from}");
+        let text = file.replace(from, to);
+        Scenario::parse(&text, "desktop.toml".as_ref(), &Overrides::default()).unwrap_err().to_string()
+    };
+    for (from, to, says) in [
+        ("\"6.1-plain\"", "\"6.1-cloud\"", "guest.kernel = \"6.1-cloud\": allowed is a kernel with drivers"),
+        ("memory_mib = 768", "memory_mib = 256", "vm.office.memory_mib = 256: allowed is at least 512"),
+        (
+            "name = \"film\"\nmemory_mib = 768\ndesktop = true",
+            "name = \"film\"",
+            "only in a VM with `desktop = true`",
+        ),
+        (
+            "name = \"reader\"\nmemory_mib = 768\ndesktop = true",
+            "name = \"reader\"",
+            "a VM with `desktop = true`",
+        ),
+        (
+            "vm = \"reader\"",
+            "vm = \"office\"",
+            "load.1.vm = \"office\": allowed is a desktop in front of which nobody",
+        ),
+        ("gnumeric /root", "gnumeric\\n/root", "load.0.command = \"gnumeric\\n/root"),
+        ("command = \"gnumeric /root/sheet.csv\"", "command = \"\"", "printable ASCII, 1 to 200 characters"),
+        ("film = \"mpeg4\"", "film = \"mpeg2\"", "expected `mpeg4` or `h264`"),
+    ] {
+        let error = refused(from, to);
+        assert!(error.contains(says), "{error}");
+    }
 }

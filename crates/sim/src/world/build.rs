@@ -25,6 +25,12 @@ use std::collections::HashSet;
 /// Why a scenario cannot be simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
+    /// A VM is a desktop, of which there is no model.
+    #[error("vm.{vm}.desktop = true: only real VMs are desktops; run it in the lab")]
+    Desktop {
+        /// The VM.
+        vm: String,
+    },
     /// The machine cannot be made, or gets nowhere.
     #[error("arm {arm:?}, repeat {repeat}: {fault}{}", if concerned.is_empty() { String::new() } else { format!(" ({concerned})") })]
     Fault {
@@ -139,6 +145,9 @@ const DRIVER: &str = "driver domain";
 
 /// Makes the machine of an arm and what runs on it, at time 0.
 pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machine, World), BuildError> {
+    if let Some(desktop) = scenario.vms.iter().find(|vm| vm.desktop) {
+        return Err(BuildError::Desktop(desktop.name.clone()));
+    }
     let sim = scenario.sim_of(arm);
     let pcpus = sim.pcpus.unwrap_or_else(|| u16::try_from(scenario.host.vm_cpus.len()).unwrap_or(u16::MAX));
     let reservations = reservations(scenario, arm, sim)?;
@@ -286,6 +295,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
 /// Why there is no world.
 #[derive(Debug)]
 pub(crate) enum BuildError {
+    Desktop(String),
     Fault(Fault),
     Reservation(String, ReservationError),
     Policy(ConfigError),
@@ -313,9 +323,9 @@ fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &VmSpec) -> Result<Gu
 fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), ClientKind, usize)> {
     let names = scenario.vm_names();
     let place = |name: &String| names.iter().position(|other| other == name).unwrap_or(0);
-    let loads = scenario.clients().map(|(name, load)| {
-        let (target, kind) = client(load, scenario, sim);
-        (target, kind, place(&name))
+    let loads = scenario.clients().filter_map(|(name, load)| {
+        let (target, kind) = client(load, scenario, sim)?;
+        Some((target, kind, place(&name)))
     });
     let storms = scenario.vms.iter().flat_map(|entry| {
         let storms = entry.workloads.iter().filter(|workload| {
@@ -328,9 +338,9 @@ fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), C
     loads.chain(storms).collect()
 }
 
-fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16), ClientKind) {
+fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> Option<((Protocol, u16), ClientKind)> {
     let think = |think| scenario.scaled_think(think).map(nanos);
-    match load.kind {
+    Some(match load.kind {
         LoadKind::Ask { protocol, port, bytes, think: between } => {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
             ((workload::transport(protocol), port), ClientKind::Ask { bytes, think: think(between) })
@@ -342,7 +352,9 @@ fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> ((Protocol, u16
         LoadKind::Edit { think: between } => {
             ((Protocol::Tcp, workload::SSH), ClientKind::Ask { bytes: 64, think: think(between) })
         }
-    }
+        // There is no model of a desktop.
+        LoadKind::Launch { .. } | LoadKind::Page { .. } => return None,
+    })
 }
 
 /// A tracer of what happens between two points in time.

@@ -6,8 +6,8 @@
 //! fixtures that have them.
 
 use frontdesk_engine::{
-    Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Event, EventKind, Protocol, Standing,
-    TaskId, Thread, Time, VmId, VmPolicy,
+    Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Event, EventKind, MediaDevice, Protocol,
+    Region, Standing, TaskId, Thread, Time, VmId, VmPolicy,
 };
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
@@ -18,7 +18,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub enum OracleInput {
     /// Its parameters.
-    Config(Config),
+    Config(Box<Config>),
     /// What holds for one VM.
     Policy(VmId, VmPolicy),
     /// What happens.
@@ -40,7 +40,7 @@ pub fn parse(line: &str) -> Result<OracleInput, String> {
     };
     let mut fields = Fields::of(words)?;
     let told = match (first.parse().map(Time), kind) {
-        (Err(_), "config") => OracleInput::Config(config_of(&mut fields)?),
+        (Err(_), "config") => OracleInput::Config(Box::new(config_of(&mut fields)?)),
         (Err(_), "policy") => OracleInput::Policy(fields.vm()?, policy_of(&mut fields)?),
         (Ok(at), "deadline") => OracleInput::Deadline(at),
         (Ok(at), _) => OracleInput::Event(Event { at, kind: kind_of(kind, &mut fields)? }),
@@ -103,6 +103,15 @@ pub fn event(event: &Event) -> String {
         EventKind::VcpuWeight { vm: VmId(vm), vcpu, permille } => {
             format!("vcpu-weight vm={vm} vcpu={vcpu} permille={permille}")
         }
+        EventKind::DisplayUpdate { vm: VmId(vm), region } => {
+            format!("display-update vm={vm} region={}", region.map_or("none".to_owned(), region_word))
+        }
+        EventKind::DeviceAccess { vm: VmId(vm), vcpu, device, in_interrupt } => {
+            let device = device_word(device);
+            format!("device-access vm={vm} vcpu={vcpu} device={device} in-interrupt={in_interrupt}")
+        }
+        EventKind::GpuDone { vm: VmId(vm) } => format!("gpu-done vm={vm}"),
+        EventKind::Timer { vm: VmId(vm), vcpu } => format!("timer vm={vm} vcpu={vcpu}"),
         EventKind::World(world) => format!(
             "world acts={} charges-boosts={} realtime={} slice={}",
             world.acts, world.charges_boosts, world.realtime_permille, world.slice_ns
@@ -124,6 +133,36 @@ fn protocol(fields: &mut Fields<'_>) -> Result<Protocol, String> {
         "tcp" => Ok(Protocol::Tcp),
         "udp" => Ok(Protocol::Udp),
         other => Err(format!("`protocol={other}`: tcp or udp is known")),
+    }
+}
+
+fn region_word(region: Region) -> String {
+    let Region { x, y, width, height } = region;
+    format!("{x},{y},{width},{height}")
+}
+
+fn region(fields: &mut Fields<'_>) -> Result<Option<Region>, String> {
+    let word: String = fields.take("region")?;
+    if word == "none" {
+        return Ok(None);
+    }
+    let numbers: Vec<u16> = word.split(',').filter_map(|number| number.parse().ok()).collect();
+    let [x, y, width, height] = numbers[..] else { return Err(format!("`region={word}`: x,y,width,height")) };
+    Ok(Some(Region { x, y, width, height }))
+}
+
+fn device_word(device: MediaDevice) -> &'static str {
+    match device {
+        MediaDevice::Display => "display",
+        MediaDevice::Sound => "sound",
+    }
+}
+
+fn device(fields: &mut Fields<'_>) -> Result<MediaDevice, String> {
+    match fields.take::<String>("device")?.as_str() {
+        "display" => Ok(MediaDevice::Display),
+        "sound" => Ok(MediaDevice::Sound),
+        other => Err(format!("`device={other}`: display or sound is known")),
     }
 }
 
@@ -192,6 +231,15 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
             vcpu: fields.take("vcpu")?,
             permille: fields.take("permille")?,
         },
+        "display-update" => EventKind::DisplayUpdate { vm: vm(fields)?, region: region(fields)? },
+        "device-access" => EventKind::DeviceAccess {
+            vm: vm(fields)?,
+            vcpu: fields.take("vcpu")?,
+            device: device(fields)?,
+            in_interrupt: fields.take("in-interrupt")?,
+        },
+        "gpu-done" => EventKind::GpuDone { vm: vm(fields)? },
+        "timer" => EventKind::Timer { vm: vm(fields)?, vcpu: fields.take("vcpu")? },
         "world" => EventKind::World(Capabilities {
             acts: fields.take("acts")?,
             charges_boosts: fields.take("charges-boosts")?,

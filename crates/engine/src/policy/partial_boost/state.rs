@@ -6,7 +6,7 @@ use crate::event::{Thread, Time};
 use crate::nanos::nanos;
 use crate::policy::budget::{Allowance, Budget};
 use crate::policy::claim::{Ask, Claim, Knob, Owner, value};
-use crate::policy::view::{Fact, View};
+use crate::policy::view::View;
 use crate::state::{StateError, check};
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
@@ -141,15 +141,6 @@ impl PartialBoost {
     /// Nanoseconds that its threads ran boosted.
     pub(crate) fn boosted_ran(&self) -> u64 {
         self.vcpus.iter().fold(self.emulator_ran, |sum, vcpu| sum.saturating_add(vcpu.ran))
-    }
-
-    /// Whether a fact may change anything. Most that happens does not: nobody is boosted.
-    pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
-        match fact {
-            Fact::Event { .. } | Fact::Over | Fact::VcpuOver { .. } => true,
-            Fact::EmulatorSlept if self.lingers => true,
-            _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
-        }
     }
 
     /// Whether an event waits for its answer although its boost is over.

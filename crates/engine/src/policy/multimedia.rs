@@ -1,0 +1,395 @@
+//! Multimedia: a VM that plays gets the CPU first when its next frame, sample or timer is due, and as much of
+//! it as its frames need (MM §5.2, §5.3).
+//!
+//! A *player* is a task that shows frames and plays sound. While a VM has one, what it may wait for boosts
+//! the vCPU where it ran last, above all that waits for other I/O; but only as long as the VM does not owe
+//! CPU time. That changes when the VM runs, not how much. If frames are missing all the same, others took CPU
+//! time from the VM, and the operator allows it (`max_share`), its share is raised at their cost.
+
+mod feedback;
+
+use super::budget::Allowance;
+use super::claim::{Ask, Claim, Knob, Owner, value};
+use super::view::{Fact, Policy, View};
+use crate::action::{Boost, BoostTarget};
+use crate::capabilities::Standing;
+use crate::config::Multimedia as Config;
+use crate::event::{TaskId, Time};
+use crate::explain::{Cause, MultimediaExplain, PlayerExplain, Reason};
+use crate::infer::{FrameRate, Shown};
+use crate::nanos::{nanos, total};
+use crate::state::{StateError, check};
+use feedback::{Feedback, ORIGINAL};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Players that are told apart in a VM; further ones are not adapted to.
+const MOST_PLAYERS: usize = 8;
+/// vCPUs boosted at once for the players of a VM.
+const MOST_BOOSTED: usize = MOST_PLAYERS;
+/// Others took CPU time from a VM if its threads waited for at least this part of the time.
+const WAITED_PART: u64 = 50;
+/// Emulator threads stay boosted for so long after the last vCPU, as they may have its frame in their hands.
+const EMULATOR_GRACE: u64 = 2_000_000;
+/// Longest boost, and longest time between two adaptations, that can be configured.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// A task that shows frames and plays sound.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Player {
+    task: TaskId,
+    /// Whether its frames are counted by what a graphics processor completes.
+    gpu: bool,
+    since: Time,
+    /// When its share is adapted next.
+    next: Time,
+    /// When that was done last, and what the VM's threads had waited then.
+    adapted: Time,
+    waited: u64,
+    fps: FrameRate,
+    feedback: Feedback,
+    /// Where it ran last.
+    vcpu: Option<u16>,
+}
+
+/// A vCPU that is boosted.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Boosted {
+    vcpu: u16,
+    until: Time,
+    /// Whether a task that shows or plays something has run.
+    hit: bool,
+}
+
+/// The policy's state for a VM.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Multimedia {
+    players: Vec<Player>,
+    boosted: Vec<Boosted>,
+    allowance: Allowance,
+    /// Nanoseconds that threads of the VM ran boosted for this alone.
+    ran: u64,
+    boosts: u64,
+    in_debt: u64,
+    limited: u64,
+    /// Whether it ever had a player.
+    played: bool,
+}
+
+impl Multimedia {
+    /// Checks a state that was loaded.
+    pub(crate) fn check(&self, now: Time, vcpus: usize) -> Result<(), StateError> {
+        let few = self.players.len() <= MOST_PLAYERS && self.boosted.len() <= MOST_BOOSTED;
+        check(few, "more players than are told apart")?;
+        let soon = now.plus(nanos(LONGEST));
+        for player in &self.players {
+            check(player.next <= soon, "a film that is never adapted to")?;
+            player.fps.check()?;
+            player.feedback.check()?;
+        }
+        let bounded = |boosted: &Boosted| boosted.until <= soon && usize::from(boosted.vcpu) < vcpus;
+        check(self.boosted.iter().all(bounded), "a boost longer than any")?;
+        self.allowance.check()
+    }
+
+    /// A thread of the VM ran boosted for this alone.
+    pub(crate) fn ran(&mut self, ran: u64) {
+        self.ran = self.ran.saturating_add(ran);
+    }
+
+    /// Nanoseconds that threads of the VM ran boosted for this alone.
+    pub(crate) fn boosted_ran(&self) -> u64 {
+        self.ran
+    }
+
+    /// Bytes held beyond its own size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.players.capacity() * size_of::<Player>() + self.boosted.capacity() * size_of::<Boosted>()
+    }
+
+    /// What the VM plays, if it ever did.
+    pub(crate) fn explain(&self, share_permille: u32) -> Option<MultimediaExplain> {
+        let players = self.players.iter().map(|player| PlayerExplain {
+            task: player.task,
+            gpu: player.gpu,
+            since: player.since,
+            frame_rate: player.fps.current,
+            desired_rate: player.feedback.desired,
+            share_permille: player.feedback.share,
+        });
+        self.played.then(|| MultimediaExplain {
+            players: players.collect(),
+            share_permille,
+            boosts: self.boosts,
+            in_debt: self.in_debt,
+            limited: self.limited,
+            boosted_ns: self.ran,
+        })
+    }
+
+    /// A task showed a frame. If it plays sound, too, it is a player.
+    fn shown(&mut self, shown: Shown, gpu: bool, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let Shown { task, missed } = shown;
+        if let Some(player) = self.players.iter_mut().find(|player| player.task == task) {
+            if player.gpu != gpu {
+                player.gpu = gpu;
+                player.fps.recount(view.guest.frames.count(task, gpu), view.now);
+            }
+            if missed && view.config.multimedia.early && player.miss(view) {
+                self.claim_share(view, asks);
+            }
+        } else if self.players.len() < MOST_PLAYERS && view.guest.sound.plays(task, view.now) {
+            self.played = true;
+            self.players.push(Player::new(task, gpu, view));
+            self.claim_share(view, asks);
+        }
+    }
+
+    /// Claims the largest share of any player until the first is to be adapted to.
+    fn claim_share(&self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let Some(until) = self.next() else { return };
+        let share = self.players.iter().map(|player| player.feedback.share).max();
+        let value = share.filter(|_| may_act(view)).unwrap_or(ORIGINAL);
+        asks.push(Ask::Claim(Claim { owner: Owner::Multimedia, knob: Knob::Share, value, until }));
+    }
+
+    fn next(&self) -> Option<Time> {
+        self.players.iter().map(|player| player.next).min()
+    }
+
+    /// Adapts to the players whose time has come. Returns when the next one's does.
+    fn adapt(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
+        self.players.retain_mut(|player| player.next > view.now || player.adapt(view));
+        let next = self.next().filter(|next| *next > view.now);
+        match next {
+            Some(_) => self.claim_share(view, asks),
+            None => self.players.clear(),
+        }
+        next
+    }
+
+    /// Something came that players may wait for (§5.3): boosts the vCPUs where they ran last.
+    fn come(&mut self, vcpu: Option<u16>, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let config = &view.config.multimedia;
+        if !config.boost || !may_act(view) {
+            return;
+        }
+        let mut limited = None;
+        for place in 0..self.players.len() {
+            let Some(target) = self.players.get(place).and_then(|player| player.vcpu) else { continue };
+            let other = vcpu.is_some_and(|vcpu| vcpu != target);
+            let missing = usize::from(target) >= view.guest.vcpus.len();
+            if other || missing || self.boosted.iter().any(|boosted| boosted.vcpu == target) {
+                continue;
+            }
+            // UNDER: a VM that owes CPU time has none to be given first.
+            if !is_under(view) {
+                self.in_debt = self.in_debt.saturating_add(1);
+                return;
+            }
+            let allowed = *limited.get_or_insert_with(|| {
+                let limit = view.world.boost_limit(view.config.tavs.boost_limit);
+                self.allowance.allows(view.now, limit, view.boosted)
+            });
+            if !allowed {
+                self.limited = self.limited.saturating_add(1);
+                return;
+            }
+            self.begin(target, view, asks);
+        }
+    }
+
+    fn begin(&mut self, vcpu: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        self.boosts = self.boosts.saturating_add(1);
+        let until = view.now.plus(nanos(view.config.multimedia.max_boost));
+        // They deliver what the vCPU waits for: they must never be behind it.
+        asks.push(boost(BoostTarget::Emulators, until.plus(EMULATOR_GRACE)));
+        asks.push(boost(BoostTarget::Vcpu(vcpu), until));
+        let (owner, knob) = (Owner::Multimedia, Knob::Watch(vcpu));
+        asks.push(Ask::Claim(Claim { owner, knob, value: 1, until }));
+        let hit = view.guest.vcpus.get(usize::from(vcpu)).and_then(|vcpu| vcpu.seen.current());
+        let hit = hit.is_some_and(|task| self.is_media(task, view));
+        self.boosted.push(Boosted { vcpu, until, hit });
+    }
+
+    fn end(&mut self, vcpu: u16, asks: &mut Vec<Ask>) {
+        let Some(place) = self.boosted.iter().position(|boosted| boosted.vcpu == vcpu) else { return };
+        self.boosted.swap_remove(place);
+        asks.push(Ask::End(Owner::Multimedia, Knob::Watch(vcpu)));
+        asks.push(Ask::End(Owner::Multimedia, Knob::Boost(BoostTarget::Vcpu(vcpu))));
+        if self.boosted.is_empty() {
+            asks.push(Ask::End(Owner::Multimedia, Knob::Boost(BoostTarget::Emulators)));
+        }
+    }
+
+    /// Whether a task is a player, or one that shows or plays for others.
+    fn is_media(&self, task: TaskId, view: &View<'_>) -> bool {
+        let serves = view.guest.frames.draws(task) || view.guest.sound.accesses(task, view.now);
+        serves || self.players.iter().any(|player| player.task == task)
+    }
+
+    /// Another task runs on a vCPU, after one for which it was boosted, or before that.
+    fn dispatched(&mut self, vcpu: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let known = view.guest.vcpus.get(usize::from(vcpu));
+        let Some(task) = known.and_then(|known| known.seen.current()) else { return };
+        if let Some(player) = self.players.iter_mut().find(|player| player.task == task) {
+            player.vcpu = Some(vcpu);
+        }
+        let media = self.is_media(task, view);
+        let Some(boosted) = self.boosted.iter_mut().find(|boosted| boosted.vcpu == vcpu) else { return };
+        if boosted.hit && !media {
+            self.end(vcpu, asks);
+        } else {
+            boosted.hit |= media;
+        }
+    }
+}
+
+impl Policy for Multimedia {
+    fn is_concerned(&self, fact: &Fact) -> bool {
+        let plays = !self.players.is_empty() || !self.boosted.is_empty();
+        match fact {
+            Fact::Shown { .. } => true,
+            Fact::Media { .. }
+            | Fact::Dispatched { .. }
+            | Fact::Halted { .. }
+            | Fact::Over
+            | Fact::VcpuOver { .. } => plays,
+            _ => false,
+        }
+    }
+
+    fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)> {
+        match fact {
+            Fact::Shown { shown, gpu } => self.shown(shown, gpu, view, asks),
+            Fact::Media { vcpu } => self.come(vcpu, view, asks),
+            Fact::Dispatched { vcpu, .. } => self.dispatched(vcpu, view, asks),
+            Fact::Halted { vcpu } => self.end(vcpu, asks),
+            Fact::Over => {
+                self.players.clear();
+                while let Some(boosted) = self.boosted.last() {
+                    self.end(boosted.vcpu, asks);
+                }
+                asks.push(Ask::End(Owner::Multimedia, Knob::Share));
+            }
+            Fact::VcpuOver { vcpu } => {
+                self.end(vcpu, asks);
+                let here = self.players.iter_mut().filter(|player| player.vcpu == Some(vcpu));
+                here.for_each(|player| player.vcpu = None);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn on_expiry(&mut self, knob: Knob, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
+        match knob {
+            Knob::Share => self.adapt(view, asks),
+            Knob::Boost(BoostTarget::Vcpu(vcpu)) | Knob::Watch(vcpu) => {
+                self.end(vcpu, asks);
+                None
+            }
+            Knob::Boost(BoostTarget::Emulators) => None,
+        }
+    }
+}
+
+impl Player {
+    fn new(task: TaskId, gpu: bool, view: &View<'_>) -> Player {
+        let config = &view.config.multimedia;
+        let now = view.now;
+        let runs = |vcpu: &u16| {
+            view.guest
+                .vcpus
+                .get(usize::from(*vcpu))
+                .is_some_and(|known| known.seen.recent().next() == Some(task))
+        };
+        let mut player = Player {
+            task,
+            gpu,
+            since: now,
+            next: now,
+            adapted: now,
+            waited: waited(view),
+            fps: FrameRate::new(view.guest.frames.count(task, gpu), now),
+            feedback: Feedback::new(if gpu { config.gpu_frame_rate } else { config.frame_rate }),
+            vcpu: (0..).take(view.guest.vcpus.len()).find(runs),
+        };
+        player.next = now.plus(nanos(player.period(config, now)));
+        player
+    }
+
+    /// Whether it has just begun (line 2). A graphics processor's has no fast start.
+    fn is_fast(&self, config: &Config, now: Time) -> bool {
+        !self.gpu && now.since(self.since) < nanos(config.fast_start)
+    }
+
+    fn period(&self, config: &Config, now: Time) -> Duration {
+        if self.is_fast(config, now) { config.fast_period } else { config.period }
+    }
+
+    /// Adapts to the frames of late. Returns whether it still plays (§5.2: until it was not scheduled for a
+    /// second and nothing of video came). One that neither shows nor plays anything has ended, too.
+    fn adapt(&mut self, view: &View<'_>) -> bool {
+        let (config, now) = (&view.config.multimedia, view.now);
+        let present = |at: Option<Time>| at.is_some_and(|at| now.since(at) <= nanos(config.end_after));
+        let shows = present(view.guest.frames.last(self.task, self.gpu));
+        let plays = view.guest.sound.plays(self.task, now);
+        if !(shows || plays && present(view.guest.last_ran(self.task, now))) {
+            return false;
+        }
+        let weight = if self.gpu { config.gpu_weight } else { config.weight };
+        self.fps.sample(view.guest.frames.count(self.task, self.gpu), now, weight);
+        let beyond = self.is_deprived(view);
+        if self.is_fast(config, now) {
+            self.feedback.fast_start(&self.fps, beyond, config);
+        } else {
+            self.feedback.normal(&self.fps, beyond, config);
+        }
+        (self.adapted, self.waited) = (now, waited(view));
+        self.next = now.plus(nanos(self.period(config, now)));
+        true
+    }
+
+    /// Frames are missing: the share rises at once, unless that has just been done. Returns whether it does.
+    fn miss(&mut self, view: &View<'_>) -> bool {
+        let config = &view.config.multimedia;
+        let just = view.now.since(self.adapted) < nanos(config.fast_period);
+        if just || self.is_fast(config, view.now) || !self.is_deprived(view) {
+            return false;
+        }
+        self.feedback.increase(config);
+        // What the raise does is to be seen before the next.
+        self.fps.sample(view.guest.frames.count(self.task, self.gpu), view.now, config.weight);
+        (self.adapted, self.waited) = (view.now, waited(view));
+        self.next = view.now.plus(nanos(config.period));
+        true
+    }
+
+    /// Whether others took CPU time from the VM since the last time that this was adapted: only then is a
+    /// larger share of use. What the VM has is rearranged first.
+    fn is_deprived(&self, view: &View<'_>) -> bool {
+        waited(view).saturating_sub(self.waited) > view.now.since(self.adapted) / WAITED_PART
+    }
+}
+
+/// Nanoseconds that the threads of the VM waited for CPUs.
+fn waited(view: &View<'_>) -> u64 {
+    total(view.guest.threads().map(|thread| thread.waited))
+}
+
+/// Whether anything may be done about the VM.
+fn may_act(view: &View<'_>) -> bool {
+    view.world.acts && view.standing == Standing::Acting && !view.own.off && !view.paused
+}
+
+/// Whether the VM has not used up what it is due (§5.3: UNDER), within half of a settlement of the ledger.
+fn is_under(view: &View<'_>) -> bool {
+    let period = i64::try_from(nanos(view.config.ledger.period)).unwrap_or(i64::MAX);
+    view.debt < period / 2
+}
+
+fn boost(target: BoostTarget, until: Time) -> Ask {
+    let (owner, knob) = (Owner::Multimedia, Knob::Boost(target));
+    Ask::Claim(Claim { owner, knob, value: value(Boost::Multimedia), until })
+}
