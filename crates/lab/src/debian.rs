@@ -153,10 +153,10 @@ impl<'a> Contents<'a> {
 
     /// The name under which it is kept: a hash (FNV-1a) of all that makes a difference.
     fn key(&self) -> String {
-        let desktop = self.desktop.then_some(["", desktop::FORMAT]);
         let names = self.packages.iter().chain(&["", "sources"]).chain(&self.sources);
-        let names = names.chain(desktop.iter().flatten());
         let text = names.fold(FORMAT.to_string(), |text, name| text + "\n" + name);
+        let desktop = self.desktop.then(desktop::recipe).into_iter().flatten();
+        let text = desktop.fold(text, |text, part| text + "\n" + part);
         let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
     }

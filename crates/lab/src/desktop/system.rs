@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// Part of the name under which a system is kept: raise it when what this file makes changes.
-pub(crate) const FORMAT: &str = "desktop-1";
+/// Part of the name under which a system is kept: raise it when what this file makes changes. [`FILES`] are a
+/// part of it, too.
+const FORMAT: &str = "desktop-1";
 
 /// Room for the packages while they are installed.
 pub(crate) const ROOM_BYTES: u64 = 4 << 30;
@@ -94,6 +95,11 @@ const FOLDER_TIME: Duration = Duration::from_secs(1_700_000_000);
 
 /// Pages of the document that a reader turns.
 const PAGES: usize = 20;
+
+/// What tells a desktop from another that was made by an earlier release.
+pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
+    ["", FORMAT].into_iter().chain(FILES.into_iter().flat_map(|(path, text, _)| [path, text]))
+}
 
 /// Makes the packages in `root` a desktop with documents and films.
 pub(crate) fn set_up(root: &Path, say: &dyn Fn(&str)) -> Result<(), CacheError> {
