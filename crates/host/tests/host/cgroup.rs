@@ -204,7 +204,11 @@ fn controller_that_is_off_is_told() -> Result<()> {
     let idler = Idler::start()?;
     fs::write(dir.join("cgroup.procs"), idler.pid().to_string())?;
     let vm = Hierarchy::detect()?.group_of(idler.pid())?;
-    ensure!(vm.dir() == dir && vm.holds_only(idler.pid())?);
+    ensure!(vm.dir() == dir && vm.holds_only(&[idler.pid()])?);
+    let worker = Idler::start()?;
+    fs::write(dir.join("cgroup.procs"), worker.pid().to_string())?;
+    ensure!(!vm.holds_only(&[idler.pid()])? && vm.holds_only(&[idler.pid(), worker.pid()])?);
+    drop(worker);
     let share = ShareControl::take(&vm, &guardian).err().map(|error| error.to_string());
     let told = |error: CgroupError| error.to_string();
     let errors = [vm.weight().err().map(told), vm.set_weight(1).err().map(told), share];
@@ -263,7 +267,7 @@ fn threads_in_subgroups_are_boosted() -> Result<()> {
         write(Path::new("vcpu0/cgroup.threads"), &vcpu.to_string())?;
         let own = own.cast_signed();
         ensure!(Hierarchy::detect()?.group_of(own)? == vm);
-        ensure!(vm.holds_only(own)?);
+        ensure!(vm.holds_only(&[own])?);
         let mut share = ShareControl::take(&vm, &guardian)?;
         share.set_permille(500, &guardian)?;
         ensure!(vm.weight()? == 512);
