@@ -53,8 +53,8 @@ pub(super) fn threads(pid: i32) -> io::Result<Vec<(ThreadId, String)>> {
     Ok(stats.map(|stat| (ThreadId { pid, tid: stat.pid, started: stat.starttime }, stat.comm)).collect())
 }
 
-/// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, and where the kernel is told
-/// so, they are kernel threads named after the thread of it that opened the device.
+/// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, and where the kernel is
+/// told so, they are kernel threads named after the thread of it that opened the device.
 pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
     let threads = threads(pid)?;
     let own = threads.iter().filter(|(_, name)| name.starts_with("vhost-"));

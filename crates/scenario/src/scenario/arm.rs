@@ -15,8 +15,8 @@ pub struct Arm {
     /// Whether the daemon runs, and whether it acts.
     #[serde(default)]
     pub daemon: Daemon,
-    /// How the daemon puts vCPUs first. Absent: as it does without being told. Only where the daemon acts; the
-    /// simulator has no such choice.
+    /// How the daemon puts vCPUs first. Absent: as it does without being told. Only where the daemon acts;
+    /// the simulator has no such choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<Mechanism>,
     /// Workloads that are stopped in this arm, as "VM/WORKLOAD" with the name of a VM entry.
