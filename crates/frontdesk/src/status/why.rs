@@ -18,7 +18,7 @@ pub(crate) fn words(status: &Status, vm: &VmStatus) -> Vec<String> {
     paragraphs.extend(patience(status, vm));
     paragraphs.extend(account(vm));
     paragraphs.extend(vm.trouble.as_ref().map(|trouble| format!("Trouble: {trouble}.")));
-    paragraphs.extend(vm.unheard.iter().map(|unheard| format!("Not heard: {unheard}.")));
+    paragraphs.extend(vm.unheard.iter().map(|unheard| format!("Note: {unheard}.")));
     paragraphs.extend(advice(status, vm).map(|advice| format!("Advice: {advice}")));
     paragraphs
 }
