@@ -26,5 +26,11 @@ pub use target::{Target, TargetError};
 /// follows.
 pub const NOT_ACTING: &str = "not acting on the VM, only watching it";
 
+/// What the daemon's log says when sched_ext is wanted, but cannot be had.
+pub const BY_REAL_TIME: &str = "boosts by real-time priority instead of sched_ext";
+
+/// What the daemon's log says when it has lost sched_ext.
+pub const EJECTED: &str = "the kernel has ejected frontdesk's scheduler";
+
 /// Where the daemon is asked, if nothing else is configured.
 pub const DEFAULT_SOCKET: &str = "/run/frontdesk/control.sock";

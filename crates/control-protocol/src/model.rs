@@ -98,6 +98,9 @@ pub struct VmStatus {
     pub charged: Option<Usage>,
     /// What is wrong with it, for people.
     pub trouble: Option<String>,
+    /// Paths of its I/O of which nothing is heard, and what to use instead, for people.
+    #[serde(default)]
+    pub unheard: Vec<String>,
     /// How its guest tasks are told apart; absent if they are not, and then nothing is boosted.
     pub identity: Option<IdentityStatus>,
     /// Memory the daemon's engine holds for it.
@@ -121,6 +124,12 @@ pub struct Usage {
     pub runs: u64,
     /// The part of them in which it went first.
     pub boosted_runs: u64,
+    /// Boosts that the kernel gave it by itself.
+    #[serde(default)]
+    pub gifts: u64,
+    /// The part of them that the engine ordered as well; the others were taken back, or ended by themselves.
+    #[serde(default)]
+    pub gifts_taken_over: u64,
 }
 
 /// How guest tasks are told apart.
@@ -149,6 +158,7 @@ impl VmStatus {
             pid: facts.pid,
             charged: None,
             trouble: facts.trouble,
+            unheard: facts.unheard,
             identity: facts.identity,
             memory_bytes,
             engine,
@@ -183,6 +193,8 @@ pub struct VmFacts<'a> {
     pub pid: i32,
     /// What is wrong with it, for people.
     pub trouble: Option<String>,
+    /// Paths of its I/O of which nothing is heard, and what to use instead, for people.
+    pub unheard: Vec<String>,
     /// How its guest tasks are told apart.
     pub identity: Option<IdentityStatus>,
 }

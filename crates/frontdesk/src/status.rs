@@ -5,7 +5,7 @@ pub(crate) mod why;
 
 use crate::FAILED;
 use crate::words;
-use frontdesk_control_protocol::{ClientError, DEFAULT_SOCKET, RefusalKind, Status, ask_status};
+use frontdesk_control_protocol::{ClientError, DEFAULT_SOCKET, RefusalKind, Status, Usage, ask_status};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -60,9 +60,11 @@ fn text(status: &Status, why: bool) -> String {
     }
     let troubled = status.vms.iter().filter_map(|vm| Some((vm, vm.trouble.as_ref()?)));
     let troubles = troubled.map(|(vm, trouble)| fold(&format!("{}: {trouble}.", words::name(&vm.name))));
-    let troubles: Vec<String> = troubles.collect();
-    if !troubles.is_empty() && !why {
-        parts.push(troubles.join("\n"));
+    let unheard = status.vms.iter().flat_map(|vm| vm.unheard.iter().map(move |unheard| (vm, unheard)));
+    let notes = unheard.map(|(vm, unheard)| fold(&format!("{}: {unheard}.", words::name(&vm.name))));
+    let notes: Vec<String> = troubles.chain(notes).collect();
+    if !notes.is_empty() && !why {
+        parts.push(notes.join("\n"));
     }
     if why {
         for vm in &status.vms {
@@ -107,11 +109,24 @@ fn head(status: &Status) -> String {
         0 => "none lost".to_owned(),
         lost => format!("{lost} LOST"),
     };
+    let gifts =
+        |of: fn(&Usage) -> u64| status.vms.iter().filter_map(|vm| vm.charged.as_ref()).map(of).sum::<u64>();
+    let fast_path = match gifts(|used| used.gifts) {
+        0 => String::new(),
+        given => {
+            let taken_over = gifts(|used| used.gifts_taken_over);
+            format!(
+                "\nfast path: {} by the kernel, {} revoked or ended",
+                words::count(given, "boost", "boosts"),
+                given.saturating_sub(taken_over)
+            )
+        }
+    };
     [
         format!("frontdesk {}, pid {}, {acts} for {}", daemon.version, daemon.pid, words::duration(up)),
         textwrap::fill(&sources.join(", "), hears),
         format!("events:    {}, {events}", daemon.events),
-        format!("decisions: {decisions}"),
+        format!("decisions: {decisions}{fast_path}"),
         format!(
             "uses:      {} of a CPU, {} for what it knows of VMs",
             words::percent(own_cpu),
@@ -128,7 +143,6 @@ fn fold(text: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use frontdesk_control_protocol::Usage;
 
     /// A state as a daemon told it.
     pub(crate) fn sample() -> Status {
@@ -159,8 +173,16 @@ pub(crate) mod tests {
     fn what_sched_ext_charged_takes_the_place_of_debts() {
         let mut status = sample();
         status.daemon.mechanism = "sched_ext".to_owned();
-        let used = Usage { consumed_ns: 604_000_000, boosted_ns: 1_250_000, runs: 40, boosted_runs: 5 };
-        status.vms[0].charged = Some(used);
+        status.vms[0].charged = Some(Usage {
+            consumed_ns: 604_000_000,
+            boosted_ns: 1_250_000,
+            runs: 40,
+            boosted_runs: 5,
+            gifts: 4,
+            gifts_taken_over: 3,
+        });
+        let unheard = "packets that come by macvtap are not heard; use a tap in a bridge";
+        status.vms[0].unheard = vec![unheard.to_owned()];
         let text = text(&status, false);
         insta::assert_snapshot!(text);
         assert!(width(&text) <= 80, "{} columns", width(&text));

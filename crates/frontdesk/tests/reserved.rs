@@ -239,7 +239,7 @@ fn a_vm_has_its_slices_until_it_is_released() {
 
     host.told(&["release", "alice"]);
     assert_eq!(threads(pid), before);
-    assert!(group.holds_only(vm.0.id().cast_signed()).unwrap() && host.reserved() == 0.0);
+    assert!(group.holds_only(&[vm.0.id().cast_signed()]).unwrap() && host.reserved() == 0.0);
     assert_eq!(host.refused(&["release", "alice"])["kind"], "not_reserved");
 }
 
@@ -329,7 +329,7 @@ fn all_is_ordinary_again_when_the_daemon_is_killed() {
     eventually("both are as they were", || {
         pids.map(threads) == before && pids.iter().all(|pid| !state(*pid).0) && throttle() == throttled
     });
-    eventually("the VM is in its group", || group.holds_only(vm.0.id().cast_signed()).unwrap());
+    eventually("the VM is in its group", || group.holds_only(&[vm.0.id().cast_signed()]).unwrap());
 }
 
 /// What `frontdesk replay` says about reservations of a recording in which everything is decided again as it

@@ -35,9 +35,12 @@ pub(crate) struct VmCgroup {
 }
 
 impl VmCgroup {
-    pub(crate) fn of(hierarchy: &Hierarchy, pid: i32) -> Result<VmCgroup, String> {
-        let group = hierarchy.group_of(pid).map_err(|error| error.to_string())?;
-        let alone = group.holds_only(pid).map_err(|error| error.to_string())?;
+    pub(crate) fn of(hierarchy: &Hierarchy, vm: &QemuVm) -> Result<VmCgroup, String> {
+        let group = hierarchy.group_of(vm.pid).map_err(|error| error.to_string())?;
+        // Before Linux 6.4 vhost workers are processes, which the kernel puts into the VM's groups of
+        // version 1.
+        let own: Vec<i32> = vm.emulators.iter().map(|thread| thread.tid).collect();
+        let alone = group.holds_only(&own).map_err(|error| error.to_string())?;
         Ok(VmCgroup { group, alone })
     }
 }

@@ -15,6 +15,7 @@ pub(crate) use scheduling::{Scheduling, attributes_of};
 pub(crate) use wanted::HIGHEST_PRIORITY;
 pub use wanted::{EMULATOR_PRIORITY, MULTIMEDIA, VCPU_PRIORITY};
 
+use frontdesk_control_protocol::BY_REAL_TIME;
 use frontdesk_engine::{Boost, BoostTarget, Foreseen, Protocol, Time, VmId, nice_weight};
 use frontdesk_guardian::{Guardian, GuardianError};
 use frontdesk_linux::Tap;
@@ -63,6 +64,9 @@ pub struct Threads {
 
 #[derive(Debug, Default)]
 struct Adopted {
+    /// Boosts that the kernel gave by itself and the engine ordered as well, and when the last one was given.
+    taken_over: u64,
+    last_gift: Time,
     /// vCPUs first: when boosts end at once, a boosted one must not meet ordinary emulator threads.
     threads: Vec<AdoptedThread>,
     emulators: Boost,
@@ -101,7 +105,7 @@ impl Threads {
         match wanted.then(|| Scx::load(fast_path)) {
             Some(Ok(scx)) => Threads::by_sched_ext(scx),
             Some(Err(error)) => {
-                tracing::warn!("boosts by real-time priority instead of sched_ext: {error}");
+                tracing::warn!("{BY_REAL_TIME}: {error}");
                 Threads::default()
             }
             None => Threads::default(),
@@ -349,6 +353,34 @@ impl Threads {
             Mechanism::SchedExt(scx) if scx.has_fast_path() => scx.learn_port(vm, protocol, port, awaited),
             Mechanism::SchedExt(_) | Mechanism::RealTime => false,
         }
+    }
+
+    /// A vCPU's boost was ordered because of what came at `at`: if the kernel gave it by itself before, how
+    /// long after the packet that was, in nanoseconds.
+    ///
+    /// # Errors
+    /// The scheduler cannot be asked.
+    pub fn take_over(&mut self, vm: VmId, vcpu: u16, at: Time) -> Result<Option<u64>, ThreadsError> {
+        let Threads { mechanism: Mechanism::SchedExt(scx), vms } = self else { return Ok(None) };
+        let Some(adopted) = vms.get_mut(&vm) else { return Ok(None) };
+        let is_it = |thread: &&AdoptedThread| thread.role == ThreadRole::Vcpu(vcpu);
+        let tid = adopted.threads.iter().find(is_it).map(|thread| thread.scheduling.thread().tid);
+        let Some(gift) =
+            scx.gift(vm)?.filter(|gift| gift.at <= at && gift.vcpus.iter().any(|of| Some(*of) == tid))
+        else {
+            return Ok(None);
+        };
+        // It may have been given to several vCPUs.
+        if std::mem::replace(&mut adopted.last_gift, gift.at) != gift.at {
+            adopted.taken_over += 1;
+        }
+        Ok(Some(gift.took_ns))
+    }
+
+    /// How many boosts of an adopted VM that the kernel gave by itself the engine has ordered as well.
+    #[must_use]
+    pub fn taken_over(&self, vm: VmId) -> u64 {
+        self.vms.get(&vm).map_or(0, |adopted| adopted.taken_over)
     }
 
     /// Mandates what the engine foresees, and nothing else from now on. `handled` is the time of the last

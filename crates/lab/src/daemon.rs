@@ -1,5 +1,6 @@
 //! The daemon as a process of its own, as an operator runs it.
 
+use frontdesk_control_protocol::{BY_REAL_TIME, EJECTED, NOT_ACTING};
 use frontdesk_engine::Config;
 use std::ffi::OsString;
 use std::fs::File;
@@ -173,7 +174,8 @@ impl DaemonProcess {
         }
         // Such a run measured something else.
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        match log.lines().find(|line| line.contains(frontdesk_control_protocol::NOT_ACTING)) {
+        let other = [NOT_ACTING, BY_REAL_TIME, EJECTED];
+        match log.lines().find(|line| other.iter().any(|words| line.contains(words))) {
             Some(line) => Err(DaemonProcessError::Incomplete { said: line.trim().to_owned() }),
             None => Ok(std::mem::take(&mut self.recording)),
         }

@@ -396,14 +396,17 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	struct receiver *receiver;
 	struct account *account;
 	struct mandate *mandate;
+	u64 came, now;
 	u32 vm;
-	u64 now;
 
 	if (ejection.kind)
 		return 0;
 	key_of(dev, &key);
 	receiver = bpf_map_lookup_elem(&taps, &key);
-	if (!receiver || parse(&frame, &packet) != WAITED_FOR)
+	if (!receiver)
+		return 0;
+	came = bpf_ktime_get_ns();
+	if (parse(&frame, &packet) != WAITED_FOR)
 		return 0;
 	port.vm = receiver->vm;
 	port.number = packet.to;
@@ -421,6 +424,7 @@ int BPF_PROG(on_transmit, const struct sk_buff *skb, const struct net_device *de
 	/* Only the scheduler's own programs may move threads. */
 	misplaced = 1;
 	promote(vm, DSQ_FAIR, CALL);
+	mandate->took = bpf_ktime_get_ns() - came;
 	return 0;
 }
 

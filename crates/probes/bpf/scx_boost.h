@@ -113,6 +113,7 @@ static __always_inline void set_weight(struct thread *thread, struct account *ac
 struct mandate {
 	u64 used_at; /* when the kernel did so last; 0: user space has taken over, or it has not */
 	u64 lasts;   /* ns, unless user space says something before */
+	u64 took;    /* ns, from the packet until all of them went first */
 	u32 ready;   /* 1: it may be used */
 	u32 level;
 	u32 vcpus[MAX_MANDATED]; /* thread ids; 0: none */

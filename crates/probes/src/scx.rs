@@ -6,7 +6,7 @@
 mod abi;
 mod skeleton;
 
-pub use abi::{Mandate, Usage};
+pub use abi::{Gift, Mandate, Usage};
 
 use crate::libbpf::silence_libbpf;
 use crate::packet::tap_key;
@@ -328,6 +328,17 @@ impl Scx {
         let output = self.skel.progs.mandate.test_run(input).map_err(|e| failed(format!("{e:#}")))?;
         fast_path.mandated = mandate.filter(|_| output.return_value == 0);
         Ok(())
+    }
+
+    /// What the kernel has given a VM by itself and user space has not taken over or back yet.
+    ///
+    /// # Errors
+    /// The scheduler cannot be asked.
+    pub fn gift(&self, vm: VmId) -> Result<Option<Gift>, ScxError> {
+        let Some(account) = self.vms.get(&vm).filter(|_| self.has_fast_path) else { return Ok(None) };
+        let failed = |e| ScxError::Vm { vm, step: "ask for the kernel's boosts", cause: format!("{e:#}") };
+        let found = self.skel.maps.mandates.lookup(&account.number.to_ne_bytes(), MapFlags::ANY);
+        Ok(found.map_err(failed)?.and_then(|bytes| Gift::decode(&bytes)))
     }
 
     /// Forgets what the kernel was told for a VM.

@@ -6,10 +6,12 @@ mod process;
 mod qmp;
 pub mod reporter;
 mod tcg;
+mod unheard;
 mod vm;
 
 pub use libvirt::{examine as examine_libvirt, is_libvirt};
 pub use process::thread_count;
 pub use qmp::{QmpError, VmEvent};
 pub use tcg::{TcgError, TcgSource};
+pub use unheard::Unheard;
 pub use vm::{DiscoverError, Disk, QemuVm, QmpSession, discover, visit};

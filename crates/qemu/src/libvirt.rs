@@ -6,6 +6,7 @@
 //! not run), and that its guest was reset (what was learnt of the tasks before it fades).
 
 use crate::process;
+use crate::unheard;
 use crate::vm::{DiscoverError, MAX_VCPUS, QemuVm, in_order};
 use frontdesk_linux::sched::ThreadId;
 use procfs::ProcessCGroups;
@@ -63,11 +64,13 @@ pub fn examine(pid: i32) -> Result<QemuVm, DiscoverError> {
     let mut others: Vec<ThreadId> = io_threads.collect();
     others.extend(process::vhost_workers(pid).map_err(ended)?);
     let taps = process::taps(pid).map_err(ended)?;
+    let unheard = unheard::of(pid).map_err(ended)?;
     if process::has_ended(&pidfd) {
         return Err(ended(io::ErrorKind::NotFound.into()));
     }
     let (name, emulators) = (guest_name(&command), in_order(main, others));
-    Ok(QemuVm { name, pid, status: None, vcpus, emulators, disks: Vec::new(), taps, pidfd })
+    let (status, disks) = (None, Vec::new());
+    Ok(QemuVm { name, pid, status, vcpus, emulators, disks, taps, unheard, pidfd })
 }
 
 /// The vCPU of a thread that QEMU calls so: `CPU 3/KVM`, `CPU 3/TCG`.

@@ -53,20 +53,20 @@ pub(super) fn threads(pid: i32) -> io::Result<Vec<(ThreadId, String)>> {
     Ok(stats.map(|stat| (ThreadId { pid, tid: stat.pid, started: stat.starttime }, stat.comm)).collect())
 }
 
-/// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, kernel threads named after
-/// it.
+/// The vhost workers of a process. Since Linux 6.4 they are threads of it; before, and where the kernel is
+/// told so, they are kernel threads named after the thread of it that opened the device.
 pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
-    let threads = threads(pid)?.into_iter();
-    let mut workers: Vec<ThreadId> =
-        threads.filter(|(_, name)| name.starts_with("vhost-")).map(|(thread, _)| thread).collect();
+    let threads = threads(pid)?;
+    let own = threads.iter().filter(|(_, name)| name.starts_with("vhost-"));
+    let mut workers: Vec<ThreadId> = own.map(|(thread, _)| *thread).collect();
     if !workers.is_empty() || !has_vhost(pid) {
         return Ok(workers);
     }
-    let kernel_name = format!("vhost-{pid}");
+    let names: Vec<String> = threads.iter().map(|(thread, _)| format!("vhost-{}", thread.tid)).collect();
     for process in procfs::process::all_processes().map_err(io::Error::other)?.flatten() {
         let Ok(Stat { pid, comm, ppid, starttime, .. }) = process.stat() else { continue };
         // Anyone can be called that, but only kernel threads descend from kthreadd.
-        if comm == kernel_name && ppid == KTHREADD {
+        if names.contains(&comm) && ppid == KTHREADD {
             workers.push(ThreadId { pid, tid: pid, started: starttime });
         }
     }

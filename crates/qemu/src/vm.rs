@@ -2,6 +2,7 @@
 
 use crate::process;
 use crate::qmp::{Qmp, QmpError, VmEvent};
+use crate::unheard::{self, Unheard};
 use frontdesk_linux::Tap;
 use frontdesk_linux::sched::ThreadId;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -109,6 +110,8 @@ pub struct QemuVm {
     pub disks: Vec<Disk>,
     /// Its tap devices, each once. They are taken to be in QEMU's own network namespace.
     pub taps: Vec<Tap>,
+    /// Paths of its I/O of which nothing is heard, each once.
+    pub unheard: Vec<Unheard>,
     pub(crate) pidfd: OwnedFd,
 }
 
@@ -200,11 +203,13 @@ pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, QmpSession), Disc
     let emulators = in_order(main, others);
     let disks = parse_disks(&ask("query-block")?);
     let taps = process::taps(pid).map_err(ended)?;
+    let unheard = unheard::of(pid).map_err(ended)?;
     if process::has_ended(&pidfd) {
         return Err(ended(io::ErrorKind::NotFound.into()));
     }
     let status = Some(status);
-    Ok((QemuVm { name, pid, status, vcpus, emulators, disks, taps, pidfd }, QmpSession(client)))
+    let vm = QemuVm { name, pid, status, vcpus, emulators, disks, taps, unheard, pidfd };
+    Ok((vm, QmpSession(client)))
 }
 
 /// The main thread and the others in one order, however they were found. One VM cannot take the room of all.

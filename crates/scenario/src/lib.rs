@@ -34,7 +34,7 @@ pub use outcome::{
 };
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
-    Machine, Measure, Scenario, Subject, VmSpec, Workload,
+    Machine, Measure, Mechanism, Scenario, Subject, VmSpec, Workload,
 };
 pub use sim::{
     Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,

@@ -18,6 +18,7 @@ pub(crate) fn words(status: &Status, vm: &VmStatus) -> Vec<String> {
     paragraphs.extend(patience(status, vm));
     paragraphs.extend(account(vm));
     paragraphs.extend(vm.trouble.as_ref().map(|trouble| format!("Trouble: {trouble}.")));
+    paragraphs.extend(vm.unheard.iter().map(|unheard| format!("Note: {unheard}.")));
     paragraphs.extend(advice(status, vm).map(|advice| format!("Advice: {advice}")));
     paragraphs
 }
@@ -220,13 +221,21 @@ fn tasks(status: &Status, vm: &VmStatus) -> String {
 /// What it owes.
 fn account(vm: &VmStatus) -> Option<String> {
     if let Some(used) = vm.charged {
-        return Some(format!(
+        let charged = format!(
             "frontdesk's scheduler has charged it {} of CPU time in {}, {} of it in {} that went first.",
             words::duration(used.consumed_ns),
             count(used.runs, "run", "runs"),
             words::duration(used.boosted_ns),
             count(used.boosted_runs, "run", "runs"),
-        ));
+        );
+        return Some(match used.gifts {
+            0 => charged,
+            gifts => format!(
+                "{charged} The kernel boosted it by itself {}; the engine decided the same {}.",
+                count(gifts, "time", "times"),
+                count(used.gifts_taken_over, "time", "times"),
+            ),
+        });
     }
     (vm.engine.debt_ns > 0 && vm.engine.share_permille < 1000).then(|| {
         format!(
@@ -324,10 +333,17 @@ mod tests {
         let text = told(|status| {
             // Nothing is taken back: what it was boosted has been charged.
             (status.vms[0].engine.debt_ns, status.vms[0].engine.share_permille) = (1_200_000, 800);
-            let used = Usage { consumed_ns: 604_000_000, boosted_ns: 1_250_000, runs: 40, boosted_runs: 1 };
-            status.vms[0].charged = Some(used);
+            status.vms[0].charged = Some(Usage {
+                consumed_ns: 604_000_000,
+                boosted_ns: 1_250_000,
+                runs: 40,
+                boosted_runs: 1,
+                gifts: 4,
+                gifts_taken_over: 3,
+            });
         });
-        let charged = "frontdesk's scheduler has charged it 604 ms of CPU time in 40 runs, 1.2 ms of it in 1 run that went first.";
+        let charged = "frontdesk's scheduler has charged it 604 ms of CPU time in 40 runs, 1.2 ms of it in 1 run that went first. \
+                       The kernel boosted it by itself 4 times; the engine decided the same 3 times.";
         assert!(text.contains(charged) && !text.contains("repays"), "{text}");
     }
 

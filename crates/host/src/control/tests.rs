@@ -60,8 +60,8 @@ fn answer(request: &StatusRequest) -> Result<Status, Refusal> {
     let exact = Some(IdentityStatus { source: "QEMU plugin".to_owned(), exact: true });
     let trouble = Some("it runs without frontdesk's QEMU plugin".to_owned());
     let vms = [
-        (VmId(1), VmFacts { name: "bob", pid: 12, trouble, identity: None }),
-        (VmId(0), VmFacts { name: "alice", pid: 11, trouble: None, identity: exact }),
+        (VmId(1), VmFacts { name: "bob", pid: 12, trouble, unheard: Vec::new(), identity: None }),
+        (VmId(0), VmFacts { name: "alice", pid: 11, trouble: None, unheard: Vec::new(), identity: exact }),
     ];
     let mut tally = Tally::new(Time(9_000 * MS));
     status(request, Time(10_700 * MS), &engine(), &mut tally, daemon, vms.into_iter())

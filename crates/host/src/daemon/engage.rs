@@ -7,7 +7,7 @@ use crate::clock::monotonic;
 use crate::config::Settings;
 use crate::notification::VmCgroup;
 use crate::share::ShareControl;
-use frontdesk_control_protocol::NOT_ACTING;
+use frontdesk_control_protocol::{EJECTED, NOT_ACTING};
 use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
 use frontdesk_guardian::GroupError;
 use frontdesk_linux::cgroup::{Group, RealTimeRule};
@@ -234,7 +234,7 @@ impl Daemon {
                 }
                 RealTimeRule::Free | RealTimeRule::Budget => "boosts go on by real-time priority",
             };
-            let ejection = format!("the kernel has ejected frontdesk's scheduler ({reason}): {then}");
+            let ejection = format!("{EJECTED} ({reason}): {then}");
             tracing::warn!("{ejection}");
             self.ejection = Some(ejection);
             self.budgets_stale = true;

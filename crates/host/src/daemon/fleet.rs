@@ -9,7 +9,7 @@ use frontdesk_engine::{Event, EventKind, Standing, VmId};
 use frontdesk_linux::cgroup::DEFAULT_WEIGHT;
 use frontdesk_linux::sched::ThreadId;
 use frontdesk_probes::bpf::Probes;
-use frontdesk_qemu::{QemuVm, VmEvent};
+use frontdesk_qemu::{QemuVm, Unheard, VmEvent};
 use frontdesk_record::Record;
 use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,6 +106,7 @@ impl Daemon {
         if followed.paused {
             self.feed(EventKind::VmPaused { vm: id })?;
         }
+        tell_unheard(&followed, &[]);
         self.vms.push(followed);
         self.listen(id);
         self.engage(id, place)
@@ -142,6 +143,7 @@ impl Daemon {
         // The new description has another descriptor of the same process.
         epoll::delete(&self.epoll, before.pidfd())?;
         epoll::add(&self.epoll, state.qemu.pidfd(), Token::Death(id).encode(), epoll::EventFlags::IN)?;
+        tell_unheard(state, &before.unheard);
         let now = &state.qemu;
         let gone = before.vcpus.iter().filter(|vcpu| !now.vcpus.contains(vcpu));
         let new = now.vcpus.iter().filter(|vcpu| !before.vcpus.contains(vcpu));
@@ -255,6 +257,13 @@ impl Daemon {
         let vm = self.vms.remove(index);
         epoll::delete(&self.epoll, vm.qemu.pidfd())?;
         Ok(())
+    }
+}
+
+/// Says of what nothing is heard, but for what was said before.
+fn tell_unheard(vm: &FollowedVm, before: &[Unheard]) {
+    for unheard in vm.qemu.unheard.iter().filter(|unheard| !before.contains(unheard)) {
+        tracing::warn!(vm = vm.name, "{unheard}");
     }
 }
 

@@ -77,7 +77,9 @@ impl Daemon {
         let mut status = status(request, monotonic(), &self.engine, &mut self.tally, daemon, vms)?;
         for told in &mut status.vms {
             let Some(vm) = self.vms.iter().find(|vm| vm.name == told.name) else { continue };
-            let charged = self.threads.usage(vm.id).map(|usage| usage.map(charged));
+            let taken_over = self.threads.taken_over(vm.id);
+            let charged =
+                self.threads.usage(vm.id).map(|usage| usage.map(|usage| charged(usage, taken_over)));
             told.charged = charged.unwrap_or_else(|error| {
                 tracing::warn!(vm = vm.name, "{error}");
                 None
@@ -93,9 +95,9 @@ impl Daemon {
 }
 
 /// As it is told.
-fn charged(usage: scx::Usage) -> control::Usage {
-    let scx::Usage { consumed_ns, boosted_ns, runs, boosted_runs, .. } = usage;
-    control::Usage { consumed_ns, boosted_ns, runs, boosted_runs }
+fn charged(usage: scx::Usage, gifts_taken_over: u64) -> control::Usage {
+    let scx::Usage { consumed_ns, boosted_ns, runs, boosted_runs, gifts } = usage;
+    control::Usage { consumed_ns, boosted_ns, runs, boosted_runs, gifts, gifts_taken_over }
 }
 
 fn facts(vm: &FollowedVm, identity: Option<Identity>) -> VmFacts<'_> {
@@ -103,6 +105,7 @@ fn facts(vm: &FollowedVm, identity: Option<Identity>) -> VmFacts<'_> {
         name: &vm.name,
         pid: vm.qemu.pid,
         trouble: vm.trouble.clone(),
+        unheard: vm.qemu.unheard.iter().map(ToString::to_string).collect(),
         identity: identity.map(|identity| control::IdentityStatus {
             source: identity.name().to_owned(),
             exact: identity.is_exact(),

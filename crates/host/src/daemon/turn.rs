@@ -5,7 +5,7 @@ use super::followed::EngageError;
 use super::state::{Daemon, TICK, Until};
 use super::token::Token;
 use crate::clock::monotonic;
-use frontdesk_engine::{ActionKind, Event, EventKind, VmId};
+use frontdesk_engine::{Action, ActionKind, Boost, BoostTarget, Event, EventKind, VmId};
 use frontdesk_record::Record;
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
@@ -127,6 +127,19 @@ impl Daemon {
         Ok(())
     }
 
+    /// How long after its event an action that was just carried out has its effect.
+    fn latency(&mut self, action: &Action) -> u64 {
+        let now = monotonic().since(action.at);
+        let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = action.kind else {
+            return now;
+        };
+        if level == Boost::None {
+            return now;
+        }
+        // The kernel may have done so before.
+        self.threads.take_over(vm, vcpu, action.at).ok().flatten().unwrap_or(now)
+    }
+
     pub(super) fn apply(&mut self) -> Result<(), DaemonError> {
         while let Some(action) = self.engine.poll_action() {
             let vm = action.kind.vm();
@@ -160,7 +173,7 @@ impl Daemon {
             };
             match result {
                 Ok(()) => {
-                    let latency_ns = monotonic().since(action.at);
+                    let latency_ns = self.latency(&action);
                     self.tally.applied(&action, latency_ns);
                     if matches!(action.kind, ActionKind::Boost { .. }) {
                         self.last_boost = Some(action.at);

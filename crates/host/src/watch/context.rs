@@ -21,7 +21,7 @@ impl WatchContext {
     /// Tells of a VM.
     pub(crate) fn tell(&self, source: VmOrigin, name: &str, vm: QemuVm) {
         let name = name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
-        let place = VmCgroup::of(&self.hierarchy, vm.pid);
+        let place = VmCgroup::of(&self.hierarchy, &vm);
         self.mailbox.post(Notification::Seen(Box::new(Sighting { source, name, vm, place })));
     }
 

@@ -58,6 +58,11 @@ fn holds_a_process_and_has_a_weight() -> Result<()> {
     ensure!(Hierarchy::detect()?.group_of(idler.pid())? == group);
     group.set_weight(2048)?;
     ensure!(group.weight()? == 2048);
+    let worker = Idler::start()?;
+    group.add(worker.0.id())?;
+    ensure!(!group.holds_only(&[idler.pid()])? && group.holds_only(&[idler.pid(), worker.pid()])?);
+    drop(worker);
+    ensure!(group.holds_only(&[idler.pid()])?);
     let again =
         guardian.create_group(&Hierarchy::detect()?.root_group(), &group.path().display().to_string());
     ensure!(again.is_err(), "made twice");
@@ -204,7 +209,7 @@ fn controller_that_is_off_is_told() -> Result<()> {
     let idler = Idler::start()?;
     fs::write(dir.join("cgroup.procs"), idler.pid().to_string())?;
     let vm = Hierarchy::detect()?.group_of(idler.pid())?;
-    ensure!(vm.dir() == dir && vm.holds_only(idler.pid())?);
+    ensure!(vm.dir() == dir && vm.holds_only(&[idler.pid()])?);
     let share = ShareControl::take(&vm, &guardian).err().map(|error| error.to_string());
     let told = |error: CgroupError| error.to_string();
     let errors = [vm.weight().err().map(told), vm.set_weight(1).err().map(told), share];
@@ -263,7 +268,7 @@ fn threads_in_subgroups_are_boosted() -> Result<()> {
         write(Path::new("vcpu0/cgroup.threads"), &vcpu.to_string())?;
         let own = own.cast_signed();
         ensure!(Hierarchy::detect()?.group_of(own)? == vm);
-        ensure!(vm.holds_only(own)?);
+        ensure!(vm.holds_only(&[own])?);
         let mut share = ShareControl::take(&vm, &guardian)?;
         share.set_permille(500, &guardian)?;
         ensure!(vm.weight()? == 512);

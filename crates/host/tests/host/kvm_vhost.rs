@@ -7,12 +7,14 @@ use crate::{
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Event, EventKind, Thread, VmId};
 use frontdesk_probes::bpf::BpfSource;
+use frontdesk_qemu::examine_libvirt;
 use libtest_mimic::Trial;
 use rustix::thread::gettid;
 use std::{
     fs::{self, File},
     io,
     os::fd::AsRawFd as _,
+    sync::mpsc::channel,
     thread,
     time::Duration,
 };
@@ -23,7 +25,10 @@ const VCPU: u16 = 3;
 const WORKER: Thread = Thread::Emulator(2);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("kvm_vhost_doorbell_wakes_its_worker", || pinned(doorbell_wakes_its_worker))]
+    vec![
+        trial("kvm_vhost_doorbell_wakes_its_worker", || pinned(doorbell_wakes_its_worker)),
+        trial("kvm_vhost_worker_is_found", worker_is_found),
+    ]
 }
 
 /// As QEMU has it with vhost=on, but that no network is behind it: the worker looks at the queue when it is
@@ -67,6 +72,24 @@ fn worker() -> Result<i32> {
     });
     let thread = named.with_context(|| format!("no thread is called {name}"))?.file_name();
     Ok(thread.to_string_lossy().parse()?)
+}
+
+/// This process stands for a QEMU. The worker belongs to the VM whichever of its threads made it, whether the
+/// worker is a thread of it or of the kernel's.
+fn worker_is_found() -> Result<()> {
+    let ((start, started), (end, ended)) = (channel(), channel::<()>());
+    let vcpu = thread::Builder::new().name("CPU 0/KVM".into()).spawn(move || {
+        let _ = start.send(());
+        let _ = ended.recv();
+    })?;
+    started.recv()?;
+    let vhost = Vhost::new(&EventFd::new(libc::EFD_NONBLOCK)?)?;
+    let found = examine_libvirt(std::process::id().cast_signed())?;
+    let emulators: Vec<i32> = found.emulators.iter().map(|thread| thread.tid).collect();
+    ensure!(emulators.contains(&vhost.worker), "{} is none of {emulators:?}", vhost.worker);
+    drop(end);
+    ensure!(vcpu.join().is_ok());
+    Ok(())
 }
 
 fn doorbell_wakes_its_worker() -> Result<()> {

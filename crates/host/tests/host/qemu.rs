@@ -1,20 +1,27 @@
 //! Discovery of a real QEMU, started paused and without a guest.
 
 use crate::support::{Idler, eventually, trial};
+use crate::wire::{Link, ethernet, ipv4, udp};
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_engine::{EventKind, Thread, VmId};
+use frontdesk_engine::{EventKind, Protocol, Thread, VmId};
 use frontdesk_linux::Tap;
 use frontdesk_probes::bpf::BpfSource;
-use frontdesk_qemu::{DiscoverError, QemuVm, QmpError, discover};
+use frontdesk_qemu::{DiscoverError, QemuVm, QmpError, Unheard, discover};
 use libtest_mimic::Trial;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{FdFlags, fcntl_setfd},
+};
 use std::{
     collections::HashSet,
-    fs,
+    fs::{self, File},
     io::{BufRead as _, BufReader, Write as _},
-    os::unix::{
-        fs::MetadataExt as _,
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::AsRawFd as _,
+        unix::{
+            fs::MetadataExt as _,
+            net::{UnixListener, UnixStream},
+        },
     },
     path::Path,
     process::{Command, Stdio},
@@ -31,7 +38,22 @@ pub(crate) fn trials() -> Vec<Trial> {
     {
         trials.push(trial("qemu_is_discovered", is_discovered));
         trials.push(trial("qemu_busy_socket_is_told", busy_socket_is_told));
-        trials.push(trial("bpf_hears_reads_of_a_disk", hears_reads_of_a_disk));
+        trials.push(trial("qemu_paths_of_packets_are_heard_or_told", paths_of_packets_are_heard_or_told));
+        trials.push(trial("bpf_hears_reads_of_a_disk", || {
+            hears_reads(&["-drive", "if=virtio,format=raw,file=IMAGE"])
+        }));
+        trials.push(trial("bpf_hears_reads_by_an_io_thread", || {
+            let disk = ["-device", "virtio-blk-pci,drive=disk0,iothread=io0"];
+            hears_reads_by_an_io_thread("threads", &disk)
+        }));
+        trials.push(trial("bpf_hears_reads_by_io_uring", || {
+            let disk = ["-device", "virtio-blk-pci,drive=disk0,iothread=io0"];
+            hears_reads_by_an_io_thread("io_uring", &disk)
+        }));
+        trials.push(trial("bpf_hears_reads_by_virtio_scsi", || {
+            let disk = ["-device", "virtio-scsi-pci,iothread=io0", "-device", "scsi-hd,drive=disk0"];
+            hears_reads_by_an_io_thread("io_uring", &disk)
+        }));
     } else {
         eprintln!("skipping the tests with QEMU: {QEMU} does not run");
     }
@@ -50,12 +72,19 @@ fn start(socket: &Path, more: &[&str]) -> Result<Idler> {
     Ok(vm)
 }
 
-fn is_discovered() -> Result<()> {
-    // A thread with a network namespace of its own, where QEMU makes its tap: both end with QEMU.
-    thread::spawn(|| -> Result<()> {
+/// Runs a test on a thread with a network namespace of its own, of this number. What QEMU makes in there ends
+/// with QEMU.
+fn in_own_network(test: fn(u32) -> Result<()>) -> Result<()> {
+    let own = thread::spawn(move || {
         // SAFETY: changes only which network namespace the calling thread is in.
         ensure!(unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0, "new network namespace");
-        let netns = u32::try_from(fs::metadata("/proc/thread-self/ns/net")?.ino())?;
+        test(u32::try_from(fs::metadata("/proc/thread-self/ns/net")?.ino())?)
+    });
+    own.join().unwrap_or_else(|_| anyhow::bail!("the test's thread panicked"))
+}
+
+fn is_discovered() -> Result<()> {
+    in_own_network(|netns| {
         let home = tempfile::tempdir()?;
         let (socket, image) = (home.path().join("qmp"), home.path().join("disk.raw"));
         fs::write(&image, vec![0; 1 << 20])?;
@@ -76,7 +105,10 @@ fn is_discovered() -> Result<()> {
         threads.sort_unstable();
         threads.dedup();
         ensure!(threads.len() == found.vcpus.len() + found.emulators.len(), "a thread twice: {found:?}");
-        ensure!(found.disks.iter().any(|d| d.device == "disk0" && d.file.as_deref() == image.to_str()), "{found:?}");
+        ensure!(
+            found.disks.iter().any(|d| d.device == "disk0" && d.file.as_deref() == image.to_str()),
+            "{found:?}"
+        );
         ensure!(found.taps == [Tap { netns, ifname: "fdtest1".into() }], "{:?}", found.taps);
         discover(&socket, PATIENCE).context("a second time: the socket must be free again")?;
         ensure!(!ended(&found)?);
@@ -87,17 +119,85 @@ fn is_discovered() -> Result<()> {
         ensure!(matches!(gone, DiscoverError::Qmp { source: QmpError::Connect(_), .. }), "{gone}");
         Ok(())
     })
-    .join()
-    .unwrap_or_else(|_| anyhow::bail!("the test's thread panicked"))
 }
 
-/// The firmware looks at the first block of the disk for something to boot.
-fn hears_reads_of_a_disk() -> Result<()> {
+fn ip(arguments: &str) -> Result<()> {
+    let status = Command::new("ip").args(arguments.split(' ')).status().context("run ip")?;
+    ensure!(status.success(), "ip {arguments}: {status}");
+    Ok(())
+}
+
+/// A macvtap, which is open for whoever is started, and its descriptor's number.
+fn open_macvtap() -> Result<(File, i32)> {
+    ip("link add fdveth0 type veth peer name fdveth1")?;
+    ip("link add link fdveth0 name fdmacvtap type macvtap mode bridge")?;
+    let told = Command::new("ip").args(["-o", "link", "show", "fdmacvtap"]).output()?;
+    let told = String::from_utf8(told.stdout)?;
+    let (index, _) = told.split_once(':').context("no index")?;
+    let path = format!("/dev/tap{index}");
+    eventually("the macvtap's device is there", || Path::new(&path).exists())?;
+    let file = File::options().read(true).write(true).open(path)?;
+    fcntl_setfd(&file, FdFlags::empty())?;
+    let descriptor = file.as_raw_fd();
+    Ok((file, descriptor))
+}
+
+/// A tap with two queues, one in a bridge, a macvtap and a backend that is no device: one VM has them all.
+fn paths_of_packets_are_heard_or_told() -> Result<()> {
+    in_own_network(|netns| {
+        let home = tempfile::tempdir()?;
+        let socket = home.path().join("qmp");
+        let (_macvtap, descriptor) = open_macvtap()?;
+        let by_descriptor = format!("tap,id=net2,fd={descriptor}");
+        #[rustfmt::skip]
+        let _vm = start(&socket, &[
+            "-netdev", "tap,id=net0,ifname=fdqueues,queues=2,script=no,downscript=no",
+            "-device", "virtio-net-pci,netdev=net0,mq=on,romfile=",
+            "-netdev", "tap,id=net1,ifname=fdbridged,script=no,downscript=no", "-device", "virtio-net-pci,netdev=net1,romfile=",
+            "-netdev", &by_descriptor, "-device", "virtio-net-pci,netdev=net2,romfile=",
+            "-netdev", "user,id=net3", "-device", "virtio-net-pci,netdev=net3,romfile=",
+        ])?;
+        let found = discover(&socket, PATIENCE)?;
+        let taps = ["fdbridged", "fdqueues"].map(|ifname| Tap { netns, ifname: ifname.into() });
+        ensure!(found.taps == taps, "{:?}", found.taps);
+        let unheard = [Unheard::Macvtap, Unheard::Backend("user".into())];
+        ensure!(found.unheard == unheard, "{:?}", found.unheard);
+
+        let mut source = BpfSource::open()?;
+        source.follow(VmId(7), &[], &found.taps)?;
+        ip("link add fdbridge type bridge")?;
+        ip("link set fdbridged master fdbridge up")?;
+        for (interface, port) in [("fdqueues", 7), ("fdbridge", 9)] {
+            Link::up(interface)?.send(&ethernet(0x0800, &ipv4(17, 0, &udp(port))))?;
+        }
+        let mut events = Vec::new();
+        eventually("both packets are heard of", || {
+            let _ = source.drain(&mut events);
+            events.len() >= 2
+        })?;
+        let packet = |port| EventKind::Packet { vm: VmId(7), protocol: Protocol::Udp, port };
+        let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
+        ensure!(kinds == [packet(7), packet(9)], "{kinds:?}");
+        Ok(())
+    })
+}
+
+fn hears_reads_by_an_io_thread(by: &str, disk: &[&str]) -> Result<()> {
+    let drive = format!("if=none,id=disk0,format=raw,aio={by},file=IMAGE");
+    hears_reads(&[&["-object", "iothread,id=io0", "-drive", &drive][..], disk].concat())
+}
+
+/// The firmware looks at the first block of the disk for something to boot. In `disk`, IMAGE is a file.
+fn hears_reads(disk: &[&str]) -> Result<()> {
     let home = tempfile::tempdir()?;
     let (socket, image) = (home.path().join("qmp"), home.path().join("disk.raw"));
     fs::write(&image, vec![0; 1 << 20])?;
-    let _vm = start(&socket, &["-drive", &format!("if=virtio,format=raw,file={}", image.display())])?;
+    let disk: Vec<String> =
+        disk.iter().map(|word| word.replace("IMAGE", &image.display().to_string())).collect();
+    let _vm = start(&socket, &disk.iter().map(String::as_str).collect::<Vec<_>>())?;
     let found = discover(&socket, PATIENCE)?;
+    let io_threads = disk.iter().filter(|word| word.starts_with("iothread")).count();
+    ensure!(found.emulators.len() == 1 + io_threads && found.unheard.is_empty(), "{found:?}");
     let mut source = BpfSource::open()?;
     let id = VmId(7);
     let threads: Vec<_> = (0..).zip(&found.emulators).map(|(i, t)| (t.tid, Thread::Emulator(i))).collect();

@@ -17,9 +17,14 @@ use std::{
 /// the thread.
 pub(crate) struct Wire {
     pub(crate) tap: File,
+    link: Link,
+    netns: u32,
+}
+
+/// A socket that transmits on an interface of the calling thread's network namespace.
+pub(crate) struct Link {
     socket: OwnedFd,
     address: libc::sockaddr_ll,
-    netns: u32,
 }
 
 const TAP: &str = "fdtest0";
@@ -34,15 +39,37 @@ impl Wire {
         check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).context("new network namespace")?;
         let netns = u32::try_from(std::fs::metadata("/proc/thread-self/ns/net")?.ino())?;
         let tap = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
-        // SAFETY: an all-zero ifreq is valid.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(TAP.bytes()) {
-            *to = from.cast_signed();
-        }
+        let mut request = request_for(TAP);
         request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_TAP | libc::IFF_NO_PI)?;
         // SAFETY: TUNSETIFF reads and writes one ifreq.
         check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
             .context("make a tap")?;
+        Ok(Wire { tap, link: Link::up(TAP)?, netns })
+    }
+
+    pub(crate) fn tap(&self) -> Tap {
+        Tap { netns: self.netns, ifname: TAP.into() }
+    }
+
+    pub(crate) fn send(&self, frame: &[u8]) -> Result<()> {
+        self.link.send(frame)
+    }
+}
+
+/// About an interface.
+fn request_for(interface: &str) -> libc::ifreq {
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    request
+}
+
+impl Link {
+    /// Brings the interface up.
+    pub(crate) fn up(interface: &str) -> Result<Link> {
+        let mut request = request_for(interface);
         // SAFETY: plain system call; the result is a descriptor nobody else owns.
         let socket = unsafe {
             OwnedFd::from_raw_fd(check(libc::socket(
@@ -63,11 +90,7 @@ impl Wire {
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = u16::try_from(libc::AF_PACKET)?;
         address.sll_ifindex = index;
-        Ok(Wire { tap, socket, address, netns })
-    }
-
-    pub(crate) fn tap(&self) -> Tap {
-        Tap { netns: self.netns, ifname: TAP.into() }
+        Ok(Link { socket, address })
     }
 
     pub(crate) fn send(&self, frame: &[u8]) -> Result<()> {

@@ -138,12 +138,22 @@ fn gives_what_the_engine_takes_over(wire: &Wire) -> Result<()> {
     ensure!(gifts(&threads)? == 1, "and there is no other one");
     // The engine decides the same: the boost is its own, and ends when it says so.
     threads.mandate(VM, Some(last_packet(&mut source)?), Some(&foreseen(LONG)?))?;
+    ensure!(threads.take_over(VM, 1, Time(u64::MAX))?.is_none(), "what was given first is taken back");
     packet(wire, PORT)?;
     ensure!(gifts(&threads)? == 2);
+    let came = last_packet(&mut source)?;
+    ensure!(
+        threads.take_over(VM, 1, Time(came.0 - 1_000_000_000))?.is_none(),
+        "what came before got nothing"
+    );
+    ensure!(threads.take_over(VM, 0, came)?.is_none(), "another vCPU");
+    // For all that is ordered because of the packet.
+    ensure!(threads.take_over(VM, 1, came)?.is_some_and(|took| took > 0));
+    ensure!(threads.take_over(VM, 1, came)?.is_some() && threads.taken_over(VM) == 1);
     for target in [BoostTarget::Emulators, BoostTarget::Vcpu(1)] {
         threads.boost(VM, target, Boost::Io)?;
     }
-    threads.mandate(VM, Some(last_packet(&mut source)?), None)?;
+    threads.mandate(VM, Some(came), None)?;
     becomes_boosted(&threads, true)?;
     for target in [BoostTarget::Vcpu(1), BoostTarget::Emulators] {
         threads.boost(VM, target, Boost::None)?;

@@ -18,7 +18,9 @@ use frontdesk_guardian::Undo;
 use frontdesk_lab_guest::Job;
 use frontdesk_linux::monotonic_ns;
 use frontdesk_linux::sched::process_start_time;
-use frontdesk_scenario::{self as scenario, Daemon, LoadKind, LoadProfile, Repeat, Summary, Timeline};
+use frontdesk_scenario::{
+    self as scenario, Daemon, LoadKind, LoadProfile, Mechanism, Repeat, Summary, Timeline,
+};
 use indexmap::IndexMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -174,12 +176,19 @@ impl Lab<'_> {
         let cpus = &self.scenario.host.client_cpus;
         // Reserved VMs stay on the CPUs of all VMs; the others are boosted in what is spared.
         let reserve = format!("[reserve]\ncpus = {:?}\nspare = {SPARE}\n", self.scenario.host.vm_cpus);
+        let mechanism = match self.scenario.arms[arm].mechanism {
+            None => "",
+            Some(Mechanism::RealTime) => "[daemon]\nmechanism = \"real-time\"\n",
+            Some(Mechanism::SchedExt) => "[daemon]\nmechanism = \"sched-ext\"\n",
+            Some(Mechanism::SchedExtFastPath) => "[daemon]\nmechanism = \"sched-ext\"\nfast_path = true\n",
+        };
+        let settings = reserve + mechanism;
         let (program, dir) = (&self.config.frontdesk, &self.run_dir);
         // Written where it is kept: whatever ends the run, it can be read up to there.
         let kept = self.config.recordings.get(&(arm.to_owned(), repeat)).cloned();
         let recording = kept.unwrap_or_else(|| dir.join("daemon.rec"));
         let following = Following { sockets: &sockets, cpus, act, recording };
-        let daemon = DaemonProcess::start(program, dir, policy, &reserve, following)?;
+        let daemon = DaemonProcess::start(program, dir, policy, &settings, following)?;
         // If the lab dies, its daemon must not stay.
         if let Some(started) = process_start_time(daemon.pid()) {
             self.guardian.record(Undo::Process { pid: daemon.pid(), started })?;

@@ -276,14 +276,14 @@ impl Group {
         })
     }
 
-    /// Whether all processes in the group are this one.
+    /// Whether no process is in the group but these.
     ///
     /// # Errors
     /// If the group's processes cannot be read.
-    pub fn holds_only(&self, pid: i32) -> Result<bool, CgroupError> {
+    pub fn holds_only(&self, pids: &[i32]) -> Result<bool, CgroupError> {
         let file = self.dir().join("cgroup.procs");
         let text = fs::read_to_string(&file).map_err(file_error("read", &file, ""))?;
-        Ok(!self.is_root() && text.lines().all(|line| line.parse() == Ok(pid)))
+        Ok(!self.is_root() && text.lines().all(|line| line.parse().is_ok_and(|pid| pids.contains(&pid))))
     }
 
     /// Its weight, in the units of `cpu.shares`.

@@ -37,6 +37,28 @@ pub struct Mandate {
     pub lasts_ns: u64,
 }
 
+/// A boost that the kernel gave by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gift {
+    /// When.
+    pub at: Time,
+    /// How long after the packet, in nanoseconds, all that it is for went first.
+    pub took_ns: u64,
+    /// Thread ids of the vCPUs.
+    pub vcpus: Vec<i32>,
+}
+
+impl Gift {
+    /// From a `struct mandate`, if it was used.
+    pub(super) fn decode(mandate: &[u8]) -> Option<Gift> {
+        let (times, rest) = mandate.split_first_chunk::<24>()?;
+        let time = |index: usize| times[index * 8..][..8].try_into().map_or(0, u64::from_ne_bytes);
+        let tids = rest.get(8..)?.chunks_exact(4).map(|tid| tid.try_into().map_or(0, i32::from_ne_bytes));
+        let vcpus = tids.filter(|tid| *tid > 0).collect();
+        (time(0) > 0).then(|| Gift { at: Time(time(0)), took_ns: time(2), vcpus })
+    }
+}
+
 /// The greatest weight that the engine gives a vCPU among the threads of its VM, in permille.
 pub(super) const MAX_PERMILLE: u32 = 64_000;
 
@@ -187,6 +209,19 @@ mod tests {
         let mut expected = 9_u32.to_ne_bytes().to_vec();
         expected.extend(443_u16.to_ne_bytes());
         assert_eq!(port(VmId(9), Protocol::Udp, 443)[..], [expected, vec![17, 0]].concat());
+    }
+
+    #[test]
+    fn a_gift_is_read_as_it_is_laid_out_in_c() {
+        let bytes = |at: u64| {
+            let times = [at, 5, 9].map(u64::to_ne_bytes).concat();
+            let rest = [0, 1, 7, 8, 0, 0, 0, 0, 0, 0].map(i32::to_ne_bytes).concat();
+            [times, rest].concat()
+        };
+        let gift = Gift { at: Time(6), took_ns: 9, vcpus: vec![7, 8] };
+        assert_eq!(Gift::decode(&bytes(6)), Some(gift));
+        assert_eq!(Gift::decode(&bytes(0)), None, "not used");
+        assert_eq!(Gift::decode(&bytes(6)[..20]), None);
     }
 
     #[test]

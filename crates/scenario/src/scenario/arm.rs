@@ -15,6 +15,10 @@ pub struct Arm {
     /// Whether the daemon runs, and whether it acts.
     #[serde(default)]
     pub daemon: Daemon,
+    /// How the daemon puts vCPUs first. Absent: as it does without being told. Only where the daemon acts;
+    /// the simulator has no such choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mechanism: Option<Mechanism>,
     /// Workloads that are stopped in this arm, as "VM/WORKLOAD" with the name of a VM entry.
     #[serde(default)]
     pub stop: Vec<String>,
@@ -46,6 +50,10 @@ impl Arm {
             let allowed = "only in an arm with daemon = \"observe\" or \"act\"";
             require(self.daemon != Daemon::Off, key.as_str(), "given", allowed)?;
             validate_policy(&key, policy)?;
+        }
+        if self.mechanism.is_some() {
+            let allowed = "only in an arm with daemon = \"act\"";
+            require(self.daemon == Daemon::Act, format!("{own}.mechanism"), "given", allowed)?;
         }
         for (vm, values) in &self.nice {
             let key = format!("{own}.nice.{vm}");
@@ -82,6 +90,18 @@ impl Arm {
         }
         Ok(())
     }
+}
+
+/// How a daemon puts vCPUs first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mechanism {
+    /// Real-time priority.
+    RealTime,
+    /// frontdesk's scheduler.
+    SchedExt,
+    /// The same, which boosts by itself for packets to ports that are known.
+    SchedExtFastPath,
 }
 
 /// What the daemon does in an arm.

@@ -1,0 +1,158 @@
+//! Paths of a VM's I/O that the host's kernel and QEMU do not tell of.
+
+use std::{collections::BTreeSet, ffi::OsStr, fmt, fs, io, os::unix::ffi::OsStrExt as _};
+
+/// A path of a VM's I/O of which nothing is heard: what comes that way boosts nobody. Its `Display` says so,
+/// and what to use instead.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unheard {
+    /// A macvtap or ipvtap: its packets are handed over without being transmitted.
+    Macvtap,
+    /// A network backend of this type that is no tap.
+    Backend(String),
+    /// Devices that another process serves.
+    VhostUser,
+    /// A network device in hardware that does virtio itself.
+    Vdpa,
+    /// A device of the host's that the guest has to itself.
+    Passthrough,
+    /// Disks that the kernel serves.
+    VhostScsi,
+}
+
+impl fmt::Display for Unheard {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const TAP: &str = "use a tap in a bridge (libvirt: interface type 'bridge' or 'network')";
+        const DISK: &str = "use virtio-blk or virtio-scsi of QEMU's own";
+        match self {
+            Unheard::Macvtap => write!(out, "packets that come by macvtap are not heard; {TAP}"),
+            Unheard::Backend(kind) => {
+                write!(out, "packets that come by a network backend of type {kind} are not heard; {TAP}")
+            }
+            Unheard::VhostUser => {
+                write!(out, "packets and reads of vhost-user devices are not heard; {TAP}, and {DISK}")
+            }
+            Unheard::Vdpa => write!(out, "packets that come by vDPA are not heard; {TAP}"),
+            Unheard::Passthrough => write!(
+                out,
+                "packets and reads of network cards and disks that are passed through (VFIO) are not heard; {TAP}, \
+                 and {DISK}"
+            ),
+            Unheard::VhostScsi => write!(out, "reads of disks that vhost-scsi serves are not heard; {DISK}"),
+        }
+    }
+}
+
+/// Those of a QEMU process, each once, from what it has open and its command line. Devices that were plugged
+/// in later are known by what they have open only.
+pub(crate) fn of(pid: i32) -> io::Result<Vec<Unheard>> {
+    let command = fs::read(format!("/proc/{pid}/cmdline"))?;
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    // One may be closed meanwhile.
+    let files = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+    let files = files.filter_map(|file| by_file(file.as_os_str()));
+    Ok(files.chain(by_command(&command)).collect::<BTreeSet<_>>().into_iter().collect())
+}
+
+/// The device files are called so by udev.
+fn by_file(file: &OsStr) -> Option<Unheard> {
+    let device = file.as_bytes().strip_prefix(b"/dev/")?;
+    let numbered = |name: &[u8]| {
+        device.strip_prefix(name).is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_digit))
+    };
+    match device {
+        _ if numbered(b"tap") => Some(Unheard::Macvtap),
+        _ if numbered(b"vhost-vdpa-") => Some(Unheard::Vdpa),
+        _ if numbered(b"vfio/") || numbered(b"vfio/devices/vfio") => Some(Unheard::Passthrough),
+        b"vhost-scsi" => Some(Unheard::VhostScsi),
+        _ => None,
+    }
+}
+
+fn by_command(command: &[u8]) -> impl Iterator<Item = Unheard> {
+    let words: Vec<_> = command.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let found: Vec<Unheard> = words.windows(2).filter_map(|pair| by_option(&pair[0], &pair[1])).collect();
+    found.into_iter()
+}
+
+fn by_option(option: &str, value: &str) -> Option<Unheard> {
+    match option.trim_start_matches('-') {
+        "netdev" | "nic" | "net" => match kind(value, "type")?.as_str() {
+            // Those of vDPA have a file open.
+            "tap" | "bridge" | "hubport" | "nic" | "none" | "vhost-vdpa" => None,
+            "vhost-user" => Some(Unheard::VhostUser),
+            other => Some(Unheard::Backend(other.to_owned())),
+        },
+        "device" => kind(value, "driver")?.starts_with("vhost-user-").then_some(Unheard::VhostUser),
+        _ => None,
+    }
+}
+
+/// The type of what is described, which is JSON, or begins with the type, whose key can be left out.
+fn kind(value: &str, key: &str) -> Option<String> {
+    if value.starts_with('{') {
+        let described: serde_json::Value = serde_json::from_str(value).ok()?;
+        return described.get(key)?.as_str().map(str::to_owned);
+    }
+    let first = value.split(',').next()?;
+    let kind = first.strip_prefix(key).and_then(|rest| rest.strip_prefix('=')).unwrap_or(first);
+    // A network card without a backend of a type of its own: `-nic model=...`.
+    (!kind.is_empty() && !kind.contains('=')).then(|| kind.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by_words(words: &str) -> Vec<Unheard> {
+        by_command(words.replace(' ', "\0").as_bytes()).collect()
+    }
+
+    #[test]
+    fn taps_are_heard_and_other_backends_are_told() {
+        for heard in [
+            "qemu -netdev tap,id=n,ifname=t0 -device virtio-net-pci,netdev=n",
+            "qemu -netdev {\"type\":\"tap\",\"fd\":\"33\",\"vhost\":true,\"id\":\"hostnet0\"}",
+            "qemu -net nic,model=e1000 -net tap -nic none -nic bridge,br=br0 -nic model=e1000 -netdev",
+            "qemu -name user -drive if=virtio",
+        ] {
+            assert_eq!(by_words(heard), [], "{heard}");
+        }
+        let backend = |kind: &str| Unheard::Backend(kind.to_owned());
+        for (words, unheard) in [
+            ("qemu -netdev user,id=n", backend("user")),
+            ("qemu --nic type=passt", backend("passt")),
+            ("qemu -netdev {\"type\":\"stream\",\"id\":\"n\"}", backend("stream")),
+            ("qemu -netdev type=vhost-user,chardev=c", Unheard::VhostUser),
+            ("qemu -device {\"driver\":\"vhost-user-blk-pci\",\"chardev\":\"c\"}", Unheard::VhostUser),
+            ("qemu -device vhost-user-fs-pci,chardev=c", Unheard::VhostUser),
+        ] {
+            assert_eq!(by_words(words), [unheard], "{words}");
+        }
+    }
+
+    #[test]
+    fn device_files_tell_what_they_serve() {
+        for (file, unheard) in [
+            ("/dev/tap12", Some(Unheard::Macvtap)),
+            ("/dev/net/tun", None),
+            ("/dev/tape", None),
+            ("/home/tap12", None),
+            ("/dev/vhost-net", None),
+            ("/dev/vhost-vdpa-0", Some(Unheard::Vdpa)),
+            ("/dev/vfio/vfio", None),
+            ("/dev/vfio/41", Some(Unheard::Passthrough)),
+            ("/dev/vfio/devices/vfio0", Some(Unheard::Passthrough)),
+            ("/dev/vhost-scsi", Some(Unheard::VhostScsi)),
+        ] {
+            assert_eq!(by_file(OsStr::new(file)), unheard, "{file}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn fuzz_options(option in "-{0,2}(netdev|nic|net|device)", value in "\\PC{0,40}") {
+            let _ = by_option(&option, &value);
+        }
+    }
+}
