@@ -4,10 +4,11 @@ use super::boot::Boot;
 use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
 use crate::data_disk::data_disk;
 use crate::debian::{debian, desktop};
-use crate::{Kernel, VmError, machine, net, plugin_cost};
+use crate::{Kernel, VmError, add_to_initramfs, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
+use std::collections::BTreeSet;
 
 /// Attempts at a repeat in which VMs die, at most.
 const ATTEMPTS: usize = 3;
@@ -31,12 +32,16 @@ pub(crate) fn run(
         scenario.checks.plugin_cpu_slowdown.or(scenario.checks.plugin_fork_slowdown).is_some();
     let runs = u32::try_from(scenario.arms.len()).unwrap_or(u32::MAX).saturating_mul(scenario.repeats);
     let total = runs.saturating_add(u32::from(measures_plugin));
-    let report = |done: u32, doing: String| progress(&Progress { done, total, doing });
+    let report = |done: u32, doing: String| progress(&Progress { done, total, doing, measuring: false });
+    let measuring = |done: u32, doing: String| progress(&Progress { done, total, doing, measuring: true });
     report(0, "fetching the guests' kernel".to_owned());
     let kernel = Kernel::resolve(&scenario.guest.kernel, scenario.guest.modules.as_deref())?;
     let has_disks = scenario.vms.iter().any(|vm| vm.disk.is_some() || vm.debian);
     let initrd = run_dir.join("initrd");
     crate::write_initramfs(&kernel, &config.guest, &initrd, has_disks)?;
+    if let Some(reporter) = &config.reporter {
+        add_to_initramfs(&initrd, &BTreeSet::from([reporter.clone()]))?;
+    }
     let desktop_initrd = run_dir.join("initrd-desktop");
     let mut desktop_system = None;
     if scenario.vms.iter().any(|vm| vm.desktop) {
@@ -65,7 +70,7 @@ pub(crate) fn run(
         images,
     };
     let mut lab = Lab::boot(scenario, config, guardian, run_dir, boot)?;
-    let result = lab.run_arms(&report).and_then(|(arms, timelines, mut extra)| {
+    let result = lab.run_arms(&measuring).and_then(|(arms, timelines, mut extra)| {
         lab.vms.clear();
         if measures_plugin {
             report(runs, "measuring the plugin's cost".to_owned());

@@ -15,6 +15,10 @@ pub struct Arm {
     /// Whether the daemon runs, and whether it acts.
     #[serde(default)]
     pub daemon: Daemon,
+    /// Whether frontdesk's reporter runs in the VMs that it follows. Only on a `machine` that is emulated:
+    /// elsewhere the plugin tells.
+    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
+    pub reporter: bool,
     /// Workloads that are stopped in this arm, as "VM/WORKLOAD" with the name of a VM entry.
     #[serde(default)]
     pub stop: Vec<String>,
