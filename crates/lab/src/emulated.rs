@@ -14,8 +14,8 @@ use crate::debian::{debian, size};
 use crate::lab::{self, interrupted, make_run_dir};
 use crate::machine::Busy;
 use crate::{
-    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, command, machine,
-    write_initramfs_with,
+    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, VmError, command,
+    machine, write_initramfs_with,
 };
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_lab_guest::HANDOVER;
@@ -82,7 +82,14 @@ pub fn run(
 ) -> Result<(Outcome, Vec<Timeline>), LabError> {
     match scenario.host.machine {
         Machine::This => lab::run(scenario, config, progress),
-        Machine::Kvm => run_emulated(scenario, config, progress),
+        Machine::Kvm => match run_emulated(scenario, config, progress) {
+            // Like its guests, it may die without a word: its processor is only emulated.
+            Err(LabError::Vm(died @ VmError::Ended { .. })) => {
+                tracing::warn!("the run is made again, from its beginning: {died}");
+                run_emulated(scenario, config, progress)
+            }
+            result => result,
+        },
     }
 }
 
