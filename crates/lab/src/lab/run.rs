@@ -2,6 +2,7 @@
 
 use super::boot::Boot;
 use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
+use crate::daemon::DaemonProcessError;
 use crate::data_disk::data_disk;
 use crate::debian::{debian, desktop};
 use crate::{Kernel, VmError, add_to_initramfs, machine, net, plugin_cost};
@@ -10,7 +11,7 @@ use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
 use std::collections::BTreeSet;
 
-/// Attempts at a repeat in which VMs die, at most.
+/// Attempts at a repeat that counts for nothing, at most.
 const ATTEMPTS: usize = 3;
 
 /// Runs a scenario on this machine. The calling thread is in a network namespace of the run's own afterwards,
@@ -120,7 +121,7 @@ impl<'a> Lab<'a> {
         Ok((arms.collect(), timelines, extra))
     }
 
-    /// Makes a repeat, and makes it again if a VM died in it.
+    /// Makes a repeat, and makes it again if a VM died in it, or was not followed.
     fn repeat_arm(
         &mut self,
         name: &str,
@@ -132,8 +133,13 @@ impl<'a> Lab<'a> {
                 Ok((repeat, timeline, speed)) => return Ok((Repeat { voided, ..repeat }, timeline, speed)),
                 Err(error) => self.blame_dead_vm(error),
             };
-            let died = matches!(error, LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }));
-            if !died || voided.len() + 1 >= ATTEMPTS {
+            let again = match error {
+                LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => true,
+                // On an emulated host, QEMU may not answer the daemon in time.
+                LabError::Daemon(DaemonProcessError::Incomplete { .. }) => self.config.plugin.is_none(),
+                _ => false,
+            };
+            if !again || voided.len() + 1 >= ATTEMPTS {
                 return Err(error);
             }
             tracing::warn!("repeat {number} of {name} counts for nothing and is made again: {error}");
