@@ -33,6 +33,8 @@ const CHANGE_PIXELS: u32 = 2_000;
 const QUIET: Duration = Duration::from_secs(1);
 /// What is not there by then will not come.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Who sees nothing happen for so long moves the pointer.
+const RESTLESS: Duration = Duration::from_secs(5);
 /// How often somebody who waits looks whether the run is over.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -277,6 +279,7 @@ fn wait_until(
     shown: impl Fn(&Screen) -> bool,
 ) -> Result<bool, VncError> {
     let begin = Instant::now();
+    let mut stirred = begin;
     while !shown(vnc.screen()) {
         if !goes_on() {
             return Ok(false);
@@ -284,7 +287,10 @@ fn wait_until(
         if begin.elapsed() > PATIENCE {
             return Err(not_shown(what));
         }
-        vnc.update(Instant::now() + LOOK)?;
+        if vnc.update(Instant::now() + LOOK)?.is_none() && stirred.elapsed() > RESTLESS {
+            stirred = Instant::now();
+            vnc.stir()?;
+        }
     }
     Ok(true)
 }
@@ -299,6 +305,7 @@ fn settled(
     shown: impl Fn(&Screen) -> bool,
 ) -> Result<Option<Sample>, VncError> {
     let mut changed: Option<Instant> = None;
+    let mut stirred = sent;
     while goes_on() {
         if let Some(update) = vnc.update(Instant::now() + LOOK)? {
             let pixels: u32 = update.areas.iter().map(|area| area.common(PROGRAMS)).sum();
@@ -311,6 +318,10 @@ fn settled(
                 return Ok(Some(Sample { sent, response: at.saturating_duration_since(sent) }));
             }
             _ if sent.elapsed() > PATIENCE => return Err(not_shown(what)),
+            _ if changed.unwrap_or(sent).max(stirred).elapsed() > RESTLESS => {
+                stirred = Instant::now();
+                vnc.stir()?;
+            }
             _ => {}
         }
     }

@@ -64,6 +64,8 @@ pub(super) struct Update {
 pub(super) struct Vnc<S = UnixStream> {
     stream: BufReader<S>,
     screen: Screen,
+    /// Where the pointer is.
+    pointer: (u16, u16),
 }
 
 /// A stream of bytes to the server, which can be told how long to wait.
@@ -113,7 +115,7 @@ impl<S: Stream> Vnc<S> {
         let (width, height) = pair(bytes(&mut stream)?);
         let _pixel_format: [u8; 16] = bytes(&mut stream)?;
         text(&mut stream)?;
-        let mut vnc = Vnc { stream, screen: Screen::default() };
+        let mut vnc = Vnc { stream, screen: Screen::default(), pointer: (0, 0) };
         vnc.resize(width, height)?;
         // 32 bits a pixel, 24 of colour, little-endian, true colour: 0x00RRGGBB.
         let format = [32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 16, 8, 0, 0, 0, 0];
@@ -260,11 +262,21 @@ impl<S: Stream> Vnc<S> {
     /// Moves the pointer there, and clicks with its first button.
     pub(super) fn click(&mut self, x: u16, y: u16) -> Result<(), VncError> {
         for buttons in [0, 1, 0] {
-            let [[x1, x2], [y1, y2]] = [x, y].map(u16::to_be_bytes);
-            self.send(&[5, buttons, x1, x2, y1, y2])?;
+            self.point((x, y), buttons)?;
             std::thread::sleep(KEY_PAUSE);
         }
         Ok(())
+    }
+
+    /// Moves the pointer a little, as who waits does. Some X servers show what was drawn last only then.
+    pub(super) fn stir(&mut self) -> Result<(), VncError> {
+        self.point((self.pointer.0 ^ 1, self.pointer.1), 0)
+    }
+
+    fn point(&mut self, to: (u16, u16), buttons: u8) -> Result<(), VncError> {
+        self.pointer = to;
+        let [[x1, x2], [y1, y2]] = [to.0, to.1].map(u16::to_be_bytes);
+        self.send(&[5, buttons, x1, x2, y1, y2])
     }
 }
 
