@@ -1,5 +1,5 @@
-//! The lab's guests under KVM, on an emulated host: a short run of scenarios/kvm/echo-mixed.toml, of which only
-//! the order is asked. Whatever else this machine does, waiting behind others takes longer than not waiting.
+//! The lab's guests under KVM, on an emulated host: a short run of scenarios/kvm/echo-mixed.toml, of which
+//! only the order is asked. Whatever else this machine does, waiting behind others takes longer than not.
 //!
 //! Needs root, QEMU, and what `make build` makes. The first run makes the host's system.
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What `frontdesk lab` ends with where it could make its run, whether the scenario's bars are reached or not.
+/// What `frontdesk lab` ends with where it could make its run: the scenario's bars are reached, or are not.
 const MEASURED: [i32; 2] = [0, 1];
 
 #[test]

@@ -31,8 +31,8 @@ pub struct Host {
     /// host's CPUs lose time, as on an overcommitted host. 0 to 64; only with a `machine` that is emulated.
     #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
     pub disturb: u16,
-    /// Whether the host's kernel carries the VMs' packets (vhost-net), not QEMU. Only with a `machine` that is
-    /// emulated.
+    /// Whether the host's kernel carries the VMs' packets (vhost-net), not QEMU. Only with a `machine` that
+    /// is emulated.
     #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
     pub vhost: bool,
 }
