@@ -22,6 +22,16 @@ pub(crate) const GUEST: Companion = Companion {
     ],
 };
 
+/// The reporter, which is linked statically, too.
+pub(crate) const REPORTER: Companion = Companion {
+    what: "the guests' reporter",
+    variable: "FRONTDESK_REPORTER",
+    places: &[
+        "../x86_64-unknown-linux-gnu/release/frontdesk-guest",
+        "../share/frontdesk/guest/frontdesk-guest",
+    ],
+};
+
 /// QEMU's plugin.
 pub(crate) const PLUGIN: Companion = Companion {
     what: "the QEMU plugin",

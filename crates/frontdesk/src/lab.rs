@@ -1,6 +1,6 @@
 //! `frontdesk lab`.
 
-use crate::companion::{GUEST, PLUGIN, own_program};
+use crate::companion::{GUEST, PLUGIN, REPORTER, own_program};
 use crate::outputs::Outputs;
 use crate::recording::new_file;
 use crate::{FAILED, IMPOSSIBLE};
@@ -137,8 +137,11 @@ pub(crate) fn measure(path: &Path, scenario: &Scenario, recordings: Recordings) 
     }
     let (guest, frontdesk) = (GUEST.find()?, own_program()?);
     let plugin = (scenario.host.machine == Machine::This).then(|| PLUGIN.find()).transpose()?;
+    let reports = scenario.arms.values().any(|arm| arm.reporter);
+    let reporter = reports.then(|| REPORTER.find()).transpose()?;
     interruptibly(path, |stop, progress| {
-        frontdesk_lab::run(scenario, &LabConfig { guest, plugin, frontdesk, recordings, stop }, progress)
+        let config = LabConfig { guest, reporter, plugin, frontdesk, recordings, stop };
+        frontdesk_lab::run(scenario, &config, progress)
     })
 }
 
@@ -182,7 +185,7 @@ pub(crate) fn progress_bar() -> ProgressBar {
 
 /// Shows a step. Without a terminal each step is a line, so that a log says what a long run is doing.
 fn show(bar: &ProgressBar, progress: &Progress) {
-    let Progress { done, total, doing } = progress;
+    let Progress { done, total, doing, .. } = progress;
     bar.set_length(u64::from(*total));
     bar.set_position(u64::from(*done));
     bar.set_message(doing.clone());

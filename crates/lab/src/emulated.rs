@@ -12,9 +12,10 @@ pub use inside::{INSIDE_ARGUMENT, inside};
 use crate::cache::{Image, make_image};
 use crate::debian::{debian, size};
 use crate::lab::{self, interrupted, make_run_dir};
+use crate::machine::Busy;
 use crate::{
-    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, command, machine,
-    write_initramfs_with,
+    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, VmError, command,
+    machine, write_initramfs_with,
 };
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_lab_guest::HANDOVER;
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 const PACKAGES: [&str; 6] = ["e2fsprogs", "iproute2", "kmod", "libelf1", "qemu-system-x86", "zlib1g"];
 
 /// What its kernel must be able to do.
-const MODULES: [&str; 5] = ["virtio_pci", "virtio_blk", "ext4", "kvm_amd", "tun"];
+const MODULES: [&str; 6] = ["virtio_pci", "virtio_blk", "ext4", "kvm_amd", "tun", "vhost_net"];
 
 /// Its processor's counter is this machine's and always usable as a clock, but emulated so slowly that Linux
 /// would doubt it.
@@ -81,7 +82,14 @@ pub fn run(
 ) -> Result<(Outcome, Vec<Timeline>), LabError> {
     match scenario.host.machine {
         Machine::This => lab::run(scenario, config, progress),
-        Machine::Kvm => run_emulated(scenario, config, progress),
+        Machine::Kvm => match run_emulated(scenario, config, progress) {
+            // Like its guests, it may die without a word: its processor is only emulated.
+            Err(LabError::Vm(died @ VmError::Ended { .. })) => {
+                tracing::warn!("the run is made again, from its beginning: {died}");
+                run_emulated(scenario, config, progress)
+            }
+            result => result,
+        },
     }
 }
 
@@ -96,7 +104,7 @@ fn run_emulated(
     let guardian = Guardian::start(&config.frontdesk, frontdesk_guardian::GUARDIAN_ARGUMENT)?;
     let run_dir = make_run_dir(&guardian)?;
     let total = u32::try_from(scenario.arms.len()).unwrap_or(u32::MAX).saturating_mul(scenario.repeats);
-    let report = |doing: String| progress(&Progress { done: 0, total, doing });
+    let report = |doing: String| progress(&Progress { done: 0, total, doing, measuring: false });
     report("fetching the kernels of the host and its guests".to_owned());
     let kernel = Kernel::resolve(&scenario.host.kernel, None)?;
     let guest_kernel = Kernel::resolve(&scenario.guest.kernel, None)?;
@@ -125,7 +133,7 @@ fn run_emulated(
         guardian.record(Undo::Process { pid: vm.pid(), started })?;
     }
     let patience = (scenario.duration + scenario.warmup).mul_f64(scenario.host.dilation) + SILENCE;
-    let followed = follow(&mut vm, config, patience, progress);
+    let followed = follow(&mut vm, scenario.host.disturb, config, patience, progress);
     let product = followed.and_then(|()| {
         unpack(&run_dir, &disk)?;
         read_product(&run_dir, &mut vm)
@@ -164,11 +172,13 @@ fn pack(run_dir: &Path, config: &LabConfig, kernel: &Kernel, order: &Order) -> R
     }
     let mut command = Command::new("cp");
     command::run(command.arg("-a").arg(&kernel.modules).arg(&modules), |_| ())?;
-    for (from, to) in [
+    let reporter = config.reporter.as_ref().map(|program| (program, order::REPORTER.to_owned()));
+    let programs = [
         (&config.frontdesk, order::FRONTDESK.to_owned()),
         (&config.guest, order::GUEST.to_owned()),
         (&kernel.image, format!("{}/{}", order::KERNEL, order::IMAGE)),
-    ] {
+    ];
+    for (from, to) in programs.into_iter().chain(reporter) {
         std::fs::copy(from, tree.join(to)).map_err(failed(&format!("copying {}", from.display())))?;
     }
     let write = |name: &str, text: &[u8]| {
@@ -193,14 +203,18 @@ fn pack(run_dir: &Path, config: &LabConfig, kernel: &Kernel, order: &Order) -> R
     Ok(to)
 }
 
-/// Passes on what the host says until it has ended.
+/// Passes on what the host says until it has ended, with busy loops beside it while it measures.
 fn follow(
     vm: &mut RunningVm,
+    disturb: u16,
     config: &LabConfig,
     patience: Duration,
     progress: &dyn Fn(&Progress),
 ) -> Result<(), LabError> {
     let mut console = std::fs::File::open(vm.console()).ok();
+    let cpus = machine::online_cpus().map_err(failed("examining the machine"))?;
+    let loops: Vec<u16> = cpus.into_iter().cycle().take(usize::from(disturb)).collect();
+    let mut busy = None;
     let (mut said, mut heard) = (Vec::new(), Instant::now());
     while vm.is_alive() {
         interrupted(&config.stop)?;
@@ -214,9 +228,11 @@ fn follow(
         while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = said.drain(..=end).collect();
             let step = String::from_utf8_lossy(&line);
-            let step = step.trim().strip_prefix(PROGRESS).and_then(|text| serde_json::from_str(text).ok());
+            let step: Option<Progress> =
+                step.trim().strip_prefix(PROGRESS).and_then(|text| serde_json::from_str(text).ok());
             if let Some(step) = step {
                 heard = Instant::now();
+                busy = if step.measuring { busy.or_else(|| Some(Busy::start(&loops))) } else { None };
                 progress(&step);
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// CPU-bound threads on the host, so that the CPUs the daemon runs on are busy in every arm.
+/// CPU-bound threads: on the host, so that the CPUs the daemon runs on are busy in every arm, or around it.
 pub(crate) struct Busy {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,

@@ -78,6 +78,7 @@ fn watch(kernel: &str, vcpus: u16, arguments: &[&str]) -> Seen {
             mac: "52:54:00:fd:01:01".into(),
             guest_ip: GUEST,
             prefix: 24,
+            vhost: false,
         }),
         arguments: arguments.iter().map(ToString::to_string).collect(),
         ..config

@@ -10,7 +10,9 @@ impl Scenario {
     /// What an emulated host has no means for.
     pub(crate) fn validate_emulated(&self) -> Result<(), Violation> {
         if self.host.machine == Machine::This {
-            return Ok(());
+            let told = self.arms.iter().find(|(_, arm)| arm.reporter);
+            let key = told.map(|(name, _)| format!("arms.{name}.reporter")).unwrap_or_default();
+            return require(told.is_none(), key, true, "false, unless host.machine = \"kvm\"");
         }
         for vm in &self.vms {
             let key = format!("vm.{}.debian", vm.name);
@@ -107,6 +109,13 @@ mod tests {
         for (set, says) in [
             (&["host.machine=this"][..], "host.dilation = 15"),
             (&["host.dilation=0.5"], "host.dilation = 0.5"),
+            (&["host.machine=this", "host.dilation=1", "host.disturb=2"], "host.disturb = 2"),
+            (&["host.machine=this", "host.dilation=1", "host.vhost=true"], "host.vhost = true"),
+            (&["host.disturb=65"], "host.disturb = 65"),
+            (
+                &["host.machine=this", "host.dilation=1", "arms.stock.reporter=true"],
+                "arms.stock.reporter = true",
+            ),
             (&["checks.plugin_cpu_slowdown=0.1"], "checks.plugin_cpu_slowdown = 0.1"),
             (&["guest.debian.packages=[]", "vm.mixed.debian=true"], "vm.mixed.debian = true"),
         ] {

@@ -67,6 +67,7 @@ impl Desk {
                 mac: format!("52:54:00:12:34:{number:02x}"),
                 guest_ip,
                 prefix: 24,
+                vhost: false,
             }),
             reporter: told == IdentitySource::Reporter,
             plugin: (told == IdentitySource::Plugin).then(|| built("release/libfrontdesk_tcg_plugin.so")),

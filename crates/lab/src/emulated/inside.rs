@@ -45,6 +45,7 @@ fn carry_out(folder: &Path) -> Result<(Outcome, Vec<Timeline>), Box<dyn std::err
     let kept = recordings.into_iter().enumerate();
     let config = LabConfig {
         guest: folder.join(order::GUEST),
+        reporter: Some(folder.join(order::REPORTER)).filter(|program| program.exists()),
         plugin: None,
         frontdesk: folder.join(order::FRONTDESK),
         recordings: kept.map(|(at, of)| (of, folder.join(order::OUT).join(order::recording(at)))).collect(),

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub(super) const FRONTDESK: &str = "frontdesk";
 /// The program of the guests.
 pub(super) const GUEST: &str = "frontdesk-lab-guest";
+/// The reporter, where an arm needs it.
+pub(super) const REPORTER: &str = "frontdesk-guest";
 /// Folder with the guests' kernel, laid out as in a system.
 pub(super) const KERNEL: &str = "kernel";
 /// The kernel's image in there.

@@ -88,12 +88,14 @@ impl<'a> Lab<'a> {
                 memory_mib: entry.memory_mib,
                 disks: boot.disks(entry),
                 desktop: entry.desktop,
+                reporter: entry.tracked && config.reporter.is_some(),
                 time_slice: scenario.guest.time_slice,
                 tap: Some(TapConfig {
                     ifname: link.ifname.clone(),
                     mac: link.mac.clone(),
                     guest_ip: link.guest,
                     prefix: link.prefix,
+                    vhost: scenario.host.vhost,
                 }),
                 kvm: config.plugin.is_none(),
                 plugin: config.plugin.clone().filter(|_| entry.tracked),
@@ -106,8 +108,9 @@ impl<'a> Lab<'a> {
             let web =
                 web.map_err(|source| LabError::Io { what: format!("serving {}", link.host), source })?;
             let (weight, tracked) = (entry.weight, entry.tracked);
-            let running = Vec::new();
-            lab.vms.insert(name, LabVm { vm, config: own, link, weight, _web: web, tracked, running });
+            let (running, reports) = (Vec::new(), false);
+            let vm = LabVm { vm, config: own, link, weight, _web: web, tracked, running, reports };
+            lab.vms.insert(name, vm);
         }
         lab.debian = boot.debian;
         lab.wait_ready()?;
@@ -122,6 +125,7 @@ impl<'a> Lab<'a> {
             let vm = self.start(&self.vms[index].config)?;
             self.vms[index].vm = vm;
             self.vms[index].running.clear();
+            self.vms[index].reports = false;
         }
         self.wait_ready()?;
         self.find_clocks()

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct LabConfig {
     /// The lab-guest program, statically linked.
     pub guest: PathBuf,
+    /// frontdesk's reporter, statically linked, for arms in which it runs in VMs.
+    pub reporter: Option<PathBuf>,
     /// The TCG plugin. Without it, guests run under KVM.
     pub plugin: Option<PathBuf>,
     /// The frontdesk program: the daemon and the guardian.
@@ -32,6 +34,8 @@ pub struct Progress {
     pub total: u32,
     /// What is being done.
     pub doing: String,
+    /// Whether that is an arm that runs, rather than what is before and after.
+    pub measuring: bool,
 }
 
 pub(crate) fn interrupted(stop: &AtomicBool) -> Result<(), LabError> {

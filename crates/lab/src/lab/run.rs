@@ -2,14 +2,16 @@
 
 use super::boot::Boot;
 use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
+use crate::daemon::DaemonProcessError;
 use crate::data_disk::data_disk;
 use crate::debian::{debian, desktop};
-use crate::{Kernel, VmError, machine, net, plugin_cost};
+use crate::{Kernel, VmError, add_to_initramfs, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
+use std::collections::BTreeSet;
 
-/// Attempts at a repeat in which VMs die, at most.
+/// Attempts at a repeat that counts for nothing, at most.
 const ATTEMPTS: usize = 3;
 
 /// Runs a scenario on this machine. The calling thread is in a network namespace of the run's own afterwards,
@@ -31,12 +33,16 @@ pub(crate) fn run(
         scenario.checks.plugin_cpu_slowdown.or(scenario.checks.plugin_fork_slowdown).is_some();
     let runs = u32::try_from(scenario.arms.len()).unwrap_or(u32::MAX).saturating_mul(scenario.repeats);
     let total = runs.saturating_add(u32::from(measures_plugin));
-    let report = |done: u32, doing: String| progress(&Progress { done, total, doing });
+    let report = |done: u32, doing: String| progress(&Progress { done, total, doing, measuring: false });
+    let measuring = |done: u32, doing: String| progress(&Progress { done, total, doing, measuring: true });
     report(0, "fetching the guests' kernel".to_owned());
     let kernel = Kernel::resolve(&scenario.guest.kernel, scenario.guest.modules.as_deref())?;
     let has_disks = scenario.vms.iter().any(|vm| vm.disk.is_some() || vm.debian);
     let initrd = run_dir.join("initrd");
     crate::write_initramfs(&kernel, &config.guest, &initrd, has_disks)?;
+    if let Some(reporter) = &config.reporter {
+        add_to_initramfs(&initrd, &BTreeSet::from([reporter.clone()]))?;
+    }
     let desktop_initrd = run_dir.join("initrd-desktop");
     let mut desktop_system = None;
     if scenario.vms.iter().any(|vm| vm.desktop) {
@@ -65,7 +71,7 @@ pub(crate) fn run(
         images,
     };
     let mut lab = Lab::boot(scenario, config, guardian, run_dir, boot)?;
-    let result = lab.run_arms(&report).and_then(|(arms, timelines, mut extra)| {
+    let result = lab.run_arms(&measuring).and_then(|(arms, timelines, mut extra)| {
         lab.vms.clear();
         if measures_plugin {
             report(runs, "measuring the plugin's cost".to_owned());
@@ -115,7 +121,7 @@ impl<'a> Lab<'a> {
         Ok((arms.collect(), timelines, extra))
     }
 
-    /// Makes a repeat, and makes it again if a VM died in it.
+    /// Makes a repeat, and makes it again if a VM died in it, or was not followed.
     fn repeat_arm(
         &mut self,
         name: &str,
@@ -127,8 +133,13 @@ impl<'a> Lab<'a> {
                 Ok((repeat, timeline, speed)) => return Ok((Repeat { voided, ..repeat }, timeline, speed)),
                 Err(error) => self.blame_dead_vm(error),
             };
-            let died = matches!(error, LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }));
-            if !died || voided.len() + 1 >= ATTEMPTS {
+            let again = match error {
+                LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => true,
+                // On an emulated host, QEMU may not answer the daemon in time.
+                LabError::Daemon(DaemonProcessError::Incomplete { .. }) => self.config.plugin.is_none(),
+                _ => false,
+            };
+            if !again || voided.len() + 1 >= ATTEMPTS {
                 return Err(error);
             }
             tracing::warn!("repeat {number} of {name} counts for nothing and is made again: {error}");

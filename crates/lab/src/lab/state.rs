@@ -43,4 +43,6 @@ pub(super) struct LabVm {
     pub(super) tracked: bool,
     /// Names of the workloads that run.
     pub(super) running: Vec<String>,
+    /// Whether frontdesk's reporter runs in it.
+    pub(super) reports: bool,
 }

@@ -71,7 +71,7 @@ impl StudyLab<'_> {
             (1..=self.study.repeats).flat_map(|repeat| self.study.arms.iter().map(move |arm| (repeat, arm)));
         for (done, (repeat, (name, arm))) in (0..).zip(turns) {
             let doing = format!("repeat {repeat}/{}: {name}", self.study.repeats);
-            progress(&Progress { done, total, doing });
+            progress(&Progress { done, total, doing, measuring: true });
             let mut enforcement =
                 Enforcement::start(*arm, &self.study.cpus, self.program, run_dir, self.guardian)?;
             self.run_arm(name, &mut enforcement)?;

@@ -125,4 +125,6 @@ pub struct TapConfig {
     pub guest_ip: Ipv4Addr,
     /// Length of its prefix in bits.
     pub prefix: u8,
+    /// Whether the host's kernel carries its packets (vhost-net), not QEMU.
+    pub vhost: bool,
 }

@@ -129,7 +129,8 @@ pub(super) fn arguments(
     }
     if let Some(tap) = &config.tap {
         let ifname = &tap.ifname;
-        add("netdev", &format!("tap,id=net,ifname={ifname},script=no,downscript=no,vhost=off"));
+        let vhost = if tap.vhost { "on" } else { "off" };
+        add("netdev", &format!("tap,id=net,ifname={ifname},script=no,downscript=no,vhost={vhost}"));
         // No boot ROM: it would only slow the boot.
         add("device", &format!("virtio-net-pci,netdev=net,mac={},romfile=", tap.mac));
     }

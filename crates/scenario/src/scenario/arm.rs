@@ -19,6 +19,10 @@ pub struct Arm {
     /// the simulator has no such choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<Mechanism>,
+    /// Whether frontdesk's reporter runs in the VMs that it follows. Only on a `machine` that is emulated:
+    /// elsewhere the plugin tells.
+    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
+    pub reporter: bool,
     /// Workloads that are stopped in this arm, as "VM/WORKLOAD" with the name of a VM entry.
     #[serde(default)]
     pub stop: Vec<String>,

@@ -27,6 +27,14 @@ pub struct Host {
     /// is emulated.
     #[serde(default = "undilated")]
     pub dilation: f64,
+    /// Busy loops on the machine that emulates the host, one on each of its CPUs in turn, while arms run: the
+    /// host's CPUs lose time, as on an overcommitted host. 0 to 64; only with a `machine` that is emulated.
+    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
+    pub disturb: u16,
+    /// Whether the host's kernel carries the VMs' packets (vhost-net), not QEMU. Only with a `machine` that
+    /// is emulated.
+    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
+    pub vhost: bool,
 }
 
 /// The machine that is the host of the VMs.
@@ -64,7 +72,12 @@ impl Host {
         #[allow(clippy::float_cmp)] // Exactly what is there if nothing was given.
         let dilated = self.dilation != 1.0;
         let allowed = "1, unless machine = \"kvm\": only emulated hosts are slow";
-        require(!(real && dilated), "host.dilation", self.dilation, allowed)
+        require(!(real && dilated), "host.dilation", self.dilation, allowed)?;
+        range("host.disturb", self.disturb, 0..=64)?;
+        let allowed = "0, unless machine = \"kvm\": what else runs on this machine is not the lab's";
+        require(!(real && self.disturb > 0), "host.disturb", self.disturb, allowed)?;
+        let allowed = "false, unless machine = \"kvm\": this machine may have no vhost-net";
+        require(!(real && self.vhost), "host.vhost", self.vhost, allowed)
     }
 }
 
