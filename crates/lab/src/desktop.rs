@@ -2,8 +2,9 @@
 
 mod client;
 mod screen;
+mod screenshot;
 pub(crate) mod system;
 mod vnc;
 
 pub(crate) use client::{DesktopClient, DesktopConfig, DesktopWork, wait_for_desktop};
-pub(crate) use screen::screenshot;
+pub(crate) use screenshot::screenshot;

@@ -1,12 +1,6 @@
 //! A picture of a screen.
 
-use super::vnc::{Vnc, VncError};
 use std::io::{self, Read};
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// How long QEMU may take for a picture beside busy VMs.
-const PICTURE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A part of a screen, in pixels from its upper left corner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,19 +99,6 @@ impl Screen {
         encoder.write_header()?.write_image_data(&data)?;
         Ok(file)
     }
-}
-
-/// What is to be seen on a VM's screen now, as a PNG file. `vnc` is the socket of its VNC server.
-pub(crate) fn screenshot(vnc: &Path) -> Result<Vec<u8>, VncError> {
-    let mut vnc = Vnc::connect(vnc)?;
-    let deadline = Instant::now() + PICTURE_TIMEOUT;
-    // One update has it all, unless its size changes first.
-    while let Some(update) = vnc.update(deadline)? {
-        if !update.areas.is_empty() {
-            return Ok(vnc.screen().png()?);
-        }
-    }
-    Err(VncError::Protocol(format!("no picture within {PICTURE_TIMEOUT:?}")))
 }
 
 #[cfg(test)]
