@@ -200,9 +200,9 @@ fn a_vm_has_its_slices_until_it_is_released() {
         let thread = held.iter().find(|thread| thread.tid == *tid).unwrap();
         assert_eq!(thread.cpus, cpu.to_string(), "a vCPU runs where its slices are: {held:?}");
     }
-    // Without a limit it would use three times as much even on a busy machine, and nearly twice as much if its
-    // vCPUs had periods at different times. A time for which the machine stands still counts as used, so that
-    // single periods say nothing: once it is seen as it should be.
+    // Without a limit it would use three times as much even on a busy machine, and nearly twice as much if
+    // its vCPUs had periods at different times. A time for which the machine stands still counts as used, so
+    // that single periods say nothing: once it is seen as it should be.
     let mut last = host.listed("vm:alice").unwrap();
     eventually("what it uses is what it reserved", || {
         let (used, reserved) = (state(pid).1, number(&last, "reserved_ns"));

@@ -238,8 +238,8 @@ fn agrees_with_the_plugin(kernel: &str) {
         let (told, seen) = orders(told, seen, &space_of);
         let matched = common(&told, &seen);
         println!("{kernel}, vCPU {vcpu}: {matched} of {} told in order", told.len());
-        // However late a report comes: what it tells has happened, in that order. One in hundreds is now and then
-        // not where it was seen.
+        // However late a report comes: what it tells has happened, in that order. One in hundreds is now and
+        // then not where it was seen.
         assert!(matched * 100 >= told.len() * 99, "{matched} of {} told in order", told.len());
         // Without what was seen before the first that is told, and after the last.
         of_all = (of_all.0 + told.len(), of_all.1 + spanned(&told, &seen));

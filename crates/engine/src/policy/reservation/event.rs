@@ -48,8 +48,8 @@ impl Default for ReservationEvent {
 pub enum ReservationEventKind {
     /// A member is given a [valid](Reservation::validate) reservation on a CPU, in place of what it had. A
     /// period begins at once, or began earlier with those of the target's other members; if periods are
-    /// aligned, it begins at once, ends at the next boundary and has its part of the slice. A reservation that
-    /// stays the same is not touched. It is up to [`Admission`](super::Admission) that all of them fit.
+    /// aligned, it begins at once, ends at the next boundary and has its part of the slice. A reservation
+    /// that stays the same is not touched. It is up to [`Admission`](super::Admission) that all of them fit.
     Set {
         /// The member.
         member: Member,
@@ -57,9 +57,9 @@ pub enum ReservationEventKind {
         cpu: u16,
         /// What it is given.
         reservation: Reservation,
-        /// When the first period of all members of its target began: their dispatchers hear of it at different
-        /// times, and their periods are to be the same. Who hears later is as one that wakes up then. Without
-        /// it, or if it is still to come, that is when the event is.
+        /// When the first period of all members of its target began: their dispatchers hear of it at
+        /// different times, and their periods are to be the same. Who hears later is as one that wakes up
+        /// then. Without it, or if it is still to come, that is when the event is.
         #[serde(default)]
         since: Option<Time>,
     },
