@@ -289,7 +289,7 @@ impl Policy for Multimedia {
                 self.end(vcpu, asks);
                 None
             }
-            Knob::Boost(BoostTarget::Emulators) => None,
+            _ => None,
         }
     }
 }
