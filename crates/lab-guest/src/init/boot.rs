@@ -16,7 +16,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 /// Descriptors that a process can have: tasks that message each other need thousands.
 const DESCRIPTORS: u64 = 1 << 16;
 
-/// How long the disks may take to appear.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long disks and ports may take to appear: on an emulated host everything takes long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sets everything up and opens the control port.
 pub(super) fn boot() -> Result<File, InitError> {
@@ -62,8 +62,7 @@ pub(super) fn boot() -> Result<File, InitError> {
         mount_at(&device, &format!("{DEBIAN}{HANDOVER}"), "ext4", MountFlags::empty(), c"")?;
         return Err(hand_over());
     }
-    let port = ports::find(CONTROL_PORT).map_err(failed("looking for virtio-serial ports"))?;
-    let port = port.ok_or(InitError::NoControlPort)?;
+    let port = control_port()?;
     File::options().read(true).write(true).open(&port).map_err(failed(port.display().to_string()))
 }
 
@@ -134,6 +133,19 @@ fn load_modules() -> Result<(), InitError> {
         finit_module(file, c"", 0).map_err(failed(format!("loading module {name}")))?;
     }
     Ok(())
+}
+
+/// The port by which the lab tells what to do, when it is there.
+fn control_port() -> Result<PathBuf, InitError> {
+    let begin = Instant::now();
+    // The host tells of its ports while init goes on.
+    loop {
+        match ports::find(CONTROL_PORT).map_err(failed("looking for virtio-serial ports"))? {
+            Some(port) => return Ok(port),
+            None if begin.elapsed() > PATIENCE => return Err(InitError::NoControlPort),
+            None => sleep(Duration::from_millis(10)),
+        }
+    }
 }
 
 /// The block device that a parameter names, when it is there.
