@@ -103,6 +103,9 @@ pub struct VmStatus {
     pub unheard: Vec<String>,
     /// How its guest tasks are told apart; absent if they are not, and then nothing is boosted.
     pub identity: Option<IdentityStatus>,
+    /// What the extension in the guest does; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extension: Option<ExtensionStatus>,
     /// Memory the daemon's engine holds for it.
     pub memory_bytes: usize,
     /// What its engine knows of it: of tasks and ports the first few, or all that are worth a look if the VM
@@ -141,6 +144,20 @@ pub struct IdentityStatus {
     pub exact: bool,
 }
 
+/// What the extension in a guest does about background work (vAMP §3.3), as it says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtensionStatus {
+    /// The vCPUs that it keeps for background work; none outside an episode.
+    pub slow: Vec<u16>,
+    /// Threads that run there,
+    pub background: u16,
+    /// and on the others.
+    pub others: u16,
+    /// Why it can keep none, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
 impl Status {
     /// Whether a VM needs the operator's attention.
     #[must_use]
@@ -160,6 +177,7 @@ impl VmStatus {
             trouble: facts.trouble,
             unheard: facts.unheard,
             identity: facts.identity,
+            extension: facts.extension,
             memory_bytes,
             engine,
             recent,
@@ -197,4 +215,6 @@ pub struct VmFacts<'a> {
     pub unheard: Vec<String>,
     /// How its guest tasks are told apart.
     pub identity: Option<IdentityStatus>,
+    /// What the extension in the guest does.
+    pub extension: Option<ExtensionStatus>,
 }

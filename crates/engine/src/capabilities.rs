@@ -16,11 +16,22 @@ pub struct Capabilities {
     pub realtime_permille: u32,
     /// How long its scheduler lets a thread run while others wait, in nanoseconds; 0 if that is not known.
     pub slice_ns: u64,
+    /// How long a vCPU that runs is not heard of at most where guest tasks are only seen now and then: a tick
+    /// of the host, which leaves the guest. In nanoseconds; 0 if that is not known. A longer silence says
+    /// that the host itself had no CPU, and nobody ran.
+    #[serde(default)]
+    pub silence_ns: u64,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Capabilities { acts: true, charges_boosts: false, realtime_permille: 1000, slice_ns: 0 }
+        Capabilities {
+            acts: true,
+            charges_boosts: false,
+            realtime_permille: 1000,
+            slice_ns: 0,
+            silence_ns: 0,
+        }
     }
 }
 

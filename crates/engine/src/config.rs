@@ -13,6 +13,8 @@ pub struct Config {
     pub ledger: Ledger,
     /// Multimedia.
     pub multimedia: Multimedia,
+    /// Asymmetric vCPUs.
+    pub asymmetric: Asymmetric,
 }
 
 /// Parameters of task-aware boosting (TAVS). The defaults are the paper's.
@@ -161,6 +163,11 @@ pub struct Multimedia {
     pub end_after: Duration,
     /// Whether a frame that is missed raises the share at once, rather than a bad period (not in the paper).
     pub early: bool,
+    /// Whether an average begins with the first rate that is measured, rather than with 0 (not in the paper).
+    pub seed_average: bool,
+    /// Whether the vCPU of a player is made fast among those of its VM for a period before the share is
+    /// raised (not in the paper).
+    pub inside: bool,
 }
 
 /// Whose host it is.
@@ -193,6 +200,8 @@ impl Default for Multimedia {
             gpu_weight: 0.2,
             end_after: Duration::from_secs(1),
             early: true,
+            seed_average: true,
+            inside: true,
         }
     }
 }
@@ -223,6 +232,122 @@ impl Multimedia {
             number("multimedia.weight", self.weight, 0.01, 1.0, "0.01 to 1"),
             number("multimedia.gpu_weight", self.gpu_weight, 0.01, 1.0, "0.01 to 1"),
             duration("multimedia.end_after", self.end_after, 100_000_000, 60_000_000_000, "100ms to 60s"),
+        ]
+    }
+}
+
+/// Parameters of asymmetric vCPUs (vAMP): while a person waits for what they have just started, the vCPUs
+/// that run background work are slow. The defaults are the paper's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Asymmetric {
+    /// The weights of slow and fast vCPUs (§4.2).
+    pub ratio: Ratio,
+    /// How long before a person's input guest tasks are looked at, for who works in the background (§4.1, the
+    /// pre-I/O period: 1024 ms). 100 ms to 100 s.
+    #[serde(with = "humantime_serde")]
+    pub pre_io_period: Duration,
+    /// A task is background if it used more of a CPU in that time, with what it would have used of stolen
+    /// time (§4.1, `bgload_thresh`: 50 %). 0.01 to 1.
+    pub background_load: f64,
+    /// Whether that is to be on one vCPU, as in the paper. Else it is the sum over all, for guests move tasks
+    /// from one to another.
+    pub per_vcpu: bool,
+    /// Longest episode after an input, which the next one ends (§4.1, `max_int_period`: 5 s). 100 ms to
+    /// 1000 s.
+    #[serde(with = "humantime_serde")]
+    pub max_episode: Duration,
+    /// TCP ports of the VM on which a packet is a person's input, such as 22 (§3.1.2). At most 16.
+    pub ports: Vec<u16>,
+    /// Whether a task that plays sound is no background work, however much it uses (§3.1.3).
+    pub identify_players: bool,
+    /// An interrupt of another vCPU woke the task that runs so soon after it (§3.1.3: 20 us), as run time of
+    /// the vCPU. 1 us to 10 ms.
+    #[serde(with = "humantime_serde")]
+    pub wake_latency: Duration,
+    /// Whether a slow vCPU is fast again when it is interrupted, but for background work, until it goes on
+    /// with that (not in the paper).
+    pub restore: bool,
+    /// A vCPU that is fast stays so for this run time at least (not in the paper). With less than a guest's
+    /// time slice, what a person waits for waits longer still where it takes turns with background work on a
+    /// vCPU. 0 to 1 s.
+    #[serde(with = "humantime_serde")]
+    pub min_fast: Duration,
+}
+
+/// The weights of slow vCPUs and fast ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ratio {
+    /// All are equal.
+    None,
+    /// 1:3 (§4.2: L).
+    #[default]
+    Low,
+    /// 1:9 (§4.2: M).
+    Medium,
+    /// 1:18 (§4.2: H).
+    High,
+    /// 1:68, the most that niceness allows a vCPU that is not above the VM's emulator threads. Where two of
+    /// two VMs share two physical CPUs, a fast vCPU has nearly one to itself (not in the paper).
+    Most,
+}
+
+impl Ratio {
+    /// The weight of a slow vCPU, in permille of a fast one's; `None` if there are none.
+    #[must_use]
+    pub const fn slow_permille(self) -> Option<u32> {
+        match self {
+            Ratio::None => None,
+            Ratio::Low => Some(333),
+            Ratio::Medium => Some(111),
+            Ratio::High => Some(56),
+            Ratio::Most => Some(15),
+        }
+    }
+}
+
+/// Most ports that can be configured.
+const MOST_PORTS: usize = 16;
+
+impl Default for Asymmetric {
+    fn default() -> Self {
+        Asymmetric {
+            ratio: Ratio::Low,
+            pre_io_period: Duration::from_millis(1024),
+            background_load: 0.5,
+            per_vcpu: false,
+            max_episode: Duration::from_secs(5),
+            ports: Vec::new(),
+            identify_players: true,
+            wake_latency: Duration::from_micros(20),
+            restore: true,
+            min_fast: Duration::from_millis(12),
+        }
+    }
+}
+
+impl Asymmetric {
+    /// What an engine without it does.
+    pub(crate) fn none() -> Asymmetric {
+        Asymmetric { ratio: Ratio::None, ..Asymmetric::default() }
+    }
+
+    fn checks(&self) -> [Result<(), ConfigError>; 6] {
+        let (before, episode) = (self.pre_io_period, self.max_episode);
+        let ports = if self.ports.len() <= MOST_PORTS && !self.ports.contains(&0) {
+            Ok(())
+        } else {
+            let value = format!("{:?}", self.ports);
+            Err(ConfigError { key: "asymmetric.ports", value, allowed: "at most 16 ports from 1 to 65535" })
+        };
+        [
+            duration("asymmetric.pre_io_period", before, 100_000_000, 100_000_000_000, "100ms to 100s"),
+            number("asymmetric.background_load", self.background_load, 0.01, 1.0, "0.01 to 1"),
+            duration("asymmetric.max_episode", episode, 100_000_000, 1_000_000_000_000, "100ms to 1000s"),
+            ports,
+            duration("asymmetric.wake_latency", self.wake_latency, 1_000, 10_000_000, "1us to 10ms"),
+            duration("asymmetric.min_fast", self.min_fast, 0, 1_000_000_000, "0s to 1s"),
         ]
     }
 }
@@ -285,6 +410,13 @@ impl Config {
             ledger: Ledger { period: by(ledger.period), horizon: by(ledger.horizon), ..ledger.clone() },
             // A film has as many frames a second as ever.
             multimedia: Multimedia { max_boost: by(self.multimedia.max_boost), ..self.multimedia.clone() },
+            asymmetric: Asymmetric {
+                pre_io_period: by(self.asymmetric.pre_io_period),
+                max_episode: by(self.asymmetric.max_episode),
+                wake_latency: by(self.asymmetric.wake_latency),
+                min_fast: by(self.asymmetric.min_fast),
+                ..self.asymmetric.clone()
+            },
         }
     }
 
@@ -320,7 +452,12 @@ impl Config {
             },
             number("ledger.min_share", ledger.min_share, 0.01, 1.0, "0.01 to 1"),
         ];
-        checks.into_iter().chain(self.multimedia.checks()).filter_map(Result::err).collect()
+        checks
+            .into_iter()
+            .chain(self.multimedia.checks())
+            .chain(self.asymmetric.checks())
+            .filter_map(Result::err)
+            .collect()
     }
 }
 

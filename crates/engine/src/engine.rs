@@ -12,13 +12,13 @@ pub use state::{Engine, Troubles};
 use crate::action::{Action, ActionKind};
 use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, ConfigError, VmPolicy};
-use crate::event::{Event, EventKind, TaskId, Thread, Time, VmId};
+use crate::event::{Event, EventKind, MediaDevice, Protocol, TaskId, Thread, Time, VmId};
 use crate::explain::Cause;
-use crate::infer::{Device, Shown};
+use crate::infer::{Device, EpisodeCause, Shown, bit};
 use crate::knob::Ledger;
 use crate::policy::Fact;
 use state::MAX_VMS;
-use vm::Vm;
+use vm::{Situation, Vm};
 
 impl Engine {
     /// Takes other parameters from now on, keeping all that is known. `tavs.counter_bits` and
@@ -103,6 +103,9 @@ impl Engine {
             EventKind::Stop { vm, thread, runnable } => {
                 let state = self.vms.get_mut(&vm)?;
                 state.account(thread, now, config);
+                if let Thread::Vcpu(vcpu) = thread {
+                    state.guest.heard(vcpu, self.world.silence_ns);
+                }
                 state.guest.stop(thread, runnable);
                 match thread {
                     Thread::Emulator(_) if !runnable => {
@@ -148,6 +151,7 @@ impl Engine {
                 state.account(Thread::Vcpu(vcpu), now, config);
                 state.guest.vcpu(vcpu)?;
                 if let Some(dispatch) = state.guest.resume(vcpu, now, config) {
+                    state.guest.scheduled(vcpu, &self.config.asymmetric);
                     self.tell(vm, Fact::Dispatched { vcpu, dispatch });
                     self.tell_of_frame(vm);
                 }
@@ -159,17 +163,24 @@ impl Engine {
                 if state.guest.ipi(vcpu, to, config) {
                     self.tell(vm, Fact::HandedOn { from: vcpu, to });
                 }
+                let (state, config) = (self.vms.get_mut(&vm)?, &self.config.tavs);
+                if state.guest.poke(vcpu, to, now, config) {
+                    self.tell(vm, Fact::Interrupted { to: to & !bit(vcpu) });
+                }
             }
             EventKind::Interrupt { vm, vcpu, vector } => {
                 let state = self.vms.get_mut(&vm)?;
                 state.guest.vcpu(vcpu)?;
                 state.account(Thread::Vcpu(vcpu), now, config);
                 state.guest.interrupt(vcpu, vector);
+                if state.guest.episode(now).is_some() {
+                    self.tell(vm, Fact::Interrupted { to: bit(vcpu) });
+                }
             }
             EventKind::IpiTaken { vm, vcpu } => {
                 let guest = &mut self.vms.get_mut(&vm)?.guest;
                 guest.vcpu(vcpu)?;
-                guest.ipi_taken(vcpu);
+                guest.ipi_taken(vcpu, now);
             }
             EventKind::Packet { vm, protocol, port } => {
                 let state = self.vms.get_mut(&vm)?;
@@ -181,6 +192,9 @@ impl Engine {
                 state.account_all(now, &self.config.tavs);
                 state.guest.packet((protocol, port), now, &self.config.tavs);
                 self.tell_of_delivery(vm);
+                if protocol == Protocol::Tcp && self.config.asymmetric.ports.contains(&port) {
+                    self.begin_episode(vm, EpisodeCause::Port(port))?;
+                }
             }
             EventKind::Reply { vm, protocol, port } => {
                 let state = self.vms.get_mut(&vm)?;
@@ -223,7 +237,9 @@ impl Engine {
             }
             EventKind::VmPaused { vm } => {
                 self.tell(vm, Fact::Over)?;
-                self.vms.get_mut(&vm)?.paused = true;
+                let state = self.vms.get_mut(&vm)?;
+                state.paused = true;
+                let _ = state.guest.end_episode(now);
             }
             EventKind::VmResumed { vm } => self.vms.get_mut(&vm)?.paused = false,
             EventKind::VcpuAdded { vm, vcpu } => {
@@ -258,6 +274,10 @@ impl Engine {
                 if in_interrupt {
                     self.tell(vm, Fact::Media { vcpu: None });
                 }
+                let (state, config) = (self.vms.get_mut(&vm)?, &self.config.asymmetric);
+                if device == MediaDevice::Sound && state.guest.sound(vcpu, in_interrupt, now, config) {
+                    self.begin_episode(vm, EpisodeCause::Sound)?;
+                }
             }
             EventKind::GpuDone { vm } => {
                 let task = self.vms.get_mut(&vm)?.guest.gpu_done(now);
@@ -268,6 +288,20 @@ impl Engine {
                 self.vms.get_mut(&vm)?.guest.vcpu(vcpu)?;
                 self.tell(vm, Fact::Media { vcpu: Some(vcpu) });
             }
+            EventKind::Input { vm, input } => {
+                let state = self.vms.get_mut(&vm)?;
+                state.account_all(now, config);
+                if state.guest.input(input, now, &self.config.asymmetric) {
+                    self.tell(vm, Fact::Episode);
+                }
+            }
+            EventKind::Isolated { vm, slow } => {
+                let state = self.vms.get_mut(&vm)?;
+                state.account_all(now, config);
+                if state.guest.isolate(slow, now) {
+                    self.tell(vm, Fact::Episode);
+                }
+            }
             EventKind::World(world) => self.enter_world(world),
             EventKind::Standing { vm, standing } => self.set_standing(vm, standing)?,
         }
@@ -277,7 +311,11 @@ impl Engine {
     fn switch(&mut self, vm: VmId, vcpu: u16, task: TaskId, exactly: bool) -> Option<()> {
         let state = self.vms.get_mut(&vm)?;
         state.account(Thread::Vcpu(vcpu), self.now, &self.config.tavs);
+        state.guest.heard(vcpu, self.world.silence_ns);
         let dispatch = state.guest.switch(vcpu, task, exactly, self.now, &self.config.tavs)?;
+        if !dispatch.again {
+            state.guest.scheduled(vcpu, &self.config.asymmetric);
+        }
         // One that is seen to go on has not taken the CPU from the task that the event is for.
         if exactly || dispatch.io_bound || !dispatch.again {
             self.tell(vm, Fact::Dispatched { vcpu, dispatch });
@@ -306,12 +344,35 @@ impl Engine {
 
     /// Tells the policies what happened to a VM, and does what they ask; `None` if it is not followed.
     fn tell(&mut self, vm: VmId, fact: Fact) -> Option<()> {
+        let contended = matches!(fact, Fact::Episode) && self.is_contended(vm);
         let state = self.vms.get_mut(&vm)?;
         if state.is_concerned(&fact) {
             let mut asks = std::mem::take(&mut self.asks);
             let debt = self.ledger.debt(vm);
-            state.decide(fact, self.now, &self.config, self.world, debt, &mut asks);
+            let situation =
+                Situation { now: self.now, config: &self.config, world: self.world, debt, contended };
+            state.decide(fact, &situation, &mut asks);
             self.apply(vm, asks);
+        }
+        Some(())
+    }
+
+    /// Whether other VMs, or others of its own vCPUs, want the physical CPUs of one whose vCPUs had to wait
+    /// for them.
+    fn is_contended(&self, vm: VmId) -> bool {
+        let Some(state) = self.vms.get(&vm).filter(|state| state.guest.is_kept_from_running(self.now)) else {
+            return false;
+        };
+        state.crowds_itself()
+            || self.vms.iter().any(|(other, rival)| *other != vm && rival.wants_cpus_of(state))
+    }
+
+    /// An episode begins, if it is to.
+    fn begin_episode(&mut self, vm: VmId, cause: EpisodeCause) -> Option<()> {
+        let state = self.vms.get_mut(&vm)?;
+        state.account_all(self.now, &self.config.tavs);
+        if state.guest.begin_episode(cause, self.now, &self.config.asymmetric) {
+            self.tell(vm, Fact::Episode);
         }
         Some(())
     }
@@ -324,12 +385,14 @@ impl Engine {
 
     /// Asks for nothing about a VM any more.
     fn let_go(&mut self, vm: VmId) -> Option<()> {
-        let entitled = self.vms.get(&vm)?.claims.entitlement();
-        let repays = self.ledger.permille(vm) != 1000;
+        let state = self.vms.get_mut(&vm)?;
+        let entitled = state.claims.entitlement();
+        let compensated = std::mem::replace(&mut state.compensation, 1000) != 1000;
+        let changed = compensated || self.ledger.permille(vm) != 1000;
         self.ledger.remove(vm);
         self.tell(vm, Fact::Over)?;
         // The end of a claim to more has told it.
-        if repays && entitled == 1000 {
+        if changed && entitled == 1000 {
             self.act(ActionKind::Share { vm, permille: 1000 });
         }
         Some(())

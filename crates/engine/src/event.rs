@@ -71,6 +71,18 @@ pub enum MediaDevice {
     Sound,
 }
 
+/// What a person did at a VM's keyboard or mouse. Neither that a key is released nor that a button is pressed
+/// or the mouse is moved is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserInput {
+    /// Pressed the Enter key.
+    Enter,
+    /// Pressed another key.
+    Key,
+    /// Released a button of the mouse.
+    Button,
+}
+
 /// Something that happened on the host or, seen from outside, in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
@@ -318,5 +330,20 @@ pub enum EventKind {
         vm: VmId,
         /// Index of the vCPU.
         vcpu: u16,
+    },
+    /// Somebody uses the VM (vAMP §3.1.2).
+    Input {
+        /// The VM.
+        vm: VmId,
+        /// What was done.
+        input: UserInput,
+    },
+    /// The guest keeps its background work on vCPUs of its own, which it gives to nothing else, as far as it
+    /// says (vAMP §3.3).
+    Isolated {
+        /// The VM.
+        vm: VmId,
+        /// These vCPUs: a bit for each index below 64; 0 when it does no longer.
+        slow: u64,
     },
 }

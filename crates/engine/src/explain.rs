@@ -6,4 +6,7 @@ mod vm;
 
 pub use decision::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
 pub(crate) use log::Log;
-pub use vm::{MultimediaExplain, PlayerExplain, PortExplain, TaskExplain, VcpuExplain, VmExplain};
+pub use vm::{
+    AsymmetricExplain, BackgroundExplain, EpisodeExplain, MultimediaExplain, PlayerExplain, PortExplain,
+    TaskExplain, VcpuExplain, VmExplain,
+};

@@ -5,9 +5,11 @@
 //!
 //! - *Observation*: run, wait and stolen time of each vCPU, and which guest task runs on it.
 //! - *Inference*: which tasks are I/O-bound (TAVS §3.1), and which ports and disk reads lead to them (TAVS
-//!   §3.3); how many frames a second each task shows, and who plays sound (MM §5.1).
+//!   §3.3); how many frames a second each task shows, and who plays sound (MM §5.1);
+//!   whether a person waits, and which tasks are background work (vAMP §3.1).
 //! - *Policy*: partial boosts, bounded in time and by `pb_ratio` (TAVS §3.2), and the ledger that takes back
-//!   what they gave beyond a VM's share; what multimedia gets first, and how much of it (MM §5.2, §5.3).
+//!   what they gave beyond a VM's share; what multimedia gets first, and how much of it (MM §5.2, §5.3); and
+//!   which vCPUs are slow meanwhile (vAMP §3.2).
 
 #![forbid(unsafe_code)]
 
@@ -29,13 +31,14 @@ mod state;
 
 pub use action::{Action, ActionKind, Boost, BoostTarget, Foreseen};
 pub use capabilities::{Capabilities, Standing};
-pub use config::{Config, ConfigError, Ledger, Multimedia, Profile, Tavs, VmPolicy};
+pub use config::{Asymmetric, Config, ConfigError, Ledger, Multimedia, Profile, Ratio, Tavs, VmPolicy};
 pub use engine::{Engine, Troubles};
-pub use event::{Event, EventKind, MediaDevice, Protocol, Region, TaskId, Thread, Time, VmId};
+pub use event::{Event, EventKind, MediaDevice, Protocol, Region, TaskId, Thread, Time, UserInput, VmId};
 pub use explain::{
-    Cause, Decision, MultimediaExplain, Outcomes, PlayerExplain, PortExplain, PortOutcomes, Reason, Recent,
-    TaskExplain, VcpuExplain, VmExplain,
+    AsymmetricExplain, BackgroundExplain, Cause, Decision, EpisodeExplain, MultimediaExplain, Outcomes,
+    PlayerExplain, PortExplain, PortOutcomes, Reason, Recent, TaskExplain, VcpuExplain, VmExplain,
 };
+pub use infer::EpisodeCause;
 pub use nanos::nanos;
 pub use nice::{nice_for, nice_weight};
 pub use policy::reservation;

@@ -4,7 +4,7 @@
 //! A parameter that is added later gets a `serde(default)` here, with the value under which the engine
 //! decides as it did without it.
 
-use crate::config::{Config, Ledger, Multimedia, Profile, Tavs, VmPolicy};
+use crate::config::{Asymmetric, Config, Ledger, Multimedia, Profile, Ratio, Tavs, VmPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ pub struct RecordedConfig {
     ledger: Ledger,
     #[serde(default, with = "RecordedMultimedia")]
     multimedia: Multimedia,
+    #[serde(default = "Asymmetric::none", with = "RecordedAsymmetric")]
+    asymmetric: Asymmetric,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -81,6 +83,29 @@ struct RecordedMultimedia {
     #[serde(rename = "end_after_ns", with = "nanoseconds")]
     end_after: Duration,
     early: bool,
+    #[serde(default)]
+    seed_average: bool,
+    #[serde(default)]
+    inside: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Asymmetric")]
+struct RecordedAsymmetric {
+    ratio: Ratio,
+    #[serde(rename = "pre_io_period_ns", with = "nanoseconds")]
+    pre_io_period: Duration,
+    background_load: f64,
+    per_vcpu: bool,
+    #[serde(rename = "max_episode_ns", with = "nanoseconds")]
+    max_episode: Duration,
+    ports: Vec<u16>,
+    identify_players: bool,
+    #[serde(rename = "wake_latency_ns", with = "nanoseconds")]
+    wake_latency: Duration,
+    restore: bool,
+    #[serde(rename = "min_fast_ns", with = "nanoseconds")]
+    min_fast: Duration,
 }
 
 /// How a recording has a [`VmPolicy`]; for `serde(with)`.

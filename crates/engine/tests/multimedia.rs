@@ -12,6 +12,8 @@ use world::{ECHO, HOG, MS, US, VM, World, boost};
 
 const PLAYER: TaskId = TaskId(0x3000_0000);
 const SERVER: TaskId = TaskId(0x4000_0000);
+const SOUND_SERVER: TaskId = TaskId(0x5000_0000);
+const SECOND_PLAYER: TaskId = TaskId(0x6000_0000);
 const OTHER: VmId = VmId(2);
 const REGION: Region = Region { x: 100, y: 80, width: 640, height: 354 };
 /// Between two frames of a film.
@@ -44,23 +46,41 @@ fn multimedia(world: &World) -> Option<MultimediaExplain> {
     world.engine.explain(VM).unwrap().multimedia
 }
 
+/// Who draws a frame, by which display server or itself, and where.
+#[derive(Clone, Copy)]
+struct Drawn {
+    player: TaskId,
+    server: Option<TaskId>,
+    at: Region,
+}
+
+impl Default for Drawn {
+    fn default() -> Self {
+        Drawn { player: PLAYER, server: None, at: REGION }
+    }
+}
+
 /// The player draws a frame, by a display server or itself, and plays. The rest of the time is the hog's.
 fn frame(world: &mut World, by_server: bool, length: u64) {
+    frame_at(world, Drawn { server: by_server.then_some(SERVER), ..Drawn::default() }, length);
+}
+
+fn frame_at(world: &mut World, drawn: Drawn, length: u64) {
     world.feed(EventKind::Timer { vm: VM, vcpu: 0 });
     tick(world, 50 * US);
-    switch(world, PLAYER);
+    switch(world, drawn.player);
     tick(world, 10 * MS);
     access(world, MediaDevice::Sound, false);
-    if by_server {
-        switch(world, SERVER);
+    if let Some(server) = drawn.server {
+        switch(world, server);
         tick(world, MS);
     }
     access(world, MediaDevice::Display, false);
     tick(world, 100 * US);
-    world.feed(EventKind::DisplayUpdate { vm: VM, region: Some(REGION) });
+    world.feed(EventKind::DisplayUpdate { vm: VM, region: Some(drawn.at) });
     world.feed(EventKind::GpuDone { vm: VM });
     switch(world, HOG);
-    let rest = length - 10 * MS - 150 * US - if by_server { MS } else { 0 };
+    let rest = length - 10 * MS - 150 * US - if drawn.server.is_some() { MS } else { 0 };
     tick(world, rest);
 }
 
@@ -151,17 +171,65 @@ fn a_timer_boosts_a_player_above_other_io_until_another_task_runs() {
     assert_eq!(world.all_actions(), ended, "and no sooner, and no later for another one");
 }
 
-/// A halted vCPU that wakes by itself does so for a timer, where timers are not told.
-#[test]
-fn a_wake_up_stands_for_a_timer() {
-    let mut world = World::new(Config::default());
-    (0..10).for_each(|_| frame(&mut world, false, FRAME));
+/// Idles for so long, and wakes by itself.
+fn idle(world: &mut World, nanos: u64) {
+    let thread = Thread::Vcpu(0);
     world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
-    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: false });
-    tick(&mut world, 20 * MS);
-    world.actions();
-    world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(0), by: None });
-    assert_eq!(world.actions(), [boost(Boost::Multimedia)]);
+    world.feed(EventKind::Stop { vm: VM, thread, runnable: false });
+    tick(world, nanos);
+    world.feed(EventKind::Wake { vm: VM, thread, by: None });
+}
+
+/// Goes on with the task that is loaded.
+fn go_on(world: &mut World) {
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+    world.feed(EventKind::Resume { vm: VM, vcpu: 0 });
+}
+
+/// A halted vCPU that wakes by itself does so for a timer, where timers are not told; whose, is guessed by
+/// what ran there last.
+#[test]
+fn a_wake_up_stands_for_a_timer_of_what_ran_last() {
+    for (last, boosts) in [(PLAYER, vec![boost(Boost::Multimedia)]), (HOG, vec![])] {
+        let mut world = World::new(Config::default());
+        (0..10).for_each(|_| frame(&mut world, false, FRAME));
+        switch(&mut world, last);
+        world.actions();
+        idle(&mut world, 20 * MS);
+        assert_eq!(world.actions(), boosts, "{last:?}");
+    }
+}
+
+/// A guest whose vCPU wakes some ten thousand times a second, as on real desktops: boosts are bounded while
+/// it plays, and there are none before and after that.
+#[test]
+fn a_flood_of_wake_ups_gives_few_boosts_and_none_where_nothing_plays() {
+    let flood = |world: &mut World, milliseconds: u64| {
+        world.all_actions();
+        for _ in 0..milliseconds * 20 {
+            idle(world, 25 * US);
+            go_on(world);
+            tick(world, 25 * US);
+        }
+        world.all_actions()
+    };
+    let mut world = World::new(Config::default());
+    switch(&mut world, PLAYER);
+    assert_eq!(flood(&mut world, 1000), []);
+    assert_eq!(multimedia(&world), None);
+    for _ in 0..240 {
+        frame(&mut world, false, 20 * MS);
+        switch(&mut world, PLAYER);
+        flood(&mut world, 20);
+    }
+    let playing = multimedia(&world).unwrap();
+    let seconds = 240 * 40 / 1000;
+    assert!((200 * seconds..=250 * seconds + 250).contains(&playing.boosts), "{playing:?}");
+    assert!(playing.limited > 20 * playing.boosts, "{playing:?}");
+    // It has ended, though what is loaded is still the player.
+    flood(&mut world, 5000);
+    assert_eq!(multimedia(&world).unwrap().players, []);
+    assert_eq!(flood(&mut world, 1000), []);
 }
 
 /// One that owns less ends its own only: the boost for a packet goes on when that for the film is over.
@@ -206,6 +274,197 @@ fn missing_frames_raise_the_share_at_the_cost_of_others_where_that_is_allowed() 
         }
         assert_eq!(world.engine.explain(VM).unwrap().share_permille, 1000);
     }
+}
+
+/// What the VM has is rearranged before others lose anything, where it has another vCPU that wants CPUs.
+#[test]
+fn a_players_vcpu_is_fast_for_a_period_before_the_share_is_raised() {
+    for (profile, runs) in [(Profile::Shared, true), (Profile::Personal, true), (Profile::Personal, false)] {
+        let mut world = World::new(config(profile));
+        world.feed(EventKind::VcpuAdded { vm: VM, vcpu: 1 });
+        if runs {
+            world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu: 1 });
+            world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 1, task: HOG });
+        }
+        let mut seen = Vec::new();
+        for _ in 0..20 {
+            late_frame(&mut world, 250 * MS);
+            let weight = |kind| match kind {
+                ActionKind::Weight { vcpu, permille, .. } => Some((vcpu, permille)),
+                _ => None,
+            };
+            let weights = world.all_actions().into_iter().filter_map(weight);
+            let raised = multimedia(&world).map_or(1000, |multimedia| multimedia.share_permille);
+            seen.extend(weights.map(|weight| (weight, raised)));
+        }
+        let raised = multimedia(&world).unwrap().share_permille;
+        assert_eq!(raised > 1000, profile == Profile::Personal);
+        let fast = ((0, 9000), 1000);
+        assert_eq!(seen, if runs { vec![fast] } else { vec![] }, "{profile:?}");
+        tick(&mut world, 4000 * MS);
+        let ordinary = ActionKind::Weight { vm: VM, vcpu: 0, permille: 1000 };
+        assert_eq!(world.all_actions().contains(&ordinary), runs, "its film is over");
+    }
+}
+
+/// The screen gets another size in the middle of a film, and its window another size and place: that is the
+/// same film.
+#[test]
+fn a_film_goes_on_when_the_screen_changes_its_size() {
+    let mut world = World::new(Config::default());
+    (0..120).for_each(|_| frame(&mut world, true, FRAME));
+    for region in [None, Some(Region { x: 0, y: 0, width: 1280, height: 1024 })] {
+        world.feed(EventKind::DisplayUpdate { vm: VM, region });
+    }
+    let larger = Region { x: 0, y: 0, width: 1280, height: 708 };
+    (0..120).for_each(|_| {
+        frame_at(&mut world, Drawn { server: Some(SERVER), at: larger, ..Drawn::default() }, FRAME)
+    });
+    let multimedia = multimedia(&world).unwrap();
+    let [player] = multimedia.players[..] else { panic!("{multimedia:?}") };
+    assert_eq!(player.task, PLAYER);
+    assert!((player.frame_rate / 23.976 - 1.0).abs() < 0.02, "{player:?}");
+}
+
+/// The display server dies, and its clients with it. Nothing is boosted and nothing more is given until a
+/// player shows frames on another one.
+#[test]
+fn a_display_server_that_dies_takes_its_film_along() {
+    const NEW_SERVER: TaskId = TaskId(0x7000_0000);
+    let mut world = World::new(config(Profile::Personal));
+    (0..40).for_each(|_| late_frame(&mut world, 100 * MS));
+    assert!(shares(world.all_actions()).last().is_some_and(|share| *share > 1000));
+    for _ in 0..200 {
+        switch(&mut world, HOG);
+        tick(&mut world, 10 * MS);
+        switch(&mut world, ECHO);
+        tick(&mut world, 10 * MS);
+        // What is left of the sound server goes on.
+        access(&mut world, MediaDevice::Sound, false);
+    }
+    assert_eq!(shares(world.all_actions()).last(), Some(&1000));
+    assert_eq!(multimedia(&world).unwrap().players, []);
+    let drawn = Drawn { player: SECOND_PLAYER, server: Some(NEW_SERVER), ..Drawn::default() };
+    (0..240).for_each(|_| frame_at(&mut world, drawn, FRAME));
+    let multimedia = multimedia(&world).unwrap();
+    let [player] = multimedia.players[..] else { panic!("{multimedia:?}") };
+    assert_eq!((player.task, player.share_permille), (SECOND_PLAYER, 1000));
+    assert!((player.frame_rate / 23.976 - 1.0).abs() < 0.01, "{player:?}");
+}
+
+/// A VM that is paused while a film plays: its boost ends at once, and the frames of that time are not
+/// missed.
+#[test]
+fn a_vm_that_is_paused_while_it_plays_misses_no_frames() {
+    for pause in [300, 5000] {
+        let mut boosting = config(Profile::Personal);
+        boosting.multimedia.boost = true;
+        let mut world = World::new(boosting);
+        let thread = Thread::Vcpu(0);
+        (0..240).for_each(|_| frame(&mut world, false, FRAME));
+        world.feed(EventKind::Timer { vm: VM, vcpu: 0 });
+        world.all_actions();
+        assert!(world.engine.explain(VM).unwrap().vcpus[0].boosted);
+        world.feed(EventKind::VmPaused { vm: VM });
+        world.feed(EventKind::Stop { vm: VM, thread, runnable: false });
+        assert!(world.actions().contains(&boost(Boost::None)), "{pause} ms");
+        tick(&mut world, pause * MS);
+        assert_eq!(shares(world.all_actions()), []);
+        world.feed(EventKind::VmResumed { vm: VM });
+        world.feed(EventKind::Wake { vm: VM, thread, by: None });
+        world.feed(EventKind::Run { vm: VM, thread, pcpu: 0 });
+        (0..240).for_each(|_| frame(&mut world, false, FRAME));
+        assert_eq!(shares(world.all_actions()), [], "{pause} ms");
+        let player = multimedia(&world).unwrap().players[0];
+        assert_eq!((player.task, player.share_permille), (PLAYER, 1000));
+    }
+}
+
+/// A film that is paused, or over: its VM has its own share again two seconds later. When it goes on, it is
+/// a new one.
+#[test]
+fn a_film_that_pauses_or_ends_gives_its_share_back() {
+    for goes_on in [false, true] {
+        let mut world = World::new(config(Profile::Personal));
+        (0..40).for_each(|_| late_frame(&mut world, 100 * MS));
+        assert!(shares(world.all_actions()).last().is_some_and(|share| *share > 1000));
+        // Others work in its VM.
+        let returned = (1..=10u32).find(|_| {
+            for _ in 0..50 {
+                switch(&mut world, HOG);
+                tick(&mut world, 10 * MS);
+                switch(&mut world, ECHO);
+                tick(&mut world, 10 * MS);
+            }
+            shares(world.all_actions()).last() == Some(&1000)
+        });
+        assert!(returned.is_some_and(|second| second <= 2), "{returned:?}");
+        tick(&mut world, 2000 * MS);
+        assert_eq!(multimedia(&world).unwrap().players, []);
+        assert_eq!(world.all_actions(), []);
+        if goes_on {
+            (0..40).for_each(|_| late_frame(&mut world, 100 * MS));
+            assert!(shares(world.all_actions()).last().is_some_and(|share| *share > 1000));
+        }
+    }
+}
+
+/// A film that shows as many frames as its VM's part of a CPU lets it, beside one that computes.
+#[test]
+fn a_share_rises_as_far_as_the_frames_need_and_no_further() {
+    // What a frame of 30 ms needs is 72 % of the CPU: 2.6 times the share of the other one.
+    let highest_of = |early, cost: u64| {
+        let mut config = config(Profile::Personal);
+        config.multimedia.early = early;
+        let mut world = World::new(config);
+        let (mut share, mut highest, mut frames) = (1000, 1000, 0);
+        let begun = world.now;
+        while world.now - begun < 60_000 * MS {
+            let length = FRAME.max(cost * u64::from(share + 1000) / u64::from(share));
+            late_frame(&mut world, length);
+            frames += u64::from(world.now - begun >= 30_000 * MS);
+            share = shares(world.all_actions()).last().copied().unwrap_or(share);
+            highest = highest.max(share);
+        }
+        (highest, frames)
+    };
+    for early in [false, true] {
+        let (enough, _) = highest_of(early, 20 * MS);
+        assert_eq!(enough, 1000, "half of the CPU does");
+        let (needed, frames) = highest_of(early, 30 * MS);
+        assert!((2000..=3000).contains(&needed), "{needed}");
+        assert!(frames >= 20 * 30, "{frames} in 30 s");
+    }
+}
+
+/// Two films, shown by one display server in the same instant and heard by one sound server.
+#[test]
+fn two_players_that_share_a_sound_server_are_told_apart() {
+    let mut world = World::new(Config::default());
+    let films = [(PLAYER, REGION, 1), (SECOND_PLAYER, Region { x: 800, ..REGION }, 2)];
+    for n in 0..480u64 {
+        let begun = world.now;
+        world.feed(EventKind::Timer { vm: VM, vcpu: 0 });
+        // The second shows every other frame.
+        for (player, region, _) in films.iter().filter(|(_, _, of)| n % of == 0) {
+            switch(&mut world, *player);
+            tick(&mut world, MS);
+            switch(&mut world, SOUND_SERVER);
+            access(&mut world, MediaDevice::Sound, false);
+            switch(&mut world, *player);
+            tick(&mut world, 500 * US);
+            switch(&mut world, SERVER);
+            access(&mut world, MediaDevice::Display, false);
+            world.feed(EventKind::DisplayUpdate { vm: VM, region: Some(*region) });
+        }
+        switch(&mut world, HOG);
+        let used = world.now - begun;
+        tick(&mut world, FRAME - used);
+    }
+    let rates: Vec<_> =
+        multimedia(&world).unwrap().players.iter().map(|player| (player.task, player.frame_rate)).collect();
+    assert_eq!(rates.iter().map(|(task, _)| *task).collect::<Vec<_>>(), [PLAYER, SECOND_PLAYER]);
+    assert!((rates[0].1 / rates[1].1 - 2.0).abs() < 0.15, "{rates:?}");
 }
 
 /// Where nobody else wants the CPU, a film that shows few frames takes nothing.

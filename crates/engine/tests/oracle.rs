@@ -118,6 +118,7 @@ fn a_line_says_all_of_an_event() {
         "5 device-access vm=1 vcpu=0 device=sound in-interrupt=true",
         "5 gpu-done vm=1",
         "5 timer vm=1 vcpu=3",
+        "5 input vm=1 what=button",
     ] {
         let OracleInput::Event(event) = text::parse(line).unwrap() else { panic!("{line}") };
         assert_eq!(text::event(&event), line);

@@ -7,13 +7,14 @@ mod anything;
 use anything::{events, kind, targets};
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, MediaDevice,
-    Protocol, Standing, TaskId, Time, VmId,
+    Protocol, Ratio, Region, Standing, TaskId, Time, UserInput, VmId,
 };
 use frontdesk_testing::pass;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 const TASKS: usize = 16;
 
@@ -26,6 +27,11 @@ fn config() -> Config {
     config.tavs.tasks_per_vcpu = TASKS;
     config.tavs.pb_ratio = 0.5;
     config.multimedia.max_share = Some(8.0);
+    config.asymmetric.pre_io_period = Duration::from_millis(100);
+    config.asymmetric.background_load = 0.1;
+    config.asymmetric.min_fast = Duration::from_micros(30);
+    config.asymmetric.ratio = Ratio::Most;
+    config.asymmetric.ports = vec![3];
     config
 }
 
@@ -48,11 +54,14 @@ fn go_on(engine: &mut Engine, events: &[Event]) -> Vec<Action> {
 /// Lets the time of the last boost and of the last film pass, and looks at what was decided.
 fn all_ends(mut engine: Engine, mut actions: Vec<Action>, events: &[Event]) -> Result<(), TestCaseError> {
     let end = events.iter().map(|event| event.at).max().unwrap_or_default();
-    pass(&mut engine, end.plus(5_000_000_000));
+    let end = end.plus(11_000_000_000);
+    pass(&mut engine, end);
+    engine.on_deadline(end);
     actions.extend(std::iter::from_fn(|| engine.poll_action()));
     let mut since: BTreeMap<(VmId, BoostTarget), (Boost, Time)> = BTreeMap::new();
     let mut watched = BTreeSet::new();
     let mut shares = BTreeMap::new();
+    let mut weights = BTreeMap::new();
     for Action { at, kind } in actions {
         match kind {
             ActionKind::Boost { vm, target, level } => {
@@ -84,15 +93,25 @@ fn all_ends(mut engine: Engine, mut actions: Vec<Action>, events: &[Event]) -> R
                 let changed = if on { watched.insert((vm, vcpu)) } else { watched.remove(&(vm, vcpu)) };
                 prop_assert!(changed, "watched twice, or not");
             }
-            ActionKind::Weight { .. } => prop_assert!(false, "nobody decides {:?} yet", kind),
+            ActionKind::Weight { vm, vcpu, permille } => {
+                let before = match permille {
+                    1000 => weights.remove(&(vm, vcpu)),
+                    _ => weights.insert((vm, vcpu), permille),
+                };
+                prop_assert!(before.unwrap_or(1000) != permille, "the same weight again: {kind:?}");
+                // Slow beside what a person waits for, fast for a player.
+                prop_assert!([15, 1000, 9000].contains(&permille), "{kind:?}");
+            }
         }
     }
     prop_assert_eq!(since, BTreeMap::new());
     prop_assert_eq!(watched, BTreeSet::new());
+    prop_assert_eq!(weights, BTreeMap::new());
     for vm in engine.vms() {
         let explain = engine.explain(vm).unwrap();
         let plays = explain.multimedia.is_some_and(|of| !of.players.is_empty() || of.share_permille != 1000);
         prop_assert!(!plays, "a film without end");
+        prop_assert!(explain.asymmetric.is_none_or(|of| of.episode.is_none()), "an episode without end");
         prop_assert_eq!(shares.get(&vm).copied().unwrap_or(1000), explain.share_permille);
     }
     Ok(())
@@ -102,7 +121,9 @@ fn all_ends(mut engine: Engine, mut actions: Vec<Action>, events: &[Event]) -> R
 fn may_ask(kind: ActionKind, world: Capabilities, standings: &BTreeMap<VmId, Standing>) -> bool {
     let acts = |vm| world.acts && standings.get(&vm) == Some(&Standing::Acting);
     match kind {
-        ActionKind::Boost { level: Boost::None, .. } | ActionKind::Share { permille: 1000, .. } => true,
+        ActionKind::Boost { level: Boost::None, .. }
+        | ActionKind::Share { permille: 1000, .. }
+        | ActionKind::Weight { permille: 1000, .. } => true,
         ActionKind::Boost { vm, .. } => acts(vm),
         ActionKind::Share { vm, permille } => acts(vm) && (!world.charges_boosts || permille > 1000),
         ActionKind::Weight { vm, .. } => acts(vm),
@@ -313,6 +334,19 @@ fn many_events_lead_to_films() {
     assert!(boosted >= 16 && raised >= 4, "{boosted} boosted, {raised} raised");
 }
 
+/// The same for launches.
+#[test]
+fn many_events_lead_to_slow_vcpus() {
+    let mut runner = TestRunner::deterministic();
+    let slow = |action: &Action| matches!(action.kind, ActionKind::Weight { permille: ..1000, .. });
+    let counts: Vec<usize> = (0..64)
+        .map(|_| run(&events().new_tree(&mut runner).unwrap().current()).1)
+        .map(|actions| actions.iter().filter(|action| slow(action)).count())
+        .collect();
+    let some = counts.iter().filter(|count| **count >= 2).count();
+    assert!(some >= 8, "slow vCPUs of 64 sequences: {counts:?}");
+}
+
 /// A VM, and what tells the engine of an event of its every so many nanoseconds.
 fn flooded(vm: VmId, vcpus: u16, every: u64) -> (Engine, impl FnMut(&mut Engine, EventKind)) {
     let mut engine = Engine::new(Config::default()).unwrap();
@@ -342,8 +376,12 @@ fn memory_is_bounded() {
         feed(&mut engine, EventKind::Ipi { vm, vcpu, to: i, vector });
         let device = if i % 2 == 0 { MediaDevice::Sound } else { MediaDevice::Display };
         feed(&mut engine, EventKind::DeviceAccess { vm, vcpu, device, in_interrupt: false });
-        feed(&mut engine, EventKind::DisplayUpdate { vm, region: None });
+        let [x, y] = [i % 1000, i / 1000 % 700].map(|at| u16::try_from(at).unwrap());
+        let region = Some(Region { x, y, width: 64, height: 64 }).filter(|_| i % 7 > 0);
+        feed(&mut engine, EventKind::DisplayUpdate { vm, region });
         feed(&mut engine, EventKind::GpuDone { vm });
+        let input = if i % 3 == 0 { UserInput::Key } else { UserInput::Enter };
+        feed(&mut engine, EventKind::Input { vm, input });
     }
     let full = engine.memory(vm).unwrap();
     assert!(fresh < full && full <= 4 * 64 * 1024, "{fresh} bytes grew to {full}");

@@ -4,7 +4,7 @@
 
 mod world;
 
-use frontdesk_engine::{Boost, Config, EventKind, TaskId, Time};
+use frontdesk_engine::{Boost, Capabilities, Config, EventKind, TaskId, Time};
 use world::{ECHO, HOG, MS, US, VM, World, boost};
 
 /// Between two ticks of the guest's clock, on each of which it leaves.
@@ -53,6 +53,26 @@ fn who_answers_is_told_from_who_computes() {
         let (_, [echo, first, second]) = beliefs(hogs, SEEN);
         assert!(echo > 20 && first <= 0 && second <= 0, "{echo} {first} {second}");
     }
+}
+
+/// The host is a guest itself, or emulated, and loses its CPU for a while just when a task answers.
+#[test]
+fn time_that_the_host_lost_is_nobodys_run() {
+    let belief = |silence_ns| {
+        let mut world = World::new(Config::default());
+        world.feed(EventKind::World(Capabilities { silence_ns, ..Capabilities::default() }));
+        for _ in 0..40 {
+            request(&mut world, HOG, SEEN);
+            world.pass(6 * MS);
+            world.feed(SEEN(ECHO));
+            compute(&mut world, 10, [HOG, HOG], SEEN);
+        }
+        [ECHO, HOG].map(|task| world.engine.belief(VM, task).unwrap_or(0))
+    };
+    let [echo, hog] = belief(5 * MS);
+    assert!(echo > 20 && hog <= 0, "{echo} {hog}");
+    // It may have run all the while, for all that is known.
+    assert!(belief(0)[0] < 0 && belief(7 * MS)[0] < 0);
 }
 
 /// Why the engine has to know: the task that answered would seem to run until the next tick.

@@ -169,3 +169,8 @@ fn a_vm_added_anew_stands_as_any_other() {
     world.feed(EventKind::Standing { vm: VmId(77), standing: Standing::Reserved });
     assert_eq!(world.engine.troubles().unknown, unknown + 1);
 }
+
+#[test]
+fn the_defaults_hold_where_everything_takes_twenty_times_as_long() {
+    assert_eq!(Config::default().dilated(20.0).validate(), Ok(()));
+}

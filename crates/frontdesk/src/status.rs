@@ -62,7 +62,11 @@ fn text(status: &Status, why: bool) -> String {
     let troubles = troubled.map(|(vm, trouble)| fold(&format!("{}: {trouble}.", words::name(&vm.name))));
     let unheard = status.vms.iter().flat_map(|vm| vm.unheard.iter().map(move |unheard| (vm, unheard)));
     let notes = unheard.map(|(vm, unheard)| fold(&format!("{}: {unheard}.", words::name(&vm.name))));
-    let notes: Vec<String> = troubles.chain(notes).collect();
+    let plays = status.vms.iter().filter_map(|vm| {
+        let rate = table::frame_rate(vm)?;
+        Some(fold(&format!("{} plays, and shows {rate:.1} frames a second.", words::name(&vm.name))))
+    });
+    let notes: Vec<String> = troubles.chain(notes).chain(plays).collect();
     if !notes.is_empty() && !why {
         parts.push(notes.join("\n"));
     }
@@ -143,10 +147,54 @@ fn fold(text: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use frontdesk_engine::{
+        AsymmetricExplain, BackgroundExplain, EpisodeCause, EpisodeExplain, MultimediaExplain, PlayerExplain,
+        TaskId, Time,
+    };
 
     /// A state as a daemon told it.
     pub(crate) fn sample() -> Status {
         serde_json::from_str(include_str!("status/sample.json")).unwrap()
+    }
+
+    /// A film, as an engine tells of it.
+    pub(crate) fn playing() -> MultimediaExplain {
+        let player = PlayerExplain {
+            task: TaskId(8192),
+            gpu: false,
+            since: Time(1),
+            frame_rate: 23.94,
+            desired_rate: 24.0,
+            share_permille: 2000,
+        };
+        MultimediaExplain {
+            players: vec![player],
+            share_permille: 2000,
+            boosts: 120,
+            in_debt: 5,
+            limited: 2,
+            boosted_ns: 300_000_000,
+        }
+    }
+
+    /// Somebody waits for what they started 1.5 s ago, and one of two vCPUs is slow.
+    pub(crate) fn waiting(at_ns: u64) -> AsymmetricExplain {
+        let episode = EpisodeExplain {
+            cause: EpisodeCause::Enter,
+            since: Time(at_ns - 1_500_000_000),
+            until: Time(at_ns + 3_500_000_000),
+            acts: true,
+            slow: vec![0],
+        };
+        let background =
+            |task, load_permille| BackgroundExplain { task: TaskId(task), since: Time(1), load_permille };
+        AsymmetricExplain {
+            episode: Some(episode),
+            background: vec![background(8192, 1900), background(0x77_0000, 510)],
+            sound_client: None,
+            slowed: 120,
+            restored: 45,
+        }
     }
 
     fn width(text: &str) -> usize {
@@ -186,6 +234,16 @@ pub(crate) mod tests {
         let text = text(&status, false);
         insta::assert_snapshot!(text);
         assert!(width(&text) <= 80, "{} columns", width(&text));
+    }
+
+    #[test]
+    fn who_plays_is_told_below_the_table() {
+        let mut status = sample();
+        status.vms[0].engine.multimedia = Some(playing());
+        let told = text(&status, false);
+        assert!(told.contains("\nalice plays, and shows 23.9 frames a second.\n"), "{told}");
+        status.vms[0].engine.multimedia.as_mut().unwrap().players.clear();
+        assert!(!text(&status, false).contains(" plays"));
     }
 
     #[test]

@@ -7,6 +7,12 @@
 //! the guest sends at once is a *report*, which ends with [`GuestMessage::Sent`]. If it has nothing to tell,
 //! it sends an empty report each [`HEARTBEAT`].
 //!
+//! With a report a guest also says what it does about [`Isolation`] (vAMP §3.3), when that changes. When a
+//! person waits for something, the host tells the guest's background work, one [`HostMessage::Background`]
+//! for each task, and then [`HostMessage::Episode`]; a guest that was started to do so keeps these tasks and
+//! all others on disjoint vCPUs, until [`HostMessage::EpisodeOver`], until the port is closed, or until
+//! [`EPISODE_GRACE`] after the time that it was given.
+//!
 //! # Bytes
 //! A message is a [postcard](https://postcard.jamesmunns.com/wire-format) value, made free of zeros by COBS
 //! and ended by a zero, so that a reader that got half a message finds the next one. None is longer than
@@ -28,13 +34,20 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"fdTk");
 
 /// Version of the protocol. It counts up with each change of the messages; those that carry it stay as they
 /// are.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 3;
 
 /// Longest time between two reports. A guest that was silent for three times as long is gone.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// A host hangs up when a guest sends more.
 pub const MAX_MESSAGES_PER_SECOND: u32 = 100_000;
+
+/// Background tasks in an episode, at most.
+pub const MAX_BACKGROUND: usize = 64;
+
+/// A guest undoes what it did for an episode so long after the time that it was given, if the host says
+/// nothing.
+pub const EPISODE_GRACE: Duration = Duration::from_secs(2);
 
 /// Bytes of the longest message, its end included.
 pub const MAX_ENCODED: usize = 40;
@@ -89,6 +102,42 @@ pub enum GuestMessage {
         /// When it was sent.
         at_ns: u64,
     },
+    /// What the guest does about background work from now on. [`Isolation::Off`] until said.
+    Isolation(Isolation),
+}
+
+/// What a guest does about its background work in an episode (vAMP §3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Isolation {
+    /// It was not started to do anything, and takes no orders.
+    #[default]
+    Off,
+    /// Nothing now: no episode goes on, or none of its background tasks is there any more.
+    Ready,
+    /// Background tasks have vCPUs of their own.
+    Divided {
+        /// These vCPUs: a bit for each index. The others are for all other tasks.
+        slow: u64,
+        /// Threads that were given the vCPUs of background work,
+        background: u16,
+        /// and the others'.
+        others: u16,
+    },
+    /// It cannot.
+    Refused(Refusal),
+}
+
+/// Why a guest cannot isolate its background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// It has one vCPU, or more than 64.
+    Vcpus,
+    /// It has more threads than it keeps account of.
+    Threads,
+    /// The process that undoes everything, should the extension die, cannot be started.
+    Guardian,
+    /// The kernel refuses to tell what there is, or to move anything.
+    Kernel,
 }
 
 /// From the host to the guest.
@@ -101,6 +150,28 @@ pub enum HostMessage {
         /// Version that the host speaks.
         version: u16,
     },
+    /// Reports need come no more often than that: the host only wants names.
+    Pace {
+        /// Between two reports, in milliseconds.
+        interval_ms: u16,
+    },
+    /// A background task of the next [`Episode`](HostMessage::Episode).
+    Background {
+        /// The task.
+        task: u32,
+    },
+    /// A person waits for something that is none of the background tasks told since the last message of this
+    /// kind. It takes the place of an episode that goes on.
+    Episode {
+        /// When it ends at the latest, in milliseconds from now.
+        left_ms: u16,
+        /// How many tasks were told; if fewer came, the message is ignored.
+        tasks: u8,
+        /// Whether it began with sound, which takes two vCPUs rather than one (§3.3).
+        sound: bool,
+    },
+    /// Nobody waits any more.
+    EpisodeOver,
 }
 
 impl HostMessage {
@@ -198,6 +269,9 @@ mod tests {
             (any::<u16>(), any::<u64>()).prop_map(|(vcpu, at_ns)| GuestMessage::Idle { vcpu, at_ns }),
             any::<u32>().prop_map(|count| GuestMessage::Lost { count }),
             any::<u64>().prop_map(|at_ns| GuestMessage::Sent { at_ns }),
+            (any::<u64>(), any::<u16>(), any::<u16>()).prop_map(|(slow, background, others)| {
+                GuestMessage::Isolation(Isolation::Divided { slow, background, others })
+            }),
         ]
     }
 
@@ -264,6 +338,16 @@ mod tests {
         encode(&GuestMessage::Hello { magic: MAGIC, version: 1, vcpus: 4 }, 100, &mut bytes);
         encode(&GuestMessage::Run { vcpu: 2, at_ns: 300, task: 7 }, 100, &mut bytes);
         encode(&HostMessage::start(), 100, &mut bytes);
-        assert_eq!(bytes, *b"\x01\x08\xe6\xc8\xd1\xda\x06\x01\x04\x00\x06\x02\x02\xac\x02\x07\x00\x01\x07\xe6\xc8\xd1\xda\x06\x01\x00");
+        encode(&HostMessage::Pace { interval_ms: 100 }, 100, &mut bytes);
+        encode(&HostMessage::Background { task: 7 }, 100, &mut bytes);
+        encode(&HostMessage::Episode { left_ms: 300, tasks: 1, sound: true }, 100, &mut bytes);
+        encode(&HostMessage::EpisodeOver, 100, &mut bytes);
+        encode(&GuestMessage::Isolation(Isolation::Refused(Refusal::Threads)), 100, &mut bytes);
+        assert_eq!(
+            bytes,
+            *b"\x01\x08\xe6\xc8\xd1\xda\x06\x01\x04\x00\x06\x02\x02\xac\x02\x07\x00\
+               \x01\x07\xe6\xc8\xd1\xda\x06\x03\x00\x03\x01\x64\x00\
+               \x03\x02\x07\x00\x06\x03\xac\x02\x01\x01\x00\x02\x04\x00\x04\x06\x03\x01\x00"
+        );
     }
 }

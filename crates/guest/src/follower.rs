@@ -2,7 +2,7 @@
 
 use crate::rings::PerfRecord;
 use crate::tasks::{Proc, Tasks, ThreadKind};
-use frontdesk_guest_protocol::{GuestMessage, MAGIC, VERSION, encode};
+use frontdesk_guest_protocol::{GuestMessage, Isolation, MAGIC, VERSION, encode};
 
 /// Bytes of a report. What has no place is lost, which bounds what the reporter costs.
 const REPORT: usize = 1024;
@@ -32,19 +32,29 @@ pub(crate) struct Follower<P> {
     /// Changes told in the report.
     changes: u32,
     lost: u32,
+    /// What is done about background work, and whether the host knows it.
+    isolation: (Isolation, bool),
 }
 
 impl<P: Proc> Follower<P> {
     /// For a guest with so many vCPUs.
     pub(crate) fn new(proc: P, vcpus: u16) -> Follower<P> {
         let vcpus = vec![Doing::Unknown; vcpus.into()];
-        Follower { tasks: Tasks::new(proc), vcpus, report: Vec::with_capacity(REPORT), changes: 0, lost: 0 }
+        Follower {
+            tasks: Tasks::new(proc),
+            vcpus,
+            report: Vec::with_capacity(REPORT),
+            changes: 0,
+            lost: 0,
+            isolation: (Isolation::Off, true),
+        }
     }
 
     /// The host wants to hear everything anew.
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.report.clear();
         (self.changes, self.lost) = (0, 0);
+        self.isolation.1 = false;
         self.tasks.tell_all();
         let vcpus = u16::try_from(self.vcpus.len()).unwrap_or(u16::MAX);
         self.push(&GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus });
@@ -109,13 +119,23 @@ impl<P: Proc> Follower<P> {
 
     /// Whether there is something to tell.
     pub(crate) fn has_pending(&self) -> bool {
-        !self.report.is_empty() || self.lost > 0
+        !self.report.is_empty() || self.lost > 0 || !self.isolation.1
+    }
+
+    /// What is done about background work from now on.
+    pub(crate) fn set_isolation(&mut self, isolation: Isolation) {
+        if self.isolation.0 != isolation {
+            self.isolation = (isolation, false);
+        }
     }
 
     /// Completes the report, and returns it.
     pub(crate) fn finish(&mut self, now_ns: u64) -> &[u8] {
         if self.lost > 0 {
             encode(&GuestMessage::Lost { count: self.lost }, REPORT, &mut self.report);
+        }
+        if !self.isolation.1 {
+            encode(&GuestMessage::Isolation(self.isolation.0), REPORT, &mut self.report);
         }
         encode(&GuestMessage::Sent { at_ns: now_ns }, REPORT, &mut self.report);
         &self.report
@@ -124,6 +144,7 @@ impl<P: Proc> Follower<P> {
     /// The report was sent, or could not be.
     pub(crate) fn finished(&mut self, sent: bool) {
         self.report.clear();
+        self.isolation.1 |= sent;
         let changes = std::mem::take(&mut self.changes);
         if sent {
             self.lost = 0;
@@ -165,12 +186,36 @@ mod tests {
         messages
     }
 
+    const OFF: GuestMessage = GuestMessage::Isolation(Isolation::Off);
+
+    #[test]
+    fn what_is_done_about_background_work_is_told_once() {
+        let mut follower = follower();
+        assert!(!follower.has_pending(), "that nothing is done is what the host takes for granted");
+        let divided = Isolation::Divided { slow: u64::MAX, background: u16::MAX, others: u16::MAX };
+        follower.set_isolation(divided);
+        // There is room for it in a report, whatever else that holds.
+        for round in 0..10_000 {
+            follower.take(0, &to(1 << 60 | round, if round % 2 == 0 { 50 } else { 60 }, "x"));
+        }
+        follower.lost = u32::MAX;
+        follower.finish(u64::MAX);
+        follower.finished(false);
+        assert!(told(&mut follower, u64::MAX).ends_with(&[
+            GuestMessage::Lost { count: u32::MAX },
+            GuestMessage::Isolation(divided),
+            GuestMessage::Sent { at_ns: u64::MAX }
+        ]));
+        follower.set_isolation(divided);
+        assert!(!follower.has_pending());
+    }
+
     #[test]
     fn what_the_host_would_see_is_told() {
         let mut follower = follower();
         follower.begin(1);
         let hello = GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus: 2 };
-        assert_eq!(told(&mut follower, 2), [hello, GuestMessage::Sent { at_ns: 2 }]);
+        assert_eq!(told(&mut follower, 2), [hello, OFF, GuestMessage::Sent { at_ns: 2 }]);
         assert!(!follower.has_pending());
 
         for entry in [
@@ -201,7 +246,7 @@ mod tests {
 
         // Who listens anew hears what runs.
         follower.begin(30);
-        let expected = [hello, name(50, "echo"), run(30, 50), GuestMessage::Sent { at_ns: 31 }];
+        let expected = [hello, name(50, "echo"), run(30, 50), OFF, GuestMessage::Sent { at_ns: 31 }];
         assert_eq!(told(&mut follower, 31), expected);
     }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Time between two runs in the long term. It bounds what the reporter costs, and how late a report comes.
+/// Least time between two runs in the long term. It bounds what the reporter costs, and how late a report
+/// comes.
 pub(crate) const INTERVAL_NS: u64 = 1_000_000;
 
 /// Runs that may follow each other without a pause after a quiet time.
@@ -13,19 +14,45 @@ const BURST: u64 = 32;
 /// others.
 const SHARE: u64 = 10;
 
+/// Of so many runs the shortest tells how long one takes: in another the host may have had no CPU for the
+/// guest.
+const RUNS: usize = 8;
+
 /// Lets the reporter run at once while little happens, and at intervals when much does.
-#[derive(Default)]
 pub(crate) struct Pacer {
     /// When all that ran so far would have been due, had it come at intervals.
     due_ns: u64,
+    /// Between two runs, in the long term.
+    interval_ns: u64,
+    /// Runs that may follow each other without a pause.
+    burst: u64,
+    /// The lengths of the last runs, in a circle.
+    lengths_ns: [u64; RUNS],
+    next: usize,
+}
+
+impl Default for Pacer {
+    fn default() -> Pacer {
+        Pacer { due_ns: 0, interval_ns: INTERVAL_NS, burst: BURST, lengths_ns: [u64::MAX; RUNS], next: 0 }
+    }
 }
 
 impl Pacer {
+    /// Whoever listens is in no haste: so long at least is between two runs, whatever happens.
+    pub(crate) fn set_interval(&mut self, interval: Duration) {
+        let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        (self.interval_ns, self.burst) =
+            if interval_ns > INTERVAL_NS { (interval_ns, 0) } else { (INTERVAL_NS, BURST) };
+    }
+
     /// Notes a run. Returns how long to pause before the next.
     pub(crate) fn ran(&mut self, begun_ns: u64, ended_ns: u64) -> Duration {
-        let interval = INTERVAL_NS.max(SHARE * ended_ns.saturating_sub(begun_ns));
+        self.lengths_ns[self.next] = ended_ns.saturating_sub(begun_ns);
+        self.next = (self.next + 1) % RUNS;
+        let shortest_ns = self.lengths_ns.into_iter().min().unwrap_or(0);
+        let interval = self.interval_ns.max(SHARE.saturating_mul(shortest_ns));
         self.due_ns = self.due_ns.max(begun_ns) + interval;
-        Duration::from_nanos(self.due_ns.saturating_sub(ended_ns + BURST * INTERVAL_NS))
+        Duration::from_nanos(self.due_ns.saturating_sub(ended_ns + self.burst * INTERVAL_NS))
     }
 }
 
@@ -57,6 +84,26 @@ mod tests {
         let mut pacer = Pacer::default();
         let begins = (0..1000).map(|run| SECOND + run * INTERVAL_NS);
         assert!(begins.into_iter().all(|begun| pacer.ran(begun, begun + 20_000).is_zero()));
+    }
+
+    #[test]
+    fn who_is_in_no_haste_gets_few_reports() {
+        let mut pacer = Pacer::default();
+        pacer.set_interval(Duration::from_millis(100));
+        assert_eq!(pacer.ran(SECOND, SECOND), Duration::from_millis(100));
+        pacer.set_interval(Duration::ZERO);
+        assert_eq!(pacer.ran(2 * SECOND, 2 * SECOND), Duration::ZERO);
+    }
+
+    /// A few hundredths of a second of the host's time, taken in the middle of a run, are not the run's.
+    #[test]
+    fn a_run_that_the_host_held_up_costs_no_pause() {
+        let mut pacer = Pacer::default();
+        for run in 0..1000 {
+            let begun = SECOND + run * INTERVAL_NS * 40;
+            let length = if run % 4 == 3 { 30_000_000 } else { 20_000 };
+            assert!(pacer.ran(begun, begun + length).is_zero(), "{run}");
+        }
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The virtio-serial port to the host.
 
-use frontdesk_guest_protocol::{Decoder, HostMessage, MAGIC, PORT_NAME};
+use crate::isolation::EpisodeOrder;
+use frontdesk_guest_protocol::{Decoder, HostMessage, MAGIC, MAX_BACKGROUND, PORT_NAME};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Why the port cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +33,56 @@ pub(crate) struct Port {
     path: PathBuf,
     device: OwnedFd,
     decoder: Decoder,
+    /// Background tasks that the host told since the last episode.
+    told: BTreeSet<u32>,
+}
+
+/// What the host wants.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// That all begins anew.
+    pub(crate) begin: bool,
+    /// That reports come no more often.
+    pub(crate) interval: Option<Duration>,
+    /// That an episode begins, or (`None`) that none goes on.
+    pub(crate) episode: Option<Option<EpisodeOrder>>,
+}
+
+impl Wanted {
+    /// Takes a message, or `None` for what is none.
+    fn take(&mut self, request: Option<HostMessage>, told: &mut BTreeSet<u32>) {
+        match request {
+            // To a host of another version this one tells its own, and the host decides.
+            Some(HostMessage::Start { magic: MAGIC, .. }) => {
+                (self.begin, self.episode) = (true, Some(None));
+                told.clear();
+            }
+            Some(HostMessage::Pace { interval_ms }) => {
+                self.interval = Some(Duration::from_millis(interval_ms.into()));
+            }
+            Some(HostMessage::Background { task }) => {
+                if told.len() < MAX_BACKGROUND {
+                    told.insert(task);
+                }
+            }
+            Some(HostMessage::Episode { left_ms, tasks, sound }) => {
+                let told = std::mem::take(told);
+                if told.len() == usize::from(tasks) {
+                    let left = Duration::from_millis(left_ms.into());
+                    self.episode = Some(Some(EpisodeOrder { tasks: told, left, sound }));
+                }
+            }
+            Some(HostMessage::EpisodeOver) => self.episode = Some(None),
+            Some(HostMessage::Start { .. }) | None => {}
+        }
+    }
+}
+
+/// Readable when the host says something, and when it goes.
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
 }
 
 impl Port {
@@ -38,7 +91,7 @@ impl Port {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let path = path.to_owned();
         match rustix::fs::open(&path, flags, Mode::empty()) {
-            Ok(device) => Ok(Port { path, device, decoder: Decoder::default() }),
+            Ok(device) => Ok(Port { path, device, decoder: Decoder::default(), told: BTreeSet::new() }),
             Err(Errno::NOENT | Errno::NXIO) => Err(PortError::Missing { path }),
             Err(Errno::BUSY) => Err(PortError::Busy { path }),
             Err(Errno::ACCESS | Errno::PERM) => Err(PortError::Denied { path }),
@@ -61,20 +114,20 @@ impl Port {
         Ok(!fds[0].revents().contains(PollFlags::HUP))
     }
 
-    /// Reads what the host says; whether it asks to begin. `Ok(None)`: nobody is there.
-    pub(crate) fn read(&mut self) -> Result<Option<bool>, PortError> {
-        let mut begin = false;
+    /// Reads what the host says. `Ok(None)`: nobody is there.
+    pub(crate) fn read(&mut self) -> Result<Option<Wanted>, PortError> {
+        let mut wanted = Wanted::default();
         let mut buffer = [0; 256];
         match rustix::io::read(&self.device, &mut buffer) {
             Ok(0) => return Ok(None),
-            Ok(length) => self.decoder.feed(&buffer[..length], |request| {
-                // To a host of another version this one tells its own, and the host decides.
-                begin |= matches!(request, Some(HostMessage::Start { magic: MAGIC, .. }));
-            }),
+            Ok(length) => {
+                let told = &mut self.told;
+                self.decoder.feed(&buffer[..length], |request| wanted.take(request, told));
+            }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(self.failed("reading", error)),
         }
-        Ok(Some(begin))
+        Ok(Some(wanted))
     }
 
     /// Sends a report; whether it was taken, as a whole.
@@ -85,5 +138,40 @@ impl Port {
             Err(Errno::AGAIN | Errno::INTR | Errno::PIPE) => Ok(false),
             Err(error) => Err(self.failed("writing", error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn episode(wanted: &Wanted) -> Option<Option<Vec<u32>>> {
+        let order = wanted.episode.as_ref()?;
+        Some(order.as_ref().map(|order| order.tasks.iter().copied().collect()))
+    }
+
+    #[test]
+    fn an_episode_has_the_tasks_that_were_told_or_is_none() {
+        let (mut wanted, mut told) = (Wanted::default(), BTreeSet::new());
+        let mut take = |message| {
+            wanted.take(Some(message), &mut told);
+            episode(&wanted)
+        };
+        let begin = |tasks| HostMessage::Episode { left_ms: 100, tasks, sound: false };
+        assert_eq!(take(HostMessage::Background { task: 7 }), None);
+        assert_eq!(take(HostMessage::Background { task: 8 }), None);
+        assert_eq!(take(begin(2)), Some(Some(vec![7, 8])));
+        // Of another one a part was lost.
+        take(HostMessage::Background { task: 9 });
+        assert_eq!(take(begin(2)), Some(Some(vec![7, 8])));
+        assert_eq!(take(HostMessage::EpisodeOver), Some(None));
+        (0..1000).for_each(|task| {
+            take(HostMessage::Background { task });
+        });
+        assert_eq!(take(begin(255)), Some(None), "more than there may be");
+        take(HostMessage::Background { task: 9 });
+        assert_eq!(take(begin(1)), Some(Some(vec![9])));
+        // Whoever listens anew knows of none.
+        assert_eq!(take(HostMessage::start()), Some(None));
     }
 }

@@ -1,6 +1,7 @@
 //! The reporter's life: wait for a host that listens, then tell it what happens.
 
 use crate::follower::Follower;
+use crate::isolation::Isolator;
 use crate::pacer::Pacer;
 use crate::port::{Port, PortError};
 use crate::priority;
@@ -43,8 +44,9 @@ enum End {
     Cpus,
 }
 
-/// Tells whoever listens at the port at `path` what happens, for ever.
-pub(crate) fn run(path: &Path) -> Result<Infallible, ReporterError> {
+/// Tells whoever listens at the port at `path` what happens, for ever; and isolates background work when it
+/// says so, if it may.
+pub(crate) fn run(path: &Path, isolate: bool) -> Result<Infallible, ReporterError> {
     let tracepoint = SchedSwitch::find()?;
     if let Err(error) = priority::enter() {
         eprintln!(
@@ -55,9 +57,19 @@ pub(crate) fn run(path: &Path) -> Result<Infallible, ReporterError> {
     // What is missing is told before anybody listens.
     watch(&tracepoint)?;
     let mut port = Port::open(path)?;
+    let mut isolator = isolate.then(Isolator::new);
     loop {
         if port.has_host()? {
-            while let End::Cpus = tell(&mut port, &tracepoint)? {}
+            loop {
+                let end = tell(&mut port, &tracepoint, isolator.as_mut());
+                // Nobody orders it any more, or other vCPUs are there.
+                if let Some(isolator) = &mut isolator {
+                    isolator.end();
+                }
+                if let End::Unheard = end? {
+                    break;
+                }
+            }
         }
         sleep(PATIENCE);
     }
@@ -72,12 +84,17 @@ fn watch(tracepoint: &SchedSwitch) -> Result<(Vec<Ring>, u16), ReporterError> {
 }
 
 /// Tells a host that listens what happens.
-fn tell(port: &mut Port, tracepoint: &SchedSwitch) -> Result<End, ReporterError> {
+fn tell(
+    port: &mut Port,
+    tracepoint: &SchedSwitch,
+    mut isolator: Option<&mut Isolator>,
+) -> Result<End, ReporterError> {
     let (mut rings, vcpus) = watch(tracepoint)?;
     let mut follower = Follower::new(System, vcpus);
     follower.begin(now_ns());
     let mut pacer = Pacer::default();
     let mut heartbeat = Instant::now();
+    let mut is_called = false;
     loop {
         let begun = now_ns();
         for ring in &mut rings {
@@ -85,15 +102,27 @@ fn tell(port: &mut Port, tracepoint: &SchedSwitch) -> Result<End, ReporterError>
             ring.drain(tracepoint, |entry| follower.take(cpu, &entry));
         }
         let due = heartbeat <= Instant::now();
-        if due {
-            if rings::cpus().map_err(ReporterError::Cpus)?.into_iter().ne(rings.iter().map(Ring::cpu)) {
-                return Ok(End::Cpus);
+        if due && rings::cpus().map_err(ReporterError::Cpus)?.into_iter().ne(rings.iter().map(Ring::cpu)) {
+            return Ok(End::Cpus);
+        }
+        if due || is_called {
+            let Some(wanted) = port.read()? else { return Ok(End::Unheard) };
+            if wanted.begin {
+                follower.begin(now_ns());
             }
-            match port.read()? {
-                None => return Ok(End::Unheard),
-                Some(true) => follower.begin(now_ns()),
-                Some(false) => {}
+            if let Some(interval) = wanted.interval {
+                pacer.set_interval(interval);
             }
+            if let (Some(isolator), Some(episode)) = (&mut isolator, wanted.episode) {
+                match episode {
+                    Some(order) => isolator.begin(order, Instant::now()),
+                    None => isolator.end(),
+                }
+            }
+        }
+        if let Some(isolator) = &mut isolator {
+            isolator.look(Instant::now());
+            follower.set_isolation(isolator.state());
         }
         if due || follower.has_pending() {
             send(port, &mut follower)?;
@@ -101,19 +130,31 @@ fn tell(port: &mut Port, tracepoint: &SchedSwitch) -> Result<End, ReporterError>
         if due {
             heartbeat = Instant::now() + HEARTBEAT;
         }
-        sleep(pacer.ran(begun, now_ns()));
-        wait(&rings, heartbeat.saturating_duration_since(Instant::now()))?;
+        let pause = pacer.ran(begun, now_ns());
+        // Without orders to take the port is left out: it would wake this process once more for each report.
+        let Some(isolator) = &isolator else {
+            sleep(pause);
+            wait(&rings, None, heartbeat.saturating_duration_since(Instant::now()))?;
+            continue;
+        };
+        is_called = wait(&[], Some(port), pause)?;
+        if !is_called {
+            let next = isolator.next_look().map_or(heartbeat, |look| look.min(heartbeat));
+            is_called = wait(&rings, Some(port), next.saturating_duration_since(Instant::now()))?;
+        }
     }
 }
 
-/// Waits until a ring has something, at most `timeout`. The port is left out: it would wake this process once
-/// more for each report.
-fn wait(rings: &[Ring], timeout: Duration) -> Result<(), ReporterError> {
-    let mut fds: Vec<_> = rings.iter().map(|ring| PollFd::new(ring, PollFlags::IN)).collect();
+/// Waits until a ring has something, or the host, at most `timeout`. Returns whether the host has.
+fn wait(rings: &[Ring], port: Option<&Port>, timeout: Duration) -> Result<bool, ReporterError> {
+    let rings = rings.iter().map(|ring| PollFd::new(ring, PollFlags::IN));
+    let mut fds: Vec<_> =
+        port.map(|port| PollFd::new(port, PollFlags::IN)).into_iter().chain(rings).collect();
     let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
     let timeout = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
     match poll(&mut fds, Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Ok(_) => Ok(port.is_some() && fds.first().is_some_and(|port| !port.revents().is_empty())),
+        Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

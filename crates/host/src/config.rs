@@ -1,13 +1,13 @@
 //! The daemon's configuration: one TOML file, every parameter with its default, checked as a whole.
 //!
-//! `[tavs]`, `[multimedia]` and `[ledger]` are the engine's parameters, `[vms]` says which VMs are followed,
-//! `[vm.NAME]` what holds for some of them only, `[daemon]` is about the daemon itself, `[reserve]` about
-//! reservations, and `[control]` about those who look in.
+//! `[tavs]`, `[multimedia]`, `[asymmetric]` and `[ledger]` are the engine's parameters, `[vms]` says which
+//! VMs are followed, `[vm.NAME]` what holds for some of them only, `[daemon]` is about the daemon itself,
+//! `[reserve]` about reservations, and `[control]` about those who look in.
 
 use crate::control::ControlConfig;
 use crate::reserve::ReserveSettings;
 use crate::threads::MechanismChoice;
-use frontdesk_engine::{Config, Ledger, Multimedia, Tavs, VmPolicy};
+use frontdesk_engine::{Asymmetric, Config, Ledger, Multimedia, Tavs, VmPolicy};
 use glob::Pattern;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,8 @@ pub struct Settings {
     pub tavs: Tavs,
     /// Multimedia.
     pub multimedia: Multimedia,
+    /// Asymmetric vCPUs.
+    pub asymmetric: Asymmetric,
     /// The fairness ledger.
     pub ledger: Ledger,
     /// What holds for some VMs only, by name; `*`, `?` and `[...]` stand for others. For a VM the table with
@@ -194,7 +196,8 @@ impl Settings {
     #[must_use]
     pub fn engine(&self) -> Config {
         let (tavs, ledger) = (self.tavs.clone(), self.ledger.clone());
-        Config { tavs, ledger, multimedia: self.multimedia.clone() }
+        let (multimedia, asymmetric) = (self.multimedia.clone(), self.asymmetric.clone());
+        Config { tavs, ledger, multimedia, asymmetric }
     }
 
     /// What holds for the VM with this name.

@@ -5,14 +5,17 @@ mod finding;
 mod identity;
 mod kernel;
 mod machine;
+mod paths;
 
 pub use finding::{Finding, Status};
 
-/// Examines the host. Takes about a tenth of a second; loads each BPF program for a moment, changes nothing.
+/// Examines the host and the VMs that run. Takes about a tenth of a second; loads each BPF program for a
+/// moment, changes nothing.
 #[must_use]
 pub fn examine() -> Vec<Finding> {
     let mut findings = vec![kernel::privilege(), kernel::release(), kernel::btf()];
     findings.extend(kernel::bpf_programs());
+    findings.extend(kernel::probed_functions());
     findings.extend([kernel::control_groups(), kernel::real_time_groups(), kernel::real_time_throttle()]);
     findings.extend([
         kernel::fair_server(),
@@ -27,7 +30,14 @@ pub fn examine() -> Vec<Finding> {
         machine::taps(),
         machine::namespaces(),
     ]);
-    findings.extend([machine::qemu(), identity::under_tcg(), identity::under_kvm(), identity::interrupts()]);
+    findings.extend([
+        machine::qemu(),
+        identity::under_tcg(),
+        identity::under_kvm(),
+        identity::interrupts(),
+        identity::sounds(),
+    ]);
+    findings.extend(paths::paths());
     findings.extend(machine::programs());
     findings
 }
@@ -49,6 +59,8 @@ mod tests {
             "QEMU",
             "control groups",
             "BPF on_switch",
+            "displays of VMs",
+            "input of VMs",
             "fair server",
             "tasks under KVM",
             "interrupts under KVM",

@@ -2,6 +2,7 @@
 
 mod error;
 mod identities;
+mod names;
 mod wake;
 
 pub use error::IdentityError;

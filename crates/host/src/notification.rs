@@ -62,8 +62,8 @@ pub(crate) enum Notification {
     /// These VMs, by name, have reservations, and no others; all targets that have some; whether real time is
     /// kept for any; and after how many requests for reservations that is so.
     Reserved { vms: BTreeSet<String>, targets: BTreeMap<TargetId, String>, any: bool, asked: u64 },
-    /// The reads of the VM with this main thread can be followed, or why not.
-    Probed(ThreadId, Result<Probes, String>),
+    /// These probes are set in the VM with this main thread.
+    Probed(ThreadId, Probes),
     /// Something happened to the VM with this main thread.
     Happened(ThreadId, VmEvent),
     /// VMs found here are not to be followed any more.

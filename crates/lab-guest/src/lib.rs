@@ -45,7 +45,7 @@ pub const TIME_SLICE_PARAMETER: &str = "frontdesk.time_slice";
 /// Folder with the kernel modules in the initramfs.
 pub const MODULES: &str = "/modules";
 
-/// File in [`MODULES`] that names the modules to load, in order, one a line.
+/// File in [`MODULES`] that names the modules to load, in order, one a line; parameters come after a space.
 pub const MODULES_ORDER: &str = "order";
 
 /// A request to the guest.
@@ -106,6 +106,8 @@ pub enum Job {
     Reporter {
         /// Path of the static program in the initramfs.
         program: String,
+        /// Whether it is to keep background work on vCPUs of its own when the host says so.
+        isolate: bool,
     },
 }
 
@@ -187,6 +189,12 @@ pub enum StampKind {
     /// The workload is CPU-bound from now on.
     #[serde(rename = "c")]
     CpuBound,
+    /// A frame was shown.
+    #[serde(rename = "f")]
+    Frame,
+    /// A frame was too late and is not shown.
+    #[serde(rename = "l")]
+    LateFrame,
 }
 
 /// The answer to a request that was done.

@@ -59,13 +59,15 @@ fn decode(record: StampBytes) -> Option<Stamp> {
 }
 
 /// The kinds of stamps, each at the number that stands for it in the file.
-const KINDS: [StampKind; 6] = [
+const KINDS: [StampKind; 8] = [
     StampKind::Wake,
     StampKind::Begin,
     StampKind::End,
     StampKind::IoBound,
     StampKind::CpuBound,
     StampKind::Reply,
+    StampKind::Frame,
+    StampKind::LateFrame,
 ];
 
 /// Where the stamp with this number is in the file.

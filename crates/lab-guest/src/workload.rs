@@ -9,6 +9,7 @@ mod program;
 mod reporter;
 mod servers;
 mod storm;
+mod team;
 
 use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{Job, Measurement, Work};
@@ -55,7 +56,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), WorkloadError> {
 fn serve(job: Job, recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
     let (kind, steps_per_s) = match job {
         Job::Workload { kind, steps_per_s } => (kind, steps_per_s),
-        Job::Reporter { program } => return reporter::run(&program),
+        Job::Reporter { program, isolate } => return reporter::run(&program, isolate),
     };
     let steps = |cost: Duration| {
         let steps = cost.as_nanos() * u128::from(steps_per_s) / 1_000_000_000;
@@ -74,13 +75,17 @@ fn serve(job: Job, recorder: ReportRecorder) -> Result<Infallible, WorkloadError
         WorkloadKind::ReadFiles => disk::read_files(recorder),
         WorkloadKind::ReadBurn { cost } => disk::read_burn(steps(cost), recorder),
         WorkloadKind::Messages { tasks, rounds } => messages::run(tasks, rounds, recorder),
+        WorkloadKind::Team { threads, barrier } => team::run(threads, barrier.map(steps), recorder),
         WorkloadKind::Churn => churn(recorder),
         WorkloadKind::Program { command, repeat: true, cold } => {
             program::repeat(&with_host(command)?, cold, recorder)
         }
         WorkloadKind::Program { command, repeat: false, cold } => program::keep(&with_host(command)?, cold),
-        WorkloadKind::Play { film } => play::run(film, recorder),
-        WorkloadKind::RtApp { .. } => Err("files of rt-app only the simulator runs".into()),
+        WorkloadKind::Play { film, at } => play::run(film, at, recorder),
+        WorkloadKind::RtApp { .. }
+        | WorkloadKind::Video { .. }
+        | WorkloadKind::Scroll { .. }
+        | WorkloadKind::App { .. } => Err("this only the simulator runs".into()),
         WorkloadKind::Storm { of: Storm::Packets } => storm::packets(recorder),
         WorkloadKind::Storm { of: Storm::Tasks } => storm::tasks(recorder),
         WorkloadKind::Storm { of: Storm::Switches } => storm::switches(recorder),

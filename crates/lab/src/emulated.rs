@@ -35,8 +35,9 @@ const PACKAGES: [&str; 6] = ["e2fsprogs", "iproute2", "kmod", "libelf1", "qemu-s
 const MODULES: [&str; 6] = ["virtio_pci", "virtio_blk", "ext4", "kvm_amd", "tun", "vhost_net"];
 
 /// Its processor's counter is this machine's and always usable as a clock, but emulated so slowly that Linux
-/// would doubt it.
-const PARAMETERS: [&str; 2] = ["clocksource=tsc", "tsc=reliable"];
+/// would doubt it. Guests' pages stay as they are: khugepaged once hung for good while it merged those of one
+/// with two vCPUs.
+const PARAMETERS: [&str; 3] = ["clocksource=tsc", "tsc=reliable", "transparent_hugepage=never"];
 
 /// Memory that the host needs beside that of its VMs, in MiB.
 const HOST_MIB: u64 = 1536;

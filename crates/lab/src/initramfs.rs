@@ -27,6 +27,11 @@ const NEEDED_FOR_DESKTOPS: [&str; 8] = [
     "snd-hda-intel",
 ];
 
+/// Parameters of modules. QEMU's sound card tells where it plays by its registers, too: the guest is to look
+/// there, as it does with cards in which what the card writes to memory comes late, so that it can be seen
+/// from outside who asks.
+const PARAMETERS: [(&str, &str); 1] = [("snd-hda-intel.ko", "position_fix=1")];
+
 /// Why the initramfs could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum InitramfsError {
@@ -100,7 +105,11 @@ pub fn write_initramfs_with(
             liblzma::bufread::XzDecoder::new(reader).read_to_end(&mut data).map_err(failed(&path))?;
         }
         add(&format!("{}/{name}", &MODULES[1..]), REGULAR | 0o644, &data)?;
-        order += &format!("{name}\n");
+        order += name;
+        if let Some((_, parameters)) = PARAMETERS.iter().find(|(module, _)| *module == name) {
+            order += &format!(" {parameters}");
+        }
+        order += "\n";
     }
     add(&format!("{}/{MODULES_ORDER}", &MODULES[1..]), REGULAR | 0o644, order.as_bytes())?;
     archive.finish().map_err(failed(to))

@@ -3,13 +3,18 @@
 use frontdesk_engine::{Config, ConfigError, Engine, Event, TaskId, Time};
 use frontdesk_record::Record;
 use frontdesk_replay::{Examined, ReplayError, Rerun, TimelineBuilder};
-use frontdesk_scenario::{Follow, RequestBoosts, RequestTimes, Summary, TaskSlice, Timeline};
+use frontdesk_scenario::{Follow, RequestBoosts, RequestTimes, Summary, TaskSlice, Timeline, float};
 use indexmap::IndexMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 /// The engine is timed for at least this long.
 const TIMING: Duration = Duration::from_millis(500);
+
+/// In nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+/// Frame rates that the timeline has of a second in which there was a player all the time, at least.
+const SAMPLES: usize = 9;
 
 /// What a recording says about one measured interval.
 #[derive(Debug, Default)]
@@ -42,6 +47,30 @@ pub(crate) struct Shift {
     pub(crate) wakes: Vec<Time>,
     /// When it became I/O-bound (true) or CPU-bound.
     pub(crate) changes: Vec<(Time, bool)>,
+}
+
+impl Findings {
+    /// By how much the engine's estimate of a VM's frames is wrong, as a fraction of those that were `shown`
+    /// second by second: in the seconds in which it knew of a player all the time; `None` if there were none.
+    pub(crate) fn estimate_error(&self, vm: &str, shown: &[f64]) -> Option<f64> {
+        let vm = self.timeline.vms.iter().position(|name| name == vm)?;
+        // By time: several players at one time are one sum.
+        let mut samples: BTreeMap<u64, f64> = BTreeMap::new();
+        for point in self.timeline.frame_rates.iter().filter(|point| point.vm == vm) {
+            *samples.entry(point.at).or_default() += point.rate;
+        }
+        let (mut estimated, mut real) = (0.0, 0.0);
+        for (second, shown) in (0u64..).zip(shown) {
+            let within: Vec<f64> =
+                samples.range(second * SECOND..(second + 1) * SECOND).map(|(_, rate)| *rate).collect();
+            if within.len() >= SAMPLES {
+                estimated +=
+                    within.iter().sum::<f64>() / float(u64::try_from(within.len()).unwrap_or(u64::MAX));
+                real += shown;
+            }
+        }
+        (real > 0.0).then(|| (estimated / real - 1.0).abs())
+    }
 }
 
 impl Truth {

@@ -114,7 +114,11 @@ fn sees_interrupts_between_vcpus() {
                 assert!(vector >= 0x20, "vectors below are exceptions: {vector:#x}");
                 ipis += 1;
             }
-            EntryKind::Halt | EntryKind::Resume | EntryKind::Interrupt { .. } | EntryKind::IpiTaken => {}
+            EntryKind::Halt
+            | EntryKind::Resume
+            | EntryKind::Interrupt { .. }
+            | EntryKind::IpiTaken
+            | EntryKind::Access { .. } => {}
         }
         switched.len() == 2 && ipis > 0
     });

@@ -6,10 +6,12 @@
 
 mod vm;
 
-use frontdesk_engine::{Event, EventKind, TaskId, VmId};
+use frontdesk_engine::{Event, EventKind, VmId};
 use frontdesk_lab::{RunningVm, VmConfig, add_to_initramfs};
 use frontdesk_lab_guest::Job;
-use frontdesk_qemu::reporter::{HostTime, ReporterSource, ReporterState, Reporters, find_port};
+use frontdesk_qemu::reporter::{
+    EpisodeOrder, HostTime, Isolation, ReporterSource, ReporterState, Reporters, find_port,
+};
 use frontdesk_ring::{Consumer, Entry, EntryKind};
 use frontdesk_scenario::{Storm, WorkloadKind};
 use std::collections::{BTreeSet, HashMap};
@@ -41,8 +43,12 @@ fn boot(run_dir: &TempDir, kernel: &str, vcpus: u16) -> RunningVm {
 }
 
 fn start_reporter(vm: &mut RunningVm) {
+    start(vm, false);
+}
+
+fn start(vm: &mut RunningVm, isolate: bool) {
     let program = reporter().to_str().unwrap().to_owned();
-    vm.start("reporter", Job::Reporter { program }).unwrap();
+    vm.start("reporter", Job::Reporter { program, isolate }).unwrap();
 }
 
 /// What both sources say, until `enough` says so.
@@ -57,7 +63,7 @@ struct Both {
 impl Both {
     fn new(vm: &RunningVm, vcpus: u16) -> Both {
         let ring = Consumer::attach(frontdesk_ring::find(vm.pid()).unwrap().unwrap()).unwrap();
-        let reporters = Reporters::new().unwrap();
+        let reporters = Reporters::new(Duration::from_micros(500)).unwrap();
         let mut both =
             Both { ring, reporters, events: Vec::new(), switches: vec![Vec::new(); usize::from(vcpus)] };
         both.connect(vm, vcpus);
@@ -65,7 +71,9 @@ impl Both {
     }
 
     fn connect(&mut self, vm: &RunningVm, vcpus: u16) {
-        assert!(self.reporters.follow(VM, vm.pid(), vcpus, HostTime::now().monotonic).unwrap());
+        assert!(
+            self.reporters.follow(VM, vm.pid(), vcpus, Duration::ZERO, HostTime::now().monotonic).unwrap()
+        );
     }
 
     fn source(&self) -> &ReporterSource {
@@ -79,7 +87,7 @@ impl Both {
             std::thread::sleep(Duration::from_millis(1));
             let now = HostTime::now();
             self.reporters.receive(now).unwrap();
-            self.reporters.drain(now.monotonic, &mut self.events);
+            self.reporters.drain(now.monotonic, &mut self.events, |_| true, |_, _| {});
             for (vcpu, switches) in (0..).zip(&mut self.switches) {
                 self.ring.drain(vcpu, |Entry { at_ns, kind }| {
                     if let EntryKind::Switch { task } = kind {
@@ -211,7 +219,11 @@ fn agrees_with_the_plugin(kernel: &str) {
     both.follow("the hogs' names", |both| {
         let told = both.reported();
         let tasks: BTreeSet<u64> = told.iter().flatten().map(|(_, task)| *task).collect();
-        tasks.iter().filter(|task| both.source().name(TaskId(**task)) == Some(LAB_WORKLOAD)).count() == HOGS
+        tasks
+            .iter()
+            .filter(|task| both.source().name(u32::try_from(**task).unwrap()) == Some(LAB_WORKLOAD))
+            .count()
+            == HOGS
     });
     let named = Instant::now();
     both.follow("what was told before", |_| named.elapsed() > MAX_HOLD);
@@ -229,7 +241,7 @@ fn agrees_with_the_plugin(kernel: &str) {
     let reported = both.reported();
     let tasks = most_frequent(&reported, HOGS);
     for task in &tasks {
-        assert_eq!(both.source().name(TaskId(*task)), Some(LAB_WORKLOAD));
+        assert_eq!(both.source().name(u32::try_from(*task).unwrap()), Some(LAB_WORKLOAD));
     }
     let space_of = spaces(&tasks, &reported, &both.switches);
     let mut of_all = (0, 0);
@@ -283,6 +295,63 @@ fn agrees_with_the_plugin_on_linux_6_12() {
 #[test]
 fn agrees_with_the_plugin_on_linux_6_1() {
     agrees_with_the_plugin("6.1-cloud");
+}
+
+/// The vCPUs on which address spaces are seen, until `enough` of their switches are.
+fn seen_on(both: &mut Both, spaces: &BTreeSet<u64>, enough: usize) -> BTreeSet<usize> {
+    both.switches.iter_mut().for_each(Vec::clear);
+    let of = |both: &Both| -> Vec<usize> {
+        let vcpus = both.switches.iter().enumerate();
+        let seen = vcpus.flat_map(|(vcpu, switches)| switches.iter().map(move |(_, space)| (vcpu, *space)));
+        seen.filter(|(_, space)| spaces.contains(space)).map(|(vcpu, _)| vcpu).collect()
+    };
+    both.follow("switches of the hogs", |both| of(both).len() >= enough);
+    of(both).into_iter().collect()
+}
+
+/// Background work is kept on one vCPU as long as an episode goes on, and on all of them after it, as the
+/// plugin sees it from outside.
+#[test]
+fn background_work_is_isolated_and_given_back() {
+    let run_dir = tempfile::tempdir().unwrap();
+    let mut vm = boot(&run_dir, "6.12-cloud", 2);
+    let mut both = Both::new(&vm, 2);
+    start(&mut vm, true);
+    both.follow("that it takes orders", |both| both.source().isolation() == Isolation::Ready);
+    for hog in 0..HOGS {
+        vm.start(&format!("hog{hog}"), WorkloadKind::Hog).unwrap();
+    }
+    both.follow("task switches", |both| both.switches.iter().all(|switches| switches.len() >= SWITCHES));
+    let processes: Vec<u32> = most_frequent(&both.reported(), HOGS)
+        .into_iter()
+        .map(|task| u32::try_from(task).unwrap())
+        .filter(|task| both.source().name(*task) == Some(LAB_WORKLOAD))
+        .collect();
+    assert_eq!(processes.len(), HOGS);
+    // The reporter runs as often as any, and stays where it is.
+    let tasks: Vec<u64> = processes.iter().map(|process| u64::from(*process)).collect();
+    let spaces: BTreeSet<u64> = spaces(&tasks, &both.reported(), &both.switches).into_values().collect();
+    let (all, slow) = (BTreeSet::from([0, 1]), BTreeSet::from([1]));
+    assert_eq!(seen_on(&mut both, &spaces, SWITCHES), all);
+
+    let now = HostTime::now().monotonic;
+    let until = now.plus(60_000_000_000);
+    let order = EpisodeOrder { since: now, until, tasks: processes.clone(), sound: false };
+    both.reporters.order(VM, Some(&order), now);
+    both.follow("the isolation", |both| matches!(both.source().isolation(), Isolation::Divided { .. }));
+    let Isolation::Divided { slow: told, background, others } = both.source().isolation() else {
+        panic!("{:?}", both.source());
+    };
+    assert_eq!((told, background), (0b10, 5));
+    assert!(others > 0);
+    assert!(both.events.iter().any(|event| event.kind == EventKind::Isolated { vm: VM, slow: 0b10 }));
+    both.events.clear();
+    // Hogs that are alone on their vCPU take turns there.
+    assert_eq!(seen_on(&mut both, &spaces, SWITCHES), slow);
+    both.reporters.order(VM, None, HostTime::now().monotonic);
+    both.follow("the end", |both| both.source().isolation() == Isolation::Ready);
+    assert_eq!(seen_on(&mut both, &spaces, SWITCHES), all);
+    vm.shutdown(PATIENCE).unwrap();
 }
 
 /// CPU time of QEMU's threads so far: of the vCPU's, and of all others.

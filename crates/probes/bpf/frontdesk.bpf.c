@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * What frontdesk hears from the host kernel: when threads of followed VMs get and lose a CPU or wake up,
- * which packets are queued towards a VM and which of them it replies to, and which reads of its disks begin
- * and end. Everything is filtered here, so that unrelated threads and devices cost next to nothing and no
- * guest can flood the daemon.
+ * which packets are queued towards a VM and which of them it replies to, which reads of its disks begin and
+ * end, what changes on its display, and what a person does at its keyboard and mouse. Everything is filtered
+ * here, so that unrelated threads and devices cost next to nothing and no guest can flood the daemon.
  */
 #include "packet.h"
 #include <bpf/bpf_tracing.h>
@@ -20,17 +20,23 @@ enum kind {
 	KIND_READ_PENDING = 6,
 	KIND_READ_DONE = 7,
 	KIND_REPLY = 8,
+	KIND_DISPLAY = 9,
+	KIND_GPU = 10,
+	KIND_INPUT = 11,
 };
 
 struct record {
 	u64 at;     /* CLOCK_MONOTONIC, ns */
 	u32 vm;
 	u8 kind;
-	u8 detail;  /* stop: still runnable; packet, reply: IP protocol number */
-	u16 role;   /* of the thread */
-	u16 index;  /* of the thread among those of its role; packet: destination port; reply: source port */
+	u8 detail;  /* stop: still runnable; packet, reply: IP protocol number;
+		       input: INPUT_ENTER and so on */
+	u16 role;   /* of the thread; display: left edge */
+	u16 index;  /* of the thread among those of its role; packet: destination port; reply: source port;
+		       display: upper edge */
 	u16 cpu;
-	u32 request; /* read: which; wake: index of the VM's own vCPU that woke it plus 1, or 0 */
+	u32 request; /* read: which; wake: index of the VM's own vCPU that woke it plus 1, or 0;
+			display: width in the upper half, height in the lower */
 };
 
 /* Roles of threads. */
@@ -53,13 +59,16 @@ struct tap {
 	u16 unused;
 };
 
-/* The disks of a VM, all together. */
-struct disks {
+/* The QEMU process of a VM. */
+struct process {
 	u32 vm;
-	s32 in_flight;  /* reads */
+	s32 in_flight;  /* reads of all its disks */
 	u64 requests;   /* windows, see admit() */
 	u64 wakeups;
 	u64 completions;
+	u64 updates;    /* of its display */
+	u64 gpu;
+	u64 inputs;
 };
 
 enum counter {
@@ -71,6 +80,7 @@ enum counter {
 	COUNT_SUPPRESSED,  /* beyond the flood guard */
 	COUNT_LOST,        /* records of any kind that found the ring full */
 	COUNT_READS,       /* reads of followed VMs that ended */
+	COUNT_UPDATES,     /* of displays of followed VMs */
 	COUNTERS,
 };
 
@@ -95,8 +105,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, u32);
-	__type(value, struct disks);
-} disks SEC(".maps");
+	__type(value, struct process);
+} processes SEC(".maps");
 
 static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 role, u16 index, u32 request, u64 at, u64 wake)
 {
@@ -180,14 +190,14 @@ static __always_inline enum verdict admit(u64 *window, u64 now)
  */
 static __always_inline void read_pending(const struct thread *t, struct task_struct *task)
 {
-	u32 process = task->tgid;
-	struct disks *d = bpf_map_lookup_elem(&disks, &process);
+	u32 id = task->tgid;
+	struct process *p = bpf_map_lookup_elem(&processes, &id);
 	u64 now;
 
-	if (!d || d->in_flight <= 0)
+	if (!p || p->in_flight <= 0)
 		return;
 	now = bpf_ktime_get_ns();
-	if (admit(&d->wakeups, now) == ADMIT_AND_WAKE)
+	if (admit(&p->wakeups, now) == ADMIT_AND_WAKE)
 		push(t->vm, KIND_READ_PENDING, 0, 0, 0, 0, now, BPF_RB_FORCE_WAKEUP);
 }
 
@@ -351,11 +361,11 @@ int BPF_PROG(on_receive, const struct sk_buff *skb)
  */
 #define BLOCK_ACCT_READ 1
 
-static __always_inline struct disks *own_disks(void)
+static __always_inline struct process *current_process(void)
 {
-	u32 process = bpf_get_current_pid_tgid() >> 32;
+	u32 id = bpf_get_current_pid_tgid() >> 32;
 
-	return bpf_map_lookup_elem(&disks, &process);
+	return bpf_map_lookup_elem(&processes, &id);
 }
 
 /* Addresses of things alive at once in one process do not agree in these bits. */
@@ -364,41 +374,167 @@ static __always_inline u32 request_of(struct pt_regs *ctx)
 	return PT_REGS_PARM2(ctx) >> 4;
 }
 
-SEC("uprobe")
+SEC("uprobe.multi")
 int on_read(struct pt_regs *ctx)
 {
-	struct disks *d = own_disks();
+	struct process *p = current_process();
 	u64 now;
 
-	if (!d || (int)PT_REGS_PARM4(ctx) != BLOCK_ACCT_READ)
+	if (!p || (int)PT_REGS_PARM4(ctx) != BLOCK_ACCT_READ)
 		return 0;
-	__sync_fetch_and_add(&d->in_flight, 1);
+	__sync_fetch_and_add(&p->in_flight, 1);
 	now = bpf_ktime_get_ns();
-	if (admit(&d->requests, now) != SUPPRESS)
-		push(d->vm, KIND_READ, 0, 0, 0, request_of(ctx), now, wake_if_filling());
+	if (admit(&p->requests, now) != SUPPRESS)
+		push(p->vm, KIND_READ, 0, 0, 0, request_of(ctx), now, wake_if_filling());
 	return 0;
 }
 
-SEC("uprobe")
+SEC("uprobe.multi")
 int on_read_done(struct pt_regs *ctx)
 {
 	/* struct BlockAcctCookie: int64_t bytes, start_time_ns; enum type. */
 	struct { s64 bytes, start; u32 type; } cookie;
-	struct disks *d = own_disks();
+	struct process *p = current_process();
 	enum verdict verdict;
 	u64 now;
 
-	if (!d || bpf_probe_read_user(&cookie, sizeof(cookie), (const void *)PT_REGS_PARM2(ctx)) ||
+	if (!p || bpf_probe_read_user(&cookie, sizeof(cookie), (const void *)PT_REGS_PARM2(ctx)) ||
 	    cookie.type != BLOCK_ACCT_READ)
 		return 0;
 	/* One that was in flight when the VM was adopted was not counted. */
-	if (d->in_flight > 0)
-		__sync_fetch_and_add(&d->in_flight, -1);
+	if (p->in_flight > 0)
+		__sync_fetch_and_add(&p->in_flight, -1);
 	count(COUNT_READS);
 	now = bpf_ktime_get_ns();
-	verdict = admit(&d->completions, now);
+	verdict = admit(&p->completions, now);
 	if (verdict != SUPPRESS)
-		push(d->vm, KIND_READ_DONE, 0, 0, 0, request_of(ctx), now,
+		push(p->vm, KIND_READ_DONE, 0, 0, 0, request_of(ctx), now,
 		     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	return 0;
+}
+
+static __always_inline u16 clamp(int pixels)
+{
+	return pixels < 0 ? 0 : pixels > 0xffff ? 0xffff : pixels;
+}
+
+/* void dpy_gfx_update(QemuConsole *con, int x, int y, int w, int h): what a device has drawn. */
+SEC("uprobe.multi")
+int on_display(struct pt_regs *ctx)
+{
+	struct process *p = current_process();
+	enum verdict verdict;
+	u64 now;
+
+	if (!p)
+		return 0;
+	count(COUNT_UPDATES);
+	now = bpf_ktime_get_ns();
+	verdict = admit(&p->updates, now);
+	if (verdict == SUPPRESS) {
+		count(COUNT_SUPPRESSED);
+		return 0;
+	}
+	push(p->vm, KIND_DISPLAY, 0, clamp(PT_REGS_PARM2(ctx)), clamp(PT_REGS_PARM3(ctx)),
+	     (u32)clamp(PT_REGS_PARM4(ctx)) << 16 | clamp(PT_REGS_PARM5(ctx)), now,
+	     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
+	return 0;
+}
+
+/* virtio_gpu_ctrl_response(): the graphics processor has carried out a command. */
+SEC("uprobe.multi")
+int on_gpu(struct pt_regs *ctx)
+{
+	struct process *p = current_process();
+	u64 now;
+
+	if (!p)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (admit(&p->gpu, now) == SUPPRESS) {
+		count(COUNT_SUPPRESSED);
+		return 0;
+	}
+	push(p->vm, KIND_GPU, 0, 0, 0, 0, now, wake_if_filling());
+	return 0;
+}
+
+/*
+ * void qemu_input_event_send_impl(QemuConsole *src, InputEvent *evt): QEMU gives a guest's device what a
+ * person, or QMP, does. By the interface's description, qapi/ui.json, the same from 7.2 to 10.0:
+ *
+ * InputEvent: a type (key, button, motions), and at 8 a pointer to what it is about.
+ * Key: at 0 a pointer to its value, which has a type (QEMU makes all of them codes) and at 8 a code; at 8
+ * whether it is pressed.
+ * Button: at 0 which, at 4 whether it is pressed. The wheel is four of them.
+ */
+#define EVENT_KEY 0
+#define EVENT_BUTTON 1
+#define VALUE_QCODE 1
+#define QCODE_RET 35
+#define QCODE_KP_ENTER 78
+#define BUTTON_WHEEL_UP 3
+#define BUTTON_WHEEL_DOWN 4
+#define BUTTON_WHEEL_LEFT 7
+#define BUTTON_WHEEL_RIGHT 8
+
+#define INPUT_NONE 0
+#define INPUT_ENTER 1
+#define INPUT_KEY 2
+#define INPUT_BUTTON 3
+
+static __always_inline u8 input_of_key(u64 at)
+{
+	struct { u64 value; u8 down; } key;
+	struct { u32 type, unused; u32 code; } value;
+
+	if (bpf_probe_read_user(&key, sizeof(key), (const void *)at) || !key.down ||
+	    bpf_probe_read_user(&value, sizeof(value), (const void *)key.value))
+		return INPUT_NONE;
+	return value.type == VALUE_QCODE && (value.code == QCODE_RET || value.code == QCODE_KP_ENTER) ?
+		INPUT_ENTER : INPUT_KEY;
+}
+
+static __always_inline u8 input_of_button(u64 at)
+{
+	struct { u32 which; u8 down; } button;
+
+	if (bpf_probe_read_user(&button, sizeof(button), (const void *)at))
+		return INPUT_NONE;
+	switch (button.which) {
+	case BUTTON_WHEEL_UP:
+	case BUTTON_WHEEL_DOWN:
+	case BUTTON_WHEEL_LEFT:
+	case BUTTON_WHEEL_RIGHT:
+		return button.down ? INPUT_KEY : INPUT_NONE;
+	}
+	return button.down ? INPUT_NONE : INPUT_BUTTON;
+}
+
+SEC("uprobe.multi")
+int on_input(struct pt_regs *ctx)
+{
+	struct { u32 type, unused; u64 data; } event;
+	struct process *p = current_process();
+	u8 input = INPUT_NONE;
+	enum verdict verdict;
+	u64 now;
+
+	if (!p || bpf_probe_read_user(&event, sizeof(event), (const void *)PT_REGS_PARM2(ctx)))
+		return 0;
+	if (event.type == EVENT_KEY)
+		input = input_of_key(event.data);
+	else if (event.type == EVENT_BUTTON)
+		input = input_of_button(event.data);
+	if (input == INPUT_NONE)
+		return 0;
+	now = bpf_ktime_get_ns();
+	verdict = admit(&p->inputs, now);
+	if (verdict == SUPPRESS) {
+		count(COUNT_SUPPRESSED);
+		return 0;
+	}
+	push(p->vm, KIND_INPUT, input, 0, 0, 0, now,
+	     verdict == ADMIT_AND_WAKE ? BPF_RB_FORCE_WAKEUP : wake_if_filling());
 	return 0;
 }

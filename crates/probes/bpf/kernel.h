@@ -52,43 +52,7 @@ struct task_struct {
 	struct hlist_head preempt_notifiers;
 } __core;
 
-struct preempt_notifier {
-	struct hlist_node link;
-} __core;
-
-struct kvm_vcpu_arch {
-	unsigned long cr3;
-	int mp_state;
-} __core;
-
-struct kvm_vcpu {
-	struct preempt_notifier preempt_notifier;
-	int vcpu_id;
-	struct kvm_vcpu_arch arch;
-} __core;
-
-/* How an AMD processor keeps the state of a guest. */
-struct vmcb_control_area {
-	u32 exit_code;
-} __core;
-
-struct vmcb_save_area {
-	u64 cr3;
-} __core;
-
-struct vmcb {
-	struct vmcb_control_area control;
-	struct vmcb_save_area save;
-} __core;
-
-struct kvm_vmcb_info {
-	struct vmcb *ptr;
-} __core;
-
-struct vcpu_svm {
-	struct kvm_vcpu vcpu;
-	struct kvm_vmcb_info vmcb01;
-} __core;
+struct kvm_vcpu;
 
 /* The registers of a user-space thread, by the ABI of x86-64. */
 struct pt_regs {
@@ -96,6 +60,7 @@ struct pt_regs {
 	unsigned long si;
 	unsigned long dx;
 	unsigned long cx;
+	unsigned long r8;
 } __core;
 
 struct ns_common {

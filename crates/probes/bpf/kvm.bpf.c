@@ -12,6 +12,35 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+/*
+ * Where KVM's modules keep what is read here, in bytes. Their types are described beside them, where libbpf
+ * may look with CAP_SYS_ADMIN only, and everybody else can read: so src/kvm/layout.rs does, and writes it
+ * here. For the same reason their tracepoints are taken raw.
+ */
+const volatile struct layout {
+	u32 vmcb;     /* pointer to the control block, in struct vcpu_svm, which begins with struct kvm_vcpu */
+	u32 id;       /* in struct kvm_vcpu, as those that follow */
+	u32 cr3;
+	u32 mp_state;
+	u32 notifier; /* in the list of the thread's */
+} layout;
+
+static __always_inline u64 word_at(const void *base, u32 offset)
+{
+	u64 word = 0;
+
+	bpf_probe_read_kernel(&word, sizeof(word), base + offset);
+	return word;
+}
+
+static __always_inline u32 half_at(const void *base, u32 offset)
+{
+	u32 half = 0;
+
+	bpf_probe_read_kernel(&half, sizeof(half), base + offset);
+	return half;
+}
+
 /* Shared with src/kvm/abi.rs. */
 enum kind {
 	KIND_SWITCH = 1,
@@ -224,25 +253,26 @@ static __always_inline void resumed(struct vcpu *v, u32 tid)
 
 #define KVM_ISA_SVM 2
 #define SVM_EXIT_HLT 0x78
+/* Where the processor has them in the control block (AMD's manual, volume 2, appendix B). */
+#define VMCB_EXIT_CODE 0x70
+#define VMCB_CR3 0x550
 
 /*
  * On AMD processors with nested paging, the guest's CR3 is in the control block (VMCB) whenever the guest
  * does not run. While the guest runs a guest of its own, `vmcb01` holds what it had loaded before.
  */
-SEC("tp_btf/kvm_exit")
+SEC("raw_tp/kvm_exit")
 int BPF_PROG(on_exit, struct kvm_vcpu *vcpu, u32 isa)
 {
 	u32 tid = bpf_get_current_pid_tgid();
 	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &tid);
-	struct vcpu_svm *svm;
-	struct vmcb *vmcb;
+	const void *vmcb;
 
 	if (!v || !vcpu || isa != KVM_ISA_SVM)
 		return 0;
-	svm = (void *)vcpu - bpf_core_field_offset(struct vcpu_svm, vcpu);
-	vmcb = BPF_CORE_READ(svm, vmcb01.ptr);
-	seen(v, tid, BPF_CORE_READ(vmcb, save.cr3));
-	if (BPF_CORE_READ(vmcb, control.exit_code) == SVM_EXIT_HLT)
+	vmcb = (const void *)word_at(vcpu, layout.vmcb);
+	seen(v, tid, word_at(vmcb, VMCB_CR3));
+	if (half_at(vmcb, VMCB_EXIT_CODE) == SVM_EXIT_HLT)
 		halted(v, tid);
 	return 0;
 }
@@ -257,7 +287,7 @@ static __always_inline void sent(struct vcpu *v, u32 tid)
 
 static __always_inline void identify(struct vcpu *v, u32 tid, struct kvm_vcpu *vcpu)
 {
-	struct id key = { .vm = v->vm, .id = BPF_CORE_READ(vcpu, vcpu_id) };
+	struct id key = { .vm = v->vm, .id = half_at(vcpu, layout.id) };
 
 	/* It fails if there is no room, and then nothing is told of its interrupts. */
 	if (!bpf_map_update_elem(&by_id, &key, &tid, BPF_ANY))
@@ -265,7 +295,7 @@ static __always_inline void identify(struct vcpu *v, u32 tid, struct kvm_vcpu *v
 }
 
 /* The vCPU is about to run guest code. */
-SEC("tp_btf/kvm_entry")
+SEC("raw_tp/kvm_entry")
 int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 {
 	u32 tid = bpf_get_current_pid_tgid();
@@ -321,7 +351,7 @@ static __always_inline bool is_one_bit(u64 bits)
 }
 
 /* The guest has written its controller's interrupt command register (ICR). */
-SEC("tp_btf/kvm_apic_ipi")
+SEC("raw_tp/kvm_apic_ipi")
 int BPF_PROG(on_ipi, u32 command, u32 destination)
 {
 	u32 tid = bpf_get_current_pid_tgid();
@@ -338,7 +368,7 @@ int BPF_PROG(on_ipi, u32 command, u32 destination)
 #define KVM_HC_SEND_IPI 10
 
 /* Linux has a hypercall for interrupts to many: bits, and the command. */
-SEC("tp_btf/kvm_hypercall")
+SEC("raw_tp/kvm_hypercall")
 int BPF_PROG(on_hypercall, unsigned long number, unsigned long low, unsigned long high, unsigned long first,
 	     unsigned long command)
 {
@@ -372,7 +402,7 @@ static __always_inline struct vcpu *with_id(u32 vm, u32 id)
 }
 
 /* The controller of a vCPU accepts an interrupt. The thread that it comes from is the current one. */
-SEC("tp_btf/kvm_apic_accept_irq")
+SEC("raw_tp/kvm_apic_accept_irq")
 int BPF_PROG(on_accept, u32 id, u16 mode, u16 is_level, u8 vector)
 {
 	u32 tid = bpf_get_current_pid_tgid();
@@ -400,7 +430,7 @@ int BPF_PROG(on_accept, u32 id, u16 mode, u16 is_level, u8 vector)
  * KVM injects an interrupt into the guest: the vCPU takes it. `again`: an exit came between that and the
  * handler.
  */
-SEC("tp_btf/kvm_inj_virq")
+SEC("raw_tp/kvm_inj_virq")
 int BPF_PROG(on_interrupt, u32 vector, bool soft, bool again)
 {
 	u32 tid = bpf_get_current_pid_tgid();
@@ -444,8 +474,7 @@ static __always_inline struct kvm_vcpu *entered(struct task_struct *task)
 
 	if (!notifier)
 		return NULL;
-	notifier -= bpf_core_field_offset(struct preempt_notifier, link);
-	return notifier - bpf_core_field_offset(struct kvm_vcpu, preempt_notifier);
+	return notifier - layout.notifier;
 }
 
 static __always_inline void switched(struct task_struct *prev, struct task_struct *next, bool sample)
@@ -456,10 +485,10 @@ static __always_inline void switched(struct task_struct *prev, struct task_struc
 
 	if (v && vcpu) {
 		if (sample)
-			seen(v, from, BPF_CORE_READ(vcpu, arch.cr3));
+			seen(v, from, word_at(vcpu, layout.cr3));
 		else
 			switched_to(v, from);
-		if (BPF_CORE_READ(vcpu, arch.mp_state) == KVM_MP_STATE_HALTED)
+		if (half_at(vcpu, layout.mp_state) == KVM_MP_STATE_HALTED)
 			halted(v, from);
 	}
 	v = to ? bpf_map_lookup_elem(&vcpus, &to) : NULL;

@@ -1,5 +1,6 @@
-//! The kernel as a source of events: scheduling of followed threads, packets towards followed taps and reads
-//! of followed VMs' disks, heard by eBPF programs that filter in the kernel.
+//! The kernel as a source of events: scheduling of followed threads, packets towards followed taps, reads of
+//! followed VMs' disks, what changes on their displays and what a person does there, heard by eBPF programs
+//! that filter in the kernel.
 //!
 //! # Reads
 //! Two probes on QEMU's own accounting functions (`block_acct_start`, `block_acct_done` and
@@ -17,14 +18,26 @@
 //! A probe costs the VM that reads a trap when a read begins and when it ends, and a record for each, some of
 //! which wake the daemon: some 3 % of the throughput of a VM that does nothing but read at 20 MB/s
 //! (`scenarios/tavs/hackbench.toml`; what it measures is in `docs/results/tavs.md`).
+//!
+//! # Displays
+//! A probe on `dpy_gfx_update`, which every display device of QEMU calls with the rectangle that it has
+//! drawn, tells a VM's frames (MM §5.1.1), whoever looks at them. One on `virtio_gpu_ctrl_response` tells
+//! what a virtio-gpu has completed (MM §5.1.2), also where the picture itself does not pass through QEMU. A
+//! hit takes some ten microseconds.
+//!
+//! # Input
+//! A probe on `qemu_input_event_send_impl`, through which every key and button comes to a guest's devices,
+//! tells that a person does something (vAMP §3.1.2): whether it is Enter, another key or a button, and
+//! nothing more of what is typed. QEMU exports it, and what it is called with is described by its interface
+//! to management (`qapi/ui.json`), the same from 7.2 to 10.0. Motions of the mouse end in the kernel.
 
 mod abi;
 mod probe;
-mod reads;
+mod process;
 mod skeleton;
 
-pub use probe::{PROGRAMS, probe};
-pub use reads::{Probes, ReadProbes};
+pub use probe::{PROGRAMS, probe, probe_functions};
+pub use process::{GPU_MODULE, Heard, Probes, QemuProbes};
 
 use crate::BpfError;
 use crate::channel::{Channel, Maps};
@@ -39,7 +52,7 @@ use libbpf_rs::{
     skel::{OpenSkel as _, SkelBuilder as _},
 };
 use probe::first_refused;
-use reads::Programs;
+use process::Programs;
 use skeleton::FrontdeskSkelBuilder;
 use std::{collections::HashMap, mem::MaybeUninit, os::fd::BorrowedFd, sync::Arc};
 
@@ -57,12 +70,15 @@ pub struct BpfStats {
     pub no_payload: u64,
     /// Neither TCP nor UDP, a later fragment, or with headers outside the packet's linear part.
     pub other: u64,
-    /// Held back by the flood guard: beyond 16 packets of a tap within a millisecond.
+    /// Held back by the flood guard: beyond 16 packets of a tap, updates of a display, or keys and buttons of
+    /// a VM, within a millisecond.
     pub suppressed: u64,
     /// Records of any kind lost because the ring was full.
     pub lost: u64,
     /// Reads of followed VMs that ended.
     pub reads: u64,
+    /// Updates of followed VMs' displays.
+    pub updates: u64,
 }
 
 /// Loaded and attached BPF programs.
@@ -77,7 +93,7 @@ pub struct BpfSource {
     threads: MapHandle,
     taps: MapHandle,
     acknowledgements: MapHandle,
-    disks: MapHandle,
+    processes: MapHandle,
     followed: HashMap<VmId, MapKeys>,
     _links: Vec<Link>,
     programs: Arc<Programs>,
@@ -88,7 +104,7 @@ pub struct BpfSource {
 struct MapKeys {
     tids: Vec<[u8; 4]>,
     taps: Vec<[u8; 20]>,
-    disks: Option<[u8; 4]>,
+    process: Option<[u8; 4]>,
     probes: Option<Probes>,
 }
 
@@ -134,7 +150,7 @@ impl BpfSource {
             threads: keep(&maps.threads)?,
             taps: keep(&maps.taps)?,
             acknowledgements: keep(&maps.acknowledgements)?,
-            disks: keep(&maps.disks)?,
+            processes: keep(&maps.processes)?,
             followed: HashMap::new(),
             _links: links,
             programs: Arc::new(Programs(skel)),
@@ -187,7 +203,7 @@ impl BpfSource {
         Ok(())
     }
 
-    /// Follows other threads and taps of a VM from now on, keeping its reads. One that is not followed is
+    /// Follows other threads and taps of a VM from now on, keeping its probes. One that is not followed is
     /// followed from now on.
     ///
     /// # Errors
@@ -204,31 +220,31 @@ impl BpfSource {
         result
     }
 
-    /// What sets the probes that disk reads need.
+    /// What sets the probes that disk reads and displays need.
     #[must_use]
-    pub fn read_probes(&self) -> ReadProbes {
-        ReadProbes(Arc::clone(&self.programs))
+    pub fn qemu_probes(&self) -> QemuProbes {
+        QemuProbes(Arc::clone(&self.programs))
     }
 
-    /// Follows the disk reads of a VM that is followed already, too, by the probes in its QEMU `pid`.
+    /// Follows what the probes in its QEMU `pid` hear of a VM, too, that is followed already.
     ///
     /// # Errors
-    /// If the VM is not followed, or there are too many. It goes on without its reads.
-    pub fn follow_reads(&mut self, vm: VmId, pid: i32, probes: Probes) -> Result<(), BpfError> {
+    /// If the VM is not followed, or there are too many. It goes on without that.
+    pub fn follow_process(&mut self, vm: VmId, pid: i32, probes: Probes) -> Result<(), BpfError> {
         let fail = |what: &str, cause: String| BpfError::Follow { vm, what: what.to_owned(), cause };
         let Some(entry) = self.followed.get_mut(&vm) else {
             probes.drop_elsewhere();
-            return Err(fail("the reads", "the VM is not followed".to_owned()));
+            return Err(fail("the process", "the VM is not followed".to_owned()));
         };
         if entry.probes.is_some() {
             probes.drop_elsewhere();
             return Ok(());
         }
         let key = pid.to_ne_bytes();
-        self.disks
-            .update(&key, &abi::disks_value(vm), MapFlags::NO_EXIST)
-            .map_err(|e| fail("the disks", refusal(&e, "1024 VMs")))?;
-        entry.disks = Some(key);
+        self.processes
+            .update(&key, &abi::process_value(vm), MapFlags::NO_EXIST)
+            .map_err(|e| fail("the process", refusal(&e, "1024 VMs")))?;
+        entry.process = Some(key);
         entry.probes = Some(probes);
         Ok(())
     }
@@ -244,8 +260,8 @@ impl BpfSource {
         for key in gone.taps {
             let _ = self.taps.delete(&key);
         }
-        if let Some(key) = gone.disks {
-            let _ = self.disks.delete(&key);
+        if let Some(key) = gone.process {
+            let _ = self.processes.delete(&key);
         }
         self.channel.unfollow(vm);
     }
@@ -292,6 +308,7 @@ impl BpfSource {
             suppressed: read(Counter::Suppressed)?,
             lost: read(Counter::Lost)?,
             reads: read(Counter::Reads)?,
+            updates: read(Counter::Updates)?,
         })
     }
 }

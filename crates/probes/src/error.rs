@@ -72,7 +72,8 @@ pub(crate) fn chain(e: &libbpf_rs::Error) -> String {
 pub(crate) fn probe_cause(e: &libbpf_rs::Error) -> String {
     match e.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => format!(
-            "{}; Linux wants CAP_SYS_ADMIN for that, which the unit does not have: docs/install.md tells how to grant it",
+            "{}; Linux before 6.10 may want CAP_SYS_ADMIN for that, which the unit does not have: docs/install.md tells \
+             how to grant it",
             chain(e)
         ),
         _ => chain(e),

@@ -19,7 +19,9 @@
 //! interrupts are not told. Nor are those that the processor delivers by itself (AVIC, APICv).
 
 mod abi;
+mod btf;
 mod host;
+mod layout;
 mod method;
 mod skeleton;
 
@@ -102,7 +104,7 @@ impl KvmSource {
         let mut storage = MaybeUninit::uninit();
         let skel = load(method, interrupts, &mut storage)?;
         let loaded = skel.object().progs_mut().filter(|program| program.autoload());
-        let links = loaded.map(|program| program.attach_trace()).collect::<Result<_, _>>();
+        let links = loaded.map(|program| program.attach()).collect::<Result<_, _>>();
         let links = links.map_err(setup("attach the BPF programs of KVM"))?;
         let maps = &skel.maps;
         let channel = Maps { ring: &maps.ring, lost: &maps.lost, counters: &maps.counters };
@@ -290,6 +292,10 @@ fn load(
     for mut candidate in open.open_object_mut().progs_mut() {
         let wanted = method.programs().iter().chain(more).any(|name| candidate.name() == *name);
         candidate.set_autoload(wanted);
+    }
+    // There is always one: the programs name it.
+    if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
+        constants.layout = layout::layout(method)?;
     }
     open.load().map_err(refused)
 }

@@ -72,6 +72,11 @@ pub enum ScxError {
     },
 }
 
+/// The scheduler is asked about threads that may not leave their CPU, too (`SCX_OPS_ENQ_MIGRATION_DISABLED`).
+/// While one of its programs runs, the kernel takes the thread that is just losing the CPU for one: without
+/// this it would get a new slice each time an ordinary thread preempts it, and keep the CPU from all others.
+const ENQ_MIGRATION_DISABLED: u64 = 1 << 4;
+
 /// Whether the kernel has sched_ext and nobody else uses it.
 ///
 /// # Errors
@@ -128,11 +133,17 @@ impl Scx {
     pub fn load(fast_path: bool) -> Result<Scx, ScxError> {
         probe()?;
         silence_libbpf();
+        // Kernels before 6.14 refuse the flag, and have no need of it.
+        Scx::load_with(ENQ_MIGRATION_DISABLED, fast_path).or_else(|_| Scx::load_with(0, fast_path))
+    }
+
+    fn load_with(flags: u64, fast_path: bool) -> Result<Scx, ScxError> {
         let setup = |step| move |e: libbpf_rs::Error| ScxError::Setup { step, cause: format!("{e:#}") };
         // Once per run of the daemon, some bytes that are not worth a self-referential struct.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = ScxSkelBuilder::default().open(storage).map_err(setup("open"))?;
         open.progs.on_transmit.set_autoload(fast_path);
+        open.struct_ops.frontdesk_mut().flags |= flags;
         let mut skel = open.load().map_err(setup("load"))?;
         let mut links = vec![skel.maps.frontdesk.attach_struct_ops().map_err(setup("start"))?];
         if fast_path {

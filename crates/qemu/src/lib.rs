@@ -9,9 +9,9 @@ mod tcg;
 mod unheard;
 mod vm;
 
-pub use libvirt::{examine as examine_libvirt, is_libvirt};
+pub use libvirt::{examine as examine_libvirt, is_libvirt, is_of_libvirt_itself};
 pub use process::thread_count;
 pub use qmp::{QmpError, VmEvent};
 pub use tcg::{TcgError, TcgSource};
-pub use unheard::Unheard;
+pub use unheard::{Unheard, unheard};
 pub use vm::{DiscoverError, Disk, QemuVm, QmpSession, discover, visit};

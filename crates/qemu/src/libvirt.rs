@@ -12,13 +12,27 @@ use frontdesk_linux::sched::ThreadId;
 use procfs::ProcessCGroups;
 use procfs::process::Process;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::{fs, io};
+use std::{ffi::OsStr, fs, io};
 
 /// Whether a process is the QEMU of one of libvirt's VMs.
 #[must_use]
 pub fn is_libvirt(pid: i32) -> bool {
     process::check_is_qemu(pid).is_ok()
         && Process::new(pid).and_then(|process| process.cgroups()).is_ok_and(is_in_libvirts_group)
+}
+
+/// Whether a process runs libvirt's own program: the daemon, or what it has started and not made a QEMU yet.
+#[must_use]
+pub fn is_of_libvirt_itself(pid: i32) -> bool {
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    is_libvirts(exe.file_name().unwrap_or_default())
+}
+
+/// After an upgrade of libvirt, the name of one that still runs ends with ` (deleted)`.
+fn is_libvirts(program: &OsStr) -> bool {
+    let program = program.to_string_lossy();
+    let program = program.strip_suffix(" (deleted)").unwrap_or(&program);
+    matches!(program, "libvirtd" | "virtqemud")
 }
 
 /// With systemd, libvirt's groups are called `machine.slice/machine-qemu\x2d1\x2dNAME.scope`; without,
@@ -68,7 +82,7 @@ pub fn examine(pid: i32) -> Result<QemuVm, DiscoverError> {
     if process::has_ended(&pidfd) {
         return Err(ended(io::ErrorKind::NotFound.into()));
     }
-    let (name, emulators) = (guest_name(&command), in_order(main, others));
+    let (name, emulators) = (process::guest_name(&command), in_order(main, others));
     let (status, disks) = (None, Vec::new());
     Ok(QemuVm { name, pid, status, vcpus, emulators, disks, taps, unheard, pidfd })
 }
@@ -77,16 +91,6 @@ pub fn examine(pid: i32) -> Result<QemuVm, DiscoverError> {
 fn vcpu_index(thread: &str) -> Option<u16> {
     let (index, accelerator) = thread.strip_prefix("CPU ")?.split_once('/')?;
     matches!(accelerator, "KVM" | "TCG").then(|| index.parse().ok()).flatten()
-}
-
-/// What comes after `-name`: `guest=NAME,debug-threads=on`, in which two commas are one.
-fn guest_name(command: &[u8]) -> Option<String> {
-    let mut words = command.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    words.find(|word| word == "-name")?;
-    let options = words.next()?.replace(",,", "\0");
-    let first = options.split(',').next()?;
-    let name = first.strip_prefix("guest=").unwrap_or(first).replace('\0', ",");
-    (!name.is_empty()).then_some(name)
 }
 
 #[cfg(test)]
@@ -114,13 +118,18 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_name_from_the_command_line() {
-        let name = |command: &str| guest_name(command.replace(' ', "\0").as_bytes());
-        assert_eq!(name("qemu -name guest=alice,debug-threads=on -S").as_deref(), Some("alice"));
-        assert_eq!(name("qemu -name guest=a,,b,debug-threads=on").as_deref(), Some("a,b"));
-        assert_eq!(name("qemu -name bob").as_deref(), Some("bob"));
-        assert_eq!(name("qemu -name guest="), None);
-        assert_eq!(name("qemu -name"), None);
+    fn knows_libvirts_own_programs() {
+        for (program, own) in [
+            ("libvirtd", true),
+            ("virtqemud", true),
+            ("libvirtd (deleted)", true),
+            ("virtlogd", false),
+            ("qemu-system-x86_64", false),
+            ("", false),
+        ] {
+            assert_eq!(is_libvirts(OsStr::new(program)), own, "{program}");
+        }
+        assert!(!is_of_libvirt_itself(std::process::id().cast_signed()), "not libvirt");
     }
 
     /// This process stands for a QEMU: what counts are its threads' names.

@@ -95,3 +95,29 @@ pub(super) fn taps(pid: i32) -> io::Result<Vec<Tap>> {
     names.remove("");
     Ok(names.into_iter().map(|ifname| Tap { netns, ifname }).collect())
 }
+
+/// The VM's name on QEMU's command line, after `-name`: `guest=NAME,debug-threads=on`, in which two commas
+/// are one.
+pub(super) fn guest_name(command: &[u8]) -> Option<String> {
+    let mut words = command.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    words.find(|word| word == "-name")?;
+    let options = words.next()?.replace(",,", "\0");
+    let first = options.split(',').next()?;
+    let name = first.strip_prefix("guest=").unwrap_or(first).replace('\0', ",");
+    (!name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_name_from_the_command_line() {
+        let name = |command: &str| guest_name(command.replace(' ', "\0").as_bytes());
+        assert_eq!(name("qemu -name guest=alice,debug-threads=on -S").as_deref(), Some("alice"));
+        assert_eq!(name("qemu -name guest=a,,b,debug-threads=on").as_deref(), Some("a,b"));
+        assert_eq!(name("qemu -name bob").as_deref(), Some("bob"));
+        assert_eq!(name("qemu -name guest="), None);
+        assert_eq!(name("qemu -name"), None);
+    }
+}

@@ -14,6 +14,7 @@ mod source;
 
 pub use all::Reporters;
 pub use clock::HostTime;
+pub use frontdesk_guest_protocol::{Isolation, Refusal};
 pub use port::find_port;
-pub use session::ReporterStats;
-pub use source::{ReporterError, ReporterSource, ReporterState};
+pub use session::{ReporterStats, Told};
+pub use source::{EpisodeOrder, ReporterError, ReporterSource, ReporterState};

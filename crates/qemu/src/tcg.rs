@@ -1,7 +1,7 @@
 //! QEMU's TCG plugin as a source of events: what a guest does on its vCPUs, read from the plugin's
 //! shared-memory ring.
 
-use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
+use frontdesk_engine::{Event, EventKind, MediaDevice, TaskId, Time, VmId};
 use frontdesk_ring::{AttachError, Consumer, Entry, EntryKind, Interest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -128,6 +128,10 @@ impl TcgSource {
                     EntryKind::Ipi { to, vector } => EventKind::Ipi { vm, vcpu, to, vector },
                     EntryKind::Interrupt { vector } => EventKind::Interrupt { vm, vcpu, vector },
                     EntryKind::IpiTaken => EventKind::IpiTaken { vm, vcpu },
+                    EntryKind::Access { sound, in_interrupt } => {
+                        let device = if sound { MediaDevice::Sound } else { MediaDevice::Display };
+                        EventKind::DeviceAccess { vm, vcpu, device, in_interrupt }
+                    }
                 };
                 out.push(Event { at: Time(at_ns), kind });
             });
@@ -173,6 +177,7 @@ mod tests {
         push(1, 12, EntryKind::Interrupt { vector: 0x23 });
         assert!(!wake_is_pending(&source), "the armed vCPU did nothing of interest");
         push(1, 12, EntryKind::Switch { task: 0x5000 });
+        push(1, 12, EntryKind::Access { sound: true, in_interrupt: false });
         push(1, 13, EntryKind::Halt);
         assert!(wake_is_pending(&source));
         source.clear_wake();
@@ -191,6 +196,10 @@ mod tests {
                 event(12, EventKind::IpiTaken { vm, vcpu: 1 }),
                 event(12, EventKind::Interrupt { vm, vcpu: 1, vector: 0x23 }),
                 event(12, EventKind::TaskSwitch { vm, vcpu: 1, task: TaskId(0x5000) }),
+                event(
+                    12,
+                    EventKind::DeviceAccess { vm, vcpu: 1, device: MediaDevice::Sound, in_interrupt: false }
+                ),
                 event(13, EventKind::Halt { vm, vcpu: 1 }),
             ]
         );

@@ -1,6 +1,12 @@
 //! Paths of a VM's I/O that the host's kernel and QEMU do not tell of.
 
-use std::{collections::BTreeSet, ffi::OsStr, fmt, fs, io, os::unix::ffi::OsStrExt as _};
+use crate::process;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fmt, fs, io,
+    os::unix::ffi::OsStrExt as _,
+};
 
 /// A path of a VM's I/O of which nothing is heard: what comes that way boosts nobody. Its `Display` says so,
 /// and what to use instead.
@@ -20,27 +26,67 @@ pub enum Unheard {
     VhostScsi,
 }
 
-impl fmt::Display for Unheard {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const TAP: &str = "use a tap in a bridge (libvirt: interface type 'bridge' or 'network')";
-        const DISK: &str = "use virtio-blk or virtio-scsi of QEMU's own";
+impl Unheard {
+    /// What to use instead.
+    #[must_use]
+    pub const fn instead(&self) -> &'static str {
         match self {
-            Unheard::Macvtap => write!(out, "packets that come by macvtap are not heard; {TAP}"),
-            Unheard::Backend(kind) => {
-                write!(out, "packets that come by a network backend of type {kind} are not heard; {TAP}")
+            Unheard::Macvtap | Unheard::Backend(_) | Unheard::Vdpa => {
+                "use a tap in a bridge (libvirt: interface type 'bridge' or 'network')"
             }
-            Unheard::VhostUser => {
-                write!(out, "packets and reads of vhost-user devices are not heard; {TAP}, and {DISK}")
+            Unheard::VhostUser | Unheard::Passthrough => {
+                "use a tap in a bridge (libvirt: interface type 'bridge' or 'network'), and virtio-blk or \
+                 virtio-scsi of QEMU's own"
             }
-            Unheard::Vdpa => write!(out, "packets that come by vDPA are not heard; {TAP}"),
-            Unheard::Passthrough => write!(
-                out,
-                "packets and reads of network cards and disks that are passed through (VFIO) are not heard; {TAP}, \
-                 and {DISK}"
-            ),
-            Unheard::VhostScsi => write!(out, "reads of disks that vhost-scsi serves are not heard; {DISK}"),
+            Unheard::VhostScsi => "use virtio-blk or virtio-scsi of QEMU's own",
         }
     }
+
+    /// What is not heard.
+    #[must_use]
+    pub fn what(&self) -> String {
+        match self {
+            Unheard::Macvtap => "packets that come by macvtap are not heard".into(),
+            Unheard::Backend(kind) => {
+                format!("packets that come by a network backend of type {kind} are not heard")
+            }
+            Unheard::VhostUser => "packets and reads of vhost-user devices are not heard".into(),
+            Unheard::Vdpa => "packets that come by vDPA are not heard".into(),
+            Unheard::Passthrough => {
+                "packets and reads of network cards and disks that are passed through (VFIO) \
+                                     are not heard"
+                    .into()
+            }
+            Unheard::VhostScsi => "reads of disks that vhost-scsi serves are not heard".into(),
+        }
+    }
+}
+
+impl fmt::Display for Unheard {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}; {}", self.what(), self.instead())
+    }
+}
+
+/// The paths of which nothing is heard of all VMs that run on this host, whether they are followed or not:
+/// with the names of those that have each, or the process of one without a name. VMs that this process may
+/// not look into are left out.
+#[must_use]
+pub fn unheard() -> BTreeMap<Unheard, Vec<String>> {
+    let mut all = BTreeMap::<Unheard, Vec<String>>::new();
+    // A process may end meanwhile.
+    for process in procfs::process::all_processes().into_iter().flatten().flatten() {
+        let pid = process.pid();
+        if process::check_is_qemu(pid).is_err() {
+            continue;
+        }
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let name = process::guest_name(&command).unwrap_or_else(|| format!("process {pid}"));
+        for path in of(pid).unwrap_or_default() {
+            all.entry(path).or_default().push(name.clone());
+        }
+    }
+    all
 }
 
 /// Those of a QEMU process, each once, from what it has open and its command line. Devices that were plugged

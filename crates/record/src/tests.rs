@@ -531,7 +531,7 @@ proptest! {
         }
     }
 
-    /// Any bits flipped: what is read before is right, and nothing panics.
+    /// Any bits flipped: what is read before is right, and nothing panics. Another minor version may be true.
     #[test]
     fn fuzz_flipped_bits(flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u32), 1..4)) {
         static WHOLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| recording(1000));
@@ -542,7 +542,9 @@ proptest! {
         let (all, _) = read(&WHOLE);
         let (records, result) = read(&bytes);
         prop_assert_eq!(bytes_of(&records), bytes_of(&all[..records.len()]));
-        prop_assert!(bytes == *WHOLE || !matches!(result, Ok(Some(Ending::Complete))));
+        let but_minor = |bytes: &[u8]| [&bytes[..10], &bytes[12..]].concat();
+        let is_whole = but_minor(&bytes) == but_minor(&WHOLE);
+        prop_assert!(is_whole || !matches!(result, Ok(Some(Ending::Complete))));
     }
 
     /// What is told of reservations, with a right checksum, but with any bytes changed: what is read can be

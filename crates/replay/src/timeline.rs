@@ -77,6 +77,9 @@ impl TimelineBuilder {
     }
 
     fn applied(&mut self, at: Time, kind: ActionKind, latency_ns: u64) {
+        if let ActionKind::Weight { vm, vcpu, permille } = kind {
+            self.tracer.weight(vm, vcpu, permille, at);
+        }
         let ActionKind::Boost { vm, target: BoostTarget::Vcpu(vcpu), level } = kind else { return };
         if level > Boost::None {
             self.boosted.entry((vm, vcpu)).or_insert(at);

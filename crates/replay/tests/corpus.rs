@@ -14,7 +14,7 @@ mod recorded;
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, Member, Reading, Reservation, TargetId};
 use frontdesk_engine::{
     Capabilities, Config, Engine, Event, EventKind, MediaDevice, Protocol, Region, Standing, TaskId, Thread,
-    Time, VmId, VmPolicy,
+    Time, UserInput, VmId, VmPolicy,
 };
 use frontdesk_record::{Ending, Record};
 use frontdesk_replay::{Rerun, verify};
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../record/tests/corpus");
 /// The version that this release writes.
-const VERSION: &str = "5.1";
+const VERSION: &str = "5.3";
 
 /// The names of the recordings in the corpus.
 fn names() -> Vec<String> {
@@ -87,6 +87,10 @@ fn state(engine: &Engine) -> String {
             let (task, rate, share) = (player.task.0, player.frame_rate, player.share_permille);
             write!(text, ", task {task} shows {rate:.3} frames/s with {share}").unwrap();
         }
+        for tag in vm.asymmetric.into_iter().flat_map(|asymmetric| asymmetric.background) {
+            let (task, since, load) = (tag.task.0, tag.since.0, tag.load_permille);
+            write!(text, ", task {task} is background since {since} with {load}").unwrap();
+        }
     }
     text
 }
@@ -130,6 +134,8 @@ fn write_the_corpus() {
         ("kinds-middle", from_the_middle(&kinds, 154, usize::MAX)),
         // A film plays.
         ("film-middle", from_the_middle(&kinds, 460, usize::MAX)),
+        // A person waits for what they have started.
+        ("launch-middle", from_the_middle(&kinds, launched(&kinds), usize::MAX)),
         ("echo-mixed", from_the_middle(&records(), 18_000, 200)),
         ("reservations", reservations()),
     ] {
@@ -139,6 +145,16 @@ fn write_the_corpus() {
         fs::write(file(&name, "txt"), told(&bytes)).unwrap();
         fs::write(file(&name, "fdsk"), bytes).unwrap();
     }
+}
+
+/// How many events there are until something is started.
+fn launched(records: &[Record]) -> usize {
+    let mut events = records.iter().filter_map(|record| match record {
+        Record::Event(event) => Some(event.kind),
+        _ => None,
+    });
+    let starts = |kind| matches!(kind, EventKind::Input { input: UserInput::Enter, .. });
+    events.position(starts).unwrap() + 3
 }
 
 /// The state after so many events, and so many of the next.
@@ -220,6 +236,33 @@ impl Script {
     }
 }
 
+impl Script {
+    /// A person starts a program on a VM with two vCPUs, both of which build something, and one of which has
+    /// to share its physical CPU with another VM.
+    fn launch(&mut self, vm: VmId, other: VmId) {
+        let (program, build, thread) = (TaskId(0x4000), TaskId(0x1000), Thread::Vcpu(0));
+        self.after(100, EventKind::Input { vm, input: UserInput::Key });
+        self.after(10, EventKind::Run { vm, thread: Thread::Vcpu(1), pcpu: 1 });
+        self.after(10, EventKind::TaskSwitch { vm, vcpu: 1, task: build });
+        self.after(10, EventKind::TaskSwitch { vm, vcpu: 0, task: build });
+        for _ in 0..20 {
+            self.after(30_000, EventKind::Stop { vm, thread, runnable: true });
+            self.after(1, EventKind::Run { vm: other, thread, pcpu: 0 });
+            self.after(30_000, EventKind::Stop { vm: other, thread, runnable: true });
+            self.after(1, EventKind::Run { vm, thread, pcpu: 0 });
+        }
+        self.after(1000, EventKind::Input { vm, input: UserInput::Enter });
+        self.after(20, EventKind::TaskSwitch { vm, vcpu: 0, task: program });
+        self.after(9000, EventKind::Ipi { vm, vcpu: 0, to: 2, vector: 253 });
+        self.after(5, EventKind::IpiTaken { vm, vcpu: 1 });
+        self.after(8000, EventKind::TaskSwitch { vm, vcpu: 0, task: build });
+        self.after(30_000, EventKind::Isolated { vm, slow: 2 });
+        self.after(30_000, EventKind::Isolated { vm, slow: 0 });
+        self.after(30_000, EventKind::Input { vm, input: UserInput::Button });
+        self.after(90_000, EventKind::Input { vm, input: UserInput::Key });
+    }
+}
+
 /// Every kind of event, and what a daemon decided about them.
 fn kinds() -> Vec<Record> {
     let (vm, other, thread) = (VmId(1), VmId(2), Thread::Vcpu(0));
@@ -227,7 +270,12 @@ fn kinds() -> Vec<Record> {
     config.tavs.boost_limit = 0.9;
     script.tell(Record::Config(config.clone()));
     script.tell(Record::Vm { vm, name: "alice's desktop".to_owned() });
-    let world = Capabilities { realtime_permille: 950, slice_ns: 3_000_000, ..Capabilities::default() };
+    let world = Capabilities {
+        realtime_permille: 950,
+        slice_ns: 3_000_000,
+        silence_ns: 5_000_000,
+        ..Capabilities::default()
+    };
     script.after(1000, EventKind::World(world));
     script.after(10, EventKind::VmAdded { vm, vcpus: 2, weight: 1024 });
     script.after(10, EventKind::Standing { vm, standing: Standing::Acting });
@@ -245,6 +293,7 @@ fn kinds() -> Vec<Record> {
     for _ in 0..40 {
         script.film(vm, 0);
     }
+    script.launch(vm, other);
     let device = MediaDevice::Sound;
     script.after(50, EventKind::DeviceAccess { vm, vcpu: 0, device, in_interrupt: true });
     script.after(50, EventKind::DisplayUpdate { vm, region: None });

@@ -20,6 +20,10 @@ pub enum Quantity {
     Throughput,
     /// Mean time of an operation, for each workload that repeats.
     OperationTime,
+    /// Frames a second, for each workload that shows some.
+    Frames,
+    /// Fraction of frames that were not shown, for each workload of which any was not.
+    Dropped,
     /// Fraction of boosts in which an I/O-bound task really woke.
     Pbhr,
     /// CPU share over the fair share, for each VM that wants it.
@@ -28,8 +32,14 @@ pub enum Quantity {
 
 impl Quantity {
     /// Those of a report, which shows shares elsewhere, in the order in which they are read best.
-    pub const REPORT: [Quantity; 4] =
-        [Quantity::Response, Quantity::Throughput, Quantity::OperationTime, Quantity::Pbhr];
+    pub const REPORT: [Quantity; 6] = [
+        Quantity::Response,
+        Quantity::Throughput,
+        Quantity::OperationTime,
+        Quantity::Frames,
+        Quantity::Dropped,
+        Quantity::Pbhr,
+    ];
 }
 
 /// A number in every arm that has it.
@@ -101,6 +111,25 @@ fn panels(outcome: &Outcome, quantity: Quantity) -> Vec<Panel> {
                     Some(times.iter().sum::<f64>() / count(times.len()))
                 };
                 panel(outcome, title, |arm| Some(arm.times_ms.get(key)?.mean), of_repeat)
+            });
+            panels.collect()
+        }
+        Quantity::Frames => {
+            let keys = unique(arms().flat_map(|arm| arm.frames.keys()));
+            let panels = keys.into_iter().filter_map(|key| {
+                let title = format!("Frames a second of {key}");
+                let of_repeat = |repeat: &Repeat| Some(repeat.frames.get(key)?.per_s);
+                panel(outcome, title, |arm| Some(arm.frames.get(key)?.per_s), of_repeat)
+            });
+            panels.collect()
+        }
+        Quantity::Dropped => {
+            let films = arms().flat_map(|arm| &arm.frames).filter(|(_, of)| of.dropped > 0.0);
+            let keys = unique(films.map(|(key, _)| key));
+            let panels = keys.into_iter().filter_map(|key| {
+                let title = format!("Dropped frames of {key}, %");
+                let of_repeat = |repeat: &Repeat| Some(repeat.frames.get(key)?.dropped * 100.0);
+                panel(outcome, title, |arm| Some(arm.frames.get(key)?.dropped * 100.0), of_repeat)
             });
             panels.collect()
         }

@@ -3,7 +3,7 @@
 use crate::arms::{Quantity, comparison};
 use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread, throughput};
 use crate::{ReportError, figure, plot};
-use frontdesk_scenario::{ArmResult, Follow, NumberTable, Outcome, Rate, Summary, Timeline};
+use frontdesk_scenario::{ArmResult, Follow, Frames, NumberTable, Outcome, Rate, Summary, Timeline};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("style.css");
@@ -141,6 +141,14 @@ fn arms(outcome: &Outcome) -> Markup {
         };
         arm.times_ms.iter().map(row).collect()
     };
+    let frames = |arm: &ArmResult| {
+        let row = |(workload, of): (&String, &Frames)| {
+            let numbers = [number(of.per_s), number(of.deviation), percent(of.dropped), number(of.jitter_ms)];
+            let error = of.estimate_error.map_or_else(dash, percent);
+            [workload.clone()].into_iter().chain(numbers).chain([error]).collect()
+        };
+        arm.frames.iter().map(row).collect()
+    };
     let follow = |arm: &ArmResult| {
         let row = |of: Follow| {
             vec![optional(of.to_io_ms), optional(of.to_cpu_ms), of.missed.to_string(), of.wasted.to_string()]
@@ -182,6 +190,15 @@ fn arms(outcome: &Outcome) -> Markup {
                 &["Operations", "Mean, ms", "p50", "Max"],
                 "How long the operations of the workloads that repeat took, in milliseconds: medians over the repeats.",
                 times,
+            ))
+            (by_arm(
+                outcome,
+                Some("VM/workload"),
+                &["Frames a second", "±", "Dropped", "Jitter, ms", "Estimate off by"],
+                "Films and games: frames that were seen in each second, with the standard deviation of the seconds; \
+                 those that were too late and not shown; the standard deviation of the time between two that were; \
+                 and by how much the rate that frontdesk estimates is wrong. Medians over the repeats.",
+                frames,
             ))
             (by_arm(
                 outcome,
@@ -291,6 +308,13 @@ fn plots(outcome: &Outcome, timelines: &[Timeline]) -> Result<Markup, ReportErro
             Quantity::Throughput => ("Throughput by arm", "What the workload gets done; more is better."),
             Quantity::OperationTime => {
                 ("Time of an operation by arm", "How long a run of the workload takes; less is better.")
+            }
+            Quantity::Frames => (
+                "Frames by arm",
+                "How many frames of a film or a game were seen each second; more is better.",
+            ),
+            Quantity::Dropped => {
+                ("Dropped frames by arm", "Frames that were too late and not shown; less is better.")
             }
             Quantity::Pbhr => (
                 "PBHR by arm",

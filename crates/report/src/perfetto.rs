@@ -12,15 +12,24 @@ const PCPUS: u64 = 1;
 const VCPUS: u64 = 1;
 /// the boosts of each,
 const BOOSTS: u64 = 100_000;
+/// when each of them is slow,
+const WEIGHTS: u64 = 150_000;
+/// its episodes,
+const EPISODES: u64 = 190_000;
 /// its packets,
 const PACKETS: u64 = 200_000;
-/// and the blocks that it reads.
+/// the blocks that it reads,
 const READS: u64 = 300_000;
+/// what it draws,
+const DISPLAY: u64 = 400_000;
+/// and when it is at its sound card.
+const SOUND: u64 = 500_000;
 
 /// Writes what happened in one repeat as a trace that <https://ui.perfetto.dev> opens: a track for each
 /// physical CPU with the VM thread on it, and for each VM a track for each vCPU with the guest task on it,
-/// the boosts, the packets, the blocks read and the degrees of belief. The slices of a track are sorted and
-/// do not overlap.
+/// the boosts, when a vCPU is slow and in which episode, the packets, the blocks read, what is drawn,
+/// accesses to the sound card, frame rates and the degrees of belief. The slices of a track are sorted and do
+/// not overlap.
 ///
 /// # Errors
 /// When `out` cannot be written to.
@@ -45,6 +54,19 @@ pub fn perfetto(timeline: &Timeline, out: &mut impl Write) -> Result<()> {
         let name = format!("boosts of vCPU {}", boost.vcpu);
         let boosts = Track { process: vm_process(boost.vm), thread, name };
         trace.slice(boosts, "boost".to_owned(), [boost.start, boost.end], json!({ "hit": boost.hit }));
+    }
+    for weight in &timeline.weights {
+        let thread = WEIGHTS + u64::from(weight.vcpu);
+        let name = format!("weight of vCPU {}", weight.vcpu);
+        let weights = Track { process: vm_process(weight.vm), thread, name };
+        let pace = if weight.permille < 1000 { "slow" } else { "fast" };
+        let args = json!({ "permille": weight.permille });
+        trace.slice(weights, pace.to_owned(), [weight.start, weight.end], args);
+    }
+    for episode in &timeline.episodes {
+        let name = "episodes".to_owned();
+        let episodes = Track { process: vm_process(episode.vm), thread: EPISODES, name };
+        trace.slice(episodes, episode.cause.clone(), [episode.start, episode.end], Value::Null);
     }
     trace.slices()?;
     let receiving: BTreeSet<_> = timeline.packets.iter().map(|packet| packet.vm).collect();
@@ -73,6 +95,32 @@ pub fn perfetto(timeline: &Timeline, out: &mut impl Write) -> Result<()> {
             }
             None => trace.event(&Event { s: Some("t"), args, ..event("i", read.at) })?,
         }
+    }
+    let drawing: BTreeSet<_> = timeline.updates.iter().map(|update| update.vm).collect();
+    for vm in drawing {
+        trace.name("thread_name", vm_process(vm), DISPLAY, "display")?;
+    }
+    for update in &timeline.updates {
+        let event = Event::new("i", &update.region, vm_process(update.vm), DISPLAY, update.at);
+        trace.event(&Event { s: Some("t"), ..event })?;
+    }
+    let sounding: BTreeSet<_> = timeline.sounds.iter().map(|sound| sound.vm).collect();
+    for vm in sounding {
+        trace.name("thread_name", vm_process(vm), SOUND, "sound card")?;
+    }
+    for sound in &timeline.sounds {
+        let name = sound.task.as_deref().unwrap_or("interrupt");
+        let args = json!({ "vcpu": sound.vcpu });
+        let event = Event::new("i", name, vm_process(sound.vm), SOUND, sound.at);
+        trace.event(&Event { s: Some("t"), args, ..event })?;
+    }
+    for point in &timeline.frame_rates {
+        let mut count = |what, args| {
+            let name = format!("{what} {}", point.task);
+            trace.event(&Event { args, ..Event::new("C", &name, vm_process(point.vm), 0, point.at) })
+        };
+        count("frames/s of", json!({ "shown": point.rate, "desired": point.desired }))?;
+        count("share for", json!({ "permille": point.share_permille }))?;
     }
     for point in &timeline.beliefs {
         let args = json!({ "belief": point.belief });

@@ -6,9 +6,9 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Lin
 use frontdesk_scenario::{NumberTable, Outcome};
 
 /// The result as tables at most `width` columns wide, where the longest words allow it (80 do for what the
-/// lab measures): response times, throughput (without workloads called "hog"), times of operations, what else
-/// was measured of each arm, and the checks; before them, what is to be known of an emulated host. `colour`
-/// adds ANSI escapes.
+/// lab measures): response times, throughput (without workloads called "hog"), times of operations, frames of
+/// films, what else was measured of each arm, and the checks; before them, what is to be known of an emulated
+/// host. `colour` adds ANSI escapes.
 #[must_use]
 pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
     let undilated = outcome.host.dilation.map(|dilation| {
@@ -20,6 +20,7 @@ pub fn table(outcome: &Outcome, width: u16, colour: bool) -> String {
     let tables = [
         ("Throughput (median over the repeats)", rates(outcome)),
         ("Time of an operation in ms (median over the repeats)", times(outcome)),
+        ("Frames (median over the repeats)", frames(outcome)),
         ("Arms", arms(outcome)),
         ("Belief: time until it follows a task that changes, in ms", follow(outcome)),
     ];
@@ -104,6 +105,24 @@ fn times(outcome: &Outcome) -> Table {
         for (workload, of) in &arm.times_ms {
             let numbers = [of.mean, of.p50, of.max].map(number);
             table.add_row([name.clone(), workload.clone(), of.count.to_string()].into_iter().chain(numbers));
+        }
+    }
+    table
+}
+
+fn frames(outcome: &Outcome) -> Table {
+    let header = ["arm", "VM/workload", "frames/s", "±", "dropped", "jitter ms", "estimate off"];
+    let mut table = empty(&header, 2);
+    for (name, arm) in &outcome.arms {
+        for (workload, of) in &arm.frames {
+            let numbers = [
+                number(of.per_s),
+                number(of.deviation),
+                percent(of.dropped),
+                number(of.jitter_ms),
+                of.estimate_error.map_or_else(dash, percent),
+            ];
+            table.add_row([name.clone(), workload.clone()].into_iter().chain(numbers));
         }
     }
     table

@@ -6,7 +6,8 @@ mod synthetic;
 
 use frontdesk_report::{Quantity, html, perfetto, svg_arms, svg_cdf, table};
 use frontdesk_scenario::{
-    BeliefPoint, Figure, HostInfo, Lost, Mark, NumberTable, Outcome, Rate, RunSlice, Series, Timeline, Unit,
+    BeliefPoint, DisplayMark, EpisodeSlice, Figure, FrameRatePoint, Frames, HostInfo, Lost, Mark,
+    NumberTable, Outcome, Rate, RunSlice, Series, SoundMark, Timeline, Unit, WeightSlice,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -313,6 +314,34 @@ fn a_quantity_has_a_panel_for_each_of_its_subjects() {
 }
 
 #[test]
+fn films_are_shown_with_the_frames_that_were_seen_and_dropped() {
+    let text = table(&synthetic::outcome(), 80, false);
+    assert!(!text.contains("Frames"), "where none are, there is no table of them");
+    let mut outcome = synthetic::outcome();
+    for (arm, per_s, estimate_error) in [("stock", 15.81, None), ("frontdesk", 23.78, Some(0.0018))] {
+        let dropped = 1.0 - per_s / 23.92;
+        let frames =
+            Frames { per_s, deviation: 3.1, dropped, jitter_ms: 32.8, estimate_error, recovery_s: None };
+        outcome.arms[arm].frames.insert("film/player".to_owned(), frames);
+    }
+    let text = table(&outcome, 80, false);
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let frames = text[text.find("Frames").unwrap()..].lines().map(words).take(5).collect::<Vec<_>>();
+    assert_eq!(frames[0], "Frames (median over the repeats)");
+    assert_eq!(frames[1], "arm VM/workload frames/s ± dropped jitter ms estimate off");
+    assert_eq!(frames[3], "stock film/player 15.8 3.10 33.9 % 32.8 –");
+    assert_eq!(frames[4], "frontdesk film/player 23.8 3.10 0.6 % 32.8 0.2 %");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let page = html(&outcome, &[]).unwrap();
+    for shown in ["Frames a second", "33.9 %", "0.6 %", "0.2 %", "Dropped frames of film/player, %"] {
+        assert!(page.contains(shown), "no {shown} in the page");
+    }
+    outcome.arms.values_mut().flat_map(|arm| arm.frames.values_mut()).for_each(|of| of.dropped = 0.0);
+    let none = svg_arms(&outcome, &[Quantity::Dropped]).unwrap();
+    assert!(none.contains("No two arms have a number in common."));
+}
+
+#[test]
 fn a_mark_is_the_median_with_the_spread_of_the_repeats() {
     let mut outcome = synthetic::arms(&["stock", "frontdesk"], 1);
     for arm in outcome.arms.values_mut() {
@@ -423,6 +452,67 @@ fn reads_last_from_request_to_completion() {
         let lasts = ends[0]["ts"].as_f64().unwrap() - begin["ts"].as_f64().unwrap();
         assert!((lasts - 900_000.0).abs() < 1e-3, "{lasts}");
     }
+}
+
+#[test]
+fn a_film_has_tracks_for_its_pictures_its_sound_and_its_frames() {
+    let task = "0x5000".to_owned();
+    let timeline = Timeline {
+        vms: vec!["film".to_owned()],
+        updates: vec![DisplayMark { vm: 0, at: 1_000, region: "640x354+192+397".to_owned() }],
+        sounds: vec![
+            SoundMark { vm: 0, at: 2_000, vcpu: 1, task: Some(task.clone()) },
+            SoundMark { vm: 0, at: 3_000, vcpu: 1, task: None },
+        ],
+        frame_rates: vec![FrameRatePoint {
+            vm: 0,
+            task,
+            at: 4_000,
+            rate: 23.5,
+            desired: 24.0,
+            share_permille: 2000,
+        }],
+        ..Timeline::default()
+    };
+    let events = trace(&timeline);
+    let (named, track) = (|name| named(&events, name), |name| track(&events, name));
+    assert_eq!(&named("640x354+192+397")["tid"], track("display"));
+    for name in ["0x5000", "interrupt"] {
+        assert_eq!(
+            (&named(name)["tid"], &named(name)["args"]["vcpu"]),
+            (track("sound card"), &Value::from(1))
+        );
+    }
+    assert_eq!(named("frames/s of 0x5000")["args"]["shown"], 23.5);
+    assert_eq!(named("share for 0x5000")["args"]["permille"], 2000);
+}
+
+/// The event with this name.
+fn named<'a>(events: &'a [Value], name: &str) -> &'a Value {
+    events.iter().find(|event| event["name"] == name).unwrap()
+}
+
+/// The number of the track with this name.
+fn track<'a>(events: &'a [Value], name: &str) -> &'a Value {
+    let of = |event: &&Value| event["ph"] == "M" && event["args"]["name"] == name;
+    &events.iter().find(of).unwrap()["tid"]
+}
+
+#[test]
+fn episodes_and_slow_vcpus_have_tracks() {
+    let timeline = Timeline {
+        vms: vec!["desk".to_owned()],
+        episodes: vec![EpisodeSlice { vm: 0, cause: "the Enter key".to_owned(), start: 1_000, end: 9_000 }],
+        weights: vec![WeightSlice { vm: 0, vcpu: 1, permille: 333, start: 2_000, end: 3_000 }],
+        ..Timeline::default()
+    };
+    let events = trace(&timeline);
+    let (named, track) = (|name| named(&events, name), |name| track(&events, name));
+    assert_eq!(&named("the Enter key")["tid"], track("episodes"));
+    assert_eq!(
+        (&named("slow")["tid"], &named("slow")["args"]["permille"]),
+        (track("weight of vCPU 1"), &Value::from(333))
+    );
 }
 
 #[test]

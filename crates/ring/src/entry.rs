@@ -35,6 +35,14 @@ pub enum EntryKind {
     },
     /// The vCPU took an inter-processor interrupt that was sent to it.
     IpiTaken,
+    /// The vCPU accessed a display or a sound card; the first time since another task or the handler of an
+    /// interrupt began to run.
+    Access {
+        /// Whether it was a sound card.
+        sound: bool,
+        /// Whether it did so in the handler of a device's interrupt.
+        in_interrupt: bool,
+    },
 }
 
 const SWITCH: u64 = 1;
@@ -43,6 +51,7 @@ const RESUME: u64 = 3;
 const IPI: u64 = 4;
 const INTERRUPT: u64 = 5;
 const IPI_TAKEN: u64 = 6;
+const ACCESS: u64 = 7;
 
 /// For which entries a wake-up is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +63,7 @@ pub struct Interest {
 }
 
 const TASKS: u64 = 1;
-pub(crate) const INTERRUPTS: u64 = 2;
+const INTERRUPTS: u64 = 2;
 
 impl Interest {
     /// Tasks alone.
@@ -74,8 +83,13 @@ impl EntryKind {
         match self {
             EntryKind::Switch { .. } | EntryKind::Halt => TASKS,
             EntryKind::Interrupt { .. } | EntryKind::Ipi { .. } | EntryKind::IpiTaken => INTERRUPTS,
-            EntryKind::Resume => 0,
+            EntryKind::Resume | EntryKind::Access { .. } => 0,
         }
+    }
+
+    /// Whether it tells what a vCPU runs, which nothing else does.
+    pub(crate) fn tells_tasks(self) -> bool {
+        matches!(self, EntryKind::Switch { .. } | EntryKind::Halt | EntryKind::Resume)
     }
 }
 
@@ -91,6 +105,7 @@ impl Entry {
             EntryKind::Ipi { to, vector } => (IPI, to, u64::from(vector)),
             EntryKind::Interrupt { vector } => (INTERRUPT, u64::from(vector), 0),
             EntryKind::IpiTaken => (IPI_TAKEN, 0, 0),
+            EntryKind::Access { sound, in_interrupt } => (ACCESS, sound.into(), in_interrupt.into()),
         };
         [self.at_ns, kind, a, b]
     }
@@ -104,6 +119,7 @@ impl Entry {
             IPI => EntryKind::Ipi { to: a, vector: b.try_into().ok()? },
             INTERRUPT => EntryKind::Interrupt { vector: a.try_into().ok()? },
             IPI_TAKEN => EntryKind::IpiTaken,
+            ACCESS => EntryKind::Access { sound: a != 0, in_interrupt: b != 0 },
             _ => return None,
         };
         Some(Entry { at_ns, kind })

@@ -17,7 +17,7 @@ pub const CAPACITY: u32 = 4096;
 pub(crate) const NAME: &str = "frontdesk-ring";
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fdskring");
 /// Counts up with every change of what follows.
-pub(crate) const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 3;
 /// Upper bound of the capacity that a consumer accepts.
 pub(crate) const MAX_CAPACITY: u32 = 1 << 16;
 

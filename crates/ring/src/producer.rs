@@ -1,6 +1,6 @@
 //! The plugin's side.
 
-use crate::entry::{Entry, EntryKind, INTERRUPTS};
+use crate::entry::{Entry, EntryKind};
 use crate::layout::{CAPACITY, Geometry, MAGIC, MAX_VCPUS, Mapping, NAME, VERSION, header};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -77,9 +77,9 @@ impl Producer {
     }
 
     /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full, which for
-    /// interrupts it is when half full; ignores a vCPU that the ring does not have. An [`EntryKind::Switch`]
-    /// also becomes the vCPU's current task, dropped or not. Wakes the consumer if it armed the vCPU for such
-    /// entries.
+    /// interrupts and accesses it is when half full; ignores a vCPU that the ring does not have. An
+    /// [`EntryKind::Switch`] also becomes the vCPU's current task, dropped or not. Wakes the consumer if it
+    /// armed the vCPU for such entries.
     pub fn push(&self, vcpu: u16, entry: Entry) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
         if let EntryKind::Switch { task } = entry.kind {
@@ -87,8 +87,8 @@ impl Producer {
         }
         let tail = lane.tail.load(Relaxed);
         let interest = entry.kind.interest();
-        // Interrupts leave the rest to what the vCPU runs, which nothing else tells.
-        let capacity = u64::from(self.geometry.capacity) / if interest == INTERRUPTS { 2 } else { 1 };
+        // The others leave the rest to what the vCPU runs, which nothing else tells.
+        let capacity = u64::from(self.geometry.capacity) / if entry.kind.tells_tasks() { 1 } else { 2 };
         // Acquire: the consumer's reads of a slot come before our writing it again.
         if tail.wrapping_sub(lane.head.load(Acquire)) < capacity {
             for (word, value) in lane.entry(tail).iter().zip(entry.encode()) {

@@ -31,6 +31,7 @@ fn kind() -> impl Strategy<Value = EntryKind> {
         any::<(u64, u8)>().prop_map(|(to, vector)| EntryKind::Ipi { to, vector }),
         any::<u8>().prop_map(|vector| EntryKind::Interrupt { vector }),
         Just(EntryKind::IpiTaken),
+        any::<(bool, bool)>().prop_map(|(sound, in_interrupt)| EntryKind::Access { sound, in_interrupt }),
     ]
 }
 
@@ -74,14 +75,14 @@ proptest! {
                 Step::Push(vcpu, entry) => {
                     producer.push(vcpu, entry);
                     let Some(lane) = model.get_mut(usize::from(vcpu)) else { continue };
-                    let is_interrupt =
-                        matches!(entry.kind, EntryKind::Ipi { .. } | EntryKind::Interrupt { .. } | EntryKind::IpiTaken);
-                    let capacity = if is_interrupt { 4 } else { 8 };
+                    let tells_tasks =
+                        matches!(entry.kind, EntryKind::Switch { .. } | EntryKind::Halt | EntryKind::Resume);
+                    let capacity = if tells_tasks { 8 } else { 4 };
                     if lane.entries.len() < capacity { lane.entries.push_back(entry) } else { lane.dropped += 1 }
                     if let EntryKind::Switch { task } = entry.kind { lane.current = Some(task) }
                     let wakes = match entry.kind {
                         EntryKind::Switch { .. } | EntryKind::Halt => lane.armed.tasks,
-                        EntryKind::Resume => false,
+                        EntryKind::Resume | EntryKind::Access { .. } => false,
                         _ => lane.armed.interrupts,
                     };
                     if wakes {

@@ -72,16 +72,25 @@ impl Scenario {
             }
             Measure::Share => self.validate_share(key, vm, workload),
             Measure::Rate => self.validate_work(key, vm, workload, |_| true),
+            Measure::Frames | Measure::Dropped | Measure::Jitter | Measure::EstimateError => {
+                self.validate_work(key, vm, workload, WorkloadKind::shows_frames)
+            }
+            Measure::Recovery => {
+                self.validate_work(key, vm, workload, WorkloadKind::shows_frames)?;
+                let mut others = self.vms.iter().filter(|other| vm.is_some_and(|vm| vm != other.name));
+                let measure_key = key.rsplit_once('.').map_or(key, |(check, _)| check);
+                let allowed = "only beside a workload with run = \"shift\" in another VM";
+                require(others.any(shifts), format!("{measure_key}.measure"), quoted("recovery"), allowed)
+            }
             Measure::Time => self.validate_work(key, vm, workload, WorkloadKind::is_timed),
             Measure::Pbhr | Measure::Unanswered => self.validate_belief(key, subject),
             Measure::Follow | Measure::Wasted => {
                 self.validate_belief(key, subject)?;
-                let mut seen = self.vms.iter().filter(|vm| vm.tracked).flat_map(|vm| &vm.workloads);
-                let shifts = seen.any(|workload| matches!(workload.kind, WorkloadKind::Shift { .. }));
+                let mut seen = self.vms.iter().filter(|vm| vm.tracked);
                 let measure = if measure == Measure::Follow { "follow" } else { "wasted" };
                 let measure_key = key.rsplit_once('.').map_or(key, |(check, _)| check);
                 let allowed = "only beside a workload with run = \"shift\" in a tracked VM";
-                require(shifts, format!("{measure_key}.measure"), quoted(measure), allowed)
+                require(seen.any(shifts), format!("{measure_key}.measure"), quoted(measure), allowed)
             }
         }
     }
@@ -107,18 +116,21 @@ impl Scenario {
     /// Response times: of which VMs, and of which workload in them.
     fn validate_answers(&self, key: &str, vm: Option<&str>, workload: Option<&str>) -> Result<(), Violation> {
         let waiting = self.loads.iter().filter(|load| load.kind.waits());
+        // Somebody in front of a desktop asks no workload.
         let asked = waiting.filter_map(|load| {
             let vm = self.entry(&load.vm)?;
-            Some((vm, load.target(vm)?))
+            let workload = load.target(vm);
+            (workload.is_some() || load.kind.is_on_desktop()).then_some((vm, workload))
         });
-        let asked: Vec<(&VmSpec, &Workload)> = asked.collect();
+        let asked: Vec<(&VmSpec, Option<&Workload>)> = asked.collect();
         let vms: IndexSet<_> = asked.iter().map(|(vm, _)| vm.name.as_str()).collect();
         let known = vm.map_or(!vms.is_empty(), |vm| vms.contains(vm));
         let found = vm.map_or_else(|| "all under load".to_owned(), quoted);
         require(known, format!("{key}.vm"), found, one_of(&vms))?;
         let Some(workload) = workload else { return Ok(()) };
         let meant = asked.iter().filter(|(entry, _)| vm.is_none_or(|vm| vm == entry.name));
-        let workloads: IndexSet<_> = meant.map(|(_, workload)| workload.name.as_str()).collect();
+        let workloads = meant.filter_map(|(_, workload)| workload.map(|workload| workload.name.as_str()));
+        let workloads: IndexSet<_> = workloads.collect();
         require(workloads.contains(workload), format!("{key}.workload"), quoted(workload), one_of(&workloads))
     }
 
@@ -151,4 +163,9 @@ impl Scenario {
         let known = workload.is_some_and(|name| names.contains(&name));
         require(known, format!("{key}.workload"), found(workload), one_of(&names))
     }
+}
+
+/// Whether a VM has a workload that changes its character.
+fn shifts(vm: &VmSpec) -> bool {
+    vm.workloads.iter().any(|workload| matches!(workload.kind, WorkloadKind::Shift { .. }))
 }

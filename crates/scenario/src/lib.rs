@@ -23,26 +23,31 @@ mod timeline;
 mod tracer;
 mod validate;
 
-pub use frontdesk_workload::{Film, Protocol, Storm, Violation, WorkloadKind};
+pub use frontdesk_workload::{Film, LateFrames, Protocol, SoundPath, Storm, Violation, WorkloadKind};
 
 pub use answers::{RequestBoosts, RequestTimes};
 pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{ErrorLocation, Overrides, ScenarioError};
 pub use outcome::{
-    ArmResult, Bar, Check, Follow, HostInfo, Latency, Lost, Outcome, Rate, Repeat, Screenshot, Summary, Unit,
+    ArmResult, Bar, Check, Follow, Frames, HostInfo, Latency, Lost, Outcome, Rate, Repeat, Screenshot,
+    Summary, Unit,
 };
 pub use scenario::{
     Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
     Machine, Measure, Mechanism, Scenario, Subject, VmSpec, Workload,
 };
 pub use sim::{
-    Credit, GuestCosts, GuestScheduler, HostCosts, IoPath, Network, Scheduler, Sim, SimDisk, SimReservation,
+    Credit, Extension, GuestCosts, GuestScheduler, HostCosts, Interrupts, IoPath, Network, Scheduler, Sim,
+    SimDisk, SimReservation,
 };
-pub use statistics::{float, median, quantile};
+pub use statistics::{float, mean_and_deviation, median, quantile};
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
 pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
-pub use timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
+pub use timeline::{
+    BeliefPoint, BlockMark, BoostSlice, DisplayMark, EpisodeSlice, FrameRatePoint, PacketMark, RunSlice,
+    SoundMark, TaskSlice, Timeline, WeightSlice,
+};
 pub use tracer::Tracer;
 
 /// The example in the crate's README, as a test.

@@ -73,6 +73,9 @@ pub struct ArmResult {
     pub rates: IndexMap<String, Rate>,
     /// How long the operations of each workload that repeats took, as VM/WORKLOAD, in milliseconds.
     pub times_ms: IndexMap<String, Summary>,
+    /// The frames of each workload that shows some, as VM/WORKLOAD, where they are seen.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub frames: IndexMap<String, Frames>,
     /// Time until the belief followed when a task changed its character; absent where none did.
     pub follow: Option<Follow>,
     /// Boosts given in all repeats.
@@ -106,6 +109,9 @@ pub struct Repeat {
     pub rates: IndexMap<String, Rate>,
     /// How long each operation of a workload that repeats took, as VM/WORKLOAD, in milliseconds.
     pub times_ms: IndexMap<String, Vec<f64>>,
+    /// The frames of each workload that shows some, as VM/WORKLOAD, where they are seen.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub frames: IndexMap<String, Frames>,
     /// Time until the belief followed when a task changed its character.
     pub follow: Option<Follow>,
     /// Boosts given.
@@ -145,6 +151,27 @@ pub struct Lost {
     pub ms: f64,
     /// The longest, in milliseconds.
     pub longest_ms: f64,
+}
+
+/// Frames of a film or a game.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Frames {
+    /// Shown a second: the mean of the seconds.
+    pub per_s: f64,
+    /// Standard deviation of the seconds.
+    pub deviation: f64,
+    /// Frames that were too late and not shown, as a fraction of all.
+    pub dropped: f64,
+    /// Standard deviation of the time between a frame and the next that was shown, in milliseconds.
+    pub jitter_ms: f64,
+    /// By how much the engine's estimate is wrong, as a fraction of what was shown, both in the mean of the
+    /// seconds; absent where it knew of no player.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate_error: Option<f64>,
+    /// The longest time, in seconds, from a workload of another VM that began to compute until a second held
+    /// 95 % of the frames there were before it; absent where none did, and in the simulator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery_s: Option<f64>,
 }
 
 /// Throughput.

@@ -24,7 +24,12 @@ pub struct Sim {
     pub reservations: IndexMap<String, SimReservation>,
     /// Who does the I/O of the VMs.
     pub io_path: IoPath,
-    /// Weight of the driver domain, with `io_path = "driver-domain"`. 1 to 262144.
+    /// The VM entry that is the driver domain, with `io_path = "driver-domain"`: its first vCPU does the
+    /// others' I/O in its kernel, and its own devices are its alone (MM §4.2.1: direct I/O). If absent, the
+    /// driver domain is no VM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_vm: Option<String>,
+    /// Weight of a driver domain that is no VM, with `io_path = "driver-domain"`. 1 to 262144.
     pub driver_weight: u32,
     /// From an event to the engine's decision applied. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
@@ -37,6 +42,15 @@ pub struct Sim {
     pub network: Network,
     /// The host's disk, which all VMs share.
     pub disk: SimDisk,
+    /// Which vCPU each device of a VM interrupts.
+    pub interrupts: Interrupts,
+    /// The guests' part in vAMP, if they have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extension: Option<Extension>,
+    /// Nice values of the tasks of workloads inside the guests, as a user would set them by hand, by
+    /// VM/WORKLOAD with the name of a VM entry. 0 to 19.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub nice: IndexMap<String, i8>,
 }
 
 impl Default for Sim {
@@ -48,13 +62,48 @@ impl Default for Sim {
             credit: Credit::default(),
             reservations: IndexMap::new(),
             io_path: IoPath::default(),
+            driver_vm: None,
             driver_weight: 1024,
             decision_latency: Duration::ZERO,
             costs: HostCosts::default(),
             guest: GuestCosts::default(),
             network: Network::default(),
             disk: SimDisk::default(),
+            interrupts: Interrupts::default(),
+            extension: None,
+            nice: IndexMap::new(),
         }
+    }
+}
+
+/// Which vCPU each device of a VM interrupts; the last one if there are not so many. 0 to 15.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Interrupts {
+    /// The network card.
+    pub network: u16,
+    /// The disk.
+    pub disk: u16,
+    /// The sound card.
+    pub sound: u16,
+    /// The graphics processor.
+    pub gpu: u16,
+    /// The keyboard.
+    pub input: u16,
+}
+
+/// The guests' part in vAMP (§3.3): in an episode what is background work and everything else run on
+/// disjoint vCPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Extension {
+    /// Whether devices interrupt only vCPUs without background work meanwhile.
+    pub pin_interrupts: bool,
+}
+
+impl Default for Extension {
+    fn default() -> Self {
+        Extension { pin_interrupts: true }
     }
 }
 
@@ -88,9 +137,12 @@ pub struct HostCosts {
     /// Its completion.
     #[serde(with = "humantime_serde")]
     pub block_done: Duration,
-    /// A frame of the framebuffer, or a period of sound.
+    /// A frame, copied to where it is seen.
     #[serde(with = "humantime_serde")]
-    pub media: Duration,
+    pub frame: Duration,
+    /// A period of sound.
+    #[serde(with = "humantime_serde")]
+    pub sound: Duration,
     /// From the last notification that the I/O path sends until it sleeps. With 0 s, "send event" and "block"
     /// are one step: the I/O path is not preempted by the vCPU that it wakes. Otherwise they are two.
     #[serde(with = "humantime_serde")]
@@ -111,7 +163,8 @@ impl Default for HostCosts {
             packet_out: Duration::from_micros(20),
             block_request: Duration::from_micros(20),
             block_done: Duration::from_micros(20),
-            media: Duration::from_micros(100),
+            frame: Duration::from_micros(100),
+            sound: Duration::from_micros(100),
             block: Duration::from_micros(5),
             timer: Duration::from_micros(20),
             spread: 0.0,
@@ -362,12 +415,29 @@ impl Sim {
         range(at("credit.slice_ticks"), slice_ticks, 1..=100)?;
         range(at("credit.accounting_ticks"), accounting_ticks, 1..=100)?;
         period(at("credit.timer_slop"), timer_slop, Duration::ZERO..=Duration::from_millis(1))?;
+        if let Some(vm) = &self.driver_vm {
+            require(vms.contains(&vm.as_str()), at("driver_vm"), quoted(vm), one_of(vms))?;
+            let used = self.io_path == IoPath::DriverDomain;
+            require(used, at("driver_vm"), quoted(vm), "only with `io_path = \"driver-domain\"`")?;
+        }
         for (vm, reservation) in &self.reservations {
             require(vms.contains(&vm.as_str()), at("reservations"), quoted(vm), one_of(vms))?;
             let day = Duration::from_secs(24 * 3600);
             let field = |field: &str| at(&format!("reservations.{vm}.{field}"));
             period(field("period"), reservation.period, Duration::from_micros(100)..=day)?;
             period(field("slice"), reservation.slice, Duration::from_micros(1)..=reservation.period)?;
+        }
+        let Interrupts { network, disk, sound, gpu, input } = self.interrupts;
+        for (device, vcpu) in
+            [("network", network), ("disk", disk), ("sound", sound), ("gpu", gpu), ("input", input)]
+        {
+            range(at(&format!("interrupts.{device}")), vcpu, 0..=15)?;
+        }
+        for (workload, nice) in &self.nice {
+            let known = workload.split_once('/').is_some_and(|(vm, _)| vms.contains(&vm));
+            let allowed = "VM/WORKLOAD with the name of a VM entry";
+            require(known, at("nice"), quoted(workload), allowed)?;
+            range(at(&format!("nice.{workload}")), *nice, 0..=19)?;
         }
         let costs = &self.costs;
         let guest = &self.guest;
@@ -377,7 +447,8 @@ impl Sim {
             ("costs.packet_out", costs.packet_out),
             ("costs.block_request", costs.block_request),
             ("costs.block_done", costs.block_done),
-            ("costs.media", costs.media),
+            ("costs.frame", costs.frame),
+            ("costs.sound", costs.sound),
             ("costs.block", costs.block),
             ("costs.timer", costs.timer),
             ("guest.interrupt", guest.interrupt),

@@ -16,6 +16,15 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
+/// The mean and the standard deviation; 0 of none.
+#[must_use]
+pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let count = float(u64::try_from(values.len()).unwrap_or(u64::MAX).max(1));
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    (mean, variance.sqrt())
+}
+
 /// A number of things, or of nanoseconds: a double holds those of 104 days exactly.
 #[must_use]
 #[allow(clippy::cast_precision_loss)]

@@ -1,6 +1,6 @@
 //! From the repeats of the arms to their medians and the scenario's checks.
 
-use crate::outcome::{ArmResult, Bar, Check, Follow, Latency, Rate, Repeat, Summary};
+use crate::outcome::{ArmResult, Bar, Check, Follow, Frames, Latency, Rate, Repeat, Summary};
 use crate::scenario::{Across, Checks, Compare, Daemon, Gain, Measure, Scenario, Subject, VmSpec};
 use crate::statistics::{float, median};
 use indexmap::IndexMap;
@@ -53,6 +53,22 @@ pub fn summarise(repeats: Vec<Repeat>) -> ArmResult {
         (workload, median_summary(&all))
     });
     let times_ms = times.collect();
+    let frames = vms(|repeat| repeat.frames.keys().cloned().collect()).into_iter().map(|workload| {
+        let of = |pick: fn(&Frames) -> Option<f64>| {
+            median(repeats.iter().filter_map(|repeat| pick(repeat.frames.get(&workload)?)))
+        };
+        let sure = |pick| of(pick).unwrap_or(0.0);
+        let frames = Frames {
+            per_s: sure(|frames| Some(frames.per_s)),
+            deviation: sure(|frames| Some(frames.deviation)),
+            dropped: sure(|frames| Some(frames.dropped)),
+            jitter_ms: sure(|frames| Some(frames.jitter_ms)),
+            estimate_error: of(|frames| frames.estimate_error),
+            recovery_s: of(|frames| frames.recovery_s),
+        };
+        (workload, frames)
+    });
+    let frames = frames.collect();
     let follows: Vec<Follow> = repeats.iter().filter_map(|repeat| repeat.follow).collect();
     let follow = (!follows.is_empty()).then(|| Follow {
         to_io_ms: median(follows.iter().filter_map(|follow| follow.to_io_ms)),
@@ -73,6 +89,7 @@ pub fn summarise(repeats: Vec<Repeat>) -> ArmResult {
         cpu_share,
         rates,
         times_ms,
+        frames,
         follow,
         boosts,
         pbhr: median(repeats.iter().filter_map(pbhr)),
@@ -252,6 +269,11 @@ fn number(repeats: &[Repeat], scenario: &Scenario, of: &Subject, measure: Measur
             let times = keys.iter().filter_map(|key| repeat.times_ms.get(key)).flatten();
             Summary::of(&times.copied().collect::<Vec<f64>>()).map(|summary| summary.mean)
         }
+        Measure::Frames => frames(repeat, scenario, of, |frames| Some(frames.per_s)),
+        Measure::Dropped => frames(repeat, scenario, of, |frames| Some(frames.dropped)),
+        Measure::Jitter => frames(repeat, scenario, of, |frames| Some(frames.jitter_ms)),
+        Measure::EstimateError => frames(repeat, scenario, of, |frames| frames.estimate_error),
+        Measure::Recovery => frames(repeat, scenario, of, |frames| frames.recovery_s),
         Measure::Share => {
             let names = vm_names(scenario, of);
             let shares: Vec<f64> = names.iter().filter_map(|vm| repeat.cpu_share.get(vm)).copied().collect();
@@ -262,6 +284,18 @@ fn number(repeats: &[Repeat], scenario: &Scenario, of: &Subject, measure: Measur
         Measure::Follow => repeat.follow.and_then(|follow| Some(follow.to_io_ms?.max(follow.to_cpu_ms?))),
         Measure::Wasted => (repeat.boosts > 0).then_some(float(repeat.follow?.wasted) / float(repeat.boosts)),
     }
+}
+
+/// A number of the frames of the workload that is meant: the mean of those of an entry.
+fn frames(
+    repeat: &Repeat,
+    scenario: &Scenario,
+    of: &Subject,
+    pick: fn(&Frames) -> Option<f64>,
+) -> Option<f64> {
+    let keys = workload_keys(scenario, of);
+    let numbers: Vec<f64> = keys.iter().filter_map(|key| pick(repeat.frames.get(key)?)).collect();
+    Summary::of(&numbers).map(|summary| summary.mean)
 }
 
 /// The VMs of the entry that is meant.

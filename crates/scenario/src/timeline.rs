@@ -22,6 +22,21 @@ pub struct Timeline {
     /// Blocks that VMs read from their disks.
     #[serde(default)]
     pub reads: Vec<BlockMark>,
+    /// What VMs draw on their displays.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub updates: Vec<DisplayMark>,
+    /// Accesses of VMs to their sound cards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sounds: Vec<SoundMark>,
+    /// Times in which a person waited, probably, for what they had just started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub episodes: Vec<EpisodeSlice>,
+    /// Times in which vCPUs had another weight than usual.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<WeightSlice>,
+    /// Frame rates of guest tasks that play, sampled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frame_rates: Vec<FrameRatePoint>,
     /// Degree of belief of guest tasks, sampled.
     pub beliefs: Vec<BeliefPoint>,
     /// A task whose degree of belief is above this counts as I/O-bound (`policy.tavs.belief_threshold`).
@@ -73,6 +88,34 @@ pub struct BoostSlice {
     pub hit: bool,
 }
 
+/// An episode of a VM, in which background work is slow (vAMP).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EpisodeSlice {
+    /// Index of the VM.
+    pub vm: usize,
+    /// What it began with, in words.
+    pub cause: String,
+    /// Start.
+    pub start: u64,
+    /// End.
+    pub end: u64,
+}
+
+/// A vCPU with another weight than usual.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WeightSlice {
+    /// Index of the VM.
+    pub vm: usize,
+    /// Index of the vCPU.
+    pub vcpu: u16,
+    /// The weight, in permille of the usual one.
+    pub permille: u32,
+    /// Start.
+    pub start: u64,
+    /// End.
+    pub end: u64,
+}
+
 /// A packet towards a VM.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PacketMark {
@@ -101,6 +144,47 @@ pub struct BlockMark {
     pub done: Option<u64>,
     /// What the engine decided about it, in words.
     pub decision: String,
+}
+
+/// What a VM drew on its display.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DisplayMark {
+    /// Index of the VM.
+    pub vm: usize,
+    /// When.
+    pub at: u64,
+    /// Where, as "640x354+192+397" (width, height, left and upper edge), or "all".
+    pub region: String,
+}
+
+/// An access of a VM to its sound card.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SoundMark {
+    /// Index of the VM.
+    pub vm: usize,
+    /// When.
+    pub at: u64,
+    /// Index of the vCPU.
+    pub vcpu: u16,
+    /// The task on it as shown to people; `None` in the handler of an interrupt.
+    pub task: Option<String>,
+}
+
+/// The frame rate of a guest task that plays at one time, as the engine estimates it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FrameRatePoint {
+    /// Index of the VM.
+    pub vm: usize,
+    /// The task as shown to people.
+    pub task: String,
+    /// When.
+    pub at: u64,
+    /// Frames a second.
+    pub rate: f64,
+    /// Frames a second that it seems to want.
+    pub desired: f64,
+    /// What the share of its VM is raised to for it, in permille of the VM's weight.
+    pub share_permille: u32,
 }
 
 /// The degree of belief of a guest task at one time.

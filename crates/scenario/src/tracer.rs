@@ -1,10 +1,16 @@
 //! Writes down what happens as a timeline.
 
-use crate::timeline::{BeliefPoint, BlockMark, BoostSlice, PacketMark, RunSlice, TaskSlice, Timeline};
-use frontdesk_engine::{Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
+use crate::timeline::{
+    BeliefPoint, BlockMark, BoostSlice, DisplayMark, EpisodeSlice, FrameRatePoint, PacketMark, RunSlice,
+    SoundMark, TaskSlice, Timeline, WeightSlice,
+};
+use frontdesk_engine::{
+    Engine, EpisodeCause, Event, EventKind, MediaDevice, Protocol, Region, TaskId, Thread, Time, VmExplain,
+    VmId,
+};
 use std::collections::HashMap;
 
-/// Beliefs are sampled this often.
+/// Beliefs and frame rates are sampled this often.
 const SAMPLE_NS: u64 = 100_000_000;
 
 /// Builds the timeline of an interval from the events before and in it, and from what an engine thinks of
@@ -23,6 +29,10 @@ pub struct Tracer {
     waiting: HashMap<usize, usize>,
     /// Reads in flight, by VM and request.
     reads: HashMap<(usize, u64), usize>,
+    /// The episode of each VM: what it began with, when, and when it ends by itself.
+    episodes: HashMap<usize, (EpisodeCause, Time, Time)>,
+    /// Weights of vCPUs that are not the usual one, and since when.
+    weights: HashMap<(usize, u16), (u32, Time)>,
 }
 
 /// What is on a vCPU.
@@ -58,7 +68,9 @@ impl Tracer {
     pub fn marks(&self) -> usize {
         let timeline = &self.timeline;
         let ran = timeline.runs.len() + timeline.tasks.len() + timeline.boosts.len();
-        ran + timeline.packets.len() + timeline.reads.len() + timeline.beliefs.len()
+        let seen = timeline.updates.len() + timeline.sounds.len() + timeline.frame_rates.len();
+        let slow = timeline.episodes.len() + timeline.weights.len();
+        ran + slow + seen + timeline.packets.len() + timeline.reads.len() + timeline.beliefs.len()
     }
 
     /// Nanoseconds since the start of the interval, kept within it.
@@ -75,6 +87,7 @@ impl Tracer {
     /// Notes an event, of which the engine was told before.
     pub fn event(&mut self, event: &Event, engine: Option<&Engine>) {
         let at = event.at;
+        self.episode(event, engine);
         match event.kind {
             EventKind::Run { vm, thread, pcpu } => {
                 let Some(vm) = self.index.get(&vm).copied() else { return };
@@ -124,7 +137,67 @@ impl Tracer {
                 let read = &mut self.timeline.reads[read];
                 (read.done, read.decision) = (done, decision(engine, id));
             }
+            EventKind::DisplayUpdate { vm, region } => {
+                let Some(vm) = self.index.get(&vm).copied().filter(|_| self.within(at)) else { return };
+                let region = region.map_or_else(
+                    || "all".to_owned(),
+                    |Region { x, y, width, height }| format!("{width}x{height}+{x}+{y}"),
+                );
+                self.timeline.updates.push(DisplayMark { vm, at: self.offset(at), region });
+            }
+            EventKind::DeviceAccess { vm: id, vcpu, device: MediaDevice::Sound, in_interrupt } => {
+                let Some(vm) = self.index.get(&id).copied().filter(|_| self.within(at)) else { return };
+                let task = self.on_vcpu(id, vcpu).filter(|_| !in_interrupt).map(task_name);
+                self.timeline.sounds.push(SoundMark { vm, at: self.offset(at), vcpu, task });
+            }
             _ => {}
+        }
+    }
+
+    /// Notes an episode that an event began or ended.
+    fn episode(&mut self, event: &Event, engine: Option<&Engine>) {
+        let (EventKind::Input { vm: id, .. }
+        | EventKind::Packet { vm: id, .. }
+        | EventKind::DeviceAccess { vm: id, device: MediaDevice::Sound, .. }) = event.kind
+        else {
+            return;
+        };
+        let (Some(vm), Some(engine)) = (self.index.get(&id).copied(), engine) else { return };
+        let (before, now) = (self.episodes.get(&vm).copied(), engine.episode(id));
+        if before == now {
+            return;
+        }
+        if let Some(ended) = before {
+            self.end_episode(vm, ended, event.at);
+        }
+        match now {
+            Some(begun) => self.episodes.insert(vm, begun),
+            None => self.episodes.remove(&vm),
+        };
+    }
+
+    fn end_episode(&mut self, vm: usize, (cause, since, until): (EpisodeCause, Time, Time), at: Time) {
+        if let Some((start, end)) = self.span(since, until.min(at)) {
+            self.timeline.episodes.push(EpisodeSlice { vm, cause: cause.to_string(), start, end });
+        }
+    }
+
+    /// Notes that a vCPU gets a weight, in permille of the usual one.
+    pub fn weight(&mut self, vm: VmId, vcpu: u16, permille: u32, at: Time) {
+        let Some(vm) = self.index.get(&vm).copied() else { return };
+        if self.weights.get(&(vm, vcpu)).is_some_and(|(before, _)| *before == permille) {
+            return;
+        }
+        self.end_weight(vm, vcpu, at);
+        if permille != 1000 {
+            self.weights.insert((vm, vcpu), (permille, at));
+        }
+    }
+
+    fn end_weight(&mut self, vm: usize, vcpu: u16, at: Time) {
+        let Some((permille, since)) = self.weights.remove(&(vm, vcpu)) else { return };
+        if let Some((start, end)) = self.span(since, at) {
+            self.timeline.weights.push(WeightSlice { vm, vcpu, permille, start, end });
         }
     }
 
@@ -175,7 +248,8 @@ impl Tracer {
         self.timeline.boosts.push(BoostSlice { vm, vcpu, start, end, hit });
     }
 
-    /// Notes the degrees of belief as they are before what happens at `now`, if it is time again.
+    /// Notes the degrees of belief and the frame rates as they are before what happens at `now`, if it is
+    /// time again.
     pub fn sample(&mut self, now: Time, engine: Option<&Engine>) {
         let at = self.sampled;
         if now < at || at > self.to {
@@ -193,6 +267,7 @@ impl Tracer {
                 at: at.since(self.from),
                 belief: task.belief,
             }));
+            self.timeline.frame_rates.extend(frame_rates(&explain, *vm, at.since(self.from)));
         }
     }
 
@@ -205,14 +280,34 @@ impl Tracer {
         running.into_iter().for_each(|(vm, thread)| self.end_run(vm, thread, self.to));
         let on: Vec<_> = self.tasks.iter().map(|((vm, vcpu), on)| (*vm, *vcpu, *on)).collect();
         on.into_iter().for_each(|(vm, vcpu, on)| self.end_task(vm, vcpu, on, self.to));
+        let episodes = std::mem::take(&mut self.episodes);
+        episodes.into_iter().for_each(|(vm, episode)| self.end_episode(vm, episode, self.to));
+        let weights: Vec<(usize, u16)> = self.weights.keys().copied().collect();
+        weights.into_iter().for_each(|(vm, vcpu)| self.end_weight(vm, vcpu, self.to));
         let mut timeline = self.timeline;
         timeline.belief_threshold = belief_threshold;
         timeline.runs.sort_by_key(|slice| (slice.start, slice.pcpu));
         timeline.tasks.sort_by_key(|slice| (slice.start, slice.vm, slice.vcpu));
         timeline.boosts.sort_by_key(|slice| (slice.start, slice.vm, slice.vcpu));
+        timeline.episodes.sort_by_key(|slice| (slice.start, slice.vm));
+        timeline.weights.sort_by_key(|slice| (slice.start, slice.vm, slice.vcpu));
+        timeline.frame_rates.sort_by(|a, b| (a.at, a.vm, &a.task).cmp(&(b.at, b.vm, &b.task)));
         timeline.beliefs.sort_by(|a, b| (a.at, a.vm, &a.task).cmp(&(b.at, b.vm, &b.task)));
         timeline
     }
+}
+
+/// How many frames a second the players of a VM show.
+fn frame_rates(explain: &VmExplain, vm: usize, at: u64) -> impl Iterator<Item = FrameRatePoint> {
+    let players = explain.multimedia.iter().flat_map(|media| &media.players);
+    players.map(move |player| FrameRatePoint {
+        vm,
+        task: task_name(player.task),
+        at,
+        rate: player.frame_rate,
+        desired: player.desired_rate,
+        share_permille: player.share_permille,
+    })
 }
 
 /// What an engine decided last about a VM, in words.

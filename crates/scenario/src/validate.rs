@@ -2,7 +2,6 @@
 
 use crate::allowed::{Violation, name, period, quoted, range, require, seconds, validate_policy};
 use crate::scenario::Scenario;
-use frontdesk_workload::WorkloadKind;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -93,14 +92,10 @@ impl Scenario {
         }
         for vm in &self.vms {
             for workload in &vm.workloads {
-                let real = !matches!(workload.kind, WorkloadKind::RtApp { .. });
                 let key = format!("vm.{}.workloads.{}.run", vm.name, workload.name);
-                require(
-                    real,
-                    key,
-                    quoted("rt-app"),
-                    "what the lab's guests have a program for; files of rt-app only the simulator runs",
-                )?;
+                let modelled = workload.kind.only_modelled();
+                let allowed = "what the lab's guests have a program for; this only the simulator runs";
+                require(modelled.is_none(), key, quoted(modelled.unwrap_or_default()), allowed)?;
             }
         }
         let mut left = mem_available_mib;

@@ -1,6 +1,7 @@
 //! The result model: what is measured, and what scripts read.
 
-use frontdesk_scenario::{Bar, BlockMark, Check, Rate, Summary, Timeline, Unit};
+use frontdesk_engine::{Event, EventKind, MediaDevice, Region, TaskId, Time, VmId};
+use frontdesk_scenario::{Bar, BlockMark, Check, Rate, Summary, Timeline, Tracer, Unit, mean_and_deviation};
 
 fn samples(range: std::ops::RangeInclusive<u32>) -> Vec<f64> {
     range.map(f64::from).collect()
@@ -61,4 +62,38 @@ fn a_timeline_from_before_disks_reads_back() {
     assert_eq!(serde_json::from_value::<Timeline>(json.clone()).unwrap().reads.len(), 1);
     json.as_object_mut().unwrap().remove("reads");
     assert_eq!(serde_json::from_value::<Timeline>(json).unwrap().reads.len(), 0);
+}
+
+#[test]
+fn a_timeline_has_what_is_shown_and_played() {
+    let vm = VmId(4);
+    let mut tracer = Tracer::new(Time(1_000), Time(9_000));
+    tracer.add_vm(vm, "film");
+    let sound =
+        |in_interrupt| EventKind::DeviceAccess { vm, vcpu: 0, device: MediaDevice::Sound, in_interrupt };
+    let region = Some(Region { x: 192, y: 397, width: 640, height: 354 });
+    for (at, kind) in [
+        (0, EventKind::DisplayUpdate { vm, region: None }),
+        (2_000, EventKind::TaskSwitch { vm, vcpu: 0, task: TaskId(0x5000) }),
+        (3_000, sound(false)),
+        (4_000, sound(true)),
+        (4_500, EventKind::DeviceAccess { vm, vcpu: 0, device: MediaDevice::Display, in_interrupt: false }),
+        (5_000, EventKind::DisplayUpdate { vm, region }),
+        (6_000, EventKind::DisplayUpdate { vm: VmId(5), region }),
+        (10_000, sound(false)),
+    ] {
+        tracer.event(&Event { at: Time(at), kind }, None);
+    }
+    let timeline = tracer.finish(Time(9_000), 0);
+    let updates: Vec<_> =
+        timeline.updates.iter().map(|update| (update.vm, update.at, update.region.as_str())).collect();
+    assert_eq!(updates, [(0, 4_000, "640x354+192+397")]);
+    let sounds: Vec<_> = timeline.sounds.iter().map(|sound| (sound.at, sound.task.as_deref())).collect();
+    assert_eq!(sounds, [(2_000, Some("0x5000")), (3_000, None)]);
+}
+
+#[test]
+fn a_deviation_is_of_all_values() {
+    assert_eq!(mean_and_deviation(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]), (5.0, 2.0));
+    assert_eq!(mean_and_deviation(&[]), (0.0, 0.0));
 }

@@ -5,8 +5,8 @@ use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Group};
 use crate::world::Measure;
 use frontdesk_engine::{
-    Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, Event, EventKind, Standing, Time, VmId,
-    nice_for,
+    Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, EpisodeCause, Event, EventKind, Standing,
+    TaskId, Time, VmId, nice_for,
 };
 use frontdesk_scenario::Tracer;
 use std::collections::VecDeque;
@@ -104,6 +104,29 @@ impl Feed {
                 engine.on_event(&Event { at: Time(0), kind });
             }
         }
+    }
+
+    /// What the engine knows of a player: frames that it shows a second, those that it seems to want, and
+    /// what the VM's share is raised to for it, in permille.
+    pub(crate) fn player(&self, vm: usize, task: TaskId) -> Option<(f64, f64, u32)> {
+        let multimedia = self.engine.as_ref()?.explain(id(vm))?.multimedia?;
+        let player = multimedia.players.iter().find(|player| player.task == task)?;
+        Some((player.frame_rate, player.desired_rate, multimedia.share_permille))
+    }
+
+    /// What the host tells a guest in an episode: what it began with, when it ends, and who is background
+    /// work.
+    pub(crate) fn background(&self, vm: usize) -> Option<(EpisodeCause, Nanos, Vec<TaskId>)> {
+        let known = self.engine.as_ref().filter(|_| self.acts)?.explain(id(vm))?.asymmetric?;
+        let episode = known.episode?;
+        Some((episode.cause, episode.until.0, known.background.iter().map(|of| of.task).collect()))
+    }
+
+    /// Whether a task is the one for which the VM's sound server plays, as far as the engine knows; `None`
+    /// without one that looks.
+    pub(crate) fn is_sound_client(&self, vm: usize, task: TaskId) -> Option<bool> {
+        let known = self.engine.as_ref()?.explain(id(vm))?.asymmetric?;
+        Some(known.sound_client == Some(task))
     }
 
     /// Whether packets without payload count.

@@ -5,9 +5,12 @@
 //! out as [`Effect`]s.
 
 mod deadlock;
+mod isolation;
 mod kernel;
 mod schedule;
 mod syscall;
+mod window;
 
 pub(crate) use deadlock::Stuck;
 pub(crate) use kernel::{Cpu, Effect, GuestKernel, Interrupt, vectors};
+pub(crate) use window::{AHEAD, WindowSpec};

@@ -37,7 +37,7 @@ pub use program::{Packet, Step, Waits};
 pub use queue::{NEVER, Nanos, Queue, Timer};
 pub use rng::Rng;
 pub use rtapp::RtAppError;
-pub use run::{Run, decisions, feed_entries, outcome, run};
+pub use run::{FrameSecond, Run, decisions, feed_entries, outcome, run};
 pub use scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer, cfs, edf, eevdf,
 };

@@ -38,7 +38,8 @@ enum ClientState {
 #[derive(Debug)]
 pub(crate) struct SimClient {
     pub(crate) vm: usize,
-    pub(crate) protocol: Protocol,
+    /// `None`: it presses keys.
+    pub(crate) protocol: Option<Protocol>,
     pub(crate) port: u16,
     pub(crate) kind: ClientKind,
     pub(crate) timer: Timer,
@@ -69,7 +70,7 @@ const NOTHING: ClientNeeds = ClientNeeds { arrives: None, timer: NEVER, response
 impl SimClient {
     pub(crate) fn new(
         vm: usize,
-        (protocol, port): (Protocol, u16),
+        (protocol, port): (Option<Protocol>, u16),
         kind: ClientKind,
         (latency, delayed_ack): (Nanos, Option<Nanos>),
         timer: Timer,
@@ -82,7 +83,7 @@ impl SimClient {
             kind,
             timer,
             latency,
-            delayed_ack: delayed_ack.filter(|_| protocol == Protocol::Tcp),
+            delayed_ack: delayed_ack.filter(|_| protocol == Some(Protocol::Tcp)),
             rng,
             state: ClientState::Thinking,
             sent: 0,
@@ -194,7 +195,7 @@ mod tests {
     /// What a client does when an answer has come at 300, and then.
     fn answered(protocol: Protocol, think: Nanos) -> [ClientNeeds; 2] {
         let (kind, timer) = (ClientKind::Ask { bytes: 40, think: [think, think] }, Queue::default().add(0));
-        let mut client = SimClient::new(0, (protocol, 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
+        let mut client = SimClient::new(0, (Some(protocol), 7), kind, (100, Some(40)), timer, Rng::new(1, 1));
         assert_eq!(client.timer(0), ClientNeeds { timer: 100, ..NOTHING });
         assert_eq!(client.timer(100), ClientNeeds { arrives: Some(40), ..NOTHING });
         assert_eq!(client.answered(200), Some(300));

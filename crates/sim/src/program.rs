@@ -29,10 +29,12 @@ pub enum Step {
         /// Whether it follows the read before; otherwise it is anywhere on the disk.
         sequential: bool,
     },
-    /// Writes to the disk and does not wait for it.
+    /// Writes to the disk.
     Write {
         /// How much.
         bytes: u32,
+        /// Whether it waits for that.
+        sync: bool,
     },
     /// Puts messages into a channel.
     Send {
@@ -74,8 +76,32 @@ pub enum Step {
         /// found out.
         absolute: bool,
     },
-    /// Shows a frame: on the framebuffer, which the emulator copies, or on the GPU, which is waited for.
+    /// Works at the next frame of a window until it can be drawn.
+    Prepare {
+        /// The window, by its number in the guest.
+        window: usize,
+    },
+    /// Sleeps until the first frame of a window that is ready is due.
+    Due {
+        /// The window.
+        window: usize,
+    },
+    /// Takes that frame, to show it if it is not too late for that.
+    Show {
+        /// The window.
+        window: usize,
+        /// Where the program goes on if it is too late.
+        late: usize,
+    },
+    /// Asks the display server to draw a frame.
+    Draw {
+        /// The window.
+        window: usize,
+    },
+    /// Draws a frame: on the framebuffer, which the emulator copies, or on the GPU, which is waited for.
     Display {
+        /// The window; without it, the one that a display server was asked for first.
+        window: Option<usize>,
         /// Time that the GPU takes for it; 0: the framebuffer.
         gpu: Nanos,
     },
@@ -102,12 +128,12 @@ pub enum Step {
     End,
 }
 
-/// A packet on its way to a VM.
+/// A packet on its way to a VM, or a key that is pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Transport protocol.
-    pub protocol: Protocol,
-    /// Destination port.
+    /// Transport protocol; `None` of a key.
+    pub protocol: Option<Protocol>,
+    /// Destination port; of a key, the number of the workload that it starts.
     pub port: u16,
     /// Payload; a packet without any is the kernel's alone.
     pub bytes: u32,
@@ -199,6 +225,21 @@ impl Affinity {
 
     pub(crate) fn contains(self, vcpu: usize) -> bool {
         self.0 & (1 << (vcpu % 16)) != 0
+    }
+
+    /// The vCPUs from one on.
+    pub(crate) fn from(vcpu: usize) -> Affinity {
+        Affinity(u16::MAX << vcpu.min(15))
+    }
+
+    /// Those of both.
+    pub(crate) fn and(self, other: Affinity) -> Affinity {
+        Affinity(self.0 & other.0)
+    }
+
+    /// All others.
+    pub(crate) fn others(self) -> Affinity {
+        Affinity(!self.0)
     }
 }
 

@@ -3,14 +3,15 @@
 use crate::feed::FeedEntry;
 use crate::machine::{Fault, Machine};
 use crate::queue::Nanos;
-use crate::world::{BuildError, Measured, SimError, World, build, tracer};
+use crate::world::{BuildError, Measured, SecondSample, SimError, WindowFrames, World, build, tracer};
 use frontdesk_engine::{Action, Time, nanos};
 use frontdesk_scenario::{
-    Arm, Daemon, Extra, HostInfo, IoPath, Latency, Outcome, Rate, Repeat, Scenario, Summary, Timeline, Unit,
-    checks, cpu_shares, float, summarise, wanting_vms,
+    Arm, Daemon, Extra, Frames, HostInfo, IoPath, Latency, Outcome, Rate, Repeat, Scenario, Summary,
+    Timeline, Unit, checks, cpu_shares, float, summarise, wanting_vms,
 };
 use indexmap::IndexMap;
 
+const SECOND: Nanos = 1_000_000_000;
 /// Tasks of a deadlock that are named.
 const MOST_STUCK: usize = 8;
 
@@ -25,12 +26,31 @@ pub struct Run {
     pub driver_cpu: Option<f64>,
     /// From each packet pending for a VM until it ran, in milliseconds, by VM (TAVS Figure 4(b)).
     pub delivery_ms: IndexMap<String, Vec<f64>>,
-    /// Frames seen, by VM, of those that showed some.
-    pub frames: IndexMap<String, u64>,
+    /// What each workload showed, second by second, as VM/WORKLOAD, of those that show frames.
+    pub frames: IndexMap<String, Vec<FrameSecond>>,
     /// Periods in which the sound card had nothing to play, by VM, of those in which that happened.
     pub underruns: IndexMap<String, u64>,
+    /// CPU time of each VM in each second, in CPUs, if films, games or a person's programs run.
+    pub cpu_seconds: IndexMap<String, Vec<f64>>,
     /// Things that happened in the whole run.
     pub happened: u64,
+}
+
+/// A second of a film or a game.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FrameSecond {
+    /// Frames that were to be seen.
+    pub shown: u64,
+    /// CPU time of its VM, as a fraction of a CPU.
+    pub cpu: f64,
+    /// What the engine knew of its player, if it knew of it: frames a second,
+    pub estimated: Option<f64>,
+    /// those that it seems to want,
+    pub desired: Option<f64>,
+    /// and what the share of its VM was raised to, in permille.
+    pub share_permille: Option<u32>,
+    /// Whether it took the player for who a sound server plays for.
+    pub sound_client: Option<bool>,
 }
 
 /// Runs one repeat of an arm. The same scenario, arm, repeat and seed give the same result, bit for bit.
@@ -47,7 +67,12 @@ pub fn run(scenario: &Scenario, name: &str, repeat: u32, seed: u64, trace: bool)
     machine.run_until(&mut world, from).map_err(fault)?;
     deadlock(scenario, &world, name, repeat)?;
     world.begin(&machine);
-    machine.run_until(&mut world, to).map_err(fault)?;
+    let mut at = from;
+    while at < to {
+        at = if world.is_interactive() { at.saturating_add(SECOND).min(to) } else { to };
+        machine.run_until(&mut world, at).map_err(fault)?;
+        world.sample(&machine);
+    }
     deadlock(scenario, &world, name, repeat)?;
     let (measured, tracer) = world.finish(&machine);
     let mut run = result(scenario, name, &measured);
@@ -238,22 +263,80 @@ fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {
         let latency = float(nanos(scenario.sim_of(arm).decision_latency)) / 1_000.0;
         repeat.decision_us = Some(Latency { p50: latency, p99: latency, max: latency });
     }
+    let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
+    let mut frames = IndexMap::new();
+    for ((vm, entry), windows) in vms.iter().zip(entries).zip(&measured.windows) {
+        for window in windows {
+            let Some(workload) = entry.workloads.get(window.workload) else { continue };
+            if workload.kind.shows_frames() {
+                let key = format!("{vm}/{}", workload.name);
+                let seconds = frame_seconds(measured, window);
+                repeat.frames.insert(key.clone(), frames_of(window, &seconds));
+                frames.insert(key, seconds);
+            }
+        }
+    }
     let delivery = vms.iter().zip(&measured.delivery).filter(|(_, samples)| !samples.is_empty());
     let delivery =
         delivery.map(|(vm, samples)| (vm.clone(), samples.iter().map(|sample| millis(*sample)).collect()));
-    let counted = |counts: &[u64]| {
-        let counts = vms.iter().zip(counts).filter(|(_, count)| **count > 0);
-        counts.map(|(vm, count)| (vm.clone(), *count)).collect()
-    };
+    let underruns = vms.iter().zip(&measured.underruns).filter(|(_, count)| **count > 0);
     Run {
         repeat,
         timeline: None,
         driver_cpu: measured.driver_cpu.map(|cpu| seconds(cpu) / seconds(measured.time)),
         delivery_ms: delivery.collect(),
-        frames: counted(&measured.frames),
-        underruns: counted(&measured.underruns),
+        frames,
+        cpu_seconds: vms.iter().cloned().zip(measured.cpu_seconds.iter().cloned()).collect(),
+        underruns: underruns.map(|(vm, count)| (vm.clone(), *count)).collect(),
         happened: measured.happened,
     }
+}
+
+/// What was shown in a window, second by second.
+fn frame_seconds(measured: &Measured, window: &WindowFrames) -> Vec<FrameSecond> {
+    let (mut begun, mut seen, mut cpu_before) = (measured.begun, window.seen.as_slice(), window.cpu_before);
+    let second = |sample: &SecondSample| {
+        let (inside, after) = seen.split_at(seen.partition_point(|at| *at < sample.at));
+        let length = seconds(sample.at - begun).max(f64::MIN_POSITIVE);
+        let second = FrameSecond {
+            shown: u64::try_from(inside.len()).unwrap_or(u64::MAX),
+            cpu: seconds(sample.cpu - cpu_before) / length,
+            estimated: sample.player.map(|(estimated, _, _)| estimated),
+            desired: sample.player.map(|(_, desired, _)| desired),
+            share_permille: sample.player.map(|(_, _, share)| share),
+            sound_client: sample.sound_client,
+        };
+        (begun, seen, cpu_before) = (sample.at, after, sample.cpu);
+        second
+    };
+    window.seconds.iter().map(second).collect()
+}
+
+fn frames_of(window: &WindowFrames, seconds: &[FrameSecond]) -> Frames {
+    let shown: Vec<f64> = seconds.iter().map(|second| float(second.shown)).collect();
+    let (per_s, deviation) = mean_and_deviation(&shown);
+    let intervals: Vec<f64> = window.seen.windows(2).map(|pair| millis(pair[1] - pair[0])).collect();
+    let (_, jitter_ms) = mean_and_deviation(&intervals);
+    let seen = u64::try_from(window.seen.len()).unwrap_or(u64::MAX);
+    let all = float(seen.saturating_add(window.dropped).max(1));
+    let known = seconds.iter().filter_map(|second| Some((second.estimated?, float(second.shown))));
+    let (estimated, real) = known.fold((0.0, 0.0), |sums, second| (sums.0 + second.0, sums.1 + second.1));
+    Frames {
+        per_s,
+        deviation,
+        dropped: float(window.dropped) / all,
+        jitter_ms,
+        estimate_error: (real > 0.0).then(|| (estimated / real - 1.0).abs()),
+        recovery_s: None,
+    }
+}
+
+/// Of numbers of which there may be none.
+fn mean_and_deviation(of: &[f64]) -> (f64, f64) {
+    let count = float(u64::try_from(of.len()).unwrap_or(u64::MAX).max(1));
+    let mean = of.iter().sum::<f64>() / count;
+    let variance = of.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    (mean, variance.sqrt())
 }
 
 fn millis(time: Nanos) -> f64 {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)] // A test that panics fails; counts are small.
 
-use frontdesk_engine::{ActionKind, Boost, BoostTarget, EventKind};
+use frontdesk_engine::{ActionKind, Boost, BoostTarget, EventKind, MediaDevice};
 use frontdesk_scenario::{Overrides, Scenario};
 use frontdesk_sim::{FeedEntry, decisions, feed_entries, simulate};
 use std::path::Path;
@@ -275,4 +275,72 @@ fn the_emulators_clock_runs_while_the_guest_idles() {
     // guest's.
     let clock = cpu_ms("4ms", "50us");
     assert!((clock - 2_500.0 * 0.054).abs() < 0.054 * 25.0, "{clock} ms");
+}
+
+/// MM Figures 1 and 4: a film that needs more than its half, beside a domain that computes.
+#[test]
+fn a_film_beside_a_computing_domain_loses_frames_unless_its_share_is_raised() {
+    let set = ["duration=20s", "warmup=5s", "repeats=1"];
+    let mut scenario = load("papers/mm-figure4-high.toml", &set);
+    scenario.arms.retain(|arm, _| ["idle-credit", "cpu-credit", "cpu-mm"].contains(&arm.as_str()));
+    scenario.checks = frontdesk_scenario::Checks::default();
+    let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+    let frames = |arm: &str| simulated[0].outcome.arms[arm].frames["film/player"];
+    let (alone, credit, mm) = (frames("idle-credit"), frames("cpu-credit"), frames("cpu-mm"));
+    assert!(alone.dropped == 0.0 && alone.per_s > 23.5, "{alone:?}");
+    assert!(credit.per_s < 0.85 * alone.per_s && credit.dropped > 0.15, "{credit:?}");
+    assert!(mm.per_s > 0.98 * alone.per_s && mm.jitter_ms < credit.jitter_ms, "{mm:?}");
+    // What the engine counts from its events is what was seen.
+    assert!(mm.estimate_error.is_some_and(|error| error < 0.02), "{mm:?}");
+    let seconds = &simulated[0].runs["cpu-mm"][0].frames["film/player"];
+    assert_eq!(seconds.len(), 20);
+    assert!(seconds.iter().all(|second| second.share_permille.is_some_and(|share| share > 1000)));
+}
+
+/// vAMP Figure 4: launches in a VM with background work on all vCPUs, beside another such VM. Higher ratios
+/// make none later, and the VM gets what it is due.
+#[test]
+fn a_launch_is_sooner_while_background_work_is_slow() {
+    // One thread does nearly all, as of GIMP.
+    let program = ["rounds=20", "main=\"120ms\"", "threads=1", "part=\"5ms\"", "draw=\"2ms\"", "sync=false"];
+    let mut set = program.map(|field| format!("vm.desk.workloads.program.{field}")).to_vec();
+    set.extend(["duration=60s", "warmup=5s", "repeats=1"].map(str::to_owned));
+    let scenario = load("papers/vamp-figure4.toml", &set.iter().map(String::as_str).collect::<Vec<_>>());
+    let simulated = simulate(&[scenario], 1, 2, &|_, _| {}).unwrap();
+    let arms = &simulated[0].outcome.arms;
+    let mean = |arm: &str| arms[arm].response_ms["desk"].mean;
+    let names = ["alone", "stock", "low", "medium", "high", "most"];
+    let means = names.map(mean);
+    assert!(means[2] < 0.9 * means[1], "{means:?}");
+    assert!(means[3..].iter().all(|mean| *mean <= 1.02 * means[2]), "{means:?}");
+    for (name, arm) in arms.iter().filter(|(name, _)| *name != "alone") {
+        let shares = &arm.cpu_share;
+        assert!(shares.values().all(|share| (share - 1.0).abs() < 0.02), "{name}: {shares:?}");
+    }
+}
+
+#[test]
+fn the_engine_hears_of_films_what_a_host_tells() {
+    let scenario = load("papers/mm-figure4-low.toml", &["duration=2s", "warmup=0s", "repeats=1"]);
+    let entries = feed_entries(&scenario, "cpu-mm", 1, 1).unwrap();
+    let count = |meant: fn(&EventKind) -> bool| {
+        let events =
+            entries.iter().filter(|entry| matches!(entry, FeedEntry::Event(event) if meant(&event.kind)));
+        events.count()
+    };
+    let access = |device, in_interrupt| {
+        let meant = |entry: &&FeedEntry| {
+            matches!(entry, FeedEntry::Event(event) if matches!(event.kind,
+                EventKind::DeviceAccess { device: of, in_interrupt: inside, .. }
+                    if of == device && inside == in_interrupt))
+        };
+        entries.iter().filter(meant).count()
+    };
+    let updates = count(|kind| matches!(kind, EventKind::DisplayUpdate { region: Some(_), .. }));
+    assert!((36..=48).contains(&updates), "{updates}");
+    assert_eq!(access(MediaDevice::Display, false), updates);
+    // A period of 20 ms at a time, and what fills the buffer at first.
+    let [played, interrupts] = [false, true].map(|inside| access(MediaDevice::Sound, inside));
+    assert!((90..=110).contains(&played) && interrupts.abs_diff(played) <= 6, "{played} {interrupts}");
+    assert!(count(|kind| matches!(kind, EventKind::Timer { .. })) >= updates);
 }

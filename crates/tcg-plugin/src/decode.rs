@@ -9,6 +9,8 @@ pub(crate) enum WatchedInstruction {
     WriteMsr,
     /// A store to the page of the vCPU's interrupt controller.
     WriteApic(Store),
+    /// `iret` or `iretq`.
+    InterruptReturn,
 }
 
 /// A store of a 32-bit register.
@@ -63,6 +65,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<WatchedInstruction> {
             Some(WatchedInstruction::LoadCr3(operands & 7 | rex_b << 3))
         }
         [0x0f, 0x30, ..] => Some(WatchedInstruction::WriteMsr),
+        [0xcf, ..] => Some(WatchedInstruction::InterruptReturn),
         [0x89, tail @ ..] if rex & 0b1010 == 0 => {
             store(tail, rex_r << 1, rex_b << 3).map(WatchedInstruction::WriteApic)
         }
@@ -180,6 +183,13 @@ mod tests {
         ] {
             assert_eq!(Store::unpacked(packed.packed()), packed);
         }
+    }
+
+    #[test]
+    fn returns_from_interrupts_are_found() {
+        let iret = Some(WatchedInstruction::InterruptReturn);
+        assert_eq!([decode(&[0x48, 0xcf]), decode(&[0xcf])], [iret, iret]);
+        assert_eq!(decode(&[0xc3]), None, "from a function");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::apic::{Apic, Meaning};
 use crate::decode::{Store, WatchedInstruction, decode, interrupt, task};
+use crate::device::{Device, Pages, may_access};
 use frontdesk_ring::{Entry, EntryKind, MAX_VCPUS, Producer};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -12,7 +13,7 @@ use std::io::Write;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicPtr, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
 
 type PluginId = u64;
 
@@ -49,6 +50,9 @@ struct GByteArray {
 const READS_NOTHING: c_int = 0;
 const READS_REGISTERS: c_int = 1;
 
+/// `QEMU_PLUGIN_MEM_RW`: loads and stores.
+const LOADS_AND_STORES: c_int = 3;
+
 unsafe extern "C" {
     fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: extern "C" fn(PluginId, c_uint));
     fn qemu_plugin_register_vcpu_exit_cb(id: PluginId, callback: extern "C" fn(PluginId, c_uint));
@@ -65,6 +69,17 @@ unsafe extern "C" {
         flags: c_int,
         data: *mut c_void,
     );
+    fn qemu_plugin_insn_vaddr(instruction: *const c_void) -> u64;
+    fn qemu_plugin_register_vcpu_mem_cb(
+        instruction: *mut c_void,
+        callback: extern "C" fn(c_uint, u32, u64, *mut c_void),
+        flags: c_int,
+        accesses: c_int,
+        data: *mut c_void,
+    );
+    fn qemu_plugin_get_hwaddr(access: u32, address: u64) -> *const c_void;
+    fn qemu_plugin_hwaddr_is_io(address: *const c_void) -> bool;
+    fn qemu_plugin_hwaddr_device_name(address: *const c_void) -> *const c_char;
     fn qemu_plugin_get_registers() -> *mut GArray;
     fn qemu_plugin_read_register(handle: *mut c_void, to: *mut GByteArray) -> c_int;
     fn g_array_free(array: *mut GArray, free_segment: c_int) -> *mut c_char;
@@ -104,6 +119,12 @@ struct VcpuState {
     buffer: AtomicPtr<GByteArray>,
     task: AtomicU64,
     apic: Apic,
+    pages: Pages,
+    /// The handler of a device's interrupt runs.
+    in_interrupt: AtomicBool,
+    /// Accesses to devices that were told since the task began to run or an interrupt came: a bit for each
+    /// kind.
+    told: AtomicU8,
 }
 
 impl VcpuState {
@@ -113,6 +134,9 @@ impl VcpuState {
             buffer: AtomicPtr::new(null_mut()),
             task: AtomicU64::new(0),
             apic: Apic::new(),
+            pages: Pages::new(),
+            in_interrupt: AtomicBool::new(false),
+            told: AtomicU8::new(0),
         }
     }
 
@@ -133,6 +157,12 @@ impl VcpuState {
             std::slice::from_raw_parts((*buffer).data, usize::try_from((*buffer).len).ok()?)
         };
         bytes.first_chunk().copied().map(u64::from_le_bytes)
+    }
+
+    /// Something else runs from now on: the handler of a device's interrupt, or not.
+    fn goes_on(&self, in_interrupt: bool) {
+        self.in_interrupt.store(in_interrupt, Relaxed);
+        self.told.store(0, Relaxed);
     }
 
     /// The lower half of a general-purpose register.
@@ -283,8 +313,12 @@ extern "C" fn on_translate(_id: PluginId, block: *mut c_void) {
                 Some(WatchedInstruction::WriteApic(store)) => {
                     instruction.watch(on_write_apic, READS_REGISTERS, store.packed());
                 }
+                Some(WatchedInstruction::InterruptReturn) => {
+                    instruction.watch(on_interrupt_return, READS_NOTHING, 0);
+                }
                 None => {}
             }
+            instruction.watch_accesses();
             last = Some(instruction);
         }
     }
@@ -314,6 +348,22 @@ impl Instruction {
         self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
 
+    /// Has accesses to devices told, if it may make some. Only while its block is translated.
+    unsafe fn watch_accesses(&self) {
+        // SAFETY: by the caller's promise the instruction is QEMU's still.
+        unsafe {
+            if may_access(qemu_plugin_insn_vaddr(self.handle), self.bytes()) {
+                qemu_plugin_register_vcpu_mem_cb(
+                    self.handle,
+                    on_access,
+                    READS_NOTHING,
+                    LOADS_AND_STORES,
+                    null_mut(),
+                );
+            }
+        }
+    }
+
     /// Has `callback` called with `data` before each time it is executed. Only while its block is translated.
     unsafe fn watch(&self, callback: extern "C" fn(c_uint, *mut c_void), flags: c_int, data: u64) {
         let data = std::ptr::without_provenance_mut(usize::try_from(data).unwrap_or(0));
@@ -329,6 +379,7 @@ extern "C" fn on_load_cr3(index: c_uint, register: *mut c_void) {
     // Loading the value that is there is a TLB flush.
     if task != 0 && vcpu.task.load(Relaxed) != task {
         vcpu.task.store(task, Relaxed);
+        vcpu.goes_on(false);
         push(index, EntryKind::Switch { task });
     }
 }
@@ -338,7 +389,38 @@ extern "C" fn on_interrupt(index: c_uint, vector: *mut c_void) {
     let Some((_, _, vcpu)) = vcpu(index) else { return };
     let Ok(vector) = u8::try_from(vector.addr()) else { return };
     vcpu.apic.enter_device();
+    vcpu.goes_on(true);
     push(index, EntryKind::Interrupt { vector });
+}
+
+/// Before a return from an interrupt or an exception.
+extern "C" fn on_interrupt_return(index: c_uint, _data: *mut c_void) {
+    let Some((_, _, vcpu)) = vcpu(index) else { return };
+    if vcpu.in_interrupt.load(Relaxed) {
+        vcpu.goes_on(false);
+    }
+}
+
+/// After an access to memory that may be a device's.
+extern "C" fn on_access(index: c_uint, access: u32, address: u64, _data: *mut c_void) {
+    let Some((_, _, vcpu)) = vcpu(index) else { return };
+    // SAFETY: QEMU allows these calls here, for this access, and names what it has for as long as it runs.
+    let device = vcpu.pages.device(address, || unsafe {
+        let address = qemu_plugin_get_hwaddr(access, address);
+        if address.is_null() || !qemu_plugin_hwaddr_is_io(address) {
+            return None;
+        }
+        let name = qemu_plugin_hwaddr_device_name(address);
+        if name.is_null() { None } else { Device::of(CStr::from_ptr(name).to_bytes()) }
+    });
+    let Some(device) = device else { return };
+    let in_interrupt = vcpu.in_interrupt.load(Relaxed);
+    let kind = 1 << (u8::from(device == Device::Sound) << 1 | u8::from(in_interrupt));
+    let told = vcpu.told.load(Relaxed);
+    if told & kind == 0 {
+        vcpu.told.store(told | kind, Relaxed);
+        push(index, EntryKind::Access { sound: device == Device::Sound, in_interrupt });
+    }
 }
 
 /// Before a write of a model-specific register.

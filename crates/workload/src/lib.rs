@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod times;
 mod violation;
 
 pub use violation::{Violation, period, range, require};
@@ -64,6 +65,16 @@ pub enum WorkloadKind {
         /// Messages of each of the 20 senders of a group to each of its 20 receivers in a run. 1 to 10000.
         rounds: u32,
     },
+    /// Threads of one address space that compute, and may wait for each other every so often, as those of a
+    /// parallel program do. An operation is 2^20 steps of the lab's computing loop, of all together.
+    Team {
+        /// Number of threads: 1 to 64.
+        threads: u16,
+        /// CPU time of each, before `cost_scale`, after which it waits for the others; if absent they never
+        /// do. 10 us to 10 s.
+        #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+        barrier: Option<Duration>,
+    },
     /// Starts a task that soon ends, waits for it, and again. An operation is a task.
     Churn,
     /// A program of the Debian system.
@@ -84,6 +95,59 @@ pub enum WorkloadKind {
     Play {
         /// Which.
         film: Film,
+        /// Where the left upper corner of its window is, in pixels from that of the screen, each 0 to 1000:
+        /// films of one desktop must not cover each other.
+        #[serde(default = "film_place")]
+        at: [u16; 2],
+    },
+    /// A film, or a game that shows as many frames as it can, with sound, in the simulator only. An operation
+    /// is a frame shown, by the player's own account.
+    Video {
+        /// From one frame of a film to the next: 1 ms to 1 s. If absent it is a game.
+        #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+        period: Option<Duration>,
+        /// Shortest and longest CPU time that a frame takes until it can be drawn, uniformly distributed,
+        /// before `cost_scale`. 0 s to 1 s.
+        #[serde(with = "times")]
+        cost: [Duration; 2],
+        /// What becomes of frames of a film that are late.
+        #[serde(default)]
+        late: LateFrames,
+        /// Who plays its sound.
+        #[serde(default)]
+        sound: SoundPath,
+        /// Time of the graphics processor for each frame, which is waited for: 0 s to 1 s. With 0 s a display
+        /// server draws the frames.
+        #[serde(default, with = "humantime_serde")]
+        gpu: Duration,
+    },
+    /// A program whose output scrolls in a terminal of the desktop, in the simulator only. An operation is
+    /// what it writes at a time.
+    Scroll {
+        /// CPU time before each, before `cost_scale`. 10 us to 10 s.
+        #[serde(with = "humantime_serde")]
+        cost: Duration,
+    },
+    /// A program that a person starts with a key, again and again, in the simulator only: what it does until
+    /// its window is drawn. An operation is a start.
+    App {
+        /// Rounds of what follows. 1 to 10000.
+        rounds: u32,
+        /// CPU time of its main thread in each round, before `cost_scale`. 0 s to 10 s.
+        #[serde(with = "humantime_serde")]
+        main: Duration,
+        /// Parts that the main thread gives to as many other threads in each round, and waits for. 0 to 64.
+        #[serde(default)]
+        threads: u16,
+        /// CPU time of each part, before `cost_scale`. 0 s to 10 s.
+        #[serde(default, with = "humantime_serde")]
+        part: Duration,
+        /// CPU time of the display server in each round, before `cost_scale`. 0 s to 10 s.
+        #[serde(default, with = "humantime_serde")]
+        draw: Duration,
+        /// Whether each round ends with a block that is written to the disk and waited for.
+        #[serde(default)]
+        sync: bool,
     },
     /// The tasks of a workload file of rt-app, in the simulator only.
     RtApp {
@@ -97,6 +161,10 @@ pub enum WorkloadKind {
     },
 }
 
+fn film_place() -> [u16; 2] {
+    [180, 80]
+}
+
 /// A film of 640 x 354 pixels and 24 frames a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -105,6 +173,30 @@ pub enum Film {
     Mpeg4,
     /// As H.264: takes some 65 % of one.
     H264,
+}
+
+/// What becomes of frames that are late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LateFrames {
+    /// They are not shown: the film ends when it should.
+    #[default]
+    Drop,
+    /// They are shown, and all that follow are as late: the film takes longer.
+    Delay,
+}
+
+/// Who plays the sound of a film.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SoundPath {
+    /// The player itself, on the sound card.
+    #[default]
+    Card,
+    /// A sound server, for all players of its VM.
+    Server,
+    /// Nobody: it has none.
+    None,
 }
 
 /// What a storm is made of. An operation is one of them.
@@ -168,7 +260,9 @@ impl WorkloadKind {
     pub fn wants_cpu(&self) -> bool {
         match self {
             WorkloadKind::Hog
+            | WorkloadKind::Team { .. }
             | WorkloadKind::Churn
+            | WorkloadKind::Scroll { .. }
             | WorkloadKind::Messages { .. }
             | WorkloadKind::Storm { .. } => true,
             WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => *cost >= LONG_COST,
@@ -195,6 +289,24 @@ impl WorkloadKind {
     #[must_use]
     pub fn is_timed(&self) -> bool {
         matches!(self, WorkloadKind::Messages { .. } | WorkloadKind::Program { repeat: true, .. })
+    }
+
+    /// Whether it shows frames that count.
+    #[must_use]
+    pub fn shows_frames(&self) -> bool {
+        matches!(self, WorkloadKind::Play { .. } | WorkloadKind::Video { .. })
+    }
+
+    /// What its `run` is if only the simulator has it.
+    #[must_use]
+    pub fn only_modelled(&self) -> Option<&'static str> {
+        match self {
+            WorkloadKind::RtApp { .. } => Some("rt-app"),
+            WorkloadKind::Video { .. } => Some("video"),
+            WorkloadKind::Scroll { .. } => Some("scroll"),
+            WorkloadKind::App { .. } => Some("app"),
+            _ => None,
+        }
     }
 
     /// Protocol and port on which it listens.
@@ -243,6 +355,11 @@ impl WorkloadKind {
                 require(tasks.is_multiple_of(40), key("tasks"), tasks, "a multiple of 40")?;
                 range(key("rounds"), *rounds, 1..=10_000)
             }
+            WorkloadKind::Team { threads, barrier } => {
+                range(key("threads"), *threads, 1..=64)?;
+                let shortest = Duration::from_micros(10);
+                period(key("barrier"), barrier.unwrap_or(shortest), shortest..=Duration::from_secs(10))
+            }
             WorkloadKind::Program { command, repeat, cold } => {
                 only_with("program", vm.debian, "debian = true")?;
                 require(!command.is_empty(), key("command"), "[]", "a program and its arguments")?;
@@ -253,7 +370,37 @@ impl WorkloadKind {
                 }
                 require(*repeat || !cold, key("cold"), "true", "only beside `repeat = true`")
             }
-            WorkloadKind::Play { .. } => only_with("play", vm.desktop, "desktop = true"),
+            WorkloadKind::Play { at, .. } => {
+                only_with("play", vm.desktop, "desktop = true")?;
+                range(key("at.0"), at[0], 0..=1000)?;
+                range(key("at.1"), at[1], 0..=1000)
+            }
+            WorkloadKind::Video { period: frame, cost, late, gpu, .. } => {
+                let second = Duration::from_secs(1);
+                period(key("period"), frame.unwrap_or(second), Duration::from_millis(1)..=second)?;
+                let [shortest, longest] = *cost;
+                period(key("cost.1"), longest, Duration::ZERO..=second)?;
+                period(key("cost.0"), shortest, Duration::ZERO..=longest)?;
+                period(key("gpu"), *gpu, Duration::ZERO..=second)?;
+                let film = frame.is_some() || *late == LateFrames::Drop;
+                require(
+                    film,
+                    key("late"),
+                    "\"delay\"",
+                    "only beside a `period`: a game's frames are never late",
+                )
+            }
+            WorkloadKind::App { rounds, main, threads, part, draw, .. } => {
+                range(key("rounds"), *rounds, 1..=10_000)?;
+                range(key("threads"), *threads, 0..=64)?;
+                for (field, cost) in [("main", main), ("part", part), ("draw", draw)] {
+                    period(key(field), *cost, Duration::ZERO..=Duration::from_secs(10))?;
+                }
+                Ok(())
+            }
+            WorkloadKind::Scroll { cost } => {
+                period(key("cost"), *cost, Duration::from_micros(10)..=Duration::from_secs(10))
+            }
             _ => Ok(()),
         }
     }

@@ -1,8 +1,9 @@
 //! What policies ask of the knobs of a VM: claims, until they end, and the actions where another one wins.
 
 use super::state::{End, Engine};
-use super::vm::Vm;
+use super::vm::{Situation, Vm};
 use crate::action::ActionKind;
+use crate::capabilities::Standing;
 use crate::event::VmId;
 use crate::policy::{Ask, Claim, Knob, Owner};
 use std::collections::BTreeSet;
@@ -20,8 +21,12 @@ impl Engine {
     }
 
     fn claim(&mut self, vm: VmId, claim: Claim) {
-        let boosts = matches!(claim.knob, Knob::Boost(_));
-        if boosts && self.ledger.next().is_none() {
+        let settled = match claim.knob {
+            Knob::Boost(_) => true,
+            Knob::Weight(_) => !self.world.charges_boosts,
+            Knob::Watch(_) | Knob::Share => false,
+        };
+        if settled && self.ledger.next().is_none() {
             self.open_ledger();
         }
         self.change(vm, claim.knob, |state, ends| {
@@ -44,16 +49,29 @@ impl Engine {
     /// one now.
     fn change(&mut self, vm: VmId, knob: Knob, change: impl FnOnce(&mut Vm, &mut BTreeSet<End>)) {
         let Some(state) = self.vms.get_mut(&vm) else { return };
-        let (before, entitled) = (state.claims.value(knob), state.claims.entitlement());
+        let before = state.claims.holds(knob);
         change(state, &mut self.ends);
-        if state.claims.value(knob) == before {
+        let value = state.claims.holds(knob);
+        if value == before {
             return;
         }
         let kind = match knob {
             Knob::Boost(target) => ActionKind::Boost { vm, target, level: state.claims.level(target) },
             Knob::Watch(vcpu) => ActionKind::Watch { vm, vcpu, on: before == 0 },
-            Knob::Share if state.claims.entitlement() == entitled => return,
             Knob::Share => ActionKind::Share { vm, permille: self.permille(vm) },
+            // One owner ends its claim before the others do.
+            Knob::Weight(_) if value != 1000 && !(self.world.acts && state.standing == Standing::Acting) => {
+                return;
+            }
+            Knob::Weight(vcpu) => {
+                state.note_weights();
+                let compensates = state.compensate(self.world);
+                self.act(ActionKind::Weight { vm, vcpu, permille: value });
+                if !compensates {
+                    return;
+                }
+                ActionKind::Share { vm, permille: self.permille(vm) }
+            }
         };
         self.act(kind);
     }
@@ -70,13 +88,16 @@ impl Engine {
         while let Some((until, vm, owner, knob)) =
             self.ends.first().copied().filter(|(until, ..)| *until <= self.now)
         {
+            let contended = owner == Owner::Asymmetric && self.is_contended(vm);
+            let debt = self.ledger.debt(vm);
             let Some(state) = self.vms.get_mut(&vm) else {
                 self.ends.remove(&(until, vm, owner, knob));
                 continue;
             };
-            let debt = self.ledger.debt(vm);
             let mut asks = std::mem::take(&mut self.asks);
-            let later = state.expire((owner, knob), self.now, &self.config, self.world, debt, &mut asks);
+            let situation =
+                Situation { now: self.now, config: &self.config, world: self.world, debt, contended };
+            let later = state.expire((owner, knob), &situation, &mut asks);
             match later.filter(|later| *later > self.now) {
                 Some(until) => {
                     let value = state.claims.of(owner, knob);

@@ -46,7 +46,14 @@ impl Engine {
     pub(super) fn settle(&mut self) {
         let accounts = self.accounts();
         let config = self.ledger_config();
-        for (vm, _) in self.ledger.settle(self.now, &accounts, &config) {
+        let settled = self.ledger.settle(self.now, &accounts, &config).into_iter().map(|(vm, _)| vm);
+        let mut changed: Vec<VmId> = settled.collect();
+        for (vm, state) in &mut self.vms {
+            if state.compensate(self.world) && !changed.contains(vm) {
+                changed.push(*vm);
+            }
+        }
+        for vm in changed {
             let permille = self.permille(vm);
             self.act(ActionKind::Share { vm, permille });
         }
@@ -59,8 +66,9 @@ impl Engine {
 
     /// A VM's share, in permille of its weight: that of what it is entitled to that the ledger leaves it.
     pub(super) fn permille(&self, vm: VmId) -> u32 {
-        let entitled = self.vms.get(&vm).map_or(1000, |state| state.claims.entitlement());
-        let permille = u64::from(self.ledger.permille(vm)) * u64::from(entitled) / 1000;
+        let Some(state) = self.vms.get(&vm) else { return self.ledger.permille(vm) };
+        let [entitled, compensation] = [state.claims.entitlement(), state.compensation].map(u64::from);
+        let permille = u64::from(self.ledger.permille(vm)) * entitled / 1000 * compensation / 1000;
         u32::try_from(permille.clamp(1, MOST_PERMILLE)).unwrap_or(u32::MAX)
     }
 

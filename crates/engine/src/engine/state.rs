@@ -1,11 +1,12 @@
 //! The engine as it is: all its state, checked when it is loaded, and what can be asked of it.
 
-use super::vm::Vm;
+use super::vm::{Situation, Vm};
 use crate::action::{Action, Foreseen};
 use crate::capabilities::Capabilities;
 use crate::config::{Config, ConfigError};
 use crate::event::{Protocol, TaskId, Time, VmId};
-use crate::explain::{Decision, Recent, VmExplain};
+use crate::explain::{AsymmetricExplain, Decision, Recent, VmExplain};
+use crate::infer::EpisodeCause;
 use crate::knob::Ledger;
 use crate::policy::{Ask, Claim, Knob, Owner};
 use crate::recorded::RecordedConfig;
@@ -96,7 +97,9 @@ impl Engine {
     /// [waits for](Engine::awaits); `None` if nothing. Asking changes nothing.
     #[must_use]
     pub fn foresee(&self, vm: VmId) -> Option<Foreseen> {
-        self.vms.get(&vm)?.foresee(self.now, &self.config, self.world, self.ledger.debt(vm))
+        let (debt, world) = (self.ledger.debt(vm), self.world);
+        let situation = Situation { now: self.now, config: &self.config, world, debt, contended: false };
+        self.vms.get(&vm)?.foresee(&situation)
     }
 
     /// Whether an I/O-bound task of a VM waits for packets to this port, as far as is known.
@@ -116,7 +119,15 @@ impl Engine {
     #[must_use]
     pub fn explain_most(&self, vm: VmId, most: usize) -> Option<VmExplain> {
         let state = self.vms.get(&vm)?;
-        Some(state.explain(self.ledger.debt(vm), self.permille(vm), &self.config, most))
+        Some(state.explain(self.now, self.ledger.debt(vm), self.permille(vm), &self.config, most))
+    }
+
+    /// What a person does with a VM, and what it gets for that, as in [`explain`](Engine::explain); `None` if
+    /// nobody ever did anything, or it is not followed.
+    #[must_use]
+    pub fn asymmetric(&self, vm: VmId) -> Option<AsymmetricExplain> {
+        let state = self.vms.get(&vm)?;
+        state.asymmetric.explain(&state.guest, self.now)
     }
 
     /// The decisions about a VM in the seconds before `now`; `None` if it is not followed.
@@ -142,6 +153,14 @@ impl Engine {
     #[must_use]
     pub fn decision(&self, vm: VmId) -> Option<Decision> {
         self.vms.get(&vm)?.log.last()
+    }
+
+    /// The episode of a VM that goes on: what it began with, when, and when it ends unless something else
+    /// happens (vAMP §3.1.2).
+    #[must_use]
+    pub fn episode(&self, vm: VmId) -> Option<(EpisodeCause, Time, Time)> {
+        let episode = self.vms.get(&vm)?.guest.episode(self.now)?;
+        Some((episode.cause, episode.since, episode.until))
     }
 
     /// Boosts of a vCPU that have ended and in which an I/O-bound task ran; `None` if it is not followed.

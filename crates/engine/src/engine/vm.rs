@@ -6,13 +6,23 @@ use crate::config::{Config, Tavs, VmPolicy};
 use crate::event::{Protocol, Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::infer::Guest;
-use crate::knob::{Claims, PcpuSet, VmAccount};
+use crate::knob::{Claims, PcpuSet, VmAccount, compensation, is_worth};
 use crate::nanos::{nanos, total};
 use crate::observe::ThreadTimes;
-use crate::policy::{Ask, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, View};
+use crate::policy::{Ask, Asymmetric, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, View};
 use crate::recorded::RecordedPolicy;
-use crate::state::StateError;
+use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
+
+/// What policies decide about a VM by that is not the VM's own.
+pub(crate) struct Situation<'a> {
+    pub(crate) now: Time,
+    pub(crate) config: &'a Config,
+    pub(crate) world: Capabilities,
+    /// As in [`View`], like the next.
+    pub(crate) debt: i64,
+    pub(crate) contended: bool,
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Vm {
@@ -26,12 +36,24 @@ pub(crate) struct Vm {
     pub(crate) partial_boost: PartialBoost,
     #[serde(default)]
     pub(crate) multimedia: Multimedia,
+    #[serde(default)]
+    pub(crate) asymmetric: Asymmetric,
     pub(crate) claims: Claims,
     pub(crate) log: Log,
     /// Events of this VM alone that sources reported as lost.
     pub(crate) lost: u64,
     /// The physical CPUs that its threads ran on or waited for since the last settlement.
     pcpus: PcpuSet,
+    /// Whether policies have given its vCPUs unequal weights at any time since then.
+    #[serde(default)]
+    was_uneven: bool,
+    /// What its share is raised to because they are, in permille.
+    #[serde(default = "no_compensation")]
+    pub(crate) compensation: u32,
+}
+
+fn no_compensation() -> u32 {
+    1000
 }
 
 impl Vm {
@@ -44,20 +66,25 @@ impl Vm {
             standing: Standing::default(),
             partial_boost: PartialBoost::new(guest.vcpus.len()),
             multimedia: Multimedia::default(),
+            asymmetric: Asymmetric::default(),
             guest,
             claims: Claims::default(),
             log: Log::default(),
             lost: 0,
             pcpus: PcpuSet::default(),
+            was_uneven: false,
+            compensation: no_compensation(),
         }
     }
 
     /// Completes a VM that was loaded.
     pub(crate) fn restore(&mut self, now: Time, config: &Tavs) -> Result<(), StateError> {
-        self.guest.restore(config)?;
+        self.guest.restore(now, config)?;
         self.own.validate()?;
         self.partial_boost.check(now, self.guest.vcpus.len())?;
         self.multimedia.check(now, self.guest.vcpus.len())?;
+        self.asymmetric.check()?;
+        check((1000..=16_000).contains(&self.compensation), "a share higher than any")?;
         self.claims.check(self.guest.vcpus.len())?;
         self.log.check()
     }
@@ -111,21 +138,16 @@ impl Vm {
 
     /// Whether a fact is to be told to any policy.
     pub(crate) fn is_concerned(&self, fact: &Fact) -> bool {
-        self.partial_boost.is_concerned(fact) || self.multimedia.is_concerned(fact)
+        self.partial_boost.is_concerned(fact)
+            || self.multimedia.is_concerned(fact)
+            || self.asymmetric.is_concerned(fact)
     }
 
     /// Adds what the policies ask for after a fact.
-    pub(crate) fn decide(
-        &mut self,
-        fact: Fact,
-        now: Time,
-        config: &Config,
-        world: Capabilities,
-        debt: i64,
-        asks: &mut Vec<Ask>,
-    ) {
-        self.account_all(now, &config.tavs);
-        let (policies, view, log) = self.policies(now, config, world, debt);
+    pub(crate) fn decide(&mut self, fact: Fact, situation: &Situation<'_>, asks: &mut Vec<Ask>) {
+        let now = situation.now;
+        self.account_all(now, &situation.config.tavs);
+        let (policies, view, log) = self.policies(situation);
         for (_, policy) in policies {
             if policy.is_concerned(&fact)
                 && let Some((cause, reason)) = policy.on_fact(fact, &view, asks)
@@ -140,14 +162,12 @@ impl Vm {
     pub(crate) fn expire(
         &mut self,
         (owner, knob): (Owner, Knob),
-        now: Time,
-        config: &Config,
-        world: Capabilities,
-        debt: i64,
+        situation: &Situation<'_>,
         asks: &mut Vec<Ask>,
     ) -> Option<Time> {
-        self.account_all(now, &config.tavs);
-        let (policies, view, _) = self.policies(now, config, world, debt);
+        let now = situation.now;
+        self.account_all(now, &situation.config.tavs);
+        let (policies, view, _) = self.policies(situation);
         let known = policies.into_iter().find(|(known, _)| *known == owner);
         let later = known.and_then(|(_, policy)| policy.on_expiry(knob, &view, asks));
         self.log_ended(now);
@@ -155,19 +175,14 @@ impl Vm {
     }
 
     /// What would be decided about a packet that came now and that an I/O-bound task waits for.
-    pub(crate) fn foresee(
-        &self,
-        now: Time,
-        config: &Config,
-        world: Capabilities,
-        debt: i64,
-    ) -> Option<Foreseen> {
+    pub(crate) fn foresee(&self, situation: &Situation<'_>) -> Option<Foreseen> {
         let boosted = self.boosted_ran();
         let Vm { guest, standing, own, paused, .. } = self;
         let (standing, own, paused) = (*standing, *own, *paused);
-        let view = View { now, config, world, guest, standing, own, paused, debt, boosted };
+        let &Situation { now, config, world, debt, contended } = situation;
+        let view = View { now, config, world, guest, standing, own, paused, debt, boosted, contended };
         let vcpus = self.partial_boost.foresee(&view).to_vec();
-        let lasts_ns = nanos(config.tavs.max_boost);
+        let lasts_ns = nanos(situation.config.tavs.max_boost);
         (!vcpus.is_empty()).then_some(Foreseen { vcpus, level: Boost::Io, lasts_ns })
     }
 
@@ -185,16 +200,16 @@ impl Vm {
     /// The policies, each with the owner of its claims, what they decide by, and the log of what they decide.
     fn policies<'a>(
         &'a mut self,
-        now: Time,
-        config: &'a Config,
-        world: Capabilities,
-        debt: i64,
-    ) -> ([(Owner, &'a mut dyn Policy); 2], View<'a>, &'a mut Log) {
+        situation: &'a Situation<'a>,
+    ) -> ([(Owner, &'a mut dyn Policy); 3], View<'a>, &'a mut Log) {
         let boosted = self.boosted_ran();
-        let Vm { guest, partial_boost, multimedia, standing, own, paused, log, .. } = self;
+        let Vm { guest, partial_boost, multimedia, asymmetric, standing, own, paused, log, .. } = self;
         let (standing, own, paused) = (*standing, *own, *paused);
-        let view = View { now, config, world, guest, standing, own, paused, debt, boosted };
-        ([(Owner::PartialBoost, partial_boost), (Owner::Multimedia, multimedia)], view, log)
+        let &Situation { now, config, world, debt, contended } = situation;
+        let view = View { now, config, world, guest, standing, own, paused, debt, boosted, contended };
+        let partial_boost: (_, &mut dyn Policy) = (Owner::PartialBoost, partial_boost);
+        let policies = [partial_boost, (Owner::Multimedia, multimedia), (Owner::Asymmetric, asymmetric)];
+        (policies, view, log)
     }
 
     /// Nanoseconds that its threads ran boosted.
@@ -204,9 +219,54 @@ impl Vm {
 
     /// Whether its vCPUs have unequal weights.
     pub(crate) fn is_uneven(&self) -> bool {
-        let mut weights = self.guest.vcpus.iter().map(|vcpu| vcpu.seen.weight);
-        let first = weights.next().flatten();
-        weights.any(|weight| weight != first)
+        let mut weights = (0u16..).zip(&self.guest.vcpus).map(|(index, vcpu)| {
+            u64::from(vcpu.seen.weight.unwrap_or(1000)) * u64::from(self.claims.weight(index))
+        });
+        let first = weights.next();
+        weights.any(|weight| Some(weight) != first)
+    }
+
+    /// Policies have changed the weights of vCPUs.
+    pub(crate) fn note_weights(&mut self) {
+        self.was_uneven |= self.is_uneven();
+    }
+
+    /// Looks what its share is to be raised to because of unequal weights. Returns whether that has changed.
+    pub(crate) fn compensate(&mut self, world: Capabilities) -> bool {
+        let may = world.acts && !world.charges_boosts && self.standing == Standing::Acting;
+        let awake = (0u16..).zip(&self.guest.vcpus).filter(|(_, vcpu)| vcpu.seen.thread.is_awake());
+        let awake = awake.filter(|_| may && self.claims.any_weight());
+        let weights: Vec<u32> = awake.map(|(index, _)| self.claims.weight(index)).collect();
+        // Those that are slow are taken to be so alike.
+        let (most, least) = (weights.iter().max().copied(), weights.iter().min().copied());
+        let (most, least) = (most.unwrap_or(1000), least.unwrap_or(1000));
+        let count = |is_fast: bool| weights.iter().filter(|weight| (**weight == most) == is_fast).count();
+        let [fast, slow] = [true, false].map(|is_fast| u32::try_from(count(is_fast)).unwrap_or(u32::MAX));
+        let compensation = compensation(fast, slow, least.saturating_mul(1000) / most.max(1));
+        let changed = is_worth(self.compensation, compensation);
+        if changed {
+            self.compensation = compensation;
+        }
+        changed
+    }
+
+    /// Whether it wants physical CPUs that another one uses, too.
+    pub(crate) fn wants_cpus_of(&self, other: &Vm) -> bool {
+        self.pcpus.overlaps(&other.pcpus) && self.guest.threads().any(ThreadTimes::is_awake)
+    }
+
+    /// Whether two of its vCPUs want the same physical CPU: the host's scheduler may leave each VM one,
+    /// rather than mix them.
+    pub(crate) fn crowds_itself(&self) -> bool {
+        let awake = self.guest.vcpus.iter().map(|vcpu| &vcpu.seen.thread).filter(|thread| thread.is_awake());
+        let mut wanted = PcpuSet::default();
+        awake.filter_map(|thread| thread.pcpu).any(|pcpu| {
+            let mut one = PcpuSet::default();
+            one.insert(pcpu);
+            let taken = wanted.overlaps(&one);
+            wanted.insert(pcpu);
+            taken
+        })
     }
 
     /// Its weight as policies raised it.
@@ -225,7 +285,7 @@ impl Vm {
             unmet: total(self.guest.threads().map(ThreadTimes::unmet)),
             boosted: self.boosted_ran(),
             acting: self.standing == Standing::Acting,
-            uneven: self.is_uneven(),
+            uneven: self.was_uneven || self.is_uneven(),
             waits: self.partial_boost.is_waiting(),
             pcpus: self.pcpus,
         }
@@ -237,6 +297,7 @@ impl Vm {
         let mut pcpus = PcpuSet::default();
         self.guest.threads().filter_map(|thread| thread.pcpu).for_each(|pcpu| pcpus.insert(pcpu));
         self.pcpus = pcpus;
+        self.was_uneven = false;
     }
 
     /// Bytes held for the VM.
@@ -245,12 +306,14 @@ impl Vm {
             + self.guest.bytes()
             + self.partial_boost.bytes()
             + self.multimedia.bytes()
+            + self.asymmetric.bytes()
             + self.claims.bytes()
             + self.log.bytes()
     }
 
     pub(crate) fn explain(
         &self,
+        now: Time,
         debt_ns: i64,
         share_permille: u32,
         config: &Config,
@@ -287,6 +350,7 @@ impl Vm {
             debt_ns,
             share_permille,
             multimedia: self.multimedia.explain(self.claims.entitlement()),
+            asymmetric: self.asymmetric.explain(&self.guest, now),
             pb_allowed_ratio: if self.own.off {
                 0.0
             } else {

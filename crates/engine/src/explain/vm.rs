@@ -2,6 +2,7 @@
 
 use crate::capabilities::Standing;
 use crate::event::{Protocol, TaskId, Time};
+use crate::infer::EpisodeCause;
 use serde::{Deserialize, Serialize};
 
 /// Everything the engine knows about a VM.
@@ -41,6 +42,53 @@ pub struct VmExplain {
     /// What it plays; absent as long as it has never played anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multimedia: Option<MultimediaExplain>,
+    /// What a person does with it; absent as long as nobody has done anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asymmetric: Option<AsymmetricExplain>,
+}
+
+/// What a person does with a VM, and what it gets for that (vAMP).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AsymmetricExplain {
+    /// The episode that goes on.
+    pub episode: Option<EpisodeExplain>,
+    /// Its background work, what used most first, as it was when it was looked at last.
+    pub background: Vec<BackgroundExplain>,
+    /// For whom a sound server plays, probably: that is no background work.
+    pub sound_client: Option<TaskId>,
+    /// How often a vCPU was made slow,
+    pub slowed: u64,
+    /// and how often one was made fast because it was interrupted.
+    pub restored: u64,
+}
+
+/// A time in which a person waits, probably, for what is no background work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpisodeExplain {
+    /// What it began with.
+    pub cause: EpisodeCause,
+    /// When it began,
+    #[serde(rename = "since_ns")]
+    pub since: Time,
+    /// and when it ends, unless something new begins before.
+    #[serde(rename = "until_ns")]
+    pub until: Time,
+    /// Whether vCPUs that run background work are slow: others want the physical CPUs.
+    pub acts: bool,
+    /// Indices of the vCPUs that are slow.
+    pub slow: Vec<u16>,
+}
+
+/// A guest task that is background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackgroundExplain {
+    /// The task.
+    pub task: TaskId,
+    /// Since when it has been, each time that was looked at.
+    #[serde(rename = "since_ns")]
+    pub since: Time,
+    /// What it used before that, with its part of stolen time, in permille of a CPU.
+    pub load_permille: u64,
 }
 
 /// What a VM plays, and what it gets for that (MM).

@@ -13,6 +13,10 @@ pub(super) struct Asking {
     waker: Option<TaskId>,
     /// and since then.
     interrupted: Option<TaskId>,
+    /// The task whose address space was loaded when the vCPU went on from idleness, with the one that runs
+    /// now as the next: it went on itself, or nobody did but the handler of what ended the idleness.
+    #[serde(default)]
+    loaded: Option<TaskId>,
 }
 
 impl Asking {
@@ -21,11 +25,11 @@ impl Asking {
         self.interrupted = by.or(self.interrupted);
     }
 
-    /// Another task is dispatched, after this one; `None`: the vCPU was idle.
-    pub(super) fn dispatched(&mut self, before: Option<TaskId>) {
+    /// Another task is dispatched, after this one; `None`: the vCPU was idle, perhaps with this one `loaded`.
+    pub(super) fn dispatched(&mut self, before: Option<TaskId>, loaded: Option<TaskId>) {
         // One that only goes on from idleness may be the idle task with the handler of what woke it.
         let waker = self.interrupted.take().or(self.waker.filter(|_| before.is_none()));
-        (self.before, self.waker) = (before, waker);
+        (self.before, self.waker, self.loaded) = (before, waker, loaded.filter(|_| before.is_none()));
     }
 
     /// The vCPU idles.
@@ -36,7 +40,8 @@ impl Asking {
     /// What the task that runs now draws.
     pub(super) fn drawing(&self, vcpu: u16, drawer: TaskId) -> Drawing {
         let other = |task: &TaskId| *task != drawer;
-        Drawing { vcpu, drawer, before: self.before.filter(other), waker: self.waker.filter(other) }
+        let [before, waker, loaded] = [self.before, self.waker, self.loaded].map(|task| task.filter(other));
+        Drawing { vcpu, drawer, before, waker, loaded }
     }
 }
 
@@ -47,12 +52,19 @@ pub(crate) struct Drawing {
     pub(super) drawer: TaskId,
     before: Option<TaskId>,
     waker: Option<TaskId>,
+    #[serde(default)]
+    loaded: Option<TaskId>,
 }
 
 impl Drawing {
     /// Those who may have asked it, the likeliest first.
     pub(super) fn candidates(&self) -> impl Iterator<Item = TaskId> {
         [self.before, self.waker].into_iter().flatten()
+    }
+
+    /// One that may have asked it, or only was there when nothing ran.
+    pub(super) fn loaded(&self) -> Option<TaskId> {
+        self.loaded
     }
 
     /// Who mostly has, if anybody.

@@ -55,17 +55,21 @@ impl Guest {
         let only_loaded = self.is_only_loaded(index);
         let vcpu = &mut self.vcpus[usize::from(index)];
         if vcpu.seen.current() == Some(task) {
-            let io_bound = self.tasks.is_io_bound(task);
+            let io_bound = self.tasks.is_io_bound(task) && !self.is_background(task, now);
             return TaskDispatch { io_bound, fell_asleep: false, again: true };
         }
         vcpu.end_run(only_loaded, &mut self.tasks, config);
-        vcpu.asking.dispatched(vcpu.seen.current().filter(|_| !vcpu.resumed));
+        let (before, loaded) =
+            if vcpu.resumed { (None, vcpu.seen.current()) } else { (vcpu.seen.current(), None) };
+        vcpu.asking.dispatched(before, loaded);
         self.shown = self.frames.next(index, Some(task)).or(self.shown);
         let patience = self.answers.patience(config);
         let verdict = vcpu.observer.next(Some(task), resumed, patience, &self.tasks, config);
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
         (vcpu.handles_since, vcpu.resumed) = (None, resumed);
-        let io_bound = self.tasks.dispatch(task, now);
+        // Background work that synchronises its threads may look I/O-bound (vAMP §3.1.1).
+        let io_bound = self.tasks.dispatch(task, now) && !self.is_background(task, now);
+        let vcpu = &mut self.vcpus[usize::from(index)];
         let fell_asleep = std::mem::take(&mut vcpu.falling_asleep) && !io_bound;
         if io_bound {
             vcpu.last_io = Some(now);
@@ -101,6 +105,7 @@ impl Guest {
         vcpu.seen.halt();
         vcpu.handles_since = None;
         vcpu.asking.halted();
+        vcpu.wakeups.halted();
         self.shown = self.frames.next(index, None).or(self.shown);
         self.learn(verdict);
     }

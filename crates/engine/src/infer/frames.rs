@@ -15,7 +15,10 @@ const MOST_TASKS: usize = 16;
 const BATCH_GAP: u64 = 4_000_000;
 /// Regular intervals between frames after which one that is much longer is a missed frame.
 const REGULAR: u8 = 8;
-/// What counts as the present, for who is shown by a graphics processor. In nanoseconds.
+/// Whose frames were there so often in a row has its place there.
+const STEADY: u8 = 4;
+/// What counts as the present, for who has a place, and for who is shown by a graphics processor. In
+/// nanoseconds.
 const PRESENT: u64 = 1_000_000_000;
 /// What a graphics processor completes for a frame until it is learnt (§5.1.2: 110).
 const GPU_PER_FRAME: f64 = 110.0;
@@ -38,6 +41,9 @@ struct Displaying {
     task: TaskId,
     /// Where it was last; `None` for the whole display.
     region: Option<Region>,
+    /// How often in a row it was there.
+    #[serde(default)]
+    steady: u8,
     frames: u64,
     last: Time,
     /// Usual time between two frames, in nanoseconds.
@@ -50,6 +56,9 @@ struct Displaying {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Batch {
     drawer: TaskId,
+    /// For whom it was drawn, by the order in which tasks ran.
+    #[serde(default)]
+    asker: Option<TaskId>,
     /// Where it began.
     first: Option<Region>,
     last: Time,
@@ -122,19 +131,17 @@ impl Frames {
         now: Time,
     ) -> Option<Shown> {
         self.updated = Some(now);
-        if let Some(batch) = self.batch.as_mut().filter(|batch| batch.drawer == by.drawer)
-            && now.since(batch.last) <= BATCH_GAP
-            && let (Some(first), Some(more)) = (batch.first, region)
-            && !same(first, more)
+        if self.goes_on(region, by, now)
+            && let Some(batch) = &mut self.batch
         {
             batch.last = now;
             return None;
         }
-        self.batch = Some(Batch { drawer: by.drawer, first: region, last: now });
+        self.batch = Some(Batch { drawer: by.drawer, asker: by.usual(), first: region, last: now });
         let late = self.undecided.take().map(|frame| self.decide(frame, None));
-        let matching = by.candidates().find(|task| self.matches(*task, region));
+        let matching = by.candidates().chain(by.loaded()).find(|task| self.matches(*task, region));
         let task = if alone { Some(by.drawer) } else { matching };
-        match (task, by.usual()) {
+        match (task, self.usual(by)) {
             (Some(task), _) => Some(self.credit(task, region, now)),
             (None, None) => Some(self.credit(by.drawer, region, now)),
             (None, Some(_)) => {
@@ -142,6 +149,25 @@ impl Frames {
                 late
             }
         }
+    }
+
+    /// Whether an update is another part of the latest frame: soon after it, elsewhere, for the same task as
+    /// far as is known, and not where another one shows something.
+    fn goes_on(&self, region: Option<Region>, by: Drawing, now: Time) -> bool {
+        let Some(batch) = self.batch.filter(|batch| batch.drawer == by.drawer) else { return false };
+        let (Some(first), Some(more)) = (batch.first, region) else { return false };
+        let for_others = by.usual().is_some_and(|asker| batch.asker.is_some_and(|before| before != asker));
+        let elsewhere = !same(first, more) && self.owner(region, by.drawer, now).is_none();
+        now.since(batch.last) <= BATCH_GAP && elsewhere && !for_others
+    }
+
+    /// Who else than the drawing task has its place there. The whole display is everybody's.
+    fn owner(&self, region: Option<Region>, drawer: TaskId, now: Time) -> Option<TaskId> {
+        region?;
+        let of_late =
+            |of: &&Displaying| of.task != drawer && of.steady >= STEADY && now.since(of.last) <= PRESENT;
+        let there = self.displaying.iter().filter(of_late).filter(|of| of.is_at(region));
+        there.max_by_key(|of| (of.last, of.task)).map(|of| of.task)
     }
 
     /// Another task runs on a vCPU, or none: the frame that was drawn there may be the next one's.
@@ -152,15 +178,24 @@ impl Frames {
 
     fn decide(&mut self, frame: Undecided, next: Option<TaskId>) -> Shown {
         let next = next.filter(|task| self.matches(*task, frame.region));
-        self.credit(next.or(frame.by.usual()).unwrap_or(frame.by.drawer), frame.region, frame.at)
+        // A display server that is asked by several draws for all of them when it runs: if the task before it
+        // shows something elsewhere, the frame is of the one that does so here.
+        let usual = self.usual(frame.by);
+        let here = usual.filter(|task| self.of(*task).is_some());
+        let here = here.and_then(|_| self.owner(frame.region, frame.by.drawer, frame.at));
+        let task = next.or(here).or(usual).unwrap_or(frame.by.drawer);
+        self.credit(task, frame.region, frame.at)
+    }
+
+    /// For whom a task mostly draws, if that is known. One that was loaded when nothing ran may have nothing
+    /// to do with it: if it is known to show something elsewhere, it has not.
+    fn usual(&self, by: Drawing) -> Option<TaskId> {
+        by.usual().or(by.loaded().filter(|task| self.of(*task).is_none()))
     }
 
     /// Whether a task showed something there last.
     fn matches(&self, task: TaskId, region: Option<Region>) -> bool {
-        self.of(task).is_some_and(|of| match (of.region, region) {
-            (Some(before), Some(now)) => same(before, now),
-            (before, now) => before == now,
-        })
+        self.of(task).is_some_and(|of| of.is_at(region))
     }
 
     fn of(&self, task: TaskId) -> Option<&Displaying> {
@@ -178,7 +213,8 @@ impl Frames {
             if let Some(oldest) = oldest.filter(|_| self.displaying.len() >= MOST_TASKS) {
                 self.displaying.swap_remove(oldest);
             }
-            self.displaying.push(Displaying { task, region, frames: 1, last: at, interval: 0, regular: 0 });
+            let new = Displaying { task, region, steady: 0, frames: 1, last: at, interval: 0, regular: 0 };
+            self.displaying.push(new);
             return Shown { task, missed: false };
         };
         let missed = of.add(region, at);
@@ -195,7 +231,9 @@ impl Frames {
     /// Whether there are no frames to be seen but what the graphics processor completes.
     pub(crate) fn only_gpu(&self, now: Time) -> bool {
         let present = |at: Option<Time>| at.is_some_and(|at| now.since(at) <= PRESENT);
-        present(self.gpu_last) && !present(self.updated)
+        // What is completed for a picture comes before the picture is seen.
+        let many = f64::from(self.gpu_since_frame) >= GPU_PER_FRAME;
+        many && present(self.gpu_last) && !present(self.updated)
     }
 
     /// Frames that a task showed in all; what the graphics processor completed for `gpu`, as frames.
@@ -224,6 +262,14 @@ impl Frames {
 }
 
 impl Displaying {
+    /// Whether it was there last.
+    fn is_at(&self, region: Option<Region>) -> bool {
+        match (self.region, region) {
+            (Some(before), Some(now)) => same(before, now),
+            (before, now) => before == now,
+        }
+    }
+
     /// Adds a frame; returns whether some are missing before it.
     fn add(&mut self, region: Option<Region>, at: Time) -> bool {
         let interval = at.since(self.last);
@@ -241,6 +287,7 @@ impl Displaying {
             self.interval = (self.interval - self.interval / 8).saturating_add(interval / 8);
         }
         self.frames = self.frames.saturating_add(1);
+        self.steady = if self.is_at(region) { self.steady.saturating_add(1) } else { 0 };
         (self.region, self.last) = (region, at);
         missed
     }
@@ -268,12 +315,15 @@ pub(crate) struct FrameRate {
     /// Frames counted in all at the last sample, and when that was.
     counted: f64,
     at: Time,
+    /// Whether the first sample is to be the average, rather than a part of it.
+    #[serde(default)]
+    unseeded: bool,
 }
 
 impl FrameRate {
-    /// Begins with nothing, when so many had been counted.
-    pub(crate) fn new(counted: f64, at: Time) -> FrameRate {
-        FrameRate { counted, at, ..FrameRate::default() }
+    /// Begins when so many had been counted: with the first sample if `seeded`, else with nothing.
+    pub(crate) fn new(counted: f64, at: Time, seeded: bool) -> FrameRate {
+        FrameRate { counted, at, unseeded: seeded, ..FrameRate::default() }
     }
 
     /// Checks an average that was loaded.
@@ -291,8 +341,9 @@ impl FrameRate {
     pub(crate) fn sample(&mut self, counted: f64, now: Time, weight: f64) {
         let elapsed = nanos_f64(now.since(self.at)).max(1.0);
         let value = (counted - self.counted).max(0.0) * SECOND / elapsed;
-        self.previous = self.current;
-        self.current = (1.0 - weight) * self.current + weight * value;
+        let begins = std::mem::take(&mut self.unseeded);
+        self.previous = if begins { value } else { self.current };
+        self.current = if begins { value } else { (1.0 - weight) * self.current + weight * value };
         (self.counted, self.at) = (counted, now);
     }
 }

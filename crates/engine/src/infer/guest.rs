@@ -3,11 +3,14 @@
 use super::answers::Answers;
 use super::asking::Asking;
 use super::frames::{Frames, Shown};
+use super::interaction::Interaction;
 use super::io_bound::Observer;
 use super::ports::{Arrivals, Port, PortMap};
 use super::reads::{Read, Reader, Reads};
 use super::routing::{Device, Routing};
 use super::sound::Sound;
+use super::usage::Usage;
+use super::wakeups::Wakeups;
 use crate::config::Tavs;
 use crate::event::{TaskId, Thread, Time};
 use crate::nanos::{nanos, total};
@@ -58,6 +61,8 @@ pub(crate) struct Guest {
     /// Whose the latest frame was, and the policies have not been told.
     #[serde(default)]
     pub(super) shown: Option<Shown>,
+    #[serde(default)]
+    pub(crate) interaction: Interaction,
 }
 
 /// What is known of one of its vCPUs.
@@ -85,6 +90,10 @@ pub(crate) struct GuestVcpu {
     /// For whom what runs here may work.
     #[serde(default)]
     pub(super) asking: Asking,
+    #[serde(default)]
+    pub(super) usage: Usage,
+    #[serde(default)]
+    pub(super) wakeups: Wakeups,
 }
 
 /// A packet whose port is to be learnt from: it woke an I/O-bound task if one was woken on any vCPU.
@@ -120,11 +129,12 @@ impl Guest {
             frames: Frames::default(),
             sound: Sound::default(),
             shown: None,
+            interaction: Interaction::default(),
         }
     }
 
     /// Completes a guest that was loaded.
-    pub(crate) fn restore(&mut self, config: &Tavs) -> Result<(), StateError> {
+    pub(crate) fn restore(&mut self, now: Time, config: &Tavs) -> Result<(), StateError> {
         let vcpus = 1..=usize::from(MAX_VCPUS);
         check(vcpus.contains(&self.vcpus.len()), "a VM with more vCPUs than any, or none")?;
         check(self.emulators.len() <= MAX_EMULATORS, "more emulator threads than are told apart")?;
@@ -134,6 +144,8 @@ impl Guest {
         self.replying.check()?;
         self.frames.check()?;
         self.sound.check()?;
+        self.interaction.check(now)?;
+        self.vcpus.iter().try_for_each(|vcpu| vcpu.usage.check())?;
         self.reads.restore()
     }
 
@@ -153,6 +165,7 @@ impl Guest {
         self.answers = Answers::default();
         self.routing = Routing::default();
         (self.frames, self.sound) = (Frames::default(), Sound::default());
+        self.interaction = Interaction::default();
     }
 
     /// A vCPU that was there before starts afresh. Returns whether it can be had.
@@ -190,7 +203,7 @@ impl Guest {
             vcpu.observer.forget();
             (vcpu.falling_asleep, vcpu.served, vcpu.rang) = (false, false, false);
             (vcpu.handles_since, vcpu.handed) = (None, false);
-            vcpu.asking = Asking::default();
+            (vcpu.asking, vcpu.wakeups) = (Asking::default(), Wakeups::default());
         }
         self.emulators.iter_mut().for_each(ThreadTimes::forget);
         self.arrivals = Arrivals::default();
@@ -206,7 +219,9 @@ impl Guest {
     /// Brings the times of a vCPU up to `now`; returns what it ran since the last time.
     pub(crate) fn account_vcpu(&mut self, index: u16, now: Time, config: &Tavs) -> u64 {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return 0 };
+        let since = vcpu.seen.thread.accounted();
         let ran = vcpu.seen.account(now);
+        vcpu.usage.add(&vcpu.seen, since, now);
         if ran > 0 {
             let verdict = vcpu.observer.ran(ran, &vcpu.seen, &mut self.tasks, config);
             self.learn(verdict);
@@ -214,7 +229,16 @@ impl Guest {
         ran
     }
 
-    /// The same for an emulator thread.
+    /// A vCPU is heard of; its times are up to date. `silence`: for how long at most it is not while it runs.
+    pub(crate) fn heard(&mut self, index: u16, silence: u64) {
+        let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
+        let lost = vcpu.seen.heard(silence);
+        if lost > 0 {
+            vcpu.observer.did_not_run(lost);
+        }
+    }
+
+    /// Brings the times of an emulator thread up to `now`; returns what it ran since the last time.
     pub(crate) fn account_emulator(&mut self, index: u16, now: Time) -> u64 {
         self.emulator(index).account(now)
     }
@@ -316,6 +340,9 @@ impl Guest {
     /// A vCPU took an interrupt of a device.
     pub(crate) fn interrupt(&mut self, index: u16, vector: u8) {
         self.routing.interrupt(index, vector);
+        if let Some(vcpu) = self.vcpu(index) {
+            vcpu.wakeups.interrupted();
+        }
         let serves = self.runs_io_bound(index);
         self.delivering = false;
         if let Some(vcpu) = self.vcpu(index) {
@@ -353,9 +380,10 @@ impl Guest {
     }
 
     /// A vCPU took an interrupt of another one.
-    pub(crate) fn ipi_taken(&mut self, index: u16) {
+    pub(crate) fn ipi_taken(&mut self, index: u16, now: Time) {
         let serves = self.runs_io_bound(index);
         if let Some(vcpu) = self.vcpu(index) {
+            vcpu.wakeups.taken(vcpu.seen.thread.ran_by(now));
             vcpu.seen.ipi_pending = false;
             vcpu.served |= std::mem::take(&mut vcpu.handed) && vcpu.resumed && serves;
         }
@@ -426,6 +454,8 @@ impl Guest {
             + self.reads.bytes()
             + self.frames.bytes()
             + self.sound.bytes()
+            + self.interaction.bytes()
+            + self.vcpus.iter().map(|vcpu| vcpu.usage.bytes()).sum::<usize>()
     }
 }
 
@@ -435,7 +465,7 @@ pub(crate) fn bit(vcpu: u16) -> u64 {
 }
 
 /// The vCPUs of a set that exist.
-fn members(set: u64, vcpus: &mut [GuestVcpu]) -> impl Iterator<Item = (u16, &mut GuestVcpu)> {
+pub(super) fn members(set: u64, vcpus: &mut [GuestVcpu]) -> impl Iterator<Item = (u16, &mut GuestVcpu)> {
     (0u16..).zip(vcpus).filter(move |(index, _)| set & bit(*index) != 0)
 }
 

@@ -107,6 +107,13 @@ impl Observer {
         self.end(vcpu, tasks, config)
     }
 
+    /// So much of what the vCPU seemed to run it did not: the host had no CPU for it.
+    pub(crate) fn did_not_run(&mut self, lost: u64) {
+        if let Some(observation) = &mut self.observation {
+            observation.ran = observation.ran.saturating_sub(lost);
+        }
+    }
+
     /// Ends the observation. The task that is still running may have run long, but not shortly: it would have
     /// gone on.
     fn end(&mut self, vcpu: &Vcpu, tasks: &mut Registry, config: &Tavs) -> Option<Verdict> {

@@ -113,7 +113,7 @@ mod tests {
 
     fn after(before: Option<TaskId>, task: TaskId) -> Drawing {
         let mut asking = Asking::default();
-        asking.dispatched(before);
+        asking.dispatched(before, None);
         asking.drawing(0, task)
     }
 

@@ -13,7 +13,7 @@ impl PcpuSet {
         self.0[bit / 64] |= 1 << (bit % 64);
     }
 
-    pub(super) fn overlaps(&self, other: &PcpuSet) -> bool {
+    pub(crate) fn overlaps(&self, other: &PcpuSet) -> bool {
         self.0.iter().zip(other.0).any(|(a, b)| a & b != 0)
     }
 

@@ -6,10 +6,13 @@ use crate::policy::{Claim, Knob, Owner};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 
+/// An ordinary share or weight, in permille.
+const ORDINARY: u32 = 1000;
+
 /// The claims on the knobs of a VM.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Claims {
-    /// Few: one for each owner and boosted vCPU, and one for the emulator threads.
+    /// Few: some for each owner and vCPU that is boosted, watched or slow, and one for the emulator threads.
     held: Vec<Claim>,
 }
 
@@ -21,7 +24,9 @@ impl Claims {
         keys.dedup();
         check(keys.len() == self.held.len(), "two claims of one owner on one knob")?;
         let there = |claim: &Claim| match claim.knob {
-            Knob::Boost(BoostTarget::Vcpu(vcpu)) | Knob::Watch(vcpu) => usize::from(vcpu) < vcpus,
+            Knob::Boost(BoostTarget::Vcpu(vcpu)) | Knob::Watch(vcpu) | Knob::Weight(vcpu) => {
+                usize::from(vcpu) < vcpus
+            }
             Knob::Boost(BoostTarget::Emulators) | Knob::Share => true,
         };
         check(self.held.iter().all(there), "a claim on a vCPU that is not there")
@@ -44,10 +49,15 @@ impl Claims {
         Some(self.held.remove(place).until)
     }
 
-    /// What holds for a knob: the highest value claimed, or 0, which is as it would be without us.
-    pub(crate) fn value(&self, knob: Knob) -> u32 {
+    /// What holds for a knob: the highest value claimed, or what it is without us.
+    pub(crate) fn holds(&self, knob: Knob) -> u32 {
         let claims = self.held.iter().filter(|claim| claim.knob == knob);
-        claims.map(|claim| claim.value).max().unwrap_or(0)
+        let highest = claims.map(|claim| claim.value).max();
+        match knob {
+            Knob::Boost(_) | Knob::Watch(_) => highest.unwrap_or(0),
+            Knob::Share => highest.unwrap_or(ORDINARY).max(ORDINARY),
+            Knob::Weight(_) => highest.unwrap_or(ORDINARY),
+        }
     }
 
     /// What an owner claims, or 0.
@@ -58,12 +68,22 @@ impl Claims {
 
     /// What the VM is entitled to, in permille of its weight.
     pub(crate) fn entitlement(&self) -> u32 {
-        self.value(Knob::Share).max(1000)
+        self.holds(Knob::Share)
+    }
+
+    /// Whether anything is claimed of weights inside the VM.
+    pub(crate) fn any_weight(&self) -> bool {
+        self.held.iter().any(|claim| matches!(claim.knob, Knob::Weight(_)))
+    }
+
+    /// The weight of a vCPU inside the VM, in permille of an ordinary one's.
+    pub(crate) fn weight(&self, vcpu: u16) -> u32 {
+        self.holds(Knob::Weight(vcpu))
     }
 
     /// The dispatch preference that holds for a vCPU or the emulator threads.
     pub(crate) fn level(&self, target: BoostTarget) -> Boost {
-        match self.value(Knob::Boost(target)) {
+        match self.holds(Knob::Boost(target)) {
             0 => Boost::None,
             1 => Boost::Io,
             _ => Boost::Multimedia,
@@ -96,12 +116,12 @@ mod tests {
         assert_eq!(claims.level(BoostTarget::Vcpu(1)), Boost::Multimedia);
         assert_eq!(claims.level(BoostTarget::Emulators), Boost::None);
         assert_eq!(claims.end(Owner::PartialBoost, knob), Some(Time(9)));
-        assert_eq!((claims.end(Owner::PartialBoost, knob), claims.value(knob)), (None, 0));
+        assert_eq!((claims.end(Owner::PartialBoost, knob), claims.holds(knob)), (None, 0));
         assert_eq!(claims.entitlement(), 1000);
         for (owner, value) in [(Owner::PartialBoost, 1), (Owner::Multimedia, 2)] {
             claims.set(Claim { owner, ..claim(value, 5) });
         }
-        assert_eq!((claims.of(Owner::PartialBoost, knob), claims.value(knob)), (1, 2));
-        assert_eq!((claims.end(Owner::Multimedia, knob), claims.value(knob)), (Some(Time(5)), 1));
+        assert_eq!((claims.of(Owner::PartialBoost, knob), claims.holds(knob)), (1, 2));
+        assert_eq!((claims.end(Owner::Multimedia, knob), claims.holds(knob)), (Some(Time(5)), 1));
     }
 }

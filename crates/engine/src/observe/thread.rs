@@ -55,6 +55,16 @@ impl ThreadTimes {
         }
     }
 
+    /// Until when the accounts are up to date.
+    pub(crate) fn accounted(&self) -> Time {
+        self.since
+    }
+
+    /// Nanoseconds on a physical CPU by `now`.
+    pub(crate) fn ran_by(&self, now: Time) -> u64 {
+        self.ran.saturating_add(if self.is_running() { now.since(self.since) } else { 0 })
+    }
+
     /// The thread got a physical CPU. Call after [`account`](Self::account).
     pub(crate) fn run(&mut self, pcpu: u16) {
         self.state = RunState::Running;
@@ -103,6 +113,11 @@ impl ThreadTimes {
     /// Whether it runs or wants to.
     pub(crate) fn is_awake(&self) -> bool {
         matches!(self.state, RunState::Running | RunState::Runnable)
+    }
+
+    /// Whether it neither runs nor wants to.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state == RunState::Sleeping
     }
 
     pub(crate) fn is_running(&self) -> bool {

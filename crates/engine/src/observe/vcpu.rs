@@ -18,6 +18,9 @@ pub(crate) struct Vcpu {
     dispatch_ran: u64,
     /// What of that it is known to have run, if its source only looks now and then: until it was last seen.
     seen_ran: Option<u64>,
+    /// What its thread had run when it was heard of last.
+    #[serde(default)]
+    heard_ran: u64,
     /// Run time of the current task that its VM's registry has not been told of.
     uncharged: u64,
     /// How often the guest changed to another task or to none.
@@ -76,6 +79,20 @@ impl Vcpu {
             self.uncharged = self.uncharged.saturating_add(ran);
         }
         ran
+    }
+
+    /// The vCPU is heard of, and its times are up to date. Where its source only looks now and then,
+    /// `silence` is how long it may not be heard of while it runs (0: any time). A longer silence is taken
+    /// from the run of the current task as a whole, for how much of it somebody ran is not known. Returns how
+    /// long it was.
+    pub(crate) fn heard(&mut self, silence: u64) -> u64 {
+        let since = self.thread.ran.saturating_sub(std::mem::replace(&mut self.heard_ran, self.thread.ran));
+        if silence == 0 || !self.is_sampled() {
+            return 0;
+        }
+        let lost = if since > silence { since } else { 0 };
+        self.dispatch_ran = self.dispatch_ran.saturating_sub(lost);
+        lost
     }
 
     /// Run time of the current task that has not been charged to it.

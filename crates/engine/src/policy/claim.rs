@@ -11,6 +11,8 @@ pub(crate) enum Owner {
     PartialBoost,
     /// Multimedia (MM).
     Multimedia,
+    /// Asymmetric vCPUs (vAMP).
+    Asymmetric,
 }
 
 /// A knob of a VM.
@@ -22,6 +24,8 @@ pub(crate) enum Knob {
     Watch(u16),
     /// What the VM is entitled to, in permille of its weight; 1000 and more.
     Share,
+    /// The weight of a vCPU inside the VM, in permille of an ordinary one's.
+    Weight(u16),
 }
 
 /// One owner's claim on one knob.

@@ -383,7 +383,7 @@ impl Policy for PartialBoost {
     fn is_concerned(&self, fact: &Fact) -> bool {
         match fact {
             Fact::Event { .. } | Fact::Over | Fact::VcpuOver { .. } => true,
-            Fact::Shown { .. } | Fact::Media { .. } => false,
+            Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode | Fact::Interrupted { .. } => false,
             Fact::EmulatorSlept if self.lingers => true,
             _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
         }
@@ -435,10 +435,13 @@ impl Policy for PartialBoost {
                     (0..).take(self.vcpus.len()).for_each(|index| self.stalled(index, view, asks));
                 }
             }
-            Fact::Shown { .. } | Fact::Media { .. } => {}
+            Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode | Fact::Interrupted { .. } => {}
             Fact::Over => self.over(view, asks),
             Fact::VcpuOver { vcpu } => {
+                // Who is woken without an interrupt does not wait there.
+                let sought = std::mem::replace(&mut self.sought, true);
                 self.end(vcpu, view, asks);
+                self.sought = sought;
                 asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(vcpu)));
             }
         }

@@ -21,6 +21,9 @@ pub(crate) struct View<'a> {
     pub(crate) debt: i64,
     /// Nanoseconds that its threads ran boosted, for whatever reason.
     pub(crate) boosted: u64,
+    /// Whether other VMs want the physical CPUs for which its vCPUs wait. Only told with an
+    /// [episode](Fact::Episode), and when the time of a claim is over.
+    pub(crate) contended: bool,
 }
 
 /// What happened to a VM, as far as policies are concerned. Times are up to date.
@@ -50,6 +53,10 @@ pub(crate) enum Fact {
     /// Something came that whoever plays may wait for: of video, of sound, or of a timer; the vCPU if it is
     /// for one.
     Media { vcpu: Option<u16> },
+    /// There is another episode than before, or none any more.
+    Episode,
+    /// vCPUs, given as bits, are interrupted in an episode, but not by background work.
+    Interrupted { to: u64 },
     /// An emulator thread sleeps.
     EmulatorSlept,
     /// All is over for now: the VM is paused, reset, let go.

@@ -1,7 +1,8 @@
 //! Any sequence of events, with the ways in which guests and sources may mislead.
 
 use frontdesk_engine::{
-    Capabilities, Event, EventKind, MediaDevice, Protocol, Region, Standing, TaskId, Thread, Time, VmId,
+    Capabilities, Event, EventKind, MediaDevice, Protocol, Region, Standing, TaskId, Thread, Time, UserInput,
+    VmId,
 };
 use proptest::prelude::*;
 
@@ -22,6 +23,10 @@ fn vcpu() -> impl Strategy<Value = u16> {
     prop_oneof![3 => 0..2u16, 1 => 0..4u16]
 }
 
+fn pcpu() -> impl Strategy<Value = u16> {
+    prop_oneof![2 => 0..2u16, 1 => any::<u16>()]
+}
+
 /// One that an interrupt names: it may be any.
 fn any_vcpu() -> impl Strategy<Value = u16> {
     prop_oneof![3 => vcpu(), 1 => any::<u16>()]
@@ -32,12 +37,13 @@ fn task() -> impl Strategy<Value = TaskId> {
 }
 
 fn world() -> impl Strategy<Value = Capabilities> {
-    (prop::bool::weighted(0.95), any::<bool>(), any::<u32>(), any::<u64>()).prop_map(
-        |(acts, charges_boosts, realtime_permille, slice_ns)| Capabilities {
+    (prop::bool::weighted(0.95), any::<bool>(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
+        |(acts, charges_boosts, realtime_permille, slice_ns, silence_ns)| Capabilities {
             acts,
             charges_boosts,
             realtime_permille,
             slice_ns,
+            silence_ns: silence_ns % 10_000_000,
         },
     )
 }
@@ -49,7 +55,7 @@ pub(crate) fn kind() -> impl Strategy<Value = EventKind> {
         1 => (vm(), any::<u16>(), any::<u32>())
             .prop_map(|(vm, vcpus, weight)| EventKind::VmAdded { vm, vcpus: vcpus % 4, weight }),
         1 => vm().prop_map(|vm| EventKind::VmRemoved { vm }),
-        8 => (vm(), thread(), any::<u16>()).prop_map(|(vm, thread, pcpu)| EventKind::Run { vm, thread, pcpu }),
+        8 => (vm(), thread(), pcpu()).prop_map(|(vm, thread, pcpu)| EventKind::Run { vm, thread, pcpu }),
         8 => (vm(), thread(), any::<bool>())
             .prop_map(|(vm, thread, runnable)| EventKind::Stop { vm, thread, runnable }),
         4 => (vm(), thread(), prop::option::of(vcpu()))
@@ -81,6 +87,8 @@ pub(crate) fn kind() -> impl Strategy<Value = EventKind> {
             .prop_map(|(vm, vcpu, device, in_interrupt)| EventKind::DeviceAccess { vm, vcpu, device, in_interrupt }),
         2 => vm().prop_map(|vm| EventKind::GpuDone { vm }),
         2 => (vm(), any_vcpu()).prop_map(|(vm, vcpu)| EventKind::Timer { vm, vcpu }),
+        2 => (vm(), input()).prop_map(|(vm, input)| EventKind::Input { vm, input }),
+        1 => (vm(), targets()).prop_map(|(vm, slow)| EventKind::Isolated { vm, slow }),
         1 => world().prop_map(EventKind::World),
         1 => (vm(), standing).prop_map(|(vm, standing)| EventKind::Standing { vm, standing }),
         1 => (vm(), any_vcpu(), 1..4000u32).prop_map(|(vm, vcpu, permille)| EventKind::VcpuWeight { vm, vcpu, permille }),
@@ -89,6 +97,10 @@ pub(crate) fn kind() -> impl Strategy<Value = EventKind> {
 
 fn device() -> impl Strategy<Value = MediaDevice> {
     prop_oneof![Just(MediaDevice::Display), Just(MediaDevice::Sound)]
+}
+
+fn input() -> impl Strategy<Value = UserInput> {
+    prop_oneof![2 => Just(UserInput::Enter), 1 => Just(UserInput::Button), 1 => Just(UserInput::Key)]
 }
 
 fn region() -> impl Strategy<Value = Region> {
@@ -147,6 +159,36 @@ fn frame() -> impl Strategy<Value = Vec<EventKind>> {
     })
 }
 
+/// What a source tells when a person starts something in a VM whose background work waits for CPUs that
+/// another VM has: after the input another task runs, is woken from elsewhere, and the background goes on.
+fn launch() -> impl Strategy<Value = Vec<EventKind>> {
+    (vm(), 0..2u16, 0..3u64, input(), any::<bool>()).prop_map(|(vm, vcpu, task, input, interrupts)| {
+        let rival = VmId((vm.0 + 1) % VMS);
+        let (thread, other) = (Thread::Vcpu(vcpu), Thread::Vcpu(1 - vcpu));
+        let background = TaskId(38);
+        let mut kinds = vec![
+            EventKind::Run { vm: rival, thread, pcpu: 0 },
+            EventKind::Run { vm, thread: other, pcpu: 1 },
+            EventKind::TaskSwitch { vm, vcpu: 1 - vcpu, task: background },
+            EventKind::Run { vm, thread, pcpu: 0 },
+            EventKind::TaskSwitch { vm, vcpu, task: background },
+            EventKind::Stop { vm, thread, runnable: true },
+            EventKind::Input { vm, input },
+            EventKind::Run { vm, thread, pcpu: 0 },
+            EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) },
+            EventKind::Ipi { vm, vcpu, to: 1 << (1 - vcpu), vector: 0xfd },
+        ];
+        if interrupts {
+            kinds.push(EventKind::Interrupt { vm, vcpu: 1 - vcpu, vector: 0x21 });
+        }
+        kinds.extend([
+            EventKind::TaskSwitch { vm, vcpu, task: background },
+            EventKind::Stop { vm, thread, runnable: true },
+        ]);
+        kinds
+    })
+}
+
 /// Events mostly a little apart, now and then far apart, late, or at the end of time.
 pub(crate) fn events() -> impl Strategy<Value = Vec<Event>> {
     let step = prop_oneof![
@@ -154,7 +196,8 @@ pub(crate) fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => (0..100_000_000u64).prop_map(|ns| (ns, false)),
         1 => (0..100_000_000u64).prop_map(|ns| (ns, true)),
     ];
-    let kinds = prop_oneof![14 => kind().prop_map(|kind| vec![kind]), 2 => request(), 1 => frame()];
+    let kinds =
+        prop_oneof![14 => kind().prop_map(|kind| vec![kind]), 2 => request(), 1 => frame(), 2 => launch()];
     prop::collection::vec((step, kinds), 0..400).prop_map(|steps| {
         let mut now = 0u64;
         let mut events: Vec<Event> = (0..VMS)

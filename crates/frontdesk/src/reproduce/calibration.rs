@@ -11,7 +11,7 @@
 //! Latency of the network and cost of a packet cannot be told apart by these rows, so what other pairs that
 //! meet them predict is printed too.
 
-use super::{mean_response, run_means};
+use super::tavs::{mean_response, run_means};
 use crate::sim::simulate_all;
 use crate::words::plain_table;
 use frontdesk_scenario::{Overrides, Scenario};

@@ -54,6 +54,12 @@ pub(crate) fn state(vm: &VmStatus) -> &'static str {
     }
 }
 
+/// Frames that the players of a VM show a second, all together; `None` if nothing plays.
+pub(crate) fn frame_rate(vm: &VmStatus) -> Option<f64> {
+    let players = &vm.engine.multimedia.as_ref()?.players;
+    (!players.is_empty()).then(|| players.iter().map(|player| player.frame_rate).sum())
+}
+
 /// The fraction of boosts in which an I/O-bound task ran (PBHR).
 pub(crate) fn hits(hits: u64, boosts: u64) -> String {
     if boosts == 0 { "-".to_owned() } else { words::percent(hits as f64 / boosts as f64) }

@@ -1,6 +1,6 @@
 //! Why a VM was or was not boosted in the last seconds, in words. Only from what the daemon told.
 
-use super::table::task_name;
+use super::table::{frame_rate, task_name};
 use crate::words::{self, count, percent};
 use frontdesk_control_protocol::{Status, VmStatus};
 use frontdesk_engine::{Outcomes, PortOutcomes, Protocol, Reason, nanos};
@@ -16,6 +16,8 @@ pub(crate) fn words(status: &Status, vm: &VmStatus) -> Vec<String> {
     paragraphs.extend(unanswered(vm));
     paragraphs.push(tasks(status, vm));
     paragraphs.extend(patience(status, vm));
+    paragraphs.extend(plays(vm));
+    paragraphs.extend(waits(status, vm));
     paragraphs.extend(account(vm));
     paragraphs.extend(vm.trouble.as_ref().map(|trouble| format!("Trouble: {trouble}.")));
     paragraphs.extend(vm.unheard.iter().map(|unheard| format!("Note: {unheard}.")));
@@ -218,6 +220,105 @@ fn tasks(status: &Status, vm: &VmStatus) -> String {
     format!("{identity} {belief}")
 }
 
+/// What it plays, and what it gets for that.
+fn plays(vm: &VmStatus) -> Option<String> {
+    let media = vm.engine.multimedia.as_ref()?;
+    let task = |id| {
+        let known = vm.engine.tasks.iter().find(|task| task.id == id);
+        known.map_or_else(|| format!("{:#x}", id.0), task_name)
+    };
+    let players = media.players.iter().map(|player| {
+        let by = if player.gpu { ", by what its graphics processor completes" } else { "" };
+        format!(
+            "{} shows {:.1} frames a second of {:.1} that it seems to want{by}",
+            task(player.task),
+            player.frame_rate,
+            player.desired_rate
+        )
+    });
+    let players: Vec<String> = players.collect();
+    let now = if players.is_empty() {
+        "Nothing plays at the moment".to_owned()
+    } else {
+        format!("Shows frames and plays sound: {}", list(&players))
+    };
+    let share = match media.share_permille {
+        0..=1000 => String::new(),
+        permille => format!(
+            " Its weight is raised to {} of its usual for that.",
+            percent(f64::from(permille) / 1000.0)
+        ),
+    };
+    let refused = media.in_debt.saturating_add(media.limited);
+    let refused = match refused {
+        0 => String::new(),
+        refused => format!(
+            ", {refused} more were refused ({} because it owed CPU time, {} because boost_limit was used up)",
+            media.in_debt, media.limited
+        ),
+    };
+    let boosts = count(media.boosts, "boost", "boosts");
+    Some(format!(
+        "{now}.{share} It has had {boosts} for what it plays, {} of CPU time{refused}.",
+        words::duration(media.boosted_ns)
+    ))
+}
+
+/// What a person waits for, and what works in the background meanwhile.
+fn waits(status: &Status, vm: &VmStatus) -> Option<String> {
+    let known = vm.engine.asymmetric.as_ref()?;
+    let task = |id| {
+        let known = vm.engine.tasks.iter().find(|task| task.id == id);
+        known.map_or_else(|| format!("{:#x}", id.0), task_name)
+    };
+    let background = known.background.iter().take(NAMED).map(|background| {
+        let load = percent(background.load_permille as f64 / 1000.0);
+        format!("{} ({load} of a CPU)", task(background.task))
+    });
+    let background: Vec<String> = background.collect();
+    let more = match known.background.len().saturating_sub(background.len()) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let least = percent(status.policy.asymmetric.background_load);
+    let background = match background.as_slice() {
+        [] => format!("No task used more than {least} of a CPU before: none is background work."),
+        some => {
+            format!("Background work, as it used more than {least} of a CPU before: {}{more}.", list(some))
+        }
+    };
+    let now = match &known.episode {
+        None => "Nobody waits for anything that they have just started.".to_owned(),
+        Some(episode) => {
+            let since = status.at_ns.saturating_sub(episode.since.0);
+            let began = format!(
+                "Somebody probably waits: an episode began {} ago with {}.",
+                words::duration(since),
+                episode.cause
+            );
+            let slow: Vec<String> = episode.slow.iter().map(ToString::to_string).collect();
+            let pace = match slow.as_slice() {
+                _ if !episode.acts => {
+                    "No vCPU is slow: nobody else wants its physical CPUs, or nothing is to be done about it."
+                        .to_owned()
+                }
+                [] => "No vCPU runs background work alone, so none is slow.".to_owned(),
+                [one] => format!("vCPU {one} is slow."),
+                some => format!("vCPUs {} are slow.", list(some)),
+            };
+            format!("{began} {pace}")
+        }
+    };
+    let client = known.sound_client.map_or_else(String::new, |client| {
+        format!(" A sound server plays for {}, which is no background work.", task(client))
+    });
+    let slowed = count(known.slowed, "time", "times");
+    Some(format!(
+        "{now} {background}{client} So far a vCPU was made slow {slowed}, and fast again {} of these for an interrupt.",
+        known.restored
+    ))
+}
+
 /// What it owes.
 fn account(vm: &VmStatus) -> Option<String> {
     if let Some(used) = vm.charged {
@@ -256,6 +357,9 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
         return Some(
             "start its QEMU with frontdesk's plugin, or see `frontdesk doctor` for other ways to tell its tasks apart.".to_owned(),
         );
+    }
+    if outcomes.total() == 0 && frame_rate(vm).is_some() {
+        return None;
     }
     if outcomes.total() == 0 {
         return Some(
@@ -299,9 +403,9 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::tests::sample;
+    use crate::status::tests::{playing, sample, waiting};
     use frontdesk_control_protocol::Usage;
-    use frontdesk_engine::Standing;
+    use frontdesk_engine::{AsymmetricExplain, MultimediaExplain, Standing};
 
     fn told(change: impl FnOnce(&mut Status)) -> String {
         let mut status = sample();
@@ -345,6 +449,55 @@ mod tests {
         let charged = "frontdesk's scheduler has charged it 604 ms of CPU time in 40 runs, 1.2 ms of it in 1 run that went first. \
                        The kernel boosted it by itself 4 times; the engine decided the same 3 times.";
         assert!(text.contains(charged) && !text.contains("repays"), "{text}");
+    }
+
+    #[test]
+    fn a_vm_that_plays() {
+        let text = |change: fn(&mut MultimediaExplain)| {
+            let text = told(|status| {
+                let media = status.vms[0].engine.multimedia.insert(playing());
+                change(media);
+            });
+            text.lines().find(|line| line.contains("for what it plays")).map(str::to_owned)
+        };
+        let raised = "Shows frames and plays sound: sshd (431) shows 23.9 frames a second of 24.0 that it seems to want. \
+                      Its weight is raised to 200 % of its usual for that. It has had 120 boosts for what it plays, 300 ms of CPU \
+                      time, 7 more were refused (5 because it owed CPU time, 2 because boost_limit was used up).";
+        assert_eq!(text(|_| ()).unwrap(), raised);
+        let over =
+            "Nothing plays at the moment. It has had 120 boosts for what it plays, 300 ms of CPU time.";
+        let ended = text(|media| {
+            media.players.clear();
+            (media.share_permille, media.in_debt, media.limited) = (1000, 0, 0);
+        });
+        assert_eq!(ended.unwrap(), over);
+        assert!(!told(|_| ()).contains("plays"), "it never has");
+    }
+
+    #[test]
+    fn a_vm_whose_user_waits() {
+        let text = |change: fn(&mut AsymmetricExplain)| {
+            let text = told(|status| {
+                let mut known = waiting(status.at_ns);
+                change(&mut known);
+                status.vms[0].engine.asymmetric = Some(known);
+            });
+            text.lines().find(|line| line.contains("ackground work")).map(str::to_owned).unwrap()
+        };
+        let waits = "Somebody probably waits: an episode began 1.5 s ago with the Enter key. vCPU 0 is slow. \
+                     Background work, as it used more than 50 % of a CPU before: sshd (431) (190 % of a CPU) \
+                     and 0x770000 (51 % of a CPU). So far a vCPU was made slow 120 times, and fast again 45 of \
+                     these for an interrupt.";
+        assert_eq!(text(|_| ()), waits);
+        let idle = text(|known| {
+            known.episode.as_mut().unwrap().acts = false;
+            known.background.clear();
+        });
+        assert!(idle.contains("No vCPU is slow: nobody else wants its physical CPUs"), "{idle}");
+        assert!(idle.contains("No task used more than 50 % of a CPU before"), "{idle}");
+        let over = text(|known| known.episode = None);
+        assert!(over.starts_with("Nobody waits for anything"), "{over}");
+        assert!(!told(|_| ()).contains("episode"), "nobody has used it");
     }
 
     #[test]

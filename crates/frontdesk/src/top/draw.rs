@@ -13,6 +13,8 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState, Wrap};
 
 /// Cells of a bar.
 const BAR: usize = 6;
+/// vCPUs of a VM whose pace is shown.
+const VCPUS: usize = 8;
 
 /// Draws everything.
 pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
@@ -80,7 +82,10 @@ fn vms(frame: &mut Frame<'_>, area: Rect, app: &App) {
         frame.render_widget(Paragraph::new("No VM is followed."), area);
         return;
     }
-    let header = ["VM", "state", "CPU", "stolen", "boosts/s", "hits", "PB used/allowed", "debt"];
+    // Where something plays, its frames are what counts.
+    let plays = app.status.vms.iter().any(|vm| table::frame_rate(vm).is_some());
+    let hits = if plays { "fps" } else { "hits" };
+    let header = ["VM", "state", "CPU", "stolen", "boosts/s", hits, "PB used/allowed", "debt"];
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(7),
@@ -91,14 +96,14 @@ fn vms(frame: &mut Frame<'_>, area: Rect, app: &App) {
         Constraint::Length(18),
         Constraint::Length(7),
     ];
-    let rows = app.status.vms.iter().map(|vm| vm_row(app, vm));
+    let rows = app.status.vms.iter().map(|vm| vm_row(app, vm, plays));
     let table = Table::new(rows, widths)
         .header(Row::new(header).style(Style::new().add_modifier(Modifier::UNDERLINED)))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(app.position()));
 }
 
-fn vm_row(app: &App, vm: &VmStatus) -> Row<'static> {
+fn vm_row(app: &App, vm: &VmStatus, plays: bool) -> Row<'static> {
     let rates = app.rates(vm);
     let rate = |text: fn(super::app::Rates) -> String| rates.map_or_else(|| "-".to_owned(), text);
     let (vcpus, used) = (vm.engine.vcpus.len().max(1) as f64, vm.engine.pb_used_ratio);
@@ -108,7 +113,7 @@ fn vm_row(app: &App, vm: &VmStatus) -> Row<'static> {
         state => Cell::from(state),
     };
     Row::new([
-        Cell::from(words::name(&vm.name)),
+        name(vm),
         state,
         Cell::from(rates.map_or_else(
             || "-".to_owned(),
@@ -116,7 +121,11 @@ fn vm_row(app: &App, vm: &VmStatus) -> Row<'static> {
         )),
         Cell::from(rate(|rates| words::percent(rates.stolen))),
         Cell::from(rate(|rates| format!("{:.1}", rates.boosts))),
-        Cell::from(table::hits(vm.sum(|vcpu| vcpu.hits), vm.boosts())),
+        Cell::from(match (plays, table::frame_rate(vm)) {
+            (true, Some(rate)) => format!("{rate:.1}"),
+            (true, None) => "-".to_owned(),
+            (false, _) => table::hits(vm.sum(|vcpu| vcpu.hits), vm.boosts()),
+        }),
         Cell::from(format!(
             "{} {:.1}/{}",
             bar(spent),
@@ -125,6 +134,19 @@ fn vm_row(app: &App, vm: &VmStatus) -> Row<'static> {
         )),
         Cell::from(words::signed_duration(vm.engine.debt_ns)),
     ])
+}
+
+/// Its name, and in an episode its vCPUs: those that are slow in yellow.
+fn name(vm: &VmStatus) -> Cell<'static> {
+    let name = words::name(&vm.name);
+    let episode = vm.engine.asymmetric.as_ref().and_then(|known| known.episode.as_ref());
+    let Some(episode) = episode.filter(|episode| episode.acts) else { return Cell::from(name) };
+    let mut line = Line::from(format!("{name} "));
+    for vcpu in vm.engine.vcpus.iter().map(|vcpu| vcpu.index).take(VCPUS) {
+        let slow = episode.slow.contains(&vcpu);
+        line.push_span(if slow { "s".yellow() } else { "f".green() });
+    }
+    Cell::from(line)
 }
 
 fn tasks(frame: &mut Frame<'_>, area: Rect, app: &App, vm: &VmStatus) {
@@ -155,7 +177,7 @@ fn reasons(frame: &mut Frame<'_>, area: Rect, app: &App, vm: &VmStatus) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::tests::sample;
+    use crate::status::tests::{playing, sample, waiting};
     use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
     use frontdesk_control_protocol::{ClientError, Refusal, RefusalKind};
     use ratatui::{Terminal, backend::TestBackend};
@@ -188,6 +210,31 @@ mod tests {
     #[test]
     fn all_vms() {
         insta::assert_snapshot!(screen(&app(), 80, 8));
+    }
+
+    #[test]
+    fn frames_of_a_film_are_shown() {
+        let mut app = app();
+        app.status.vms[0].engine.multimedia = Some(playing());
+        let screen = screen(&app, 80, 8);
+        let cells = |name: &str| {
+            let line = screen.lines().find(|line| line.contains(name)).unwrap();
+            line.replace('"', "").split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let column = cells("stolen").iter().position(|cell| cell == "fps").unwrap();
+        // The bar of the CPU time, its number and its unit are three cells, as is the stolen time two.
+        assert_eq!((cells("alice")[column + 3].as_str(), cells("bob")[column + 3].as_str()), ("23.9", "-"));
+    }
+
+    #[test]
+    fn vcpus_that_are_slow_stand_out() {
+        let mut app = app();
+        let mut known = waiting(app.status.at_ns);
+        app.status.vms[0].engine.asymmetric = Some(known.clone());
+        assert!(screen(&app, 80, 8).contains("alice s"), "{}", screen(&app, 80, 8));
+        known.episode = None;
+        app.status.vms[0].engine.asymmetric = Some(known);
+        assert!(!screen(&app, 80, 8).contains("alice s"));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Desk {
         self.vm.wait_ready(PATIENCE).unwrap();
         if told == IdentitySource::Reporter {
             let program = reporter().to_str().unwrap().to_owned();
-            self.vm.start("reporter", Job::Reporter { program }).unwrap();
+            self.vm.start("reporter", Job::Reporter { program, isolate: false }).unwrap();
         }
         self.vm
             .start("echo", WorkloadKind::Echo { protocol: Protocol::Udp, port: PORT, cost: Duration::ZERO })

@@ -2,7 +2,7 @@
 //! labels are a VM's name and a vCPU's index at most.
 
 use frontdesk_control_protocol::{Status, VmStatus};
-use frontdesk_engine::{Standing, VcpuExplain};
+use frontdesk_engine::{AsymmetricExplain, MultimediaExplain, Standing, VcpuExplain};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,6 +18,8 @@ pub fn exposition(status: &Status) -> String {
     let mut metrics = Metrics(Registry::with_prefix("frontdesk"));
     metrics.daemon(status);
     metrics.vms(&status.vms);
+    metrics.media(&status.vms);
+    metrics.interaction(&status.vms);
     metrics.vcpus(&status.vms);
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -146,6 +148,76 @@ impl Metrics {
             "vm_lost_events",
             "Events of this VM alone that were lost",
             each(|vm| count(vm.engine.lost_events)),
+        );
+    }
+
+    /// Of VMs that have played something.
+    fn media(&mut self, vms: &[VmStatus]) {
+        let each = |value: fn(&MultimediaExplain) -> f64| {
+            vms.iter().filter_map(move |vm| {
+                Some((vec![("vm", vm.name.clone())], value(vm.engine.multimedia.as_ref()?)))
+            })
+        };
+        self.gauge(
+            "vm_players",
+            "Guest tasks that show frames and play sound",
+            each(|of| of.players.len() as f64),
+        );
+        self.gauge(
+            "vm_frame_rate",
+            "Frames that they show a second, all together",
+            each(|of| of.players.iter().map(|player| player.frame_rate).sum()),
+        );
+        self.gauge(
+            "vm_desired_frame_rate",
+            "Frames that they seem to want to show a second, all together",
+            each(|of| of.players.iter().map(|player| player.desired_rate).sum()),
+        );
+        self.gauge(
+            "vm_media_share_ratio",
+            "What the weight of the VM is multiplied by for what it plays",
+            each(|of| f64::from(of.share_permille) / 1000.0),
+        );
+        self.counter("vm_media_boosts", "Boosts for what the VM plays", each(|of| count(of.boosts)));
+        self.counter(
+            "vm_media_boosts_refused",
+            "Boosts for what the VM plays that were refused, as it owed CPU time or boost_limit was used up",
+            each(|of| count(of.in_debt.saturating_add(of.limited))),
+        );
+        self.counter(
+            "vm_media_boosted_seconds",
+            "CPU time that the VM's threads used boosted for what it plays alone",
+            each(|of| seconds(of.boosted_ns)),
+        );
+    }
+
+    /// Of VMs that somebody has used.
+    fn interaction(&mut self, vms: &[VmStatus]) {
+        let each = |value: fn(&AsymmetricExplain) -> f64| {
+            vms.iter().filter_map(move |vm| {
+                Some((vec![("vm", vm.name.clone())], value(vm.engine.asymmetric.as_ref()?)))
+            })
+        };
+        self.gauge(
+            "vm_episode",
+            "Whether somebody probably waits for what they have just started",
+            each(|of| flag(of.episode.is_some())),
+        );
+        self.gauge(
+            "vm_slow_vcpus",
+            "vCPUs that are slow because they run background work in such a time",
+            each(|of| of.episode.as_ref().map_or(0.0, |episode| episode.slow.len() as f64)),
+        );
+        self.gauge(
+            "vm_background_tasks",
+            "Guest tasks that were background work when somebody did something last",
+            each(|of| of.background.len() as f64),
+        );
+        self.counter("vm_vcpus_slowed", "Times that a vCPU was made slow", each(|of| count(of.slowed)));
+        self.counter(
+            "vm_vcpus_restored",
+            "Of these, those that ended with an interrupt for something else than background work",
+            each(|of| count(of.restored)),
         );
     }
 

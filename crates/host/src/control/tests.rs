@@ -3,7 +3,10 @@
 use super::*;
 use crate::status::{DaemonFacts, Tally, status};
 use frontdesk_control_protocol::*;
-use frontdesk_engine::{Engine, Event, EventKind, Protocol, TaskId, Thread, Time, VmId};
+use frontdesk_engine::{
+    AsymmetricExplain, BackgroundExplain, Engine, EpisodeCause, EpisodeExplain, Event, EventKind,
+    MultimediaExplain, PlayerExplain, Protocol, TaskId, Thread, Time, VmId,
+};
 use permit::MAX_CLIENTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
@@ -54,14 +57,27 @@ fn answer(request: &StatusRequest) -> Result<Status, Refusal> {
         sources: vec![SourceStatus {
             name: "eBPF".to_owned(),
             in_use: true,
-            found: "threads, packets and reads".to_owned(),
+            found: "threads, packets, reads and displays".to_owned(),
         }],
     };
     let exact = Some(IdentityStatus { source: "QEMU plugin".to_owned(), exact: true });
     let trouble = Some("it runs without frontdesk's QEMU plugin".to_owned());
     let vms = [
-        (VmId(1), VmFacts { name: "bob", pid: 12, trouble, unheard: Vec::new(), identity: None }),
-        (VmId(0), VmFacts { name: "alice", pid: 11, trouble: None, unheard: Vec::new(), identity: exact }),
+        (
+            VmId(1),
+            VmFacts { name: "bob", pid: 12, trouble, unheard: Vec::new(), identity: None, extension: None },
+        ),
+        (
+            VmId(0),
+            VmFacts {
+                name: "alice",
+                pid: 11,
+                trouble: None,
+                unheard: Vec::new(),
+                identity: exact,
+                extension: None,
+            },
+        ),
     ];
     let mut tally = Tally::new(Time(9_000 * MS));
     status(request, Time(10_700 * MS), &engine(), &mut tally, daemon, vms.into_iter())
@@ -471,4 +487,73 @@ fn the_dashboard_and_the_rules_know_the_metrics() {
     let dashboard = std::fs::read_to_string(packaging.join("grafana-dashboard.json")).unwrap();
     serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
     insta::assert_snapshot!(text.lines().filter(|line| line.starts_with('#')).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn what_a_person_waits_for_is_measured() {
+    let (reply, _) = std::sync::mpsc::sync_channel(1);
+    let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
+    assert!(!exposition(&status).contains("frontdesk_vm_episode"), "nobody has used it");
+    let episode = EpisodeExplain {
+        cause: EpisodeCause::Enter,
+        since: Time(1),
+        until: Time(2),
+        acts: true,
+        slow: vec![0, 1],
+    };
+    let background = vec![BackgroundExplain { task: TaskId(1), since: Time(1), load_permille: 900 }];
+    status.vms[0].engine.asymmetric = Some(AsymmetricExplain {
+        episode: Some(episode),
+        background,
+        sound_client: None,
+        slowed: 7,
+        restored: 3,
+    });
+    let text = exposition(&status);
+    for (metric, value) in [
+        ("episode", "1.0"),
+        ("slow_vcpus", "2.0"),
+        ("background_tasks", "1.0"),
+        ("vcpus_slowed_total", "7.0"),
+        ("vcpus_restored_total", "3.0"),
+    ] {
+        let line = format!("\nfrontdesk_vm_{metric}{{vm=\"alice\"}} {value}\n");
+        assert!(text.contains(&line), "{line}{text}");
+    }
+}
+
+#[test]
+fn what_a_vm_plays_is_measured() {
+    let (reply, _) = std::sync::mpsc::sync_channel(1);
+    let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
+    assert!(!exposition(&status).contains("frontdesk_vm_frame_rate"), "nothing has played");
+    let player = |task, frame_rate| PlayerExplain {
+        task: TaskId(task),
+        gpu: false,
+        since: Time(1),
+        frame_rate,
+        desired_rate: 24.0,
+        share_permille: 2000,
+    };
+    status.vms[0].engine.multimedia = Some(MultimediaExplain {
+        players: vec![player(1, 23.5), player(2, 12.0)],
+        share_permille: 2000,
+        boosts: 120,
+        in_debt: 5,
+        limited: 2,
+        boosted_ns: 300_000_000,
+    });
+    let text = exposition(&status);
+    for (metric, value) in [
+        ("players", "2.0"),
+        ("frame_rate", "35.5"),
+        ("desired_frame_rate", "48.0"),
+        ("media_share_ratio", "2.0"),
+        ("media_boosts_total", "120.0"),
+        ("media_boosts_refused_total", "7.0"),
+        ("media_boosted_seconds_total", "0.3"),
+    ] {
+        let line = format!("\nfrontdesk_vm_{metric}{{vm=\"alice\"}} {value}\n");
+        assert!(text.contains(&line), "{line}{text}");
+    }
 }

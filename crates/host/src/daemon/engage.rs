@@ -8,7 +8,7 @@ use crate::config::Settings;
 use crate::notification::VmCgroup;
 use crate::share::ShareControl;
 use frontdesk_control_protocol::{EJECTED, NOT_ACTING};
-use frontdesk_engine::{Capabilities, EventKind, Standing, VmId};
+use frontdesk_engine::{Capabilities, EventKind, Standing, VmId, nanos};
 use frontdesk_guardian::GroupError;
 use frontdesk_linux::cgroup::{Group, RealTimeRule};
 use frontdesk_linux::realtime;
@@ -151,6 +151,7 @@ impl Daemon {
             charges_boosts: !self.threads.is_real_time(),
             realtime_permille: realtime_permille(self.budget),
             slice_ns: self.slice_ns,
+            silence_ns: self.identities.longest_silence().map_or(0, nanos),
         };
         if world == self.engine.capabilities() {
             return Ok(());
@@ -248,6 +249,7 @@ impl Daemon {
             self.policy = policy.clone();
             self.recordings.push(|| Record::Config(policy.clone()));
             self.bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
+            self.identities.set_io_threshold(policy.tavs.io_threshold);
             self.engine.configure(policy)?;
             self.reconsider_mandates();
         }

@@ -41,7 +41,8 @@ impl Daemon {
 
     /// What the supervisor is told.
     pub(super) fn summary(&self) -> String {
-        format!("following {} VMs", self.vms.len())
+        let count = self.vms.len();
+        format!("following {count} {}", if count == 1 { "VM" } else { "VMs" })
     }
 
     pub(super) fn feed(&mut self, kind: EventKind) -> Result<(), DaemonError> {
@@ -80,6 +81,7 @@ impl Daemon {
             paused: qemu.is_paused(),
             reserved: false,
             trouble: None,
+            unprobed: Vec::new(),
             told: None,
             qemu,
         };
@@ -103,11 +105,14 @@ impl Daemon {
         for kind in current {
             self.feed(kind)?;
         }
+        // What KVM tells is known since the first VM under it.
+        self.tell_world()?;
         if followed.paused {
             self.feed(EventKind::VmPaused { vm: id })?;
         }
         tell_unheard(&followed, &[]);
         self.vms.push(followed);
+        self.supervisor.changed(&self.summary());
         self.listen(id);
         self.engage(id, place)
     }
@@ -120,16 +125,18 @@ impl Daemon {
         }
     }
 
-    /// The VM's reads can be followed, or not.
-    fn probed(&mut self, main: ThreadId, probes: Result<Probes, String>) {
-        let Some(vm) = self.vms.iter().find(|vm| vm.qemu.main_thread() == main) else {
-            return probes.into_iter().for_each(Probes::drop_elsewhere);
+    /// What QEMU does for the VM can be followed, as far as its functions could be probed.
+    fn probed(&mut self, main: ThreadId, probes: Probes) {
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.qemu.main_thread() == main) else {
+            return probes.drop_elsewhere();
         };
-        let result = probes.and_then(|probes| {
-            self.bpf.follow_reads(vm.id, main.pid, probes).map_err(|error| error.to_string())
-        });
-        if let Err(error) = result {
-            tracing::warn!(vm = vm.name, "the VM's disk reads cannot be followed, and boost nobody: {error}");
+        let failures = probes.failures().iter();
+        vm.unprobed = failures.map(|(heard, error)| format!("its {heard} are not heard: {error}")).collect();
+        if let Err(error) = self.bpf.follow_process(vm.id, main.pid, probes) {
+            vm.unprobed = vec![format!("its disk reads, its display and its input are not heard: {error}")];
+        }
+        for unprobed in &vm.unprobed {
+            tracing::warn!(vm = vm.name, "{unprobed}");
         }
     }
 
@@ -255,6 +262,7 @@ impl Daemon {
         self.identities.unfollow(id);
         let Some(index) = self.vms.iter().position(|vm| vm.id == id) else { return Ok(()) };
         let vm = self.vms.remove(index);
+        self.supervisor.changed(&self.summary());
         epoll::delete(&self.epoll, vm.qemu.pidfd())?;
         Ok(())
     }

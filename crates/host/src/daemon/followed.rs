@@ -34,7 +34,9 @@ pub(super) struct FollowedVm {
     pub(super) standing: Standing,
     /// Why the daemon does not act on the VM although it should.
     pub(super) trouble: Option<String>,
-    /// What of that was told last.
+    /// What the daemon could not set probes for, and why.
+    pub(super) unprobed: Vec<String>,
+    /// What of its trouble was told last.
     pub(super) told: Option<String>,
 }
 

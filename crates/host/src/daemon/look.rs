@@ -4,11 +4,12 @@ use super::followed::FollowedVm;
 use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
 use crate::control::{ControlRequest, RecordRequest, StatusRequest};
-use crate::identity::Identity;
+use crate::identity::{Identities, Identity};
 use crate::status::{DaemonFacts, status};
 use frontdesk_control_protocol::{self as control, Refusal, SourceStatus, Status, VmFacts};
 use frontdesk_linux::cgroup::RealTimeRule;
 use frontdesk_probes::scx;
+use frontdesk_qemu::reporter::{Isolation, Refusal as Refused};
 
 impl Daemon {
     /// Serves one of those who look in.
@@ -67,13 +68,13 @@ impl Daemon {
             .to_owned(),
             ejection: self.ejection.clone(),
             sources: vec![
-                source("eBPF", true, "threads, packets and reads".to_owned()),
+                source("eBPF", true, "threads, packets, reads and displays".to_owned()),
                 source("QEMU plugin", plugins > 0, of_all(plugins)),
                 source("guest reporter", reporters > 0, of_all(reporters)),
                 source("KVM by eBPF", kvm > 0, of_all(kvm)),
             ],
         };
-        let vms = self.vms.iter().map(|vm| (vm.id, facts(vm, self.identities.of(vm.id))));
+        let vms = self.vms.iter().map(|vm| (vm.id, facts(vm, &self.identities)));
         let mut status = status(request, monotonic(), &self.engine, &mut self.tally, daemon, vms)?;
         for told in &mut status.vms {
             let Some(vm) = self.vms.iter().find(|vm| vm.name == told.name) else { continue };
@@ -85,9 +86,9 @@ impl Daemon {
                 None
             });
             for task in &mut told.engine.tasks {
-                task.name = self.identities.task_name(vm.id, task.id).map(str::to_owned);
-                // Those that a reporter names are its process ids.
-                task.pid = task.name.as_ref().and_then(|_| u32::try_from(task.id.0).ok());
+                let process = self.identities.process(vm.id, task.id);
+                task.pid = process.map(|(pid, _)| pid);
+                task.name = process.map(|(_, name)| name.to_owned());
             }
         }
         Ok(status)
@@ -100,15 +101,35 @@ fn charged(usage: scx::Usage, gifts_taken_over: u64) -> control::Usage {
     control::Usage { consumed_ns, boosted_ns, runs, boosted_runs, gifts, gifts_taken_over }
 }
 
-fn facts(vm: &FollowedVm, identity: Option<Identity>) -> VmFacts<'_> {
+/// As it is told: nothing of a reporter that takes no orders.
+fn extension(isolation: Isolation) -> Option<control::ExtensionStatus> {
+    let refused =
+        |why: &str| control::ExtensionStatus { refused: Some(why.to_owned()), ..Default::default() };
+    Some(match isolation {
+        Isolation::Off => return None,
+        Isolation::Ready => control::ExtensionStatus::default(),
+        Isolation::Divided { slow, background, others } => {
+            let slow = (0..64).filter(|vcpu| slow & (1 << vcpu) != 0).collect();
+            control::ExtensionStatus { slow, background, others, refused: None }
+        }
+        Isolation::Refused(Refused::Vcpus) => refused("the guest has one vCPU, or may have more than 64"),
+        Isolation::Refused(Refused::Threads) => refused("the guest has too many threads"),
+        Isolation::Refused(Refused::Guardian) => refused("its guardian process cannot be started"),
+        Isolation::Refused(Refused::Kernel) => refused("the guest's kernel does not tell what runs"),
+    })
+}
+
+fn facts<'a>(vm: &'a FollowedVm, identities: &Identities) -> VmFacts<'a> {
+    let identity = identities.of(vm.id);
     VmFacts {
         name: &vm.name,
         pid: vm.qemu.pid,
         trouble: vm.trouble.clone(),
-        unheard: vm.qemu.unheard.iter().map(ToString::to_string).collect(),
+        unheard: vm.qemu.unheard.iter().map(ToString::to_string).chain(vm.unprobed.iter().cloned()).collect(),
         identity: identity.map(|identity| control::IdentityStatus {
             source: identity.name().to_owned(),
             exact: identity.is_exact(),
         }),
+        extension: identities.extension(vm.id).and_then(extension),
     }
 }

@@ -132,6 +132,8 @@ pub struct Daemon {
     pub(super) last_boost: Option<Time>,
     /// When the nice values of vCPUs were last looked at.
     pub(super) looked: Time,
+    /// When the extensions in guests were last told of episodes.
+    pub(super) told_extensions: Time,
     pub(super) notifications: Receiver<Notification>,
     pub(super) mailbox: Mailbox,
     pub(super) watcher: Watcher,
@@ -164,7 +166,7 @@ impl Daemon {
         };
         let bpf = BpfSource::open()?;
         bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
-        let identities = Identities::new()?;
+        let identities = Identities::new(policy.tavs.io_threshold)?;
         let guardian = match config.act {
             true if threads.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
                 return Err(CgroupError::RealTimeRefused.into());
@@ -199,7 +201,7 @@ impl Daemon {
         let reserves = guardian.as_ref().map(start_reserves).transpose().map_err(DaemonError::Threads)?;
         let context = WatchContext {
             hierarchy: hierarchy.clone(),
-            probes: bpf.read_probes(),
+            probes: bpf.qemu_probes(),
             mailbox: mailbox.clone(),
         };
         let watcher = Watcher::start(config.settings.vms.clone(), context).map_err(DaemonError::Threads)?;
@@ -235,6 +237,7 @@ impl Daemon {
             emptied: monotonic(),
             last_boost: None,
             looked: Time(0),
+            told_extensions: Time(0),
             notifications,
             mailbox,
             watcher,

@@ -34,6 +34,11 @@ impl Supervisor {
         self.say(&format!("READY=1\nSTATUS={}", status.replace('\n', " ")));
     }
 
+    /// The daemon follows other VMs than before.
+    pub(super) fn changed(&self, status: &str) {
+        self.say(&format!("STATUS={status}"));
+    }
+
     /// The daemon takes another configuration; [`ready`](Self::ready) ends that.
     pub(super) fn reloading(&self, now: Time) {
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={}", now.0 / 1000));
@@ -94,6 +99,8 @@ mod tests {
             Supervisor { socket: connect(path.as_os_str()), interval: Some(1000), next: Time(0) };
         supervisor.ready("following 2\nVMs");
         assert_eq!(heard().as_deref(), Some("READY=1\nSTATUS=following 2 VMs"));
+        supervisor.changed("following 1 VM");
+        assert_eq!(heard().as_deref(), Some("STATUS=following 1 VM"));
         for (now, sign) in [(5, true), (1004, false), (1005, true), (1006, false)] {
             supervisor.alive(Time(now));
             assert_eq!(heard().is_some(), sign, "at {now}");

@@ -20,6 +20,9 @@ const FLOOD: usize = 1024;
 /// for a pile.
 const LIVELY: u64 = 10_000_000_000;
 
+/// How often extensions in guests are told of episodes, at most.
+const TELL: u64 = 10_000_000;
+
 /// How often the nice values of vCPUs are looked at.
 const LOOK: u64 = 1_000_000_000;
 
@@ -66,10 +69,25 @@ impl Daemon {
             if notification && self.take_notifications()? && until == Until::Settled {
                 return Ok(());
             }
+            self.tell_extensions();
             self.check_threads()?;
             self.look_at_weights()?;
             self.grant()?;
             self.supervisor.alive(monotonic());
+        }
+    }
+
+    /// Tells the extensions in guests who is background work in an episode.
+    fn tell_extensions(&mut self) {
+        let now = monotonic();
+        if now.since(self.told_extensions) < TELL {
+            return;
+        }
+        self.told_extensions = now;
+        let extensions: Vec<VmId> = self.identities.extensions().collect();
+        for vm in extensions {
+            let asymmetric = self.engine.asymmetric(vm);
+            self.identities.tell_of_episode(vm, asymmetric.as_ref(), now);
         }
     }
 

@@ -37,6 +37,17 @@ pub(super) fn under_kvm() -> Finding {
     }
 }
 
+/// Who plays sound.
+pub(super) fn sounds() -> Finding {
+    const AREA: &str = "sounds of VMs";
+    const UNDER_KVM: &str =
+        "under KVM accesses of guests to sound cards are not told, and no film is known there";
+    match machine::qemu_version() {
+        Ok((_, true)) => Finding::limited(AREA, "heard of VMs under TCG, by frontdesk's plugin", UNDER_KVM),
+        _ => Finding::limited(AREA, "this QEMU cannot load frontdesk's plugin", UNDER_KVM),
+    }
+}
+
 pub(super) fn interrupts() -> Finding {
     const AREA: &str = "interrupts under KVM";
     const WITHOUT: &str = "in VMs with several vCPUs, more of them are boosted than take part in an answer";

@@ -1,10 +1,11 @@
 //! The kernel: what it is, allows and schedules.
 
-use super::Finding;
 use super::file::{read, version};
+use super::{Finding, machine};
 use crate::reserve;
 use crate::reserve::ReserveMechanism;
 use frontdesk_linux::cgroup::{Hierarchy, RealTimeRule, Version};
+use frontdesk_probes::bpf::Heard;
 use frontdesk_probes::scx::ScxError;
 use frontdesk_probes::{bpf, scx};
 use std::{fs::OpenOptions, path::Path};
@@ -80,6 +81,9 @@ pub(super) fn bpf_programs() -> Vec<Finding> {
         "BPF on_receive",
         "BPF on_read",
         "BPF on_read_done",
+        "BPF on_display",
+        "BPF on_gpu",
+        "BPF on_input",
     ];
     let verdicts = bpf::probe();
     AREAS
@@ -91,6 +95,40 @@ pub(super) fn bpf_programs() -> Vec<Finding> {
             Err(e) => Finding::missing(area, format!("is refused ({purpose})"), e.to_string()),
         })
         .collect()
+}
+
+/// What is heard of VMs by probes on functions of QEMU.
+pub(super) fn probed_functions() -> Vec<Finding> {
+    const AREAS: [(&str, Heard, &str); 4] = [
+        ("reads of VMs", Heard::Reads, "the ends of disk reads boost nobody"),
+        ("displays of VMs", Heard::Display, "films are not known, and their VMs not helped"),
+        ("graphics of VMs", Heard::Gpu, "frames are known from displays only"),
+        ("input of VMs", Heard::Input, "what a person starts is known by configured ports and by sound only"),
+    ];
+    let Some(qemu) = machine::qemu_path() else {
+        return vec![Finding::limited("displays of VMs", "there is no QEMU to look at", "see QEMU")];
+    };
+    let module = machine::qemu_module(bpf::GPU_MODULE);
+    let failures = match bpf::probe_functions(&qemu, module.as_deref()) {
+        Ok(failures) => failures,
+        Err(error) => {
+            return vec![Finding::limited(
+                "displays of VMs",
+                "the kernel refuses the BPF programs",
+                error.to_string(),
+            )];
+        }
+    };
+    let finding = |(area, heard, without): (_, Heard, &str)| {
+        if heard == Heard::Gpu && module.is_none() {
+            return Finding::limited(area, format!("{} is not installed", bpf::GPU_MODULE), without);
+        }
+        match failures.iter().find(|(failed, _)| *failed == heard) {
+            None => Finding::ok(area, format!("{heard} are heard, by probes in QEMU")),
+            Some((_, error)) => Finding::limited(area, error.to_string(), format!("without that, {without}")),
+        }
+    };
+    AREAS.into_iter().map(finding).collect()
 }
 
 pub(super) fn control_groups() -> Finding {

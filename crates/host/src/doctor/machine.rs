@@ -104,9 +104,28 @@ pub(super) fn qemu() -> Finding {
                    bookworm-backports qemu-system-x86); older ones lack the plugin interface that frontdesk uses";
     match qemu_version() {
         Ok((line, true)) => Finding::ok(AREA, line),
-        Ok((line, false)) => Finding::missing(AREA, line, install),
+        Ok((line, false)) => {
+            Finding::limited(AREA, line, format!("enough for VMs under KVM; for those under TCG {install}"))
+        }
         Err(e) => Finding::missing(AREA, format!("cannot run {QEMU}: {e}"), install),
     }
+}
+
+/// The QEMU that is found by name.
+pub(super) fn qemu_path() -> Option<String> {
+    let path = std::env::var_os("PATH")?;
+    let qemu = std::env::split_paths(&path).map(|folder| folder.join(QEMU)).find(|path| path.is_file())?;
+    qemu.into_os_string().into_string().ok()
+}
+
+/// Where distributions put the modules of QEMU.
+const QEMU_MODULES: [&str; 4] =
+    ["/usr/lib/*/qemu", "/usr/lib/qemu", "/usr/lib64/qemu", "/usr/lib64/qemu-kvm"];
+
+/// A module of QEMU with this file name.
+pub(super) fn qemu_module(name: &str) -> Option<String> {
+    let found = QEMU_MODULES.iter().filter_map(|folder| glob::glob(&format!("{folder}/{name}")).ok());
+    found.flatten().flatten().find_map(|path| path.into_os_string().into_string().ok())
 }
 
 /// What QEMU says it is, and whether it is new enough for the plugin.

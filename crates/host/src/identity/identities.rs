@@ -1,16 +1,18 @@
 //! The sources that tell guest tasks, of all VMs.
 
 use super::IdentityError;
-use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
+use super::names::Names;
+use frontdesk_engine::{AsymmetricExplain, EpisodeCause, Event, EventKind, TaskId, Time, VmId};
 use frontdesk_probes::BpfError;
 use frontdesk_probes::kvm::{KvmError, KvmSource, Method};
-use frontdesk_qemu::reporter::{ReporterSource, Reporters};
+use frontdesk_qemu::reporter::{EpisodeOrder, Isolation, ReporterSource, Reporters};
 use frontdesk_qemu::{QemuVm, TcgSource};
 use frontdesk_ring::Interest;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 use std::{fmt, io};
 
 /// Where the guest tasks of a VM are known from.
@@ -61,8 +63,11 @@ impl fmt::Display for Identity {
 pub struct Identities {
     pub(super) epoll: OwnedFd,
     pub(super) plugins: BTreeMap<VmId, TcgSource>,
-    /// While one speaks, it is believed rather than KVM.
+    /// While one speaks, it is believed rather than samples at thread switches. What is seen at exits is
+    /// known at once, and so a reporter only tells names then.
     pub(super) reporters: Reporters,
+    /// Of the VMs whose reporters are heard, and not believed.
+    names: BTreeMap<VmId, Names>,
     /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being
     /// unloaded.
     pub(super) kvm: Option<KvmSource>,
@@ -78,21 +83,44 @@ pub(super) struct WatchedVcpu {
     pub(super) armed: bool,
 }
 
+/// How often a reporter reports that only tells names: it costs the guest next to nothing then.
+const PACE_OF_NAMES: Duration = Duration::from_millis(100);
+
 /// What stands for KVM among the VMs in `epoll`: one ring serves all of them.
 pub(super) const KVM: u64 = u64::MAX;
 /// The same for the reporters, which wait together.
 pub(super) const REPORTERS: u64 = u64::MAX - 1;
 
 impl Identities {
-    /// None yet.
+    /// None yet. `io_threshold` is how long an I/O-bound task runs at most.
     ///
     /// # Errors
     /// If the process can have no more descriptors.
-    pub fn new() -> io::Result<Identities> {
+    pub fn new(io_threshold: Duration) -> io::Result<Identities> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let reporters = Reporters::new()?;
+        let reporters = Reporters::new(io_threshold)?;
         epoll::add(&epoll, reporters.fd(), epoll::EventData::new_u64(REPORTERS), epoll::EventFlags::IN)?;
-        Ok(Identities { epoll, plugins: BTreeMap::new(), reporters, kvm: None, watched: Vec::new() })
+        Ok(Identities {
+            epoll,
+            plugins: BTreeMap::new(),
+            reporters,
+            names: BTreeMap::new(),
+            kvm: None,
+            watched: Vec::new(),
+        })
+    }
+
+    /// An I/O-bound task runs no longer than that from now on.
+    pub fn set_io_threshold(&mut self, threshold: Duration) {
+        self.reporters.set_io_threshold(threshold);
+    }
+
+    /// For how long at most nothing is heard of a vCPU that runs, where its guest's tasks are only seen at
+    /// exits: each tick of the host is one. `None` if that is not known.
+    #[must_use]
+    pub fn longest_silence(&self) -> Option<Duration> {
+        let at_exits = self.kvm.as_ref().is_some_and(|kvm| kvm.method() == Method::Exit);
+        if at_exits { crate::clock::tick().map(|tick| tick + tick / 4) } else { None }
     }
 
     /// Finds the best source for a VM and follows the VM by it, afresh if it is followed already. Appends
@@ -117,10 +145,12 @@ impl Identities {
                 Some(EventKind::TaskSwitch { vm, vcpu: *vcpu, task })
             }));
             self.plugins.insert(vm, plugin);
+            self.listen(vm, qemu, PACE_OF_NAMES)?;
             return Ok(Identity::Plugin);
         }
-        let has_port = self.listen(vm, qemu)?;
         let result = self.follow_by_kvm(vm, qemu);
+        let at_once = matches!(result, Err(_) | Ok(Identity::Kvm(Method::Switch)));
+        let has_port = self.listen(vm, qemu, if at_once { Duration::ZERO } else { PACE_OF_NAMES })?;
         match (result, has_port) {
             (Ok(identity), _) => Ok(identity),
             (Err(_), true) => Err(IdentityError::NoReporter),
@@ -132,9 +162,10 @@ impl Identities {
     }
 
     /// Listens to the guest's reporter, which may speak now or later; whether there is a port for one.
-    fn listen(&mut self, vm: VmId, qemu: &QemuVm) -> Result<bool, IdentityError> {
+    fn listen(&mut self, vm: VmId, qemu: &QemuVm, pace: Duration) -> Result<bool, IdentityError> {
         let vcpus = qemu.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1));
-        self.reporters.follow(vm, qemu.pid, vcpus, crate::clock::monotonic()).map_err(IdentityError::Reporter)
+        let now = crate::clock::monotonic();
+        self.reporters.follow(vm, qemu.pid, vcpus, pace, now).map_err(IdentityError::Reporter)
     }
 
     fn follow_by_kvm(&mut self, vm: VmId, qemu: &QemuVm) -> Result<Identity, IdentityError> {
@@ -154,7 +185,7 @@ impl Identities {
         // The plugin's ring has a place for every vCPU there can be.
         if self.reporters.get(vm).is_some() {
             // It is listened to already, so there is nothing that could fail.
-            let _ = self.listen(vm, qemu);
+            let _ = self.listen(vm, qemu, PACE_OF_NAMES);
         }
         match &mut self.kvm {
             Some(kvm) if kvm.follows(vm) => kvm.follow(vm, &threads(qemu)),
@@ -182,6 +213,7 @@ impl Identities {
             let _ = epoll::delete(&self.epoll, plugin.wake_fd());
         }
         self.reporters.unfollow(vm);
+        self.names.remove(&vm);
         if let Some(kvm) = &mut self.kvm {
             kvm.unfollow(vm);
             if kvm.is_idle() {
@@ -197,21 +229,52 @@ impl Identities {
         if self.plugins.contains_key(&vm) {
             return Some(Identity::Plugin);
         }
-        if self.reports(vm) {
+        let kvm = self.kvm.as_ref().filter(|kvm| kvm.follows(vm)).map(|kvm| Identity::Kvm(kvm.method()));
+        let at_thread_switches = matches!(kvm, None | Some(Identity::Kvm(Method::Switch)));
+        if at_thread_switches && self.reporters.get(vm).is_some_and(ReporterSource::is_live) {
             return Some(Identity::Reporter);
         }
-        self.kvm.as_ref().filter(|kvm| kvm.follows(vm)).map(|kvm| Identity::Kvm(kvm.method()))
+        kvm
     }
 
-    /// Whether the guest's reporter is heard.
-    fn reports(&self, vm: VmId) -> bool {
-        self.reporters.get(vm).is_some_and(ReporterSource::is_live)
-    }
-
-    /// The name of a guest task, as the guest's reporter tells it; it can be printed.
+    /// Which process of the guest a task is, as the guest's reporter tells: its id, and its name, which can
+    /// be printed.
     #[must_use]
-    pub fn task_name(&self, vm: VmId, task: TaskId) -> Option<&str> {
-        self.reporters.get(vm)?.name(task)
+    pub fn process(&self, vm: VmId, task: TaskId) -> Option<(u32, &str)> {
+        let process = match self.of(vm) {
+            Some(Identity::Reporter) => u32::try_from(task.0).ok()?,
+            _ => self.names.get(&vm)?.process(task)?,
+        };
+        Some((process, self.reporters.get(vm)?.name(process)?))
+    }
+
+    /// Tells the extension in a guest of the episode that goes on, if there is one and it takes orders: which
+    /// of its processes are background work, as far as their ids are known (vAMP §3.3).
+    pub fn tell_of_episode(&mut self, vm: VmId, asymmetric: Option<&AsymmetricExplain>, now: Time) {
+        let order = asymmetric.and_then(|asymmetric| {
+            let episode = asymmetric.episode.as_ref().filter(|episode| episode.acts)?;
+            let tasks = asymmetric.background.iter();
+            let tasks = tasks.filter_map(|tag| self.process(vm, tag.task)).map(|(process, _)| process);
+            let mut tasks: Vec<u32> = tasks.collect();
+            tasks.sort_unstable();
+            tasks.dedup();
+            let sound = episode.cause == EpisodeCause::Sound;
+            Some(EpisodeOrder { since: episode.since, until: episode.until, tasks, sound })
+        });
+        self.reporters.order(vm, order.as_ref().filter(|order| !order.tasks.is_empty()), now);
+    }
+
+    /// The VMs whose extension takes orders, or did.
+    pub fn extensions(&self) -> impl Iterator<Item = VmId> {
+        let takes = |vm: &VmId| self.extension(*vm).is_some_and(|isolation| isolation != Isolation::Off);
+        self.reporters.vms().filter(takes)
+    }
+
+    /// What the extension in a guest does; `None` if nobody in it speaks.
+    #[must_use]
+    pub fn extension(&self, vm: VmId) -> Option<Isolation> {
+        let reporter = self.reporters.get(vm).filter(|reporter| reporter.is_live())?;
+        Some(reporter.isolation())
     }
 
     /// When there is something to [drain](Self::drain) for which nobody is woken.
@@ -233,6 +296,7 @@ impl Identities {
     /// If the ring of KVM's events cannot be read, which no working kernel makes happen.
     pub fn drain(&mut self, now: Time, out: &mut Vec<Event>) -> Result<(), BpfError> {
         let lost = |vm, count| Event { at: now, kind: EventKind::Lost { vm: Some(vm), count } };
+        let begin = out.len();
         for (&vm, plugin) in &mut self.plugins {
             let first = out.len();
             plugin.drain(vm, out);
@@ -247,20 +311,37 @@ impl Identities {
         if let Some(kvm) = &mut self.kvm {
             kvm.drain(out)?;
         }
-        // What a guest's reporter tells is exact, and has other names for the tasks.
+        // What a guest's reporter tells has other names for the tasks.
+        let believed: Vec<VmId> =
+            self.reporters.vms().filter(|vm| self.of(*vm) == Some(Identity::Reporter)).collect();
+        let is_believed = |vm: VmId| believed.contains(&vm);
         let mut index = first;
         while let Some(event) = out.get(index) {
             match vm_of(event.kind) {
-                Some(vm) if self.reports(vm) => drop(out.remove(index)),
+                Some(vm) if is_believed(vm) => drop(out.remove(index)),
                 _ => index += 1,
             }
         }
-        self.reporters.drain(now, out);
+        out[begin..].iter().for_each(|event| note(&mut self.names, event));
+        let names = &mut self.names;
+        self.reporters.drain(now, out, is_believed, |vm, told| names.entry(vm).or_default().told(told));
         if let Some(kvm) = &mut self.kvm {
             out.extend(kvm.take_lost()?.into_iter().map(|(vm, count)| lost(vm, count)));
         }
         Ok(())
     }
+}
+
+/// What is seen of a VM whose reporter tells names.
+fn note(names: &mut BTreeMap<VmId, Names>, event: &Event) {
+    let at = event.at;
+    let mut of = |vm: VmId, note: &dyn Fn(&mut Names)| names.get_mut(&vm).map(note);
+    match event.kind {
+        EventKind::TaskSwitch { vm, vcpu, task } => of(vm, &|names| names.switched(vcpu, at, Some(task))),
+        EventKind::TaskSeen { vm, vcpu, task } => of(vm, &|names| names.seen(vcpu, at, task)),
+        EventKind::Halt { vm, vcpu } => of(vm, &|names| names.switched(vcpu, at, None)),
+        _ => None,
+    };
 }
 
 /// Whose guest tasks the event is about.

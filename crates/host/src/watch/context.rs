@@ -3,7 +3,7 @@
 use crate::notification::{Mailbox, Notification, Sighting, VmCgroup, VmOrigin};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::ThreadId;
-use frontdesk_probes::bpf::ReadProbes;
+use frontdesk_probes::bpf::QemuProbes;
 use frontdesk_qemu::QemuVm;
 
 /// Characters of a VM's name that are kept. libvirt and QEMU set no limit.
@@ -13,7 +13,7 @@ const NAME_MAX: usize = 64;
 #[derive(Clone)]
 pub(crate) struct WatchContext {
     pub(crate) hierarchy: Hierarchy,
-    pub(crate) probes: ReadProbes,
+    pub(crate) probes: QemuProbes,
     pub(crate) mailbox: Mailbox,
 }
 
@@ -27,7 +27,6 @@ impl WatchContext {
 
     /// Sets probes for a VM that was told of.
     pub(crate) fn probe(&self, main: ThreadId) {
-        let probes = self.probes.attach(main.pid).map_err(|error| error.to_string());
-        self.mailbox.post(Notification::Probed(main, probes));
+        self.mailbox.post(Notification::Probed(main, self.probes.attach(main.pid)));
     }
 }

@@ -7,8 +7,7 @@ use frontdesk_qemu as qemu;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// libvirt starts a process, moves it to its group, and only then makes it a QEMU: a new process is looked at
-/// so many times.
+/// A new process is looked at so many times: it may be about to become something else.
 const LOOKS: u8 = 6;
 /// A VM is examined again after this, or when its threads have changed.
 const TURN: Duration = Duration::from_secs(5);
@@ -54,6 +53,9 @@ impl LibvirtScan {
             let known = match before.remove(&pid).unwrap_or(Known::Other(0)) {
                 Known::Other(LOOKS) => Known::Other(LOOKS),
                 Known::Other(_) if qemu::is_libvirt(pid) => Known::Vm(self.examine(pid, Examined::default())),
+                // Before libvirt makes such a process a QEMU it sees to files, groups and labels, for as long
+                // as that takes.
+                Known::Other(looks) if qemu::is_of_libvirt_itself(pid) => Known::Other(looks),
                 Known::Other(looks) => Known::Other(looks + 1),
                 Known::Vm(vm) => Known::Vm(self.examine(pid, vm)),
             };

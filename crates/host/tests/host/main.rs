@@ -7,9 +7,11 @@
 mod bpf;
 mod cgroup;
 mod daemon;
+mod display;
 mod fair;
 mod fake_qemu;
 mod guardian;
+mod input;
 mod kvm;
 mod kvm_guest;
 mod kvm_interrupts;
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     if rustix::process::geteuid().is_root() {
         trials.extend(bpf::trials());
+        trials.extend(display::trials());
+        trials.extend(input::trials());
         trials.extend(guardian::trials());
         trials.extend(cgroup::trials());
         trials.extend(threads::trials());

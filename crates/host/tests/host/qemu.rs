@@ -201,9 +201,9 @@ fn hears_reads(disk: &[&str]) -> Result<()> {
     let mut source = BpfSource::open()?;
     let id = VmId(7);
     let threads: Vec<_> = (0..).zip(&found.emulators).map(|(i, t)| (t.tid, Thread::Emulator(i))).collect();
-    let set = source.read_probes();
+    let set = source.qemu_probes();
     source.follow(id, &threads, &[])?;
-    source.follow_reads(id, found.pid, set.attach(found.pid)?)?;
+    source.follow_process(id, found.pid, set.attach(found.pid))?;
     let mut qmp = UnixStream::connect(&socket)?;
     qmp.write_all(b"{\"execute\":\"qmp_capabilities\"}\n{\"execute\":\"cont\"}\n")?;
     let mut events = Vec::new();
@@ -226,7 +226,7 @@ fn hears_reads(disk: &[&str]) -> Result<()> {
     ensure!(source.stats()?.reads >= ended);
     source.unfollow(id);
     // Last, for the kernel takes its time to remove probes.
-    let unknown = source.follow_reads(id, found.pid, set.attach(found.pid)?);
+    let unknown = source.follow_process(id, found.pid, set.attach(found.pid));
     ensure!(unknown.is_err(), "reads of a VM that is not followed");
     Ok(())
 }

@@ -27,11 +27,14 @@ pub(crate) const HARDWARE: &str = "52:54:00:00:00:02";
 const OURS: &str = "10.99.0.1";
 const THEIRS: &str = "10.99.0.2";
 
-/// What boosts any task for any packet, and for as long as that can be.
+/// What boosts any task for any packet, and for as long as that can be: however slow the machine is, and
+/// whatever was believed of the task before.
 pub(crate) const CONFIGURATION: &str = "\
 tavs.correlation = false
+tavs.io_threshold = '1s'
 tavs.negative_evidence = 0
-tavs.belief_threshold = -1
+tavs.belief_min = 0
+tavs.belief_threshold = 0
 tavs.pb_ratio = 1.0
 tavs.patience = '1s'
 tavs.max_boost = '1s'
@@ -74,7 +77,12 @@ impl Guest {
         })
     }
 
-    fn becomes(&self, what: &str, is_so: impl Fn(&serde_json::Value) -> bool) -> Result<serde_json::Value> {
+    /// Waits until what is told of it is so, and returns it.
+    pub(crate) fn becomes(
+        &self,
+        what: &str,
+        is_so: impl Fn(&serde_json::Value) -> bool,
+    ) -> Result<serde_json::Value> {
         let mut last = serde_json::Value::Null;
         let result = eventually(what, || {
             last = status_of(self.name).unwrap_or_default();
@@ -87,15 +95,22 @@ impl Guest {
     /// frontdesk sees all that there is to see of it: its tasks, its reads by the probes in QEMU, and packets
     /// on the network device. And it boosts.
     pub(crate) fn is_seen_and_boosted(&self) -> Result<()> {
-        self.becomes("its tasks are seen", |told| told["task_count"].as_u64() >= Some(2))?;
+        self.has_tasks()?;
         self.becomes("reads are heard of", |told| sum(&told["recent"]["reads"]) > 0)?;
         let vcpu = self.vcpu()?;
         let boosted = thread::spawn(move || sees_a_boost(vcpu)).join();
-        boosted.map_err(|_| anyhow!("it panicked"))??;
+        let told = || format!("{:#}", status_of(self.name).unwrap_or_default());
+        boosted.map_err(|_| anyhow!("it panicked"))?.with_context(told)?;
         self.becomes("packets are heard of", |told| {
             let boosts = told["vcpus"][0]["boosts"].as_u64();
             sum(&told["recent"]["packets"][0]["outcomes"]) > 0 && boosts > Some(0)
         })?;
+        Ok(())
+    }
+
+    /// Its two tasks are told apart.
+    pub(crate) fn has_tasks(&self) -> Result<()> {
+        self.becomes("its tasks are seen", |told| told["task_count"].as_u64() >= Some(2))?;
         Ok(())
     }
 

@@ -1,14 +1,16 @@
 //! What is done and looked at on the Debian system.
 
-use crate::init::HOME;
+use crate::{init::HOME, support::eventually};
 use anyhow::{Context as _, Result, ensure};
 use std::{
     fs,
     process::{Command, Stdio},
 };
 
+/// Tells what comes next, and when, in seconds since the system was booted.
 pub(crate) fn step(name: &str) {
-    println!("trial: {name}");
+    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    println!("trial, at {}: {name}", uptime.split('.').next().unwrap_or_default());
 }
 
 /// What the daemon tells of a VM.
@@ -23,6 +25,16 @@ pub(crate) fn status_of(vm: &str) -> Result<serde_json::Value> {
 pub(crate) fn active_daemon() -> Result<String> {
     ensure!(systemctl(&["is-active", "frontdesk"])? == "active", "not active");
     systemctl(&["show", "--property=MainPID", "--value", "frontdesk"])
+}
+
+/// Waits until a daemon with another process id is up and running.
+pub(crate) fn another_daemon(than: String) -> Result<String> {
+    let mut now = None;
+    eventually("another daemon runs", || {
+        now = active_daemon().ok().filter(|daemon| *daemon != than);
+        now.is_some()
+    })?;
+    now.context("no daemon")
 }
 
 /// Neither the daemon nor its guardian.

@@ -6,7 +6,7 @@ use crate::{
     package,
 };
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_lab_guest::DEBIAN;
+use frontdesk_lab_guest::{DEBIAN, MODULES};
 use rustix::{
     mount::{MountFlags, mount, mount_move},
     process::{chdir, chroot},
@@ -75,8 +75,11 @@ fn boot() -> Result<()> {
         fs::copy(from, inside(to)).with_context(what)?;
     }
     // What the Debian system has is what it uses.
-    for folder in ["/lib", "/usr"] {
-        add_missing(Path::new(folder))?;
+    fs::create_dir_all(inside(MODULES))?;
+    for folder in ["/lib", "/usr", MODULES].map(Path::new) {
+        if folder.exists() {
+            add_missing(folder)?;
+        }
     }
     for unit in MASKED {
         symlink("/dev/null", format!("{units}/{unit}"))?;

@@ -4,7 +4,10 @@ use crate::{
     PASSED,
     bob::Bob,
     guest,
-    host::{active_daemon, no_process_is_left, run_for_output, status_of, step, systemctl, type_in},
+    host::{
+        active_daemon, another_daemon, no_process_is_left, run_for_output, status_of, step, systemctl,
+        type_in,
+    },
     init::{DEB, HOME},
     support::eventually,
 };
@@ -245,14 +248,4 @@ fn files() -> Result<BTreeMap<PathBuf, (u32, u64)>> {
         }
     }
     Ok(files)
-}
-
-/// Waits until a daemon with another process id is up and running.
-fn another_daemon(than: String) -> Result<String> {
-    let mut now = None;
-    eventually("another daemon runs", || {
-        now = active_daemon().ok().filter(|daemon| *daemon != than);
-        now.is_some()
-    })?;
-    now.context("no daemon")
 }

@@ -12,10 +12,13 @@ use frontdesk_linux::cgroup::RealTimeRule;
 use frontdesk_linux::sched::{self, Policy, ThreadId};
 use frontdesk_probes::scx::{self, Scx, ScxError};
 use libtest_mimic::Trial;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::{
     env, fs,
     io::{BufRead as _, BufReader, Write as _},
     process::{Command, ExitCode, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -34,6 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("scx_ejected_goes_on_by_real_time", ejected_goes_on_by_real_time),
         trial("scx_dies_with_its_owner", dies_with_its_owner),
         trial("scx_vms_outlive_ordinary_hogs", vms_outlive_ordinary_hogs),
+        trial("scx_vms_share_beside_an_ordinary_thread_that_often_wakes", share_beside_one_that_often_wakes),
     ];
     trials.extend(fast_path::trials());
     trials
@@ -338,5 +342,39 @@ fn vms_outlive_ordinary_hogs() -> Result<()> {
         start.elapsed().as_millis(),
         threads.ejected()
     );
+    Ok(())
+}
+
+/// An ordinary thread goes before those of sched_ext, for a moment and many times. Whoever it preempts goes
+/// on, and still has his slice only.
+fn share_beside_one_that_often_wakes() -> Result<()> {
+    let guardian = start_guardian()?;
+    let work = [Work::start(1, 0)?, Work::start(1, 0)?, Work::start(1, 0)?];
+    let mut only = CpuSet::new();
+    only.set(0);
+    let mut threads = Threads::by_sched_ext(Scx::load(false)?);
+    for (vm, work) in VMS.into_iter().zip(&work) {
+        for (_, thread) in work.vcpus() {
+            sched_setaffinity(Pid::from_raw(thread.tid), &only)?;
+        }
+        adopt(&mut threads, vm, 1024, work, &guardian)?;
+    }
+    let over = AtomicBool::new(false);
+    let found = thread::scope(|scope| {
+        scope.spawn(|| {
+            sched_setaffinity(None, &only)?;
+            while !over.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(10));
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_micros(300) {}
+            }
+            anyhow::Ok(())
+        });
+        let found = used(&threads, &VMS, Duration::from_secs(8), |used| near(used, &EQUAL));
+        over.store(true, Ordering::Relaxed);
+        found
+    })?;
+    println!("measured: beside an ordinary thread that often wakes {:?} permille", permille_of(&found));
+    ensure!(threads.ejected().is_none(), "{:?}", threads.ejected());
     Ok(())
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_move};
 use rustix::process::{Resource, Rlimit, chdir, chroot, setrlimit};
 use rustix::system::{finit_module, sethostname};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -128,9 +128,11 @@ fn mount_at(device: &str, target: &str, kind: &str, flags: MountFlags, data: &CS
 fn load_modules() -> Result<(), InitError> {
     let folder = Path::new(MODULES);
     let order = std::fs::read_to_string(folder.join(MODULES_ORDER)).map_err(failed("the list of modules"))?;
-    for name in order.lines() {
+    for line in order.lines() {
+        let (name, parameters) = line.split_once(' ').unwrap_or((line, ""));
         let file = File::open(folder.join(name)).map_err(failed(format!("module {name}")))?;
-        finit_module(file, c"", 0).map_err(failed(format!("loading module {name}")))?;
+        let parameters = CString::new(parameters).map_err(failed(format!("parameters of module {name}")))?;
+        finit_module(file, &parameters, 0).map_err(failed(format!("loading module {name}")))?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use super::process::{WorkloadError, failed, ready};
 use super::program::enter_debian;
 use crate::report::ReportRecorder;
+use frontdesk_lab_guest::StampKind;
 use frontdesk_workload::Film;
 use std::convert::Infallible;
 use std::io::{BufReader, Read};
@@ -10,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The player, on the desktop's display and sound server: late frames are dropped, and the film never ends.
 /// With correct-pts, its choice for some formats, it counts no frames.
-const PLAYER: [&str; 13] = [
+const PLAYER: [&str; 11] = [
     "mplayer",
     "-vo",
     "x11",
@@ -22,15 +23,17 @@ const PLAYER: [&str; 13] = [
     "0",
     "-nolirc",
     "-noconsolecontrols",
-    "-geometry",
-    "180:80",
 ];
 
 /// What it says is no longer than this at a time.
 const LONGEST_LINE: usize = 4096;
 
-/// Plays a film.
-pub(super) fn run(film: Film, mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
+/// Plays a film in a window with its corner there.
+pub(super) fn run(
+    film: Film,
+    at: [u16; 2],
+    mut recorder: ReportRecorder,
+) -> Result<Infallible, WorkloadError> {
     enter_debian("the player")?;
     let film = match film {
         Film::Mpeg4 => "/films/mpeg4.avi",
@@ -38,6 +41,7 @@ pub(super) fn run(film: Film, mut recorder: ReportRecorder) -> Result<Infallible
     };
     let mut player = Command::new("/usr/local/bin/on-desktop")
         .args(PLAYER)
+        .args(["-geometry", &format!("{}:{}", at[0], at[1])])
         .arg(film)
         .env_clear()
         .envs([("PATH", super::program::PATH), ("HOME", "/root"), ("LANG", "C.UTF-8")])
@@ -60,13 +64,17 @@ pub(super) fn run(film: Film, mut recorder: ReportRecorder) -> Result<Infallible
         }
         let text = String::from_utf8_lossy(&line).into_owned();
         line.clear();
-        if let Some(shown) = frames_shown(&text) {
+        if let Some(frames) = PlayerFrames::of(&text) {
             match counted {
                 None => ready(),
-                // It begins to count anew when the film begins anew.
-                Some(before) => recorder.count(shown.checked_sub(before).unwrap_or(shown), 0)?,
+                Some(before) => {
+                    let new = frames.since(before);
+                    recorder.count(new.shown, 0)?;
+                    (0..new.shown).try_for_each(|_| recorder.stamp(StampKind::Frame))?;
+                    (0..new.late).try_for_each(|_| recorder.stamp(StampKind::LateFrame))?;
+                }
             }
-            counted = Some(shown);
+            counted = Some(frames);
         } else if !text.trim().is_empty() {
             last = text;
         }
@@ -75,16 +83,33 @@ pub(super) fn run(film: Film, mut recorder: ReportRecorder) -> Result<Infallible
     Err(format!("the player ended ({status}): {}", last.trim()).into())
 }
 
-/// Frames shown so far, if this is a line of the player's status, as in
-/// `A:   3.0 V:   3.0 A-V:  0.000 ct:  0.012  73/ 73 12%  3%  0.6% 2 0`: frames decoded, percentages, frames
-/// dropped.
-fn frames_shown(line: &str) -> Option<u64> {
-    let (_, after) = line.split_once("V:").filter(|(before, _)| before.starts_with("A:"))?;
-    let (frames, after) = after.split_once('/')?;
-    let frames: u64 = frames.split_whitespace().last()?.parse().ok()?;
-    let (_, after) = after.rsplit_once('%')?;
-    let dropped: u64 = after.split_whitespace().next()?.parse().ok()?;
-    frames.checked_sub(dropped)
+/// What became of the frames so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PlayerFrames {
+    shown: u64,
+    late: u64,
+}
+
+impl PlayerFrames {
+    /// If this is a line of the player's status, as in
+    /// `A:   3.0 V:   3.0 A-V:  0.000 ct:  0.012  73/ 73 12%  3%  0.6% 2 0`: frames decoded, percentages,
+    /// frames dropped.
+    fn of(line: &str) -> Option<PlayerFrames> {
+        let (_, after) = line.split_once("V:").filter(|(before, _)| before.starts_with("A:"))?;
+        let (decoded, after) = after.split_once('/')?;
+        let decoded: u64 = decoded.split_whitespace().last()?.parse().ok()?;
+        let (_, after) = after.rsplit_once('%')?;
+        let late: u64 = after.split_whitespace().next()?.parse().ok()?;
+        Some(PlayerFrames { shown: decoded.checked_sub(late)?, late })
+    }
+
+    /// Those after `before`. It begins to count anew when the film begins anew.
+    fn since(self, before: PlayerFrames) -> PlayerFrames {
+        match (self.shown.checked_sub(before.shown), self.late.checked_sub(before.late)) {
+            (Some(shown), Some(late)) => PlayerFrames { shown, late },
+            _ => self,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -93,18 +118,20 @@ mod tests {
 
     #[test]
     fn frames_are_what_the_player_says_it_has_shown() {
-        let shown = frames_shown;
-        assert_eq!(shown("A:   3.0 V:   3.0 A-V:  0.000 ct:  0.012  73/ 73 12%  3%  0.6% 2 0 "), Some(71));
-        assert_eq!(
-            shown("A: 30.0 (30.0) of 30.0 (30.0) V: 30.0 A-V: -0.002 ct: 0.1 720/700 50% 9% 1.1% 20 0"),
-            Some(700)
-        );
+        let of = PlayerFrames::of;
+        let early = of("A:   3.0 V:   3.0 A-V:  0.000 ct:  0.012  73/ 73 12%  3%  0.6% 2 0 ").unwrap();
+        assert_eq!(early, PlayerFrames { shown: 71, late: 2 });
+        let last =
+            of("A: 30.0 (30.0) of 30.0 (30.0) V: 30.0 A-V: -0.002 ct: 0.1 720/700 50% 9% 1.1% 20 0").unwrap();
+        assert_eq!(last, PlayerFrames { shown: 700, late: 20 });
+        assert_eq!(last.since(early), PlayerFrames { shown: 629, late: 18 });
+        assert_eq!(early.since(last), early, "the film began anew");
         for other in [
             "",
             "VO: [x11] 640x354 => 640x354 Planar YV12",
             "A:   0.1 V:   0.0 A-V:  0.1 ct:  0.0   ??% ??% ??,?% 0 0",
         ] {
-            assert_eq!(shown(other), None, "{other}");
+            assert_eq!(of(other), None, "{other}");
         }
     }
 }

@@ -12,12 +12,14 @@ use std::process::Command;
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Becomes the reporter.
-pub(super) fn run(program: &str) -> Result<Infallible, WorkloadError> {
+pub(super) fn run(program: &str, isolate: bool) -> Result<Infallible, WorkloadError> {
     match mount("tracefs", TRACEFS, "tracefs", MountFlags::empty(), c"") {
         Ok(()) | Err(Errno::BUSY) => {}
         Err(error) => return Err(failed(format!("mounting tracefs at {TRACEFS}"))(error).into()),
     }
     let port = ports::find(REPORTER_PORT)?.ok_or(format!("there is no port {REPORTER_PORT}"))?;
     ready();
-    Err(failed(format!("starting {program}"))(Command::new(program).arg("--port").arg(port).exec()).into())
+    let mut command = Command::new(program);
+    command.arg("--port").arg(port).args(isolate.then_some("--isolate"));
+    Err(failed(format!("starting {program}"))(command.exec()).into())
 }

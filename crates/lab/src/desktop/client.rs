@@ -154,7 +154,8 @@ fn work(config: &DesktopConfig, signals: &Signals, samples: &mut Vec<Sample>) ->
     let goes_on = &mut || !signals.stop.load(Ordering::Relaxed);
     let mut rng = SmallRng::seed_from_u64(config.seed);
     let mut think = || rng.random_range(config.think[0]..=config.think[1]);
-    if wait_until(&mut vnc, goes_on, "a terminal on an empty desktop", is_empty)? {
+    // A program that was told to end before its window came may have come up since.
+    if wait_until(&mut vnc, goes_on, "a terminal", has_terminal)? && close(&mut vnc, goes_on)? {
         match &config.work {
             DesktopWork::Launch(command) => {
                 signals.working.store(true, Ordering::Relaxed);
@@ -253,11 +254,22 @@ fn terminal_changes(vnc: &mut Vnc) -> Result<bool, VncError> {
 
 /// Ends what runs in the terminal and waits until it is gone; false if it is not to wait any longer.
 fn close(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, VncError> {
-    if !reach_terminal(vnc, goes_on)? {
-        return Ok(false);
+    let begin = Instant::now();
+    while reach_terminal(vnc, goes_on)? {
+        // A shell that is just about to start a program loses the key, and so it may take another.
+        vnc.key_with(keys::CONTROL, u32::from('c'))?;
+        let pressed = Instant::now();
+        while goes_on() && pressed.elapsed() < RESTLESS {
+            if is_empty(vnc.screen()) {
+                return Ok(true);
+            }
+            vnc.update(Instant::now() + LOOK)?;
+        }
+        if begin.elapsed() > PATIENCE {
+            return Err(not_shown("an empty desktop after Ctrl-C"));
+        }
     }
-    vnc.key_with(keys::CONTROL, u32::from('c'))?;
-    wait_until(vnc, goes_on, "an empty desktop after Ctrl-C", is_empty)
+    Ok(false)
 }
 
 fn has_terminal(screen: &Screen) -> bool {

@@ -115,6 +115,8 @@ impl Lab<'_> {
         let clock = HostClock::through(self.began, HostClock::read());
         repeat.rates = self.rates(&first, &last);
         repeat.times_ms = self.times_ms(&clock, [&first, &last], from.1, to.1);
+        let frames = self.frames(&clock, [&first, &last], from.1, to.1);
+        repeat.frames = frames.iter().map(|(workload, (frames, _))| (workload.clone(), *frames)).collect();
         let Some(daemon) = daemon else { return Ok((repeat, None, None)) };
         let truth = self.truth(name, &clock, [&first, &last], &asked);
         let (findings, speed) = examine(daemon, from.1, to.1, &truth)?;
@@ -125,6 +127,12 @@ impl Lab<'_> {
         repeat.decision_us = frontdesk_scenario::latency(&findings.decisions_us);
         repeat.lost_events = findings.lost_events;
         repeat.follow = findings.follow;
+        for (workload, (_, shown)) in &frames {
+            let vm = workload.split_once('/').map_or(workload.as_str(), |(vm, _)| vm);
+            if let Some(of) = repeat.frames.get_mut(workload) {
+                of.estimate_error = findings.estimate_error(vm, shown);
+            }
+        }
         let timeline = Timeline { arm: name.to_owned(), repeat: number, ..findings.timeline };
         Ok((repeat, Some(timeline), Some(speed)))
     }
@@ -174,7 +182,7 @@ impl Lab<'_> {
         for vm in self.vms.values_mut().filter(|vm| vm.tracked && vm.reports != wanted) {
             if wanted {
                 let program = program.to_string_lossy().into_owned();
-                vm.vm.start(REPORTER, Job::Reporter { program })?;
+                vm.vm.start(REPORTER, Job::Reporter { program, isolate: false })?;
             } else {
                 vm.vm.stop(REPORTER)?;
             }

@@ -121,7 +121,8 @@ impl Hierarchy {
     /// The deepest group that holds all threads of a process.
     ///
     /// libvirt spreads a VM's threads over children of a group named `libvirt`, the only child of the VM's
-    /// own: then it is the VM's own, the one that competes with other VMs.
+    /// own, and has all of them in one of these while the VM starts: then it is the VM's own, the one that
+    /// competes with other VMs.
     ///
     /// # Errors
     /// If the process has ended or is outside of what the mount shows.
@@ -150,12 +151,26 @@ impl Hierarchy {
                     .collect(),
             });
         }
-        let mut path = common.ok_or_else(|| fail("it has ended".into()))?;
-        if path.file_name().is_some_and(|name| name == "libvirt") {
-            path.pop();
-        }
+        let path = without_libvirts(&common.ok_or_else(|| fail("it has ended".into()))?).to_owned();
         Ok(Group { hierarchy: self.clone(), path })
     }
+}
+
+/// The group of a VM that a group of libvirt's for some of its threads belongs to.
+fn without_libvirts(path: &Path) -> &Path {
+    let ends_with = |path: &Path, is: &dyn Fn(&str) -> bool| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(is)
+    };
+    // All threads are in one while the VM starts. On version 2 it has threads, and no processes.
+    let mut path = path;
+    if ends_with(path, &|name| name == "emulator" || name.starts_with("vcpu") || name.starts_with("iothread"))
+    {
+        path = path.parent().filter(|above| ends_with(above, &|name| name == "libvirt")).unwrap_or(path);
+    }
+    if ends_with(path, &|name| name == "libvirt") {
+        path = path.parent().unwrap_or(path);
+    }
+    path
 }
 
 /// Whether the kernel was built with RT_GROUP_SCHED and not told to do without. Its only trace on a version 2
@@ -373,6 +388,21 @@ mod tests {
         let error = fake_v2(home.path(), "cpuset io\n").unwrap_err();
         assert!(error.to_string().contains(&home.path().display().to_string()), "{error}");
         assert!(matches!(Hierarchy::among(&[]), Err(CgroupError::NoController { .. })));
+    }
+
+    #[test]
+    fn libvirts_groups_for_threads_are_part_of_the_vms() {
+        let scope = "machine.slice/machine-qemu\\x2d1\\x2dalice.scope";
+        for (path, wanted) in [
+            (format!("{scope}/libvirt/emulator"), scope),
+            (format!("{scope}/libvirt/vcpu0"), scope),
+            (format!("{scope}/libvirt/iothread1"), scope),
+            (format!("{scope}/libvirt"), scope),
+            (scope.to_owned(), scope),
+            ("system.slice/emulator".to_owned(), "system.slice/emulator"),
+        ] {
+            assert_eq!(without_libvirts(Path::new(&path)), Path::new(wanted), "{path}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! them out.
 
 use crate::packet::{PROTOCOL_TCP, PROTOCOL_UDP};
-use frontdesk_engine::{Event, EventKind, Protocol, Thread, Time, VmId};
+use frontdesk_engine::{Event, EventKind, Protocol, Region, Thread, Time, UserInput, VmId};
 
 const KIND_RUN: u8 = 1;
 const KIND_STOP: u8 = 2;
@@ -12,9 +12,16 @@ const KIND_READ: u8 = 5;
 const KIND_READ_PENDING: u8 = 6;
 const KIND_READ_DONE: u8 = 7;
 const KIND_REPLY: u8 = 8;
+const KIND_DISPLAY: u8 = 9;
+const KIND_GPU: u8 = 10;
+const KIND_INPUT: u8 = 11;
 
 const ROLE_VCPU: u16 = 0;
 const ROLE_EMULATOR: u16 = 1;
+
+const INPUT_ENTER: u8 = 1;
+const INPUT_KEY: u8 = 2;
+const INPUT_BUTTON: u8 = 3;
 
 /// One of the counters the programs keep: its index in the map `counters`.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +34,7 @@ pub(super) enum Counter {
     Suppressed = 5,
     Lost = 6,
     Reads = 7,
+    Updates = 8,
 }
 
 /// Value of the map `threads` (struct thread): nobody wakes it yet.
@@ -49,9 +57,9 @@ pub(super) fn tap_value(vm: VmId) -> [u8; 24] {
     value
 }
 
-/// Value of the map `disks` (struct disks): nothing in flight, no window opened yet.
-pub(super) fn disks_value(vm: VmId) -> [u8; 32] {
-    let mut value = [0; 32];
+/// Value of the map `processes` (struct process): nothing in flight, no window opened yet.
+pub(super) fn process_value(vm: VmId) -> [u8; 56] {
+    let mut value = [0; 56];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());
     value
 }
@@ -85,6 +93,20 @@ pub(super) fn decode(record: &[u8]) -> Option<Event> {
         KIND_READ => EventKind::BlockRead { vm, request },
         KIND_READ_PENDING => EventKind::BlockPending { vm },
         KIND_READ_DONE => EventKind::BlockDone { vm, request },
+        KIND_DISPLAY => {
+            let (width, height) = (half(22)?, half(20)?);
+            EventKind::DisplayUpdate { vm, region: Some(Region { x: role, y: index, width, height }) }
+        }
+        KIND_GPU => EventKind::GpuDone { vm },
+        KIND_INPUT => {
+            let input = match detail {
+                INPUT_ENTER => UserInput::Enter,
+                INPUT_KEY => UserInput::Key,
+                INPUT_BUTTON => UserInput::Button,
+                _ => return None,
+            };
+            EventKind::Input { vm, input }
+        }
         _ => return None,
     };
     Some(Event { at, kind })
@@ -116,16 +138,24 @@ mod tests {
         expect(record(6, 0, 0, 0), EventKind::BlockPending { vm });
         expect(record(7, 0, 0, 0), EventKind::BlockDone { vm, request: 5 });
         expect(record(8, 6, 0, 443), EventKind::Reply { vm, protocol: Protocol::Tcp, port: 443 });
+        let region = Some(Region { x: 192, y: 397, width: 0, height: 5 });
+        expect(record(9, 0, 192, 397), EventKind::DisplayUpdate { vm, region });
+        expect(record(10, 0, 0, 0), EventKind::GpuDone { vm });
         assert_eq!(decode(&record(1, 0, 9, 0)), None, "unknown role");
         assert_eq!(decode(&record(4, 1, 0, 0)), None, "ICMP");
-        assert_eq!(decode(&record(9, 0, 0, 0)), None, "unknown kind");
+        let inputs = [UserInput::Enter, UserInput::Key, UserInput::Button];
+        for (detail, input) in (1..).zip(inputs) {
+            expect(record(11, detail, 0, 0), EventKind::Input { vm, input });
+        }
+        assert_eq!(decode(&record(11, 4, 0, 0)), None, "unknown input");
+        assert_eq!(decode(&record(12, 0, 0, 0)), None, "unknown kind");
         assert_eq!(decode(&record(1, 0, 0, 2)[..19]), None, "cut short");
     }
 
     proptest::proptest! {
         /// Records of any content and length; most have a kind that there is.
         #[test]
-        fn fuzz_records(mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..40), kind in 0..10u8) {
+        fn fuzz_records(mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..40), kind in 0..13u8) {
             if let Some(byte) = bytes.get_mut(12) {
                 *byte = kind;
             }

@@ -6,6 +6,9 @@ use std::{fs, path::Path};
 /// The kernel's modules, with their parameters.
 const MODULES: &str = "/sys/module";
 
+/// The modules that may run guests; the last is what the others share.
+pub(super) const MODULES_BY_RANK: [&str; 4] = ["kvm_amd", "kvm_intel", "kvm_pvm", "kvm"];
+
 /// The methods that tell this host's guest tasks, best first. The next is for kernels that refuse the
 /// programs of the one before.
 pub(super) fn methods() -> Result<&'static [Method], KvmError> {

@@ -1,27 +1,38 @@
 //! The reporters of all VMs.
 
 use super::clock::HostTime;
-use super::{ReporterSource, find_port};
+use super::session::Told;
+use super::{EpisodeOrder, ReporterSource, find_port};
 use frontdesk_engine::{Event, Time, VmId};
 use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// The reporters of those VMs that have a port for one.
 #[derive(Debug)]
 pub struct Reporters {
     epoll: OwnedFd,
     sources: BTreeMap<VmId, ReporterSource>,
+    io_threshold: Duration,
 }
 
 impl Reporters {
-    /// None yet.
+    /// None yet. An I/O-bound task runs no longer than `io_threshold`, which matters for what guests tell
+    /// late.
     ///
     /// # Errors
     /// There are no more descriptors.
-    pub fn new() -> io::Result<Reporters> {
-        Ok(Reporters { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, sources: BTreeMap::new() })
+    pub fn new(io_threshold: Duration) -> io::Result<Reporters> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Reporters { epoll, sources: BTreeMap::new(), io_threshold })
+    }
+
+    /// Such a task runs no longer than that from now on.
+    pub fn set_io_threshold(&mut self, threshold: Duration) {
+        self.io_threshold = threshold;
+        self.sources.values_mut().for_each(|source| source.set_io_threshold(threshold));
     }
 
     /// Readable when there is something to [`receive`](Self::receive).
@@ -31,17 +42,19 @@ impl Reporters {
     }
 
     /// Begins to listen to the reporter of `vm`, which is QEMU process `pid` and has so many vCPUs, if it has
-    /// a port for one; whether it has. Of a VM that is listened to already, only the number of vCPUs changes.
+    /// a port for one; whether it has. It reports no more often than `pace`; zero is for at once. Of a VM
+    /// that is listened to already, only the number of vCPUs changes.
     ///
     /// # Errors
     /// The process cannot be looked into, or there are no more descriptors.
-    pub fn follow(&mut self, vm: VmId, pid: i32, vcpus: u16, now: Time) -> io::Result<bool> {
+    pub fn follow(&mut self, vm: VmId, pid: i32, vcpus: u16, pace: Duration, now: Time) -> io::Result<bool> {
         if let Some(source) = self.sources.get_mut(&vm) {
             source.set_vcpus(vcpus);
             return Ok(true);
         }
         let Some(path) = find_port(pid)? else { return Ok(false) };
-        let source = ReporterSource::new(path, pid, vcpus, now)?;
+        let mut source = ReporterSource::new(path, pid, vcpus, pace, now)?;
+        source.set_io_threshold(self.io_threshold);
         let data = epoll::EventData::new_u64(vm.0.into());
         epoll::add(&self.epoll, source.fd(), data, epoll::EventFlags::IN)?;
         self.sources.insert(vm, source);
@@ -75,11 +88,35 @@ impl Reporters {
         Ok(())
     }
 
-    /// Appends what is due by `now` to `out`. To be called often, for it also looks after the connections.
-    pub fn drain(&mut self, now: Time, out: &mut Vec<Event>) {
+    /// Appends what is due by `now` of the VMs of which reporters are `believed`, and gives all that those of
+    /// others have told to `told`. To be called often, for it also looks after the connections.
+    pub fn drain(
+        &mut self,
+        now: Time,
+        out: &mut Vec<Event>,
+        believed: impl Fn(VmId) -> bool,
+        mut told: impl FnMut(VmId, Told),
+    ) {
         for (vm, source) in &mut self.sources {
-            source.drain(*vm, now, out);
+            if believed(*vm) {
+                source.drain(*vm, now, out);
+            } else {
+                source.take_told(now).for_each(|what| told(*vm, what));
+            }
+            source.drain_isolation(*vm, now, out);
         }
+    }
+
+    /// Tells the guest of an episode of `vm`, or that none goes on: [`ReporterSource::order`].
+    pub fn order(&mut self, vm: VmId, episode: Option<&EpisodeOrder>, now: Time) {
+        if let Some(source) = self.sources.get_mut(&vm) {
+            source.order(episode, now);
+        }
+    }
+
+    /// The VMs that have a port for a reporter.
+    pub fn vms(&self) -> impl Iterator<Item = VmId> {
+        self.sources.keys().copied()
     }
 
     /// When the next event is due, for which nobody is woken.

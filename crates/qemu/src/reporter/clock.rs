@@ -2,13 +2,17 @@
 
 use frontdesk_engine::Time;
 use frontdesk_linux::monotonic_ns;
+use std::time::Duration;
 
 /// Length of a window of which the least value is taken.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// No report is held back longer. What comes later than that was held up by something else, most likely
-/// because the vCPU or QEMU's main loop had no CPU, and is taken as happening now.
-pub(super) const MAX_HOLD_NS: u64 = 2_000_000;
+/// No report is held back longer than so many times as long as an I/O-bound task may run: as well as that its
+/// runs are to be told. What comes later was held up by something else, most likely because the vCPU or
+/// QEMU's main loop had no CPU, and is taken as happening now.
+const LONGEST_HOLD: u64 = 8;
+/// For a threshold of 0.5 ms.
+pub(super) const USUAL_HOLD_NS: u64 = LONGEST_HOLD * 500_000;
 
 /// With each report the time for which reports are held back becomes shorter by a part in so many.
 const WEAR: u64 = 32;
@@ -66,10 +70,17 @@ impl Least {
 /// would seem to happen when it arrives. So all that a guest tells is held back by as much as its reports are
 /// late: a little for a quiet guest, a report's interval for a busy one. What one late report added wears off
 /// slowly, so that runs are cut or stretched by little.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GuestClock {
     offset: Least,
     hold_ns: u64,
+    longest_hold_ns: u64,
+}
+
+impl Default for GuestClock {
+    fn default() -> Self {
+        GuestClock { offset: Least::default(), hold_ns: 0, longest_hold_ns: USUAL_HOLD_NS }
+    }
 }
 
 /// The times in a report.
@@ -81,12 +92,24 @@ pub(super) struct ClockMapping {
 }
 
 impl GuestClock {
+    /// The same, for a guest that begins anew.
+    pub(super) fn anew(&self) -> GuestClock {
+        GuestClock { longest_hold_ns: self.longest_hold_ns, ..GuestClock::default() }
+    }
+
+    /// An I/O-bound task runs no longer than that.
+    pub(super) fn set_io_threshold(&mut self, threshold: Duration) {
+        let threshold_ns = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);
+        self.longest_hold_ns = threshold_ns.saturating_mul(LONGEST_HOLD);
+        self.hold_ns = self.hold_ns.min(self.longest_hold_ns);
+    }
+
     /// A report came whose changes, if there were any, began at `oldest_ns`, and which was sent at `sent_ns`.
     pub(super) fn report(&mut self, oldest_ns: Option<u64>, sent_ns: u64, now: HostTime) -> ClockMapping {
         let offset = self.offset.add(now.raw_ns.wrapping_sub(sent_ns).cast_signed(), now.monotonic);
         let mapping = ClockMapping { offset, hold_ns: 0, now };
         if let Some(late_ns) =
-            oldest_ns.map(|at_ns| mapping.age_ns(at_ns)).filter(|late| *late <= MAX_HOLD_NS)
+            oldest_ns.map(|at_ns| mapping.age_ns(at_ns)).filter(|late| *late <= self.longest_hold_ns)
         {
             self.hold_ns = late_ns.max(self.hold_ns - self.hold_ns / WEAR);
         }
@@ -104,6 +127,11 @@ impl ClockMapping {
     fn age_ns(&self, at_ns: u64) -> u64 {
         let at_ns = at_ns.wrapping_add(self.offset.cast_unsigned());
         self.now.raw_ns.wrapping_sub(at_ns).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// When `at_ns` of the guest was on the host, if it is not to come.
+    pub(super) fn happened(&self, at_ns: u64) -> Time {
+        Time(self.now.monotonic.0.saturating_sub(self.age_ns(at_ns)))
     }
 
     /// When the engine is to hear of what happened at `at_ns` of the guest. Not before now, and not long
@@ -198,7 +226,7 @@ mod tests {
                 now += pause;
                 let mapping = clock.report(at, sent, host(now));
                 let due = mapping.due(at.unwrap_or(sent));
-                prop_assert!(due >= host(now).monotonic && due <= host(now).monotonic.plus(MAX_HOLD_NS));
+                prop_assert!(due >= host(now).monotonic && due <= host(now).monotonic.plus(USUAL_HOLD_NS));
             }
         }
     }

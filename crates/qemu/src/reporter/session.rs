@@ -3,14 +3,15 @@
 
 use super::clock::{GuestClock, HostTime};
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use frontdesk_guest_protocol::{GuestMessage, MAGIC, MAX_MESSAGES_PER_SECOND, Name, VERSION};
+use frontdesk_guest_protocol::{GuestMessage, Isolation, MAGIC, MAX_MESSAGES_PER_SECOND, Name, VERSION};
 use lru::LruCache;
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 /// Changes in a report. A reporter of ours sends fewer than a hundred.
 const MAX_CHANGES: usize = 256;
-/// Events that wait to be due. What a flood brings in [`MAX_HOLD_NS`](super::clock::MAX_HOLD_NS) is less.
+/// Events that wait to be due. What a flood brings in 4 ms is less.
 const MAX_HELD: usize = 1024;
 /// Names that are kept: those that ran last.
 const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
@@ -38,6 +39,17 @@ struct Change {
     task: Option<u32>,
 }
 
+/// What a guest told of one of its vCPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Index of the vCPU.
+    pub vcpu: u16,
+    /// When it happened, on the host's clock.
+    pub at: Time,
+    /// Process id of what runs from then on; `None`: nothing.
+    pub task: Option<u32>,
+}
+
 /// Counts since the beginning. They saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReporterStats {
@@ -57,10 +69,14 @@ pub(super) struct ReporterSession {
     live: bool,
     report: Vec<Change>,
     clock: GuestClock,
-    /// Ordered by time.
-    held: VecDeque<(Time, Change)>,
+    /// By when they are due, and when they happened, as far as the guest says.
+    held: VecDeque<(Time, Time, Change)>,
     names: LruCache<u32, Name>,
     stats: ReporterStats,
+    /// What it says that it does about background work.
+    isolation: Isolation,
+    /// How often it has said hello.
+    hellos: u64,
     /// Messages in the second that began then.
     budget: (Time, u32),
 }
@@ -75,12 +91,18 @@ impl ReporterSession {
             held: VecDeque::new(),
             names: LruCache::new(MAX_NAMES),
             stats: ReporterStats::default(),
+            isolation: Isolation::Off,
+            hellos: 0,
             budget: (Time::default(), 0),
         }
     }
 
     pub(super) fn set_vcpus(&mut self, vcpus: u16) {
         self.vcpus = vcpus;
+    }
+
+    pub(super) fn set_io_threshold(&mut self, threshold: Duration) {
+        self.clock.set_io_threshold(threshold);
     }
 
     /// Takes a message, or `None` for what is none. Returns whether it ended a report that cannot be used
@@ -91,8 +113,10 @@ impl ReporterSession {
             Some(GuestMessage::Hello { magic: MAGIC, version: VERSION, .. }) => {
                 self.live = true;
                 self.report.clear();
-                self.clock = GuestClock::default();
+                self.clock = self.clock.anew();
                 self.names.clear();
+                self.isolation = Isolation::Off;
+                self.hellos = self.hellos.wrapping_add(1);
             }
             Some(GuestMessage::Hello { magic: MAGIC, version, .. }) => return Err(Offence::Version(version)),
             None | Some(GuestMessage::Hello { .. }) => self.refuse(),
@@ -110,6 +134,7 @@ impl ReporterSession {
             Some(GuestMessage::Lost { count }) => {
                 self.stats.lost = self.stats.lost.saturating_add(count.into())
             }
+            Some(GuestMessage::Isolation(isolation)) => self.isolate(isolation),
             Some(GuestMessage::Sent { at_ns }) => self.finish_report(at_ns, now),
         }
         Ok(false)
@@ -140,6 +165,15 @@ impl ReporterSession {
         }
     }
 
+    /// Some of the vCPUs that it has, and not all, can be kept for background work.
+    fn isolate(&mut self, isolation: Isolation) {
+        let all = 1u64.checked_shl(self.vcpus.into()).map_or(u64::MAX, |bit| bit - 1);
+        match isolation {
+            Isolation::Divided { slow, .. } if slow == 0 || slow & !all != 0 || slow == all => self.refuse(),
+            _ => self.isolation = isolation,
+        }
+    }
+
     fn finish_report(&mut self, sent_ns: u64, now: HostTime) {
         let oldest = self.report.iter().map(|change| change.at_ns).min();
         let mapping = self.clock.report(oldest, sent_ns, now);
@@ -149,17 +183,17 @@ impl ReporterSession {
                 continue;
             }
             // Never before what was told of this vCPU earlier.
-            let before = self.held.iter().rev().find(|(_, held)| held.vcpu == change.vcpu);
-            let due = before.map_or(Time(0), |(due, _)| *due).max(mapping.due(change.at_ns));
-            let place = self.held.partition_point(|(time, _)| *time <= due);
-            self.held.insert(place, (due, change));
+            let before = self.held.iter().rev().find(|(.., held)| held.vcpu == change.vcpu);
+            let due = before.map_or(Time(0), |(due, ..)| *due).max(mapping.due(change.at_ns));
+            let place = self.held.partition_point(|(time, ..)| *time <= due);
+            self.held.insert(place, (due, mapping.happened(change.at_ns), change));
             self.stats.changes = self.stats.changes.saturating_add(1);
         }
     }
 
     /// Appends what is due by `now` as events of `vm`.
     pub(super) fn drain(&mut self, vm: VmId, now: Time, out: &mut Vec<Event>) {
-        while let Some((at, Change { vcpu, task, .. })) = self.held.pop_front_if(|(due, _)| *due <= now) {
+        while let Some((at, _, Change { vcpu, task, .. })) = self.held.pop_front_if(|(due, ..)| *due <= now) {
             let kind = match task {
                 Some(task) => {
                     self.names.promote(&task);
@@ -171,15 +205,27 @@ impl ReporterSession {
         }
     }
 
+    /// Takes all that has been told, due or not, and when it happened.
+    pub(super) fn take_told(&mut self) -> impl Iterator<Item = Told> {
+        let Self { held, names, .. } = self;
+        held.drain(..).map(|(_, at, Change { vcpu, task, .. })| {
+            if let Some(task) = &task {
+                names.promote(task);
+            }
+            Told { vcpu, at, task }
+        })
+    }
+
     /// When the next event is due.
     pub(super) fn next_due(&self) -> Option<Time> {
-        self.held.front().map(|(due, _)| *due)
+        self.held.front().map(|(due, ..)| *due)
     }
 
     /// What the guest said is void until it says hello again. Whether it was not before.
     pub(super) fn distrust(&mut self) -> bool {
         self.held.clear();
         self.report.clear();
+        self.isolation = Isolation::Off;
         std::mem::take(&mut self.live)
     }
 
@@ -187,8 +233,17 @@ impl ReporterSession {
         self.live
     }
 
-    pub(super) fn name(&self, task: TaskId) -> Option<&str> {
-        self.names.peek(&u32::try_from(task.0).ok()?).map(Name::as_str)
+    pub(super) fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    /// Changes with each hello.
+    pub(super) fn hellos(&self) -> u64 {
+        self.hellos
+    }
+
+    pub(super) fn name(&self, process: u32) -> Option<&str> {
+        self.names.peek(&process).map(Name::as_str)
     }
 
     pub(super) fn stats(&self) -> ReporterStats {

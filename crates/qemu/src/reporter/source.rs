@@ -1,9 +1,9 @@
 //! The reporter in one VM.
 
 use super::clock::HostTime;
-use super::session::{Offence, ReporterSession, ReporterStats};
-use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use frontdesk_guest_protocol::{Decoder, HEARTBEAT, HostMessage, VERSION, encode};
+use super::session::{Offence, ReporterSession, ReporterStats, Told};
+use frontdesk_engine::{Event, EventKind, Time, VmId};
+use frontdesk_guest_protocol::{Decoder, HEARTBEAT, HostMessage, Isolation, MAX_BACKGROUND, VERSION, encode};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{
@@ -78,6 +78,22 @@ pub enum ReporterState<'a> {
     Failed(&'a ReporterError),
 }
 
+/// A person waits for something that is none of these tasks (vAMP §3.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpisodeOrder {
+    /// When it began,
+    pub since: Time,
+    /// and when it ends at the latest.
+    pub until: Time,
+    /// The background tasks, as process ids of the guest. The first 64 are told.
+    pub tasks: Vec<u32>,
+    /// Whether it began with sound.
+    pub sound: bool,
+}
+
+/// Orders come no more often than that, in nanoseconds: moving threads costs the guest something.
+const ORDER_INTERVAL_NS: u64 = 100_000_000;
+
 /// The reporter in one VM.
 #[derive(Debug)]
 pub struct ReporterSource {
@@ -91,6 +107,12 @@ pub struct ReporterSource {
     retry_ns: u64,
     /// The engine is to be told that what it knows is void.
     lost: bool,
+    /// How often reports are wanted at most.
+    pace: Duration,
+    /// The order that holds, to whom that said hello it was given, and when.
+    ordered: (Option<EpisodeOrder>, u64, Time),
+    /// The vCPUs that the engine knows to be kept for background work.
+    told_slow: u64,
 }
 
 /// The connection.
@@ -100,6 +122,7 @@ struct ReporterLink {
     since: Time,
     heard: Time,
     asked: Time,
+    pace: Duration,
 }
 
 impl std::fmt::Debug for ReporterLink {
@@ -111,11 +134,11 @@ impl std::fmt::Debug for ReporterLink {
 impl ReporterSource {
     /// Connects to the reporter of the VM of QEMU process `pid`, which has so many vCPUs, at the socket that
     /// [`find_port`](super::find_port) found. If that fails, it is tried again later; [`state`](Self::state)
-    /// tells.
+    /// tells. Reports come no more often than `pace`, up to a minute; zero is for at once.
     ///
     /// # Errors
     /// There are no more descriptors.
-    pub fn new(path: PathBuf, pid: i32, vcpus: u16, now: Time) -> io::Result<ReporterSource> {
+    pub fn new(path: PathBuf, pid: i32, vcpus: u16, pace: Duration, now: Time) -> io::Result<ReporterSource> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut source = ReporterSource {
             path,
@@ -126,6 +149,9 @@ impl ReporterSource {
             retry_at: now,
             retry_ns: RETRY_NS,
             lost: false,
+            pace,
+            ordered: (None, 0, Time(0)),
+            told_slow: 0,
         };
         source.connect(now);
         Ok(source)
@@ -136,6 +162,12 @@ impl ReporterSource {
         self.session.set_vcpus(vcpus);
     }
 
+    /// An I/O-bound task runs no longer than that: what the guest tells late is held back, so that runs keep
+    /// their length, for as long as matters to tell such a task. 0.5 ms until this says otherwise.
+    pub fn set_io_threshold(&mut self, threshold: Duration) {
+        self.session.set_io_threshold(threshold);
+    }
+
     /// Readable when there is something to [`receive`](Self::receive). Stays the same.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -143,7 +175,7 @@ impl ReporterSource {
     }
 
     fn connect(&mut self, now: Time) {
-        let link = ReporterLink::connect(&self.path, self.pid, now).and_then(|link| {
+        let link = ReporterLink::connect(&self.path, self.pid, self.pace, now).and_then(|link| {
             let data = epoll::EventData::new_u64(0);
             epoll::add(&self.epoll, &link.socket, data, epoll::EventFlags::IN)?;
             Ok(link)
@@ -176,15 +208,75 @@ impl ReporterSource {
     /// Appends what is due by `now` to `out`, as events of `vm`. To be called often, for it also looks after
     /// the connection.
     pub fn drain(&mut self, vm: VmId, now: Time, out: &mut Vec<Event>) {
+        self.look_after(now);
+        if std::mem::take(&mut self.lost) {
+            out.push(Event { at: now, kind: EventKind::Lost { vm: Some(vm), count: 1 } });
+        }
+        self.session.drain(vm, now, out);
+    }
+
+    /// In place of [`drain`](Self::drain): takes all that was told, which is no event for the engine.
+    pub fn take_told(&mut self, now: Time) -> impl Iterator<Item = Told> {
+        self.look_after(now);
+        self.lost = false;
+        self.session.take_told()
+    }
+
+    /// Tells the guest of an episode, or (`None`) that none goes on, if it takes orders and does not know.
+    /// What cannot be said now is said with a later call.
+    pub fn order(&mut self, episode: Option<&EpisodeOrder>, now: Time) {
+        let (known, to, at) = &self.ordered;
+        let same = known.as_ref() == episode && (*to == self.session.hellos() || episode.is_none());
+        let takes = self.session.is_live() && self.isolation() != Isolation::Off;
+        if same || !takes || (episode.is_some() && now.since(*at) < ORDER_INTERVAL_NS) {
+            return;
+        }
+        let Ok(link) = &self.link else { return };
+        let mut bytes = Vec::new();
+        let last = match episode {
+            None => HostMessage::EpisodeOver,
+            Some(order) => {
+                let tasks = order.tasks.iter().take(MAX_BACKGROUND);
+                for &task in tasks.clone() {
+                    encode(&HostMessage::Background { task }, usize::MAX, &mut bytes);
+                }
+                let left_ms = u16::try_from(order.until.since(now) / 1_000_000).unwrap_or(u16::MAX);
+                let tasks = u8::try_from(tasks.len()).unwrap_or(u8::MAX);
+                HostMessage::Episode { left_ms, tasks, sound: order.sound }
+            }
+        };
+        encode(&last, usize::MAX, &mut bytes);
+        if send(&link.socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) == Ok(bytes.len()) {
+            self.ordered = (episode.cloned(), self.session.hellos(), now);
+        }
+    }
+
+    /// What the guest says that it does about background work.
+    #[must_use]
+    pub fn isolation(&self) -> Isolation {
+        self.session.isolation()
+    }
+
+    /// Appends to `out` that the guest keeps other vCPUs for background work than before, as an event of
+    /// `vm`.
+    pub(super) fn drain_isolation(&mut self, vm: VmId, now: Time, out: &mut Vec<Event>) {
+        // It can only do what it was told.
+        let slow = match (self.isolation(), &self.ordered.0) {
+            (Isolation::Divided { slow, .. }, Some(_)) => slow,
+            _ => 0,
+        };
+        if slow != self.told_slow {
+            self.told_slow = slow;
+            out.push(Event { at: now, kind: EventKind::Isolated { vm, slow } });
+        }
+    }
+
+    fn look_after(&mut self, now: Time) {
         match &self.link {
             Ok(link) if now.since(link.heard) > SILENCE_NS => self.lost |= self.session.distrust(),
             Err(_) if now >= self.retry_at => self.connect(now),
             _ => {}
         }
-        if std::mem::take(&mut self.lost) {
-            out.push(Event { at: now, kind: EventKind::Lost { vm: Some(vm), count: 1 } });
-        }
-        self.session.drain(vm, now, out);
     }
 
     /// When the next event is due; it is already in memory and wakes nobody.
@@ -209,10 +301,10 @@ impl ReporterSource {
         }
     }
 
-    /// The name of a task of the guest, as the guest says; it can be printed.
+    /// The name of a process of the guest, as the guest says; it can be printed.
     #[must_use]
-    pub fn name(&self, task: TaskId) -> Option<&str> {
-        self.session.name(task)
+    pub fn name(&self, process: u32) -> Option<&str> {
+        self.session.name(process)
     }
 
     /// What came so far.
@@ -229,7 +321,7 @@ impl ReporterSource {
 }
 
 impl ReporterLink {
-    fn connect(path: &Path, pid: i32, now: Time) -> Result<ReporterLink, ReporterError> {
+    fn connect(path: &Path, pid: i32, pace: Duration, now: Time) -> Result<ReporterLink, ReporterError> {
         let failed = |error: Errno| ReporterError::Connect { path: path.to_owned(), source: error.into() };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
@@ -239,7 +331,7 @@ impl ReporterLink {
             return Err(ReporterError::Stranger { path: path.to_owned(), pid, peer });
         }
         let mut link =
-            ReporterLink { socket, decoder: Decoder::default(), since: now, heard: now, asked: now };
+            ReporterLink { socket, decoder: Decoder::default(), since: now, heard: now, asked: now, pace };
         link.ask(now);
         Ok(link)
     }
@@ -248,6 +340,10 @@ impl ReporterLink {
     fn ask(&mut self, now: Time) {
         let mut request = Vec::new();
         encode(&HostMessage::start(), usize::MAX, &mut request);
+        if !self.pace.is_zero() {
+            let interval_ms = u16::try_from(self.pace.as_millis()).unwrap_or(u16::MAX);
+            encode(&HostMessage::Pace { interval_ms }, usize::MAX, &mut request);
+        }
         // A socket that is full has asked already.
         let _ = send(&self.socket, &request, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         self.asked = now;

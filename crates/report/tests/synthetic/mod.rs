@@ -72,6 +72,7 @@ fn arm(repeats: Vec<Repeat>) -> ArmResult {
         cpu_share: middle.cpu_share,
         rates: middle.rates,
         times_ms: times.filter_map(|(name, times)| Some((name.clone(), Summary::of(times)?))).collect(),
+        frames: middle.frames,
         follow: middle.follow,
         boosts: repeats.iter().map(|repeat| repeat.boosts).sum(),
         pbhr: middle.decision_us.map(|_| 0.932),

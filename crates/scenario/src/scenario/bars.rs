@@ -170,6 +170,17 @@ pub enum Measure {
     Rate,
     /// Mean time of a workload's operations.
     Time,
+    /// Frames of a workload that are shown, a second; the mean of those of an entry.
+    Frames,
+    /// Fraction of the frames of a workload that were too late and not shown.
+    Dropped,
+    /// Standard deviation of the time between frames of a workload, in milliseconds.
+    Jitter,
+    /// By how much the engine's estimate of a workload's frames is wrong, as a fraction of them.
+    EstimateError,
+    /// The longest time, in seconds, from a workload with `run = "shift"` of another VM that began to compute
+    /// until a second held 95 % of the frames there were before it. On real VMs only.
+    Recovery,
     /// CPU time of a VM over its fair share; the mean of those of an entry.
     Share,
     /// Fraction of boosts in which an I/O-bound task really woke.
@@ -190,6 +201,7 @@ pub struct Subject {
     pub arm: String,
     /// Name of a VM entry (`share`: needed); without it, all VMs that have such a number, together.
     pub vm: Option<String>,
-    /// Name of a workload (`rate`, `time`: needed), or, of response times, of the workload asked.
+    /// Name of a workload (`rate`, `time` and those of frames: needed), or, of response times, of the
+    /// workload asked.
     pub workload: Option<String>,
 }

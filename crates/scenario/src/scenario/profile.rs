@@ -2,7 +2,7 @@
 
 use super::{VmSpec, Workload};
 use crate::allowed::{Violation, one_of, period, quoted, range, require, seconds};
-use frontdesk_workload::{Protocol, WorkloadKind};
+use frontdesk_workload::{Protocol, WorkloadKind, times};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -46,7 +46,8 @@ pub enum LoadKind {
         #[serde(with = "times")]
         think: [Duration; 2],
     },
-    /// Types a command into the terminal of a desktop and waits until its window is drawn, then ends it.
+    /// Types a command into the terminal of a desktop and waits until its window is drawn, then ends it. The
+    /// simulator has the programs that are workloads with `run = "app"`, by their names.
     Launch {
         /// The command: printable ASCII, 1 to 200 characters.
         command: String,
@@ -63,11 +64,11 @@ pub enum LoadKind {
 }
 
 impl LoadProfile {
-    /// The workload of a VM that it is for: the echo or shift that is asked, the sink that is filled, or the
-    /// ssh server behind which the editor runs.
+    /// The workload of a VM that it is for: the echo or shift that is asked, the sink that is filled, the ssh
+    /// server behind which the editor runs, or the program that is started.
     #[must_use]
     pub fn target<'a>(&self, vm: &'a VmSpec) -> Option<&'a Workload> {
-        vm.workloads.iter().find(|workload| self.kind.is_for(&workload.kind))
+        vm.workloads.iter().find(|workload| self.kind.is_for(workload))
     }
 
     /// Checks it; `key` is its own in the scenario, `vms` are the scenario's.
@@ -124,13 +125,16 @@ impl LoadKind {
     }
 
     /// Whether a workload is what it is for.
-    fn is_for(&self, workload: &WorkloadKind) -> bool {
+    fn is_for(&self, Workload { name, kind: workload }: &Workload) -> bool {
         let sink = matches!(workload, WorkloadKind::Sink { .. });
         match *self {
             LoadKind::Ask { protocol, port, .. } => !sink && workload.listens() == Some((protocol, port)),
             LoadKind::Bulk { port } => sink && workload.listens() == Some((Protocol::Tcp, port)),
             LoadKind::Edit { .. } => workload.is_sshd(),
-            LoadKind::Launch { .. } | LoadKind::Page { .. } => false,
+            LoadKind::Launch { ref command, .. } => {
+                name == command && matches!(workload, WorkloadKind::App { .. })
+            }
+            LoadKind::Page { .. } => false,
         }
     }
 }
@@ -153,19 +157,4 @@ fn ports(vm: &VmSpec, what: &str, are: impl Fn(&WorkloadKind) -> bool) -> String
 fn validate_think(key: &str, [shortest, longest]: [Duration; 2]) -> Result<(), Violation> {
     period(format!("{key}.think.1"), longest, Duration::ZERO..=seconds(3600))?;
     period(format!("{key}.think.0"), shortest, Duration::ZERO..=longest)
-}
-
-/// Two times as a person writes them.
-mod times {
-    use humantime_serde::Serde;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::time::Duration;
-
-    pub(super) fn serialize<S: Serializer>(of: &[Duration; 2], to: S) -> Result<S::Ok, S::Error> {
-        of.map(Serde::from).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[Duration; 2], D::Error> {
-        <[Serde<Duration>; 2]>::deserialize(from).map(|of| of.map(Serde::into_inner))
-    }
 }

@@ -108,7 +108,7 @@ fn checks_are_of_what_is_measured() {
     checks.compare.8.of.arms=stock
         checks.compare.wasted boosts.of.arms: unknown field `arms`, expected one of `arm`, `vm`, `workload` (did you mean `arm`?)
     checks.compare.8.measure=waste
-        checks.compare.wasted boosts.measure: unknown variant `waste`, expected one of `mean`, `p50`, `p95`, `p99`, `max`, `rate`, `time`, `share`, `pbhr`, `unanswered`, `follow`, `wasted` (did you mean `wasted` or `rate`?)
+        checks.compare.wasted boosts.measure: unknown variant `waste`, expected one of `mean`, `p50`, `p95`, `p99`, `max`, `rate`, `time`, `frames`, `dropped`, `jitter`, `estimate-error`, `recovery`, `share`, `pbhr`, `unanswered`, `follow`, `wasted` (did you mean `wasted` or `rate`?)
     checks.compare.9.across=any
         checks.compare.mean response, frontdesk / stock, in each repeat.across: unknown variant `any`, expected one of `median`, `each`, `all`
     checks.compare.10.of.vm=disk

@@ -21,7 +21,7 @@ fn errors_of_keys_name_what_exists() {
     insta::assert_snapshot!(edited("count = 5", "cuont = 5"), @"echo-mixed.toml:46: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `desktop`, `tracked`, `workloads` (did you mean `count`?)");
     insta::assert_snapshot!(edited("repeats = 3\n", ""), @"echo-mixed.toml:1: missing field `repeats`");
     insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @r#"echo-mixed.toml:39: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `protocol`, `port`, `cost` (did you mean `port` or `protocol`?), with run = "echo""#);
-    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:40: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `churn`, `program`, `play`, `rt-app`, `storm` (did you mean `hog`?)");
+    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:40: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `team`, `churn`, `program`, `play`, `video`, `scroll`, `app`, `rt-app`, `storm` (did you mean `hog`?)");
     insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hog\", port = 7 }"), @r#"echo-mixed.toml:40: vm.mixed.workloads.hog: no further keys are allowed, with run = "hog""#);
     insta::assert_snapshot!(edited("protocol = \"tcp\", port", "port"), @r#"echo-mixed.toml:39: vm.mixed.workloads.echo: missing field `protocol`, with run = "echo""#);
     insta::assert_snapshot!(edited("protocol = \"tcp\"\n", "protocol = \"sctp\"\n"), @"echo-mixed.toml:53: load.0.protocol: unknown variant `sctp`, expected `tcp` or `udp`");
@@ -77,7 +77,7 @@ fn errors_of_values_name_what_is_allowed() {
     insta::assert_snapshot!(edited("[arms.io-only]", "[arms.idle]"), @r#"echo-mixed.toml:80: checks.compare.0.over.arm = "io-only": allowed is one of stock, observe, frontdesk, idle"#);
     insta::assert_snapshot!(edited("at_most = 1.15", ""), @"echo-mixed.toml:76: checks.compare.0.at_most = nothing: allowed is a bar here or in at_least, not both");
     insta::assert_snapshot!(refused(&["checks.compare.1.of.vm=cpu"]), @r#"echo-mixed.toml:87 with --set checks.compare.1.of.vm=cpu: checks.compare.1.of.vm = "cpu": allowed is one of mixed"#);
-    insta::assert_snapshot!(refused(&["checks.compare.1.measure=median"]), @"echo-mixed.toml:86 with --set checks.compare.1.measure=median: checks.compare.mean response, stock / frontdesk.measure: unknown variant `median`, expected one of `mean`, `p50`, `p95`, `p99`, `max`, `rate`, `time`, `share`, `pbhr`, `unanswered`, `follow`, `wasted` (did you mean `mean`?)");
+    insta::assert_snapshot!(refused(&["checks.compare.1.measure=median"]), @"echo-mixed.toml:86 with --set checks.compare.1.measure=median: checks.compare.mean response, stock / frontdesk.measure: unknown variant `median`, expected one of `mean`, `p50`, `p95`, `p99`, `max`, `rate`, `time`, `frames`, `dropped`, `jitter`, `estimate-error`, `recovery`, `share`, `pbhr`, `unanswered`, `follow`, `wasted` (did you mean `mean`?)");
     insta::assert_snapshot!(edited("pbhr = 0.9", "pbhr = -1"), @"echo-mixed.toml:103: checks.pbhr = -1: allowed is a number, not below 0");
     insta::assert_snapshot!(edited("\"6.1-cloud\"", "\"latest\""), @r#"echo-mixed.toml:25: guest.kernel = "latest": allowed is a package series such as "6.1-cloud", or the path of a kernel image (with a `/`)"#);
     insta::assert_snapshot!(refused(&["guest.modules=/lib"]), @r#"echo-mixed.toml:23 with --set guest.modules=/lib: guest.modules = "/lib": allowed is the folder with the modules of a kernel given by path, and only beside one"#);
@@ -135,8 +135,25 @@ fn desktops_have_what_they_need_and_one_person_each() {
         ("gnumeric /root", "gnumeric\\n/root", "load.0.command = \"gnumeric\\n/root"),
         ("command = \"gnumeric /root/sheet.csv\"", "command = \"\"", "printable ASCII, 1 to 200 characters"),
         ("film = \"mpeg4\"", "film = \"mpeg2\"", "expected `mpeg4` or `h264`"),
+        (
+            "film = \"mpeg4\"",
+            "film = \"mpeg4\", at = [0, 1001]",
+            "vm.film.workloads.player.at.1 = 1001: allowed is 0 to 1000",
+        ),
     ] {
         let error = refused(from, to);
         assert!(error.contains(says), "{error}");
     }
+}
+
+#[test]
+fn frames_recover_from_what_begins_in_another_vm() {
+    let file = include_str!("../../../../scenarios/mm/adapt.toml");
+    let shift = "run = \"shift\", port = 7000, period = \"10s\"";
+    assert!(file.contains(shift));
+    let text = file.replace(shift, "run = \"hog\"");
+    let error = Scenario::parse(&text, "adapt.toml".as_ref(), &Overrides::default()).unwrap_err().to_string();
+    let says = "checks.compare.0.measure = \"recovery\": allowed is only beside a workload with \
+                run = \"shift\" in another VM";
+    assert!(error.contains(says), "{error}");
 }

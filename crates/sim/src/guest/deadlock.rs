@@ -52,6 +52,10 @@ impl GuestKernel {
         let sends = |step: &Step| match step {
             Step::Send { channel: own, .. } | Step::Signal { channel: own, .. } => *own == channel,
             Step::WaitSignal { mutex, .. } => *mutex == Some(channel),
+            Step::Draw { .. } => self.display_server == Some(channel),
+            Step::Show { .. } | Step::Display { .. } => {
+                self.windows.iter().any(|window| window.room == channel)
+            }
             _ => false,
         };
         let task = &self.tasks[task];

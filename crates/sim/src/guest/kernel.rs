@@ -1,9 +1,10 @@
 //! The kernel of a guest.
 
+use super::window::{Window, WindowSpec};
 use crate::machine::Flow;
 use crate::program::{Affinity, GuestTask, Packet, SchedClass, Step, TaskState, Waits};
 use crate::queue::Nanos;
-use frontdesk_engine::{TaskId, nanos};
+use frontdesk_engine::{Region, TaskId, nanos};
 use frontdesk_scenario::GuestCosts;
 use std::collections::VecDeque;
 
@@ -13,6 +14,7 @@ pub(crate) mod vectors {
     pub(crate) const DISK: u8 = 0x22;
     pub(crate) const SOUND: u8 = 0x23;
     pub(crate) const GPU: u8 = 0x24;
+    pub(crate) const INPUT: u8 = 0x25;
     /// Linux's for "reschedule".
     pub(crate) const RESCHEDULE: u8 = 0xfd;
 }
@@ -32,6 +34,10 @@ pub(crate) enum Interrupt {
     Tick,
     /// Another vCPU has put a task on this one's queue.
     Reschedule,
+    /// Another VM asks this one, which is the driver domain, for something that costs so much.
+    Io {
+        cost: Nanos,
+    },
 }
 
 /// What a guest does to the world.
@@ -62,9 +68,13 @@ pub(crate) enum Effect {
     /// It set its clock anew.
     Clock { vcpu: usize },
     /// A task asks for blocks.
-    Disk { vcpu: usize, task: usize, bytes: u32, sequential: bool, write: bool },
-    /// A task showed a frame.
-    Frame { vcpu: usize, task: usize, gpu: Nanos },
+    Disk { vcpu: usize, task: usize, bytes: u32, sequential: bool, write: bool, waits: bool },
+    /// It did what another VM asked it for as the driver domain.
+    DriverDone,
+    /// A task drew a frame.
+    Frame { vcpu: usize, task: usize, window: Option<usize>, gpu: Nanos },
+    /// Frames of a window were too late to be shown.
+    Dropped { window: usize, frames: u64 },
     /// A task gave the sound card something to play.
     Sound { vcpu: usize, task: usize, period: Nanos },
 }
@@ -96,16 +106,36 @@ pub(crate) struct Channel {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Socket {
-    pub(crate) protocol: frontdesk_engine::Protocol,
+    /// `None`: keys are what comes to it.
+    pub(crate) protocol: Option<frontdesk_engine::Protocol>,
     pub(crate) port: u16,
     pub(super) backlog: VecDeque<Packet>,
     pub(super) waiting: VecDeque<usize>,
 }
 
+/// Who runs where while background work is kept apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Isolation {
+    /// The address spaces that are background work.
+    pub(super) background: Vec<TaskId>,
+    /// The vCPUs of everything else.
+    pub(super) fast: Affinity,
+}
+
 /// The slice of EEVDF on one CPU (`base_slice_ns`); it grows with the logarithm of their number.
 const BASE_SLICE: Nanos = 700_000;
+/// Width and height of a window, in pixels.
+const FILM: [u16; 2] = [640, 354];
 /// Packets that a socket holds; more are dropped.
 const BACKLOG: usize = 256;
+
+/// The channels of a sound server: a message in the first asks for a period to be played, one in the second
+/// says that it was given to the card.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SoundServer {
+    pub(crate) asked: usize,
+    pub(crate) done: usize,
+}
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GuestKernel {
@@ -114,6 +144,14 @@ pub(crate) struct GuestKernel {
     pub(crate) tasks: Vec<GuestTask>,
     pub(crate) channels: Vec<Channel>,
     pub(crate) sockets: Vec<Socket>,
+    pub(crate) windows: Vec<Window>,
+    /// Windows of which a frame is to be drawn, in the order in which that was asked for.
+    pub(super) asked: VecDeque<usize>,
+    /// The channel in which its display server is asked, and those of its sound server, if it has them.
+    pub(super) display_server: Option<usize>,
+    sound_server: Option<SoundServer>,
+    /// Who runs where while its daemon keeps background work apart.
+    pub(super) isolation: Option<Isolation>,
     /// When each timer of programs expired last, or was found to have.
     pub(crate) timers: Vec<Option<Nanos>>,
     /// Address spaces that were made.
@@ -203,6 +241,64 @@ impl GuestKernel {
         self.start(GuestTask { name, class, affinity, ..GuestTask::new(workload, program, space) });
     }
 
+    /// Adds threads that share an address space, one for each program.
+    pub(crate) fn add_threads(&mut self, workload: usize, programs: &[Vec<Step>]) {
+        let space = self.new_space();
+        for program in programs {
+            self.start(GuestTask::new(workload, program, space));
+        }
+    }
+
+    /// Makes the tasks of a workload so nice.
+    pub(crate) fn set_nice(&mut self, workload: usize, nice: i8) {
+        for task in self.tasks.iter_mut().filter(|task| task.workload == workload) {
+            task.class = SchedClass::Fair { nice };
+        }
+    }
+
+    /// Adds a thread that shares the address space of who shows something in a window.
+    pub(crate) fn add_thread(&mut self, window: usize, program: &[Step]) {
+        let Window { workload, space, .. } = self.windows[window];
+        self.start(GuestTask::new(workload, program, space));
+    }
+
+    /// Adds a window of a new address space, of which so many frames may be begun before the first is drawn.
+    /// Returns its number, and the channel in which there is a message for each.
+    pub(crate) fn add_window(&mut self, spec: WindowSpec, frames: u32) -> (usize, usize) {
+        let (space, room) = (self.new_space(), self.add_channel());
+        self.channels[room].messages = frames;
+        // Side by side, and one below the other.
+        let number = u16::try_from(self.windows.len()).unwrap_or(u16::MAX);
+        let [x, y] = [number % 2 * FILM[0], (number / 2).min(64) * FILM[1]];
+        let region = Region { x, y, width: FILM[0], height: FILM[1] };
+        self.windows.push(Window::new(spec, space, room, region));
+        (self.windows.len() - 1, room)
+    }
+
+    /// Starts a display server if there is none.
+    pub(crate) fn add_display_server(&mut self, workload: usize) {
+        if self.display_server.is_some() {
+            return;
+        }
+        let server = self.add_channel();
+        let draw = Step::Display { window: None, gpu: 0 };
+        self.add_task(workload, &[Step::Wait { channel: server, messages: 1 }, draw], false);
+        self.display_server = Some(server);
+    }
+
+    /// The channels of the sound server, which plays periods of this length; there is one from now on.
+    pub(crate) fn sound_server(&mut self, workload: usize, period: Nanos) -> SoundServer {
+        if let Some(server) = self.sound_server {
+            return server;
+        }
+        let server = SoundServer { asked: self.add_channel(), done: self.add_channel() };
+        let wait = Step::Wait { channel: server.asked, messages: 1 };
+        let program = [wait, Step::Play { period }, Step::Send { channel: server.done, messages: 1 }];
+        self.add_task(workload, &program, false);
+        self.sound_server = Some(server);
+        server
+    }
+
     fn start(&mut self, task: GuestTask) -> usize {
         let number = self.tasks.len();
         let allowed = (0..self.cpus.len()).filter(|cpu| task.affinity.contains(*cpu));
@@ -217,7 +313,7 @@ impl GuestKernel {
         self.channels.len() - 1
     }
 
-    pub(crate) fn add_socket(&mut self, protocol: frontdesk_engine::Protocol, port: u16) -> usize {
+    pub(crate) fn add_socket(&mut self, protocol: Option<frontdesk_engine::Protocol>, port: u16) -> usize {
         self.sockets.push(Socket { protocol, port, backlog: VecDeque::new(), waiting: VecDeque::new() });
         self.sockets.len() - 1
     }
@@ -292,21 +388,23 @@ impl GuestKernel {
                 cpu.working = Some(interrupt);
                 cpu.kernel = match interrupt {
                     Interrupt::Packet(packet) => packet.cost(self.costs.receive),
+                    Interrupt::Io { cost } => cost,
                     Interrupt::Wake { .. } | Interrupt::Tick | Interrupt::Reschedule => self.costs.interrupt,
                 };
                 if resumes {
                     self.effects.push(Effect::Resume { vcpu });
                 }
                 match interrupt {
-                    Interrupt::Packet(_) => {
-                        self.effects.push(Effect::Interrupt { vcpu, vector: vectors::NETWORK })
+                    Interrupt::Packet(Packet { protocol, .. }) => {
+                        let vector = if protocol.is_some() { vectors::NETWORK } else { vectors::INPUT };
+                        self.effects.push(Effect::Interrupt { vcpu, vector });
                     }
                     Interrupt::Wake { vector: Some(vector), .. } => {
                         self.effects.push(Effect::Interrupt { vcpu, vector })
                     }
                     Interrupt::Reschedule => self.effects.push(Effect::IpiTaken { vcpu }),
                     // Not of a device.
-                    Interrupt::Wake { vector: None, .. } | Interrupt::Tick => {}
+                    Interrupt::Wake { vector: None, .. } | Interrupt::Tick | Interrupt::Io { .. } => {}
                 }
                 if resumes {
                     self.set_clock(vcpu);
@@ -358,6 +456,10 @@ impl GuestKernel {
                 self.set_clock(vcpu);
             }
             Interrupt::Reschedule => self.cpus[vcpu].reschedule = true,
+            Interrupt::Io { .. } => {
+                self.exits = true;
+                self.effects.push(Effect::DriverDone);
+            }
         }
     }
 

@@ -39,12 +39,13 @@ impl GuestKernel {
 
     /// A task is runnable again. `here`: the vCPU on which that is found out.
     pub(super) fn wake(&mut self, here: usize, task: usize, io: bool) {
-        let affinity = self.tasks[task].affinity;
+        let affinity = self.allowed(task);
         let idle = |vcpu: &usize| {
             let cpu = &self.cpus[*vcpu];
             affinity.contains(*vcpu) && cpu.current.is_none() && cpu.ready.is_empty()
         };
         let last = self.tasks[task].vcpu;
+        let last = if affinity.contains(last) { last } else { self.roomiest(task, last) };
         // Where it was, if that is idle; else where nothing runs; else where it was.
         let target = if idle(&last) { last } else { (0..self.cpus.len()).find(idle).unwrap_or(last) };
         self.tasks[task].woken |= io;
@@ -109,12 +110,17 @@ impl GuestKernel {
         let before = cpu.current.take();
         if let Some(current) = before {
             self.tasks[current].state = TaskState::Ready;
-            cpu.ready.push(current);
+            if self.allowed(current).contains(vcpu) {
+                self.cpus[vcpu].ready.push(current);
+            } else {
+                self.send_away(current, vcpu, vcpu);
+            }
         }
+        let cpu = &self.cpus[vcpu];
         if cpu.ready.is_empty() && !self.pull(vcpu) {
             return false;
         }
-        let cpu = &mut self.cpus[vcpu];
+        let cpu = &self.cpus[vcpu];
         let order = |place: &usize| {
             let number = cpu.ready[*place];
             let task = &self.tasks[number];
@@ -129,6 +135,7 @@ impl GuestKernel {
             }
         };
         let Some(place) = (0..cpu.ready.len()).min_by_key(order) else { return false };
+        let cpu = &mut self.cpus[vcpu];
         let next = cpu.ready.remove(place);
         cpu.current = Some(next);
         let sharing = u64::try_from(cpu.ready.len()).unwrap_or(u64::MAX).saturating_add(1);
@@ -160,18 +167,23 @@ impl GuestKernel {
 
     /// An idle vCPU takes a task from the one with the longest queue.
     fn pull(&mut self, vcpu: usize) -> bool {
-        let longest = (0..self.cpus.len()).filter(|other| *other != vcpu).max_by_key(|other| {
+        let movable = |other: &usize| {
+            *other != vcpu
+                && (self.isolation.is_none()
+                    || self.cpus[*other].ready.iter().any(|task| self.allowed(*task).contains(vcpu)))
+        };
+        let longest = (0..self.cpus.len()).filter(movable).max_by_key(|other| {
             let cpu = &self.cpus[*other];
             (if cpu.current.is_some() { cpu.ready.len() } else { 0 }, usize::MAX - other)
         });
         let Some(longest) = longest else { return false };
-        let cpu = &mut self.cpus[longest];
+        let cpu = &self.cpus[longest];
         if cpu.current.is_none() || cpu.ready.is_empty() {
             return false;
         }
-        let movable = cpu.ready.iter().position(|task| self.tasks[*task].affinity.contains(vcpu));
+        let movable = cpu.ready.iter().position(|task| self.allowed(*task).contains(vcpu));
         let Some(place) = movable else { return false };
-        let task = cpu.ready.remove(place);
+        let task = self.cpus[longest].ready.remove(place);
         self.migrate(task, longest, vcpu);
         true
     }
@@ -179,11 +191,14 @@ impl GuestKernel {
     /// A vCPU with at least two tasks more than another gives one away.
     fn push_surplus(&mut self, vcpu: usize) {
         let load = |cpu: &super::Cpu| cpu.ready.len() + usize::from(cpu.current.is_some());
-        let Some(least) = (0..self.cpus.len()).min_by_key(|other| load(&self.cpus[*other])) else { return };
+        let may = |ready: &usize, to: usize| self.allowed(*ready).contains(to);
+        let ready = &self.cpus[vcpu].ready;
+        // Without isolation only a few tasks of rt-app may not run everywhere.
+        let target = |to: &usize| self.isolation.is_none() || ready.iter().any(|task| may(task, *to));
+        let targets = (0..self.cpus.len()).filter(target);
+        let Some(least) = targets.min_by_key(|other| load(&self.cpus[*other])) else { return };
         if load(&self.cpus[vcpu]) >= load(&self.cpus[least]) + 2 {
-            let ready = &self.cpus[vcpu].ready;
-            let movable = ready.iter().position(|task| self.tasks[*task].affinity.contains(least));
-            let Some(place) = movable else { return };
+            let Some(place) = ready.iter().position(|task| may(task, least)) else { return };
             let task = self.cpus[vcpu].ready.remove(place);
             let was_idle = self.cpus[least].current.is_none();
             self.migrate(task, vcpu, least);
@@ -194,7 +209,7 @@ impl GuestKernel {
     }
 
     /// Its virtual run time is taken along relative to those around it.
-    fn migrate(&mut self, task: usize, from: usize, to: usize) {
+    pub(super) fn migrate(&mut self, task: usize, from: usize, to: usize) {
         let ahead = self.tasks[task].vruntime.saturating_sub(self.cpus[from].floor);
         self.tasks[task].vruntime = self.cpus[to].floor.saturating_add(ahead);
         self.enqueue(task, to);

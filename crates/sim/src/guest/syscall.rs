@@ -9,16 +9,25 @@ const MOST_FREE_STEPS: u32 = 1_000;
 
 impl GuestKernel {
     /// CPU time that a step takes before it has its effect.
-    fn price(&self, task: usize, step: Step) -> Nanos {
+    fn price(&mut self, task: usize, step: Step) -> Nanos {
+        if let Step::Prepare { window } = step {
+            let (cost, frames) = self.windows[window].begin(self.now);
+            if frames > 0 {
+                self.effects.push(Effect::Dropped { window, frames });
+            }
+            return cost;
+        }
         let costs = &self.costs;
         let copy = |bytes: u32| costs.copy_kib.saturating_mul(u64::from(bytes)) / 1024;
         let of_request = |average| self.tasks[task].request.map_or(average, |packet| packet.cost(average));
         match step {
             Step::Compute(time) => of_request(time),
             Step::Reply => of_request(costs.send),
-            Step::Read { bytes, .. } | Step::Write { bytes } => costs.block + copy(bytes),
+            Step::Read { bytes, .. } | Step::Write { bytes, .. } => costs.block + copy(bytes),
             Step::Send { messages, .. } => costs.message.saturating_mul(u64::from(messages)),
-            Step::Wait { .. } | Step::Signal { .. } | Step::WaitSignal { .. } => costs.message,
+            Step::Wait { .. } | Step::Signal { .. } | Step::WaitSignal { .. } | Step::Draw { .. } => {
+                costs.message
+            }
             Step::Display { .. } => costs.frame,
             Step::NewSpace | Step::Play { .. } => costs.block,
             Step::Sleep(_)
@@ -26,6 +35,9 @@ impl GuestKernel {
             | Step::Timer { .. }
             | Step::Receive { .. }
             | Step::Done { .. }
+            | Step::Prepare { .. }
+            | Step::Due { .. }
+            | Step::Show { .. }
             | Step::Repeat { .. }
             | Step::End => 0,
         }
@@ -110,22 +122,50 @@ impl GuestKernel {
             }
             Step::Read { bytes, sequential } => {
                 self.exits = true;
-                self.effects.push(Effect::Disk { vcpu, task, bytes, sequential, write: false });
+                self.effects.push(Effect::Disk { vcpu, task, bytes, sequential, write: false, waits: true });
                 Some(Waits::Disk)
             }
-            Step::Write { bytes } => {
+            Step::Write { bytes, sync: waits } => {
                 self.exits = true;
-                self.effects.push(Effect::Disk { vcpu, task, bytes, sequential: true, write: true });
-                None
+                self.effects.push(Effect::Disk { vcpu, task, bytes, sequential: true, write: true, waits });
+                waits.then_some(Waits::Disk)
             }
             Step::Send { channel, messages } => {
                 self.channels[channel].messages = self.channels[channel].messages.saturating_add(messages);
                 self.serve_channel(vcpu, channel);
                 None
             }
-            Step::Display { gpu } => {
+            Step::Prepare { window } => {
+                self.windows[window].finish();
+                None
+            }
+            Step::Due { window } => {
+                let at = self.windows[window].first_due().filter(|due| *due > self.now)?;
+                self.effects.push(Effect::Arm { task, at });
+                Some(Waits::Time)
+            }
+            Step::Show { window, late } => {
+                if !self.windows[window].show(self.now) {
+                    self.tasks[task].jump(late);
+                    self.effects.push(Effect::Dropped { window, frames: 1 });
+                    self.make_room(vcpu, window);
+                }
+                None
+            }
+            Step::Draw { window } => {
+                self.asked.push_back(window);
+                let server = self.display_server?;
+                self.channels[server].messages = self.channels[server].messages.saturating_add(1);
+                self.serve_channel(vcpu, server);
+                None
+            }
+            Step::Display { window, gpu } => {
                 self.exits = true;
-                self.effects.push(Effect::Frame { vcpu, task, gpu });
+                let window = window.or_else(|| self.asked.pop_front());
+                self.effects.push(Effect::Frame { vcpu, task, window, gpu });
+                if let Some(window) = window {
+                    self.make_room(vcpu, window);
+                }
                 (gpu > 0).then_some(Waits::Gpu)
             }
             Step::Play { period } => {
@@ -143,14 +183,23 @@ impl GuestKernel {
                 None
             }
             Step::NewSpace => {
-                let space = self.new_space();
-                self.tasks[task].space = space;
+                let (before, space) = (self.tasks[task].space, self.new_space());
+                // A program's threads are new, too.
+                let threads = self.tasks.iter_mut().filter(|thread| thread.space == before);
+                threads.for_each(|thread| thread.space = space);
                 self.cpus[vcpu].loaded = Some(space);
                 self.effects.push(Effect::Switch { vcpu, space });
                 None
             }
             _ => None,
         }
+    }
+
+    /// Another frame of a window may be begun.
+    fn make_room(&mut self, vcpu: usize, window: usize) {
+        let room = self.windows[window].room;
+        self.channels[room].messages = self.channels[room].messages.saturating_add(1);
+        self.serve_channel(vcpu, room);
     }
 
     fn receive(&mut self, task: usize, socket: usize, shift: Option<(Nanos, usize)>) -> Option<Waits> {

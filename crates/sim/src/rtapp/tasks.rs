@@ -264,7 +264,7 @@ impl Maker {
                 let copy = self.guest.copy_kib.saturating_mul(u64::from(bytes(at, value)?)) / 1024;
                 program.push(Step::Compute(copy));
             }
-            "iorun" => program.push(Step::Write { bytes: bytes(at, value)? }),
+            "iorun" => program.push(Step::Write { bytes: bytes(at, value)?, sync: false }),
             "timer" => program.push(self.timer(at, value, owner)?),
             "lock" => {
                 program.push(Step::Wait { channel: self.channel(Use::Mutex, text(at, value)?), messages: 1 })

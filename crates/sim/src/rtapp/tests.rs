@@ -117,7 +117,7 @@ fn policies_priorities_and_cpus_are_those_of_tasks() {
     ];
     assert_eq!(classes, expected);
     assert!(tasks[0].affinity.contains(0) && tasks[2].affinity.contains(1) && !tasks[2].affinity.contains(0));
-    assert_eq!(tasks[2].program[..2], [Step::Compute(400), Step::Write { bytes: 100 }]);
+    assert_eq!(tasks[2].program[..2], [Step::Compute(400), Step::Write { bytes: 100, sync: false }]);
 }
 
 #[test]

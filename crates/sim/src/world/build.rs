@@ -1,6 +1,6 @@
 //! From a scenario to a world on a machine.
 
-use super::devices::{Gpu, Sound};
+use super::devices::{DriverVm, Gpu, GuestDaemon, Routes, Sound};
 use super::{EntityRole, Measure, SimVm, TimerOwner, WATCH, World};
 use crate::credit::Credit;
 use crate::disk::DiskModel;
@@ -20,13 +20,13 @@ use frontdesk_scenario::{
     VmSpec, WorkloadKind,
 };
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 /// Why a scenario cannot be simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// A VM is a desktop, of which there is no model.
-    #[error("vm.{vm}.desktop = true: only real VMs are desktops; run it in the lab")]
+    /// Somebody uses a desktop, of which there is no model but for films.
+    #[error("load on vm.{vm}: only programs of real desktops are opened and read; run it in the lab")]
     Desktop {
         /// The VM.
         vm: String,
@@ -92,6 +92,7 @@ const STREAM_BOOT: u64 = 1 << 32;
 const STREAM_CLIENT: u64 = 2 << 32;
 const STREAM_DISK: u64 = 3 << 32;
 const STREAM_TICK: u64 = 4 << 32;
+const STREAM_FILMS: u64 = 5 << 32;
 /// Between two packets of a storm.
 const STORM_PAUSE: Nanos = 50_000;
 
@@ -120,7 +121,7 @@ fn host_cpus(scenario: &Scenario, sim: &Sim) -> usize {
 /// The reservations of the VMs' groups: those of the arm, and else those of the machine, if its scheduler is
 /// one for that. A driver domain is the group before them.
 fn reservations(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Vec<(Group, Reservation)>, BuildError> {
-    let first = u32::from(sim.io_path == IoPath::DriverDomain);
+    let first = u32::from(has_driver(sim));
     let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
     let mut reservations = Vec::new();
     for (group, entry) in (first..).map(Group).zip(entries) {
@@ -140,13 +141,23 @@ fn reservations(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Result<Vec<(Group,
     Ok(reservations)
 }
 
+/// Whether there is a driver domain that is no VM.
+fn has_driver(sim: &Sim) -> bool {
+    sim.io_path == IoPath::DriverDomain && sim.driver_vm.is_none()
+}
+
 /// The driver domain's name where one is needed.
 const DRIVER: &str = "driver domain";
 
 /// Makes the machine of an arm and what runs on it, at time 0.
 pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machine, World), BuildError> {
-    if let Some(desktop) = scenario.vms.iter().find(|vm| vm.desktop) {
-        return Err(BuildError::Desktop(desktop.name.clone()));
+    let uses = |load: &&LoadProfile| match load.kind {
+        LoadKind::Launch { .. } => app_of(load, scenario).is_none(),
+        LoadKind::Page { .. } => true,
+        _ => false,
+    };
+    if let Some(load) = scenario.loads.iter().find(uses) {
+        return Err(BuildError::Desktop(load.vm.clone()));
     }
     let sim = scenario.sim_of(arm);
     let pcpus = sim.pcpus.unwrap_or_else(|| u16::try_from(scenario.host.vm_cpus.len()).unwrap_or(u16::MAX));
@@ -182,6 +193,10 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         sources: Vec::new(),
         vms: Vec::new(),
         threads: Vec::new(),
+        driver_vm: sim.driver_vm.as_ref().and_then(|name| {
+            let vm = scenario.vm_names().iter().position(|vm| vm == name)?;
+            Some(DriverVm { vm, costs: sim.costs.clone(), jobs: VecDeque::new() })
+        }),
         disk,
         gpu,
         clients: Vec::new(),
@@ -196,7 +211,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         effects: Vec::new(),
         watch,
     };
-    if sim.io_path == IoPath::DriverDomain {
+    if has_driver(sim) {
         let spec = GroupSpec { driver: true, ..GroupSpec::of_weight(sim.driver_weight) };
         let group = machine.add_group(spec).map_err(BuildError::Fault)?;
         let spec = EntitySpec { group, affinity: everywhere, nice: 0, emulator: true };
@@ -237,7 +252,8 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 tracked: entry.tracked,
                 weight: entry.weight,
             });
-            let guest = guest(scenario, arm, sim, entry)?;
+            let films = Rng::new(seed, STREAM_FILMS + u64::from(id(vm).0));
+            let guest = guest(scenario, arm, sim, entry, films)?;
             let timers =
                 (0..guest.tasks.len()).map(|task| timer(&mut machine, TimerOwner::Task { vm, task }));
             let timers = timers.collect();
@@ -252,6 +268,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                     machine.arm(*tick, rng.uniform(1, world.tick));
                 }
             }
+            world.measure.add_windows(guest.windows.iter().map(|window| window.workload));
             world.vms.push(SimVm {
                 guest,
                 entities,
@@ -263,7 +280,16 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 ticks,
                 ticking: vec![false; vcpus],
                 asked: None,
+                routes: Routes::new(sim.interrupts, vcpus),
+                daemon: None,
+                slept: vec![(0, 0); vcpus],
             });
+            if let (Some(extension), true) = (sim.extension, vcpus > 1) {
+                let timer = timer(&mut machine, TimerOwner::Daemon { vm });
+                let slept = vec![0; vcpus];
+                let daemon = GuestDaemon { extension, timer, fast: 0, slept, looked: 0 };
+                world.vms[vm].daemon = Some(daemon);
+            }
             let boot = timer(&mut machine, TimerOwner::Boot { vm });
             let stream = STREAM_BOOT + u64::from(id(vm).0);
             machine.arm(boot, Rng::new(seed, stream).uniform(0, BOOT));
@@ -302,7 +328,13 @@ pub(crate) enum BuildError {
     RtApp(String, RtAppError),
 }
 
-fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &VmSpec) -> Result<GuestKernel, BuildError> {
+fn guest(
+    scenario: &Scenario,
+    arm: &Arm,
+    sim: &Sim,
+    entry: &VmSpec,
+    mut films: Rng,
+) -> Result<GuestKernel, BuildError> {
     let mut costs = sim.guest.clone();
     let slice = scenario.guest.time_slice;
     costs.slice = slice.unwrap_or(costs.slice);
@@ -312,15 +344,18 @@ fn guest(scenario: &Scenario, arm: &Arm, sim: &Sim, entry: &VmSpec) -> Result<Gu
     }
     for (number, workload) in entry.workloads.iter().enumerate() {
         if !arm.stops(entry, workload) {
-            workload::add(&mut guest, number, workload, scenario, sim)
+            workload::add(&mut guest, number, workload, scenario, sim, &mut films)
                 .map_err(|error| BuildError::RtApp(workload.name.clone(), error))?;
+        }
+        if let Some(nice) = sim.nice.get(&format!("{}/{}", entry.name, workload.name)) {
+            guest.set_nice(number, *nice);
         }
     }
     Ok(guest)
 }
 
 /// Whom each client asks, what it does, and the number of its VM. The loads come first, in their order.
-fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), ClientKind, usize)> {
+fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Option<Protocol>, u16), ClientKind, usize)> {
     let names = scenario.vm_names();
     let place = |name: &String| names.iter().position(|other| other == name).unwrap_or(0);
     let loads = scenario.clients().filter_map(|(name, load)| {
@@ -334,26 +369,41 @@ fn clients(scenario: &Scenario, arm: &Arm, sim: &Sim) -> Vec<((Protocol, u16), C
         storms.flat_map(|_| entry.names())
     });
     let storms =
-        storms.map(|name| ((Protocol::Udp, 1), ClientKind::Scan { pause: STORM_PAUSE }, place(&name)));
+        storms.map(|name| ((Some(Protocol::Udp), 1), ClientKind::Scan { pause: STORM_PAUSE }, place(&name)));
     loads.chain(storms).collect()
 }
 
-fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> Option<((Protocol, u16), ClientKind)> {
+/// The program that a load starts, by its number in the guest.
+fn app_of(load: &LoadProfile, scenario: &Scenario) -> Option<usize> {
+    let entry = scenario.vms.iter().find(|entry| entry.name == load.vm)?;
+    let target = load.target(entry)?;
+    entry.workloads.iter().position(|workload| workload.name == target.name)
+}
+
+fn client(
+    load: &LoadProfile,
+    scenario: &Scenario,
+    sim: &Sim,
+) -> Option<((Option<Protocol>, u16), ClientKind)> {
     let think = |think| scenario.scaled_think(think).map(nanos);
     Some(match load.kind {
         LoadKind::Ask { protocol, port, bytes, think: between } => {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            ((workload::transport(protocol), port), ClientKind::Ask { bytes, think: think(between) })
+            ((Some(workload::transport(protocol)), port), ClientKind::Ask { bytes, think: think(between) })
         }
         LoadKind::Bulk { port } => {
             let frame = SimClient::frame(sim.network.mbit_per_s);
-            ((Protocol::Tcp, port), ClientKind::Bulk { window: sim.network.window, frame })
+            ((Some(Protocol::Tcp), port), ClientKind::Bulk { window: sim.network.window, frame })
         }
         LoadKind::Edit { think: between } => {
-            ((Protocol::Tcp, workload::SSH), ClientKind::Ask { bytes: 64, think: think(between) })
+            ((Some(Protocol::Tcp), workload::SSH), ClientKind::Ask { bytes: 64, think: think(between) })
         }
-        // There is no model of a desktop.
-        LoadKind::Launch { .. } | LoadKind::Page { .. } => return None,
+        LoadKind::Launch { think: between, .. } => {
+            let key = workload::key_of(app_of(load, scenario)?);
+            ((None, key), ClientKind::Ask { bytes: 1, think: think(between) })
+        }
+        // Refused before.
+        LoadKind::Page { .. } => return None,
     })
 }
 
@@ -361,7 +411,7 @@ fn client(load: &LoadProfile, scenario: &Scenario, sim: &Sim) -> Option<((Protoc
 pub(crate) fn tracer(scenario: &Scenario, arm: &Arm, from: Nanos, to: Nanos) -> Tracer {
     let mut tracer = Tracer::new(Time(from), Time(to));
     let mut names = scenario.vm_names();
-    if scenario.sim_of(arm).io_path == IoPath::DriverDomain {
+    if has_driver(scenario.sim_of(arm)) {
         names.push(DRIVER.to_owned());
     }
     names.iter().enumerate().for_each(|(vm, name)| tracer.add_vm(id(vm), name));
@@ -372,7 +422,7 @@ pub(crate) fn tracer(scenario: &Scenario, arm: &Arm, from: Nanos, to: Nanos) -> 
 pub(crate) fn entity_name(scenario: &Scenario, arm: &Arm, entity: Entity) -> Option<String> {
     let mut names = Vec::new();
     let sim = scenario.sim_of(arm);
-    if sim.io_path == IoPath::DriverDomain {
+    if has_driver(sim) {
         names.push(DRIVER.to_owned());
     }
     for entry in &scenario.vms {

@@ -1,11 +1,12 @@
 //! The devices of VMs, and the threads that do their work.
 
 use crate::disk::DiskRequest;
+use crate::guest::vectors;
 use crate::program::Packet;
 use crate::queue::{Nanos, Timer};
 use crate::scheduler::Entity;
 use frontdesk_engine::nanos;
-use frontdesk_scenario::HostCosts;
+use frontdesk_scenario::{Extension, HostCosts, Interrupts};
 use std::collections::VecDeque;
 
 /// What the I/O path has to do.
@@ -40,11 +41,13 @@ pub(super) enum IoJob {
     /// Copies a frame to where it is seen.
     Frame {
         vm: usize,
+        window: Option<usize>,
     },
     /// Tells a VM that the GPU has drawn a frame.
     Drawn {
         vm: usize,
         task: usize,
+        window: Option<usize>,
     },
 }
 
@@ -75,18 +78,70 @@ impl IoThread {
         // One on its way to sleep finishes that first: the guest's notification may find it awake.
         self.left
     }
+}
 
-    pub(super) fn cost(&self, job: &IoJob) -> Nanos {
-        nanos(match job {
-            IoJob::PacketIn { packet, .. } => return packet.cost(nanos(self.costs.packet_in)),
-            IoJob::PacketOut { packet, .. } => return packet.cost(nanos(self.costs.packet_out)),
-            IoJob::BlockIn { .. } => self.costs.block_request,
-            IoJob::BlockDone { .. } => self.costs.block_done,
-            IoJob::Tick { .. } => self.costs.timer,
+impl IoJob {
+    /// CPU time that it takes.
+    pub(super) fn cost(&self, costs: &HostCosts) -> Nanos {
+        nanos(match self {
+            IoJob::PacketIn { packet, .. } => return packet.cost(nanos(costs.packet_in)),
+            IoJob::PacketOut { packet, .. } => return packet.cost(nanos(costs.packet_out)),
+            IoJob::BlockIn { .. } => costs.block_request,
+            IoJob::BlockDone { .. } => costs.block_done,
+            IoJob::Tick { .. } => costs.timer,
             IoJob::Clock => return 0,
-            IoJob::Sound { .. } | IoJob::Frame { .. } | IoJob::Drawn { .. } => self.costs.media,
+            IoJob::Sound { .. } => costs.sound,
+            IoJob::Frame { .. } | IoJob::Drawn { .. } => costs.frame,
         })
     }
+}
+
+/// A VM that is the driver domain.
+#[derive(Debug)]
+pub(super) struct DriverVm {
+    pub(super) vm: usize,
+    pub(super) costs: HostCosts,
+    /// What its kernel has to do for others.
+    pub(super) jobs: VecDeque<IoJob>,
+}
+
+/// The vCPU that each device of a VM interrupts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Routes {
+    own: Interrupts,
+    vcpus: usize,
+    /// The one that all interrupt for now.
+    pub(super) pinned: Option<usize>,
+}
+
+impl Routes {
+    pub(super) fn new(own: Interrupts, vcpus: usize) -> Routes {
+        Routes { own, vcpus, pinned: None }
+    }
+
+    /// Where the interrupt of a device goes.
+    pub(super) fn of(&self, vector: u8) -> usize {
+        let own = match vector {
+            vectors::DISK => self.own.disk,
+            vectors::SOUND => self.own.sound,
+            vectors::GPU => self.own.gpu,
+            vectors::INPUT => self.own.input,
+            _ => self.own.network,
+        };
+        self.pinned.unwrap_or_else(|| usize::from(own).min(self.vcpus - 1))
+    }
+}
+
+/// The daemon in a guest that keeps background work apart in episodes (vAMP §3.3).
+#[derive(Clone, Debug)]
+pub(super) struct GuestDaemon {
+    pub(super) extension: Extension,
+    pub(super) timer: Timer,
+    /// vCPUs that are left to what is no background work; 0 outside of episodes.
+    pub(super) fast: usize,
+    /// How long each vCPU had slept at the last look.
+    pub(super) slept: Vec<Nanos>,
+    pub(super) looked: Nanos,
 }
 
 /// The sound card of a VM: a buffer that is played, and an interrupt for each period.
@@ -95,8 +150,8 @@ pub(super) struct Sound {
     /// Periods in the buffer.
     pub(super) buffered: u32,
     pub(super) period: Nanos,
-    /// The task that waits for room.
-    pub(super) waiting: Option<usize>,
+    /// The tasks that wait for room.
+    pub(super) waiting: VecDeque<usize>,
     /// Whether the clock of the card runs.
     pub(super) playing: bool,
 }
@@ -104,11 +159,33 @@ pub(super) struct Sound {
 /// Periods that a sound buffer holds.
 pub(super) const SOUND_BUFFER: u32 = 4;
 
+/// What a GPU completes for a frame, as that of the paper does (MM §5.1.2). It says so each time, but who
+/// waits for the frame is only interrupted at the end.
+const GPU_PARTS: u32 = 110;
+
+/// A frame for the GPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GpuFrame {
+    pub(super) vm: usize,
+    pub(super) task: usize,
+    pub(super) window: Option<usize>,
+    /// Time for each of its parts, and how many are left.
+    pub(super) part: Nanos,
+    pub(super) left: u32,
+}
+
+impl GpuFrame {
+    pub(super) fn new(vm: usize, task: usize, window: Option<usize>, time: Nanos) -> GpuFrame {
+        let part = (time / u64::from(GPU_PARTS)).max(1);
+        GpuFrame { vm, task, window, part, left: GPU_PARTS }
+    }
+}
+
 /// The host's GPU, which draws one frame after the other.
 #[derive(Debug)]
 pub(super) struct Gpu {
     pub(super) timer: Timer,
-    pub(super) queue: VecDeque<(usize, usize, Nanos)>,
+    pub(super) queue: VecDeque<GpuFrame>,
 }
 
 impl Gpu {

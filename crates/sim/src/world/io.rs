@@ -1,6 +1,6 @@
 //! The I/O path: a driver domain, or an emulator thread for each VM, which does the devices' work on a CPU.
 
-use super::devices::{IoJob, IoThread, SOUND_BUFFER};
+use super::devices::{GpuFrame, IoJob, IoThread, SOUND_BUFFER};
 use super::{EntityRole, World, number};
 use crate::feed::id;
 use crate::guest::{Interrupt, vectors};
@@ -8,7 +8,7 @@ use crate::machine::{Flow, Machine};
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
-use frontdesk_engine::{EventKind, Thread, nanos};
+use frontdesk_engine::{EventKind, MediaDevice, Thread, nanos};
 use frontdesk_scenario::HostCosts;
 
 impl World {
@@ -19,6 +19,14 @@ impl World {
 
     /// Gives the I/O path of a VM something to do. `by`: the vCPU that asks.
     pub(super) fn queue_job(&mut self, machine: &mut Machine, vm: usize, by: Option<usize>, job: IoJob) {
+        if let Some(driver) = &mut self.driver_vm {
+            if driver.vm == vm {
+                return self.finish_job(machine, job);
+            }
+            let (driver_vm, cost) = (driver.vm, job.cost(&driver.costs));
+            driver.jobs.push_back(job);
+            return self.interrupt(machine, driver_vm, 0, Interrupt::Io { cost });
+        }
         let thread = &mut self.threads[self.vms[vm].io];
         thread.jobs.push_back(job);
         let (entity, owner) = (thread.entity, thread.vm);
@@ -41,7 +49,7 @@ impl World {
                 self.finish_job(machine, job);
             } else if let Some(job) = state.jobs.pop_front() {
                 state.closing = false;
-                state.left = state.cost(&job);
+                state.left = job.cost(&state.costs);
                 state.current = Some(job);
             } else if !state.closing && !state.costs.block.is_zero() {
                 state.closing = true;
@@ -53,16 +61,25 @@ impl World {
         }
     }
 
+    /// The kernel of a VM that is the driver domain has done what another asked for.
+    pub(super) fn driver_done(&mut self, machine: &mut Machine) {
+        if let Some(job) = self.driver_vm.as_mut().and_then(|driver| driver.jobs.pop_front()) {
+            self.finish_job(machine, job);
+        }
+    }
+
     fn finish_job(&mut self, machine: &mut Machine, job: IoJob) {
         match job {
             IoJob::PacketIn { vm, packet } => {
-                if !self.emulators {
+                if !self.emulators && packet.protocol.is_some() {
                     self.forwarded.push((vm, packet));
                 }
                 if packet.bytes > 0 {
                     self.measure.notified(vm, machine.now());
                 }
-                self.interrupt(machine, vm, 0, Interrupt::Packet(packet));
+                let vector = if packet.protocol.is_some() { vectors::NETWORK } else { vectors::INPUT };
+                let to = self.vms[vm].routes.of(vector);
+                self.interrupt(machine, vm, to, Interrupt::Packet(packet));
             }
             IoJob::PacketOut { packet: Packet { client, protocol, port, .. }, content } => {
                 let now = machine.now();
@@ -70,6 +87,7 @@ impl World {
                 let asked = vm.and_then(|vm| self.vms.get_mut(vm)).map(|vm| &mut vm.asked);
                 if content
                     && let Some(vm) = vm
+                    && let Some(protocol) = protocol
                     && asked.and_then(|asked| asked.take_if(|asked| *asked == (protocol, port))).is_some()
                 {
                     self.tell(machine, vm, EventKind::Reply { vm: id(vm), protocol, port });
@@ -94,12 +112,7 @@ impl World {
                     self.tell(machine, request.vm, done);
                 }
                 if let Some(task) = request.task {
-                    self.interrupt(
-                        machine,
-                        request.vm,
-                        0,
-                        Interrupt::Wake { task, io: true, vector: Some(vectors::DISK) },
-                    );
+                    self.device_wakes(machine, request.vm, task, vectors::DISK);
                 }
             }
             IoJob::Tick { vm, vcpu } => {
@@ -110,26 +123,27 @@ impl World {
             }
             IoJob::Clock => {}
             IoJob::Sound { vm } => {
-                if let Some(task) = self.vms[vm].sound.waiting.take() {
-                    self.interrupt(
-                        machine,
-                        vm,
-                        0,
-                        Interrupt::Wake { task, io: true, vector: Some(vectors::SOUND) },
-                    );
+                if let Some(task) = self.vms[vm].sound.waiting.pop_front() {
+                    self.device_wakes(machine, vm, task, vectors::SOUND);
                 }
             }
-            IoJob::Frame { vm } => self.measure.frame(vm),
-            IoJob::Drawn { vm, task } => {
-                self.measure.frame(vm);
-                self.interrupt(
-                    machine,
-                    vm,
-                    0,
-                    Interrupt::Wake { task, io: true, vector: Some(vectors::GPU) },
-                );
+            IoJob::Frame { vm, window } => {
+                if self.emulators {
+                    self.display_update(machine, vm, window);
+                }
+                self.measure.frame(vm, window, machine.now());
+            }
+            IoJob::Drawn { vm, task, window } => {
+                self.measure.frame(vm, window, machine.now());
+                self.device_wakes(machine, vm, task, vectors::GPU);
             }
         }
+    }
+
+    /// A device interrupts a VM: what a task waits for is there.
+    fn device_wakes(&mut self, machine: &mut Machine, vm: usize, task: usize, vector: u8) {
+        let to = self.vms[vm].routes.of(vector);
+        self.interrupt(machine, vm, to, Interrupt::Wake { task, io: true, vector: Some(vector) });
     }
 
     /// The timer of a vCPU's clock tick expired.
@@ -159,11 +173,15 @@ impl World {
 
     /// A task gave the sound card a period; it waits while the buffer is full.
     pub(super) fn play(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, task: usize, period: Nanos) {
+        self.device_access(machine, vm, vcpu, MediaDevice::Sound, false);
+        self.sound_begins(machine, vm);
         let sound = &mut self.vms[vm].sound;
         sound.buffered = (sound.buffered + 1).min(SOUND_BUFFER);
         sound.period = period.max(1);
         let full = sound.buffered == SOUND_BUFFER;
-        sound.waiting = full.then_some(task);
+        if full {
+            sound.waiting.push_back(task);
+        }
         if !std::mem::replace(&mut sound.playing, true) {
             let (timer, at) = (self.vms[vm].sound_timer, machine.now().saturating_add(period));
             machine.arm(timer, at);
@@ -186,23 +204,77 @@ impl World {
         self.queue_job(machine, vm, None, IoJob::Sound { vm });
     }
 
-    /// A task showed a frame.
-    pub(super) fn frame(&mut self, machine: &mut Machine, vm: usize, vcpu: usize, task: usize, gpu: Nanos) {
+    /// A task drew a frame.
+    pub(super) fn frame(
+        &mut self,
+        machine: &mut Machine,
+        (vm, vcpu, task): (usize, usize, usize),
+        window: Option<usize>,
+        gpu: Nanos,
+    ) {
+        self.device_access(machine, vm, vcpu, MediaDevice::Display, false);
         if gpu == 0 {
-            return self.ask(machine, vm, vcpu, IoJob::Frame { vm });
+            // An emulator tells when it has copied the frame, and Xen when it is written.
+            if !self.emulators {
+                self.display_update(machine, vm, window);
+            }
+            if !self.waits_for_copy(vm, window) {
+                return self.ask(machine, vm, vcpu, IoJob::Frame { vm, window });
+            }
+            if let Some(window) = window {
+                self.measure.dropped(vm, window, 1);
+            }
+            return;
         }
-        self.gpu.queue.push_back((vm, task, gpu));
+        let frame = GpuFrame::new(vm, task, window, gpu);
+        self.gpu.queue.push_back(frame);
         if self.gpu.queue.len() == 1 {
-            machine.arm(self.gpu.timer, machine.now().saturating_add(gpu));
+            machine.arm(self.gpu.timer, machine.now().saturating_add(frame.part));
         }
     }
 
-    /// The GPU has drawn a frame.
+    /// Whether a frame of a window waits to be copied: then that one is never seen, for the latest is.
+    fn waits_for_copy(&self, vm: usize, window: Option<usize>) -> bool {
+        let jobs = match &self.driver_vm {
+            Some(driver) => &driver.jobs,
+            None => &self.threads[self.vms[vm].io].jobs,
+        };
+        jobs.iter()
+            .any(|job| matches!(job, IoJob::Frame { vm: of, window: shown } if (*of, *shown) == (vm, window)))
+    }
+
+    /// The GPU has completed a part of a frame.
     pub(super) fn gpu_done(&mut self, machine: &mut Machine) {
-        let Some((vm, task, _)) = self.gpu.queue.pop_front() else { return };
-        let next = self.gpu.queue.front().map_or(NEVER, |(_, _, time)| machine.now().saturating_add(*time));
+        let Some(frame) = self.gpu.queue.front_mut() else { return };
+        frame.left = frame.left.saturating_sub(1);
+        let GpuFrame { vm, task, window, left, .. } = *frame;
+        if left == 0 {
+            self.gpu.queue.pop_front();
+        }
+        let next = self.gpu.queue.front().map_or(NEVER, |frame| machine.now().saturating_add(frame.part));
         machine.arm(self.gpu.timer, next);
-        self.queue_job(machine, vm, None, IoJob::Drawn { vm, task });
+        self.tell(machine, vm, EventKind::GpuDone { vm: id(vm) });
+        if left == 0 {
+            self.queue_job(machine, vm, None, IoJob::Drawn { vm, task, window });
+        }
+    }
+
+    pub(super) fn device_access(
+        &mut self,
+        machine: &mut Machine,
+        vm: usize,
+        vcpu: usize,
+        device: MediaDevice,
+        in_interrupt: bool,
+    ) {
+        let access = EventKind::DeviceAccess { vm: id(vm), vcpu: number(vcpu), device, in_interrupt };
+        self.tell(machine, vm, access);
+    }
+
+    fn display_update(&mut self, machine: &mut Machine, vm: usize, window: Option<usize>) {
+        let region = window.and_then(|window| self.vms[vm].guest.windows.get(window));
+        let region = region.map(|window| window.region);
+        self.tell(machine, vm, EventKind::DisplayUpdate { vm: id(vm), region });
     }
 
     pub(super) fn add_thread(&mut self, entity: Entity, vm: Option<usize>, costs: &HostCosts) -> usize {

@@ -43,8 +43,38 @@ pub(crate) struct Measure {
     replies: Vec<(Nanos, Nanos)>,
     /// By VM.
     requests: Vec<Vec<RequestTimes>>,
-    frames: Vec<u64>,
+    windows: Vec<Vec<WindowFrames>>,
     underruns: Vec<u64>,
+    /// When each second was over, and what each VM had used then.
+    seconds: Vec<(Nanos, Vec<Nanos>)>,
+}
+
+/// What was seen of a window.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WindowFrames {
+    /// The workload, by its number in the guest.
+    pub(crate) workload: usize,
+    /// When each frame was seen.
+    pub(crate) seen: Vec<Nanos>,
+    pub(crate) dropped: u64,
+    /// CPU time that the VM had used when that began.
+    pub(crate) cpu_before: Nanos,
+    /// What the engine knew of it after each second.
+    pub(crate) seconds: Vec<SecondSample>,
+}
+
+/// A second of what is shown in a window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SecondSample {
+    /// When it was over.
+    pub(crate) at: Nanos,
+    /// CPU time that the VM had used.
+    pub(crate) cpu: Nanos,
+    /// What the engine knew of the player, if it knew of it: frames a second, desired ones, and what the VM's
+    /// share was raised to, in permille.
+    pub(crate) player: Option<(f64, f64, u32)>,
+    /// Whether it took the player for who a sound server plays for.
+    pub(crate) sound_client: Option<bool>,
 }
 
 /// What a workload did.
@@ -75,9 +105,13 @@ pub(crate) struct Measured {
     pub(crate) boosts: u64,
     pub(crate) hits: u64,
     pub(crate) request_boosts: RequestBoosts,
-    /// Frames seen, and periods in which the sound card had nothing to play, by VM.
-    pub(crate) frames: Vec<u64>,
+    /// When it began.
+    pub(crate) begun: Nanos,
+    /// What was seen of each window, and periods in which the sound card had nothing to play, by VM.
+    pub(crate) windows: Vec<Vec<WindowFrames>>,
     pub(crate) underruns: Vec<u64>,
+    /// CPU time of each VM in each second, if a person uses one; as fractions of a CPU.
+    pub(crate) cpu_seconds: Vec<Vec<f64>>,
     /// Things that happened on the machine since its start.
     pub(crate) happened: u64,
 }
@@ -95,7 +129,6 @@ impl Measure {
             last_woken: vec![0; vms],
             boost_spans: vec![Vec::new(); vms],
             requests: vec![Vec::new(); vms],
-            frames: vec![0; vms],
             underruns: vec![0; vms],
             ..Measure::default()
         }
@@ -111,8 +144,14 @@ impl Measure {
         for workload in self.operations.iter_mut().flatten() {
             *workload = Operations { timed: workload.timed, last: workload.last, ..Operations::default() };
         }
-        self.frames.fill(0);
+        for (windows, before) in self.windows.iter_mut().zip(&self.before) {
+            for window in windows {
+                let workload = window.workload;
+                *window = WindowFrames { workload, cpu_before: *before, ..WindowFrames::default() };
+            }
+        }
         self.underruns.fill(0);
+        self.seconds = vec![(self.begun, self.before.clone())];
         (self.boosts, self.hits) = (0, 0);
         self.boost_spans.iter_mut().for_each(Vec::clear);
     }
@@ -128,7 +167,16 @@ impl Measure {
         for (boosts, requests) in self.boost_spans.iter().zip(&self.requests) {
             request_boosts.add(RequestBoosts::of(boosts, requests));
         }
+        let cpu_seconds = (0..cpu.len()).map(|vm| {
+            let used = |pair: &[(Nanos, Vec<Nanos>)]| {
+                #[allow(clippy::cast_precision_loss)] // Of about a second.
+                let [used, time] = [pair[1].1[vm] - pair[0].1[vm], pair[1].0 - pair[0].0].map(|of| of as f64);
+                used / time.max(1.0)
+            };
+            self.seconds.windows(2).map(used).collect()
+        });
         Measured {
+            cpu_seconds: cpu_seconds.collect(),
             time: machine.now() - self.begun,
             cpu: cpu.iter().zip(&self.before).map(|(now, before)| now - before).collect(),
             driver_cpu: self.driver.map(|driver| machine.host().ran(driver) - self.driver_before),
@@ -138,7 +186,8 @@ impl Measure {
             boosts: self.boosts,
             hits: self.hits,
             request_boosts,
-            frames: self.frames,
+            begun: self.begun,
+            windows: self.windows,
             underruns: self.underruns,
             happened: machine.happened(),
         }
@@ -221,8 +270,40 @@ impl Measure {
         Some((since, hit))
     }
 
-    pub(super) fn frame(&mut self, vm: usize) {
-        self.frames[vm] += 1;
+    /// The windows of the next VM, by their workloads.
+    pub(super) fn add_windows(&mut self, workloads: impl Iterator<Item = usize>) {
+        let window = |workload| WindowFrames { workload, ..WindowFrames::default() };
+        self.windows.push(workloads.map(window).collect());
+    }
+
+    /// A frame of a window is to be seen.
+    pub(super) fn frame(&mut self, vm: usize, window: Option<usize>, now: Nanos) {
+        if let Some(window) = window.and_then(|window| self.windows[vm].get_mut(window)) {
+            window.seen.push(now);
+        }
+    }
+
+    /// Frames of a window were too late to be shown.
+    pub(super) fn dropped(&mut self, vm: usize, window: usize, frames: u64) {
+        self.windows[vm][window].dropped += frames;
+    }
+
+    /// A second is over, after which the engine knows this of the tasks of windows, by VM and window: as
+    /// players, and whether one is a sound server's client.
+    pub(super) fn sample(
+        &mut self,
+        machine: &Machine,
+        player: impl Fn(usize, usize) -> (Option<(f64, f64, u32)>, Option<bool>),
+    ) {
+        let cpu = self.cpu(machine);
+        for (vm, windows) in self.windows.iter_mut().enumerate() {
+            for (number, window) in windows.iter_mut().enumerate() {
+                let (player, sound_client) = player(vm, number);
+                let at = machine.now();
+                window.seconds.push(SecondSample { at, cpu: cpu[vm], player, sound_client });
+            }
+        }
+        self.seconds.push((machine.now(), cpu));
     }
 
     pub(super) fn underrun(&mut self, vm: usize) {

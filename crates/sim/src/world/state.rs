@@ -1,6 +1,6 @@
 //! The VMs, their devices, and what happens to them.
 
-use super::devices::{Gpu, IoJob, IoThread, Sound};
+use super::devices::{DriverVm, Gpu, GuestDaemon, IoJob, IoThread, Routes, Sound};
 use super::measure::{Measure, Measured};
 use crate::disk::DiskModel;
 use crate::feed::{Feed, id};
@@ -10,7 +10,7 @@ use crate::network::SimClient;
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Pcpu};
-use frontdesk_engine::{Event, EventKind, Protocol, Thread, Time, VmId};
+use frontdesk_engine::{Event, EventKind, MediaDevice, Protocol, Thread, Time, UserInput, VmId};
 use frontdesk_scenario::Tracer;
 
 /// What an entity is.
@@ -44,6 +44,10 @@ pub(super) enum TimerOwner {
         vcpu: usize,
     },
     Gpu,
+    /// The daemon in a guest looks.
+    Daemon {
+        vm: usize,
+    },
     /// The engine's deadline.
     Engine,
     /// A decision of the engine is to be applied.
@@ -69,6 +73,10 @@ pub(super) struct SimVm {
     pub(super) ticking: Vec<bool>,
     /// Of the last packet that the engine heard of, until the reply to it has been sent.
     pub(super) asked: Option<(Protocol, u16)>,
+    pub(super) routes: Routes,
+    pub(super) daemon: Option<GuestDaemon>,
+    /// How long each vCPU has slept, and since when it does.
+    pub(super) slept: Vec<(Nanos, Nanos)>,
 }
 
 /// Everything that runs on the machine, and around it.
@@ -78,6 +86,8 @@ pub(crate) struct World {
     pub(super) sources: Vec<TimerOwner>,
     pub(super) vms: Vec<SimVm>,
     pub(super) threads: Vec<IoThread>,
+    /// The VM that is the driver domain, if one is.
+    pub(super) driver_vm: Option<DriverVm>,
     pub(super) disk: DiskModel,
     pub(super) gpu: Gpu,
     pub(super) clients: Vec<SimClient>,
@@ -106,6 +116,21 @@ impl World {
     /// Begins to measure: what was before does not count.
     pub(crate) fn begin(&mut self, machine: &Machine) {
         self.measure.begin(machine, &self.clients);
+    }
+
+    /// Whether anything is shown, or a person starts programs: then it is sampled each second.
+    pub(crate) fn is_interactive(&self) -> bool {
+        let keys = || self.clients.iter().any(|client| client.protocol.is_none());
+        self.vms.iter().any(|vm| !vm.guest.windows.is_empty()) || keys()
+    }
+
+    /// Notes what the engine knows of what is shown.
+    pub(crate) fn sample(&mut self, machine: &Machine) {
+        let (vms, feed) = (&self.vms, &self.feed);
+        self.measure.sample(machine, |vm, window| {
+            let Some(window) = vms[vm].guest.windows.get(window) else { return (None, None) };
+            (feed.player(vm, window.space), feed.is_sound_client(vm, window.space))
+        });
     }
 
     /// What was measured, and what was written down.
@@ -140,7 +165,10 @@ impl World {
         let state = &mut self.vms[vm];
         let entity = state.entities[vcpu];
         if machine.wake(entity) {
-            state.waiting[vcpu] = machine.now();
+            let now = machine.now();
+            state.waiting[vcpu] = now;
+            let (slept, since) = &mut state.slept[vcpu];
+            *slept += now - std::mem::replace(since, now);
             self.tell(
                 machine,
                 vm,
@@ -152,7 +180,7 @@ impl World {
     }
 
     /// Does what a guest wants of the world.
-    fn apply(&mut self, machine: &mut Machine, vm: usize) {
+    pub(super) fn apply(&mut self, machine: &mut Machine, vm: usize) {
         let mut effects =
             std::mem::replace(&mut self.vms[vm].guest.effects, std::mem::take(&mut self.effects));
         for effect in effects.drain(..) {
@@ -186,6 +214,9 @@ impl World {
             }
             Effect::Interrupt { vcpu, vector } => {
                 self.tell(machine, vm, EventKind::Interrupt { vm: id(vm), vcpu: number(vcpu), vector });
+                if vector == vectors::SOUND {
+                    self.device_access(machine, vm, vcpu, MediaDevice::Sound, true);
+                }
             }
             Effect::IpiTaken { vcpu } => {
                 self.tell(machine, vm, EventKind::IpiTaken { vm: id(vm), vcpu: number(vcpu) });
@@ -201,12 +232,12 @@ impl World {
                 self.ask(machine, vm, vcpu, IoJob::PacketOut { packet, content: false });
             }
             Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, IoJob::Clock),
-            Effect::Disk { vcpu, task, bytes, sequential, write } => {
+            Effect::Disk { vcpu, task, bytes, sequential, write, waits } => {
                 self.requests += 1;
                 let request = crate::disk::DiskRequest {
                     id: self.requests,
                     vm,
-                    task: (!write).then_some(task),
+                    task: waits.then_some(task),
                     bytes,
                     sequential,
                     class: crate::disk::IoClass::Common,
@@ -214,7 +245,9 @@ impl World {
                 };
                 self.ask(machine, vm, vcpu, IoJob::BlockIn { request });
             }
-            Effect::Frame { vcpu, task, gpu } => self.frame(machine, vm, vcpu, task, gpu),
+            Effect::Frame { vcpu, task, window, gpu } => self.frame(machine, (vm, vcpu, task), window, gpu),
+            Effect::DriverDone => self.driver_done(machine),
+            Effect::Dropped { window, frames } => self.measure.dropped(vm, window, frames),
             Effect::Sound { vcpu, task, period } => self.play(machine, vm, vcpu, task, period),
         }
     }
@@ -232,7 +265,10 @@ impl World {
             arrived: machine.now(),
             effort,
         };
-        if self.emulators {
+        if packet.protocol.is_none() {
+            self.tell(machine, vm, EventKind::Input { vm: id(vm), input: UserInput::Enter });
+            self.call_daemon(machine, vm);
+        } else if self.emulators {
             self.pending_packet(machine, vm, packet);
         }
         self.queue_job(machine, vm, None, IoJob::PacketIn { vm, packet });
@@ -244,9 +280,10 @@ impl World {
         if packet.bytes == 0 && !self.feed.hears_acknowledgements() {
             return;
         }
+        let Some(protocol) = packet.protocol else { return };
         // A driver domain sees packets pass, and does not tell what answers what.
-        self.vms[vm].asked = self.emulators.then_some((packet.protocol, packet.port));
-        let kind = EventKind::Packet { vm: id(vm), protocol: packet.protocol, port: packet.port };
+        self.vms[vm].asked = self.emulators.then_some((protocol, packet.port));
+        let kind = EventKind::Packet { vm: id(vm), protocol, port: packet.port };
         self.tell(machine, vm, kind);
     }
 
@@ -295,6 +332,10 @@ impl Work for World {
             }
             TimerOwner::Task { vm, task } => {
                 let vcpu = self.vms[vm].guest.tasks[task].vcpu;
+                // Xen keeps the guests' one-shot timers itself.
+                if !self.emulators && !self.vms[vm].guest.windows.is_empty() {
+                    self.tell(machine, vm, EventKind::Timer { vm: id(vm), vcpu: number(vcpu) });
+                }
                 self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: false, vector: None });
             }
             TimerOwner::Client(client) => {
@@ -313,6 +354,7 @@ impl Work for World {
             TimerOwner::Sound { vm } => self.sound_period(machine, vm),
             TimerOwner::Tick { vm, vcpu } => self.tick(machine, vm, vcpu),
             TimerOwner::Gpu => self.gpu_done(machine),
+            TimerOwner::Daemon { vm } => self.daemon_looks(machine, vm),
             TimerOwner::Engine => self.feed.deadline(machine, &mut self.measure, self.trace.as_mut()),
             TimerOwner::Decision => self.feed.decided(machine, &mut self.measure, self.trace.as_mut()),
             TimerOwner::Watch => {
@@ -350,6 +392,10 @@ impl Work for World {
         let (vm, thread) = match self.roles[entity.index()] {
             EntityRole::Vcpu { vm, vcpu } => {
                 self.vms[vm].waiting[vcpu] = if runnable { now } else { NEVER };
+                self.vms[vm].slept[vcpu].1 = now;
+                if self.driver_vm.as_ref().is_some_and(|driver| driver.vm == vm) {
+                    self.inspect_forwarded(machine);
+                }
                 (vm, Thread::Vcpu(number(vcpu)))
             }
             EntityRole::Io { thread } => match self.threads[thread].vm {

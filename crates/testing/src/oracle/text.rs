@@ -7,7 +7,7 @@
 
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Event, EventKind, MediaDevice, Protocol,
-    Region, Standing, TaskId, Thread, Time, VmId, VmPolicy,
+    Region, Standing, TaskId, Thread, Time, UserInput, VmId, VmPolicy,
 };
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
@@ -112,9 +112,11 @@ pub fn event(event: &Event) -> String {
         }
         EventKind::GpuDone { vm: VmId(vm) } => format!("gpu-done vm={vm}"),
         EventKind::Timer { vm: VmId(vm), vcpu } => format!("timer vm={vm} vcpu={vcpu}"),
+        EventKind::Input { vm: VmId(vm), input } => format!("input vm={vm} what={}", input_word(input)),
+        EventKind::Isolated { vm: VmId(vm), slow } => format!("isolated vm={vm} slow={slow}"),
         EventKind::World(world) => format!(
-            "world acts={} charges-boosts={} realtime={} slice={}",
-            world.acts, world.charges_boosts, world.realtime_permille, world.slice_ns
+            "world acts={} charges-boosts={} realtime={} slice={} silence={}",
+            world.acts, world.charges_boosts, world.realtime_permille, world.slice_ns, world.silence_ns
         ),
         EventKind::Standing { vm: VmId(vm), standing } => format!("standing vm={vm} as={standing:?}"),
     };
@@ -163,6 +165,23 @@ fn device(fields: &mut Fields<'_>) -> Result<MediaDevice, String> {
         "display" => Ok(MediaDevice::Display),
         "sound" => Ok(MediaDevice::Sound),
         other => Err(format!("`device={other}`: display or sound is known")),
+    }
+}
+
+fn input_word(input: UserInput) -> &'static str {
+    match input {
+        UserInput::Enter => "enter",
+        UserInput::Key => "key",
+        UserInput::Button => "button",
+    }
+}
+
+fn input(fields: &mut Fields<'_>) -> Result<UserInput, String> {
+    match fields.take::<String>("what")?.as_str() {
+        "enter" => Ok(UserInput::Enter),
+        "key" => Ok(UserInput::Key),
+        "button" => Ok(UserInput::Button),
+        other => Err(format!("`what={other}`: enter, key or button is known")),
     }
 }
 
@@ -240,11 +259,14 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
         },
         "gpu-done" => EventKind::GpuDone { vm: vm(fields)? },
         "timer" => EventKind::Timer { vm: vm(fields)?, vcpu: fields.take("vcpu")? },
+        "input" => EventKind::Input { vm: vm(fields)?, input: input(fields)? },
+        "isolated" => EventKind::Isolated { vm: vm(fields)?, slow: fields.take("slow")? },
         "world" => EventKind::World(Capabilities {
             acts: fields.take("acts")?,
             charges_boosts: fields.take("charges-boosts")?,
             realtime_permille: fields.take("realtime")?,
             slice_ns: fields.take("slice")?,
+            silence_ns: fields.take("silence")?,
         }),
         "standing" => EventKind::Standing {
             vm: vm(fields)?,

@@ -12,7 +12,7 @@ const LINE: Region = Region { x: 900, y: 600, width: 400, height: 16 };
 /// The display server draws after this task.
 fn after(before: Option<TaskId>) -> Drawing {
     let mut asking = Asking::default();
-    asking.dispatched(before);
+    asking.dispatched(before, None);
     asking.drawing(0, SERVER)
 }
 
@@ -36,6 +36,24 @@ fn a_display_server_shows_for_the_task_before_it_or_the_next_by_region() {
     }
     assert_eq!((count(&frames, PLAYER), count(&frames, TERMINAL)), (100.0, 100.0));
     assert_eq!((count(&frames, HOG), count(&frames, SERVER)), (0.0, 0.0));
+}
+
+/// A smooth film leaves its vCPU idle between two frames, with its address space loaded: it goes on without a
+/// switch, and nobody is seen to run before the display server. A pointer that moves meanwhile is not its.
+#[test]
+fn a_film_that_goes_on_from_idleness_shows_its_frames_and_no_others() {
+    let mut frames = Frames::default();
+    let mut asking = Asking::default();
+    asking.dispatched(None, Some(PLAYER));
+    let by = asking.drawing(0, SERVER);
+    for n in 0..100u64 {
+        frames.update(Some(FILM), by, false, Time(n * 40 * MS));
+        frames.next(0, Some(HOG));
+        frames.update(Some(LINE), by, false, Time((n * 40 + 20) * MS));
+        frames.next(0, None);
+    }
+    assert_eq!((count(&frames, PLAYER), count(&frames, SERVER)), (100.0, 100.0));
+    assert_eq!(count(&frames, HOG), 0.0);
 }
 
 #[test]
@@ -67,6 +85,45 @@ fn a_batch_of_updates_is_one_frame() {
         frames.update(None, by, false, Time(4000 * MS + n * MS));
     }
     assert_eq!(count(&frames, SERVER), 70.0, "and each flip");
+}
+
+/// A directory listing in a terminal beside a film: the display server is hardly ever at rest, and what it
+/// draws for the two is less than a batch apart. Who ran before it is mostly, but not always, who asked.
+#[test]
+fn what_two_windows_show_at_once_is_no_single_frame() {
+    const WINDOW: Region = Region { x: 740, ..FILM };
+    let mut frames = Frames::default();
+    for n in 0..400u64 {
+        let at = |nanos: u64| Time(n * 40 * MS + nanos);
+        for line in 0..20u64 {
+            frames.update(Some(WINDOW), after(Some(TERMINAL)), false, at(line * 2 * MS));
+            if line == 10 {
+                // Every fourth time the server finds both requests when it runs.
+                let both = n % 4 == 3 && n > 8;
+                let before = if both { TERMINAL } else { PLAYER };
+                frames.update(Some(FILM), after(Some(before)), false, at(line * 2 * MS + MS));
+            }
+            frames.next(0, Some(HOG));
+        }
+    }
+    assert_eq!((count(&frames, PLAYER), count(&frames, TERMINAL)), (400.0, 8000.0));
+    assert_eq!((count(&frames, HOG), count(&frames, SERVER)), (0.0, 0.0));
+}
+
+/// A film in strips, and a line of a terminal at once after each frame.
+#[test]
+fn a_batch_goes_on_beside_a_window_elsewhere() {
+    let mut frames = Frames::default();
+    let strip = |n: u16| Some(Region { y: 100 * n, height: 100, ..FILM });
+    for n in 0..100u64 {
+        for part in 0..4u16 {
+            let at = Time(n * 40 * MS + u64::from(part) * MS);
+            frames.update(strip(part), after(Some(PLAYER)), false, at);
+        }
+        frames.update(Some(LINE), after(Some(TERMINAL)), false, Time(n * 40 * MS + 4 * MS));
+        frames.next(0, None);
+    }
+    assert_eq!((count(&frames, PLAYER), count(&frames, TERMINAL)), (100.0, 100.0));
 }
 
 #[test]
@@ -102,6 +159,18 @@ fn a_graphics_processor_completes_so_much_for_a_frame() {
     }
     assert!((frames.gpu_per_frame - 3.0).abs() < 0.1, "{}", frames.gpu_per_frame);
     assert!(!frames.only_gpu(Time(6000 * MS)));
+}
+
+/// A display that changes now and then: it completes something, and then it is seen what.
+#[test]
+fn what_comes_before_a_picture_is_no_game() {
+    let mut frames = Frames::default();
+    for n in 0..20u64 {
+        let at = Time(n * 3000 * MS);
+        (0..3).for_each(|_| frames.gpu_done(at));
+        assert!(!frames.only_gpu(at), "{n}");
+        frames.update(None, after(None), false, at);
+    }
 }
 
 #[test]

@@ -30,16 +30,21 @@ impl Feedback {
         check(sound, "a share out of range for a film")
     }
 
+    /// Whether frames are missing, and ever more (lines 3 and 8).
+    pub(super) fn misses(&self, fps: &FrameRate) -> bool {
+        fps.current <= fps.previous && fps.current < self.desired
+    }
+
     /// Lines 3 to 5. `beyond`: others took CPU time from the VM, so that a larger share is of use.
     pub(super) fn fast_start(&mut self, fps: &FrameRate, beyond: bool, config: &Config) {
-        if fps.current <= fps.previous && fps.current < self.desired && beyond {
+        if self.misses(fps) && beyond {
             self.share = self.share.saturating_mul(2).min(most(config.most_share()));
         }
     }
 
     /// Lines 7 to 28.
     pub(super) fn normal(&mut self, fps: &FrameRate, beyond: bool, config: &Config) {
-        if fps.current <= fps.previous && fps.current < self.desired {
+        if self.misses(fps) {
             if self.increased {
                 self.negative_count = self.negative_count.saturating_add(1);
                 if self.negative_count >= config.negative_count {
@@ -170,7 +175,7 @@ mod tests {
     #[test]
     fn rates_are_averaged_as_the_paper_does() {
         for (weight, expected) in [(0.8, [19.2, 23.04, 4.608]), (0.2, [4.8, 8.64, 6.912])] {
-            let mut fps = FrameRate::new(0.0, Time(0));
+            let mut fps = FrameRate::new(0.0, Time(0), false);
             let counts = [24.0, 48.0, 48.0];
             for (second, (counted, expected)) in (1..).zip(counts.into_iter().zip(expected)) {
                 let before = fps.current;
@@ -179,5 +184,18 @@ mod tests {
                 assert_eq!(fps.previous, before);
             }
         }
+    }
+
+    /// Beyond the paper: what is first measured is the average, and is no rise.
+    #[test]
+    fn an_average_that_is_seeded_begins_with_the_first_rate() {
+        let mut fps = FrameRate::new(100.0, Time(0), true);
+        let mut game = Feedback::new(70.0);
+        fps.sample(150.0, Time(SECOND), 0.2);
+        assert_eq!((fps.previous, fps.current), (50.0, 50.0));
+        game.normal(&fps, true, &config());
+        assert_eq!(game.share, 2000, "a second, and not as long as an average rises");
+        fps.sample(220.0, Time(2 * SECOND), 0.2);
+        assert_eq!((fps.previous, fps.current), (50.0, 54.0));
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::reporter::{Reporters, clock};
+use frontdesk_engine::TaskId;
 use frontdesk_guest_protocol::{GuestMessage, HEARTBEAT, MAGIC, MAX_MESSAGES_PER_SECOND, Name};
 use proptest::prelude::*;
 use std::io::{Read, Write};
@@ -24,7 +25,7 @@ impl Fake {
         let path = home.path().join("x.tasks");
         let listener = UnixListener::bind(&path).unwrap();
         let own = std::process::id().cast_signed();
-        let source = ReporterSource::new(path, own, 2, Time(1)).unwrap();
+        let source = ReporterSource::new(path, own, 2, Duration::ZERO, Time(1)).unwrap();
         let stream = listener.accept().unwrap().0;
         let mut fake = Fake { home, listener, stream, source, now_ns: 1_000 * MS };
         assert_eq!(fake.asked(), 1, "a host that connects asks");
@@ -125,8 +126,8 @@ fn what_a_guest_tells_becomes_events() {
             Event { at: Time(at_ns), kind: EventKind::Halt { vm: VM, vcpu: 1 } },
         ]
     );
-    assert_eq!(fake.source.name(TaskId(50)), Some("firefox"));
-    assert_eq!(fake.source.name(TaskId(51)), None);
+    assert_eq!(fake.source.name(50), Some("firefox"));
+    assert_eq!(fake.source.name(51), None);
     assert_eq!(fake.source.stats(), ReporterStats { changes: 2, lost: 0, refused: 0 });
 }
 
@@ -204,7 +205,7 @@ fn lies_about_vcpus_times_and_names_are_harmless() {
         GuestMessage::Lost { count: u32::MAX },
         GuestMessage::Sent { at_ns: 0 },
     ]);
-    fake.pass(Duration::from_nanos(clock::MAX_HOLD_NS));
+    fake.pass(Duration::from_nanos(clock::USUAL_HOLD_NS));
     let events = fake.events();
     assert_eq!(events.iter().map(|event| event.kind).collect::<Vec<_>>(), [switch(0, 2), switch(0, 3)]);
     assert!(events.iter().all(|event| event.at.0 >= now && event.at.0 <= fake.now_ns));
@@ -212,12 +213,12 @@ fn lies_about_vcpus_times_and_names_are_harmless() {
 
     // Name { task: 2, name: "a\x1b[31m" }, which no honest reporter sends.
     fake.write(b"\x0a\x01\x02\x06a\x1b[31m\x00");
-    assert_eq!(fake.source.name(TaskId(2)), Some("a?[31m"));
+    assert_eq!(fake.source.name(2), Some("a?[31m"));
     // More names than are kept.
     for task in 10..2_000 {
         fake.say(&[GuestMessage::Name { task, name: Name::default() }]);
     }
-    assert_eq!(fake.source.name(TaskId(2)), None);
+    assert_eq!(fake.source.name(2), None);
 }
 
 #[test]
@@ -286,22 +287,22 @@ fn qemu_may_hang_up_or_be_somebody_else() {
     assert_eq!(fake.kinds(), [LOST]);
 
     let path = fake.home.path().join("x.tasks");
-    let stranger = ReporterSource::new(path, 1, 2, Time(1)).unwrap();
+    let stranger = ReporterSource::new(path, 1, 2, Duration::ZERO, Time(1)).unwrap();
     let ReporterState::Failed(error) = stranger.state() else { panic!("{stranger:?}") };
     let own = std::process::id();
     assert!(error.to_string().contains(&format!("process {own} listens")), "{error}");
 
-    let nobody = ReporterSource::new(fake.home.path().join("nobody"), 1, 2, Time(1)).unwrap();
+    let nobody = ReporterSource::new(fake.home.path().join("nobody"), 1, 2, Duration::ZERO, Time(1)).unwrap();
     let ReporterState::Failed(error) = nobody.state() else { panic!("{nobody:?}") };
     assert!(error.to_string().contains("cannot connect"), "{error}");
 }
 
 #[test]
 fn only_vms_with_the_port_are_listened_to() {
-    let mut reporters = Reporters::new().unwrap();
+    let mut reporters = Reporters::new(Duration::from_micros(500)).unwrap();
     let own = std::process::id().cast_signed();
-    assert!(!reporters.follow(VM, own, 1, Time(1)).unwrap(), "this process is no VM");
-    assert!(reporters.follow(VM, -1, 1, Time(1)).is_err());
+    assert!(!reporters.follow(VM, own, 1, Duration::ZERO, Time(1)).unwrap(), "this process is no VM");
+    assert!(reporters.follow(VM, -1, 1, Duration::ZERO, Time(1)).is_err());
     assert!(reporters.get(VM).is_none());
     reporters.receive(HostTime::now()).unwrap();
     assert_eq!(reporters.next_due(), None);
@@ -326,4 +327,98 @@ proptest! {
             }
         }
     }
+}
+
+/// What the host has ordered since the last call.
+fn orders(fake: &mut Fake) -> Vec<HostMessage> {
+    let (mut bytes, mut orders) = ([0; 4000], Vec::new());
+    fake.stream.set_nonblocking(true).unwrap();
+    let length = fake.stream.read(&mut bytes).unwrap_or(0);
+    Decoder::default().feed(&bytes[..length], |order: Option<HostMessage>| orders.extend(order));
+    orders
+}
+
+fn order(fake: &mut Fake, order: Option<&EpisodeOrder>) -> Vec<HostMessage> {
+    let now = Time(fake.now_ns);
+    fake.source.order(order, now);
+    orders(fake)
+}
+
+/// What the engine is told.
+fn isolated(fake: &mut Fake) -> Vec<u64> {
+    let mut events = Vec::new();
+    let now = Time(fake.now_ns);
+    fake.source.drain_isolation(VM, now, &mut events);
+    let slow = |event: &Event| match event.kind {
+        EventKind::Isolated { vm: VM, slow } => slow,
+        other => panic!("{other:?}"),
+    };
+    events.iter().map(slow).collect()
+}
+
+fn divided(slow: u64) -> GuestMessage {
+    GuestMessage::Isolation(Isolation::Divided { slow, background: 1, others: 1 })
+}
+
+#[test]
+fn who_takes_orders_is_told_of_an_episode_once() {
+    let mut fake = Fake::new();
+    let episode = |at: u64, tasks: &[u32]| EpisodeOrder {
+        since: Time(at),
+        until: Time(at + 5000 * MS),
+        tasks: tasks.to_vec(),
+        sound: false,
+    };
+    let first = episode(fake.now_ns, &[50, 60]);
+    let told = [
+        HostMessage::Background { task: 50 },
+        HostMessage::Background { task: 60 },
+        HostMessage::Episode { left_ms: 5000, tasks: 2, sound: false },
+    ];
+    fake.hello();
+    assert_eq!(order(&mut fake, Some(&first)), [], "it takes none");
+    fake.say(&[GuestMessage::Isolation(Isolation::Ready)]);
+    assert_eq!(order(&mut fake, Some(&first)), told);
+    assert_eq!(order(&mut fake, Some(&first)), []);
+    fake.say(&[divided(0b10)]);
+    assert_eq!((isolated(&mut fake), isolated(&mut fake)), (vec![2], vec![]));
+    // Others come soon, but not at once.
+    let mut many = episode(fake.now_ns, &(0..1000).collect::<Vec<u32>>());
+    many.until = Time(u64::MAX);
+    assert_eq!(order(&mut fake, Some(&many)), []);
+    fake.pass(Duration::from_millis(100));
+    let longest = HostMessage::Episode { left_ms: u16::MAX, tasks: 64, sound: false };
+    let told_many = order(&mut fake, Some(&many));
+    assert_eq!((told_many.len(), told_many.last()), (65, Some(&longest)));
+    // One that begins anew knows of nothing.
+    fake.pass(Duration::from_secs(1));
+    fake.hello();
+    assert_eq!(isolated(&mut fake), [0]);
+    fake.say(&[GuestMessage::Isolation(Isolation::Ready)]);
+    assert_eq!(order(&mut fake, Some(&many)).len(), 65);
+    fake.say(&[divided(0b01)]);
+    assert_eq!(isolated(&mut fake), [1]);
+    assert_eq!(order(&mut fake, None), [HostMessage::EpisodeOver]);
+    assert_eq!((order(&mut fake, None), isolated(&mut fake)), (vec![], vec![0]));
+}
+
+#[test]
+fn an_extension_that_lies_or_goes_silent_is_not_believed() {
+    let mut fake = Fake::new();
+    fake.hello();
+    fake.say(&[divided(0b10)]);
+    assert!(isolated(&mut fake).is_empty(), "nobody has told it to");
+    let now = Time(fake.now_ns);
+    let episode = EpisodeOrder { since: now, until: now.plus(1), tasks: vec![1], sound: true };
+    order(&mut fake, Some(&episode));
+    assert_eq!(isolated(&mut fake), [2]);
+    // vCPUs that it has not, all, or none.
+    for slow in [0b100, u64::MAX, 0b11, 0] {
+        fake.say(&[divided(slow)]);
+        assert!(isolated(&mut fake).is_empty());
+    }
+    assert_eq!(fake.source.stats().refused, 4);
+    fake.pass(3 * HEARTBEAT + Duration::from_nanos(1));
+    fake.events();
+    assert_eq!((isolated(&mut fake), fake.source.isolation()), (vec![0], Isolation::Off));
 }

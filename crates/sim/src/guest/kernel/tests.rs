@@ -33,7 +33,7 @@ fn switches(effects: &[(Nanos, Effect)]) -> Vec<TaskId> {
 
 fn packet(port: u16) -> Interrupt {
     Interrupt::Packet(Packet {
-        protocol: Protocol::Tcp,
+        protocol: Some(Protocol::Tcp),
         port,
         bytes: 40,
         client: 0,
@@ -45,7 +45,7 @@ fn packet(port: u16) -> Interrupt {
 /// A hog, and a task that answers.
 fn mixed() -> GuestKernel {
     let mut guest = GuestKernel::new(1, &GuestCosts::default());
-    let socket = guest.add_socket(Protocol::Tcp, 7);
+    let socket = guest.add_socket(Some(Protocol::Tcp), 7);
     guest.add_task(0, &[Step::Compute(10 * MS)], false);
     guest.add_task(1, &[Step::Receive { socket, shift: None }, Step::Compute(20 * US), Step::Reply], true);
     guest
@@ -119,7 +119,7 @@ fn the_clock_is_set_after_a_tick_and_after_idling() {
     let busy = |costs| GuestKernel { costs: Costs::of(costs), ..mixed() };
     let idle = |costs| {
         let mut guest = GuestKernel::new(1, costs);
-        let socket = guest.add_socket(Protocol::Tcp, 7);
+        let socket = guest.add_socket(Some(Protocol::Tcp), 7);
         guest.add_task(0, &[Step::Receive { socket, shift: None }, Step::Reply], true);
         guest
     };

@@ -1,0 +1,324 @@
+//! What is tried in the Debian system.
+
+use crate::{
+    FAULTS, PASSED,
+    guest::{self, Guest, HARDWARE, TAP},
+    guide::Guide,
+    host::{
+        active_daemon, another_daemon, no_process_is_left, run_for_output, status_of, step, systemctl,
+        type_in,
+    },
+    init::{DEB, HOME},
+    own_init::load_module,
+    plain::{self, FLOOD, Plain},
+    support::eventually,
+};
+use anyhow::{Context as _, Result, ensure};
+use rustix::system::delete_module;
+use std::{ffi::CStr, fs, process::ExitCode};
+
+const CONFIGURATION: &str = "/etc/frontdesk/frontdesk.toml";
+
+/// Grants what probes in QEMU take.
+const GRANT: &str = r"printf '[Service]\nCapabilityBoundingSet=CAP_SYS_ADMIN\n' > /etc/systemd/system/frontdesk.service.d/reads.conf";
+
+/// Does the trial, and tells how it went.
+pub(crate) fn run() -> ExitCode {
+    match trial() {
+        Ok(()) => {
+            println!("{PASSED}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("{error:?}");
+            for unit in ["frontdesk", "libvirtd"] {
+                let log = run_for_output("journalctl", &["--no-pager", "-o", "cat", "-u", unit]);
+                println!("the journal of {unit}: {}", log.unwrap_or_else(|error| error.to_string()));
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn trial() -> Result<()> {
+    let faults = fs::read_to_string("/proc/cmdline")?.contains(FAULTS);
+    guest::prepare()?;
+    plain::prepare()?;
+    // As udev has it where it runs.
+    run_for_output("chmod", &["666", "/dev/kvm"])?;
+    fs::write(format!("{HOME}/alice.xml"), definition("alice", "firmware", &devices()))?;
+    virsh(&["define", &format!("{HOME}/alice.xml")])?;
+    if faults { survives() } else { follows_the_guide() }
+}
+
+/// What the guide says, and what else the kernel's age matters for.
+fn follows_the_guide() -> Result<()> {
+    let mut guide = Guide::open();
+
+    step("install");
+    guide.follow("apt-get install ./frontdesk_*_amd64.deb")?;
+    guide.follow("systemctl is-active frontdesk")?;
+    guide.follow("frontdesk doctor")?;
+    // Later kernels need no such right.
+    let grants = fs::read_to_string("/proc/sys/kernel/osrelease")?.starts_with("6.1.");
+    for command in [
+        "mkdir -p /etc/systemd/system/frontdesk.service.d",
+        GRANT,
+        "systemctl daemon-reload",
+        "systemctl restart frontdesk",
+    ] {
+        if grants {
+            guide.follow(command)?;
+        } else {
+            guide.pass(command)?;
+        }
+    }
+
+    step("start");
+    guide.follow("virsh start alice")?;
+    let alice = running("alice")?;
+    alice.is_untouched()?;
+    let told = alice.is_followed()?;
+    ensure!(told["identity"]["source"] == "KVM, CR3 at exits", "{told:#}");
+    for command in ["systemctl status frontdesk", "frontdesk status", "frontdesk status --why alice"] {
+        let told = guide.follow(command)?;
+        ensure!(told.contains("alice") || told.contains("1 VM"), "{command}: {told}");
+    }
+    virsh(&["schedinfo", "alice", "--live", "--config", "--set", "cpu_shares=200"])?;
+    ensure!(weight(&alice)? == "200", "libvirt has set {}", weight(&alice)?);
+    // A weight of 100 is 1024.
+    alice.becomes("its new weight is taken", |told| told["weight"] == 2048)?;
+
+    step("configure");
+    configure()?;
+    let holds = guide.follow("frontdesk run --check")?;
+    ensure!(holds.contains("correlation = false"), "{holds}");
+    guide.follow("systemctl reload frontdesk")?;
+
+    step("boost");
+    alice.is_seen_and_boosted()?;
+
+    step("reserve, pause and resume");
+    alice.is_reserved_paused_and_released(|command| guide.follow(command))?;
+
+    let alice = is_followed_without_nested_paging(grants)?;
+
+    step("purge");
+    guide.follow("apt-get purge --yes frontdesk")?;
+    if grants {
+        guide.follow("rm -r /etc/systemd/system/frontdesk.service.d")?;
+    } else {
+        guide.pass("rm -r /etc/systemd/system/frontdesk.service.d")?;
+    }
+    no_process_is_left()?;
+    alice.is_untouched()?;
+    ensure!(weight(&alice)? == "200", "its weight is {}", weight(&alice)?);
+    ensure!(virsh(&["domstate", "alice"])? == "running", "the VM does not run");
+    virsh(&["destroy", "alice"])?;
+    virsh(&["undefine", "alice"])?;
+    guide.ended()
+}
+
+/// Has any packet boost, and VMs found by their QMP sockets, too.
+fn configure() -> Result<()> {
+    let shipped = fs::read_to_string(CONFIGURATION)?;
+    let sockets = format!("vms.qmp = ['{HOME}/vms/*.qmp']\n");
+    Ok(fs::write(CONFIGURATION, format!("{sockets}{}{shipped}", guest::CONFIGURATION))?)
+}
+
+/// What may happen to a VM, to libvirt and to frontdesk.
+fn survives() -> Result<()> {
+    step("install and start");
+    run_for_output("dpkg", &["-i", DEB])?;
+    configure()?;
+    systemctl(&["reload", "frontdesk"])?;
+    let alice = started()?;
+
+    step("virsh suspend and resume");
+    virsh(&["suspend", "alice"])?;
+    virsh(&["resume", "alice"])?;
+    alice.is_followed()?;
+    alice.is_seen_and_boosted()?;
+
+    step("virsh reboot and reset");
+    // Such a guest does not listen to it.
+    virsh(&["reboot", "alice"])?;
+    virsh(&["reset", "alice"])?;
+    alice.is_followed()?;
+    alice.is_seen_and_boosted()?;
+
+    step("restart of libvirt");
+    systemctl(&["restart", "libvirtd"])?;
+    ensure!(virsh(&["domstate", "alice"])? == "running", "the VM does not run");
+    alice.is_followed()?;
+    alice.is_seen_and_boosted()?;
+
+    step("virsh destroy");
+    virsh(&["destroy", "alice"])?;
+    eventually("it is forgotten", || status_of("alice").is_err())?;
+    started()?;
+
+    step("virsh managedsave");
+    virsh(&["managedsave", "alice"])?;
+    eventually("it is forgotten", || status_of("alice").is_err())?;
+    let alice = started()?;
+
+    step("death of the daemon");
+    let before = active_daemon()?;
+    type_in("frontdesk reserve alice --period 100ms --slice 20ms")?;
+    systemctl(&["kill", "--kill-who=main", "--signal=KILL", "frontdesk"])?;
+    another_daemon(before)?;
+    eventually("it is put back", || alice.is_untouched().is_ok())?;
+    alice.is_followed()?;
+    alice.is_seen_and_boosted()?;
+
+    step("upgrade");
+    let before = active_daemon()?;
+    run_for_output("dpkg", &["-i", DEB])?;
+    ensure!(active_daemon()? != before, "the former daemon still runs");
+    alice.is_followed()?;
+    alice.is_seen_and_boosted()?;
+
+    step("a VM of somebody else, which does nothing but leave its guest");
+    let other = Plain::start("other", &["-bios", &format!("{HOME}/{FLOOD}")])?;
+    eventually("it runs", || other.computes())?;
+    alice.is_followed()?;
+    alice.is_seen_and_boosted()?;
+    ensure!(status_of("other").is_err(), "it is followed");
+    other.0.is_untouched()?;
+    drop(other);
+
+    step("the same, as one of libvirt's");
+    fs::write(format!("{HOME}/flood.xml"), definition("flood", FLOOD, ""))?;
+    virsh(&["create", &format!("{HOME}/flood.xml")])?;
+    running("flood")?.is_followed()?;
+    alice.is_seen_and_boosted()?;
+    virsh(&["destroy", "flood"])?;
+
+    step("live migration");
+    migrates()
+}
+
+/// KVM's modules are loaded anew while the daemon runs, without nested paging and with it. Returns alice as
+/// it then is.
+fn is_followed_without_nested_paging(grants: bool) -> Result<Guest> {
+    step("KVM without nested paging");
+    let before = active_daemon()?;
+    virsh(&["destroy", "alice"])?;
+    load_kvm(c"npt=0")?;
+    virsh(&["start", "alice"])?;
+    let alice = running("alice")?;
+    let told = alice.is_followed()?;
+    let wanted = if grants { "KVM, CR3 loads" } else { "KVM, CR3 at thread switches" };
+    ensure!(told["identity"]["source"] == wanted, "{told:#}");
+    alice.is_seen_and_boosted()?;
+    virsh(&["destroy", "alice"])?;
+    load_kvm(c"npt=1")?;
+    let alice = started()?;
+    ensure!(active_daemon()? == before, "another daemon runs");
+    Ok(alice)
+}
+
+/// Loads KVM anew, while the daemon runs.
+fn load_kvm(parameters: &CStr) -> Result<()> {
+    // The daemon takes its programs out when it follows no VM under KVM any more, and till then the module is
+    // in use.
+    eventually("KVM is unloaded", || delete_module(c"kvm_amd", 0).is_ok())?;
+    load_module("kvm-amd.ko", parameters)?;
+    // As udev has it where it runs.
+    run_for_output("chmod", &["666", "/dev/kvm"])?;
+    Ok(())
+}
+
+/// A VM moves from one QEMU to another.
+fn migrates() -> Result<()> {
+    let disk = format!("file={HOME}/vms/disk,format=raw,if=ide");
+    let firmware = format!("{HOME}/firmware");
+    let (from, to) = (format!("{HOME}/vms/from"), format!("{HOME}/vms/to"));
+    let qmp = |socket: &str| format!("unix:{socket}.qmp,server=on,wait=off");
+    let monitor = format!("{from}.monitor");
+    let listening = format!("unix:{monitor},server=on,wait=off");
+    let (from_qmp, to_qmp, incoming) = (qmp(&from), qmp(&to), format!("unix:{to}.state"));
+    let machine = ["-bios", &firmware, "-drive", &disk];
+    let from = Plain::start("from", &[&machine[..], &["-qmp", &from_qmp, "-monitor", &listening]].concat())?;
+    from.0.is_followed()?;
+    from.0.has_tasks()?;
+    // As Proxmox does: QEMU tells of it.
+    from.tell(&monitor, "stop")?;
+    from.0.becomes("it is paused", |told| told["paused"] == true)?;
+    from.tell(&monitor, "cont")?;
+    from.0.becomes("it goes on", |told| told["paused"] == false)?;
+    from.tell(&monitor, "system_reset")?;
+    from.0.has_tasks()?;
+    let to = Plain::start("to", &[&machine[..], &["-qmp", &to_qmp, "-incoming", &incoming]].concat())?;
+    to.0.is_followed()?;
+    from.tell(&monitor, &format!("migrate -d {incoming}"))?;
+    eventually("it has moved", || status_of("from").is_ok_and(|told| told["paused"] == true))?;
+    to.0.has_tasks()?;
+    ensure!(status_of("to")?["paused"] == false, "it does not run");
+    drop(from);
+    eventually("it is forgotten", || status_of("from").is_err())?;
+    to.0.is_followed()?;
+    Ok(())
+}
+
+/// A VM in libvirt's words, with a firmware for its guest: what is special about it is that it is small.
+fn definition(name: &str, firmware: &str, devices: &str) -> String {
+    format!(
+        "<domain type='kvm'>
+  <name>{name}</name>
+  <memory unit='MiB'>32</memory>
+  <vcpu>1</vcpu>
+  <os><type arch='x86_64' machine='pc'>hvm</type><loader readonly='yes' type='rom'>{HOME}/{firmware}</loader></os>
+  <features><acpi/></features>
+  <cpu mode='host-passthrough'/>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    {devices}
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>
+  </devices>
+</domain>
+"
+    )
+}
+
+/// What makes it one that is worked in.
+fn devices() -> String {
+    format!(
+        "<disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/><source file='{HOME}/disk'/><target dev='hda' bus='ide'/>
+    </disk>
+    <interface type='ethernet'>
+      <mac address='{HARDWARE}'/><target dev='{TAP}' managed='no'/><model type='virtio'/><rom enabled='no'/>
+    </interface>"
+    )
+}
+
+/// Alice, just started, followed and boosted.
+fn started() -> Result<Guest> {
+    virsh(&["start", "alice"])?;
+    let alice = running("alice")?;
+    alice.is_followed()?;
+    alice.is_seen_and_boosted()?;
+    Ok(alice)
+}
+
+/// The VM that has just been started.
+fn running(name: &'static str) -> Result<Guest> {
+    let pid = fs::read_to_string(format!("/run/libvirt/qemu/{name}.pid")).context("the VM's process id")?;
+    Ok(Guest { name, pid: pid.trim().parse()? })
+}
+
+/// The weight of its control group.
+fn weight(vm: &Guest) -> Result<String> {
+    let group = fs::read_to_string(format!("/proc/{}/cgroup", vm.pid))?;
+    let group = group.lines().find_map(|line| line.strip_prefix("0::")).context("its control group")?;
+    // libvirt has a group for QEMU's threads below that of the VM.
+    let of_vm = group.split_inclusive(".scope").next().context("its scope")?;
+    Ok(fs::read_to_string(format!("/sys/fs/cgroup{of_vm}/cpu.weight"))?.trim_end().to_owned())
+}
+
+fn virsh(arguments: &[&str]) -> Result<String> {
+    run_for_output("virsh", arguments)
+}
