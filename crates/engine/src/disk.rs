@@ -8,6 +8,7 @@
 //! - `whitelist`: which names can be trusted, and which are players (§3.2.2);
 //! - `limiter`: how much of a VM's requests may come first, and how much before others' (§3.2.1);
 //! - `queue`: what waits, and whose turn it is;
+//! - `stream`: for whom an arm is kept where it is;
 //! - `device`: how much the device is given at once, and what each request cost.
 
 mod config;
@@ -17,6 +18,7 @@ mod limiter;
 mod policy;
 mod queue;
 mod request;
+mod stream;
 mod whitelist;
 
 pub use config::{Device, DiskConfig, Inputs, Unit};
