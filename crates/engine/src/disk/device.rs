@@ -118,6 +118,10 @@ mod tests {
         assert_eq!(flow.completed(Time(30 * MS), Time(0), one, &config), 20 * MS);
         assert_eq!(flow.completed(Time(40 * MS), Time(10 * MS), other, &config), 20 * MS);
         let later = flow.submitted(Time(100 * MS));
-        assert_eq!(flow.completed(Time(101 * MS), Time(100 * MS), later, &config), MS, "idle time is nobody's");
+        assert_eq!(
+            flow.completed(Time(101 * MS), Time(100 * MS), later, &config),
+            MS,
+            "idle time is nobody's"
+        );
     }
 }

@@ -262,7 +262,7 @@ mod tests {
         }
 
         fn reads(&mut self, task: TaskId, at: &[f64]) {
-            at.iter().for_each(|at| drop(self.ask(task, DiskOperation::Read, *at)));
+            at.iter().for_each(|at| _ = self.ask(task, DiskOperation::Read, *at));
         }
 
         fn counts(&self, task: TaskId) -> [u32; 2] {

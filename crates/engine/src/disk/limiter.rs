@@ -71,11 +71,8 @@ impl Limiter {
         }
         let periods = 1 + now.since(ends) / period;
         self.ends = Some(ends.plus(periods.saturating_mul(period)));
-        let decayed = if periods < 64 {
-            (0..periods).fold(self.peak, |peak, _| peak - (peak >> DECAY))
-        } else {
-            0
-        };
+        let decayed =
+            if periods < 64 { (0..periods).fold(self.peak, |peak, _| peak - (peak >> DECAY)) } else { 0 };
         self.peak = std::mem::take(&mut self.used).max(decayed);
         for vm in self.accounts.keys().copied().collect::<Vec<_>>() {
             self.refill(vm, periods, now, config);
@@ -94,9 +91,7 @@ impl Limiter {
     /// Gives a VM what it is due for so many periods.
     fn refill(&mut self, vm: VmId, periods: u64, now: Time, config: &DiskConfig) {
         let absent = ABSENT.saturating_mul(nanos(config.period));
-        let shares = |(other, account): (&VmId, &Account)| {
-            *other == vm || now.since(account.asked) < absent
-        };
+        let shares = |(other, account): (&VmId, &Account)| *other == vm || now.since(account.asked) < absent;
         let present = self.accounts.iter().filter(|entry| shares(*entry));
         let caps = present.map(|(_, account)| u64::from(account.cap)).sum::<u64>().max(1);
         let offer = self.offer(config);
@@ -114,11 +109,7 @@ impl Limiter {
     /// The limit that a VM's next request is beyond.
     pub(super) fn beyond(&self, vm: VmId) -> Option<Beyond> {
         let account = self.accounts.get(&vm)?;
-        if account.all <= 0 {
-            Some(Beyond::Cap)
-        } else {
-            (account.high <= 0).then_some(Beyond::Weight)
-        }
+        if account.all <= 0 { Some(Beyond::Cap) } else { (account.high <= 0).then_some(Beyond::Weight) }
     }
 
     /// A request that will take so much device time is submitted.
@@ -160,7 +151,8 @@ mod tests {
     use DiskClass::{Common, High, Low};
 
     const SECOND: u64 = 1_000_000_000;
-    const [ONE, OTHER]: [VmId; 2] = [VmId(1), VmId(2)];
+    const ONE: VmId = VmId(1);
+    const OTHER: VmId = VmId(2);
 
     /// How many requests come in each class, of those that one VM sends beside another in a period.
     fn classes(interactive: bool, requests: u64, time: u64, config: &DiskConfig) -> [u64; 3] {

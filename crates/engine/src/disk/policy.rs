@@ -228,9 +228,10 @@ impl DiskPolicy {
         let idle = nanos(self.config.idle);
         let beyond = self.limiter.beyond(vm);
         let high = lane == Lane::Interactive && beyond.is_none();
-        let goes_on = high
-            || self.queues.in_slice(vm, nanos(self.config.slice)) && self.streams.near(vm, lane);
-        if self.device == Device::Flash || !self.flow.idle() || !goes_on || !self.streams.soon(vm, lane, idle) {
+        let goes_on =
+            high || self.queues.in_slice(vm, nanos(self.config.slice)) && self.streams.near(vm, lane);
+        if self.device == Device::Flash || !self.flow.idle() || !goes_on || !self.streams.soon(vm, lane, idle)
+        {
             return;
         }
         let class = match beyond {
