@@ -10,14 +10,15 @@ use super::request::{DiskClass, DiskOperation, Verdict};
 use super::whitelist::WhiteList;
 use crate::event::{TaskId, Time, UserInput};
 use crate::nanos::nanos;
+use arrayvec::ArrayVec;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// Most applications of a VM, and most of its tasks that have names; who asked least recently is forgotten.
 const APPLICATIONS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
-/// What came before an input is known to this fraction of the period.
-const BUCKETS: u64 = 16;
+/// Times of requests that are known of an application.
+const TIMES: usize = 64;
 
 /// An application of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,10 +51,8 @@ struct Counts {
     pre: u32,
     /// When they were halved last.
     halved: Time,
-    /// Requests since the last input, by when they came; of `newest` and those before.
-    recent: [u32; BUCKETS as usize],
-    /// Number of the latest bucket.
-    newest: u64,
+    /// Its requests since the last input.
+    recent: Recent,
     /// Requests in each class.
     served: [u64; 3],
 }
@@ -69,31 +68,57 @@ impl Counts {
         }
     }
 
-    /// Buckets up to this one begin; those that are too old are forgotten.
-    fn advance(&mut self, bucket: u64) {
-        if bucket.saturating_sub(self.newest) >= BUCKETS {
-            self.recent = [0; BUCKETS as usize];
-        } else {
-            (self.newest + 1..=bucket).for_each(|number| *self.bucket(number) = 0);
-        }
-        self.newest = self.newest.max(bucket);
-    }
-
-    #[allow(clippy::cast_possible_truncation)] // Below 16.
-    fn bucket(&mut self, number: u64) -> &mut u32 {
-        &mut self.recent[(number % BUCKETS) as usize]
-    }
-
-    /// Requests in the buckets from `first` to `last` that are still known.
-    fn between(&mut self, first: u64, last: u64) -> u32 {
-        let first = first.max((self.newest + 1).saturating_sub(BUCKETS));
-        let last = last.min(self.newest);
-        (first..=last).fold(0, |sum, number| sum.saturating_add(*self.bucket(number)))
-    }
-
     fn interactive(&self, config: &DiskConfig) -> bool {
         let (post, pre) = (f64::from(self.post), f64::from(self.pre));
         post > config.threshold * (post + pre)
+    }
+}
+
+/// When requests came, of many only every so manyth.
+#[derive(Clone, Debug, Default)]
+struct Recent {
+    /// With how many requests each stands for.
+    times: ArrayVec<(Time, u32), TIMES>,
+    each: u32,
+    /// Requests since the last of them.
+    more: u32,
+}
+
+impl Recent {
+    /// A request came. Those before `from` will not be asked for.
+    fn note(&mut self, now: Time, from: Time) {
+        self.more += 1;
+        if self.more < self.each {
+            return;
+        }
+        if self.times.is_full() {
+            self.times.retain(|(at, _)| *at >= from);
+            if self.times.len() > TIMES / 2 {
+                self.each = self.each.max(1).saturating_mul(2);
+                let pairs = self.times.chunks(2);
+                let merged = |pair: &[(Time, u32)]| {
+                    let requests =
+                        pair.iter().fold(0, |sum: u32, (_, requests)| sum.saturating_add(*requests));
+                    (pair[pair.len() - 1].0, requests)
+                };
+                self.times = pairs.map(merged).collect();
+            } else {
+                self.each /= 2;
+            }
+        }
+        self.times.push((now, std::mem::take(&mut self.more)));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.times.is_empty() && self.more == 0
+    }
+
+    /// Requests from then on; to `last`, if that is given.
+    fn between(&self, first: Time, last: Option<Time>) -> u32 {
+        let within = |at: Time| at >= first && last.is_none_or(|last| at <= last);
+        let noted = self.times.iter().filter(|(at, _)| within(*at)).map(|(_, requests)| *requests);
+        // Those that are not noted are the latest.
+        noted.fold(if last.is_none() { self.more } else { 0 }, u32::saturating_add)
     }
 }
 
@@ -118,7 +143,6 @@ impl Identifier {
         if config.inputs == Inputs::Start && input == UserInput::Key {
             return;
         }
-        let width = bucket_width(config);
         let before = Time(now.0.saturating_sub(nanos(config.pre_input)));
         let last = self.input.replace(now);
         let from = match (config.inputs, last) {
@@ -127,23 +151,21 @@ impl Identifier {
             (Inputs::All, Some(last)) => before.max(last),
             (_, None) => before,
         };
-        let first = from.0.div_ceil(width);
         for (application, counts) in self.counts.iter_mut() {
             counts.halve(now, nanos(config.half_life));
-            counts.advance(now.0 / width);
-            let against = counts.between(first, u64::MAX);
-            counts.pre = counts.pre.saturating_add(against);
+            let recent = std::mem::take(&mut counts.recent);
+            if recent.is_empty() {
+                continue;
+            }
+            counts.pre = counts.pre.saturating_add(recent.between(from, None));
             if let (Inputs::Start, Some(last)) = (config.inputs, last) {
                 // They were taken for requests after that one.
-                let taken = counts.between(first, last.plus(nanos(config.post_input)).0 / width);
+                let taken = recent.between(from, Some(last.plus(nanos(config.post_input))));
                 counts.post = counts.post.saturating_sub(taken);
             }
-            if let Application::Named(name) = application
-                && counts.recent.iter().any(|requests| *requests > 0)
-            {
+            if let Application::Named(name) = application {
                 list.identified(name, counts.interactive(config));
             }
-            counts.recent = [0; BUCKETS as usize];
         }
     }
 
@@ -181,10 +203,7 @@ impl Identifier {
         let counts = self.counts.get_or_insert_mut(application.clone(), fresh);
         counts.halve(now, nanos(config.half_life));
         if operation == DiskOperation::Read {
-            let bucket = now.0 / bucket_width(config);
-            counts.advance(bucket);
-            let requests = counts.bucket(bucket);
-            *requests = requests.saturating_add(1);
+            counts.recent.note(now, Time(now.0.saturating_sub(nanos(config.pre_input))));
             counts.post = counts.post.saturating_add(u32::from(soon));
         }
         let verdict = verdict(&application, player, counts, config, list);
@@ -227,10 +246,6 @@ fn verdict(
         _ if counts.interactive(config) => Verdict::Follows,
         _ => Verdict::Ignores,
     }
-}
-
-fn bucket_width(config: &DiskConfig) -> u64 {
-    (nanos(config.pre_input) / BUCKETS).max(1)
 }
 
 #[cfg(test)]
@@ -399,6 +414,19 @@ mod tests {
         let read = DiskOperation::Read;
         let asked = other.request(TaskId(1), read, time(100.0), &bench.config, &bench.list);
         assert_eq!(asked.1, Verdict::Listed);
+    }
+
+    #[test]
+    fn of_many_requests_it_is_still_known_when_they_came() {
+        let mut recent = Recent::default();
+        // A thousand a second, of which those of the last four seconds are asked for.
+        for number in 0..20_000_u64 {
+            let now = Time(number * SECOND / 1_000);
+            recent.note(now, Time(now.0.saturating_sub(4 * SECOND)));
+        }
+        let half = recent.between(Time(18 * SECOND), None);
+        assert!((1_900..2_100).contains(&half), "{half} in two seconds");
+        assert!(recent.each >= 64, "{}", recent.each);
     }
 
     #[test]
