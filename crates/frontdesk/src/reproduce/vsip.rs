@@ -26,7 +26,8 @@ const COLD: [Program; 4] = [
     ("gimp", 350, "8ms", 64),
 ];
 /// Of Figures 2, 3 and 11, which read little.
-const WARM: [Program; 3] = [("firefox", 25, "50ms", 16), ("chrome", 20, "40ms", 16), ("word", 40, "30ms", 16)];
+const WARM: [Program; 3] =
+    [("firefox", 25, "50ms", 16), ("chrome", 20, "40ms", 16), ("word", 40, "30ms", 16)];
 /// Of Figures 4 and 12: one of the four pages that read, and one of the others.
 const PAGES: [Program; 2] = [("espn", 30, "60ms", 16), ("amazon", 30, "60ms", 0)];
 /// The copies of the film of Figure 10, and what a frame of each is, in KiB.
@@ -45,10 +46,8 @@ pub(super) fn scenarios() -> Vec<(&'static str, &'static str, Vec<String>)> {
     };
     let cold = COLD.iter().map(|one| (FIGURE_9.0, FIGURE_9.1, program("figure9", one)));
     let films = FILMS.iter().map(|(name, kib)| {
-        let set = [
-            format!("name=\"vsip-figure10-{name}\""),
-            format!("vm.desk.workloads.mplayer.frame_kib={kib}"),
-        ];
+        let set =
+            [format!("name=\"vsip-figure10-{name}\""), format!("vm.desk.workloads.mplayer.frame_kib={kib}")];
         (FIGURE_10.0, FIGURE_10.1, set.to_vec())
     });
     let warm = WARM.iter().map(|one| (FIGURE_11.0, FIGURE_11.1, program("figure11", one)));
@@ -64,10 +63,15 @@ pub(super) fn inputs() -> Vec<Row> {
     };
     let reads = "an input: 20 to 40 of 16 KiB";
     vec![
-        row("Figure 1", "how the parts belong together", "a drawing", "docs/architecture.md"),
+        row("Figure 1", "interactive programs beside loads", "slower", "Figures 2 to 4, 9 and 10"),
         row("Figure 5", "reads of a warm start and of a page", "some (a picture)", reads),
         row("Figure 6", "what they read", "some (a picture)", reads),
-        row("Figure 7", "identification by rate, not by count", "B is interactive, A is not", "a test: the same"),
+        row(
+            "Figure 7",
+            "identification by rate, not by count",
+            "B is interactive, A is not",
+            "a test: the same",
+        ),
     ]
 }
 
