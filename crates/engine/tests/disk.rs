@@ -14,6 +14,8 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 /// What a byte takes, in picoseconds: 100 MB/s.
 const BYTE: u64 = 10_000;
+/// What the policy takes a request for, beside its bytes, in nanoseconds: 64 KiB.
+const BASE: u64 = (64 << 10) * BYTE / 1_000;
 
 /// A policy and its device.
 struct Bench {
@@ -284,21 +286,25 @@ fn run(bench: &mut Bench, loads: &[Load], time: u64) -> Vec<[u64; 3]> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// A VM that always wants more gets its part, whatever it claims (§3.2.1).
+    /// A VM gets its part, or what it gets without claiming anything, whatever it claims (§3.2.1).
     #[test]
     fn lying_gains_nothing(loads in prop::collection::vec(load(), 2..6), arm: bool) {
         let device = if arm { Device::Arm } else { Device::Flash };
-        let mut bench = Bench::new(DiskConfig::default(), device, 1, MS / 2);
-        let got = run(&mut bench, &loads, 100 * SECOND);
-        let all: u64 = got.iter().flatten().sum();
-        // Nobody ever pauses, and one that is served alone never lets the disk stand still.
-        prop_assert!(all > 98 * SECOND, "{all} ns of service");
-        for (got, load) in got.iter().zip(&loads) {
-            let share = got.iter().sum::<u64>() as f64 / all as f64;
-            prop_assert!(share < 1.0 / loads.len() as f64 + 0.01, "{share} of {}: {load:?}", loads.len());
-        }
+        let share = |loads: &[Load]| {
+            let mut bench = Bench::new(DiskConfig::default(), device, 1, BASE);
+            let got = run(&mut bench, loads, 100 * SECOND);
+            let all: u64 = got.iter().flatten().sum();
+            // Nobody ever pauses, and the disk never stands still.
+            assert!(all > 98 * SECOND, "{all} ns of service");
+            got[0].iter().sum::<u64>() as f64 / all as f64
+        };
+        let mut honest = loads.clone();
+        (honest[0].inputs, honest[0].player) = (0, false);
+        let due = share(&honest).max(1.0 / loads.len() as f64);
+        let claimed = share(&loads);
+        prop_assert!(claimed < due + 0.01, "{claimed} of {due}");
     }
 
     /// The last class is served, even if others could use the whole disk.

@@ -211,4 +211,53 @@ mod tests {
         let (_, got) = serve(&mut one, &mut queue, &[(false, IoClass::High), (false, IoClass::Low)], 900);
         assert_eq!(got, [900, 0]);
     }
+
+    fn arm(scheduler: DiskScheduler) -> SimDisk {
+        let [seek, rotation] = [17, 8].map(std::time::Duration::from_millis);
+        SimDisk { seek, rotation, parallel: 1, scheduler, ..SimDisk::default() }
+    }
+
+    #[test]
+    fn turns_save_seeks_and_whole_vms_can_come_first() {
+        let time = |scheduler| {
+            let (mut queue, mut one) = disk(&arm(scheduler), 2);
+            serve(&mut one, &mut queue, &[(true, IoClass::Common); 2], 2_000)
+        };
+        let [(fair, _), (cfq, got), (vsip, _)] =
+            [DiskScheduler::Fair, DiskScheduler::Cfq, DiskScheduler::Vsip].map(time);
+        assert!(cfq * 10 < fair && vsip * 10 < fair, "{cfq}, {vsip} and {fair}");
+        assert!(got.iter().all(|got| *got > 500), "{got:?}");
+        let (mut queue, mut one) = disk(&arm(DiskScheduler::Cfq), 2);
+        let kinds = [(false, IoClass::Common), (false, IoClass::High)];
+        assert_eq!(serve(&mut one, &mut queue, &kinds, 300).1, [0, 300]);
+    }
+
+    #[test]
+    fn deadline_serves_reads_first_and_writes_in_time() {
+        let (mut queue, mut one) = disk(&arm(DiskScheduler::Deadline), 1);
+        for id in 0..8 {
+            one.submit(DiskRequest { id, write: id < 4, ..request(0, false, IoClass::Common) }, 0);
+        }
+        let mut order = Vec::new();
+        let mut now = 0;
+        while let Some((timer, time)) = one.serve(now) {
+            queue.arm(timer, now + time);
+            let (at, slot) = queue.pop().unwrap();
+            now = at;
+            order.push(one.done(slot, now).unwrap().id);
+        }
+        assert_eq!(order, [4, 5, 0, 6, 7, 1, 2, 3]);
+    }
+
+    #[test]
+    fn vsip_serves_first_what_a_person_waits_for() {
+        let first = |input: bool| {
+            let (mut queue, mut one) = disk(&arm(DiskScheduler::Vsip), 3);
+            if input {
+                one.input(2, UserInput::Enter, 0);
+            }
+            serve(&mut one, &mut queue, &[(false, IoClass::Common); 3], 1).1
+        };
+        assert_eq!([first(false), first(true)], [[1, 0, 0], [0, 0, 1]]);
+    }
 }

@@ -1,7 +1,7 @@
 //! What is submitted when, in which class.
 
 use super::config::{Device, DiskConfig};
-use super::device::Flow;
+use super::device::{Flow, weight};
 use super::identify::{Application, ApplicationExplain, Identifier};
 use super::limiter::{Limiter, signed};
 use super::queue::{Lane, Order, Queues, Turn};
@@ -46,6 +46,8 @@ struct Request {
     application: Option<Application>,
     verdict: Verdict,
     lane: Lane,
+    /// How it shares the device's time.
+    weight: u64,
     /// Since it was submitted.
     service: Option<Service>,
 }
@@ -146,7 +148,9 @@ impl DiskPolicy {
         self.streams.came(request, lane, self.now, nanos(self.config.idle));
         self.queues.push(vm, lane, id, self.now);
         let vcpu = asker.map(|asker| asker.vcpu);
-        self.requests.insert(id, Request { vm, vcpu, operation, application, verdict, lane, service: None });
+        let weight = weight(request.bytes);
+        let waits = Request { vm, vcpu, operation, application, verdict, lane, weight, service: None };
+        self.requests.insert(id, waits);
         true
     }
 
@@ -165,6 +169,10 @@ impl DiskPolicy {
                 return None;
             }
             self.move_on();
+        }
+        let apart = self.queues.leaves(&turn) && !self.flow.idle();
+        if self.device == Device::Arm && apart {
+            return None;
         }
         self.submit(&turn)
     }
@@ -189,7 +197,7 @@ impl DiskPolicy {
             DiskClass::Low => Some(Beyond::Cap),
         };
         let why = Why { verdict: request.verdict, beyond };
-        let passed = self.flow.submitted(self.now);
+        let passed = self.flow.submitted(self.now, request.weight);
         let Turn { id, vm, class, estimate, order, .. } = *turn;
         request.service = Some(Service { since: self.now, passed, estimate, order, why });
         if let (Some(application), Some(guest)) = (&request.application, self.guests.get_mut(&vm)) {
@@ -206,10 +214,10 @@ impl DiskPolicy {
     pub fn complete(&mut self, id: u64, at: Time) -> Option<Finished> {
         self.requests.get(&id)?.service?;
         self.advance(at);
-        let Request { vm, vcpu, operation, lane, service, .. } = self.requests.remove(&id)?;
+        let Request { vm, vcpu, operation, lane, weight, service, .. } = self.requests.remove(&id)?;
         let Service { since, passed, estimate, order, why } = service?;
         let class = why.class();
-        let cost_ns = self.flow.completed(self.now, since, passed, &self.config);
+        let cost_ns = self.flow.completed(self.now, (since, passed, weight), &self.config);
         let more = signed(cost_ns).saturating_sub(signed(estimate));
         self.queues.charge(vm, order, more, &self.config);
         self.queues.completed(vm, cost_ns);

@@ -198,6 +198,11 @@ impl Queues {
         }
     }
 
+    /// Whether a turn would send an arm away from whom it serves, for nothing that is more urgent.
+    pub(super) fn leaves(&self, turn: &Turn) -> bool {
+        self.slice.is_some_and(|held| held.vm != turn.vm && held.class <= turn.class)
+    }
+
     /// Whether a slice goes on for this VM.
     pub(super) fn in_slice(&self, vm: VmId, slice: u64) -> bool {
         self.slice.is_some_and(|held| held.vm == vm && held.used < slice)

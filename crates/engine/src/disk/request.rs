@@ -162,7 +162,7 @@ pub struct Finished {
     /// The class it was served in.
     pub class: DiskClass,
     /// Device time it took, in nanoseconds: what passed while it was served, of which those served at the
-    /// same time have equal parts.
+    /// same time have parts by their bytes, and 64 KiB for each.
     pub cost_ns: u64,
     /// The vCPU to boost: that waits for what a person waits for, which was read just now.
     pub boost: Option<u16>,
