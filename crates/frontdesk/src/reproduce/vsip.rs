@@ -20,10 +20,10 @@ type Program = (&'static str, u32, &'static str, u32);
 
 /// Of Figure 9, whose files are not in memory.
 const COLD: [Program; 4] = [
-    ("impress", 300, "6ms", 64),
+    ("impress", 300, "4ms", 64),
     ("firefox", 250, "5ms", 64),
-    ("chrome", 200, "4ms", 64),
-    ("gimp", 350, "8ms", 64),
+    ("chrome", 200, "3ms", 64),
+    ("gimp", 350, "6ms", 64),
 ];
 /// Of Figures 2, 3 and 11, which read little.
 const WARM: [Program; 3] =
