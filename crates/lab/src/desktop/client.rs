@@ -177,7 +177,12 @@ fn work(config: &DesktopConfig, signals: &Signals, samples: &mut Vec<Sample>) ->
                         }
                         let down = (number / PAGES).is_multiple_of(2);
                         let sent = Instant::now();
-                        vnc.key(if down { keys::PAGE_DOWN } else { keys::PAGE_UP })?;
+                        // As much as PageDown and PageUp for a viewer, and Enter tells that something begins.
+                        if down {
+                            vnc.key(keys::RETURN)?;
+                        } else {
+                            vnc.key_with(keys::SHIFT, keys::RETURN)?;
+                        }
                         match settled(&mut vnc, sent, goes_on, "another page", |_| true)? {
                             Some(sample) => samples.push(sample),
                             None => break,
