@@ -233,9 +233,9 @@ fn reach_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bo
     Ok(false)
 }
 
-/// Types a text into the terminal; false if it is not to wait any longer. Each letter waits for the one before
-/// to be shown: a virtio keyboard holds some sixteen, and drops what a guest that waits for a CPU does not take,
-/// be it that a key was let go.
+/// Types a text into the terminal; false if it is not to wait any longer. Each letter waits for the one
+/// before to be shown: a virtio keyboard holds some sixteen, and drops what a guest that waits for a CPU does
+/// not take, be it that a key was let go.
 fn write(vnc: &mut Vnc, text: &str, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, VncError> {
     for letter in text.chars() {
         vnc.letter(letter)?;
