@@ -17,6 +17,7 @@ mod identify;
 mod limiter;
 mod policy;
 mod queue;
+mod recent;
 mod request;
 mod stream;
 mod whitelist;

@@ -9,7 +9,8 @@
 //!   whether a person waits, and which tasks are background work (vAMP §3.1).
 //! - *Policy*: partial boosts, bounded in time and by `pb_ratio` (TAVS §3.2), and the ledger that takes back
 //!   what they gave beyond a VM's share; what multimedia gets first, and how much of it (MM §5.2, §5.3); and
-//!   which vCPUs are slow meanwhile (vAMP §3.2). [`reservation`]s and the [`disk`] have policies of their own.
+//!   which vCPUs are slow meanwhile (vAMP §3.2).
+//! - [`reservation`]s and the [`disk`] have policies of their own.
 
 #![forbid(unsafe_code)]
 

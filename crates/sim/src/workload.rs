@@ -233,8 +233,8 @@ fn video(guest: &mut GuestKernel, spec: WindowSpec, sound: SoundPath, gpu: Nanos
     }
 }
 
-/// Who reads a film, some frames at a time and as many ahead: where it says that there is a frame, and is told
-/// that one has been taken.
+/// Who reads a film, some frames at a time and as many ahead: where it says that there is a frame, and is
+/// told that one has been taken.
 fn film_reader(guest: &mut GuestKernel, window: usize, frame: u32) -> [usize; 2] {
     let [data, room] = [guest.add_channel(), guest.add_channel()];
     guest.channels[room].messages = 2 * FRAMES_READ;

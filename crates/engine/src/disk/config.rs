@@ -79,14 +79,14 @@ pub struct DiskConfig {
     /// What is served although something of a higher class waits, of all service: nothing starves. 0.001 to
     /// 0.5.
     pub low_share: f64,
-    /// More is given to the device at once as long as it takes less than this for each (not in the paper). 100
-    /// us to 1 s.
+    /// More is given to the device at once as long as it takes less than this for each (not in the paper).
+    /// 100 us to 1 s.
     #[serde(with = "humantime_serde")]
     pub target_latency: Duration,
     /// Most requests that the device has at once. 1 to 1024.
     pub max_depth: u32,
-    /// Of an arm: how long a VM is served before it is the next one's turn, in device time (CFQ: 100 ms). 0 to
-    /// 1 s.
+    /// Of an arm: how long a VM is served before it is the next one's turn, in device time (CFQ: 100 ms). 0
+    /// to 1 s.
     #[serde(with = "humantime_serde")]
     pub slice: Duration,
     /// Of an arm: how long it is kept where it is for the next request of whom it served last (CFQ: 8 ms). 0

@@ -6,19 +6,17 @@
 //! write or a flush is taken for that of the task that runs only while a person may wait for it.
 
 use super::config::{DiskConfig, Inputs, LONGEST_NAME};
+use super::recent::Recent;
 use super::request::{DiskClass, DiskOperation, Verdict};
 use super::whitelist::WhiteList;
 use crate::event::{TaskId, Time, UserInput};
 use crate::nanos::nanos;
-use arrayvec::ArrayVec;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// Most applications of a VM, and most of its tasks that have names; who asked least recently is forgotten.
 const APPLICATIONS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
-/// Times of requests that are known of an application.
-const TIMES: usize = 64;
 
 /// An application of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,54 +69,6 @@ impl Counts {
     fn interactive(&self, config: &DiskConfig) -> bool {
         let (post, pre) = (f64::from(self.post), f64::from(self.pre));
         post > config.threshold * (post + pre)
-    }
-}
-
-/// When requests came, of many only every so manyth.
-#[derive(Clone, Debug, Default)]
-struct Recent {
-    /// With how many requests each stands for.
-    times: ArrayVec<(Time, u32), TIMES>,
-    each: u32,
-    /// Requests since the last of them.
-    more: u32,
-}
-
-impl Recent {
-    /// A request came. Those before `from` will not be asked for.
-    fn note(&mut self, now: Time, from: Time) {
-        self.more += 1;
-        if self.more < self.each {
-            return;
-        }
-        if self.times.is_full() {
-            self.times.retain(|(at, _)| *at >= from);
-            if self.times.len() > TIMES / 2 {
-                self.each = self.each.max(1).saturating_mul(2);
-                let pairs = self.times.chunks(2);
-                let merged = |pair: &[(Time, u32)]| {
-                    let requests =
-                        pair.iter().fold(0, |sum: u32, (_, requests)| sum.saturating_add(*requests));
-                    (pair[pair.len() - 1].0, requests)
-                };
-                self.times = pairs.map(merged).collect();
-            } else {
-                self.each /= 2;
-            }
-        }
-        self.times.push((now, std::mem::take(&mut self.more)));
-    }
-
-    fn is_empty(&self) -> bool {
-        self.times.is_empty() && self.more == 0
-    }
-
-    /// Requests from then on; to `last`, if that is given.
-    fn between(&self, first: Time, last: Option<Time>) -> u32 {
-        let within = |at: Time| at >= first && last.is_none_or(|last| at <= last);
-        let noted = self.times.iter().filter(|(at, _)| within(*at)).map(|(_, requests)| *requests);
-        // Those that are not noted are the latest.
-        noted.fold(if last.is_none() { self.more } else { 0 }, u32::saturating_add)
     }
 }
 
@@ -414,19 +364,6 @@ mod tests {
         let read = DiskOperation::Read;
         let asked = other.request(TaskId(1), read, time(100.0), &bench.config, &bench.list);
         assert_eq!(asked.1, Verdict::Listed);
-    }
-
-    #[test]
-    fn of_many_requests_it_is_still_known_when_they_came() {
-        let mut recent = Recent::default();
-        // A thousand a second, of which those of the last four seconds are asked for.
-        for number in 0..20_000_u64 {
-            let now = Time(number * SECOND / 1_000);
-            recent.note(now, Time(now.0.saturating_sub(4 * SECOND)));
-        }
-        let half = recent.between(Time(18 * SECOND), None);
-        assert!((1_900..2_100).contains(&half), "{half} in two seconds");
-        assert!(recent.each >= 64, "{}", recent.each);
     }
 
     #[test]
