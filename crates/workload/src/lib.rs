@@ -356,6 +356,7 @@ impl WorkloadKind {
                 period(key("period"), *length, Duration::from_millis(100)..=Duration::from_secs(600))
             }
             WorkloadKind::ReadFiles => only_with("read-files", vm.disk, "disk"),
+            WorkloadKind::Boot => only_with("boot", vm.disk, "disk"),
             WorkloadKind::ReadBurn { cost } => {
                 only_with("read-burn", vm.disk, "disk")?;
                 validate_cost(*cost)
