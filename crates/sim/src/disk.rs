@@ -4,41 +4,20 @@ mod cfq;
 mod deadline;
 mod fair;
 mod request;
+mod schedules;
 mod vsip;
 
-use crate::queue::{NEVER, Nanos, Timer};
+use crate::queue::{Nanos, Timer};
 use crate::rng::Rng;
 use cfq::Cfq;
 use deadline::Deadline;
 use fair::Fair;
 use frontdesk_engine::{UserInput, nanos};
 use frontdesk_scenario::{DiskScheduler, SimDisk};
-use std::fmt::Debug;
+use schedules::Schedules;
 use vsip::Vsip;
 
 pub use request::{DiskRequest, IoClass};
-
-/// Whose request is served next.
-trait Schedules: Debug {
-    fn submit(&mut self, request: DiskRequest, now: Nanos);
-
-    /// The next request, if one is to be served now.
-    fn next(&mut self, now: Nanos) -> Option<DiskRequest>;
-
-    /// The request that was next takes so long.
-    fn takes(&mut self, _request: &DiskRequest, _time: Nanos) {}
-
-    /// A request has been served.
-    fn done(&mut self, _request: &DiskRequest, _now: Nanos) {}
-
-    /// When there may be a next one although nothing happened.
-    fn wakes(&self) -> Nanos {
-        NEVER
-    }
-
-    /// A person did something in a VM.
-    fn input(&mut self, _vm: usize, _input: UserInput, _now: Nanos) {}
-}
 
 /// A disk.
 #[derive(Debug)]

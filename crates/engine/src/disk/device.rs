@@ -3,7 +3,7 @@
 //! A device with many requests serves whichever it likes, so that one that a person waits for would be one of
 //! many; with few it may be slower in all. So it is given more as long as it answers soon enough.
 
-use super::config::DiskConfig;
+use super::config::{Device, DiskConfig};
 use crate::event::Time;
 use crate::nanos::nanos;
 
@@ -33,13 +33,26 @@ pub(super) struct Flow {
     weight: u64,
     /// Device time of a byte of weight that was there all the time, as a fixed-point number of nanoseconds.
     passed: u64,
+    /// How long the device was busy of late, in nanoseconds, and the weight that it served meanwhile.
+    busy: u64,
+    served: u64,
     /// Up to when.
     at: Time,
 }
 
 impl Default for Flow {
     fn default() -> Self {
-        Flow { depth: 1, serving: 0, timely: 0, stale: 0, weight: 0, passed: 0, at: Time(0) }
+        Flow {
+            depth: 1,
+            serving: 0,
+            timely: 0,
+            stale: 0,
+            weight: 0,
+            passed: 0,
+            busy: 0,
+            served: 0,
+            at: Time(0),
+        }
     }
 }
 
@@ -54,6 +67,7 @@ impl Flow {
 
     fn advance(&mut self, now: Time) {
         if self.serving > 0 {
+            self.busy = self.busy.saturating_add(now.since(self.at));
             let each = now.since(self.at).saturating_mul(1 << FRACTION) / self.weight.max(1);
             self.passed = self.passed.saturating_add(each);
         }
@@ -74,9 +88,20 @@ impl Flow {
         &mut self,
         now: Time,
         (since, passed, weight): (Time, u64, u64),
+        device: Device,
         config: &DiskConfig,
     ) -> u64 {
         self.advance(now);
+        self.served += weight;
+        let cost = match device {
+            Device::Arm => u128::from(self.passed.saturating_sub(passed)) * u128::from(weight) >> FRACTION,
+            // Requests of several VMs are served together, and it cannot be seen who waits for whom.
+            Device::Flash => u128::from(self.busy) * u128::from(weight) / u128::from(self.served),
+        };
+        if self.served >= LARGEST {
+            self.busy /= 2;
+            self.served /= 2;
+        }
         self.weight = self.weight.saturating_sub(weight);
         let full = self.serving >= self.depth;
         self.serving = self.serving.saturating_sub(1);
@@ -93,7 +118,6 @@ impl Flow {
                 self.timely = 0;
             }
         }
-        let cost = u128::from(self.passed.saturating_sub(passed)) * u128::from(weight) >> FRACTION;
         u64::try_from(cost).unwrap_or(u64::MAX)
     }
 }
@@ -120,7 +144,7 @@ mod tests {
             }
             now = ends.pop_front().unwrap();
             let (since, passed) = given.pop_front().unwrap();
-            flow.completed(now, (since, passed, BASE), &config);
+            flow.completed(now, (since, passed, BASE), Device::Flash, &config);
         }
         flow.depth
     }
@@ -140,12 +164,29 @@ mod tests {
         let about = |time: u64, expected: u64| time.abs_diff(expected) < 10;
         let one = flow.submitted(Time(0), small);
         let other = flow.submitted(Time(10 * MS), large);
-        let cost = flow.completed(Time(30 * MS), (Time(0), one, small), &config);
+        let cost = flow.completed(Time(30 * MS), (Time(0), one, small), Device::Arm, &config);
         assert!(about(cost, 14 * MS), "10 ms alone, and a fifth of 20: {cost}");
-        let cost = flow.completed(Time(40 * MS), (Time(10 * MS), other, large), &config);
+        let cost = flow.completed(Time(40 * MS), (Time(10 * MS), other, large), Device::Arm, &config);
         assert!(about(cost, 26 * MS), "{cost}");
         let later = flow.submitted(Time(100 * MS), small);
-        let cost = flow.completed(Time(101 * MS), (Time(100 * MS), later, small), &config);
+        let cost = flow.completed(Time(101 * MS), (Time(100 * MS), later, small), Device::Arm, &config);
         assert!(about(cost, MS), "idle time is nobody's: {cost}");
+    }
+
+    #[test]
+    fn of_flash_a_request_costs_what_its_bytes_do() {
+        let (mut flow, config) = (Flow::default(), DiskConfig::default());
+        let [small, large] = [weight(0), weight(3 * BASE)];
+        let mut costs = [0; 2];
+        for round in 0..1_000 {
+            let begin = Time(round * 20 * MS);
+            let given = [small, large].map(|weight| (begin, flow.submitted(begin, weight), weight));
+            // The small one waits for the other.
+            costs[1] += flow.completed(begin.plus(9 * MS), given[1], Device::Flash, &config);
+            costs[0] += flow.completed(begin.plus(10 * MS), given[0], Device::Flash, &config);
+        }
+        let all = costs.iter().sum::<u64>();
+        assert!((9_900 * MS..10_100 * MS).contains(&all), "the time in which it was busy: {all}");
+        assert!((3_960..=4_040).contains(&(costs[1] * 1_000 / costs[0])), "{costs:?}");
     }
 }

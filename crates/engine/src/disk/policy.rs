@@ -219,7 +219,7 @@ impl DiskPolicy {
         let Request { vm, vcpu, operation, lane, weight, service, .. } = self.requests.remove(&id)?;
         let Service { since, passed, estimate, order, why } = service?;
         let class = why.class();
-        let cost_ns = self.flow.completed(self.now, (since, passed, weight), &self.config);
+        let cost_ns = self.flow.completed(self.now, (since, passed, weight), self.device, &self.config);
         let more = signed(cost_ns).saturating_sub(signed(estimate));
         self.queues.charge(vm, order, more, &self.config);
         self.queues.completed(vm, cost_ns);

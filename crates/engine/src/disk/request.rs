@@ -161,8 +161,8 @@ pub struct Finished {
     pub vm: VmId,
     /// The class it was served in.
     pub class: DiskClass,
-    /// Device time it took, in nanoseconds: what passed while it was served, of which those served at the
-    /// same time have parts by their bytes, and 64 KiB for each.
+    /// Device time it took, in nanoseconds: of an arm what passed while it was served, of flash what it costs
+    /// on average to serve as many bytes, and 64 KiB for each request.
     pub cost_ns: u64,
     /// The vCPU to boost: that waits for what a person waits for, which was read just now.
     pub boost: Option<u16>,

@@ -1,8 +1,8 @@
 //! CFQ, as Linux had it until 5.0 and as the paper's host has: VMs take turns of 100 ms each, in their class,
 //! and the arm waits 8 ms for the next request of who has the turn. Each VM is one process to it.
 
-use super::Schedules;
 use super::request::{DiskRequest, IoClass};
+use super::schedules::Schedules;
 use crate::queue::{NEVER, Nanos};
 use std::collections::VecDeque;
 

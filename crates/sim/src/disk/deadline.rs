@@ -1,8 +1,8 @@
 //! Linux' deadline scheduler, as far as synchronous requests from all over the disk let it differ from first
 //! come, first served: reads come before writes, which wait for two of them at most.
 
-use super::Schedules;
 use super::request::DiskRequest;
+use super::schedules::Schedules;
 use crate::queue::Nanos;
 use std::collections::VecDeque;
 

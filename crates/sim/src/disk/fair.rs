@@ -1,7 +1,7 @@
 //! Equal service for all VMs, within classes.
 
-use super::Schedules;
 use super::request::DiskRequest;
+use super::schedules::Schedules;
 use crate::queue::Nanos;
 use std::collections::VecDeque;
 

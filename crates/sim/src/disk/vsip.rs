@@ -1,7 +1,7 @@
 //! The engine's disk policy in front of the disk, as it is.
 
-use super::Schedules;
 use super::request::DiskRequest;
+use super::schedules::Schedules;
 use crate::feed::id;
 use crate::queue::{NEVER, Nanos};
 use frontdesk_engine::disk::{self, Asker, Device, DiskOperation, DiskPolicy};
