@@ -49,8 +49,10 @@ impl Memory {
     /// # Errors
     /// If no region is there.
     pub(crate) fn guest_address(&self, user: u64) -> Result<GuestAddress> {
-        let region = self.regions.iter().find(|region| user.checked_sub(region.user) < Some(region.size));
-        let region = region.filter(|region| user >= region.user).ok_or(Error::InvalidParam)?;
-        Ok(GuestAddress(region.guest + (user - region.user)))
+        let inside = |region: &Region| {
+            let offset = user.checked_sub(region.user).filter(|offset| *offset < region.size)?;
+            region.guest.checked_add(offset).map(GuestAddress)
+        };
+        self.regions.iter().find_map(inside).ok_or(Error::InvalidParam)
     }
 }
