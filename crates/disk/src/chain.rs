@@ -3,9 +3,7 @@
 //! Stricter than `virtio_queue::DescriptorChain`, which takes a broken chain for a short one, and can begin
 //! at any head: requests that were in flight when the back end was killed are no longer in the ring.
 
-use virtio_bindings::bindings::virtio_ring::{
-    VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE,
-};
+use virtio_bindings::bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemory};
 
@@ -70,8 +68,7 @@ pub(crate) fn segments<M: GuestMemory>(
             if descriptor.len() == 0 || !descriptor.len().is_multiple_of(DESCRIPTOR) {
                 return Err(ChainError::TableLength(descriptor.len()));
             }
-            (table, entries, number, indirect) =
-                (descriptor.addr(), descriptor.len() / DESCRIPTOR, 0, true);
+            (table, entries, number, indirect) = (descriptor.addr(), descriptor.len() / DESCRIPTOR, 0, true);
             continue;
         }
         if segments.len() >= usize::from(queue_size) {

@@ -55,14 +55,8 @@ impl Image {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        let mut image = Image {
-            file,
-            path: path.to_owned(),
-            read_only,
-            offset_align: 1,
-            memory_align: 1,
-            size: 0,
-        };
+        let mut image =
+            Image { file, path: path.to_owned(), read_only, offset_align: 1, memory_align: 1, size: 0 };
         image.read_size().map_err(failed)?;
         if image.size == 0 {
             return Err(unfit("it is empty; `truncate -s 20G IMAGE` gives it a size"));

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use vhost::vhost_user::message::VhostUserInflight;
 use vm_memory::mmap::MmapRegion;
-use vm_memory::{AtomicAccess, FileOffset, VolatileMemory};
+use vm_memory::{AtomicAccess, Bytes, FileOffset, VolatileMemory};
 
 const HEADER: usize = 16;
 const ENTRY: usize = 16;

@@ -117,7 +117,9 @@ impl Socket {
                 return Err(failed("something that is no socket is there: remove it".into()));
             }
             Ok(_) if UnixStream::connect(&path).is_ok() => {
-                return Err(failed("another process listens there: end it, or give the VM another name".into()));
+                return Err(failed(
+                    "another process listens there: end it, or give the VM another name".into(),
+                ));
             }
             // What a killed process has left.
             Ok(_) => fs::remove_file(&path).map_err(|e| failed(format!("removing what was there: {e}")))?,

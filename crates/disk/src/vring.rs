@@ -4,8 +4,7 @@ use crate::inflight::{Inflight, Recovered};
 use crate::memory::Memory;
 use std::fs::File;
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
-use virtio_queue::{Queue, QueueT};
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::GuestAddress;
 
 /// The largest queue that a front end may ask for.
@@ -84,7 +83,12 @@ impl Vring {
     }
 
     /// Sets where the rings are; returns whether rings may be there.
-    pub(crate) fn set_addresses(&mut self, table: GuestAddress, available: GuestAddress, used: GuestAddress) -> bool {
+    pub(crate) fn set_addresses(
+        &mut self,
+        table: GuestAddress,
+        available: GuestAddress,
+        used: GuestAddress,
+    ) -> bool {
         self.queue.try_set_desc_table_address(table).is_ok()
             && self.queue.try_set_avail_ring_address(available).is_ok()
             && self.queue.try_set_used_ring_address(used).is_ok()
@@ -206,6 +210,3 @@ impl Vring {
         }
     }
 }
-
-/// Memory and what is in flight, shared with what the kernel works at.
-pub(crate) type SharedMemory = Arc<Memory>;
