@@ -175,3 +175,6 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;
