@@ -154,14 +154,20 @@ impl Device {
         self.ready.extend(self.share.granted());
         self.begin_ready()?;
         self.interrupt();
+        let can_take_more = self.room() > 0 && self.pending.contains(&true);
         let mut completions = std::mem::take(&mut self.completions);
-        self.uring.wait(&mut completions)?;
+        self.uring.complete(!can_take_more, &mut completions)?;
         for completion in completions.drain(..) {
             self.completed(completion)?;
         }
         self.completions = completions;
         self.interrupt();
         Ok(())
+    }
+
+    /// How many more requests are looked at.
+    fn room(&self) -> usize {
+        MAX_REQUESTS.saturating_sub(self.slots.len() - self.free.len())
     }
 
     fn completed(&mut self, Completion { token, result, more }: Completion) -> io::Result<()> {
@@ -290,34 +296,29 @@ impl Device {
         }
     }
 
-    /// Returns whether there is more, for which there is no room now.
+    /// Takes as many as there is room for; returns whether there may be more.
     fn serve_ring(&mut self, index: u16) -> Result<bool, Broken> {
-        loop {
-            let Session { memory: Some(memory), vrings, inflight, .. } = &mut self.session else {
-                return Ok(false);
-            };
-            let memory = Arc::clone(memory);
-            let vring = &mut vrings[usize::from(index)];
-            if !vring.running {
-                return Ok(false);
-            }
-            let mut heads = Vec::new();
-            let room = MAX_REQUESTS.saturating_sub(self.slots.len() - self.free.len());
-            vring.want_kicks(false, &memory)?;
-            while heads.len() < room
-                && let Some(head) = vring.take(index, &memory, inflight.as_ref())?
-            {
-                heads.push(head);
-            }
-            let full = heads.len() == room;
-            let more = !full && vring.want_kicks(true, &memory)?;
-            for head in heads {
-                self.take_up(index, head, &memory)?;
-            }
-            if full || !more {
-                return Ok(full);
-            }
+        let room = self.room();
+        let Session { memory: Some(memory), vrings, inflight, .. } = &mut self.session else {
+            return Ok(false);
+        };
+        let memory = Arc::clone(memory);
+        let vring = &mut vrings[usize::from(index)];
+        if !vring.running {
+            return Ok(false);
         }
+        vring.want_kicks(false, &memory)?;
+        let mut heads = Vec::new();
+        while heads.len() < room
+            && let Some(head) = vring.take(index, &memory, inflight.as_ref())?
+        {
+            heads.push(head);
+        }
+        let more = heads.len() == room || vring.want_kicks(true, &memory)?;
+        for head in heads {
+            self.take_up(index, head, &memory)?;
+        }
+        Ok(more)
     }
 
     /// A queue that makes no sense is not served until the guest's driver sets it up anew.
@@ -407,8 +408,9 @@ impl Device {
                 break;
             }
             self.ready.pop_front();
-            match active.transfer.begin(&self.image) {
-                Ok(entry) => {
+            match active.transfer.prepare(&self.image) {
+                Ok(()) => {
+                    let entry = active.transfer.entry(&self.image);
                     // SAFETY: what it points to is in the slot, or in guest memory that the slot keeps mapped,
                     // until the completion has come.
                     unsafe { self.uring.push(entry, Token::Piece(slot))? };
@@ -432,7 +434,7 @@ impl Device {
         let interrupted = matches!(-result, libc::EINTR | libc::EAGAIN);
         let step = if interrupted { Step::Again } else { active.transfer.end(&self.image, result) };
         if step == Step::Again {
-            let entry = active.transfer.again(&self.image);
+            let entry = active.transfer.entry(&self.image);
             // SAFETY: as when it began.
             return unsafe { self.uring.push(entry, Token::Piece(slot)) };
         }

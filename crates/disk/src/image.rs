@@ -14,10 +14,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What a killed back end still had the kernel do ends within this time, on a disk that works; only then its
-/// locks are gone.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// What direct I/O asks for where the kernel does not tell: what all disks can do.
 const UNKNOWN_ALIGNMENT: u64 = 4096;
 
@@ -36,11 +32,12 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Opens it, with direct I/O where its file system has that.
+    /// Opens it, with direct I/O where its file system has that. What another process still has the kernel do
+    /// there may take until `patience` is over.
     ///
     /// # Errors
     /// [`DiskError`] if it cannot be opened, is no image, or is in use.
-    pub(crate) fn open(path: &Path, read_only: bool) -> Result<Image, DiskError> {
+    pub(crate) fn open(path: &Path, read_only: bool, patience: Duration) -> Result<Image, DiskError> {
         let failed = |source: std::io::Error| DiskError::Open { path: path.to_owned(), source };
         let unfit = |why| DiskError::Unfit { path: path.to_owned(), why };
         let file = File::options().read(true).write(!read_only).open(path).map_err(failed)?;
@@ -48,7 +45,7 @@ impl Image {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(unfit("it is no file and no block device"));
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         while lock(&file, read_only).map_err(failed)? == Locked::ByAnother {
             if Instant::now() >= deadline {
                 return Err(DiskError::InUse { path: path.to_owned() });
@@ -92,7 +89,8 @@ impl Image {
     /// # Errors
     /// If the kernel cannot tell.
     pub(crate) fn read_size(&mut self) -> std::io::Result<bool> {
-        let size = (&self.file).seek(SeekFrom::End(0))? / SECTOR * SECTOR;
+        let unit = SECTOR.max(self.offset_align);
+        let size = (&self.file).seek(SeekFrom::End(0))? / unit * unit;
         let changed = size != self.size;
         self.size = size;
         Ok(changed)
@@ -138,23 +136,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.img");
         std::fs::write(&path, vec![0; 8192]).unwrap();
-        let writer = Image::open(&path, false).unwrap();
+        let writer = Image::open(&path, false, Duration::ZERO).unwrap();
         for read_only in [false, true] {
-            let error = Image::open(&path, read_only).unwrap_err().to_string();
+            let error = Image::open(&path, read_only, Duration::ZERO).unwrap_err().to_string();
             assert!(error.contains("another process uses it"), "{error}");
         }
         drop(writer);
-        let reader = Image::open(&path, true).unwrap();
-        Image::open(&path, true).unwrap();
-        assert!(Image::open(&path, false).is_err());
+        let reader = Image::open(&path, true, Duration::ZERO).unwrap();
+        Image::open(&path, true, Duration::ZERO).unwrap();
+        assert!(Image::open(&path, false, Duration::ZERO).is_err());
         drop(reader);
-        Image::open(&path, false).unwrap();
+        Image::open(&path, false, Duration::ZERO).unwrap();
     }
 
     #[test]
     fn what_is_no_image_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let says = |path: &Path| Image::open(path, true).unwrap_err().to_string();
+        let says = |path: &Path| Image::open(path, true, Duration::ZERO).unwrap_err().to_string();
         assert!(says(folder.path()).contains("no file and no block device"));
         assert!(says(&folder.path().join("gone")).contains("No such file"));
         let empty = folder.path().join("empty");

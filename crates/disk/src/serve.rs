@@ -16,6 +16,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
+
+/// What a killed back end still had the kernel do ends within this time, on a disk that works; only then its
+/// locks are gone.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Bytes of a socket's path, at most: the kernel's limit, with the zero at its end.
 const MAX_SOCKET_PATH: usize = 107;
@@ -67,7 +72,7 @@ pub fn serve(disks: &[VmDisk], sockets: &Path, depth: u32, stop: OwnedFd) -> Res
     // All images and sockets first, so that what is wrong with one is told before any VM is served.
     let mut ready = Vec::new();
     for disk in disks {
-        let image = Image::open(&disk.image, disk.read_only)?;
+        let image = Image::open(&disk.image, disk.read_only, PATIENCE)?;
         ready.push((disk, image, Socket::bind(sockets.join(format!("{}.sock", disk.name)))?));
     }
     let mut threads = Vec::new();

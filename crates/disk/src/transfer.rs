@@ -119,28 +119,52 @@ impl Transfer {
         matches!(self.request.op, Op::Write(offset) if !(whole(offset) && whole(self.request.len())))
     }
 
-    /// Prepares the next piece, and says what the kernel is to do.
+    /// Prepares the next piece. The kernel is to do [`entry`](Self::entry) then.
     ///
-    /// What it points to stays in place until [`end`](Self::end) is called.
-    pub(crate) fn begin(&mut self, image: &Image) -> Result<squeue::Entry, Errno> {
+    /// # Errors
+    /// If the guest's memory is not where it was.
+    pub(crate) fn prepare(&mut self, image: &Image) -> Result<(), Errno> {
+        match self.request.op {
+            Op::Read(offset) | Op::Write(offset) => self.prepare_data(image, offset + self.done),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the kernel is to do. What it points to stays in place until [`end`](Self::end) is called.
+    pub(crate) fn entry(&self, image: &Image) -> squeue::Entry {
         let file = types::Fd(image.fd());
         match self.request.op {
-            Op::Read(offset) | Op::Write(offset) => {
-                self.prepare(image, offset + self.done)?;
-                Ok(self.entry(image))
+            Op::Read(offset) => self.data_entry(image, offset, true),
+            Op::Write(offset) => {
+                let filling = self.piece.buffer.as_ref().is_some_and(|buffer| buffer.filling);
+                self.data_entry(image, offset, filling)
             }
             Op::Discard { offset, len } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                Ok(opcode::Fallocate::new(file, len).offset(offset).mode(mode).build())
+                opcode::Fallocate::new(file, len).offset(offset).mode(mode).build()
             }
             Op::WriteZeroes { offset, len, unmap } => {
                 let how = if unmap { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
                 let mode = how | libc::FALLOC_FL_KEEP_SIZE;
-                Ok(opcode::Fallocate::new(file, len).offset(offset).mode(mode).build())
+                opcode::Fallocate::new(file, len).offset(offset).mode(mode).build()
             }
-            Op::Flush => Ok(opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()),
-            // These need no disk.
-            Op::GetId | Op::Refuse(_) => Ok(opcode::Nop::new().build()),
+            Op::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+            // These need no disk, and do not come here.
+            Op::GetId | Op::Refuse(_) => opcode::Nop::new().build(),
+        }
+    }
+
+    /// Reading or writing of the piece that is prepared, of a request that begins at `offset`.
+    fn data_entry(&self, image: &Image, offset: u64, reading: bool) -> squeue::Entry {
+        let lead = self.piece.buffer.as_ref().map_or(0, |buffer| buffer.lead as u64);
+        let at = offset + self.done - lead;
+        let file = types::Fd(image.fd());
+        let vectors = self.piece.vectors.as_ptr();
+        let count = u32::try_from(self.piece.vectors.len()).unwrap_or(u32::MAX);
+        if reading {
+            opcode::Readv::new(file, vectors, count).offset(at).build()
+        } else {
+            opcode::Writev::new(file, vectors, count).offset(at).build()
         }
     }
 
@@ -169,7 +193,7 @@ impl Transfer {
         segments
     }
 
-    fn prepare(&mut self, image: &Image, offset: u64) -> Result<(), Errno> {
+    fn prepare_data(&mut self, image: &Image, offset: u64) -> Result<(), Errno> {
         let writing = matches!(self.request.op, Op::Write(_));
         let len = (self.request.len() - self.done).min(PIECE);
         let mut vectors = Vec::new();
@@ -227,29 +251,6 @@ impl Transfer {
             data = rest;
         }
         Ok(())
-    }
-
-    /// Reading or writing of the piece that is prepared.
-    fn entry(&self, image: &Image) -> squeue::Entry {
-        let (Op::Read(offset) | Op::Write(offset)) = self.request.op else {
-            return opcode::Nop::new().build();
-        };
-        let buffer = self.piece.buffer.as_ref();
-        let at = offset + self.done - buffer.map_or(0, |buffer| buffer.lead as u64);
-        let reading = matches!(self.request.op, Op::Read(_)) || buffer.is_some_and(|buffer| buffer.filling);
-        let file = types::Fd(image.fd());
-        let vectors = self.piece.vectors.as_ptr();
-        let count = u32::try_from(self.piece.vectors.len()).unwrap_or(u32::MAX);
-        if reading {
-            opcode::Readv::new(file, vectors, count).offset(at).build()
-        } else {
-            opcode::Writev::new(file, vectors, count).offset(at).build()
-        }
-    }
-
-    /// The same piece once more.
-    pub(crate) fn again(&self, image: &Image) -> squeue::Entry {
-        self.entry(image)
     }
 
     /// The kernel is done with the piece, with this result.

@@ -135,12 +135,12 @@ impl Uring {
         }
     }
 
-    /// Submits what is queued, waits for a completion, and takes all that there are.
+    /// Submits what is queued, waits for a completion if `wait` says so, and takes all that there are.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(crate) fn wait(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
-        self.submit(1)?;
+    pub(crate) fn complete(&mut self, wait: bool, completions: &mut Vec<Completion>) -> io::Result<()> {
+        self.submit(usize::from(wait))?;
         completions.extend(self.ring.completion().map(|entry| Completion {
             token: Token::from_raw(entry.user_data()),
             result: entry.result(),
