@@ -200,7 +200,9 @@ fn launch(
     if !reach_terminal(vnc, goes_on)? {
         return Ok(None);
     }
-    vnc.write(&format!("{command} > /dev/null 2>&1"))?;
+    if !write(vnc, &format!("{command} > /dev/null 2>&1"), goes_on)? {
+        return Ok(None);
+    }
     let sent = Instant::now();
     vnc.key(keys::RETURN)?;
     let what = format!("a window after {command:?} was typed");
@@ -224,6 +226,25 @@ fn reach_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bo
         }
     }
     Ok(false)
+}
+
+/// Types a text into the terminal; false if it is not to wait any longer. Each letter waits for the one before
+/// to be shown: a virtio keyboard holds some sixteen, and drops what a guest that waits for a CPU does not take,
+/// be it that a key was let go.
+fn write(vnc: &mut Vnc, text: &str, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, VncError> {
+    for letter in text.chars() {
+        vnc.letter(letter)?;
+        let typed = Instant::now();
+        while !terminal_changes(vnc)? {
+            if !goes_on() {
+                return Ok(false);
+            }
+            if typed.elapsed() > PATIENCE {
+                return Err(not_shown(&format!("the letter {letter:?} in the terminal")));
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Gives the keyboard to a program; false if it is not to wait any longer.

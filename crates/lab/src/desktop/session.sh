@@ -30,7 +30,8 @@ until xset q > /dev/null 2>&1; do
     kill -0 $server || exit
     sleep 0.1
 done
-xset s off -dpms
+# A key whose release waits for a CPU is not held.
+xset s off -dpms r off
 xsetroot -solid '#334455'
 # A window that comes while it starts may stay unmapped until something else happens.
 rm -f /run/user/0/openbox

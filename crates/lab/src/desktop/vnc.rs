@@ -18,8 +18,8 @@ const LONGEST_TEXT: u32 = 4096;
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long QEMU may take for the handshake beside busy VMs.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two keys of a text.
-const KEY_PAUSE: Duration = Duration::from_millis(20);
+/// Between moving the pointer, pressing its button and letting it go.
+const CLICK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Pixels as numbers, row by row, and pictures of another size.
 const ENCODINGS: [i32; 2] = [RAW, DESKTOP_SIZE];
@@ -245,25 +245,21 @@ impl<S: Stream> Vnc<S> {
         self.send(&[4, u8::from(down), 0, 0, a, b, c, d])
     }
 
-    /// Types a text of printable ASCII, as on an American keyboard.
-    pub(super) fn write(&mut self, text: &str) -> Result<(), VncError> {
+    /// Types a letter of printable ASCII, as on an American keyboard.
+    pub(super) fn letter(&mut self, letter: char) -> Result<(), VncError> {
         const SHIFTED: &str = "~!@#$%^&*()_+{}|:\"<>?";
-        for letter in text.chars() {
-            if letter.is_ascii_uppercase() || SHIFTED.contains(letter) {
-                self.key_with(keys::SHIFT, u32::from(letter))?;
-            } else {
-                self.key(u32::from(letter))?;
-            }
-            std::thread::sleep(KEY_PAUSE);
+        if letter.is_ascii_uppercase() || SHIFTED.contains(letter) {
+            self.key_with(keys::SHIFT, u32::from(letter))
+        } else {
+            self.key(u32::from(letter))
         }
-        Ok(())
     }
 
     /// Moves the pointer there, and clicks with its first button.
     pub(super) fn click(&mut self, x: u16, y: u16) -> Result<(), VncError> {
         for buttons in [0, 1, 0] {
             self.point((x, y), buttons)?;
-            std::thread::sleep(KEY_PAUSE);
+            std::thread::sleep(CLICK_PAUSE);
         }
         Ok(())
     }
@@ -406,7 +402,8 @@ mod tests {
     fn letters_are_typed_with_shift_where_it_is_needed() {
         let mut vnc = connected([3, 2], &[]).unwrap();
         vnc.stream.get_mut().hears.clear();
-        vnc.write("a>").unwrap();
+        vnc.letter('a').unwrap();
+        vnc.letter('>').unwrap();
         let key = |down, key: u32| [&[4, down, 0, 0][..], &key.to_be_bytes()].concat();
         let wanted =
             [key(1, 97), key(0, 97), key(1, keys::SHIFT), key(1, 62), key(0, 62), key(0, keys::SHIFT)];
