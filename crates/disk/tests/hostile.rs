@@ -18,8 +18,13 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
-use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
+use vm_memory::{
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestRegionMmap, MmapRegion,
+};
 use vmm_sys_util::eventfd::EventFd;
+
+/// Generous: nothing here is about speed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const SIZE: u64 = 1 << 20;
 const MEMORY: u64 = 1 << 20;
@@ -96,7 +101,7 @@ impl Guest {
         kept: Option<(VhostUserInflight, File)>,
         base: u16,
     ) -> Guest {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         let mut front_end = loop {
             match Frontend::connect(server.socket(name), 1) {
                 Ok(front_end) => break front_end,
@@ -189,7 +194,7 @@ impl Guest {
     fn answer(&mut self) -> u8 {
         let before = self.used();
         self.offer(0);
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         while self.used() == before {
             assert!(Instant::now() < deadline, "no answer");
             let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -302,7 +307,7 @@ fn requests_in_flight_are_done_by_the_next_back_end() {
     drop(guest);
     kept.write_all_at(&[1], 16).unwrap();
     let guest = Guest::with(&server, "alice", file, Some((told, kept)), used);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while guest.used() != used.wrapping_add(1) {
         assert!(Instant::now() < deadline, "it is not done");
         thread::sleep(Duration::from_millis(5));

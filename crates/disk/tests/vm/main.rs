@@ -5,6 +5,7 @@
 mod backend;
 mod guest;
 #[path = "../../../host/tests/inside/own_init.rs"]
+#[expect(dead_code, reason = "these VMs are looked at while they run, not when they have ended")]
 mod own_init;
 mod pattern;
 mod trials;

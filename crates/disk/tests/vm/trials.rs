@@ -90,8 +90,9 @@ impl Trials {
     }
 }
 
-fn console(vm: &RunningVm) -> Result<String> {
-    Ok(String::from_utf8_lossy(&fs::read(vm.console())?).into_owned())
+/// What the guest has said yet. QEMU makes the file when it starts.
+fn console(vm: &RunningVm) -> String {
+    String::from_utf8_lossy(&fs::read(vm.console()).unwrap_or_default()).into_owned()
 }
 
 /// Waits until the guest says that.
@@ -99,7 +100,7 @@ fn wait_for(vm: &mut RunningVm, back_end: &Backend, text: &str) -> Result<String
     let deadline = Instant::now() + PATIENCE;
     loop {
         let alive = vm.is_alive();
-        let console = console(vm)?;
+        let console = console(vm);
         if console.contains(text) {
             return Ok(console);
         }
@@ -162,7 +163,7 @@ fn killed_back_ends(times: u32) -> Result<()> {
         back_end.restart()?;
         let deadline = Instant::now() + PATIENCE;
         while !back_end.said()?.contains("connected") {
-            ensure!(vm.is_alive() && Instant::now() < deadline, "QEMU does not connect: {}", console(&vm)?);
+            ensure!(vm.is_alive() && Instant::now() < deadline, "QEMU does not connect: {}", console(&vm));
             thread::sleep(Duration::from_millis(10));
         }
         thread::sleep(Duration::from_millis(100));
@@ -192,7 +193,7 @@ fn killed_vms(times: u32) -> Result<()> {
         let durable = said.filter_map(|number| number.trim().parse().ok()).max().unwrap_or(0);
         ensure!(durable > last, "it wrote nothing");
         let deadline = Instant::now() + PATIENCE;
-        while !back_end.said()?.matches(": disconnected").count() == usize::try_from(time)? {
+        while back_end.said()?.matches(": disconnected").count() <= usize::try_from(time)? {
             ensure!(Instant::now() < deadline, "the back end does not see it");
             thread::sleep(Duration::from_millis(10));
         }
