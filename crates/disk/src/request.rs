@@ -145,7 +145,7 @@ fn range_op(kind: u32, range: &[u8]) -> Op {
 }
 
 /// Takes this many bytes that the device may read off the front of a chain, which may be divided in any way.
-fn take<M: GuestMemory>(memory: &M, chain: &mut Vec<Segment>, count: usize) -> Option<Vec<u8>> {
+fn take<M: GuestMemory>(memory: &M, chain: &mut [Segment], count: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; count];
     let mut done = 0;
     for segment in chain.iter_mut() {

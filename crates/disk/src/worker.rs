@@ -33,6 +33,7 @@ struct Connection {
 /// # Errors
 /// If the kernel refuses the thread its queue of work.
 pub(crate) fn work(device: Device, listener: &UnixListener, stop: &OwnedFd) -> io::Result<()> {
+    #[expect(clippy::arc_with_non_send_sync, reason = "the library asks for it; one thread has both ends")]
     let device = Arc::new(Mutex::new(device));
     let result = Worker { device: Arc::clone(&device), listener, connection: None }.run(stop);
     if result.is_err() {
