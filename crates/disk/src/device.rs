@@ -1,11 +1,12 @@
 //! One VM's disk: takes requests from its queues, has the kernel carry them out, and gives them back.
 
+use crate::admit::{admit, write_name};
 use crate::config::config;
 use crate::image::Image;
-use crate::inflight::Inflight;
 use crate::memory::Memory;
-use crate::request::{Malformed, Op, Request, parse};
+use crate::request::{Malformed, Op, parse};
 use crate::scheduler::Share;
+use crate::session::Session;
 use crate::transfer::{Step, Transfer};
 use crate::uring::{Completion, Token, Uring};
 use crate::vring::{RingError, Vring};
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use virtio_bindings::bindings::virtio_blk::{VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK};
+use virtio_bindings::bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK};
 use vm_memory::{Bytes, GuestAddress};
 
 /// Requests of a VM that are looked at, at most. Others stay in its queues.
@@ -34,21 +35,6 @@ struct Active {
     queue: u16,
     head: u16,
     transfer: Transfer,
-}
-
-/// What the device works with: shared memory, rings, what is in flight. Gone with the connection.
-#[derive(Debug, Default)]
-pub(crate) struct Session {
-    /// The guest's memory.
-    pub(crate) memory: Option<Arc<Memory>>,
-    /// What the front end keeps about requests in flight.
-    pub(crate) inflight: Option<Inflight>,
-    /// The queues that were named yet.
-    pub(crate) vrings: Vec<Vring>,
-    /// Virtio features that the guest's driver has accepted.
-    pub(crate) features: u64,
-    /// Whether the guest is told how far it may go before it kicks again.
-    pub(crate) event_index: bool,
 }
 
 /// A VM's disk.
@@ -335,9 +321,9 @@ impl Device {
         let vring = &self.session.vrings[usize::from(index)];
         let request = parse(memory.map(), vring.table(), vring.size(), head)?;
         let status = request.status;
-        match self.admit(&request) {
+        match admit(&request, &self.image) {
             Some(Op::GetId) => {
-                let written = self.write_name(&request, memory);
+                let written = write_name(&self.name, &request, memory);
                 let status_code = if written.is_some() { VIRTIO_BLK_S_OK } else { VIRTIO_BLK_S_IOERR };
                 self.answer(index, head, memory, status, status_code, written.unwrap_or_default())?;
             }
@@ -364,38 +350,6 @@ impl Device {
         Ok(())
     }
 
-    /// What is to be done, if this image has that range and may be changed.
-    fn admit(&self, request: &Request) -> Option<Op> {
-        let inside = |offset: u64, len: u64| {
-            offset.checked_add(len).is_some_and(|end| end <= self.image.size()).then_some(request.op)
-        };
-        let change = !self.image.read_only();
-        match request.op {
-            Op::Read(_) | Op::Write(_) if request.len() == 0 => None,
-            Op::Read(offset) => inside(offset, request.len()),
-            Op::Write(offset) if change => inside(offset, request.len()),
-            Op::Discard { offset, len } | Op::WriteZeroes { offset, len, .. } if change && len > 0 => {
-                inside(offset, len)
-            }
-            Op::Write(_) | Op::Discard { .. } | Op::WriteZeroes { .. } => None,
-            Op::Flush | Op::GetId | Op::Refuse(_) => Some(request.op),
-        }
-    }
-
-    /// Writes the disk's name where a request wants it, cut or filled with zeroes.
-    fn write_name(&self, request: &Request, memory: &Memory) -> Option<u64> {
-        let mut name = [0; VIRTIO_BLK_ID_BYTES as usize];
-        let len = self.name.len().min(name.len());
-        name[..len].copy_from_slice(&self.name.as_bytes()[..len]);
-        let mut rest = &name[..];
-        for segment in &request.data {
-            let (part, behind) = rest.split_at(rest.len().min(segment.len as usize));
-            memory.map().write_slice(part, segment.address).ok()?;
-            rest = behind;
-        }
-        Some((name.len() - rest.len()) as u64)
-    }
-
     /// Submits the pieces that may begin.
     fn begin_ready(&mut self) -> io::Result<()> {
         while let Some(slot) = self.ready.front().copied() {
@@ -411,8 +365,8 @@ impl Device {
             match active.transfer.prepare(&self.image) {
                 Ok(()) => {
                     let entry = active.transfer.entry(&self.image);
-                    // SAFETY: what it points to is in the slot, or in guest memory that the slot keeps mapped,
-                    // until the completion has come.
+                    // SAFETY: what it points to is in the slot, or in guest memory that the slot keeps
+                    // mapped, until the completion has come.
                     unsafe { self.uring.push(entry, Token::Piece(slot))? };
                     self.submitted += 1;
                     self.exclusive = alone;

@@ -4,8 +4,8 @@
 //! for split virtqueues, so that a back end of another make could go on where this one ended.
 //!
 //! For each queue: features (8 bytes), version (2), number of descriptors (2), head of the last batch (2),
-//! index of the used ring (2), and then for each descriptor whether it is in flight (1 byte), nothing (5), the
-//! descriptor that was used before it (2), and the number of the request (8).
+//! index of the used ring (2), and then for each descriptor whether it is in flight (1 byte), nothing (5),
+//! the descriptor that was used before it (2), and the number of the request (8).
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use std::fs::File;

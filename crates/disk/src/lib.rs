@@ -3,6 +3,7 @@
 //! One process serves the VMs of a physical disk, each with a thread of its own, and so decides whose request
 //! the disk does next.
 
+mod admit;
 mod chain;
 mod config;
 mod device;
@@ -14,6 +15,7 @@ mod memory;
 mod request;
 mod scheduler;
 mod serve;
+mod session;
 mod transfer;
 mod uring;
 mod vring;

@@ -1,8 +1,8 @@
 //! Which VM's request the disk does next.
 //!
-//! The disk is given at most `depth` pieces of work at a time, so that what waits, waits here, where it can be
-//! ordered. Of the VMs that have something waiting, that comes first which had least of the disk. A VM that
-//! had nothing to do does not save up for later.
+//! The disk is given at most `depth` pieces of work at a time, so that what waits, waits here, where it can
+//! be ordered. Of the VMs that have something waiting, that comes first which had least of the disk. A VM
+//! that had nothing to do does not save up for later.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;

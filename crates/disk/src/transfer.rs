@@ -1,8 +1,8 @@
 //! What the disk does for a request, piece by piece.
 //!
 //! Data goes directly between disk and guest memory, if both are aligned as direct I/O asks. Else it goes
-//! through a buffer, which holds whole blocks of the disk: a write of a part of a block is a read of all of it
-//! first, and nothing else may be under way meanwhile.
+//! through a buffer, which holds whole blocks of the disk: a write of a part of a block is a read of all of
+//! it first, and nothing else may be under way meanwhile.
 
 use crate::chain::Segment;
 use crate::image::Image;
