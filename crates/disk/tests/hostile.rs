@@ -27,7 +27,8 @@ use vmm_sys_util::eventfd::EventFd;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SIZE: u64 = 1 << 20;
-const MEMORY: u64 = 1 << 20;
+const MEMORY: u64 = MEMORY_BYTES as u64;
+const MEMORY_BYTES: usize = 1 << 20;
 const ENTRIES: u16 = 8;
 /// Where things are in the guest's memory.
 const TABLE: u64 = 0;
@@ -110,7 +111,7 @@ impl Guest {
             thread::sleep(Duration::from_millis(5));
         };
         let mapping =
-            MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), MEMORY as usize).unwrap();
+            MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), MEMORY_BYTES).unwrap();
         let host = mapping.as_ptr() as u64;
         let region = GuestRegionMmap::new(mapping, GuestAddress(0)).unwrap();
         let memory = GuestMemoryMmap::from_regions(vec![region]).unwrap();

@@ -16,19 +16,21 @@ pub(crate) const ROLE: &str = "serve-disks";
 
 pub(crate) fn serve() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
-    let arguments: Vec<String> = env::args().skip(2).collect();
-    let result = arguments[1..].iter().map(|disk| disk.parse()).collect::<Result<Vec<VmDisk>, _>>();
-    let result = result.and_then(|disks| {
-        let never = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        frontdesk_disk::serve(&disks, Path::new(&arguments[0]), 32, never)
-    });
-    match result {
+    match try_serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("{e}");
+            eprintln!("{e:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn try_serve() -> Result<()> {
+    let mut arguments = env::args().skip(2);
+    let folder = arguments.next().context("no folder")?;
+    let disks = arguments.map(|disk| disk.parse()).collect::<Result<Vec<VmDisk>, _>>()?;
+    let never = eventfd(0, EventfdFlags::CLOEXEC)?;
+    Ok(frontdesk_disk::serve(&disks, Path::new(&folder), 32, never)?)
 }
 
 /// A back end for one VM, killed when dropped.

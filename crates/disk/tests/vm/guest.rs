@@ -3,7 +3,8 @@
 use super::own_init::{load_module, modules, mount_kernel_file_systems};
 use crate::pattern::{BLOCK, Pattern};
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -86,7 +87,7 @@ fn all_kinds() -> Result<()> {
     disk.sync_all().context("flush")?;
     // The page cache makes requests of other shapes.
     let cached = File::options().read(true).write(true).open(DISK)?;
-    let data: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let data: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251).to_le_bytes()[0]).collect();
     cached.write_all_at(&data, 20_000_001)?;
     cached.sync_all()?;
     let mut back = vec![0; 999];
@@ -100,7 +101,6 @@ fn all_kinds() -> Result<()> {
         ensure!(buffer.get(1 << 20).iter().all(|byte| *byte == 0), "{what}: there is still data");
         Ok(())
     };
-    use rustix::fs::{FallocateFlags, fallocate};
     fallocate(&disk, FallocateFlags::ZERO_RANGE, 8 << 20, 1 << 20).context("write zeroes")?;
     zeroes("write zeroes", &mut buffer)?;
     Pattern { block: 0, generation: 1 }.write(buffer.get(1 << 20));
@@ -158,7 +158,7 @@ fn churn() -> Result<()> {
 fn write_until(deadline: Instant, writer: u64) -> Result<u64> {
     let disk = open(true)?;
     let mut buffer = Aligned::new(BLOCK);
-    let mut written = vec![0; BLOCKS as usize];
+    let mut written = BTreeMap::new();
     let mut random = writer + 1;
     let mut writes = 0;
     let first = writer * BLOCKS;
@@ -176,17 +176,17 @@ fn write_until(deadline: Instant, writer: u64) -> Result<u64> {
         writes += 1;
         Pattern { block: first + index, generation: writes }.write(buffer.get(BLOCK));
         disk.write_all_at(buffer.get(BLOCK), (first + index) * BLOCK as u64)?;
-        written[index as usize] = writes;
+        written.insert(index, writes);
         if random >> 60 == 0 {
             disk.sync_data()?;
         }
         let other = (random >> 40) % BLOCKS;
-        if written[other as usize] != 0 {
-            check(other, written[other as usize], &mut buffer)?;
+        if let Some(generation) = written.get(&other) {
+            check(other, *generation, &mut buffer)?;
         }
     }
-    for (index, generation) in (0..).zip(&written) {
-        check(index, *generation, &mut buffer)?;
+    for (index, generation) in written {
+        check(index, generation, &mut buffer)?;
     }
     Ok(writes)
 }
