@@ -5,7 +5,7 @@ use crate::outputs::Outputs;
 use crate::recording::new_file;
 use crate::{FAILED, IMPOSSIBLE};
 use frontdesk_lab::{LabConfig, LabError, Progress};
-use frontdesk_scenario::{Daemon, Experiment, Machine, Outcome, Overrides, Scenario, Study, Timeline};
+use frontdesk_scenario::{Agent, Daemon, Experiment, Machine, Outcome, Overrides, Scenario, Study, Timeline};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ pub(crate) fn measure(path: &Path, scenario: &Scenario, recordings: Recordings) 
     }
     let (guest, frontdesk) = (GUEST.find()?, own_program()?);
     let plugin = (scenario.host.machine == Machine::This).then(|| PLUGIN.find()).transpose()?;
-    let reports = scenario.arms.values().any(|arm| arm.reporter);
+    let reports = scenario.arms.values().any(|arm| arm.agent.is_some_and(Agent::is_ours));
     let reporter = reports.then(|| REPORTER.find()).transpose()?;
     interruptibly(path, |stop, progress| {
         let config = LabConfig { guest, reporter, plugin, frontdesk, recordings, stop };

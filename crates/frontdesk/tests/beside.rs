@@ -90,13 +90,14 @@ fn ask_until(desks: &[Desk], what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn an_operator_sees_what_frontdesk_does_for_vms_that_were_there_before() {
+    // Which may have to be fetched.
+    let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     // The taps are gone when this thread and the VMs are.
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
     let guardian = Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap();
     let root = Hierarchy::detect().unwrap().root_group();
-    let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     let initrd = home.join("initrd");
     let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
     write_initramfs(&kernel, &guest, &initrd, false).unwrap();

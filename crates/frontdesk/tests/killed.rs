@@ -88,6 +88,8 @@ fn throttle() -> String {
 
 #[test]
 fn all_is_as_it_was_whatever_was_held() {
+    // Which may have to be fetched.
+    let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     // The tap is gone when this thread and the VM are.
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -97,7 +99,6 @@ fn all_is_as_it_was_whatever_was_held() {
     let groups = VMS.map(|vm| {
         guardian.create_group(&root, &format!("frontdesk-killed-{vm}-{}", std::process::id())).unwrap()
     });
-    let kernel = Kernel::resolve("6.1-cloud", None).unwrap();
     let (initrd, firmware) = (home.join("initrd"), firmware(home));
     let guest = built("x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
     write_initramfs(&kernel, &guest, &initrd, false).unwrap();

@@ -1,7 +1,7 @@
 //! The reporter's life: wait for a host that listens, then tell it what happens.
 
 use crate::follower::Follower;
-use crate::isolation::Isolator;
+use crate::isolation::{Isolator, guardian};
 use crate::pacer::Pacer;
 use crate::port::{Port, PortError};
 use crate::priority;
@@ -53,6 +53,9 @@ pub(crate) fn run(path: &Path, isolate: bool) -> Result<Infallible, ReporterErro
             "frontdesk-guest: reports may come late while the guest computes, because this process cannot become real-time: \
              {error}; it needs root or CAP_SYS_NICE"
         );
+    }
+    if let Err(error) = guardian::recover() {
+        eprintln!("frontdesk-guest: what another left moved stays so: {error}");
     }
     // What is missing is told before anybody listens.
     watch(&tracepoint)?;

@@ -18,6 +18,8 @@ mod libvirt_trial;
 mod own_init;
 #[path = "libvirt/plain.rs"]
 mod plain;
+#[path = "libvirt/response.rs"]
+mod response;
 #[allow(dead_code)] // Only a part of it is for here.
 #[path = "host/support.rs"]
 mod support;
@@ -27,7 +29,7 @@ use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, de
 use libtest_mimic::Arguments;
 use own_init::{console_of, libraries};
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::{self, ExitCode},
     time::Duration,
@@ -58,6 +60,9 @@ const INSIDE: &str = "trial-inside-the-vm";
 /// On the kernel's command line: what may happen is tried, rather than what the guide says.
 const FAULTS: &str = "trial.faults";
 
+/// Kernel modules of guests that answer.
+const GUEST_MODULES: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_console"];
+
 /// What the kernel has said when QEMU's emulation of several vCPUs with KVM in them went wrong.
 const EMULATION_BROKE: &str = "Kernel panic - not syncing: corrupted stack end";
 
@@ -79,12 +84,15 @@ fn main() -> ExitCode {
     // One VM at a time is load enough.
     arguments.test_threads = Some(1);
     let tests = vec![
-        trial("package_works_with_libvirt_on_linux_6_1", || passes("6.1-cloud", &[])),
-        trial("package_works_with_libvirt_on_linux_6_12", || passes("6.12-cloud", &[])),
+        trial("package_works_with_libvirt_on_linux_6_1", || passes("6.1-cloud", &[], None)),
+        trial("package_works_with_libvirt_on_linux_6_12", || passes("6.12-cloud", &[], None)),
         // No matter of the kernel's age; this one needs no more rights than the package gives.
-        trial("package_survives_what_happens_to_vms_and_libvirt", || passes("6.12-cloud", &[FAULTS])),
+        trial("package_survives_what_happens_to_vms_and_libvirt", || passes("6.12-cloud", &[FAULTS], None)),
     ];
-    let tests = tests.into_iter().map(|test| test.with_ignored_flag(!built)).collect();
+    let tests = tests.into_iter().map(|test| test.with_ignored_flag(!built));
+    // A measurement, not a test: cargo test --release -p frontdesk-host --test libvirt -- --ignored response
+    let measured = trial("response_times_with_the_package", response_times).with_ignored_flag(true);
+    let tests = tests.chain([measured]).collect();
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
@@ -94,18 +102,31 @@ fn package() -> PathBuf {
     workspace.join(concat!("target/debian/frontdesk_", env!("CARGO_PKG_VERSION"), "-1_amd64.deb"))
 }
 
-fn passes(kernel: &str, parameters: &[&str]) -> Result<()> {
-    let mut console = console_with(kernel, parameters)?;
+fn passes(kernel: &str, parameters: &[&str], guests: Option<&Path>) -> Result<()> {
+    let mut console = console_with(kernel, parameters, guests)?;
     if console.contains(EMULATION_BROKE) {
         eprintln!("{EMULATION_BROKE}: the emulated kernel broke; once more");
-        console = console_with(kernel, parameters)?;
+        console = console_with(kernel, parameters, guests)?;
     }
     ensure!(console.lines().any(|line| line.trim_end() == PASSED), "the VM's console:\n{console}");
+    console.lines().filter(|line| line.starts_with("response: ")).for_each(|line| eprintln!("{line}"));
     Ok(())
 }
 
-/// Boots the system, and returns what it says until it has ended.
-fn console_with(kernel: &str, parameters: &[&str]) -> Result<String> {
+/// Measures how soon a VM answers.
+fn response_times() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let kernel = Kernel::resolve("6.1-cloud", None)?;
+    fs::copy(&kernel.image, folder.path().join("kernel"))?;
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let program = workspace.join("target/x86_64-unknown-linux-gnu/release/frontdesk-lab-guest");
+    write_initramfs_with(&kernel, &program, &GUEST_MODULES, &folder.path().join("initrd"))?;
+    let parameter = format!("{}={}", init::GUESTS_PARAMETER, folder.path().display());
+    passes("6.12-cloud", &[&parameter], Some(folder.path()))
+}
+
+/// Boots the system, and returns what it says until it has ended. It takes a folder with guests in.
+fn console_with(kernel: &str, parameters: &[&str], guests: Option<&Path>) -> Result<String> {
     let run_dir = tempfile::tempdir()?;
     let system = debian(&PACKAGES.map(str::to_owned), &[], &|step| eprintln!("{step}"))?;
     let kernel = Kernel::resolve(kernel, None)?;
@@ -114,10 +135,11 @@ fn console_with(kernel: &str, parameters: &[&str]) -> Result<String> {
     write_initramfs_with(&kernel, &program, &MODULES, &initrd)?;
     let mut files = libraries(&program)?;
     files.insert(package());
+    files.extend(guests.iter().flat_map(|folder| ["kernel", "initrd"].map(|file| folder.join(file))));
     add_to_initramfs(&initrd, &files)?;
     console_of(
         &VmConfig {
-            memory_mib: 1280,
+            memory_mib: if guests.is_some() { 2560 } else { 1280 },
             disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
             // One for VMs, and one for the rest.
             vcpus: 2,

@@ -98,6 +98,10 @@ impl Init {
                 self.reap_orphans();
                 stopped.map(|_| LabAnswer::Nothing)
             }),
+            Op::Nice { name, nice } => self.workload(&name).and_then(|index| {
+                let set = self.children[index].set_nice(nice);
+                set.map(|()| LabAnswer::Nothing).map_err(|error| format!("nice values of {name}: {error}"))
+            }),
             Op::Run { work } => match self.start(Purpose::Work { request: id, work }) {
                 // Answered when it ends.
                 Ok(_) => return Ok(()),

@@ -74,6 +74,13 @@ pub enum Op {
         /// Its name.
         name: String,
     },
+    /// Gives all threads of a job this nice value; done when they have it.
+    Nice {
+        /// Its name.
+        name: String,
+        /// The value, -20 to 19.
+        nice: i8,
+    },
     /// Does a piece of work and measures it; done when the work is.
     Run {
         /// The work.
@@ -109,6 +116,9 @@ pub enum Job {
         /// Whether it is to keep background work on vCPUs of its own when the host says so.
         isolate: bool,
     },
+    /// What lowers the priority of a process that has used more than a quarter of a CPU, for a minute, as
+    /// products for virtual desktops do.
+    SpikeProtection,
 }
 
 /// A workload whose costs are nothing.

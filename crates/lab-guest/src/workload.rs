@@ -8,6 +8,7 @@ pub(crate) mod process;
 mod program;
 mod reporter;
 mod servers;
+mod spikes;
 mod storm;
 mod team;
 
@@ -57,6 +58,7 @@ fn serve(job: Job, recorder: ReportRecorder) -> Result<Infallible, WorkloadError
     let (kind, steps_per_s) = match job {
         Job::Workload { kind, steps_per_s } => (kind, steps_per_s),
         Job::Reporter { program, isolate } => return reporter::run(&program, isolate),
+        Job::SpikeProtection => return spikes::run(),
     };
     let steps = |cost: Duration| {
         let steps = cost.as_nanos() * u128::from(steps_per_s) / 1_000_000_000;

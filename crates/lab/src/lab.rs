@@ -1,5 +1,6 @@
 //! A scenario on real VMs: boots them, runs the arms interleaved, measures.
 
+mod agents;
 mod arm;
 mod boot;
 mod config;

@@ -143,6 +143,14 @@ impl RunningVm {
         self.request(Op::Stop { name: name.to_owned() }, REQUEST_TIMEOUT).map(drop)
     }
 
+    /// Gives all threads of a workload this nice value, -20 to 19.
+    ///
+    /// # Errors
+    /// [`VmError`] if no such workload runs or the guest fails.
+    pub fn set_nice(&mut self, name: &str, nice: i8) -> Result<(), VmError> {
+        self.request(Op::Nice { name: name.to_owned(), nice }, REQUEST_TIMEOUT).map(drop)
+    }
+
     /// Does a piece of work in the guest, which may take `timeout`, and returns what it took.
     ///
     /// # Errors

@@ -351,6 +351,16 @@ fn background_work_is_isolated_and_given_back() {
     both.reporters.order(VM, None, HostTime::now().monotonic);
     both.follow("the end", |both| both.source().isolation() == Isolation::Ready);
     assert_eq!(seen_on(&mut both, &spaces, SWITCHES), all);
+
+    // Killed with its guardian it can give nothing back: whoever is started next does.
+    let now = HostTime::now().monotonic;
+    let order = EpisodeOrder { since: now, until: now.plus(60_000_000_000), ..order };
+    both.reporters.order(VM, Some(&order), now);
+    both.follow("the isolation", |both| matches!(both.source().isolation(), Isolation::Divided { .. }));
+    vm.stop("reporter").unwrap();
+    assert_eq!(seen_on(&mut both, &spaces, SWITCHES), slow);
+    start(&mut vm, false);
+    assert_eq!(seen_on(&mut both, &spaces, SWITCHES), all);
     vm.shutdown(PATIENCE).unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! What holds for a scenario on an emulated host.
 
 use crate::allowed::{Violation, quoted, require};
-use crate::scenario::{Arm, Guest, Host, Machine, Scenario};
+use crate::scenario::{Agent, Arm, Guest, Host, Machine, Scenario};
 use crate::study::PeriodSlice;
 use frontdesk_workload::WorkloadKind;
 use std::time::Duration;
@@ -10,9 +10,10 @@ impl Scenario {
     /// What an emulated host has no means for.
     pub(crate) fn validate_emulated(&self) -> Result<(), Violation> {
         if self.host.machine == Machine::This {
-            let told = self.arms.iter().find(|(_, arm)| arm.reporter);
-            let key = told.map(|(name, _)| format!("arms.{name}.reporter")).unwrap_or_default();
-            return require(told.is_none(), key, true, "false, unless host.machine = \"kvm\"");
+            let told = self.arms.iter().find(|(_, arm)| arm.agent == Some(Agent::Reporter));
+            let key = told.map(|(name, _)| format!("arms.{name}.agent")).unwrap_or_default();
+            let allowed = "another, unless host.machine = \"kvm\": here the plugin tells tasks";
+            return require(told.is_none(), key, quoted("reporter"), allowed);
         }
         for vm in &self.vms {
             let key = format!("vm.{}.debian", vm.name);
@@ -113,8 +114,8 @@ mod tests {
             (&["host.machine=this", "host.dilation=1", "host.vhost=true"], "host.vhost = true"),
             (&["host.disturb=65"], "host.disturb = 65"),
             (
-                &["host.machine=this", "host.dilation=1", "arms.stock.reporter=true"],
-                "arms.stock.reporter = true",
+                &["host.machine=this", "host.dilation=1", "arms.stock.agent=reporter"],
+                "arms.stock.agent = \"reporter\"",
             ),
             (&["checks.plugin_cpu_slowdown=0.1"], "checks.plugin_cpu_slowdown = 0.1"),
             (&["guest.debian.packages=[]", "vm.mixed.debian=true"], "vm.mixed.debian = true"),

@@ -34,8 +34,8 @@ pub use outcome::{
     Summary, Unit,
 };
 pub use scenario::{
-    Across, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile, Loser,
-    Machine, Measure, Mechanism, Scenario, Subject, VmSpec, Workload,
+    Across, Agent, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile,
+    Loser, Machine, Measure, Mechanism, Scenario, Subject, VmSpec, Workload,
 };
 pub use sim::{
     Credit, Extension, GuestCosts, GuestScheduler, HostCosts, Interrupts, IoPath, Network, Scheduler, Sim,

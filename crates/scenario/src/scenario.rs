@@ -8,7 +8,7 @@ mod host;
 mod profile;
 mod vm;
 
-pub use arm::{Arm, Daemon, Mechanism};
+pub use arm::{Agent, Arm, Daemon, Mechanism};
 pub use bars::{Across, Checks, Compare, Gain, Loser, Measure, Subject};
 pub use guest::{Debian, Guest};
 pub use host::{Host, Machine};

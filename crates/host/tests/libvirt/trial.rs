@@ -8,16 +8,17 @@ use crate::{
         active_daemon, another_daemon, no_process_is_left, run_for_output, status_of, step, systemctl,
         type_in,
     },
-    init::{DEB, HOME},
+    init::{DEB, GUESTS_PARAMETER, HOME, parameter},
     own_init::load_module,
     plain::{self, FLOOD, Plain},
+    response,
     support::eventually,
 };
 use anyhow::{Context as _, Result, ensure};
 use rustix::system::delete_module;
 use std::{ffi::CStr, fs, process::ExitCode};
 
-const CONFIGURATION: &str = "/etc/frontdesk/frontdesk.toml";
+pub(crate) const CONFIGURATION: &str = "/etc/frontdesk/frontdesk.toml";
 
 /// Grants what probes in QEMU take.
 const GRANT: &str = r"printf '[Service]\nCapabilityBoundingSet=CAP_SYS_ADMIN\n' > /etc/systemd/system/frontdesk.service.d/reads.conf";
@@ -41,7 +42,10 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn trial() -> Result<()> {
-    let faults = fs::read_to_string("/proc/cmdline")?.contains(FAULTS);
+    if parameter(GUESTS_PARAMETER)?.is_some() {
+        return response::measure();
+    }
+    let faults = parameter(FAULTS)?.is_some();
     guest::prepare()?;
     plain::prepare()?;
     // As udev has it where it runs.
@@ -305,20 +309,25 @@ fn started() -> Result<Guest> {
 }
 
 /// The VM that has just been started.
-fn running(name: &'static str) -> Result<Guest> {
+pub(crate) fn running(name: &'static str) -> Result<Guest> {
     let pid = fs::read_to_string(format!("/run/libvirt/qemu/{name}.pid")).context("the VM's process id")?;
     Ok(Guest { name, pid: pid.trim().parse()? })
 }
 
 /// The weight of its control group.
 fn weight(vm: &Guest) -> Result<String> {
+    Ok(fs::read_to_string(format!("{}/cpu.weight", group_of(vm)?))?.trim_end().to_owned())
+}
+
+/// Its control group.
+pub(crate) fn group_of(vm: &Guest) -> Result<String> {
     let group = fs::read_to_string(format!("/proc/{}/cgroup", vm.pid))?;
     let group = group.lines().find_map(|line| line.strip_prefix("0::")).context("its control group")?;
     // libvirt has a group for QEMU's threads below that of the VM.
     let of_vm = group.split_inclusive(".scope").next().context("its scope")?;
-    Ok(fs::read_to_string(format!("/sys/fs/cgroup{of_vm}/cpu.weight"))?.trim_end().to_owned())
+    Ok(format!("/sys/fs/cgroup{of_vm}"))
 }
 
-fn virsh(arguments: &[&str]) -> Result<String> {
+pub(crate) fn virsh(arguments: &[&str]) -> Result<String> {
     run_for_output("virsh", arguments)
 }

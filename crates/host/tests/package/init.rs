@@ -27,6 +27,11 @@ pub(crate) const HOME: &str = "/run/package-trial";
 /// The package there.
 pub(crate) const DEB: &str = "/run/package-trial/frontdesk_0_amd64.deb";
 
+/// On the kernel's command line: a folder of the initramfs whose files are for VMs in the system,
+pub(crate) const GUESTS_PARAMETER: &str = "trial.guests";
+/// where they are then here.
+pub(crate) const GUESTS: &str = "/run/package-trial/guests";
+
 /// Units that would take the console, ask for things or do their own business in between.
 const MASKED: [&str; 4] =
     ["serial-getty@ttyS0.service", "systemd-firstboot.service", "timers.target", "getty.target"];
@@ -43,6 +48,13 @@ fn add_missing(folder: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the kernel's command line says of this.
+pub(crate) fn parameter(name: &str) -> Result<Option<String>> {
+    let line = fs::read_to_string("/proc/cmdline")?;
+    let value = |word: &str| Some(word.strip_prefix(name)?.trim_start_matches('=').to_owned());
+    Ok(line.split_whitespace().find_map(value))
 }
 
 /// How long the disk may take to appear.
@@ -73,6 +85,13 @@ fn boot() -> Result<()> {
     for (from, to) in [(Path::new("/proc/self/exe"), &*format!("{HOME}/trial")), (&package(), DEB)] {
         let what = || format!("copy {}", from.display());
         fs::copy(from, inside(to)).with_context(what)?;
+    }
+    if let Some(folder) = parameter(GUESTS_PARAMETER)? {
+        fs::create_dir_all(inside(GUESTS))?;
+        for file in fs::read_dir(folder)? {
+            let file = file?;
+            fs::copy(file.path(), Path::new(&inside(GUESTS)).join(file.file_name()))?;
+        }
     }
     // What the Debian system has is what it uses.
     fs::create_dir_all(inside(MODULES))?;

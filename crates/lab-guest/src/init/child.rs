@@ -7,7 +7,7 @@ use crate::workload::{JOB, WORK};
 use frontdesk_lab_guest::{Job, Work, WorkloadReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, waitpid};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, setpriority_process, waitpid};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, PipeReader, Read, pipe};
 use std::os::fd::OwnedFd;
@@ -114,6 +114,11 @@ impl Child {
         Ok(status.map_or_else(String::new, describe))
     }
 
+    /// Gives all its threads, and those of all that it started, this nice value.
+    pub(super) fn set_nice(&self, nice: i8) -> io::Result<()> {
+        self.group.set_nice(nice)
+    }
+
     /// What it printed, after its end.
     pub(super) fn output(&mut self) -> String {
         let mut output = Vec::new();
@@ -135,6 +140,17 @@ impl WorkloadGroup {
 
     fn file(&self, name: &str) -> PathBuf {
         self.0.join(format!("cgroup.{name}"))
+    }
+
+    fn set_nice(&self, nice: i8) -> io::Result<()> {
+        for thread in fs::read_to_string(self.file("threads"))?.lines() {
+            match setpriority_process(thread.parse().ok().and_then(Pid::from_raw), nice.into()) {
+                // It has ended.
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Kills all processes and waits until they are gone.

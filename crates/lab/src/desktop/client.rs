@@ -177,7 +177,12 @@ fn work(config: &DesktopConfig, signals: &Signals, samples: &mut Vec<Sample>) ->
                         }
                         let down = (number / PAGES).is_multiple_of(2);
                         let sent = Instant::now();
-                        vnc.key(if down { keys::PAGE_DOWN } else { keys::PAGE_UP })?;
+                        // As much as PageDown and PageUp for a viewer, and Enter tells that something begins.
+                        if down {
+                            vnc.key(keys::RETURN)?;
+                        } else {
+                            vnc.key_with(keys::SHIFT, keys::RETURN)?;
+                        }
                         match settled(&mut vnc, sent, goes_on, "another page", |_| true)? {
                             Some(sample) => samples.push(sample),
                             None => break,
@@ -228,9 +233,9 @@ fn reach_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bo
     Ok(false)
 }
 
-/// Types a text into the terminal; false if it is not to wait any longer. Each letter waits for the one before
-/// to be shown: a virtio keyboard holds some sixteen, and drops what a guest that waits for a CPU does not take,
-/// be it that a key was let go.
+/// Types a text into the terminal; false if it is not to wait any longer. Each letter waits for the one
+/// before to be shown: a virtio keyboard holds some sixteen, and drops what a guest that waits for a CPU does
+/// not take, be it that a key was let go.
 fn write(vnc: &mut Vnc, text: &str, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, VncError> {
     for letter in text.chars() {
         vnc.letter(letter)?;

@@ -29,8 +29,6 @@ const DESKTOP_SIZE: i32 = -223;
 /// Keys that are not letters, as X calls them.
 pub(super) mod keys {
     pub(crate) const RETURN: u32 = 0xff0d;
-    pub(crate) const PAGE_UP: u32 = 0xff55;
-    pub(crate) const PAGE_DOWN: u32 = 0xff56;
     pub(crate) const SHIFT: u32 = 0xffe1;
     pub(crate) const CONTROL: u32 = 0xffe3;
 }

@@ -26,8 +26,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What the reporter is called among the jobs of a VM; no workload has a name with a space.
-const REPORTER: &str = "frontdesk reporter";
 /// Where sshd listens.
 const SSH_PORT: u16 = 22;
 /// The part of each CPU that VMs with reservations leave to the others.
@@ -55,7 +53,7 @@ impl Lab<'_> {
     ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
         self.start_desktops()?;
         self.set_workloads(name)?;
-        self.set_reporters(name)?;
+        self.set_agents(name)?;
         self.set_nice(name)?;
         let mut daemon = self.start_daemon(name, number)?;
         let clients = self.start_clients(name, number)?;
@@ -171,22 +169,6 @@ impl Lab<'_> {
                     }
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Starts and stops the reporters of the VMs that are followed.
-    fn set_reporters(&mut self, arm: &str) -> Result<(), LabError> {
-        let Some(program) = &self.config.reporter else { return Ok(()) };
-        let wanted = self.scenario.arms[arm].reporter;
-        for vm in self.vms.values_mut().filter(|vm| vm.tracked && vm.reports != wanted) {
-            if wanted {
-                let program = program.to_string_lossy().into_owned();
-                vm.vm.start(REPORTER, Job::Reporter { program, isolate: false })?;
-            } else {
-                vm.vm.stop(REPORTER)?;
-            }
-            vm.reports = wanted;
         }
         Ok(())
     }

@@ -108,8 +108,8 @@ impl<'a> Lab<'a> {
             let web =
                 web.map_err(|source| LabError::Io { what: format!("serving {}", link.host), source })?;
             let (weight, tracked) = (entry.weight, entry.tracked);
-            let (running, reports) = (Vec::new(), false);
-            let vm = LabVm { vm, config: own, link, weight, _web: web, tracked, running, reports };
+            let (running, agent) = (Vec::new(), None);
+            let vm = LabVm { vm, config: own, link, weight, _web: web, tracked, running, agent };
             lab.vms.insert(name, vm);
         }
         lab.debian = boot.debian;
@@ -125,7 +125,7 @@ impl<'a> Lab<'a> {
             let vm = self.start(&self.vms[index].config)?;
             self.vms[index].vm = vm;
             self.vms[index].running.clear();
-            self.vms[index].reports = false;
+            self.vms[index].agent = None;
         }
         self.wait_ready()?;
         self.find_clocks()

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct LabConfig {
     /// The lab-guest program, statically linked.
     pub guest: PathBuf,
-    /// frontdesk's reporter, statically linked, for arms in which it runs in VMs.
+    /// frontdesk's reporter, statically linked, for arms with it as agent.
     pub reporter: Option<PathBuf>,
     /// The TCG plugin. Without it, guests run under KVM.
     pub plugin: Option<PathBuf>,

@@ -10,7 +10,7 @@ use frontdesk_scenario::{Screenshot, VmSpec, WorkloadKind};
 use std::sync::atomic::Ordering;
 
 /// The name of what shows the desktop, among the workloads of its VM.
-const SESSION: &str = "desktop-session";
+pub(super) const SESSION: &str = "desktop-session";
 
 impl Lab<'_> {
     /// Starts the session of each desktop that has none, and waits until somebody can type.

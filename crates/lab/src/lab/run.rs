@@ -40,15 +40,17 @@ pub(crate) fn run(
     let has_disks = scenario.vms.iter().any(|vm| vm.disk.is_some() || vm.debian);
     let initrd = run_dir.join("initrd");
     crate::write_initramfs(&kernel, &config.guest, &initrd, has_disks)?;
-    if let Some(reporter) = &config.reporter {
-        add_to_initramfs(&initrd, &BTreeSet::from([reporter.clone()]))?;
-    }
     let desktop_initrd = run_dir.join("initrd-desktop");
     let mut desktop_system = None;
     if scenario.vms.iter().any(|vm| vm.desktop) {
         crate::write_desktop_initramfs(&kernel, &config.guest, &desktop_initrd)?;
         let more = scenario.guest.debian.clone().unwrap_or_default();
         desktop_system = Some(desktop(&more.packages, &more.sources, &|doing| report(0, doing))?);
+    }
+    if let Some(reporter) = &config.reporter {
+        for initrd in [&initrd, &desktop_initrd].into_iter().filter(|initrd| initrd.exists()) {
+            add_to_initramfs(initrd, &BTreeSet::from([reporter.clone()]))?;
+        }
     }
     let system = scenario.guest.debian.as_ref().filter(|_| scenario.vms.iter().any(|vm| vm.debian));
     let system = system.map(|of| debian(&of.packages, &of.sources, &|doing| report(0, doing))).transpose()?;

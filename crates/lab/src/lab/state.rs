@@ -8,7 +8,7 @@ use crate::web::WebServer;
 use crate::{RunningVm, VmConfig};
 use frontdesk_engine::Time;
 use frontdesk_guardian::Guardian;
-use frontdesk_scenario::{Scenario, Screenshot};
+use frontdesk_scenario::{Agent, Scenario, Screenshot};
 use indexmap::IndexMap;
 use std::path::PathBuf;
 
@@ -43,6 +43,6 @@ pub(super) struct LabVm {
     pub(super) tracked: bool,
     /// Names of the workloads that run.
     pub(super) running: Vec<String>,
-    /// Whether frontdesk's reporter runs in it.
-    pub(super) reports: bool,
+    /// What looks after its tasks.
+    pub(super) agent: Option<Agent>,
 }

@@ -19,10 +19,9 @@ pub struct Arm {
     /// the simulator has no such choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<Mechanism>,
-    /// Whether frontdesk's reporter runs in the VMs that it follows. Only on a `machine` that is emulated:
-    /// elsewhere the plugin tells.
-    #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
-    pub reporter: bool,
+    /// What looks after tasks inside the VMs that are followed. Absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Agent>,
     /// Workloads that are stopped in this arm, as "VM/WORKLOAD" with the name of a VM entry.
     #[serde(default)]
     pub stop: Vec<String>,
@@ -106,6 +105,29 @@ pub enum Mechanism {
     SchedExt,
     /// The same, which boosts by itself for packets to ports that are known.
     SchedExtFastPath,
+}
+
+/// What runs inside VMs to make them more responsive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Agent {
+    /// frontdesk's reporter, which tells tasks. Only on a `machine` that is emulated: elsewhere the plugin
+    /// tells.
+    Reporter,
+    /// The reporter with `--isolate`, which keeps background work on vCPUs of its own (vAMP §3.3).
+    Extension,
+    /// No program: all workloads have nice value 10, as a careful user gives background work.
+    Nice,
+    /// What lowers the priority of a process that uses more than a quarter of a CPU, for a minute.
+    SpikeProtection,
+}
+
+impl Agent {
+    /// Whether it is frontdesk's own.
+    #[must_use]
+    pub fn is_ours(self) -> bool {
+        matches!(self, Agent::Reporter | Agent::Extension)
+    }
 }
 
 /// What the daemon does in an arm.
