@@ -461,7 +461,7 @@ impl Config {
     }
 }
 
-fn number<N: PartialOrd + std::fmt::Display>(
+pub(crate) fn number<N: PartialOrd + std::fmt::Display>(
     key: &'static str,
     value: N,
     min: N,
@@ -476,7 +476,7 @@ fn number<N: PartialOrd + std::fmt::Display>(
     }
 }
 
-fn duration(
+pub(crate) fn duration(
     key: &'static str,
     value: Duration,
     min: u64,

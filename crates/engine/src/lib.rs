@@ -10,12 +10,14 @@
 //! - *Policy*: partial boosts, bounded in time and by `pb_ratio` (TAVS §3.2), and the ledger that takes back
 //!   what they gave beyond a VM's share; what multimedia gets first, and how much of it (MM §5.2, §5.3); and
 //!   which vCPUs are slow meanwhile (vAMP §3.2).
+//! - [`reservation`]s and the [`disk`] have policies of their own.
 
 #![forbid(unsafe_code)]
 
 mod action;
 mod capabilities;
 mod config;
+pub mod disk;
 mod engine;
 mod event;
 mod explain;

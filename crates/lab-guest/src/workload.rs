@@ -87,7 +87,8 @@ fn serve(job: Job, recorder: ReportRecorder) -> Result<Infallible, WorkloadError
         WorkloadKind::RtApp { .. }
         | WorkloadKind::Video { .. }
         | WorkloadKind::Scroll { .. }
-        | WorkloadKind::App { .. } => Err("this only the simulator runs".into()),
+        | WorkloadKind::App { .. }
+        | WorkloadKind::Boot => Err("this only the simulator runs".into()),
         WorkloadKind::Storm { of: Storm::Packets } => storm::packets(recorder),
         WorkloadKind::Storm { of: Storm::Tasks } => storm::tasks(recorder),
         WorkloadKind::Storm { of: Storm::Switches } => storm::switches(recorder),

@@ -38,8 +38,8 @@ pub use scenario::{
     Loser, Machine, Measure, Mechanism, Scenario, Subject, VmSpec, Workload,
 };
 pub use sim::{
-    Credit, Extension, GuestCosts, GuestScheduler, HostCosts, Interrupts, IoPath, Network, Scheduler, Sim,
-    SimDisk, SimReservation,
+    Credit, DiskScheduler, Extension, GuestCosts, GuestScheduler, HostCosts, Interrupts, IoPath, Network,
+    Scheduler, Sim, SimDisk, SimReservation,
 };
 pub use statistics::{float, mean_and_deviation, median, quantile};
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};

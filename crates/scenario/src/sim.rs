@@ -1,10 +1,14 @@
 //! The machine on which a scenario is simulated: its types, and their ranges.
 
+mod disk;
+
 use crate::allowed::{Violation, one_of, period, quoted, range, require, seconds};
 use crate::scenario::Guest;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+pub use disk::{DiskScheduler, SimDisk};
 
 /// The modelled machine: what the `[sim]` table of a scenario says. The lab ignores it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -273,37 +277,6 @@ impl Default for Network {
     }
 }
 
-/// The host's disk.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SimDisk {
-    /// Longest seek; half of it is the mean. 0 s: no arm, as in flash. 0 s to 1 s.
-    #[serde(with = "humantime_serde")]
-    pub seek: Duration,
-    /// Time of a rotation, of which half is waited for after a seek. 0 s to 1 s.
-    #[serde(with = "humantime_serde")]
-    pub rotation: Duration,
-    /// Fixed time of a request. 0 s to 1 s.
-    #[serde(with = "humantime_serde")]
-    pub access: Duration,
-    /// Transfer rate in MB/s. 0.1 to 100000.
-    pub mb_per_s: f64,
-    /// Requests served at the same time. 1 to 64; only 1 with an arm.
-    pub parallel: u32,
-}
-
-impl Default for SimDisk {
-    fn default() -> Self {
-        SimDisk {
-            seek: Duration::ZERO,
-            rotation: Duration::ZERO,
-            access: Duration::from_micros(80),
-            mb_per_s: 500.0,
-            parallel: 16,
-        }
-    }
-}
-
 /// A hypervisor's scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -465,9 +438,6 @@ impl Sim {
             ("guest.granularity", guest.granularity),
             ("network.latency", self.network.latency),
             ("network.delayed_ack", self.network.delayed_ack.unwrap_or_default()),
-            ("disk.seek", self.disk.seek),
-            ("disk.rotation", self.disk.rotation),
-            ("disk.access", self.disk.access),
         ] {
             period(at(field), cost, second.clone())?;
         }
@@ -479,10 +449,6 @@ impl Sim {
         require(works, at("guest.scheduler"), "\"eevdf\"", allowed)?;
         range(at("network.mbit_per_s"), self.network.mbit_per_s, 0.1..=100_000.0)?;
         range(at("network.window"), self.network.window, 1..=4096)?;
-        range(at("disk.mb_per_s"), self.disk.mb_per_s, 0.1..=100_000.0)?;
-        range(at("disk.parallel"), self.disk.parallel, 1..=64)?;
-        let arm = !self.disk.seek.is_zero() || !self.disk.rotation.is_zero();
-        let allowed = "1 with a seek or a rotation: there is one arm";
-        require(!arm || self.disk.parallel == 1, at("disk.parallel"), self.disk.parallel, allowed)
+        self.disk.validate(&at, vms)
     }
 }

@@ -1,48 +1,43 @@
-//! The host's disk, which all VMs share: a fair scheduler with priority classes in front of an arm or of
-//! flash.
+//! The host's disk, which all VMs share: a scheduler in front of an arm or of flash.
 
-use crate::queue::{Nanos, Timer};
+mod cfq;
+mod deadline;
+mod fair;
+mod request;
+mod vsip;
+
+use crate::queue::{NEVER, Nanos, Timer};
 use crate::rng::Rng;
-use frontdesk_engine::nanos;
-use frontdesk_scenario::SimDisk;
-use std::collections::VecDeque;
+use cfq::Cfq;
+use deadline::Deadline;
+use fair::Fair;
+use frontdesk_engine::{UserInput, nanos};
+use frontdesk_scenario::{DiskScheduler, SimDisk};
+use std::fmt::Debug;
+use vsip::Vsip;
 
-/// Class of a request: a higher one is served first (vSIP §3.2.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum IoClass {
-    /// Of an interactive application, within what its VM may have.
-    High,
-    /// Of any other.
-    #[default]
-    Common,
-    /// Beyond what its VM may have; only when the disk has nothing else to do.
-    Low,
-}
+pub use request::{DiskRequest, IoClass};
 
-/// A request of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DiskRequest {
-    /// Identifies it.
-    pub id: u64,
-    /// Whose process it is of.
-    pub vm: usize,
-    /// The guest's task that waits for it, if any.
-    pub task: Option<usize>,
-    /// How much.
-    pub bytes: u32,
-    /// Whether it follows the one before of the same VM.
-    pub sequential: bool,
-    /// Its class.
-    pub class: IoClass,
-    /// Whether it is a write.
-    pub write: bool,
-}
+/// Whose request is served next.
+trait Schedules: Debug {
+    fn submit(&mut self, request: DiskRequest, now: Nanos);
 
-/// What waits of one VM, by class, and what it was given.
-#[derive(Debug, Default)]
-struct VmQueue {
-    waiting: [VecDeque<DiskRequest>; 3],
-    served: Nanos,
+    /// The next request, if one is to be served now.
+    fn next(&mut self, now: Nanos) -> Option<DiskRequest>;
+
+    /// The request that was next takes so long.
+    fn takes(&mut self, _request: &DiskRequest, _time: Nanos) {}
+
+    /// A request has been served.
+    fn done(&mut self, _request: &DiskRequest, _now: Nanos) {}
+
+    /// When there may be a next one although nothing happened.
+    fn wakes(&self) -> Nanos {
+        NEVER
+    }
+
+    /// A person did something in a VM.
+    fn input(&mut self, _vm: usize, _input: UserInput, _now: Nanos) {}
 }
 
 /// A disk.
@@ -52,70 +47,74 @@ pub(crate) struct DiskModel {
     rotation: Nanos,
     access: Nanos,
     bytes_per_s: u64,
-    owners: Vec<VmQueue>,
+    scheduler: Box<dyn Schedules + Send>,
     /// In service, each with its timer.
     slots: Vec<(Timer, Option<DiskRequest>)>,
-    /// The VM at whose last request the arm is.
-    last: Option<usize>,
+    /// The VM and the task at whose last request the arm is.
+    last: Option<(usize, usize)>,
     rng: Rng,
 }
 
 impl DiskModel {
-    /// `timers`: one for each request that can be served at the same time.
-    pub(crate) fn new(config: &SimDisk, vms: usize, timers: Vec<Timer>, rng: Rng) -> DiskModel {
+    /// `names`: what each VM's workloads are called. `timers`: one for each request that can be served at the
+    /// same time.
+    pub(crate) fn new(config: &SimDisk, names: Vec<Vec<String>>, timers: Vec<Timer>, rng: Rng) -> DiskModel {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Its range is checked.
         let bytes_per_s = (config.mb_per_s * 1e6) as u64;
+        let scheduler: Box<dyn Schedules + Send> = match config.scheduler {
+            DiskScheduler::Fair => Box::new(Fair::new(names.len())),
+            DiskScheduler::Cfq => Box::new(Cfq::new(names.len())),
+            DiskScheduler::Deadline => Box::new(Deadline::default()),
+            DiskScheduler::Vsip => Box::new(Vsip::new(config, names)),
+        };
         DiskModel {
             seek: nanos(config.seek),
             rotation: nanos(config.rotation),
             access: nanos(config.access),
             bytes_per_s: bytes_per_s.max(1),
-            owners: (0..vms).map(|_| VmQueue::default()).collect(),
+            scheduler,
             slots: timers.into_iter().map(|timer| (timer, None)).collect(),
             last: None,
             rng,
         }
     }
 
-    pub(crate) fn submit(&mut self, request: DiskRequest) {
-        // Who comes back after a pause gets no credit for it.
-        let busy = self.owners.iter().filter(|owner| owner.waiting.iter().any(|queue| !queue.is_empty()));
-        let floor = busy.map(|owner| owner.served).min();
-        let owner = &mut self.owners[request.vm];
-        if let Some(floor) = floor.filter(|_| owner.waiting.iter().all(VecDeque::is_empty)) {
-            owner.served = owner.served.max(floor);
-        }
-        owner.waiting[request.class as usize].push_back(request);
+    pub(crate) fn submit(&mut self, request: DiskRequest, now: Nanos) {
+        self.scheduler.submit(request, now);
+    }
+
+    pub(crate) fn input(&mut self, vm: usize, input: UserInput, now: Nanos) {
+        self.scheduler.input(vm, input, now);
     }
 
     /// Takes up the next request, if there is one and a place for it: its timer, and how long it takes.
-    pub(crate) fn serve(&mut self) -> Option<(Timer, Nanos)> {
+    pub(crate) fn serve(&mut self, now: Nanos) -> Option<(Timer, Nanos)> {
         let slot = self.slots.iter().position(|(_, request)| request.is_none())?;
-        let next = |class: usize| {
-            let waiting =
-                self.owners.iter().enumerate().filter(move |(_, owner)| !owner.waiting[class].is_empty());
-            let owner = waiting.min_by_key(|(vm, owner)| (owner.served, *vm))?.0;
-            Some((class, owner))
-        };
-        let (class, vm) = (0..3).find_map(next)?;
-        let request = self.owners[vm].waiting[class].pop_front()?;
+        let request = self.scheduler.next(now)?;
         let time = self.service(&request);
-        self.owners[vm].served = self.owners[vm].served.saturating_add(time);
-        self.last = Some(vm);
+        self.scheduler.takes(&request, time);
+        self.last = Some((request.vm, request.asker));
         self.slots[slot].1 = Some(request);
         Some((self.slots[slot].0, time))
     }
 
+    /// When [`serve`](Self::serve) may find one although nothing happened.
+    pub(crate) fn wakes(&self) -> Nanos {
+        self.scheduler.wakes()
+    }
+
     fn service(&mut self, request: &DiskRequest) -> Nanos {
         let transfer = u64::from(request.bytes).saturating_mul(1_000_000_000) / self.bytes_per_s;
-        let moves = !request.sequential || self.last != Some(request.vm);
+        let moves = !request.sequential || self.last != Some((request.vm, request.asker));
         let arm = if moves { self.rng.uniform(0, self.seek) + self.rng.uniform(0, self.rotation) } else { 0 };
         self.access.saturating_add(arm).saturating_add(transfer)
     }
 
     /// The request in a place is done.
-    pub(crate) fn done(&mut self, slot: usize) -> Option<DiskRequest> {
-        self.slots.get_mut(slot)?.1.take()
+    pub(crate) fn done(&mut self, slot: usize, now: Nanos) -> Option<DiskRequest> {
+        let request = self.slots.get_mut(slot)?.1.take()?;
+        self.scheduler.done(&request, now);
+        Some(request)
     }
 }
 
@@ -123,17 +122,30 @@ impl DiskModel {
 mod tests {
     use super::*;
     use crate::Queue;
+    use frontdesk_engine::TaskId;
 
     const MS: Nanos = 1_000_000;
 
     fn disk(config: &SimDisk, vms: usize) -> (Queue<usize>, DiskModel) {
         let mut queue = Queue::default();
         let timers = (0..config.parallel as usize).map(|slot| queue.add(slot)).collect();
-        (queue, DiskModel::new(config, vms, timers, Rng::new(1, 1)))
+        (queue, DiskModel::new(config, vec![Vec::new(); vms], timers, Rng::new(1, 1)))
     }
 
     fn request(vm: usize, sequential: bool, class: IoClass) -> DiskRequest {
-        DiskRequest { id: 0, vm, task: None, bytes: 4096, sequential, class, write: false }
+        DiskRequest {
+            id: 0,
+            vm,
+            vcpu: 0,
+            asker: 0,
+            space: TaskId(1),
+            workload: 0,
+            task: Some(0),
+            bytes: 4096,
+            sequential,
+            class,
+            write: false,
+        }
     }
 
     /// Serves `count` requests of each VM, which always has one waiting, and returns the time and what each
@@ -147,19 +159,22 @@ mod tests {
         let mut got = vec![0; kinds.len()];
         let (mut now, mut next_id) = (0, 0);
         for (vm, (sequential, class)) in kinds.iter().enumerate() {
-            (0..8).for_each(|_| disk.submit(request(vm, *sequential, *class)));
+            for _ in 0..8 {
+                next_id += 1;
+                disk.submit(DiskRequest { id: next_id, ..request(vm, *sequential, *class) }, 0);
+            }
         }
         while got.iter().sum::<usize>() < total {
-            while let Some((timer, time)) = disk.serve() {
+            while let Some((timer, time)) = disk.serve(now) {
                 queue.arm(timer, now + time);
             }
             let (at, slot) = queue.pop().unwrap();
             now = at;
-            let done = disk.done(slot).unwrap();
+            let done = disk.done(slot, now).unwrap();
             got[done.vm] += 1;
             next_id += 1;
             let (sequential, class) = kinds[done.vm];
-            disk.submit(DiskRequest { id: next_id, ..request(done.vm, sequential, class) });
+            disk.submit(DiskRequest { id: next_id, ..request(done.vm, sequential, class) }, now);
         }
         (now, got)
     }
@@ -198,5 +213,54 @@ mod tests {
         let (mut queue, mut one) = disk(&config, 2);
         let (_, got) = serve(&mut one, &mut queue, &[(false, IoClass::High), (false, IoClass::Low)], 900);
         assert_eq!(got, [900, 0]);
+    }
+
+    fn arm(scheduler: DiskScheduler) -> SimDisk {
+        let [seek, rotation] = [17, 8].map(std::time::Duration::from_millis);
+        SimDisk { seek, rotation, parallel: 1, scheduler, ..SimDisk::default() }
+    }
+
+    #[test]
+    fn turns_save_seeks_and_whole_vms_can_come_first() {
+        let time = |scheduler| {
+            let (mut queue, mut one) = disk(&arm(scheduler), 2);
+            serve(&mut one, &mut queue, &[(true, IoClass::Common); 2], 2_000)
+        };
+        let [(fair, _), (cfq, got), (vsip, _)] =
+            [DiskScheduler::Fair, DiskScheduler::Cfq, DiskScheduler::Vsip].map(time);
+        assert!(cfq * 5 < fair && vsip * 5 < fair, "{cfq}, {vsip} and {fair}");
+        assert!(got.iter().all(|got| *got > 500), "{got:?}");
+        let (mut queue, mut one) = disk(&arm(DiskScheduler::Cfq), 2);
+        let kinds = [(false, IoClass::Common), (false, IoClass::High)];
+        assert_eq!(serve(&mut one, &mut queue, &kinds, 300).1, [0, 300]);
+    }
+
+    #[test]
+    fn deadline_serves_reads_first_and_writes_in_time() {
+        let (mut queue, mut one) = disk(&arm(DiskScheduler::Deadline), 1);
+        for id in 0..8 {
+            one.submit(DiskRequest { id, write: id < 4, ..request(0, false, IoClass::Common) }, 0);
+        }
+        let mut order = Vec::new();
+        let mut now = 0;
+        while let Some((timer, time)) = one.serve(now) {
+            queue.arm(timer, now + time);
+            let (at, slot) = queue.pop().unwrap();
+            now = at;
+            order.push(one.done(slot, now).unwrap().id);
+        }
+        assert_eq!(order, [4, 5, 0, 6, 7, 1, 2, 3]);
+    }
+
+    #[test]
+    fn vsip_serves_first_what_a_person_waits_for() {
+        let first = |input: bool| {
+            let (mut queue, mut one) = disk(&arm(DiskScheduler::Vsip), 3);
+            if input {
+                one.input(2, UserInput::Enter, 0);
+            }
+            serve(&mut one, &mut queue, &[(false, IoClass::Common); 3], 1).1
+        };
+        assert_eq!([first(false), first(true)], [[1, 0, 0], [0, 0, 1]]);
     }
 }

@@ -31,6 +31,8 @@ const BRIEF: Nanos = 300_000;
 const CHUNK: u32 = 128 << 10;
 /// What a read past the page cache is of.
 const BLOCK: u32 = 4 << 10;
+/// Frames of a film that are read at a time.
+const FRAMES_READ: u32 = 4;
 /// Reads of a program whose files are not in the page cache.
 const COLD_READS: u32 = 64;
 /// Senders and receivers in a group of `messages`.
@@ -121,12 +123,12 @@ pub(crate) fn add(
             let costs = [shortest, longest].map(|cost| cost_of(Duration::from_millis(cost)));
             let (period, late) = (Some(nanos(LAB_FRAME)), LateFrames::Drop);
             let spec = WindowSpec { workload: number, period, late, costs: frame_costs(costs, rng) };
-            video(guest, spec, SoundPath::Server, 0);
+            video(guest, spec, SoundPath::Server, 0, 0);
         }
-        WorkloadKind::Video { period, cost, late, sound, gpu } => {
+        WorkloadKind::Video { period, cost, late, sound, gpu, frame_kib } => {
             let costs = frame_costs(cost.map(cost_of), rng);
             let spec = WindowSpec { workload: number, period: period.map(nanos), late: *late, costs };
-            video(guest, spec, *sound, nanos(*gpu));
+            video(guest, spec, *sound, nanos(*gpu), frame_kib << 10);
         }
         WorkloadKind::Scroll { cost } => {
             let costs = vec![cost_of(*cost)];
@@ -139,10 +141,11 @@ pub(crate) fn add(
             let program = [begin, Step::Prepare { window }, show, done, draw];
             guest.add_thread(window, &program);
         }
-        WorkloadKind::App { rounds, main, threads, part, draw, sync } => {
+        WorkloadKind::App { rounds, main, threads, part, draw, sync, read_kib } => {
             let costs = [*main, *part, *draw].map(cost_of);
-            app(guest, number, *rounds, *threads, costs, *sync);
+            app(guest, number, *rounds, *threads, costs, *sync, read_kib << 10);
         }
+        WorkloadKind::Boot => boot(guest, number),
         WorkloadKind::Storm { of: Storm::Packets } => {
             task(guest, &[Step::Sleep(PIECE), Step::Done { bytes: 0 }]);
         }
@@ -189,7 +192,7 @@ fn frame_costs([shortest, longest]: [Nanos; 2], rng: &mut Rng) -> Vec<Nanos> {
 
 /// A film or a game. A film has a thread that makes frames ready and one that shows each when it is due; a
 /// game shows them as it makes them.
-fn video(guest: &mut GuestKernel, spec: WindowSpec, sound: SoundPath, gpu: Nanos) {
+fn video(guest: &mut GuestKernel, spec: WindowSpec, sound: SoundPath, gpu: Nanos, read: u32) {
     let (number, is_film) = (spec.workload, spec.period.is_some());
     let (window, room) = guest.add_window(spec, if is_film { AHEAD } else { 1 });
     let begin = [Step::Wait { channel: room, messages: 1 }, Step::Prepare { window }];
@@ -203,7 +206,15 @@ fn video(guest: &mut GuestKernel, spec: WindowSpec, sound: SoundPath, gpu: Nanos
     if is_film {
         let ready = guest.add_channel();
         let [wait, prepare] = begin;
-        guest.add_thread(window, &[wait, prepare, Step::Send { channel: ready, messages: 1 }]);
+        let send = Step::Send { channel: ready, messages: 1 };
+        if read > 0 {
+            let [data, room] = film_reader(guest, window, read);
+            let [take, give] =
+                [Step::Wait { channel: data, messages: 1 }, Step::Send { channel: room, messages: 1 }];
+            guest.add_thread(window, &[wait, take, give, prepare, send]);
+        } else {
+            guest.add_thread(window, &[wait, prepare, send]);
+        }
         let wait = Step::Wait { channel: ready, messages: 1 };
         let show = Step::Show { window, late: 0 };
         guest.add_thread(window, &[wait, Step::Due { window }, show, done, draw]);
@@ -222,6 +233,38 @@ fn video(guest: &mut GuestKernel, spec: WindowSpec, sound: SoundPath, gpu: Nanos
     }
 }
 
+/// Who reads a film, some frames at a time and as many ahead: where it says that there is a frame, and is
+/// told that one has been taken.
+fn film_reader(guest: &mut GuestKernel, window: usize, frame: u32) -> [usize; 2] {
+    let [data, room] = [guest.add_channel(), guest.add_channel()];
+    guest.channels[room].messages = 2 * FRAMES_READ;
+    let wait = Step::Wait { channel: room, messages: FRAMES_READ };
+    let read = Step::Read { bytes: frame.saturating_mul(FRAMES_READ), sequential: true };
+    guest.add_thread(window, &[wait, read, Step::Send { channel: data, messages: FRAMES_READ }]);
+    [data, room]
+}
+
+/// A system that boots: it reads small files all over the disk, logs, and waits now and then for the log to
+/// be written and for devices.
+fn boot(guest: &mut GuestKernel, number: usize) {
+    let read = Step::Read { bytes: 32 << 10, sequential: false };
+    let log = Step::Write { bytes: 64 << 10, sync: false };
+    let flush = Step::Write { bytes: BLOCK, sync: true };
+    let compute = Step::Compute(2_000_000);
+    let program = [
+        read,
+        compute,
+        Step::Repeat { from: 0, times: 19 },
+        log,
+        log,
+        flush,
+        Step::Sleep(50_000_000),
+        Step::Repeat { from: 0, times: 29 },
+        Step::Done { bytes: 0 },
+    ];
+    guest.add_task(number, &program, false);
+}
+
 /// A program that is started with a key: its main thread, in an address space that is new each time, gives
 /// parts of the work to others, which share it, and asks the display server to draw.
 fn app(
@@ -231,10 +274,14 @@ fn app(
     threads: u16,
     [main, part, draw]: [Nanos; 3],
     sync: bool,
+    read: u32,
 ) {
     let socket = guest.add_socket(None, key_of(number));
     let (mut program, mut programs) =
         (vec![Step::Receive { socket, shift: None }, Step::NewSpace, Step::Compute(main)], Vec::new());
+    if read > 0 {
+        program.push(Step::Read { bytes: read, sequential: false });
+    }
     if threads > 0 {
         let (given, done) = (guest.add_channel(), guest.add_channel());
         let messages = u32::from(threads);

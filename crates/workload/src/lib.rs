@@ -120,6 +120,9 @@ pub enum WorkloadKind {
         /// server draws the frames.
         #[serde(default, with = "humantime_serde")]
         gpu: Duration,
+        /// What is read from the disk for each frame of a film, in KiB. 0 to 4096.
+        #[serde(default)]
+        frame_kib: u32,
     },
     /// A program whose output scrolls in a terminal of the desktop, in the simulator only. An operation is
     /// what it writes at a time.
@@ -148,7 +151,13 @@ pub enum WorkloadKind {
         /// Whether each round ends with a block that is written to the disk and waited for.
         #[serde(default)]
         sync: bool,
+        /// What its main thread reads in each round, somewhere on the disk, in KiB. 0 to 4096.
+        #[serde(default)]
+        read_kib: u32,
     },
+    /// Reads, writes and computes as a system that boots does, again and again, in the simulator only. An
+    /// operation is a boot.
+    Boot,
     /// The tasks of a workload file of rt-app, in the simulator only.
     RtApp {
         /// The file, relative to the folder of the scenario's.
@@ -305,6 +314,7 @@ impl WorkloadKind {
             WorkloadKind::Video { .. } => Some("video"),
             WorkloadKind::Scroll { .. } => Some("scroll"),
             WorkloadKind::App { .. } => Some("app"),
+            WorkloadKind::Boot => Some("boot"),
             _ => None,
         }
     }
@@ -346,6 +356,7 @@ impl WorkloadKind {
                 period(key("period"), *length, Duration::from_millis(100)..=Duration::from_secs(600))
             }
             WorkloadKind::ReadFiles => only_with("read-files", vm.disk, "disk"),
+            WorkloadKind::Boot => only_with("boot", vm.disk, "disk"),
             WorkloadKind::ReadBurn { cost } => {
                 only_with("read-burn", vm.disk, "disk")?;
                 validate_cost(*cost)
@@ -375,8 +386,10 @@ impl WorkloadKind {
                 range(key("at.0"), at[0], 0..=1000)?;
                 range(key("at.1"), at[1], 0..=1000)
             }
-            WorkloadKind::Video { period: frame, cost, late, gpu, .. } => {
+            WorkloadKind::Video { period: frame, cost, late, gpu, frame_kib, .. } => {
                 let second = Duration::from_secs(1);
+                let most = if frame.is_some() { 4096 } else { 0 };
+                range(key("frame_kib"), *frame_kib, 0..=most)?;
                 period(key("period"), frame.unwrap_or(second), Duration::from_millis(1)..=second)?;
                 let [shortest, longest] = *cost;
                 period(key("cost.1"), longest, Duration::ZERO..=second)?;
@@ -390,7 +403,8 @@ impl WorkloadKind {
                     "only beside a `period`: a game's frames are never late",
                 )
             }
-            WorkloadKind::App { rounds, main, threads, part, draw, .. } => {
+            WorkloadKind::App { rounds, main, threads, part, draw, read_kib, .. } => {
+                range(key("read_kib"), *read_kib, 0..=4096)?;
                 range(key("rounds"), *rounds, 1..=10_000)?;
                 range(key("threads"), *threads, 0..=64)?;
                 for (field, cost) in [("main", main), ("part", part), ("draw", draw)] {

@@ -183,7 +183,15 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
     let slots =
         (0..sim.disk.parallel as usize).map(|slot| timer(&mut machine, TimerOwner::Disk { slot })).collect();
     let vm_count = scenario.vm_names().len();
-    let disk = DiskModel::new(&sim.disk, vm_count, slots, Rng::new(seed, STREAM_DISK));
+    let names = scenario.vms.iter().flat_map(|entry| {
+        let names: Vec<String> = entry.workloads.iter().map(|workload| workload.name.clone()).collect();
+        std::iter::repeat_n(names, usize::from(entry.count))
+    });
+    let disk = DiskModel::new(&sim.disk, names.collect(), slots, Rng::new(seed, STREAM_DISK));
+    let disk_wakes = timer(&mut machine, TimerOwner::DiskWakes);
+    let first = scenario.vms.iter().flat_map(|entry| {
+        std::iter::repeat_n(sim.disk.first.contains(&entry.name), usize::from(entry.count))
+    });
     let timed = scenario.vms.iter().flat_map(|entry| {
         let timed: Vec<bool> = entry.workloads.iter().map(|workload| workload.kind.is_timed()).collect();
         std::iter::repeat_n(timed, usize::from(entry.count))
@@ -198,6 +206,8 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
             Some(DriverVm { vm, costs: sim.costs.clone(), jobs: VecDeque::new() })
         }),
         disk,
+        disk_wakes,
+        disk_first: first.collect(),
         gpu,
         clients: Vec::new(),
         tick: nanos(sim.guest.tick),

@@ -103,7 +103,7 @@ impl World {
                     let read = EventKind::BlockRead { vm: id(request.vm), request: request.id };
                     self.tell(machine, request.vm, read);
                 }
-                self.disk.submit(request);
+                self.disk.submit(request, machine.now());
                 self.serve_disk(machine);
             }
             IoJob::BlockDone { request } => {
@@ -155,15 +155,20 @@ impl World {
         }
     }
 
-    fn serve_disk(&mut self, machine: &mut Machine) {
-        while let Some((timer, time)) = self.disk.serve() {
-            machine.arm(timer, machine.now().saturating_add(time));
+    pub(super) fn serve_disk(&mut self, machine: &mut Machine) {
+        let now = machine.now();
+        while let Some((timer, time)) = self.disk.serve(now) {
+            machine.arm(timer, now.saturating_add(time));
+        }
+        let wakes = self.disk.wakes();
+        if wakes > now && wakes != NEVER {
+            machine.arm(self.disk_wakes, wakes);
         }
     }
 
     /// The disk has served a request.
     pub(super) fn block_ended(&mut self, machine: &mut Machine, slot: usize) {
-        let Some(request) = self.disk.done(slot) else { return };
+        let Some(request) = self.disk.done(slot, machine.now()) else { return };
         if self.emulators && !request.write {
             self.tell(machine, request.vm, EventKind::BlockPending { vm: id(request.vm) });
         }

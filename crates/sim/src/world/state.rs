@@ -2,7 +2,7 @@
 
 use super::devices::{DriverVm, Gpu, GuestDaemon, IoJob, IoThread, Routes, Sound};
 use super::measure::{Measure, Measured};
-use crate::disk::DiskModel;
+use crate::disk::{DiskModel, DiskRequest, IoClass};
 use crate::feed::{Feed, id};
 use crate::guest::{Effect, GuestKernel, Interrupt, Stuck, vectors};
 use crate::machine::{Flow, Machine, Work};
@@ -35,6 +35,8 @@ pub(super) enum TimerOwner {
     Disk {
         slot: usize,
     },
+    /// The disk has waited for somebody.
+    DiskWakes,
     Sound {
         vm: usize,
     },
@@ -89,6 +91,9 @@ pub(crate) struct World {
     /// The VM that is the driver domain, if one is.
     pub(super) driver_vm: Option<DriverVm>,
     pub(super) disk: DiskModel,
+    pub(super) disk_wakes: Timer,
+    /// Of each VM: whether its requests come first, by hand.
+    pub(super) disk_first: Vec<bool>,
     pub(super) gpu: Gpu,
     pub(super) clients: Vec<SimClient>,
     /// Period of the guests' clock ticks; 0: none.
@@ -234,13 +239,19 @@ impl World {
             Effect::Clock { vcpu } => self.ask(machine, vm, vcpu, IoJob::Clock),
             Effect::Disk { vcpu, task, bytes, sequential, write, waits } => {
                 self.requests += 1;
-                let request = crate::disk::DiskRequest {
+                let asks = &self.vms[vm].guest.tasks[task];
+                let first = self.disk_first[vm];
+                let request = DiskRequest {
                     id: self.requests,
                     vm,
+                    vcpu,
+                    asker: task,
+                    space: asks.space,
+                    workload: asks.workload,
                     task: waits.then_some(task),
                     bytes,
                     sequential,
-                    class: crate::disk::IoClass::Common,
+                    class: if first { IoClass::High } else { IoClass::Common },
                     write,
                 };
                 self.ask(machine, vm, vcpu, IoJob::BlockIn { request });
@@ -267,6 +278,7 @@ impl World {
         };
         if packet.protocol.is_none() {
             self.tell(machine, vm, EventKind::Input { vm: id(vm), input: UserInput::Enter });
+            self.disk.input(vm, UserInput::Enter, machine.now());
             self.call_daemon(machine, vm);
         } else if self.emulators {
             self.pending_packet(machine, vm, packet);
@@ -351,6 +363,7 @@ impl Work for World {
                 }
             }
             TimerOwner::Disk { slot } => self.block_ended(machine, slot),
+            TimerOwner::DiskWakes => self.serve_disk(machine),
             TimerOwner::Sound { vm } => self.sound_period(machine, vm),
             TimerOwner::Tick { vm, vcpu } => self.tick(machine, vm, vcpu),
             TimerOwner::Gpu => self.gpu_done(machine),
