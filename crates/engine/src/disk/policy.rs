@@ -170,6 +170,8 @@ impl DiskPolicy {
             }
             self.move_on();
         }
+        // An arm is given requests of one VM at a time: it serves what it has before it can move, and whose
+        // time that is would not be known.
         let apart = self.queues.leaves(&turn) && !self.flow.idle();
         if self.device == Device::Arm && apart {
             return None;

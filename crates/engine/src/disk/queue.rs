@@ -198,9 +198,9 @@ impl Queues {
         }
     }
 
-    /// Whether a turn would send an arm away from whom it serves, for nothing that is more urgent.
+    /// Whether a turn is another VM's than the one before.
     pub(super) fn leaves(&self, turn: &Turn) -> bool {
-        self.slice.is_some_and(|held| held.vm != turn.vm && held.class <= turn.class)
+        self.slice.is_some_and(|held| held.vm != turn.vm)
     }
 
     /// Whether a slice goes on for this VM.
