@@ -93,7 +93,7 @@ impl Flow {
                 self.timely = 0;
             }
         }
-        let cost = u128::from(self.passed.saturating_sub(passed)) * u128::from(weight) >> FRACTION;
+        let cost = (u128::from(self.passed.saturating_sub(passed)) * u128::from(weight)) >> FRACTION;
         u64::try_from(cost).unwrap_or(u64::MAX)
     }
 }
