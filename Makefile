@@ -41,7 +41,7 @@ bench: setup-build setup-sim
 # times here.
 CASES ?= 200000
 fuzz: setup-build
-	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-guardian \
+	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-disk -p frontdesk-engine -p frontdesk-guardian \
 		-p frontdesk-host -p frontdesk-lab-guest -p frontdesk-linux -p frontdesk-probes -p frontdesk-qemu -p frontdesk-record \
 		-p frontdesk-remote -p frontdesk-ring -p frontdesk-tcg-plugin --lib --bins --test properties fuzz_
 

@@ -6,6 +6,7 @@
 mod companion;
 mod compare;
 mod connect;
+mod disk;
 mod doctor;
 mod export;
 mod lab;
@@ -61,6 +62,7 @@ enum Command {
     List(list::ListArgs),
     Ps(list::PsArgs),
     Serve(serve::ServeArgs),
+    Disk(disk::DiskArgs),
     Login(connect::LoginArgs),
     Logout(connect::LogoutArgs),
     Record(record::Args),
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
         Command::List(args) => list::list(&args),
         Command::Ps(args) => list::ps(&args),
         Command::Serve(args) => serve::main(&args),
+        Command::Disk(args) => disk::main(&args),
         Command::Login(args) => connect::login(&args),
         Command::Logout(args) => connect::logout(&args),
         Command::Record(args) => record::main(&args),

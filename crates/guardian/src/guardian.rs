@@ -1,10 +1,11 @@
 //! The owner's end.
 
+use crate::journal;
 use crate::process::{self, UndoReport};
+use crate::promise::{Promise, Promiser};
 use crate::undo::Undo;
 use crate::wire::{self, JournalMessage};
 use rustix::event::epoll::{self, EventData};
-use rustix::fs::{MemfdFlags, memfd_create};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -38,6 +39,17 @@ pub enum GuardianError {
         /// What failed.
         source: io::Error,
     },
+    /// Its journal cannot be had.
+    #[error(
+        "cannot open the journal of changes {}: {source}; no change is made without it",
+        path.display()
+    )]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
     /// It does not answer.
     #[error(
         "the guardian process {pid} no longer answers ({source}); every change is undone, for none is safe without it"
@@ -60,21 +72,9 @@ pub struct UndoId(u64);
 pub struct Guardian {
     child: Child,
     connection: Mutex<GuardianConnection>,
-    promise: File,
+    /// Open here as well as there: locked as long as one of the two lives.
+    journal: File,
     closed: bool,
-}
-
-/// How the owner says until when it will be back. The guardian looks a few times a second.
-#[derive(Debug)]
-pub struct Promise(File);
-
-impl Promise {
-    /// Promises to be back before this time of the monotonic clock, in nanoseconds; 0 for no promise. Costs a
-    /// system call.
-    pub fn until(&self, time: u64) {
-        // Memory can be written.
-        let _ = rustix::io::pwrite(&self.0, &time.to_ne_bytes(), 0);
-    }
 }
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ struct GuardianConnection {
     stream: UnixStream,
     next: u64,
     /// What the guardian has on record, in case that it dies.
-    journal: BTreeMap<u64, Undo>,
+    records: BTreeMap<u64, Undo>,
 }
 
 /// Gives the stream the highest descriptor number there is. When a process is killed, Linux closes the latest
@@ -97,34 +97,54 @@ fn last_of_all(stream: UnixStream) -> UnixStream {
 
 impl Guardian {
     /// Starts `exe arg`, which is to call [`run`](crate::run) before anything else, and waits until it is
-    /// ready. When the calling thread ends, everything is undone as if the process had ended.
+    /// ready. When the calling thread ends, everything is undone as if the process had ended. If both are
+    /// killed, nothing is.
     ///
     /// # Errors
     /// If the program cannot be started or does not become a guardian.
     pub fn start(exe: &Path, arg: &str) -> Result<Guardian, GuardianError> {
-        let failed = |source| GuardianError::Start { exe: exe.to_owned(), arg: arg.to_owned(), source };
-        let (stream, theirs) = UnixStream::pair().map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-        let promise = memfd_create("promise", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
-        let promise = File::from(promise);
-        promise.set_len(8).map_err(failed)?;
-        // Its end of the connection is its standard input, and what it reads the promise from its standard
-        // output: it is given no other descriptors besides standard error.
+        let journal = journal::in_memory().map_err(start_failed(exe, arg))?;
+        Guardian::with(exe, arg, journal)
+    }
+
+    /// As [`start`](Self::start), with a journal at `path`: if owner and guardian are killed, the next ones
+    /// with that journal first undo everything. Waits for former ones that are still at work, for two minutes
+    /// at most. The file is to be where it does not outlive the threads, so in `/run`.
+    ///
+    /// # Errors
+    /// If the program cannot be started or does not become a guardian, or the journal cannot be had.
+    pub fn start_with_journal(exe: &Path, arg: &str, path: &Path) -> Result<Guardian, GuardianError> {
+        let journal = journal::open_alone(path, UNDO_PATIENCE)
+            .map_err(|source| GuardianError::Journal { path: path.to_owned(), source })?;
+        Guardian::with(exe, arg, journal)
+    }
+
+    fn with(exe: &Path, arg: &str, journal: File) -> Result<Guardian, GuardianError> {
+        let failed = start_failed(exe, arg);
+        let (stream, theirs) = UnixStream::pair().map_err(&failed)?;
+        // It may have to undo what others left.
+        stream.set_read_timeout(Some(UNDO_PATIENCE)).map_err(&failed)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(&failed)?;
+        // Its end of the connection is its standard input, and the journal its standard output: it is given
+        // no other descriptors besides standard error.
         let child = Command::new(exe)
             .arg(arg)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(promise.try_clone().map_err(failed)?)
+            .stdout(journal.try_clone().map_err(&failed)?)
             .spawn()
-            .map_err(failed)?;
+            .map_err(&failed)?;
         let stream = last_of_all(stream);
         let guardian = Guardian {
             child,
-            connection: Mutex::new(GuardianConnection { stream, next: 0, journal: BTreeMap::new() }),
-            promise,
+            connection: Mutex::new(GuardianConnection { stream, next: 0, records: BTreeMap::new() }),
+            journal,
             closed: false,
         };
-        wire::read_acknowledgement(&guardian.connection().stream).map_err(failed)?;
+        let ready = |stream: &UnixStream| {
+            wire::read_acknowledgement(stream)?;
+            stream.set_read_timeout(Some(PATIENCE))
+        };
+        ready(&guardian.connection().stream).map_err(failed)?;
         Ok(guardian)
     }
 
@@ -137,7 +157,7 @@ impl Guardian {
         let id = connection.next;
         connection.next += 1;
         // Undoing a change that was not made does no harm.
-        connection.journal.insert(id, undo.clone());
+        connection.records.insert(id, undo.clone());
         self.send(&connection, &JournalMessage::Record { id, undo })?;
         Ok(UndoId(id))
     }
@@ -148,7 +168,7 @@ impl Guardian {
     /// If the guardian is dead or does not answer.
     pub fn forget(&self, UndoId(id): UndoId) -> Result<(), GuardianError> {
         let mut connection = self.connection();
-        connection.journal.remove(&id);
+        connection.records.remove(&id);
         self.send(&connection, &JournalMessage::Forget { id })
     }
 
@@ -156,8 +176,8 @@ impl Guardian {
     ///
     /// # Errors
     /// There are too many open files.
-    pub fn promise(&self) -> io::Result<Promise> {
-        Ok(Promise(self.promise.try_clone()?))
+    pub fn promise(&self, of: Promiser) -> io::Result<Promise> {
+        Ok(Promise::new(self.journal.try_clone()?, of))
     }
 
     /// The guardian's process id.
@@ -191,7 +211,7 @@ impl Guardian {
     fn close(&mut self) -> Result<UndoReport, GuardianError> {
         self.closed = true;
         let pid = self.child.id();
-        let GuardianConnection { stream, journal, .. } =
+        let GuardianConnection { stream, records, .. } =
             self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
         let report = stream
             .shutdown(Shutdown::Write)
@@ -199,7 +219,9 @@ impl Guardian {
             .and_then(|()| wire::read_frame(&*stream))
             .and_then(|report| report.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()))
             .map_err(|source| {
-                tell(&process::undo_all(journal.values()));
+                tell(&process::undo_all(records.values()));
+                // Undoing it again would do no harm.
+                let _ = journal::clear(&self.journal);
                 GuardianError::Silent { pid, source }
             })?;
         self.child.wait().map_err(|source| GuardianError::Silent { pid, source })?;
@@ -227,6 +249,10 @@ impl Drop for Guardian {
             Err(e) => tracing::error!("{e}"),
         }
     }
+}
+
+fn start_failed<'a>(exe: &'a Path, arg: &'a str) -> impl Fn(io::Error) -> GuardianError + 'a {
+    |source| GuardianError::Start { exe: exe.to_owned(), arg: arg.to_owned(), source }
 }
 
 fn tell(report: &UndoReport) {

@@ -1,6 +1,7 @@
 //! The guardian's own process.
 
 use super::{
+    journal::{self, Journal},
     undo::{Undo, UndoOutcome},
     wire::{self, JournalMessage},
 };
@@ -13,7 +14,8 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
+    fs::{self, File},
     io::{self, Read, Write},
     mem::MaybeUninit,
     os::{
@@ -48,17 +50,18 @@ pub struct UndoReport {
     pub failed: Vec<String>,
 }
 
-/// Is the guardian: keeps the journal that arrives on standard input and, when that closes, undoes what it
-/// holds. To be called first thing in `main`, before any file is opened or thread started. Returns success if
-/// everything was undone, and says on standard error what was not.
+/// Is the guardian: undoes what the journal on standard output still holds, keeps in it what arrives on
+/// standard input and, when that closes, undoes what it holds. To be called first thing in `main`, before any
+/// file is opened or thread started. Returns success if everything was undone, and says on standard error
+/// what was not.
 #[must_use]
 pub fn run() -> ExitCode {
     let owner = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     let owner = owner.and_then(|pid| ThreadId::of(pid, pid));
-    let settled = settle_in().and_then(|stream| Ok((stream, death()?)));
-    match settled
-        .and_then(|(stream, death)| guard(&stream, &stream, |journal| wait(&stream, &death, owner, journal)))
-    {
+    let settled = settle_in().and_then(|(stream, file)| Ok((stream, death()?, take_over(file)?)));
+    match settled.and_then(|(stream, death, journal)| {
+        guard(&stream, &stream, journal, |undos, promise| wait(&stream, &death, owner, undos, promise))
+    }) {
         Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
         Ok(report) => {
             for failure in report.failed {
@@ -76,12 +79,13 @@ pub fn run() -> ExitCode {
 }
 
 /// Leaves the owner's session and whatever else could end, delay or encumber it.
-fn settle_in() -> io::Result<UnixStream> {
+fn settle_in() -> io::Result<(UnixStream, File)> {
     // A pipe that leaked into the owner must not be kept open here.
     // SAFETY: called before this process has opened anything itself.
     unsafe { libc::syscall(libc::SYS_close_range, FIRST_OWN, u32::MAX, 0) };
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.peer_addr()?;
+    let journal = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     // Fails if it leads a session already, which is as good.
     let _ = rustix::process::setsid();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2] {
@@ -93,7 +97,23 @@ fn settle_in() -> io::Result<UnixStream> {
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
     get_ahead();
-    Ok(stream)
+    Ok((stream, journal))
+}
+
+/// Undoes what a former owner and its guardian left in the journal, and empties it.
+fn take_over(file: File) -> io::Result<Journal> {
+    let left = journal::read(&file)?;
+    let report = undo_all(left.undos.values());
+    if report != UndoReport::default() || !left.unknown.is_empty() {
+        eprintln!(
+            "frontdesk guardian: frontdesk and its former guardian were killed: undone now: {}, gone: {}",
+            report.undone, report.gone
+        );
+    }
+    for failure in left.unknown.iter().chain(&report.failed) {
+        eprintln!("frontdesk guardian: left by a former frontdesk: {failure}");
+    }
+    Journal::new(file)
 }
 
 /// What is readable once the thread that started this process has ended. The connection closes only when the
@@ -131,8 +151,14 @@ fn get_ahead() {
 /// keeps others from running; and if the thread that started us has ended, everything. What is undone here is
 /// undone again at the end, when failures are told: some of the owner's threads may still be about to change
 /// something.
-fn wait(stream: &UnixStream, death: &OwnedFd, owner: Option<ThreadId>, journal: &BTreeMap<u64, Undo>) {
-    let mut broken = 0;
+fn wait(
+    stream: &UnixStream,
+    death: &OwnedFd,
+    owner: Option<ThreadId>,
+    undos: &BTreeMap<u64, Undo>,
+    journal: &Journal,
+) {
+    let mut broken = [0; 2];
     loop {
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(death, PollFlags::IN)];
         match poll(&mut fds, Some(&LOOK)) {
@@ -140,23 +166,23 @@ fn wait(stream: &UnixStream, death: &OwnedFd, owner: Option<ThreadId>, journal: 
             Ok(_) if fds[0].revents().is_empty() => {
                 // It says nothing new, and once.
                 let _ = rustix::io::read(death, &mut [0; size_of::<libc::signalfd_siginfo>()]);
-                undo_all(journal.values());
+                undo_all(undos.values());
                 revive(owner);
             }
             Err(Errno::INTR) => continue,
             Ok(_) | Err(_) => return,
         }
-        let mut promise = [0; 8];
-        // There is none to be read if this was started by hand.
-        let _ = rustix::io::pread(io::stdout(), &mut promise, 0);
-        let promise = u64::from_ne_bytes(promise);
-        if promise != 0 && promise != broken && monotonic_ns() > promise {
-            broken = promise;
+        let promised = journal.promised();
+        let now = monotonic_ns();
+        let is_broken = |promise: u64| promise != 0 && now > promise;
+        let mut anew = broken.iter_mut().zip(promised).filter(|(broken, promise)| **broken != *promise);
+        if let Some((broken, promise)) = anew.find(|(_, promise)| is_broken(*promise)) {
+            *broken = promise;
             eprintln!(
-                "frontdesk guardian: frontdesk does not come back to dispatch: the CPUs are given back until it does"
+                "frontdesk guardian: frontdesk does not come back: threads have again what they had until it does"
             );
             let scheduling = |undo: &&Undo| matches!(undo, Undo::Thread { .. } | Undo::Continue { .. });
-            undo_all(journal.values().filter(scheduling));
+            undo_all(undos.values().filter(scheduling));
             revive(owner);
         }
     }
@@ -184,27 +210,38 @@ fn revive(owner: Option<ThreadId>) {
 fn guard(
     mut from: impl Read,
     mut to: impl Write,
-    mut wait: impl FnMut(&BTreeMap<u64, Undo>),
+    mut journal: Journal,
+    mut wait: impl FnMut(&BTreeMap<u64, Undo>, &Journal),
 ) -> io::Result<UndoReport> {
-    let mut journal = BTreeMap::new();
+    let mut undos = BTreeMap::new();
     wire::acknowledge(&mut to)?;
     // A frame cut short was never acknowledged, so its change was not made.
     loop {
-        wait(&journal);
+        wait(&undos, &journal);
         let Ok(Some(message)) = wire::read_frame(&mut from) else { break };
-        match message {
+        let kept = match message {
             JournalMessage::Record { id, undo } => {
-                journal.insert(id, undo);
+                let kept = journal.put(id, &undo);
+                undos.insert(id, undo);
+                kept
             }
             JournalMessage::Forget { id } => {
-                journal.remove(&id);
+                undos.remove(&id);
+                journal.remove(id)
             }
+        };
+        if let Err(error) = kept {
+            // Not acknowledged, so that the owner ends, too.
+            eprintln!("frontdesk guardian: cannot write the journal ({error}): every change is undone");
+            break;
         }
         if wire::acknowledge(&mut to).is_err() {
             break;
         }
     }
-    let report = undo_all(journal.values());
+    let report = undo_all(undos.values());
+    // What failed is told, and not tried again behind the back of who mends it.
+    journal.clear()?;
     // An owner that died does not read it.
     let _ = wire::write_frame(&mut to, &report);
     Ok(report)
@@ -304,9 +341,12 @@ mod tests {
         // The owner dies in the middle of a record.
         wire.extend([200, 0, 0, 0, b'{']);
         let mut answers = Vec::new();
-        let report = guard(&wire[..], &mut answers, |_| {}).unwrap();
+        let file = journal::in_memory().unwrap();
+        let journal = Journal::new(file.try_clone().unwrap()).unwrap();
+        let report = guard(&wire[..], &mut answers, journal, |_, _| {}).unwrap();
         assert_eq!((report.undone, report.gone, report.failed.len()), (2, 1, 1), "{report:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "original");
+        assert_eq!(journal::read(&file).unwrap().undos.len(), 0, "all was tried");
         assert_eq!(&answers[..7], b"+++++++", "ready, and one for each whole message");
         assert_eq!(wire::read_frame::<UndoReport>(&answers[7..]).unwrap(), Some(report));
     }

@@ -166,6 +166,11 @@ impl Settings {
         if self.reserve.cpus.iter().any(|cpu| *cpu > 1023) {
             wrong("reserve.cpus", &self.reserve.cpus, "numbers of CPUs from 0 to 1023");
         }
+        for pattern in &self.control.operator_targets {
+            if glob::Pattern::new(pattern).is_err() {
+                wrong("control.operator_targets", pattern, "a pattern of targets, such as vm:*");
+            }
+        }
         if !self.control.socket.is_absolute() {
             wrong("control.socket", &self.control.socket, "an absolute path");
         }

@@ -4,6 +4,7 @@ mod engage;
 mod error;
 mod fast_path;
 mod fleet;
+mod flood;
 mod followed;
 mod lock;
 mod look;

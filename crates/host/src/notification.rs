@@ -2,6 +2,7 @@
 //! whoever reloads.
 
 use crate::config::Settings;
+use crate::control::ReservationRequest;
 use crate::wake::Wake;
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_linux::cgroup::{Group, Hierarchy};
@@ -62,6 +63,8 @@ pub(crate) enum Notification {
     /// These VMs, by name, have reservations, and no others; all targets that have some; whether real time is
     /// kept for any; and after how many requests for reservations that is so.
     Reserved { vms: BTreeSet<String>, targets: BTreeMap<TargetId, String>, any: bool, asked: u64 },
+    /// A request for a reservation that is not to be refused, as things are.
+    Admissible(ReservationRequest),
     /// These probes are set in the VM with this main thread.
     Probed(ThreadId, Probes),
     /// Something happened to the VM with this main thread.

@@ -79,6 +79,12 @@ impl Reserves {
         Ok(Reserves { orders: Some(orders), wake, thread: Some(thread) })
     }
 
+    /// Has a request for a reservation looked at: it is refused, or posted to the loop as
+    /// [`Admissible`](crate::notification::Notification::Admissible). Never waits.
+    pub(crate) fn consider(&self, request: ReservationRequest, vms: Vec<VmThreads>) {
+        self.order(AdmissionRequest::Consider(request, vms));
+    }
+
     /// Has a request answered; whether the admission thread was given it. Never waits.
     pub(crate) fn ask(&self, request: ReservationRequest, vms: Vec<VmThreads>) -> bool {
         // An admission thread that is this far behind does not answer in time; whoever asked is told so.

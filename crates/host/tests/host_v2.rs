@@ -14,6 +14,8 @@ mod fair;
 #[path = "host/guardian.rs"]
 mod guardian;
 mod inside;
+#[path = "host/kills.rs"]
+mod kills;
 #[path = "host/reserve.rs"]
 mod reserve;
 #[path = "host/support.rs"]
@@ -33,6 +35,8 @@ fn main() -> ExitCode {
     let role = |word: &str| match word {
         "guardian" => Some(frontdesk_guardian::run()),
         "owner" => Some(guardian::owner()),
+        "steps" => Some(kills::steps()),
+        word if word.starts_with("kill-") => Some(kills::killer(word)),
         "reserving" => Some(reserve::main()),
         "target" => Some(reserve::target()),
         _ => None,
@@ -61,7 +65,14 @@ fn trials() -> Vec<Trial> {
     // let its fair server have its time back, and all trials after that meet another kernel than they think.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let fair = if release.starts_with("7.") { Vec::new() } else { fair::trials() };
-    let trials =
-        [threads::trials(), bpf::trials(), cgroup::trials(), guardian::trials(), reserve::trials(), fair];
+    let trials = [
+        threads::trials(),
+        bpf::trials(),
+        cgroup::trials(),
+        guardian::trials(),
+        kills::trials(),
+        reserve::trials(),
+        fair,
+    ];
     trials.into_iter().flatten().collect()
 }

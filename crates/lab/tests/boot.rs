@@ -37,7 +37,7 @@ fn drain_until(ring: &mut Consumer, what: &str, mut enough: impl FnMut(u16, Entr
         assert!(Instant::now() < deadline, "{what}: never seen");
         std::thread::sleep(Duration::from_millis(10));
         for vcpu in 0..ring.vcpus() {
-            ring.drain(vcpu, |entry| done |= enough(vcpu, entry));
+            ring.drain(vcpu, usize::MAX, |entry| done |= enough(vcpu, entry));
         }
     }
 }
@@ -80,7 +80,7 @@ fn sees_the_tasks_of(kernel: &str) {
 
     vm.stop("first").unwrap();
     vm.stop("second").unwrap();
-    ring.drain(0, |_| ());
+    ring.drain(0, usize::MAX, |_| ());
     drain_until(&mut ring, "a halt after the hogs", |_, entry| entry.kind == EntryKind::Halt);
     assert_eq!(ring.dropped(0), 0);
     vm.shutdown(PATIENCE).unwrap();

@@ -107,7 +107,7 @@ fn watch(kernel: &str, vcpus: u16, arguments: &[&str]) -> Seen {
     let mut seen = Seen { begin: now() + THINK_NS, entries: Vec::new(), requests: Vec::new() };
     let mut drain = || {
         for vcpu in 0..ring.vcpus() {
-            ring.drain(vcpu, |Entry { at_ns, kind }| seen.entries.push((at_ns, vcpu, kind)));
+            ring.drain(vcpu, usize::MAX, |Entry { at_ns, kind }| seen.entries.push((at_ns, vcpu, kind)));
             assert_eq!(ring.dropped(vcpu), 0);
         }
     };

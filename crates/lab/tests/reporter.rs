@@ -89,7 +89,7 @@ impl Both {
             self.reporters.receive(now).unwrap();
             self.reporters.drain(now.monotonic, &mut self.events, |_| true, |_, _| {});
             for (vcpu, switches) in (0..).zip(&mut self.switches) {
-                self.ring.drain(vcpu, |Entry { at_ns, kind }| {
+                self.ring.drain(vcpu, usize::MAX, |Entry { at_ns, kind }| {
                     if let EntryKind::Switch { task } = kind {
                         switches.push((at_ns, task));
                     }

@@ -7,10 +7,12 @@
 pub mod cgroup;
 mod clock;
 mod cpus;
+mod program;
 pub mod realtime;
 pub mod sched;
 mod tap;
 
 pub use clock::monotonic_ns;
 pub use cpus::online_cpus;
+pub use program::of_root;
 pub use tap::Tap;

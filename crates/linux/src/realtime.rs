@@ -1,7 +1,9 @@
 //! Real-time priority for our own threads.
 
 use crate::sched::{self, Attributes};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::time::Duration;
 
 /// A thread of ours could not be made real-time.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +43,17 @@ pub fn pin(cpus: &[u16]) -> Result<(), RealtimeError> {
         .for_each(|cpu| set.set(cpu));
     sched_setaffinity(None, &set)
         .map_err(|error| RealtimeError { what: "pin a thread to its CPUs", reason: error.to_string() })
+}
+
+/// Has the kernel kill this process if one of its real-time threads (not those of `SCHED_DEADLINE`) runs for
+/// so long, in steps of a tick, without a pause. Holds for processes that it starts from then on, too.
+///
+/// # Errors
+/// The limit is lower already.
+pub fn limit(most: Duration) -> rustix::io::Result<()> {
+    let most = u64::try_from(most.as_micros()).ok();
+    // Both: the kernel would say so by a signal that writes the memory to disk first.
+    setrlimit(Resource::Rttime, Rlimit { current: most, maximum: most })
 }
 
 /// Makes the calling thread run before everything but the daemon on these physical CPUs, as a load generator

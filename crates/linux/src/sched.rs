@@ -9,7 +9,11 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use serde::{Deserialize, Serialize};
-use std::{fs, io};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt as _,
+};
 
 /// A scheduling policy with its parameters, as `sched_setattr(2)` has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -369,12 +373,28 @@ impl ThreadId {
         thread.and_then(|thread| thread.stat()).is_ok_and(|stat| stat.state == 'R')
     }
 
-    /// Whether its number still names a thread of its process: one system call, where [`ThreadId::is_alive`]
-    /// reads a file. While the process lives, no stranger passes.
+    /// Takes hold of that very thread, so that it costs one short system call to see whether it still lives;
+    /// `None` if it does not, or there are too many open files.
     #[must_use]
-    pub fn is_in_process(&self) -> bool {
-        // Signal 0 is checked, not sent. One that may not be signalled is there.
-        !matches!(signal(self.pid, self.tid, 0), Err(SchedError::Vanished { .. }))
+    pub fn pin(&self) -> Option<PinnedThread> {
+        let name = File::open(format!("/proc/{}/task/{}/comm", self.pid, self.tid)).ok()?;
+        // What was opened belongs to a thread, and not to its number.
+        self.is_alive().then_some(PinnedThread { name })
+    }
+}
+
+/// A thread that was taken hold of.
+#[derive(Debug)]
+pub struct PinnedThread {
+    /// Its name, which can be read as long as it lives.
+    name: File,
+}
+
+impl PinnedThread {
+    /// Whether it still lives, whoever has its number.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.name.read_at(&mut [0; 16], 0).is_ok()
     }
 }
 
@@ -462,7 +482,7 @@ mod tests {
             let mut sets = capabilities(None).unwrap();
             sets.effective.remove(CapabilitySet::KILL);
             set_capabilities(None, sets).unwrap();
-            (thread.is_in_process(), signal(pid, pid, 0))
+            (thread.pin().is_some_and(|pinned| pinned.is_alive()), signal(pid, pid, 0))
         })
         .join()
         .unwrap();
@@ -497,8 +517,10 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let thread = ThreadId::of(pid, pid).unwrap();
-        assert!(thread.is_alive() && thread.is_in_process());
-        assert!(!ThreadId { pid: 1, ..thread }.is_in_process(), "a thread of another process");
+        let pinned = thread.pin().unwrap();
+        assert!(thread.is_alive() && pinned.is_alive());
+        assert!(ThreadId { pid: 1, ..thread }.pin().is_none(), "a thread of another process");
+        assert!(ThreadId { started: 1, ..thread }.pin().is_none(), "one that had this number before");
         assert_eq!(process_start_time(pid), Some(thread.started));
         assert!(
             !ThreadId { started: thread.started + 1, ..thread }.is_alive(),
@@ -507,7 +529,7 @@ mod tests {
         assert_eq!(ThreadId::of(pid, 1), None, "a thread of another process");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!thread.is_alive() && !thread.is_in_process());
+        assert!(!thread.is_alive() && !pinned.is_alive());
         assert!(matches!(set(pid, Attributes::fifo(1)), Err(SchedError::Vanished { tid }) if tid == pid));
         assert!(matches!(get(pid), Err(SchedError::Vanished { .. })));
     }

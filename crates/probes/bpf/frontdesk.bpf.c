@@ -88,7 +88,7 @@ enum counter {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384); /* a VM has 577 at most: some with so many leave room for the others */
 	__type(key, u32);
 	__type(value, struct thread);
 } threads SEC(".maps");

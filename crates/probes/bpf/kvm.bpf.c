@@ -105,7 +105,7 @@ enum counter {
 /* By thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__type(key, u32);
 	__type(value, struct vcpu);
 } vcpus SEC(".maps");
@@ -119,7 +119,7 @@ struct id {
 /* Threads by it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__type(key, struct id);
 	__type(value, u32);
 } by_id SEC(".maps");
@@ -127,7 +127,7 @@ struct {
 /* Threads whose next record of a kind that is of interest is to wake the daemon, once. Interests are bits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__type(key, u32);
 	__type(value, u8);
 } armed SEC(".maps");

@@ -171,7 +171,7 @@ impl BpfSource {
     /// Follows a VM's threads (by thread id) and taps. A VM that is followed already is followed afresh.
     ///
     /// # Errors
-    /// If an id or name is impossible, is followed for another VM, or does not fit in (4096 threads, 1024
+    /// If an id or name is impossible, is followed for another VM, or does not fit in (16384 threads, 1024
     /// taps, 1024 VMs). The VM is then not followed at all.
     pub fn follow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
         self.unfollow(vm);
@@ -188,7 +188,7 @@ impl BpfSource {
             let key = key.ok_or_else(|| fail(what(), "no such thread id".into()))?.to_ne_bytes();
             self.threads
                 .update(&key, &abi::thread_value(vm, thread), MapFlags::NO_EXIST)
-                .map_err(|e| fail(what(), refusal(&e, "4096 threads")))?;
+                .map_err(|e| fail(what(), refusal(&e, "16384 threads")))?;
             entry.tids.push(key);
         }
         for tap in taps {

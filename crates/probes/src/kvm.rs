@@ -150,7 +150,7 @@ impl KvmSource {
             let key = key.ok_or_else(|| fail(what(), "no such thread id".into()))?.to_ne_bytes();
             self.vcpus
                 .update(&key, &abi::vcpu_value(vm, index, interrupts), MapFlags::NO_EXIST)
-                .map_err(|e| fail(what(), refusal(&e, "4096 threads")))?;
+                .map_err(|e| fail(what(), refusal(&e, "16384 threads")))?;
             entry.vcpus.push((index, key));
         }
         Ok(())

@@ -17,8 +17,9 @@ use std::{ffi::OsStr, fs, io};
 /// Whether a process is the QEMU of one of libvirt's VMs.
 #[must_use]
 pub fn is_libvirt(pid: i32) -> bool {
-    process::check_is_qemu(pid).is_ok()
-        && Process::new(pid).and_then(|process| process.cgroups()).is_ok_and(is_in_libvirts_group)
+    // The group first: files of the others are none of ours.
+    Process::new(pid).and_then(|process| process.cgroups()).is_ok_and(is_in_libvirts_group)
+        && process::check_is_qemu(pid).is_ok()
 }
 
 /// Whether a process runs libvirt's own program: the daemon, or what it has started and not made a QEMU yet.
@@ -37,10 +38,16 @@ fn is_libvirts(program: &OsStr) -> bool {
 
 /// With systemd, libvirt's groups are called `machine.slice/machine-qemu\x2d1\x2dNAME.scope`; without,
 /// `machine/qemu-1-NAME.libvirt-qemu`. On both versions of control groups, and with or without groups for
-/// single threads below.
+/// single threads below. What is above is the system's: users may call groups of theirs what they like.
 fn is_in_libvirts_group(groups: ProcessCGroups) -> bool {
     groups.into_iter().any(|group| {
-        group.pathname.split('/').any(|part| {
+        let mut parts = group.pathname.split('/').filter(|part| !part.is_empty());
+        let is_of_system = |part: &str| {
+            part != "user.slice"
+                && (part.ends_with(".slice") || part.ends_with(".partition") || part == "machine")
+        };
+        let own = parts.find(|part| !is_of_system(part));
+        own.is_some_and(|part| {
             part.strip_prefix("machine-qemu").is_some_and(|rest| rest.ends_with(".scope"))
                 || part.ends_with(".libvirt-qemu")
         })
@@ -108,7 +115,13 @@ mod tests {
                 true,
             ),
             ("4:cpu,cpuacct:/machine/qemu-1-alice.libvirt-qemu/emulator\n", true),
-            ("0::/user.slice/user-1000.slice/user@1000.service/machine-qemu\\x2d3\\x2dc.scope\n", true),
+            ("0::/production.slice/production-desks.slice/machine-qemu\\x2d3\\x2dc.scope\n", true),
+            ("4:cpu,cpuacct:/desks.partition/qemu-1-alice.libvirt-qemu\n", true),
+            // What a user, or somebody in a container, calls a group.
+            ("0::/user.slice/user-1000.slice/user@1000.service/machine-qemu\\x2d3\\x2dc.scope\n", false),
+            ("0::/user.slice/machine-qemu\\x2d3\\x2dc.scope\n", false),
+            ("0::/system.slice/docker-1.scope/machine.slice/machine-qemu\\x2d3\\x2dc.scope\n", false),
+            ("1:name=systemd:/user.slice/x.libvirt-qemu\n", false),
             ("0::/machine.slice/machine-lxc\\x2d1\\x2dbox.scope\n", false),
             ("0::/system.slice/qemu-alice.scope\n", false),
         ] {

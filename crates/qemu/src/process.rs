@@ -1,7 +1,7 @@
 //! What `/proc` tells about a QEMU process.
 
-use frontdesk_linux::Tap;
 use frontdesk_linux::sched::ThreadId;
+use frontdesk_linux::{Tap, of_root};
 use procfs::process::{Process, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -11,26 +11,61 @@ use std::{
         fd::{AsFd as _, OwnedFd},
         unix::{fs::MetadataExt as _, net::UnixStream},
     },
+    path::{Path, PathBuf},
 };
 
+/// The mode bit that lets everybody write.
+const WRITABLE_BY_ALL: u32 = 0o002;
 /// The kernel threads' parent.
 const KTHREADD: i32 = 2;
 
-/// The process that listens at the other end.
-pub(super) fn peer(stream: &UnixStream) -> Option<i32> {
-    rustix::net::sockopt::socket_peercred(stream.as_fd()).ok().map(|peer| peer.pid.as_raw_nonzero().get())
+/// The process that listens at the other end, and its user.
+pub(super) fn peer(stream: &UnixStream) -> Option<(i32, u32)> {
+    let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok()?;
+    Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
 }
 
-/// Checks that a process is a QEMU; otherwise tells what it is.
-pub(super) fn check_is_qemu(pid: i32) -> Result<(), String> {
-    let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    let exe = exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let comm =
-        Process::new(pid).and_then(|process| process.stat()).map_or_else(|_| String::new(), |stat| stat.comm);
-    if exe.contains("qemu") || comm.contains("qemu") {
-        return Ok(());
+/// Checks that only root or `user`, who listens at it, can have put a socket where it is.
+pub(super) fn check_place(socket: &Path, user: u32) -> Result<(), String> {
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    let (socket, found) = match (fs::metadata(socket), fs::metadata(folder)) {
+        (Ok(socket), Ok(folder)) => (socket, folder),
+        (Err(error), _) | (_, Err(error)) => return Err(format!("it cannot be looked at: {error}")),
+    };
+    let trusted = |owner: u32| owner == 0 || owner == user;
+    if found.mode() & WRITABLE_BY_ALL != 0 {
+        return Err(format!(
+            "every user can put a socket into {}; give VMs a folder of their own, such as /run/vms",
+            folder.display()
+        ));
     }
-    Err(if exe.is_empty() { format!("{comm:?}") } else { format!("{exe:?}") })
+    if !trusted(found.uid()) || !trusted(socket.uid()) {
+        return Err(format!(
+            "it, or {}, belongs to another user than the one who listens, {user}",
+            folder.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that a process is a QEMU that root has installed; otherwise tells what it is. What a process calls
+/// itself, or its threads, says nothing.
+pub(super) fn check_is_qemu(pid: i32) -> Result<(), String> {
+    let link = PathBuf::from(format!("/proc/{pid}/exe"));
+    let exe = fs::read_link(&link).unwrap_or_default();
+    let exe = exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if !exe.contains("qemu") {
+        let comm = || Process::new(pid).and_then(|process| process.stat()).map(|stat| stat.comm);
+        return Err(if exe.is_empty() {
+            format!("{:?}", comm().unwrap_or_default())
+        } else {
+            format!("{exe:?}")
+        });
+    }
+    match of_root(&link) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{exe:?} that is no program of this host's ({error})")),
+    }
 }
 
 /// Whether the process behind a pidfd has ended.
@@ -110,6 +145,63 @@ pub(super) fn guest_name(command: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a process is called, it chooses itself; what it runs, it may have written itself.
+    #[test]
+    fn a_qemu_is_known_by_a_program_of_roots() {
+        use std::os::unix::fs::{chown, symlink};
+        use std::process::{Child, Command};
+        let home = tempfile::tempdir().unwrap();
+        let start = |program: &Path| -> Child {
+            // The file was just written, and a fork of another test may still have it open.
+            let mut tries = 0;
+            loop {
+                match Command::new(program).arg("60").spawn() {
+                    Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < 1000 => tries += 1,
+                    child => return child.unwrap(),
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        };
+        let found = |program: &Path| {
+            let mut child = start(program);
+            let found = check_is_qemu(child.id().cast_signed());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            found
+        };
+        let (link, copy) = (home.path().join("qemu-system-link"), home.path().join("qemu-system-copy"));
+        symlink("/bin/sleep", &link).unwrap();
+        // Its thread is called qemu-system-link.
+        let said = found(&link).unwrap_err();
+        assert!(!said.contains("qemu"), "{said}");
+        fs::copy("/bin/sleep", &copy).unwrap();
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(found(&copy), Ok(()));
+            chown(&copy, Some(65534), None).unwrap();
+        }
+        assert!(found(&copy).unwrap_err().contains("does not belong to root"));
+    }
+
+    #[test]
+    fn sockets_are_where_only_their_owner_can_put_them() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        use std::os::unix::net::UnixListener;
+        let home = tempfile::tempdir().unwrap();
+        let (socket, own) = (home.path().join("qmp"), rustix::process::geteuid().as_raw());
+        let _listener = UnixListener::bind(&socket).unwrap();
+        assert_eq!(check_place(&socket, own), Ok(()));
+        fs::set_permissions(home.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+        assert!(check_place(&socket, own).unwrap_err().contains("every user can put a socket"));
+        fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        if own == 0 {
+            // Mallory listens where root would, or Alice's VM.
+            chown(&socket, Some(65534), None).unwrap();
+            assert!(check_place(&socket, 0).unwrap_err().contains("another user"));
+            assert_eq!(check_place(&socket, 65534), Ok(()));
+        }
+        assert!(check_place(&home.path().join("missing"), own).is_err());
+    }
 
     #[test]
     fn reads_the_name_from_the_command_line() {

@@ -13,8 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest message taken. QEMU's longest answer to what is asked here is a few KiB per disk.
-const MESSAGE_MAX: usize = 4 << 20;
+/// Longest message taken. QEMU's longest answers to what is asked here: 512 vCPUs take half of it, and a disk
+/// a few KiB.
+const MESSAGE_MAX: usize = 256 << 10;
+/// Characters of what a VM says that are told on.
+const EXCERPT_MAX: usize = 200;
 
 /// What went wrong in a conversation.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +142,7 @@ impl Qmp {
         if !greeting.get("QMP").is_some_and(Value::is_object) {
             return Err(QmpError::NotQmp {
                 command: GREETING,
-                cause: format!("it says {}", excerpt(&greeting)),
+                cause: format!("it says {}", excerpt(&greeting.to_string())),
             });
         }
         self.execute("qmp_capabilities").map(drop)
@@ -164,7 +167,10 @@ impl Qmp {
     /// Keeps an event for later; anything else that comes unasked is out of order.
     fn note(&mut self, command: &'static str, message: &Value) -> Result<(), QmpError> {
         if message.get("event").is_none() {
-            return Err(QmpError::NotQmp { command, cause: format!("it says {}", excerpt(message)) });
+            return Err(QmpError::NotQmp {
+                command,
+                cause: format!("it says {}", excerpt(&message.to_string())),
+            });
         }
         if self.events.len() < EVENTS_MAX {
             self.events.extend(VmEvent::parse(message));
@@ -191,7 +197,7 @@ impl Qmp {
             }
             if let Some(error) = message.get("error") {
                 let description =
-                    error.get("desc").and_then(Value::as_str).unwrap_or("without saying why").into();
+                    excerpt(error.get("desc").and_then(Value::as_str).unwrap_or("without saying why"));
                 return Err(QmpError::Refused { command, description });
             }
             self.note(command, &message)?;
@@ -238,9 +244,16 @@ impl Qmp {
     }
 }
 
-/// The beginning of a message, for an error.
-fn excerpt(message: &Value) -> String {
-    message.to_string().chars().take(80).collect()
+/// The beginning of what a VM says, as a log can show it: nothing in it moves a cursor or begins a line.
+pub(super) fn excerpt(said: &str) -> String {
+    let shown = said.chars().take(EXCERPT_MAX);
+    shown.fold(String::new(), |mut text, c| {
+        match c {
+            '"' | '\'' => text.push(c),
+            c => text.extend(c.escape_debug()),
+        }
+        text
+    })
 }
 
 #[cfg(test)]
@@ -309,6 +322,10 @@ mod tests {
         assert!(
             matches!(converse(refusal.as_bytes(), false), Err(QmpError::Refused { description, .. }) if description == "no")
         );
+        let escapes =
+            format!("{HELLO}{{\"error\":{{\"desc\":\"\\u001b[2J\\n\u{202e}{}\"}}}}\n", "x".repeat(9999));
+        let said = converse(escapes.as_bytes(), false).unwrap_err().to_string();
+        assert!(said.contains(r"\u{1b}[2J\n\u{202e}xxx") && said.len() < 400, "{said}");
         let endless = [HELLO.as_bytes(), &vec![b'x'; MESSAGE_MAX + 1]].concat();
         assert!(matches!(converse(&endless, false), Err(QmpError::NotQmp { .. })));
         let chatter = format!("{HELLO}{}", "{\"event\":\"X\"}\n".repeat(1000));

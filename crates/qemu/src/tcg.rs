@@ -3,9 +3,9 @@
 
 use frontdesk_engine::{Event, EventKind, MediaDevice, TaskId, Time, VmId};
 use frontdesk_ring::{AttachError, Consumer, Entry, EntryKind, Interest};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ReadWriteFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -44,6 +44,10 @@ pub enum TcgError {
         what: PathBuf,
     },
 }
+
+/// Entries of a VM that are taken at a time: more than an honest guest makes between two looks, so few that
+/// nobody else waits long.
+const MAX_ENTRIES: usize = 8192;
 
 /// The guest events of one VM.
 #[derive(Debug)]
@@ -91,12 +95,10 @@ impl TcgSource {
 
     /// Makes [`wake_fd`](Self::wake_fd) wait for the next wake-up.
     pub fn clear_wake(&self) {
-        // The eventfd does not block as the plugin made it, but a hostile QEMU could have changed that: ask
-        // first.
-        let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
-        if poll(&mut fds, Some(&Timespec::default())) == Ok(1) {
-            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-        }
+        // The eventfd does not block as the plugin made it, but a hostile QEMU could have changed that, and
+        // read it at the same time.
+        let (mut count, no_wait) = ([0u8; 8], ReadWriteFlags::NOWAIT);
+        let _ = rustix::io::preadv2(&self.wake, &mut [IoSliceMut::new(&mut count)], u64::MAX, no_wait);
     }
 
     /// Asks for one wake-up when something of interest happens on `vcpu` next. Drain afterwards: what
@@ -117,10 +119,12 @@ impl TcgSource {
     }
 
     /// Appends what happened on all vCPUs since the last call to `out`, as events of `vm`: in order for each
-    /// vCPU, one vCPU after the other.
+    /// vCPU, one vCPU after the other. Of too many, the rest is [lost](Self::take_dropped).
     pub fn drain(&mut self, vm: VmId, out: &mut Vec<Event>) {
+        let first = out.len();
         for vcpu in 0..self.ring.vcpus() {
-            self.ring.drain(vcpu, |Entry { at_ns, kind }| {
+            let limit = MAX_ENTRIES.saturating_sub(out.len() - first);
+            self.ring.drain(vcpu, limit, |Entry { at_ns, kind }| {
                 let kind = match kind {
                     EntryKind::Switch { task } => EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) },
                     EntryKind::Halt => EventKind::Halt { vm, vcpu },
@@ -153,6 +157,7 @@ impl TcgSource {
 mod tests {
     use super::*;
     use frontdesk_ring::Producer;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     fn wake_is_pending(source: &TcgSource) -> bool {
         let mut fds = [PollFd::new(&source.wake, PollFlags::IN)];
@@ -165,7 +170,7 @@ mod tests {
         let pid = i32::try_from(std::process::id()).unwrap();
         assert!(TcgSource::find(pid).unwrap().is_none());
 
-        let producer = Producer::create(2).unwrap();
+        let producer = Producer::create(4).unwrap();
         let push = |vcpu, at_ns, kind| producer.push(vcpu, Entry { at_ns, kind });
         let mut source = TcgSource::find(pid).unwrap().unwrap();
         let vm = VmId(3);
@@ -180,6 +185,8 @@ mod tests {
         push(1, 12, EntryKind::Access { sound: true, in_interrupt: false });
         push(1, 13, EntryKind::Halt);
         assert!(wake_is_pending(&source));
+        // Not even if QEMU has made it one that blocks.
+        rustix::io::ioctl_fionbio(&source.wake, false).unwrap();
         source.clear_wake();
         source.clear_wake();
         assert!(!wake_is_pending(&source));
@@ -209,5 +216,15 @@ mod tests {
         }
         assert_eq!(source.take_dropped(), 5);
         assert_eq!(source.take_dropped(), 0);
+
+        // All its lanes are full: so many are taken, and the rest is lost for it.
+        source.drain(vm, &mut events);
+        for at in 0..u64::from(frontdesk_ring::CAPACITY) {
+            (0..4).for_each(|vcpu| push(vcpu, at, EntryKind::Halt));
+        }
+        events.clear();
+        source.drain(vm, &mut events);
+        assert_eq!(events.len(), MAX_ENTRIES);
+        assert_eq!(source.take_dropped(), 2 * u64::from(frontdesk_ring::CAPACITY));
     }
 }

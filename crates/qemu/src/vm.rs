@@ -1,7 +1,7 @@
 //! Finding out about a running QEMU VM: its threads, disks and taps, from its QMP socket and `/proc`.
 
 use crate::process;
-use crate::qmp::{Qmp, QmpError, VmEvent};
+use crate::qmp::{Qmp, QmpError, VmEvent, excerpt};
 use crate::unheard::{self, Unheard};
 use frontdesk_linux::Tap;
 use frontdesk_linux::sched::ThreadId;
@@ -41,6 +41,14 @@ pub enum DiscoverError {
         found: String,
         /// What the reader can do, or nothing.
         advice: &'static str,
+    },
+    /// Somebody else may have put the socket there.
+    #[error("QMP socket {}: {cause}", path.display())]
+    Place {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong.
+        cause: String,
     },
     /// QEMU's answer makes no sense on this host.
     #[error("QMP socket {}: {command} answers what cannot be used: {cause}", path.display())]
@@ -174,7 +182,7 @@ pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, QmpSession), Disc
     let path = || qmp.to_owned();
     let talk = |source| DiscoverError::Qmp { path: path(), source };
     let mut client = Qmp::connect(qmp, timeout).map_err(talk)?;
-    let pid = process::peer(client.stream())
+    let (pid, user) = process::peer(client.stream())
         .ok_or_else(|| not_qemu(qmp, 0, "in a pid namespace out of sight".into()))?;
     let ended = |source| DiscoverError::Ended { path: path(), pid, source };
     // The descriptor pins the process before anything is read by its number.
@@ -183,6 +191,7 @@ pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, QmpSession), Disc
         .and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?))
         .map_err(ended)?;
     process::check_is_qemu(pid).map_err(|found| not_qemu(qmp, pid, found))?;
+    process::check_place(qmp, user).map_err(|cause| DiscoverError::Place { path: path(), cause })?;
     client.greet().map_err(talk)?;
     let mut ask = |command| client.execute(command).map_err(talk);
     let odd = |command, cause: String| DiscoverError::Answer { path: path(), command, cause };
@@ -251,9 +260,11 @@ fn parse_vcpus(answer: &Value, pid: i32) -> Result<Vec<(u16, ThreadId)>, String>
         .map(|cpu| {
             let index =
                 cpu.get("cpu-index").and_then(Value::as_u64).and_then(|index| u16::try_from(index).ok());
-            let index = index.ok_or_else(|| format!("no usable index in {cpu}"))?;
-            let tid =
-                cpu.get("thread-id").and_then(Value::as_i64).ok_or_else(|| format!("no thread in {cpu}"))?;
+            let index = index.ok_or_else(|| format!("no usable index in {}", excerpt(&cpu.to_string())))?;
+            let tid = cpu
+                .get("thread-id")
+                .and_then(Value::as_i64)
+                .ok_or_else(|| format!("no thread in {}", excerpt(&cpu.to_string())))?;
             Ok((index, own_thread(pid, tid)?))
         })
         .collect()
@@ -264,7 +275,7 @@ fn parse_io_threads(answer: &Value, pid: i32) -> Result<Vec<ThreadId>, String> {
     list.iter()
         .map(|thread| {
             let tid = thread.get("thread-id").and_then(Value::as_i64);
-            own_thread(pid, tid.ok_or_else(|| format!("no thread in {thread}"))?)
+            own_thread(pid, tid.ok_or_else(|| format!("no thread in {}", excerpt(&thread.to_string())))?)
         })
         .collect()
 }

@@ -82,7 +82,7 @@ impl Recordings {
             Ok(sink) => sink,
             Err(source) => return Err(RecordError::Io { name, source }),
         };
-        let mut recorder = Recorder::start(sink, name);
+        let mut recorder = Recorder::start(sink, name)?;
         recorder.push_state(engine)?;
         vms.for_each(|(vm, name)| recorder.push(&Record::Vm { vm, name: name.to_owned() }));
         targets.for_each(|(target, name)| recorder.push(&Record::Target { target, name: name.to_owned() }));

@@ -42,7 +42,7 @@ fn switch(n: u64) -> Record {
 /// A recording of so many events; every 300 of them are a frame.
 fn recording(events: u64) -> Vec<u8> {
     let sink = Shared::default();
-    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
+    let mut recorder = Recorder::start(sink.clone(), "test".to_owned()).unwrap();
     recorder.push(&Record::Config(Config::default()));
     for n in 0..events {
         recorder.push(&switch(n));
@@ -122,7 +122,7 @@ fn dispatching(decisions: u64) -> Vec<Record> {
 #[test]
 fn decisions_about_reservations_are_read_as_they_were_written() {
     let sink = Shared::default();
-    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
+    let mut recorder = Recorder::start(sink.clone(), "test".to_owned()).unwrap();
     let written = dispatching(200);
     let dispatches = |record: &Record| match record {
         Record::Decision { dispatches, .. } => dispatches.len(),
@@ -442,7 +442,7 @@ impl Write for Stuck {
 #[test]
 fn a_sink_that_is_stuck_holds_nobody_up_and_its_recording_has_no_end() {
     let (release, sink, written) = stuck();
-    let mut recorder = Recorder::start(sink, "slow".to_owned());
+    let mut recorder = Recorder::start(sink, "slow".to_owned()).unwrap();
     let mut pushed = 0u64;
     while !recorder.has_ended() {
         recorder.push(&switch(pushed));
@@ -470,7 +470,7 @@ fn a_sink_that_is_stuck_holds_nobody_up_and_its_recording_has_no_end() {
 fn a_reader_that_leaves_ends_its_recording_and_no_other() {
     let engine = Engine::new(Config::default()).unwrap();
     let own = Shared::default();
-    let mut recordings = Recordings::new(Some(Recorder::start(own.clone(), "own".to_owned())));
+    let mut recordings = Recordings::new(Some(Recorder::start(own.clone(), "own".to_owned()).unwrap()));
     let (ours, theirs) = UnixStream::pair().unwrap();
     recordings.begin(ours, &engine, std::iter::empty(), std::iter::empty()).unwrap();
     drop(theirs);
@@ -490,7 +490,7 @@ fn a_reader_that_leaves_ends_its_recording_and_no_other() {
 fn a_daemons_own_recording_that_fails_is_reported_at_its_end() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     drop(theirs);
-    let mut recordings = Recordings::new(Some(Recorder::start(ours, "own".to_owned())));
+    let mut recordings = Recordings::new(Some(Recorder::start(ours, "own".to_owned()).unwrap()));
     recordings.push(|| switch(1));
     assert!(matches!(recordings.finish(), Err(RecordError::Io { .. })));
 }

@@ -40,18 +40,24 @@ impl Recorder {
     pub fn create(path: &Path) -> Result<Recorder, RecordError> {
         let name = path.display().to_string();
         match File::create(path) {
-            Ok(file) => Ok(Recorder::start(file, name)),
+            Ok(file) => Recorder::start(file, name),
             Err(source) => Err(RecordError::Io { name, source }),
         }
     }
 
     /// Begins a recording that goes to `sink`, called `name` in errors.
-    #[must_use]
-    pub fn start(sink: impl Write + Send + 'static, name: String) -> Recorder {
+    ///
+    /// # Errors
+    /// There is no thread to write it.
+    pub fn start(sink: impl Write + Send + 'static, name: String) -> Result<Recorder, RecordError> {
         let (sender, receiver) = sync_channel(BACKLOG);
-        let thread = std::thread::spawn(move || write(sink, &receiver));
+        let thread = std::thread::Builder::new().name("record".into());
+        let thread = match thread.spawn(move || write(sink, &receiver)) {
+            Ok(thread) => thread,
+            Err(source) => return Err(RecordError::Io { name, source }),
+        };
         let block = Vec::with_capacity(BLOCK);
-        Recorder { name, block, handed: Time::default(), sender: Some(sender), overflow: false, thread }
+        Ok(Recorder { name, block, handed: Time::default(), sender: Some(sender), overflow: false, thread })
     }
 
     /// Adds a record. Never waits; if the sink falls far behind, or fails, the recording ends.

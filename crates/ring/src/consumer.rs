@@ -1,28 +1,59 @@
 //! The daemon's side.
 
 use crate::entry::{Entry, Interest};
-use crate::layout::{Geometry, MAGIC, MAX_CAPACITY, MAX_VCPUS, Mapping, NAME, VERSION, header};
-use rustix::fs::{SealFlags, fcntl_get_seals};
-use std::fs::{File, OpenOptions};
+use crate::layout::{CAPACITY, Geometry, MAGIC, MAX_VCPUS, Mapping, NAME, VERSION, header};
+use rustix::fs::{
+    AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags, fcntl_get_seals, memfd_create, open, statx,
+};
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
+/// Descriptors of a process that are looked at. The plugin opens its ring when QEMU starts.
+const MAX_DESCRIPTORS: usize = 4096;
+
 /// Opens the ring of the process `pid`; `None` if it has none, that is, if it is not a QEMU with the plugin.
+/// Whatever the process has open, this does not wait for it.
 ///
 /// # Errors
 /// If there is no such process any more, or the caller may not look into it.
 pub fn find(pid: i32) -> io::Result<Option<File>> {
     let link = format!("/memfd:{NAME} (deleted)");
-    for fd in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+    for fd in std::fs::read_dir(format!("/proc/{pid}/fd"))?.take(MAX_DESCRIPTORS) {
         let path = fd?.path();
         // A descriptor may be closed while we look.
         if std::fs::read_link(&path).is_ok_and(|target| target == Path::new(&link)) {
-            return OpenOptions::new().read(true).write(true).open(path).map(Some);
+            return open_memory(&path).map(Some);
         }
     }
     Ok(None)
+}
+
+/// Opens a file that is known to be of this host's memory, and no other: a name says nothing, and a file
+/// system of the process's own (FUSE) could keep us waiting or, as huge pages can, fail under the mapping.
+pub(crate) fn open_memory(path: &Path) -> io::Result<File> {
+    let device = |file: &dyn AsFd| {
+        // Does not ask the file system.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        statx(file.as_fd(), "", flags, StatxFlags::TYPE)
+            .map(|found| (found.stx_dev_major, found.stx_dev_minor))
+    };
+    let pinned = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let memory = memfd_create("device", MemfdFlags::CLOEXEC)?;
+    if device(&pinned)? != device(&memory)? {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is called a ring, but is not in memory"));
+    }
+    // With a lease on it, an open that waits would wait for its holder.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(File::from(rustix::fs::openat(
+        CWD,
+        format!("/proc/self/fd/{}", pinned.as_raw_fd()),
+        flags,
+        Mode::empty(),
+    )?))
 }
 
 /// Why a file cannot be used as a ring.
@@ -72,7 +103,7 @@ struct Cursor {
     head: u64,
     /// The producer's count of dropped entries when we attached.
     dropped_before: u64,
-    /// Entries that made no sense.
+    /// Entries that made no sense, or were too many.
     unreadable: u64,
 }
 
@@ -83,6 +114,11 @@ impl Consumer {
     /// # Errors
     /// [`AttachError`] if the file is not a ring that this version can read safely.
     pub fn attach(file: File) -> Result<Consumer, AttachError> {
+        Consumer::with_capacity(file, CAPACITY)
+    }
+
+    /// Attaches to one whose lanes hold `expected` entries: the room that the other side may make us touch.
+    pub(crate) fn with_capacity(file: File, expected: u32) -> Result<Consumer, AttachError> {
         let failed = |what| move |source: io::Error| AttachError::System { what, source };
         let seals = fcntl_get_seals(&file).map_err(|errno| failed("reading its seals")(errno.into()))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
@@ -115,7 +151,7 @@ impl Consumer {
                 .ok_or(damaged("the number of vCPUs", vcpus))?,
             capacity: u32::try_from(capacity)
                 .ok()
-                .filter(|capacity| capacity.is_power_of_two() && *capacity <= MAX_CAPACITY)
+                .filter(|capacity| *capacity == expected)
                 .ok_or(damaged("the capacity", capacity))?,
         };
         let eventfd = i32::try_from(eventfd).map_err(|_| damaged("the eventfd", eventfd))?;
@@ -173,15 +209,15 @@ impl Consumer {
     }
 
     /// Gives the entries of `vcpu` since the last call to `each`, oldest first: at most as many as the lane
-    /// holds.
-    pub fn drain(&mut self, vcpu: u16, mut each: impl FnMut(Entry)) {
+    /// holds, and at most `limit`. Of more, the oldest are lost.
+    pub fn drain(&mut self, vcpu: u16, limit: usize, mut each: impl FnMut(Entry)) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
         let Some(cursor) = self.cursors.get_mut(usize::from(vcpu)) else { return };
         // Acquire: the entries below the tail are written.
         let tail = lane.tail.load(Acquire);
         let new = tail.wrapping_sub(cursor.head);
         // More than fit, or a tail that went back: no honest producer does that.
-        let readable = new.min(u64::from(self.geometry.capacity));
+        let readable = new.min(u64::from(self.geometry.capacity)).min(limit as u64);
         cursor.unreadable = cursor.unreadable.saturating_add(new - readable);
         for back in (1..=readable).rev() {
             let words = lane.entry(tail.wrapping_sub(back));
@@ -195,8 +231,8 @@ impl Consumer {
         lane.head.store(tail, Release);
     }
 
-    /// Entries of `vcpu` lost since attaching: dropped by the producer because the lane was full, or
-    /// unreadable.
+    /// Entries of `vcpu` lost since attaching: dropped by the producer because the lane was full,
+    /// unreadable, or beyond a limit.
     #[must_use]
     pub fn dropped(&self, vcpu: u16) -> u64 {
         let lane = self.mapping.lane(self.geometry, vcpu);

@@ -18,8 +18,6 @@ pub(crate) const NAME: &str = "frontdesk-ring";
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fdskring");
 /// Counts up with every change of what follows.
 pub(crate) const VERSION: u64 = 3;
-/// Upper bound of the capacity that a consumer accepts.
-pub(crate) const MAX_CAPACITY: u32 = 1 << 16;
 
 /// Words of a cache line. Words that different sides write keep to different lines.
 const LINE: usize = 8;

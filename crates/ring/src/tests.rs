@@ -3,16 +3,16 @@ use crate::{AttachError, Consumer, Entry, EntryKind, Interest, Producer, find};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::atomic::Ordering::Relaxed;
 
-fn attach(producer: &Producer) -> Consumer {
-    Consumer::attach(producer.as_fd().try_clone_to_owned().unwrap().into()).unwrap()
+fn attach(producer: &Producer, capacity: u32) -> Consumer {
+    Consumer::with_capacity(producer.as_fd().try_clone_to_owned().unwrap().into(), capacity).unwrap()
 }
 
 fn drained(consumer: &mut Consumer, vcpu: u16) -> Vec<Entry> {
     let mut entries = Vec::new();
-    consumer.drain(vcpu, |entry| entries.push(entry));
+    consumer.drain(vcpu, usize::MAX, |entry| entries.push(entry));
     entries
 }
 
@@ -67,7 +67,7 @@ proptest! {
     fn behaves_like_bounded_queues(steps in prop::collection::vec(step(), 0..200)) {
         // Steps name three vCPUs, the ring has two: the third is ignored.
         let producer = Producer::with_capacity(2, 8).unwrap();
-        let mut consumer = attach(&producer);
+        let mut consumer = attach(&producer, 8);
         let mut model = [ModelLane::default(), ModelLane::default()];
         let mut woken = 0;
         for step in steps {
@@ -118,7 +118,7 @@ proptest! {
         garbage in prop::collection::vec(prop_oneof![any::<u64>(), 0..16u64], 64..256),
     ) {
         let producer = Producer::with_capacity(2, 8).unwrap();
-        let mut consumer = attach(&producer);
+        let mut consumer = attach(&producer, 8);
         let geometry = Geometry { vcpus: 2, capacity: 8 };
         let mapping = Mapping::new(&producer, geometry.words()).unwrap();
         for round in garbage.chunks(64) {
@@ -157,7 +157,7 @@ proptest! {
 #[test]
 fn nothing_is_lost_or_reordered_between_threads() {
     let producer = Producer::with_capacity(1, 64).unwrap();
-    let mut consumer = attach(&producer);
+    let mut consumer = attach(&producer, 64);
     const TOTAL: u64 = 200_000;
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -167,7 +167,7 @@ fn nothing_is_lost_or_reordered_between_threads() {
         });
         let (mut last, mut seen) = (0, 0);
         while seen + consumer.dropped(0) < TOTAL {
-            consumer.drain(0, |entry| {
+            consumer.drain(0, usize::MAX, |entry| {
                 assert!(entry.at_ns > last, "{} after {last}", entry.at_ns);
                 assert_eq!(entry.kind, EntryKind::Switch { task: entry.at_ns }, "torn entry");
                 (last, seen) = (entry.at_ns, seen + 1);
@@ -183,7 +183,7 @@ fn a_consumer_starts_with_what_happens_next() {
     for n in 1..=9 {
         producer.push(0, Entry { at_ns: n, kind: EntryKind::Switch { task: n } });
     }
-    let mut consumer = attach(&producer);
+    let mut consumer = attach(&producer, 4);
     assert_eq!((consumer.current_task(0), consumer.dropped(0)), (Some(9), 0));
     assert_eq!(drained(&mut consumer, 0), []);
     let halt = Entry { at_ns: 10, kind: EntryKind::Halt };
@@ -194,7 +194,7 @@ fn a_consumer_starts_with_what_happens_next() {
 #[test]
 fn an_unknown_kind_is_skipped_and_counted() {
     let producer = Producer::with_capacity(1, 4).unwrap();
-    let mut consumer = attach(&producer);
+    let mut consumer = attach(&producer, 4);
     let geometry = Geometry { vcpus: 1, capacity: 4 };
     producer.push(0, Entry { at_ns: 1, kind: EntryKind::Halt });
     producer.push(0, Entry { at_ns: 2, kind: EntryKind::Resume });
@@ -209,6 +209,51 @@ fn a_file_that_can_shrink_is_refused() {
     let memfd = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&memfd, 1 << 20).unwrap();
     assert!(matches!(Consumer::attach(memfd.into()), Err(AttachError::NotSealed)));
+}
+
+/// Beyond a limit, what is lost is the oldest, and counted.
+#[test]
+fn at_most_so_many_at_a_time() {
+    let producer = Producer::with_capacity(1, 64).unwrap();
+    let mut consumer = attach(&producer, 64);
+    for n in 1..=10 {
+        producer.push(0, Entry { at_ns: n, kind: EntryKind::Halt });
+    }
+    let mut times = Vec::new();
+    consumer.drain(0, 3, |entry| times.push(entry.at_ns));
+    assert_eq!((times, consumer.dropped(0)), (vec![8, 9, 10], 7));
+    assert_eq!(drained(&mut consumer, 0), []);
+}
+
+/// What lies at a capacity of their own choice is memory that we would be charged with.
+#[test]
+fn a_ring_of_another_capacity_is_refused() {
+    for capacity in [8, 1 << 13, 1 << 16] {
+        let producer = Producer::with_capacity(1, capacity).unwrap();
+        let file = producer.as_fd().try_clone_to_owned().unwrap().into();
+        let refused = matches!(Consumer::attach(file), Err(AttachError::Header { what: "the capacity", .. }));
+        assert!(refused, "{capacity}");
+    }
+}
+
+/// A name that says nothing, with a lease that nobody gives up: whoever opens it would wait for 45 s.
+#[test]
+fn a_file_with_a_lease_is_not_waited_for() {
+    let path = |file: &dyn AsFd| format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let open = |file: &dyn AsFd| crate::consumer::open_memory(path(file).as_ref());
+    let memfd = memfd_create("leased", MemfdFlags::ALLOW_SEALING).unwrap();
+    assert!(open(&memfd).is_ok());
+    // The kernel would tell of it by a signal that ends this process.
+    // SAFETY: ignoring a signal installs no handler.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    // A memfd as it was made counts as not open.
+    let holder = std::fs::OpenOptions::new().read(true).write(true).open(path(&memfd)).unwrap();
+    // SAFETY: touches no memory.
+    let leased = unsafe { libc::fcntl(holder.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+    assert_eq!(leased, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(open(&memfd).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    let file = tempfile::tempfile().unwrap();
+    assert_eq!(open(&file).unwrap_err().kind(), std::io::ErrorKind::InvalidInput, "on a disk");
 }
 
 #[test]

@@ -94,7 +94,7 @@ impl Flow {
         self.advance(now);
         self.served += weight;
         let cost = match device {
-            Device::Arm => u128::from(self.passed.saturating_sub(passed)) * u128::from(weight) >> FRACTION,
+            Device::Arm => (u128::from(self.passed.saturating_sub(passed)) * u128::from(weight)) >> FRACTION,
             // Requests of several VMs are served together, and it cannot be seen who waits for whom.
             Device::Flash => u128::from(self.busy) * u128::from(weight) / u128::from(self.served),
         };

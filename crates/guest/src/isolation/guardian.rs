@@ -1,8 +1,8 @@
 //! The process that undoes everything when the extension ends, however it ends.
 //!
 //! It is this program again. Its standard input is a pipe that closes with the extension's death, and its
-//! standard output a file that says what was moved. Where it is killed as well, the next start of this program
-//! reads that file.
+//! standard output a file that says what was moved. Where it is killed as well, the next start of this
+//! program reads that file.
 
 use super::ledger::Ledger;
 use super::system::Linux;

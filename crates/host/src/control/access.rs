@@ -1,7 +1,8 @@
 //! Who may look in, and who may change reservations.
 
-use crate::control::ControlError;
-use frontdesk_control_protocol::{Query, Refusal, RefusalKind};
+use crate::control::{ControlConfig, ControlError};
+use frontdesk_control_protocol::{Query, Refusal, RefusalKind, Reserve};
+use glob::Pattern;
 use nix::unistd::Group;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,21 +16,26 @@ const MAX_GROUPS: usize = 65_536;
 pub(crate) struct Access {
     /// May look in.
     lookers: Option<Group>,
-    /// May do both.
+    /// May do both,
     operators: Option<Group>,
+    /// with these targets.
+    targets: Vec<Pattern>,
 }
 
 impl Access {
     /// # Errors
     /// There is no group with the name of those who may look in. One of operators need not be there.
-    pub(crate) fn new(lookers: Option<&str>, operators: &str) -> Result<Access, ControlError> {
+    pub(crate) fn new(config: &ControlConfig) -> Result<Access, ControlError> {
         let find = |name: &str| Group::from_name(name).ok().flatten();
         let known = |name: &str| find(name).ok_or_else(|| ControlError::NoGroup(name.to_owned()));
-        let operators = find(operators);
+        let operators = find(&config.operators);
         if operators.is_none() {
             tracing::debug!("no group of operators: only root may change reservations");
         }
-        Ok(Access { lookers: lookers.map(known).transpose()?, operators })
+        let lookers = config.group.as_deref().map(known).transpose()?;
+        // The configuration was looked through.
+        let targets = config.operator_targets.iter().filter_map(|text| Pattern::new(text).ok()).collect();
+        Ok(Access { lookers, operators, targets })
     }
 
     /// The group of the socket and its mode. A socket has one group only; if two may connect, the kernel's
@@ -46,21 +52,21 @@ impl Access {
     ///
     /// # Errors
     /// Nothing.
-    pub(crate) fn of(&self, stream: &UnixStream) -> Result<Rights, Refusal> {
+    pub(crate) fn of(&self, stream: &UnixStream) -> Result<Rights<'_>, Refusal> {
         let unknown = |error: io::Error| {
             let message = format!("the kernel does not say whose connection this is: {error}");
             Refusal::new(RefusalKind::Forbidden, message)
         };
         let peer = peer(stream).map_err(unknown)?;
         if peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw() {
-            return Ok(Rights::Change);
+            return Ok(Rights::All);
         }
         let mut groups = peer_groups(stream).map_err(unknown)?;
         groups.push(peer.gid);
         let is_in =
             |group: &Option<Group>| group.as_ref().is_some_and(|group| groups.contains(&group.gid.as_raw()));
         if is_in(&self.operators) {
-            return Ok(Rights::Change);
+            return Ok(Rights::Change { targets: &self.targets });
         }
         if is_in(&self.lookers) {
             return Ok(Rights::Look { change: forbidden(self.operators.as_ref(), "change reservations") });
@@ -70,22 +76,39 @@ impl Access {
 }
 
 /// What somebody may do.
-pub(crate) enum Rights {
+pub(crate) enum Rights<'a> {
     /// Look in only.
     Look {
         /// Why nothing else.
         change: Refusal,
     },
     /// Look in and change reservations.
-    Change,
+    Change {
+        /// Of these.
+        targets: &'a [Pattern],
+    },
+    /// Everything.
+    All,
 }
 
-impl Rights {
+impl Rights<'_> {
     /// # Errors
     /// The request is beyond these rights.
     pub(crate) fn check(self, query: &Query) -> Result<(), Refusal> {
         match self {
             Rights::Look { change } if query.changes() => Err(change),
+            Rights::Change { targets } => match query {
+                // What has a reservation can be released and resumed by all who may change some.
+                Query::Reserve(Reserve { target, .. }) | Query::Pause { target }
+                    if !targets.iter().any(|pattern| pattern.matches(&target.to_string())) =>
+                {
+                    let message = format!(
+                        "only root may reserve or pause {target}; operator_targets in [control] of frontdesk's configuration says what operators may"
+                    );
+                    Err(Refusal::new(RefusalKind::Forbidden, message))
+                }
+                _ => Ok(()),
+            },
             _ => Ok(()),
         }
     }
@@ -109,7 +132,7 @@ fn forbidden(group: Option<&Group>, what: &str) -> Refusal {
 pub(crate) struct Peer {
     /// 0 if it is not in our process namespace.
     pub(crate) pid: i32,
-    uid: u32,
+    pub(crate) uid: u32,
     gid: u32,
 }
 

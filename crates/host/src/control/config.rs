@@ -17,6 +17,9 @@ pub struct ControlConfig {
     /// Members of this group may look in and change reservations, besides root and the daemon's own user.
     /// Nobody else may if there is no such group.
     pub operators: String,
+    /// What they may reserve or pause: patterns of targets, as `frontdesk ps` writes them, with `*` and `?`.
+    /// Root may everything.
+    pub operator_targets: Vec<String>,
     /// Address at which Prometheus may fetch metrics over HTTP, by anybody who reaches it; none if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
@@ -28,6 +31,7 @@ impl Default for ControlConfig {
             socket: PathBuf::from(DEFAULT_SOCKET),
             group: None,
             operators: "frontdesk".to_owned(),
+            operator_targets: vec!["vm:*".to_owned()],
             metrics: None,
         }
     }

@@ -42,7 +42,7 @@ impl Control {
     /// The socket cannot be made, or another daemon answers there.
     pub fn start(config: &ControlConfig) -> Result<Control, ControlError> {
         let (loop_of_daemon, requests, wake) = channel()?;
-        let access = Access::new(config.group.as_deref(), &config.operators)?;
+        let access = Access::new(config)?;
         let listener = listen(&config.socket, &access)?;
         let asker = loop_of_daemon.clone();
         let mut servers =
@@ -256,5 +256,10 @@ fn hear(connection: &mut DeadlineStream<UnixStream>, access: &Access) -> Result<
     })?;
     let query = Query::parse(&request)?;
     rights.check(&query)?;
+    if query.changes() {
+        let who = access::peer(connection.stream());
+        let (pid, uid) = who.map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
+        tracing::info!(pid, uid, "asked for: {query:?}");
+    }
     Ok(query)
 }

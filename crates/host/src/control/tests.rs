@@ -347,6 +347,38 @@ fn who_may_look_in_may_not_change() {
 }
 
 #[test]
+fn operators_have_their_targets() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can become somebody else");
+        return;
+    }
+    const BIN: u32 = 2;
+    let world = World::new(|config| config.operators = "bin".to_owned());
+    std::fs::set_permissions(world.folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let kind = |query: &Query, group: Option<u32>| {
+        let (socket, query) = (world.socket(), query.clone());
+        let refused = |answer: Result<Answer, ClientError>| match answer.unwrap_err() {
+            ClientError::Refused(refusal) => refusal.kind,
+            error => panic!("{error}"),
+        };
+        match group {
+            Some(_) => as_nobody(group, move || refused(ask(&socket, &query))),
+            None => refused(ask(&socket, &query)),
+        }
+    };
+    let reserve = |target| {
+        Query::Reserve(Reserve { target, period_ns: 10 * MS, slice_ns: 8 * MS, hard: false, phase_ns: None })
+    };
+    // VMs are theirs, and what is refused is refused for another reason; the host's own processes are not.
+    assert_eq!(kind(&reserve(Target::Vm("desk".into())), Some(BIN)), RefusalKind::Infeasible);
+    for target in [Target::Process(1), Target::Unit("ssh.service".into()), Target::Cgroup("/".into())] {
+        assert_eq!(kind(&reserve(target.clone()), Some(BIN)), RefusalKind::Forbidden, "{target}");
+        assert_eq!(kind(&Query::Pause { target: target.clone() }, Some(BIN)), RefusalKind::Forbidden);
+        assert_eq!(kind(&reserve(target.clone()), None), RefusalKind::Infeasible, "root may all");
+    }
+}
+
+#[test]
 fn an_infeasible_reservation_is_told_what_fits() {
     let world = World::new(|_| {});
     let asked = Query::Reserve(Reserve {

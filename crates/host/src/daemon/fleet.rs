@@ -31,6 +31,7 @@ impl Daemon {
                     self.name_targets(targets);
                     self.reserved(&vms, any, asked)?;
                 }
+                Notification::Admissible(request) => self.make_room(request)?,
                 Notification::Settled => settled = true,
             }
         }

@@ -5,7 +5,7 @@ use super::followed::FollowedVm;
 use super::{Daemon, DaemonError};
 use crate::control::ReservationRequest;
 use crate::reserve;
-use frontdesk_control_protocol::{Query, Refusal, RefusalKind, Target};
+use frontdesk_control_protocol::{Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use frontdesk_engine::VmId;
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_record::Record;
@@ -14,27 +14,31 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Daemon {
     /// Has the admission thread of reservations answer a request.
     pub(super) fn about_reservation(&mut self, request: ReservationRequest) -> Result<(), DaemonError> {
-        let unavailable = |message: String| Err(Refusal::new(RefusalKind::Unavailable, message));
-        if self.reserves.is_none() {
+        let Some(reserves) = &self.reserves else {
             let message = "this daemon only observes, and changes nothing; run it without --observe";
             request.answer(unavailable(message.to_owned()));
             return Ok(());
+        };
+        match &request.query {
+            Query::Reserve(_) => reserves.consider(request, self.reservable()),
+            _ => _ = reserves.ask(request, self.reservable()),
         }
-        let reserve = matches!(request.query, Query::Reserve(_));
-        if let Query::Reserve(reserve) = &request.query {
-            if let Err(message) = self.leave_room() {
-                request.answer(unavailable(message));
-                return Ok(());
-            }
-            if let Target::Vm(name) = &reserve.target {
-                self.stop_boosting(name)?;
-            }
-            // One that is not boosted any more leaves its real time to the others.
-            self.grant()?;
+        Ok(())
+    }
+
+    /// Makes room for a reservation that is not to be refused, and asks for it.
+    pub(super) fn make_room(&mut self, request: ReservationRequest) -> Result<(), DaemonError> {
+        if let Err(message) = self.leave_room() {
+            request.answer(unavailable(message));
+            return Ok(());
         }
+        if let Query::Reserve(Reserve { target: Target::Vm(name), .. }) = &request.query {
+            self.stop_boosting(name)?;
+        }
+        // One that is not boosted any more leaves its real time to the others.
+        self.grant()?;
         if let Some(reserves) = &self.reserves
             && reserves.ask(request, self.reservable())
-            && reserve
         {
             self.reserves_asked += 1;
         }
@@ -119,4 +123,8 @@ impl Daemon {
         self.let_go(id)?;
         self.tell_standing(id)
     }
+}
+
+fn unavailable(message: String) -> Result<Answer, Refusal> {
+    Err(Refusal::new(RefusalKind::Unavailable, message))
 }

@@ -17,7 +17,7 @@ use crate::threads::Threads;
 use crate::watch::{WatchContext, Watcher};
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_engine::{Config, Engine, Event, Time, VmId};
-use frontdesk_guardian::Guardian;
+use frontdesk_guardian::{Guardian, Promise, Promiser};
 use frontdesk_linux::cgroup::{CgroupError, Hierarchy, RealTimeRule};
 use frontdesk_linux::realtime;
 use frontdesk_probes::bpf::BpfSource;
@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 /// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled
 /// before the packet that ends the wait, so the pile must be small when one comes; and a daemon that ran just
@@ -38,6 +39,10 @@ const SLICE_FILES: [&str; 2] =
     ["/sys/kernel/debug/sched/base_slice_ns", "/sys/kernel/debug/sched/min_granularity_ns"];
 /// The daemon decides when others run, so it runs before all of them.
 const DAEMON_PRIORITY: u32 = 50;
+
+/// A real-time thread of the daemon's that runs for so long without a pause hangs: the kernel kills the
+/// daemon, and the guardian puts everything back.
+const LONGEST_RUN: Duration = Duration::from_secs(5);
 
 /// The lock of the one daemon of a host.
 pub const LOCK: &str = "/run/frontdesk/daemon.lock";
@@ -53,7 +58,8 @@ pub struct DaemonConfig {
     pub record: Option<PathBuf>,
     /// The program that is the guardian, and its argument.
     pub guardian: (PathBuf, String),
-    /// The file that only one daemon can hold; [`LOCK`] but in tests.
+    /// The file that only one daemon can hold; [`LOCK`] but in tests. The journal of what is to be undone is
+    /// beside it, with the ending `journal`.
     pub lock: PathBuf,
 }
 
@@ -117,6 +123,9 @@ pub struct Daemon {
     /// What recordings hear of decisions about them.
     pub(super) trace: TraceReader,
     pub(super) guardian: Option<Arc<Guardian>>,
+    /// That the loop will be back, and until when that was said.
+    pub(super) promise: Option<Promise>,
+    pub(super) promised: Time,
     pub(super) recordings: Recordings,
     pub(super) control: Control,
     pub(super) tally: Tally,
@@ -171,9 +180,14 @@ impl Daemon {
             true if threads.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
                 return Err(CgroupError::RealTimeRefused.into());
             }
-            true => Some(Arc::new(Guardian::start(&config.guardian.0, &config.guardian.1)?)),
+            true => {
+                let ((exe, arg), journal) = (&config.guardian, config.lock.with_extension("journal"));
+                Some(Arc::new(Guardian::start_with_journal(exe, arg, &journal)?))
+            }
             false => None,
         };
+        let promise = guardian.as_ref().map(|guardian| guardian.promise(Promiser::Loop));
+        let promise = promise.transpose().map_err(DaemonError::Threads)?;
         let recordings = Recordings::new(config.record.as_deref().map(Recorder::create).transpose()?);
         let (mailbox, notifications) = Mailbox::new().map_err(DaemonError::Threads)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -226,6 +240,8 @@ impl Daemon {
             reserves_asked: 0,
             targets: BTreeMap::new(),
             trace,
+            promise,
+            promised: Time(0),
             guardian,
             recordings,
             control,
@@ -249,6 +265,8 @@ impl Daemon {
         // Reading a page of the program from disk in the middle of a decision would cost more than the
         // decision. Without the right to lock memory, it still works.
         let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
+        // After the guardian has started, which may need longer. One that cannot be limited still works.
+        let _ = realtime::limit(LONGEST_RUN);
         realtime::enter(DAEMON_PRIORITY, &[])?;
         daemon.follow_until(Until::Settled)?;
         Ok(daemon)

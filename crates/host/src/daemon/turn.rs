@@ -1,11 +1,12 @@
 //! The loop: waits, feeds the engine what has happened, and carries out what it decides.
 
 use super::DaemonError;
+use super::flood;
 use super::followed::EngageError;
 use super::state::{Daemon, TICK, Until};
 use super::token::Token;
 use crate::clock::monotonic;
-use frontdesk_engine::{Action, ActionKind, Boost, BoostTarget, Event, EventKind, VmId};
+use frontdesk_engine::{Action, ActionKind, Boost, BoostTarget, Event, EventKind, Time, VmId};
 use frontdesk_record::Record;
 use frontdesk_ring::Interest;
 use rustix::event::{Timespec, epoll};
@@ -23,11 +24,25 @@ const LIVELY: u64 = 10_000_000_000;
 /// How often extensions in guests are told of episodes, at most.
 const TELL: u64 = 10_000_000;
 
+/// How long the guardian waits for the loop to come back, and how often it does at least, in nanoseconds.
+/// Loading programs for KVM into the kernel takes part of it, on a slow host.
+const PROMISE: u64 = 3_000_000_000;
+const BACK: u64 = 500_000_000;
+
 /// How often the nice values of vCPUs are looked at.
 const LOOK: u64 = 1_000_000_000;
 
 impl Daemon {
     pub(super) fn follow_until(&mut self, until: Until) -> Result<(), DaemonError> {
+        let result = self.turn_until(until);
+        self.promised = Time(0);
+        if let Some(promise) = &self.promise {
+            promise.until(0);
+        }
+        result
+    }
+
+    fn turn_until(&mut self, until: Until) -> Result<(), DaemonError> {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
@@ -74,6 +89,18 @@ impl Daemon {
             self.look_at_weights()?;
             self.grant()?;
             self.supervisor.alive(monotonic());
+            self.promise();
+        }
+    }
+
+    /// Promises the guardian to be back: if the loop hangs, it gives the threads that are boosted back what
+    /// they had.
+    fn promise(&mut self) {
+        let now = monotonic();
+        if let Some(promise) = self.promise.as_ref().filter(|_| self.promised.0 < now.plus(PROMISE - BACK).0)
+        {
+            self.promised = now.plus(PROMISE);
+            promise.until(self.promised.0);
         }
     }
 
@@ -122,6 +149,8 @@ impl Daemon {
         self.pending.sort_by_key(|event| event.at);
         // Sources are drained one after the other: what is later than the first drain may have company that
         // we have not seen yet, and waits for the next turn.
+        flood::bound(&mut self.pending, flood::MOST, began);
+        self.pending.sort_by_key(|event| event.at);
         let ready = self.pending.partition_point(|event| event.at <= began);
         for index in 0..ready {
             let event = self.pending[index];

@@ -315,13 +315,12 @@ impl Identities {
         let believed: Vec<VmId> =
             self.reporters.vms().filter(|vm| self.of(*vm) == Some(Identity::Reporter)).collect();
         let is_believed = |vm: VmId| believed.contains(&vm);
-        let mut index = first;
-        while let Some(event) = out.get(index) {
-            match vm_of(event.kind) {
-                Some(vm) if is_believed(vm) => drop(out.remove(index)),
-                _ => index += 1,
-            }
-        }
+        let mut index = 0;
+        // Once over all of them, however many a guest makes.
+        out.retain(|event| {
+            index += 1;
+            index <= first || !tells_tasks(event.kind).is_some_and(is_believed)
+        });
         out[begin..].iter().for_each(|event| note(&mut self.names, event));
         let names = &mut self.names;
         self.reporters.drain(now, out, is_believed, |vm, told| names.entry(vm).or_default().told(told));
@@ -345,7 +344,7 @@ fn note(names: &mut BTreeMap<VmId, Names>, event: &Event) {
 }
 
 /// Whose guest tasks the event is about.
-fn vm_of(kind: EventKind) -> Option<VmId> {
+fn tells_tasks(kind: EventKind) -> Option<VmId> {
     match kind {
         EventKind::TaskSwitch { vm, .. }
         | EventKind::TaskSeen { vm, .. }

@@ -10,7 +10,7 @@ use super::threads::{ReservedProcess, TakeError};
 use super::trace::TraceSource;
 use super::{AdmissionRequest, ReserveSettings, deadline, stats};
 use crate::clock::monotonic;
-use crate::notification::Mailbox;
+use crate::notification::{Mailbox, Notification};
 use crate::wake::Wake;
 use frontdesk_control_protocol::{self as control, Answer, Query, Refusal, RefusalKind, Reserve, Target};
 use frontdesk_engine::Time;
@@ -69,6 +69,8 @@ pub(super) struct AdmissionThread {
     pub(super) fair_servers: FairServers,
     /// When the last reservation went, in nanoseconds.
     pub(super) emptied: u64,
+    /// When threads that were not heard of were last looked for.
+    pub(super) looked: Time,
     /// Requests for reservations so far.
     pub(super) asked: u64,
 }
@@ -109,6 +111,7 @@ impl AdmissionThread {
             group_open: false,
             fair_servers: FairServers::default(),
             emptied: 0,
+            looked: Time(0),
             asked: 0,
         })
     }
@@ -126,6 +129,13 @@ impl AdmissionThread {
             self.close_reserved_group();
             loop {
                 match orders.try_recv() {
+                    Ok(AdmissionRequest::Consider(request, vms)) => {
+                        let Query::Reserve(reserve) = &request.query else { continue };
+                        match self.consider(reserve, &vms) {
+                            Ok(()) => self.mailbox.post(Notification::Admissible(request)),
+                            Err(refusal) => request.answer(Err(refusal)),
+                        }
+                    }
                     Ok(AdmissionRequest::Ask(request, vms)) => {
                         let answer = self.answer(&request.query, &vms);
                         self.asked += u64::from(matches!(request.query, Query::Reserve(_)));
@@ -228,13 +238,25 @@ impl AdmissionThread {
         Ok(index)
     }
 
-    /// Takes hold of a target.
-    pub(super) fn begin(
-        &mut self,
+    /// Whether a request would be refused, as things are. Nothing is changed.
+    fn consider(&self, reserve: &Reserve, vms: &[VmThreads]) -> Result<(), Refusal> {
+        let &Reserve { ref target, period_ns, slice_ns, hard, phase_ns } = reserve;
+        let reservation = Reservation { period_ns, slice_ns, hard, phase_ns };
+        let (id, members) = match self.index_of(target) {
+            Ok(index) => (self.targets[index].id, self.targets[index].slots.len()),
+            Err(_) => (TargetId(self.next), self.examine(target, reservation, vms)?.members()),
+        };
+        let admitted = self.admission.clone().admit(id, reservation, members);
+        admitted.map(drop).map_err(|error| stats::refusal(&error, self.capacity))
+    }
+
+    /// Finds a new target, and whether it can have such a reservation.
+    fn examine(
+        &self,
         target: &Target,
         reservation: Reservation,
         vms: &[VmThreads],
-    ) -> Result<usize, Refusal> {
+    ) -> Result<Found, Refusal> {
         reservation.validate().map_err(|error| stats::refusal(&error.into(), self.capacity))?;
         let found = Found::find(target, vms, &self.own, &self.hierarchy)?;
         for other in &self.targets {
@@ -247,6 +269,17 @@ impl AdmissionThread {
         if self.mechanism == ReserveMechanism::Deadline {
             deadline::suits(&found, reservation)?;
         }
+        Ok(found)
+    }
+
+    /// Takes hold of a target.
+    pub(super) fn begin(
+        &mut self,
+        target: &Target,
+        reservation: Reservation,
+        vms: &[VmThreads],
+    ) -> Result<usize, Refusal> {
+        let found = self.examine(target, reservation, vms)?;
         let id = TargetId(self.next);
         self.next = self.next.wrapping_add(1);
         let admitted = self.admission.admit(id, reservation, found.members());

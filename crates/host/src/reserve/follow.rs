@@ -13,6 +13,8 @@ use frontdesk_linux::online_cpus;
 /// Reservations whose targets have ended are told this long, in nanoseconds, and so many of them.
 const ENDED_FOR: u64 = 60_000_000_000;
 const ENDED_MOST: usize = 16;
+/// How often it is looked for threads and processes that were not heard of, in nanoseconds.
+const LOOK: u64 = 900_000_000;
 /// The kernel forgives a group what it has used within two periods of its budget; in nanoseconds.
 const FORGIVEN_AFTER: u64 = 3_000_000_000;
 
@@ -44,11 +46,17 @@ impl AdmissionThread {
         }
     }
 
-    /// Looks whether targets have ended, or threads of theirs, or CPUs were taken away.
+    /// Looks whether targets have ended, or threads of theirs, or CPUs were taken away; and now and then
+    /// whether there are new ones that were not heard of, for the ring was full.
     pub(super) fn look(&mut self) {
         let online = online_cpus().unwrap_or_else(|_| self.cpus.clone());
         let there: Vec<u16> = self.cpus.iter().copied().filter(|cpu| online.contains(cpu)).collect();
         self.admission.set_cpus(&there);
+        // Reads a file for each of their threads.
+        let unheard = monotonic().since(self.looked) >= LOOK;
+        if unheard {
+            self.looked = monotonic();
+        }
         let mut index = 0;
         while index < self.targets.len() {
             let held = &mut self.targets[index];
@@ -71,13 +79,20 @@ impl AdmissionThread {
                 continue;
             }
             let before = held.threads.len();
+            if unheard && let Some(running) = &self.running {
+                let new = held.find_unheard(&self.own, &self.hierarchy, &running.meter, &self.guardian);
+                if let Err(error) = new {
+                    held.trouble = Some(error.to_string());
+                }
+            }
+            let found = held.threads.len();
             let (alive, gone) =
                 std::mem::take(&mut held.threads).into_iter().partition(|t| t.thread.is_alive());
             held.threads = alive;
             for thread in gone {
                 let _ = thread.forget(&self.guardian);
             }
-            if held.threads.len() != before {
+            if found != before || held.threads.len() != found {
                 self.tell_threads(index);
             }
             index += 1;

@@ -1,12 +1,13 @@
 //! A target with a reservation: its processes and threads, and who of them runs where.
 
 use super::members::{MemberRole, MemberThreads};
-use super::target::{Found, threads_of};
+use super::target::{Found, children, threads_of};
 use super::threads::{Original, ReservedProcess, ReservedThread, TakeError};
 use frontdesk_control_protocol::Target;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
 use frontdesk_guardian::Guardian;
+use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::{self, SchedError, ThreadId};
 use frontdesk_probes::meter::{Birth, MemberMeter};
 
@@ -102,6 +103,33 @@ impl ReservedTarget {
             Some(thread) => self.take_thread(thread, meter, guardian),
             None => Ok(()),
         }
+    }
+
+    /// Takes threads and, where they belong to it, processes that there are by now and that nothing was heard
+    /// of.
+    pub(super) fn find_unheard(
+        &mut self,
+        own: &[i32],
+        hierarchy: &Hierarchy,
+        meter: &MemberMeter,
+        guardian: &Guardian,
+    ) -> Result<(), TakeError> {
+        if self.found.family {
+            // There may be none any more.
+            let members = Found::find(&self.target, &[], own, hierarchy).map(|found| found.processes);
+            let mut pids = members.unwrap_or_default();
+            // Those that have a reservation may have been moved out of the group that the target is.
+            pids.extend(self.processes.iter().flat_map(|process| children(process.pid)));
+            pids.sort_unstable();
+            pids.dedup();
+            let slot = self.slots[0];
+            for pid in pids {
+                if !self.processes.iter().any(|process| process.pid == pid) {
+                    self.welcome(Birth { slot, pid, tid: pid }, meter, guardian)?;
+                }
+            }
+        }
+        self.take_threads(meter, guardian)
     }
 
     /// Has each thread on the CPU of its member.

@@ -12,7 +12,7 @@ use super::user::{Halts, User};
 use crate::wake::Wake;
 use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{Member, MemberAccount, Reservation};
-use frontdesk_guardian::Guardian;
+use frontdesk_guardian::{Guardian, Promiser};
 use frontdesk_probes::meter::{Birth, MemberMeter, MeterEvents, Ring};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -74,7 +74,7 @@ impl Running {
         guardian: &Guardian,
         trace: &TraceSource,
     ) -> Result<Running, StartError> {
-        let promises = Promises::new(guardian.promise()?);
+        let promises = Promises::new(guardian.promise(Promiser::Dispatchers)?);
         let (meter, MeterEvents { kicks, births, born }) = MemberMeter::open(&cpus)?;
         Ok(Running {
             meter,

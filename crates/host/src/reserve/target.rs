@@ -165,6 +165,15 @@ pub(super) fn threads_of(pid: i32) -> impl Iterator<Item = ThreadId> {
     tasks.filter_map(move |task| ThreadId::of(pid, task.file_name().to_str()?.parse().ok()?))
 }
 
+/// The processes that a process has started.
+pub(super) fn children(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().map_while(|child| child.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
 /// The processes whose control groups are such.
 fn processes_where(is_member: impl Fn(&ProcessCGroups) -> bool) -> Vec<i32> {
     let all = procfs::process::all_processes().into_iter().flatten().flatten();

@@ -1,7 +1,7 @@
 //! A thread whose scheduling frontdesk changes: what it had, what it has, and that it gets back what it had.
 
 use frontdesk_guardian::{Guardian, GuardianError, Undo, UndoId};
-use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
+use frontdesk_linux::sched::{self, Attributes, PinnedThread, SchedError, ThreadId};
 
 /// A thread's scheduling cannot be changed.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,8 @@ pub enum SchedulingError {
 #[derive(Debug)]
 pub(crate) struct Scheduling {
     thread: ThreadId,
+    /// `None` if it had ended, or no descriptor could be had.
+    pinned: Option<PinnedThread>,
     original: Attributes,
     /// What it was set to last, if that is known to have worked.
     now: Option<Attributes>,
@@ -53,7 +55,7 @@ impl Scheduling {
         guardian: &Guardian,
     ) -> Result<Scheduling, GuardianError> {
         let undo = guardian.record(Undo::Thread { thread, attributes: original })?;
-        Ok(Scheduling { thread, original, now: Some(original), undo })
+        Ok(Scheduling { thread, pinned: thread.pin(), original, now: Some(original), undo })
     }
 
     pub(crate) fn thread(&self) -> ThreadId {
@@ -64,10 +66,15 @@ impl Scheduling {
         self.original
     }
 
+    /// Its number may be somebody else's by now.
+    fn is_alive(&self) -> bool {
+        self.pinned.as_ref().map_or_else(|| self.thread.is_alive(), PinnedThread::is_alive)
+    }
+
     /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing.
     /// One that has ended needs none.
     pub(crate) fn set(&mut self, wanted: Attributes) -> Result<(), SchedulingError> {
-        if self.now == Some(wanted) || !self.thread.is_in_process() {
+        if self.now == Some(wanted) || !self.is_alive() {
             return Ok(());
         }
         self.now = None;

@@ -4,12 +4,9 @@
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use std::{
-    env,
+    env, fs,
     io::{BufRead as _, BufReader, Write as _},
-    os::unix::{
-        fs::symlink,
-        net::{UnixListener, UnixStream},
-    },
+    os::unix::net::{UnixListener, UnixStream},
     path::Path,
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -25,10 +22,10 @@ pub(crate) struct FakeQemu {
 impl FakeQemu {
     /// Starts one, which does nothing before it is told to listen.
     pub(crate) fn start(home: &Path) -> Result<FakeQemu> {
-        // What a process is called comes from what it was started by.
+        // What a process runs is to be a QEMU of root's.
         let program = home.join("qemu-fake");
         if !program.exists() {
-            symlink(env::current_exe()?, &program)?;
+            fs::copy(env::current_exe()?, &program)?;
         }
         let mut child = Command::new(&program).arg("fake-qemu").stdin(Stdio::piped()).spawn()?;
         let orders = child.stdin.take().context("no standard input")?;

@@ -3,17 +3,19 @@
 use crate::support::{Idler, eventually, start_guardian, trial};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId};
-use frontdesk_guardian::{Guardian, GuardianError, Undo, UndoReport};
+use frontdesk_guardian::{Guardian, GuardianError, Promiser, Undo, UndoReport};
 use frontdesk_host::budget::RealTimeBudgets;
 use frontdesk_host::share::ShareControl;
 use frontdesk_host::threads::Threads;
 use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_linux::realtime;
 use frontdesk_linux::sched::{self, Attributes, Policy, ThreadId};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs, hint,
     io::{BufRead as _, BufReader, Write as _},
+    os::unix::process::ExitStatusExt as _,
     path::Path,
     process::{Command, ExitCode, Stdio},
     thread,
@@ -27,6 +29,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("guardian_undoes_what_is_held_of_many", undoes_what_is_held_of_many),
         trial("guardian_undoes_when_no_cpu_is_left", undoes_when_no_cpu_is_left),
         trial("guardian_revives_who_does_not_come_back", revives_who_does_not_come_back),
+        trial("guardian_ends_boosts_of_who_hangs", ends_boosts_of_who_hangs),
+        trial("realtime_without_a_pause_ends", without_a_pause_ends),
         trial("guardian_ignores_signals_meant_for_its_owner", ignores_signals_meant_for_its_owner),
         trial("guardian_dead_is_noticed", dead_is_noticed),
         trial("guardian_must_be_one", must_be_one),
@@ -55,6 +59,8 @@ pub(crate) fn owner() -> ExitCode {
     let result = match env::args().nth(2).as_deref() {
         Some("crowd") => crowd(),
         Some("late") => be_late(),
+        Some("hung") => hang(),
+        Some("spinning") => spin(),
         Some("many") => own_many(),
         Some("computing") => loop {
             hint::spin_loop();
@@ -80,7 +86,7 @@ fn be_late() -> Result<()> {
         flags: 0,
     };
     sched::set(0, Attributes { policy, reset_on_fork: true })?;
-    guardian.promise()?.until(1);
+    guardian.promise(Promiser::Dispatchers)?.until(1);
     println!("late");
     std::io::stdout().flush()?;
     loop {
@@ -95,6 +101,46 @@ fn revives_who_does_not_come_back() -> Result<()> {
     eventually("it is an ordinary thread", || {
         sched::get(owner.pid()).is_ok_and(|found| matches!(found.policy, Policy::Other { .. }))
     })
+}
+
+/// Boosts a thread, promises to be back, and is not.
+fn hang() -> Result<()> {
+    let pid = env::args().nth(3).context("which process?")?.parse()?;
+    let thread = ThreadId::of(pid, pid).context("no such process")?;
+    let guardian = Guardian::start(&env::current_exe()?, "guardian")?;
+    let mut threads = Threads::by_real_time();
+    threads.adopt(VmId(0), 1024, &[(0, thread)], &[], &guardian)?;
+    threads.boost(VmId(0), BoostTarget::Vcpu(0), Boost::Io)?;
+    println!("{:?}", sched::get(pid)?.policy);
+    guardian.promise(Promiser::Loop)?.until(1);
+    thread::sleep(Duration::from_secs(600));
+    Ok(())
+}
+
+fn ends_boosts_of_who_hangs() -> Result<()> {
+    let idler = Idler::start()?;
+    let before = sched::get(idler.pid())?;
+    let (mut owner, line) = start_owner(&["hung"], &[idler.pid()])?;
+    ensure!(line.starts_with("Fifo"), "{line}");
+    eventually("it is as it was", || sched::get(idler.pid()).is_ok_and(|found| found == before))?;
+    ensure!(owner.0.try_wait()?.is_none(), "the owner has ended");
+    Ok(())
+}
+
+/// As the daemon is limited, with less patience.
+fn spin() -> Result<()> {
+    realtime::limit(Duration::from_millis(100))?;
+    realtime::enter(1, &[])?;
+    loop {
+        hint::spin_loop();
+    }
+}
+
+fn without_a_pause_ends() -> Result<()> {
+    let mut owner = Idler(Command::new(env::current_exe()?).args(["owner", "spinning"]).spawn()?);
+    let status = owner.0.wait()?;
+    ensure!(status.signal() == Some(9), "{status}");
+    Ok(())
 }
 
 /// What the killed owner does: hold all that can be held of a VM's threads and of a share, make a control
@@ -333,8 +379,8 @@ fn ignores_signals_meant_for_its_owner() -> Result<()> {
     ensure!(matches!(attributes.policy, Policy::Fifo { priority: 60 }), "{attributes:?}");
     let open = fs::read_dir(format!("/proc/{}/fd", guardian.pid()))?.count();
     ensure!(
-        open == 5,
-        "it holds {open} descriptors: its standard ones, a copy of its input and one for signals"
+        open == 6,
+        "it holds {open} descriptors: its standard ones, copies of its input and its journal, one for signals"
     );
     ensure!(guardian.finish()?.failed.is_empty());
     Ok(())

@@ -12,6 +12,7 @@ mod fair;
 mod fake_qemu;
 mod guardian;
 mod input;
+mod kills;
 mod kvm;
 mod kvm_guest;
 mod kvm_interrupts;
@@ -33,6 +34,8 @@ fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
         Some("guardian") => return frontdesk_guardian::run(),
         Some("owner") => return guardian::owner(),
+        Some("steps") => return kills::steps(),
+        Some(word) if word.starts_with("kill-") => return kills::killer(word),
         Some("reserving") => return reserve::main(),
         Some("target") => return reserve::target(),
         Some("fake-qemu") => return fake_qemu::main(),
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         trials.extend(display::trials());
         trials.extend(input::trials());
         trials.extend(guardian::trials());
+        trials.extend(kills::trials());
         trials.extend(cgroup::trials());
         trials.extend(threads::trials());
         trials.extend(qemu::trials());

@@ -18,6 +18,7 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
+    sync::Arc,
     thread,
 };
 use tempfile::TempDir;
@@ -28,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("reserve_keeps_a_process_and_puts_it_back", keeps_a_process_and_puts_it_back),
         trial("reserve_covers_new_threads_and_processes", covers_new_threads_and_processes),
+        trial("reserve_finds_what_was_not_heard_of", finds_what_was_not_heard_of),
         trial("reserve_refuses_what_makes_no_sense", refuses_what_makes_no_sense),
         trial("reserve_ends_with_its_target", ends_with_its_target),
         trial("reserve_pauses_and_resumes", pauses_and_resumes),
@@ -59,8 +61,8 @@ pub(crate) fn main() -> ExitCode {
             settings,
             act: true,
             record: None,
-            guardian: (env::current_exe()?, "guardian".into()),
-            lock: home.join("lock"),
+            guardian: (env::current_exe()?, crate::kills::guardian_word()),
+            lock: home.join("daemon.lock"),
         };
         let mut daemon = Daemon::start(&config)?;
         println!("ready");
@@ -90,6 +92,12 @@ pub(crate) fn target() -> ExitCode {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "fork" => drop(Command::new("sleep").arg("600").spawn()),
+            // More than the kernel keeps until they are heard of.
+            "flood" => {
+                (0..3000).for_each(|_| drop(thread::spawn(|| ()).join()));
+                drop(Command::new("sleep").arg("600").spawn());
+                println!("flooded");
+            }
             _ => drop(thread::spawn(compute)),
         }
     }
@@ -103,9 +111,13 @@ pub(crate) struct Process {
 
 impl Process {
     fn start(arguments: &[&str]) -> Result<Process> {
+        Process::with(arguments, &[])
+    }
+
+    fn with(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Process> {
         let mut command = Command::new(env::current_exe()?);
-        let mut child =
-            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start")?;
+        let command = command.args(arguments).envs(environment.iter().copied());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start")?;
         let stdin = child.stdin.take();
         Ok(Process { child, stdin })
     }
@@ -133,7 +145,7 @@ impl Drop for Process {
 
 pub(crate) struct Service {
     pub(crate) process: Process,
-    home: TempDir,
+    home: Arc<TempDir>,
 }
 
 impl Service {
@@ -154,8 +166,18 @@ impl Service {
         Service::told(home, &["reserving", &folder, "user", "0.05", "without-signals"])
     }
 
+    /// One whose guardian is started with this word.
+    pub(crate) fn guarded(home: Arc<TempDir>, word: &str) -> Result<Service> {
+        let folder = home.path().to_str().context("folder")?.to_owned();
+        let arguments = ["reserving", &folder, "user", "0.05"];
+        Service::of(home, Process::with(&arguments, &[(crate::kills::GUARDIAN_WORD, word)])?)
+    }
+
     fn told(home: TempDir, arguments: &[&str]) -> Result<Service> {
-        let mut process = Process::start(arguments)?;
+        Service::of(Arc::new(home), Process::start(arguments)?)
+    }
+
+    fn of(home: Arc<TempDir>, mut process: Process) -> Result<Service> {
         let mut line = String::new();
         BufReader::new(process.child.stdout.take().context("stdout")?).read_line(&mut line)?;
         ensure!(line == "ready\n", "the daemon failed: see above");
@@ -212,13 +234,13 @@ impl Service {
 
 /// How all threads of a process are scheduled, and where they are.
 #[derive(Debug, PartialEq)]
-struct Place {
+pub(crate) struct Place {
     threads: Vec<(i32, Attributes, Vec<u16>)>,
     group: Group,
-    stopped: bool,
+    pub(crate) stopped: bool,
 }
 
-fn place(pid: i32) -> Result<Place> {
+pub(crate) fn place(pid: i32) -> Result<Place> {
     let mut threads = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
         let tid = task.file_name().to_string_lossy().parse()?;
@@ -240,8 +262,14 @@ fn ran(pid: i32) -> Result<u64> {
     Ok(ran)
 }
 
-fn throttle() -> Result<String> {
+pub(crate) fn throttle() -> Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us")?)
+}
+
+/// What limits real time on this host, the throttle and, where groups have one, the root's budget.
+fn limits() -> Result<(String, Option<String>)> {
+    let budget = Hierarchy::detect()?.mount().join("cpu.rt_runtime_us");
+    Ok((throttle()?, fs::read_to_string(budget).ok()))
 }
 
 /// A target that computes in a thread beside its main one.
@@ -327,9 +355,43 @@ fn covers_new_threads_and_processes() -> Result<()> {
     daemon.end()
 }
 
+/// While the daemon does not listen, more threads come than the ring holds, and then a process.
+fn finds_what_was_not_heard_of() -> Result<()> {
+    let (daemon, mut target, root) =
+        (Service::start("user")?, computing()?, Hierarchy::detect()?.root_group());
+    let keeper = crate::support::start_guardian()?;
+    let group = keeper.create_group(&root, &format!("frontdesk-unit-{}", target.pid()))?;
+    group.add(target.pid().unsigned_abs())?;
+    let name = Target::Cgroup(format!("/{}", group.path().display()));
+    daemon.reserve(name.clone(), 10 * MS, 5 * MS, false)?;
+    let mut said = BufReader::new(target.child.stdout.take().context("stdout")?);
+    daemon.process.signal(Signal::STOP)?;
+    target.say("flood")?;
+    said.read_line(&mut String::new())?;
+    daemon.process.signal(Signal::CONT)?;
+    let child = || children_of(target.pid()).first().copied();
+    eventually("the new process is reserved for", || {
+        child().is_some_and(|child| place(child).is_ok_and(|place| is_reserved(&place)))
+    })?;
+    let child = child().context("no child")?;
+    daemon.release(name)?;
+    ensure!(!is_reserved(&place(child)?), "{:?}", place(child)?);
+    kill_process(Pid::from_raw(child).context("pid")?, Signal::KILL)?;
+    drop(target);
+    daemon.end()
+}
+
+fn children_of(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().map_while(|child| child.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
 fn refuses_what_makes_no_sense() -> Result<()> {
     let (daemon, target) = (Service::start("user")?, computing()?);
-    let before = place(target.pid())?;
+    let (before, before_limits) = (place(target.pid())?, limits()?);
     let name = || Target::Process(target.pid());
     for (target, period, slice, kind, words) in [
         (name(), 10 * MS, 0, RefusalKind::Invalid, "slice = 0ns is out of range"),
@@ -342,6 +404,7 @@ fn refuses_what_makes_no_sense() -> Result<()> {
         (Target::Vm("alice".into()), 10 * MS, MS, RefusalKind::UnknownTarget, "no VM"),
     ] {
         let (found, message) = daemon.refused(target, period, slice)?;
+        ensure!(limits()? == before_limits, "refused, and real time has other limits: {:?}", limits()?);
         ensure!(found == kind && message.contains(words), "{found:?}: {message}");
     }
     ensure!(place(target.pid())? == before, "a refusal changes nothing");

@@ -1,6 +1,6 @@
 //! How soon a VM of libvirt answers with the installed package and without it, in turn: a VM that answers
-//! requests beside work of its own, among four that compute, all on one CPU. As scenarios/kvm/echo-mixed.toml,
-//! and as there everything takes about 15 times as long.
+//! requests beside work of its own, among four that compute, all on one CPU. As in
+//! scenarios/kvm/echo-mixed.toml everything takes about 15 times as long.
 
 use crate::{
     PASSED,

@@ -16,7 +16,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Write as _,
-    os::unix::fs::{MetadataExt as _, symlink},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
 };
@@ -116,9 +116,21 @@ fn package() -> Result<()> {
     let second = another_daemon(first)?;
     weight_becomes(25)?;
 
+    step("death of daemon and guardian");
+    configure("weight = 30")?;
+    systemctl(&["kill", "--kill-who=all", "--signal=KILL", "frontdesk"])?;
+    let second = another_daemon(second)?;
+    weight_becomes(30)?;
+
+    step("a second daemon");
+    // It takes nothing from the first one when it ends.
+    ensure!(run_for_output("frontdesk", &["run"]).is_err(), "it is accepted");
+    ensure!(Path::new("/run/frontdesk/daemon.lock").exists(), "the lock is gone");
+    ensure!(active_daemon()? == second, "another daemon runs");
+
     step("stop");
     systemctl(&["stop", "frontdesk"])?;
-    // What the second daemon found and has put back is what the first one's guardian had put back.
+    // What the last daemon found and has put back is what those before it had left to others to put back.
     ensure!(weight()? == 100, "the weight is {}", weight()?);
     no_process_is_left()?;
 
@@ -172,9 +184,9 @@ struct Alice(Child);
 
 impl Alice {
     fn start() -> Result<Alice> {
-        // What a process is called comes from what it was started by.
+        // What a process runs is to be a QEMU of root's.
         let program = format!("{HOME}/qemu-fake");
-        symlink(format!("{HOME}/trial"), &program)?;
+        fs::copy(format!("{HOME}/trial"), &program)?;
         // systemd-run becomes the process that it starts.
         let mut command = Command::new("systemd-run");
         command.args([

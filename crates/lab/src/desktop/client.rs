@@ -158,13 +158,13 @@ fn work(config: &DesktopConfig, signals: &Signals, samples: &mut Vec<Sample>) ->
     if wait_until(&mut vnc, goes_on, "a terminal", has_terminal)? && close(&mut vnc, goes_on)? {
         match &config.work {
             DesktopWork::Launch(command) => {
-                signals.working.store(true, Ordering::Relaxed);
-                while pause(&mut vnc, think(), goes_on)? {
+                // The first one of a run reads from the disk what all others find in memory.
+                let mut goes = launch(&mut vnc, command, goes_on)?.is_some() && close(&mut vnc, goes_on)?;
+                signals.working.store(goes, Ordering::Relaxed);
+                while goes && pause(&mut vnc, think(), goes_on)? {
                     let Some(sample) = launch(&mut vnc, command, goes_on)? else { break };
                     samples.push(sample);
-                    if !close(&mut vnc, goes_on)? {
-                        break;
-                    }
+                    goes = close(&mut vnc, goes_on)?;
                 }
             }
             DesktopWork::Page => {

@@ -4,6 +4,7 @@
 use super::skeleton::{FrontdeskProgs, FrontdeskSkel};
 use crate::BpfError;
 use crate::error::{chain, probe_cause};
+use frontdesk_linux::of_root;
 use libbpf_rs::libbpf_sys::{
     BPF_TRACE_UPROBE_MULTI, bpf_link_create, bpf_link_create_opts, bpf_link_create_opts__bindgen_ty_1,
     bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3,
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::Path;
 use std::sync::Arc;
 
 /// QEMU's module that holds the device virtio-gpu, where QEMU is built with modules.
@@ -146,10 +148,14 @@ fn module(pid: i32, name: &str) -> Option<String> {
 /// Sets a probe on a function of a program, in one process that runs it.
 fn probe(code: &ProgramMut<'_>, pid: i32, program: &str, function: &'static str) -> Result<Link, BpfError> {
     let fail = |cause: String| BpfError::Probe { pid, function, cause };
+    // Its symbols are read with all our rights: not those of a file that somebody has made for that.
+    let file =
+        of_root(Path::new(program)).map_err(|error| fail(format!("{program} is not read: {error}")))?;
+    let program = format!("/proc/self/fd/{}", file.as_raw_fd());
     if !hears_one_thread(code) {
         // For this kind the rights of BPF programs are enough. (By pattern: libbpf finds no names from a list
         // in a program without a symbol table, as distributions have it.)
-        match code.attach_uprobe_multi(pid, program, function, false, false) {
+        match code.attach_uprobe_multi(pid, &program, function, false, false) {
             // Linux before 6.6 has no such kind.
             Err(e) if e.kind() == ErrorKind::InvalidInput => {}
             result => return result.map_err(|e| fail(chain(&e))),

@@ -32,7 +32,7 @@ impl Write for Shared {
 /// A recording of these records.
 pub(crate) fn written<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<u8> {
     let sink = Shared::default();
-    let mut recorder = Recorder::start(sink.clone(), "test".to_owned());
+    let mut recorder = Recorder::start(sink.clone(), "test".to_owned()).unwrap();
     records.into_iter().for_each(|record| recorder.push(record));
     recorder.finish().unwrap();
     sink.0.lock().unwrap().clone()

@@ -1,0 +1,41 @@
+//! `frontdesk disk`.
+
+use anyhow::Context;
+use clap::Args;
+use frontdesk_disk::VmDisk;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Serve VMs their disks: a vhost-user-blk back end for the VMs of one physical disk.
+///
+/// Each VM has a socket, NAME.sock in the folder for sockets, which QEMU connects to. The VMs share the disk
+/// fairly, whatever each asks of it. Started again after it was killed, it goes on where it was: QEMU
+/// connects again, and no write is lost or done twice. It needs no rights but to read and write its images.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  frontdesk disk --vm alice=/srv/alice.img --vm bob=/dev/vg0/bob --socket-dir /run/frontdesk-disk
+  qemu-system-x86_64 -m 4G -object memory-backend-memfd,id=memory,size=4G,share=on -machine q35,memory-backend=memory \\
+    -chardev socket,id=disk,path=/run/frontdesk-disk/alice.sock,reconnect=1 -device vhost-user-blk-pci,chardev=disk ...
+
+docs/disk.md has libvirt's XML, and what to do for qcow2 images and snapshots.")]
+pub(crate) struct DiskArgs {
+    /// A VM's disk: a name of your choice, and a raw image or block device; once for each. With ,readonly the
+    /// VM cannot write, and others may have the same image.
+    #[arg(long = "vm", value_name = "NAME=IMAGE[,readonly]", required = true)]
+    vms: Vec<VmDisk>,
+    /// Folder for the sockets; must exist. Members of this process's group may connect.
+    #[arg(long, value_name = "FOLDER")]
+    socket_dir: PathBuf,
+    /// How much work the physical disk is given at a time, in requests: more is faster on disks that do many
+    /// at once, less is fairer.
+    #[arg(long, value_name = "REQUESTS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+}
+
+pub(crate) fn main(args: &DiskArgs) -> anyhow::Result<ExitCode> {
+    let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
+    let stop: OwnedFd = stop.as_fd().try_clone_to_owned().context("cannot handle signals")?;
+    frontdesk_disk::serve(&args.vms, &args.socket_dir, args.depth, stop)?;
+    Ok(ExitCode::SUCCESS)
+}
