@@ -35,6 +35,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Who sees nothing happen for so long moves the pointer.
 const RESTLESS: Duration = Duration::from_secs(5);
+/// A letter that is not shown for so long will not be.
+const LETTER: Duration = Duration::from_secs(15);
 /// How often somebody who waits looks whether the run is over.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -202,11 +204,19 @@ fn launch(
     command: &str,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Sample>, VncError> {
-    if !reach_terminal(vnc, goes_on)? {
-        return Ok(None);
-    }
-    if !write(vnc, &format!("{command} > /dev/null 2>&1"), goes_on)? {
-        return Ok(None);
+    let line = format!("{command} > /dev/null 2>&1");
+    let begin = Instant::now();
+    loop {
+        if !reach_terminal(vnc, goes_on)? {
+            return Ok(None);
+        }
+        if write(vnc, &line)? {
+            break;
+        }
+        if begin.elapsed() > PATIENCE {
+            return Err(not_shown(&format!("what is typed, {line:?}")));
+        }
+        start_over(vnc)?;
     }
     let sent = Instant::now();
     vnc.key(keys::RETURN)?;
@@ -226,30 +236,32 @@ fn reach_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bo
             return Err(not_shown("what is typed into the terminal"));
         }
         vnc.key(keys::RETURN)?;
-        if terminal_changes(vnc)? {
+        if terminal_changes(vnc, RESTLESS)? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Types a text into the terminal; false if it is not to wait any longer. Each letter waits for the one
-/// before to be shown: a virtio keyboard holds some sixteen, and drops what a guest that waits for a CPU does
-/// not take, be it that a key was let go.
-fn write(vnc: &mut Vnc, text: &str, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, VncError> {
+/// Types a text into the terminal; false if it is not all shown. Each letter waits for the one before to be
+/// shown: a virtio keyboard holds some sixteen, and drops what a guest that waits for a CPU does not take, be
+/// it that a key was let go.
+fn write(vnc: &mut Vnc, text: &str) -> Result<bool, VncError> {
     for letter in text.chars() {
         vnc.letter(letter)?;
-        let typed = Instant::now();
-        while !terminal_changes(vnc)? {
-            if !goes_on() {
-                return Ok(false);
-            }
-            if typed.elapsed() > PATIENCE {
-                return Err(not_shown(&format!("the letter {letter:?} in the terminal")));
-            }
+        if !terminal_changes(vnc, LETTER)? {
+            return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Whoever sees nothing of what they type presses and lets go of keys that may seem to be held, gives up the
+/// line, and comes back with the pointer from elsewhere.
+fn start_over(vnc: &mut Vnc) -> Result<(), VncError> {
+    vnc.key(keys::SHIFT)?;
+    vnc.key_with(keys::CONTROL, u32::from('c'))?;
+    vnc.point_at(FREE.0, FREE.1)
 }
 
 /// Gives the keyboard to a program; false if it is not to wait any longer.
@@ -257,7 +269,7 @@ fn leave_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bo
     let begin = Instant::now();
     vnc.click(IN_PROGRAM.0, IN_PROGRAM.1)?;
     while goes_on() {
-        if terminal_changes(vnc)? {
+        if terminal_changes(vnc, QUIET)? {
             return Ok(true);
         }
         if begin.elapsed() > PATIENCE {
@@ -267,9 +279,9 @@ fn leave_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bo
     Ok(false)
 }
 
-/// Whether the terminal soon changes, if only its cursor, which shows whether it has the keyboard.
-fn terminal_changes(vnc: &mut Vnc) -> Result<bool, VncError> {
-    let end = Instant::now() + QUIET;
+/// Whether the terminal changes within `time`, if only its cursor, which shows whether it has the keyboard.
+fn terminal_changes(vnc: &mut Vnc, time: Duration) -> Result<bool, VncError> {
+    let end = Instant::now() + time;
     while let Some(update) = vnc.update(end)? {
         if update.areas.iter().any(|area| area.common(TERMINAL) > 0) {
             return Ok(true);

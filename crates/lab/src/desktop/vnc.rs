@@ -262,6 +262,11 @@ impl<S: Stream> Vnc<S> {
         Ok(())
     }
 
+    /// Moves the pointer there.
+    pub(super) fn point_at(&mut self, x: u16, y: u16) -> Result<(), VncError> {
+        self.point((x, y), 0)
+    }
+
     /// Moves the pointer a little, as who waits does. Some X servers show what was drawn last only then.
     pub(super) fn stir(&mut self) -> Result<(), VncError> {
         self.point((self.pointer.0 ^ 1, self.pointer.1), 0)
