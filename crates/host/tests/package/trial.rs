@@ -137,16 +137,16 @@ fn package() -> Result<()> {
     step("a daemon that hangs");
     systemctl(&["start", "frontdesk"])?;
     let third = another_daemon(second)?;
-    weight_becomes(25)?;
+    weight_becomes(30)?;
     systemctl(&["kill", "--kill-who=main", "--signal=STOP", "frontdesk"])?;
     let fourth = another_daemon(third)?;
-    weight_becomes(25)?;
+    weight_becomes(30)?;
 
     step("upgrade");
     install()?;
     let fifth = active_daemon()?;
     ensure!(fifth != fourth, "the former daemon still runs");
-    weight_becomes(25)?;
+    weight_becomes(30)?;
 
     step("remove");
     run_for_output("dpkg", &["-r", "frontdesk"])?;
