@@ -68,7 +68,7 @@ impl Guest {
         vcpu.seen.switch(task, vcpu.observer.goes_on(task));
         (vcpu.handles_since, vcpu.resumed) = (None, resumed);
         // Background work that synchronises its threads may look I/O-bound (vAMP §3.1.1).
-        let io_bound = self.tasks.dispatch(task, now) && !self.is_background(task, now);
+        let io_bound = self.tasks.dispatch(task, now, config) && !self.is_background(task, now);
         let vcpu = &mut self.vcpus[usize::from(index)];
         let fell_asleep = std::mem::take(&mut vcpu.falling_asleep) && !io_bound;
         if io_bound {

@@ -75,7 +75,7 @@ impl Registry {
     }
 
     /// Notes that `id` is dispatched; returns whether it is I/O-bound.
-    pub(crate) fn dispatch(&mut self, id: TaskId, now: Time) -> bool {
+    pub(crate) fn dispatch(&mut self, id: TaskId, now: Time, config: &Tavs) -> bool {
         let known = self.io_bound.get_mut(&id);
         let io_bound = known.is_some();
         if let Some(task) = known.or_else(|| self.others.get_mut(&id)) {
@@ -86,8 +86,12 @@ impl Registry {
         if self.len() >= self.capacity {
             self.evict();
         }
-        self.others.put(id, Task { dispatches: 1, last_seen: now, ..Task::default() });
-        false
+        let task = Task { dispatches: 1, last_seen: now, ..Task::default() };
+        // Nothing is known of it, and that is enough with a threshold below 0.
+        let io_bound = is_io_bound(&task, config);
+        let tasks = if io_bound { &mut self.io_bound } else { &mut self.others };
+        tasks.put(id, task);
+        io_bound
     }
 
     /// Adds run time to a task.
@@ -192,7 +196,7 @@ mod tests {
     use super::*;
 
     fn believed(registry: &mut Registry, id: u64, config: &Tavs) {
-        registry.dispatch(TaskId(id), Time(id));
+        registry.dispatch(TaskId(id), Time(id), config);
         for _ in 0..5 {
             registry.observe(TaskId(id), Evidence::Positive, config);
         }
@@ -204,7 +208,7 @@ mod tests {
         let mut registry = Registry::new(1, &config);
         believed(&mut registry, 1, &config);
         for task in 1000..1100 {
-            registry.dispatch(TaskId(task), Time(task));
+            registry.dispatch(TaskId(task), Time(task), &config);
         }
         assert_eq!(
             (registry.len(), registry.is_io_bound(TaskId(1))),
@@ -217,7 +221,7 @@ mod tests {
         assert_eq!(registry.io_bound_count(), 8);
         assert!(!registry.is_io_bound(TaskId(1)) && registry.is_io_bound(TaskId(2)));
         registry.resize(2);
-        registry.dispatch(TaskId(2000), Time(2000));
+        registry.dispatch(TaskId(2000), Time(2000), &config);
         assert_eq!((registry.len(), registry.io_bound_count()), (9, 8));
         registry.resize(1);
         assert_eq!((registry.len(), registry.io_bound_count()), (8, 8));
@@ -228,7 +232,7 @@ mod tests {
         let mut config = Tavs::default();
         let mut registry = Registry::new(1, &config);
         believed(&mut registry, 1, &config);
-        registry.dispatch(TaskId(2), Time(2));
+        registry.dispatch(TaskId(2), Time(2), &config);
         config.belief_threshold = 25;
         registry.reconsider(&config);
         assert_eq!(registry.io_bound_count(), 0);
@@ -237,5 +241,14 @@ mod tests {
         assert!(registry.is_io_bound(TaskId(1)) && !registry.is_io_bound(TaskId(2)));
         let order: Vec<u64> = registry.iter().map(|(id, ..)| id.0).collect();
         assert_eq!(order, [2, 1], "most recently seen first");
+    }
+
+    #[test]
+    fn with_a_threshold_below_0_every_task_is_io_bound_from_the_first() {
+        let config = Tavs { belief_threshold: -1, ..Tavs::default() };
+        let mut registry = Registry::new(1, &config);
+        assert!(registry.dispatch(TaskId(1), Time(1), &config) && registry.is_io_bound(TaskId(1)));
+        registry.observe(TaskId(1), Evidence::Negative, &config);
+        assert!(!registry.dispatch(TaskId(1), Time(2), &config), "until it is known better");
     }
 }

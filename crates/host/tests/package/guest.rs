@@ -28,13 +28,13 @@ const OURS: &str = "10.99.0.1";
 const THEIRS: &str = "10.99.0.2";
 
 /// What boosts any task for any packet, and for as long as that can be: however slow the machine is, and
-/// whatever was believed of the task before.
+/// whatever was believed of the task before, which was no less than the -100 of the default.
 pub(crate) const CONFIGURATION: &str = "\
 tavs.correlation = false
 tavs.io_threshold = '1s'
 tavs.negative_evidence = 0
-tavs.belief_min = 0
-tavs.belief_threshold = 0
+tavs.belief_min = -200
+tavs.belief_threshold = -200
 tavs.pb_ratio = 1.0
 tavs.patience = '1s'
 tavs.max_boost = '1s'
