@@ -1,0 +1,391 @@
+//! The sweep file: a scenario, and which sets of parameters it is run with.
+
+use crate::error::SweepError;
+use crate::range::{Drawing, Range, draw};
+use frontdesk_scenario::{Overrides, Scenario, WorkloadKind};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// Runs of a sweep at most: its rows are in memory at the end.
+const MOST_RUNS: usize = 100_000;
+
+/// The sweep file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Document {
+    scenario: PathBuf,
+    #[serde(default)]
+    set: Table,
+    #[serde(default)]
+    arms: Vec<String>,
+    seeds: Option<Value>,
+    #[serde(default)]
+    grid: Table,
+    random: Option<Drawn>,
+    latin_hypercube: Option<Drawn>,
+    #[serde(default)]
+    pareto: Vec<Objective>,
+}
+
+/// A table `random` or `latin-hypercube`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drawn {
+    points: usize,
+    #[serde(default = "first")]
+    seed: u64,
+    ranges: Table,
+}
+
+fn first() -> u64 {
+    1
+}
+
+/// What is to be made small or large: an entry of `pareto`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Objective {
+    /// The column.
+    pub measure: String,
+    /// Of which rows: VM, or VM/WORKLOAD.
+    pub of: String,
+    /// Which values are good.
+    pub goal: Goal,
+}
+
+/// Which values are good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Goal {
+    /// Small ones.
+    Least,
+    /// Large ones.
+    Most,
+}
+
+/// A sweep: a scenario, and the sets of parameters to run it with.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// The sweep file.
+    pub path: PathBuf,
+    /// The scenario's name.
+    pub scenario: String,
+    /// The keys that are varied.
+    pub keys: Vec<String>,
+    /// The sets of parameters: a value for each key.
+    pub points: Vec<Vec<Value>>,
+    /// Where random numbers begin, one run of each set and arm for each.
+    pub seeds: Vec<u64>,
+    /// The arms.
+    pub arms: Vec<String>,
+    /// What the Pareto front is of: two, or none.
+    pub pareto: Vec<Objective>,
+    /// The scenario file, its text, and the keys that are set in all runs.
+    scenario_path: PathBuf,
+    scenario_text: String,
+    set: Vec<String>,
+    /// Texts of all files that the results follow from, by what they are.
+    pub(crate) sources: BTreeMap<String, String>,
+}
+
+/// A run of a sweep.
+#[derive(Clone, Copy, Debug)]
+pub struct SweepRun<'a> {
+    /// Its number, from 0.
+    pub number: usize,
+    /// A value for each key.
+    pub point: &'a [Value],
+    /// Where random numbers begin.
+    pub seed: u64,
+    /// The arm.
+    pub arm: &'a str,
+}
+
+impl Sweep {
+    /// Reads a sweep file and its scenario, and checks the scenario with each set of parameters.
+    ///
+    /// # Errors
+    /// A file cannot be read, the design makes no sense, or the scenario refuses a set of parameters: a key
+    /// that it does not know, or a value out of its range.
+    pub fn load(path: &Path) -> Result<Sweep, SweepError> {
+        let text = read(path)?;
+        let document: Document = toml::from_str(&text).map_err(|error| {
+            let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or_default());
+            let (line, message) = (before.matches('\n').count() + 1, error.message().trim_end().to_owned());
+            SweepError::Syntax { path: path.to_owned(), line, message }
+        })?;
+        let scenario_path = path.parent().unwrap_or(Path::new("")).join(&document.scenario);
+        let scenario_text = read(&scenario_path)?;
+        let wrong = |(key, message): Wrong| SweepError::Key { path: path.to_owned(), key, message };
+        let Points { keys, points } = points(&document).map_err(wrong)?;
+        let set = flat(&document.set, |_| false).into_iter().map(|(key, value)| format!("{key}={value}"));
+        let mut sweep = Sweep {
+            path: path.to_owned(),
+            scenario: String::new(),
+            keys,
+            points,
+            seeds: seeds(document.seeds.as_ref()).map_err(|message| wrong(("seeds".to_owned(), message)))?,
+            arms: document.arms,
+            pareto: document.pareto,
+            scenario_path,
+            set: set.collect(),
+            sources: BTreeMap::from([
+                ("sweep".to_owned(), text),
+                ("scenario".to_owned(), scenario_text.clone()),
+            ]),
+            scenario_text,
+        };
+        sweep.check().map_err(wrong)?;
+        let folder = sweep.scenario_path.parent().unwrap_or(Path::new("")).to_owned();
+        for point in 0..sweep.points.len() {
+            let scenario = sweep.scenario_with(&sweep.points[point], sweep.arms.clone())?;
+            let files =
+                scenario.vms.iter().flat_map(|vm| &vm.workloads).filter_map(|workload| {
+                    match &workload.kind {
+                        WorkloadKind::RtApp { file } => Some(file),
+                        _ => None,
+                    }
+                });
+            for file in files {
+                let name = file.strip_prefix(&folder).unwrap_or(file).display().to_string();
+                sweep.sources.insert(name, read(file)?);
+            }
+            if point == 0 {
+                sweep.arms = scenario.arms.keys().cloned().collect();
+                sweep.scenario = scenario.name;
+            }
+        }
+        let runs = sweep.runs();
+        if runs > MOST_RUNS {
+            let message = format!("that makes {runs} runs: allowed are up to {MOST_RUNS}");
+            return Err(wrong(("points, seeds and arms".to_owned(), message)));
+        }
+        Ok(sweep)
+    }
+
+    fn check(&self) -> Result<(), Wrong> {
+        if self.keys.iter().any(|key| key == "repeats")
+            || self.set.iter().any(|set| set.starts_with("repeats="))
+        {
+            let message = "a sweep has a run for each of its seeds instead: give more of these";
+            return Err(("repeats".to_owned(), message.to_owned()));
+        }
+        if ![0, 2].contains(&self.pareto.len()) {
+            return Err(("pareto".to_owned(), "allowed are two entries, or none".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// How many runs it has.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.points.len().saturating_mul(self.seeds.len()).saturating_mul(self.arms.len().max(1))
+    }
+
+    /// A run by its number: all arms of a seed follow each other, and all seeds of a set of parameters.
+    #[must_use]
+    pub fn run(&self, number: usize) -> Option<SweepRun<'_>> {
+        let (rest, arm) = (number / self.arms.len(), number % self.arms.len());
+        let (point, seed) = (rest / self.seeds.len(), rest % self.seeds.len());
+        let (point, seed) = (self.points.get(point)?, self.seeds[seed]);
+        Some(SweepRun { number, point, seed, arm: &self.arms[arm] })
+    }
+
+    /// The scenario of a run.
+    ///
+    /// # Errors
+    /// The scenario refuses its parameters.
+    pub(crate) fn scenario_of(&self, run: SweepRun<'_>) -> Result<Scenario, SweepError> {
+        self.scenario_with(run.point, vec![run.arm.to_owned()])
+    }
+
+    fn scenario_with(&self, point: &[Value], arms: Vec<String>) -> Result<Scenario, SweepError> {
+        let own = self.keys.iter().zip(point).map(|(key, value)| format!("{key}={value}"));
+        let set = self.set.iter().cloned().chain(own).collect();
+        let overrides = Overrides { set, repeats: Some(1), duration: None, arms };
+        let parsed = Scenario::parse(&self.scenario_text, &self.scenario_path, &overrides);
+        parsed.map_err(|source| SweepError::Scenario { path: self.path.clone(), source: Box::new(source) })
+    }
+}
+
+fn read(path: &Path) -> Result<String, SweepError> {
+    std::fs::read_to_string(path).map_err(|source| SweepError::Read { path: path.to_owned(), source })
+}
+
+/// What is wrong: a key, and a message.
+type Wrong = (String, String);
+
+/// The sets of parameters while they are put together: keys, and a value for each in each set.
+struct Points {
+    keys: Vec<String>,
+    points: Vec<Vec<Value>>,
+}
+
+impl Points {
+    /// Combines each set so far with each of these values of further keys.
+    fn vary(&mut self, keys: Vec<String>, values: &[Vec<Value>]) -> Result<(), Wrong> {
+        if let Some(twice) = keys.iter().find(|key| self.keys.contains(key)) {
+            return Err((twice.clone(), "it is varied twice".to_owned()));
+        }
+        let several = self.points.len().saturating_mul(values.len());
+        if several > MOST_RUNS {
+            let message =
+                format!("with it there are {several} sets of parameters: allowed are up to {MOST_RUNS}");
+            return Err((keys.join(", "), message));
+        }
+        let with = |point: &Vec<Value>| {
+            let point = point.clone();
+            values.iter().map(move |own| point.iter().chain(own).cloned().collect())
+        };
+        self.points = self.points.iter().flat_map(with).collect();
+        self.keys.extend(keys);
+        Ok(())
+    }
+}
+
+/// The keys that are varied, and all combinations of the grid's values and the points drawn.
+fn points(document: &Document) -> Result<Points, Wrong> {
+    let mut points = Points { keys: Vec::new(), points: vec![Vec::new()] };
+    for (key, value) in flat(&document.grid, |_| false) {
+        let values = value.as_array().filter(|values| !values.is_empty());
+        let values =
+            values.ok_or_else(|| (format!("grid.{key}"), "allowed is a list of values".to_owned()))?;
+        points.vary(vec![key], &values.iter().map(|value| vec![value.clone()]).collect::<Vec<_>>())?;
+    }
+    let drawn = [
+        ("random", &document.random, Drawing::Random),
+        ("latin-hypercube", &document.latin_hypercube, Drawing::LatinHypercube),
+    ];
+    for (name, drawn, drawing) in drawn {
+        let Some(drawn) = drawn else { continue };
+        if !(1..=MOST_RUNS).contains(&drawn.points) {
+            return Err((format!("{name}.points"), format!("allowed is 1 to {MOST_RUNS}")));
+        }
+        let is_range = |table: &Table| table.contains_key("from") || table.contains_key("to");
+        let (mut keys, mut ranges) = (Vec::new(), Vec::new());
+        for (key, value) in flat(&drawn.ranges, is_range) {
+            let range = Range::parse(value).map_err(|message| (format!("{name}.ranges.{key}"), message))?;
+            keys.push(key);
+            ranges.push(range);
+        }
+        if keys.is_empty() {
+            let message = "allowed is a range for each of one or more keys";
+            return Err((format!("{name}.ranges"), message.to_owned()));
+        }
+        points.vary(keys, &draw(drawing, &ranges, drawn.points, drawn.seed))?;
+    }
+    Ok(points)
+}
+
+/// The values in a table that are leaves, or no tables, and their dotted keys: a key may be written with dots
+/// or in quotes.
+fn flat(table: &Table, is_leaf: impl Fn(&Table) -> bool + Copy) -> Vec<(String, &Value)> {
+    let mut found = Vec::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) if !is_leaf(inner) => {
+                let inner = flat(inner, is_leaf).into_iter();
+                found.extend(inner.map(|(rest, value)| (format!("{key}.{rest}"), value)));
+            }
+            value => found.push((key.clone(), value)),
+        }
+    }
+    found
+}
+
+/// How many seeds, or which: one if left out.
+fn seeds(value: Option<&Value>) -> Result<Vec<u64>, String> {
+    let seed = |value: &Value| value.as_integer().and_then(|seed| u64::try_from(seed).ok());
+    let several = match value {
+        None => Some(vec![1]),
+        Some(Value::Array(seeds)) => seeds.iter().map(seed).collect(),
+        Some(count) => {
+            seed(count).filter(|count| *count <= MOST_RUNS as u64).map(|count| (1..=count).collect())
+        }
+    };
+    let mut sorted = several.clone().unwrap_or_default();
+    sorted.sort_unstable();
+    if sorted.is_empty() || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("allowed is how many, as in 10, or a list of different ones, as in [1, 2, 3]".to_owned());
+    }
+    Ok(several.unwrap_or_default())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A test that panics fails.
+mod tests {
+    use super::*;
+
+    /// Loads a sweep over the repository's example.
+    fn load(text: &str) -> Result<Sweep, SweepError> {
+        let folder = tempfile::tempdir().unwrap();
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/echo-mixed.toml");
+        std::fs::copy(example, folder.path().join("echo-mixed.toml")).unwrap();
+        let path = folder.path().join("sweep.toml");
+        std::fs::write(&path, format!("scenario = \"echo-mixed.toml\"\n{text}")).unwrap();
+        Sweep::load(&path)
+    }
+
+    #[test]
+    fn each_value_is_combined_with_each_other_point_and_each_run_has_a_number() {
+        let sweep = load(
+            "seeds = [5, 7]
+            arms = [\"frontdesk\", \"stock\"]
+            grid.vm.cpu.count = [1, 3]
+            [latin-hypercube]
+            points = 4
+            [latin-hypercube.ranges]
+            \"policy.tavs.pb_ratio\" = { from = 0.1, to = 0.5 }
+            policy.tavs.io_threshold = { from = \"100us\", to = \"10ms\", scale = \"log\" }",
+        );
+        let sweep = sweep.unwrap();
+        assert_eq!(sweep.keys, ["vm.cpu.count", "policy.tavs.pb_ratio", "policy.tavs.io_threshold"]);
+        assert_eq!((sweep.points.len(), sweep.runs(), sweep.scenario.as_str()), (8, 32, "echo-mixed"));
+        let runs: Vec<_> = (0..sweep.runs()).map(|number| sweep.run(number).unwrap()).collect();
+        assert!(sweep.run(32).is_none());
+        assert_eq!((runs[0].seed, runs[0].arm), (5, "frontdesk"));
+        assert_eq!((runs[1].seed, runs[1].arm), (5, "stock"));
+        assert_eq!((runs[2].seed, runs[2].arm), (7, "frontdesk"));
+        assert_eq!(runs[3].point, runs[0].point);
+        assert_ne!(runs[4].point, runs[0].point);
+        assert_eq!(runs[31].point[0], Value::Integer(3));
+        let scenario = sweep.scenario_of(runs[31]).unwrap();
+        assert_eq!((scenario.vm_names().len(), scenario.repeats), (4, 1));
+        assert_eq!(scenario.arms.keys().collect::<Vec<_>>(), ["stock"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_its_key_before_anything_runs() {
+        let drawn = "[random]\npoints = 3\n[random.ranges]\n";
+        for (text, says) in [
+            ("grid.vm.cpu.cuont = [1]".to_owned(), "vm.cpu.cuont: unknown field `cuont`"),
+            ("grid.vm.cpu.count = [1, 65]".to_owned(), "vm.cpu.count = 65: allowed is 1 to 64"),
+            ("grid.policy.tavs.pb_ratio = 0.5".to_owned(), "grid.policy.tavs.pb_ratio: allowed is a list"),
+            (format!("{drawn}policy.tavs.pb_ratio = {{ from = 0.5, to = 9.0 }}"), "allowed is 0 to 1"),
+            (
+                format!("{drawn}vm.cpu.count = {{ from = 3, to = 1 }}"),
+                "random.ranges.vm.cpu.count: from is below",
+            ),
+            (
+                format!("grid.vm.cpu.count = [1]\n{drawn}vm.cpu.count = {{ from = 1, to = 3 }}"),
+                "varied twice",
+            ),
+            ("[random]\npoints = 0\nranges = {}".to_owned(), "random.points: allowed is 1"),
+            ("set.repeats = 3".to_owned(), "repeats: a sweep has a run for each of its seeds"),
+            ("seeds = [1, 1]".to_owned(), "seeds: allowed is how many"),
+            ("seeds = 0".to_owned(), "seeds: allowed is how many"),
+            ("arms = [\"stok\"]".to_owned(), "there is no such arm"),
+            ("\nseads = 3".to_owned(), "sweep.toml:3: unknown field `seads`"),
+            ("seeds = 50_000".to_owned(), "250000 runs: allowed are up to 100000"),
+            (
+                "pareto = [{ measure = \"p99_ms\", of = \"mixed\", goal = \"least\" }]".to_owned(),
+                "two entries",
+            ),
+        ] {
+            let error = load(&text).unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains("sweep.toml"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Many runs of a scenario on the model: over sets of parameters and seeds, with results in Parquet.
+//!
+//! A [`Sweep`] is read from its file, each set of parameters checked. [`run`] makes the runs that a
+//! [`Folder`] has no rows of yet; [`summary`] says what the rows show.
+
+#![forbid(unsafe_code)]
+
+mod design;
+mod error;
+mod folder;
+mod range;
+mod row;
+mod run;
+mod table;
+
+pub use design::{Goal, Objective, Sweep, SweepRun};
+pub use error::SweepError;
+pub use folder::Folder;
+pub use row::Layout;
+pub use run::{Ended, Progress, run};
+pub use table::{Cell, Column, Kind, Row};
