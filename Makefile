@@ -22,7 +22,7 @@ demo: setup-vms build
 check:
 	cargo fmt --all --check
 	cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-record -p frontdesk-remote \
-		-p frontdesk-replay -p frontdesk-report -p frontdesk-scenario -p frontdesk-sim
+		-p frontdesk-replay -p frontdesk-report -p frontdesk-scenario -p frontdesk-sim -p frontdesk-sweep
 
 # One failure does not hide what comes after it.
 test: setup-vms setup-sim deb
@@ -36,6 +36,7 @@ bench: setup-build setup-sim
 	cargo bench --locked -p frontdesk-sim --bench scale
 	cargo bench --locked -p frontdesk-sim --bench simso
 	cargo bench --locked -p frontdesk-sim --bench kernel
+	cargo bench --locked -p frontdesk-sweep --bench speed
 
 # Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES
 # times here.

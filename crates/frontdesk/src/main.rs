@@ -23,6 +23,7 @@ mod run;
 mod serve;
 mod sim;
 mod status;
+mod sweep;
 mod top;
 mod words;
 
@@ -49,6 +50,7 @@ struct Cli {
 enum Command {
     Lab(lab::Args),
     Sim(sim::Args),
+    Sweep(sweep::Args),
     Compare(compare::Args),
     Reproduce(reproduce::Args),
     Doctor(doctor::Args),
@@ -104,6 +106,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Lab(args) => lab::main(&args),
         Command::Sim(args) => sim::main(&args),
+        Command::Sweep(args) => sweep::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Reproduce(args) => reproduce::main(&args),
         Command::Doctor(args) => doctor::main(&args),

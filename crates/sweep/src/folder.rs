@@ -146,10 +146,23 @@ impl Folder {
         &self.rows
     }
 
+    /// The file that all rows are in, once they are all there.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.path.join(ROWS)
+    }
+
     /// The numbers of the runs that have no rows.
     #[must_use]
     pub fn missing(&self) -> Vec<usize> {
         (0..self.done.len()).filter(|number| !self.done[*number]).collect()
+    }
+
+    /// How many runs failed.
+    #[must_use]
+    pub fn failures(&self) -> usize {
+        let Some(error) = self.layout.column("error") else { return 0 };
+        self.rows.iter().filter(|row| row[error] != Cell::Absent).count()
     }
 
     /// Keeps the rows of some runs: once it has returned, they are on the disk.
@@ -172,8 +185,7 @@ impl Folder {
     pub(crate) fn finish(&mut self) -> Result<(), SweepError> {
         // The rows of a run stay in their order.
         self.rows.sort_by_key(number);
-        let path = self.path.join(ROWS);
-        if !self.parts.is_empty() || !path.exists() {
+        if !self.parts.is_empty() || !self.file().exists() {
             self.write_rows(ROWS, &self.rows)?;
         }
         for part in self.parts.drain(..) {

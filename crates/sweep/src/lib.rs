@@ -11,6 +11,7 @@ mod folder;
 mod range;
 mod row;
 mod run;
+mod summary;
 mod table;
 
 pub use design::{Goal, Objective, Sweep, SweepRun};
@@ -18,4 +19,10 @@ pub use error::SweepError;
 pub use folder::Folder;
 pub use row::Layout;
 pub use run::{Ended, Progress, run};
+pub use summary::summary;
 pub use table::{Cell, Column, Kind, Row};
+
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

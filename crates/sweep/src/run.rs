@@ -27,6 +27,8 @@ pub struct Progress {
     pub total: usize,
     /// How long the others will take, judged by those that this process has done.
     pub left: Option<Duration>,
+    /// Whether rows have just been written.
+    pub written: bool,
 }
 
 /// How a sweep ended.
@@ -84,13 +86,14 @@ pub fn run(
         if stopped {
             rows.extend(receiver.try_iter().flatten());
         }
-        if ended || stopped || written.elapsed() >= WRITE_AFTER.max(begin.elapsed() / WRITE_PART) {
+        let write = ended || stopped || written.elapsed() >= WRITE_AFTER.max(begin.elapsed() / WRITE_PART);
+        if write {
             folder.keep(std::mem::take(&mut rows))?;
             written = Instant::now();
         }
         let others = u32::try_from(missing.len()).unwrap_or(u32::MAX).saturating_sub(done);
         let left = begin.elapsed().checked_div(done).map(|each| each.saturating_mul(others));
-        progress(Progress { done: total - missing.len() + done as usize, total, left });
+        progress(Progress { done: total - missing.len() + done as usize, total, left, written: write });
         if ended && folder.missing().is_empty() {
             folder.finish()?;
             return Ok(Ended::Finished);

@@ -288,6 +288,10 @@ fn every_scenario_that_comes_with_frontdesk_is_valid() {
     fn load_all(folder: &Path) -> usize {
         let entries = std::fs::read_dir(folder).expect("the folder of scenarios").flatten();
         let load = |path: std::path::PathBuf| {
+            // What is there names scenarios.
+            if path.ends_with("sweeps") {
+                return 0;
+            }
             if path.is_dir() {
                 return load_all(&path);
             }

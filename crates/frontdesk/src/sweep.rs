@@ -1,0 +1,98 @@
+//! `frontdesk sweep`.
+
+use crate::FAILED;
+use crate::lab::{INTERRUPTED, progress_bar};
+use crate::outputs::{check, write_json, write_text};
+use frontdesk_sweep::{Cell, Ended, Folder, Progress, Sweep, run, summary};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// The report, in the folder of the results.
+const REPORT: &str = "report.html";
+
+/// Run a scenario on the modelled host with many sets of parameters.
+///
+/// A sweep file names a scenario, and which values any of its keys have: grids, random points or Latin
+/// hypercubes, each with several seeds. Everything is checked before anything runs. The rows of finished runs
+/// are kept in the folder as Parquet files. After Ctrl-C or a crash, the same command goes on from there; when
+/// all is done, rows.parquet has all rows, and report.html what they show. A run that fails is a row with its
+/// error. The same rows come out on any number of threads.
+///
+/// Exit status: 0 if all runs succeeded, 1 if one failed, 2 if the sweep could not be made, 130 after Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  frontdesk sweep scenarios/sweeps/neighbours.toml
+  frontdesk sweep scenarios/sweeps/thresholds.toml --out results/thresholds --jobs 2")]
+pub(crate) struct Args {
+    /// The sweep file.
+    sweep: PathBuf,
+    /// The folder for the results; one with the name of the sweep file, in the current folder, if left out.
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Runs at the same time; as many as there are CPUs if left out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Write all rows as JSON, too; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let sweep = Arc::new(Sweep::load(&args.sweep)?);
+    let name = args.sweep.file_stem().map_or_else(|| PathBuf::from("sweep"), PathBuf::from);
+    let path = args.out.clone().unwrap_or(name);
+    let mut folder = Folder::open(&path, &sweep)?;
+    let messages = check(args.json.iter())?;
+    for damaged in &folder.damaged {
+        eprintln!("frontdesk: {} was damaged; its runs are made again", damaged.display());
+    }
+    let jobs = args.jobs.map(usize::from);
+    let jobs = jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let bar = progress_bar();
+    let ended = run(&sweep, &mut folder, jobs, &stop, &|Progress { done, total, left, written }| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        let left = left.filter(|_| done < total).map(|left| {
+            let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
+            format!(", some {left} left")
+        });
+        let left = left.unwrap_or_default();
+        bar.set_message(format!("{done} of {total} runs{left}"));
+        if bar.is_hidden() && written {
+            eprintln!("{done} of {total} runs{left}");
+        }
+    });
+    bar.finish_and_clear();
+    if ended? == Ended::Stopped {
+        let done = sweep.runs() - folder.missing().len();
+        eprintln!(
+            "frontdesk: interrupted; {} has {done} of {} runs, and the same command goes on from there",
+            path.display(),
+            sweep.runs()
+        );
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let (summary, report) = (summary(&sweep, &folder), path.join(REPORT));
+    write_text(&report, &frontdesk_report::html(&summary, &[])?)?;
+    if let Some(file) = &args.json {
+        write_json(file, &objects(&folder))?;
+    }
+    messages.line(frontdesk_report::table(&summary, 80, messages.in_colour()));
+    messages.line(format!("Rows: {}    Report: {}", folder.file().display(), report.display()));
+    Ok(if folder.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Each row with the names of its columns, as far as it has values.
+fn objects(folder: &Folder) -> Vec<BTreeMap<&str, &Cell>> {
+    let names = || folder.layout().columns.iter().map(|(name, _)| name.as_str());
+    let object = |row: &'_ Vec<Cell>| names().zip(row).filter(|(_, cell)| **cell != Cell::Absent).collect();
+    folder.rows().iter().map(object).collect()
+}

@@ -1,0 +1,202 @@
+//! Sweeps into folders: the same rows whatever happens in between, and what is refused.
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+use frontdesk_sweep::{Ended, Folder, Progress, Sweep, SweepError, run};
+use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn scenarios() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
+}
+
+/// A folder with a sweep file, a scenario, and room for results.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    /// With the repository's example, and a sweep over it.
+    fn new(design: &str) -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy(scenarios().join("echo-mixed.toml"), folder.path().join("echo-mixed.toml")).unwrap();
+        let place = Place { folder };
+        place.write("sweep.toml", &format!("scenario = \"echo-mixed.toml\"\n{design}"));
+        place
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder.path().join(name), text).unwrap();
+    }
+
+    fn sweep(&self) -> Arc<Sweep> {
+        Arc::new(Sweep::load(&self.folder.path().join("sweep.toml")).unwrap())
+    }
+
+    fn out(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn open(&self, name: &str) -> Result<Folder, SweepError> {
+        Folder::open(&self.out(name), &self.sweep())
+    }
+
+    /// Runs it to its end, and reads the file with all rows.
+    fn finish(&self, name: &str, threads: usize) -> Vec<u8> {
+        let sweep = self.sweep();
+        let mut folder = Folder::open(&self.out(name), &sweep).unwrap();
+        let ended = run(&sweep, &mut folder, threads, &Arc::default(), &|_| {}).unwrap();
+        assert_eq!((ended, folder.missing()), (Ended::Finished, Vec::new()));
+        fs::read(folder.file()).unwrap()
+    }
+}
+
+/// Twelve runs.
+const DESIGN: &str = "
+    arms = [\"stock\", \"frontdesk\"]
+    seeds = [7, 3]
+    set = { duration = \"1s\", warmup = \"1s\" }
+    [grid]
+    vm.cpu.count = [1, 2]
+    [random]
+    points = 2
+    ranges.policy.tavs.io_threshold = { from = \"100us\", to = \"10ms\", scale = \"log\" }
+";
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn rows_are_the_same_on_any_number_of_threads_and_however_often_it_was_stopped() {
+    let place = Place::new(DESIGN);
+    let one = place.finish("one", 1);
+    assert_eq!(one, place.finish("three", 3));
+    assert_eq!(names(&place.out("one")), ["lock", "rows.parquet", "sweep.json"]);
+    let sweep = place.sweep();
+    let mut stops = 0;
+    loop {
+        let mut folder = place.open("stopped").unwrap();
+        let before = folder.missing().len();
+        let stop = Arc::new(AtomicBool::new(false));
+        let started = Cell::new(0);
+        let ended = run(&sweep, &mut folder, 1, &stop, &|Progress { done, total, .. }| {
+            started.set(started.get().max(done + before - total));
+            stop.store(started.get() >= 3, Ordering::Relaxed);
+        });
+        if ended.unwrap() == Ended::Finished {
+            break;
+        }
+        stops += 1;
+        let kept = before - folder.missing().len();
+        assert!(kept >= 3, "{kept} runs are kept of three or more that were done");
+    }
+    assert!(stops >= 2, "it was stopped {stops} times");
+    assert_eq!(one, fs::read(place.out("stopped/rows.parquet")).unwrap());
+    let folder = place.open("stopped").unwrap();
+    let parameters: Vec<&str> =
+        folder.layout().varied().map(|column| folder.layout().columns[column].0.as_str()).collect();
+    assert_eq!(parameters, ["vm.cpu.count", "policy.tavs.io_threshold_s"]);
+    assert_eq!((folder.failures(), folder.missing().len()), (0, 0));
+}
+
+#[test]
+fn what_is_damaged_is_computed_again_and_nothing_else() {
+    let place = Place::new(DESIGN);
+    let sweep = place.sweep();
+    let mut folder = place.open("out").unwrap();
+    // It ends with two files or more: one after the first run, and the rest.
+    let stop = Arc::new(AtomicBool::new(false));
+    let stop_now = |Progress { done, .. }| stop.store(done > 0, Ordering::Relaxed);
+    assert_eq!(run(&sweep, &mut folder, 1, &stop, &stop_now).unwrap(), Ended::Stopped);
+    let left = folder.missing();
+    drop(folder);
+    let part = place
+        .out("out")
+        .join(names(&place.out("out")).iter().find(|name| name.starts_with("rows-")).unwrap());
+    let whole = fs::read(&part).unwrap();
+    place.write("out/rows-000009.parquet.unfinished", "half");
+    // Whole, it is not computed again.
+    assert_eq!(place.open("out").unwrap().missing(), left);
+    assert!(!place.out("out/rows-000009.parquet.unfinished").exists());
+    fs::write(&part, &whole[..whole.len() / 2]).unwrap();
+    let folder = place.open("out").unwrap();
+    assert_eq!(folder.damaged, std::slice::from_ref(&part));
+    assert_eq!(folder.missing().len(), sweep.runs());
+    drop(folder);
+    let rows = place.finish("out", 2);
+    assert_eq!(rows, place.finish("other", 2));
+    // As if it was killed when all rows were in one file, and before the parts were gone.
+    fs::write(&part, &whole).unwrap();
+    assert_eq!(place.finish("out", 2), rows);
+    assert!(!part.exists());
+}
+
+#[test]
+fn a_folder_is_for_one_sweep_and_one_writer() {
+    let place = Place::new(DESIGN);
+    let first = place.open("out").unwrap();
+    let error = place.open("out").unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("(process {})", std::process::id())) && error.contains("--out"),
+        "{error}"
+    );
+    drop(first);
+    place.open("out").unwrap();
+    for changed in ["sweep.toml", "echo-mixed.toml"] {
+        let path = place.out(changed);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{text}\n# Something else.\n")).unwrap();
+        let error = place.open("out").unwrap_err().to_string();
+        assert!(error.contains("results of another sweep") && error.contains("remove this one"), "{error}");
+        fs::write(&path, text).unwrap();
+        place.open("out").unwrap();
+    }
+    fs::create_dir(place.out("mine")).unwrap();
+    place.write("mine/letter.txt", "Dear");
+    let error = place.open("mine").unwrap_err().to_string();
+    assert!(error.contains("but no results of a sweep"), "{error}");
+    assert_eq!(names(&place.out("mine")), ["letter.txt"]);
+}
+
+/// A task that nobody wakes.
+const FORGOTTEN: &str = r#"{ "tasks": { "t": { "run": 100, "suspend": "t" } } }"#;
+
+#[test]
+fn a_run_that_fails_is_a_row_with_its_error() {
+    let place = Place::new(
+        "arms = [\"stock\"]
+        set = { duration = \"1s\", warmup = \"1s\" }
+        [grid]
+        vm.cpu.workloads = [[{ name = \"t\", run = \"rt-app\", file = \"t.json\" }], [{ name = \"t\", run = \"hog\" }]]",
+    );
+    place.write("t.json", FORGOTTEN);
+    let rows = place.finish("out", 2);
+    let folder = place.open("out").unwrap();
+    let column = |name| folder.layout().column(name).unwrap();
+    let errors: Vec<&str> = folder.rows().iter().filter_map(|row| row[column("error")].text()).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("waits for resumption of t"), "{errors:?}");
+    assert!(
+        folder.rows().iter().any(|row| row[column("mean_ms")].number().is_some()),
+        "the other one has numbers"
+    );
+    assert_eq!((folder.failures(), folder.missing().len()), (1, 0));
+    drop(folder);
+    assert_eq!(rows, place.finish("again", 1));
+}
+
+#[test]
+fn sweeps_that_come_with_frontdesk_can_be_run() {
+    let folder = fs::read_dir(scenarios().join("sweeps")).unwrap();
+    let loaded = folder.map(|entry| Sweep::load(&entry.unwrap().path()).unwrap().runs());
+    assert!(loaded.sum::<usize>() > 100);
+}
