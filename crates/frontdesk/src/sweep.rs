@@ -42,10 +42,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
     let sweep = Arc::new(Sweep::load(&args.sweep)?);
     let name = args.sweep.file_stem().map_or_else(|| PathBuf::from("sweep"), PathBuf::from);
     let path = args.out.clone().unwrap_or(name);
@@ -53,6 +49,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let messages = check(args.json.iter())?;
     for damaged in &folder.damaged {
         eprintln!("frontdesk: {} was damaged; its runs are made again", damaged.display());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let jobs = args.jobs.map(usize::from);
     let jobs = jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);

@@ -1,5 +1,6 @@
 //! The sweep file: a scenario, and which sets of parameters it is run with.
 
+use crate::columns::measures;
 use crate::error::SweepError;
 use crate::range::{Drawing, Range, draw};
 use frontdesk_scenario::{Overrides, Scenario, WorkloadKind};
@@ -153,6 +154,15 @@ impl Sweep {
                 sweep.sources.insert(name, read(file)?);
             }
             if point == 0 {
+                let vms = scenario.vm_names();
+                let is_vm = |of: &Objective| {
+                    of.of.split('/').next().is_some_and(|vm| vms.iter().any(|own| own == vm))
+                };
+                if let Some(unknown) = sweep.pareto.iter().find(|of| !is_vm(of)) {
+                    let message =
+                        format!("there is no VM {:?}; allowed is one of {}", unknown.of, vms.join(", "));
+                    return Err(wrong(("pareto.of".to_owned(), message)));
+                }
                 sweep.arms = scenario.arms.keys().cloned().collect();
                 sweep.scenario = scenario.name;
             }
@@ -174,6 +184,11 @@ impl Sweep {
         }
         if ![0, 2].contains(&self.pareto.len()) {
             return Err(("pareto".to_owned(), "allowed are two entries, or none".to_owned()));
+        }
+        if let Some(wrong) = self.pareto.iter().find(|of| measures().all(|known| known != of.measure)) {
+            let known = measures().collect::<Vec<_>>().join(", ");
+            let message = format!("{:?} is no measure; allowed is one of {known}", wrong.measure);
+            return Err(("pareto.measure".to_owned(), message));
         }
         Ok(())
     }
@@ -358,6 +373,10 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_by_its_key_before_anything_runs() {
+        let pareto = |measure: &str, of: &str| {
+            let entry = format!("{{ measure = {measure:?}, of = {of:?}, goal = \"least\" }}");
+            format!("pareto = [{entry}, {entry}]")
+        };
         let drawn = "[random]\npoints = 3\n[random.ranges]\n";
         for (text, says) in [
             ("grid.vm.cpu.cuont = [1]".to_owned(), "vm.cpu.cuont: unknown field `cuont`"),

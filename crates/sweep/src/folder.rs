@@ -212,7 +212,8 @@ impl Folder {
             content(&mut out)?;
             out.flush()?;
             out.get_ref().sync_all()?;
-            fs::rename(&unfinished, &path)
+            fs::rename(&unfinished, &path)?;
+            File::open(&self.path)?.sync_all()
         });
         if let Err(source) = written {
             // What was written of it takes room that may be wanted.

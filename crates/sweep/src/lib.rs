@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod columns;
 mod design;
 mod error;
 mod folder;

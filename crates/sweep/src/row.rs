@@ -1,44 +1,10 @@
 //! What a run gives as rows: one for each VM, and for each workload that does something that is counted.
 
+use crate::columns::{FIRST, LAST, MEASURED};
 use crate::design::{Sweep, SweepRun};
 use crate::table::{Cell, Column, Kind, Row};
 use frontdesk_scenario::{Repeat, Summary, Unit};
 use toml::Value;
-
-/// Columns before those of the parameters.
-const FIRST: [(&str, Kind); 1] = [("run", Kind::Whole)];
-
-/// Columns after those of the parameters.
-const LAST: [(&str, Kind); 25] = [
-    ("seed", Kind::Whole),
-    ("arm", Kind::Text),
-    ("vm", Kind::Text),
-    ("workload", Kind::Text),
-    ("requests", Kind::Whole),
-    ("mean_ms", Kind::Number),
-    ("p50_ms", Kind::Number),
-    ("p95_ms", Kind::Number),
-    ("p99_ms", Kind::Number),
-    ("max_ms", Kind::Number),
-    ("cpu_ms", Kind::Number),
-    ("cpu_share", Kind::Number),
-    ("per_s", Kind::Number),
-    ("unit", Kind::Text),
-    ("operation_ms", Kind::Number),
-    ("frames_per_s", Kind::Number),
-    ("dropped", Kind::Number),
-    ("boosts", Kind::Whole),
-    ("boost_hits", Kind::Whole),
-    ("request_boosts", Kind::Whole),
-    ("unanswered_boosts", Kind::Whole),
-    ("seconds", Kind::Number),
-    ("version", Kind::Text),
-    ("commit", Kind::Text),
-    ("error", Kind::Text),
-];
-
-/// How many of these a run that failed has not: from `vm` to `seconds`.
-const MEASURED: usize = 20;
 
 /// The columns of a sweep's rows.
 #[derive(Clone, Debug)]

@@ -87,13 +87,14 @@ pub fn run(
             rows.extend(receiver.try_iter().flatten());
         }
         let write = ended || stopped || written.elapsed() >= WRITE_AFTER.max(begin.elapsed() / WRITE_PART);
+        let written_now = write && !rows.is_empty();
         if write {
             folder.keep(std::mem::take(&mut rows))?;
             written = Instant::now();
         }
         let others = u32::try_from(missing.len()).unwrap_or(u32::MAX).saturating_sub(done);
         let left = begin.elapsed().checked_div(done).map(|each| each.saturating_mul(others));
-        progress(Progress { done: total - missing.len() + done as usize, total, left, written: write });
+        progress(Progress { done: total - missing.len() + done as usize, total, left, written: written_now });
         if ended && folder.missing().is_empty() {
             folder.finish()?;
             return Ok(Ended::Finished);
