@@ -92,7 +92,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Each row with the names of its columns, as far as it has values.
 fn objects(folder: &Folder) -> Vec<BTreeMap<&str, &Cell>> {
-    let names = || folder.layout().columns.iter().map(|(name, _)| name.as_str());
-    let object = |row: &'_ Vec<Cell>| names().zip(row).filter(|(_, cell)| **cell != Cell::Absent).collect();
-    folder.rows().iter().map(object).collect()
+    let columns = &folder.layout().columns;
+    let object = |row| columns.iter().map(|(name, _)| name.as_str()).zip(row);
+    let there = |(_, cell): &(&str, &Cell)| **cell != Cell::Absent;
+    folder.rows().iter().map(|row| object(row).filter(there).collect()).collect()
 }

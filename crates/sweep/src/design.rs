@@ -399,6 +399,11 @@ mod tests {
             ("\nseads = 3".to_owned(), "sweep.toml:3: unknown field `seads`"),
             ("seeds = 50_000".to_owned(), "250000 runs: allowed are up to 100000"),
             (
+                pareto("p99", "mixed"),
+                "pareto.measure: \"p99\" is no measure; allowed is one of requests, mean_ms",
+            ),
+            (pareto("p99_ms", "mixd"), "pareto.of: there is no VM \"mixd\"; allowed is one of mixed, cpu-1"),
+            (
                 "pareto = [{ measure = \"p99_ms\", of = \"mixed\", goal = \"least\" }]".to_owned(),
                 "two entries",
             ),
