@@ -1,5 +1,5 @@
-//! How much faster a sweep of a thousand runs of a second each is on two threads than on one, with all that it
-//! writes; there is a bar for that.
+//! How much faster a sweep of a thousand runs of a second each is on two threads than on one, with all that
+//! it writes; there is a bar for that.
 
 #![allow(clippy::unwrap_used)] // A benchmark that panics fails.
 

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `sweep.json` | what the rows follow from: the texts of the sweep file, of the scenario and of what that names, and the columns |
+//! | `sweep.json` | what the rows follow from: the texts of all files that are read, and the columns |
 //! | `rows-N.parquet` | rows of some runs, until all are done |
 //! | `rows.parquet` | all rows, in the order of the runs |
 //! | `lock` | locked by who writes |
@@ -54,7 +54,7 @@ impl Folder {
     /// Opens a folder, makes it if need be, and reads the rows that it has.
     ///
     /// # Errors
-    /// Another sweep writes into it, it holds something else than rows of this sweep, or it cannot be written.
+    /// Another sweep writes into it, it holds something else than rows of this one, or it cannot be written.
     pub fn open(path: &Path, sweep: &Sweep) -> Result<Folder, SweepError> {
         fs::create_dir_all(path).map_err(SweepError::write(path))?;
         let names = names(path)?;
