@@ -1,4 +1,4 @@
-//! `frontdesk sweep`: what it prints, that it goes on after it was stopped or killed, and the README's commands.
+//! `frontdesk sweep`: what it says, that it goes on after it was stopped or killed, the README's commands.
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
