@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// The report, in the folder of the results.
 const REPORT: &str = "report.html";
+/// Columns of its tables in a terminal, as those of the help.
+const WIDTH: u16 = 100;
 
 /// Run a scenario on the modelled host with many sets of parameters.
 ///
@@ -85,7 +87,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.json {
         write_json(file, &objects(&folder))?;
     }
-    messages.line(frontdesk_report::table(&summary, 80, messages.in_colour()));
+    messages.line(frontdesk_report::table(&summary, WIDTH, messages.in_colour()));
     messages.line(format!("Rows: {}    Report: {}", folder.file().display(), report.display()));
     Ok(if folder.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }

@@ -222,6 +222,8 @@ fn front(
         means.iter().filter(|(_, _, own)| !means.iter().any(|(_, _, than)| beats(*than, *own, one, other)));
     let mut on_front: Vec<_> = on_front.collect();
     on_front.sort_by(|(_, _, own), (_, _, than)| own.0.total_cmp(&than.0).then(own.1.total_cmp(&than.1)));
+    // Of those that are as good as each other by both, the first stands for all.
+    on_front.dedup_by_key(|(_, _, own)| *own);
     let rows = on_front.iter().take(MOST_ROWS).map(|(arm, row, (first, second))| {
         let values = row[layout.varied()].iter().map(shown);
         ([sweep.arms[*arm].clone()].into_iter().chain(values).collect(), vec![Some(*first), Some(*second)])
