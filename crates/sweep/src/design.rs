@@ -329,7 +329,6 @@ fn seeds(value: Option<&Value>) -> Result<Vec<u64>, String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // A test that panics fails.
 mod tests {
     use super::*;
 

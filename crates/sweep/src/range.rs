@@ -146,7 +146,6 @@ pub(crate) fn draw(drawing: Drawing, ranges: &[Range], points: usize, seed: u64)
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // A test that panics fails.
 mod tests {
     use super::*;
 

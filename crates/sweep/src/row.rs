@@ -159,7 +159,6 @@ fn measured(repeat: &Repeat, whom: &str) -> Vec<Cell> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // A test that panics fails.
 mod tests {
     use super::*;
     use frontdesk_scenario::Rate;

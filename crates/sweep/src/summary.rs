@@ -18,6 +18,9 @@ const MOST_ROWS: usize = 100;
 /// A parameter whose largest value is so many times its smallest is drawn over a logarithmic axis.
 const LOG_FROM: f64 = 30.0;
 
+/// One of the rows of an arm with a set of parameters, and what was measured of two objectives.
+type Measured<'a> = (&'a Row, [Vec<f64>; 2]);
+
 /// A number that a run measured.
 #[derive(Clone, Copy)]
 struct Sample<'a> {
@@ -207,7 +210,7 @@ fn front(
     (one, first): &(Objective, Vec<Sample<'_>>),
     (other, second): &(Objective, Vec<Sample<'_>>),
 ) -> (NumberTable, Figure) {
-    let mut found: BTreeMap<(usize, usize), (&Row, [Vec<f64>; 2])> = BTreeMap::new();
+    let mut found: BTreeMap<(usize, usize), Measured<'_>> = BTreeMap::new();
     for (measure, samples) in [first, second].into_iter().enumerate() {
         for sample in samples {
             let entry = found.entry((sample.arm, sample.point)).or_insert((sample.row, Default::default()));
@@ -300,7 +303,6 @@ fn failures(layout: &Layout, rows: &[Row]) -> Option<NumberTable> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // A test that panics fails.
 mod tests {
     use super::*;
 

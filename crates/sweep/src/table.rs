@@ -141,7 +141,6 @@ pub(crate) fn read(columns: &[Column], file: File) -> Result<Vec<Row>, ParquetEr
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // A test that panics fails.
 mod tests {
     use super::*;
 
