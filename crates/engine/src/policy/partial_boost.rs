@@ -150,6 +150,7 @@ impl PartialBoost {
 
     /// The guest was told of events: what boosts wait for begins anew.
     fn await_answer(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        self.relieve(view, asks);
         for (index, known) in (0u16..).zip(&view.guest.vcpus) {
             self.wait(index, !known.served, view, asks);
         }

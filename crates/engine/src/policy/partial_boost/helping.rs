@@ -79,6 +79,25 @@ impl PartialBoost {
         }
     }
 
+    /// The emulator delivers: nobody has a lock that kept it from that. Those that helped it make room for
+    /// who answers, which may share a physical CPU with them and may be held up by something else yet.
+    pub(super) fn relieve(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        if self.vcpus.len() < 2 {
+            return;
+        }
+        for index in (0u16..).take(self.vcpus.len()) {
+            match self.serving(index).map(|serving| serving.part) {
+                Some(BoostRole::Helps) if !view.guest.runs_io_bound(index) => self.end(index, view, asks),
+                Some(BoostRole::Helped) => {
+                    if let Some(serving) = self.serving(index) {
+                        serving.part = BoostRole::Serves;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Nobody serves the event any more. One that helped may have been the one that does after all; the
     /// others are ended with it.
     pub(super) fn end_helping(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
