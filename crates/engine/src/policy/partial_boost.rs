@@ -150,6 +150,7 @@ impl PartialBoost {
 
     /// The guest was told of events: what boosts wait for begins anew.
     fn await_answer(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        self.relieve(view, asks);
         for (index, known) in (0u16..).zip(&view.guest.vcpus) {
             self.wait(index, !known.served, view, asks);
         }
@@ -160,7 +161,7 @@ impl PartialBoost {
     fn wait(&mut self, index: u16, waits: bool, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let ran = vcpu.ran;
-        let Some(serving) = vcpu.serving.as_mut().filter(|serving| serving.part != BoostRole::Helps) else {
+        let Some(serving) = vcpu.serving.as_mut().filter(|serving| !serving.part.is_help()) else {
             return;
         };
         (serving.waits, serving.ran_before) = (waits, ran);
@@ -182,7 +183,7 @@ impl PartialBoost {
     ) {
         let Some(serving) = self.serving(index) else { return };
         let (waits, part) = (serving.waits, serving.part);
-        if part == BoostRole::Helps {
+        if part.is_help() {
             // Who changes tasks holds no lock that is waited for.
             if io_bound {
                 self.begin(index, view, asks);
@@ -221,8 +222,7 @@ impl PartialBoost {
     /// An I/O-bound task runs on a vCPU: the others on which it might have woken have nothing to do with it.
     fn end_waiting(&mut self, but: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         for index in (0..).take(self.vcpus.len()).filter(|index| *index != but) {
-            let waits =
-                |serving: &mut Serving| serving.waits && !serving.hit && serving.part != BoostRole::Helps;
+            let waits = |serving: &mut Serving| serving.waits && !serving.hit && !serving.part.is_help();
             if self.serving(index).is_some_and(waits) {
                 self.end(index, view, asks);
             }
@@ -232,13 +232,13 @@ impl PartialBoost {
     fn end(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let Some(serving) = vcpu.serving.take() else { return };
-        if serving.part != BoostRole::Helps {
+        if !serving.part.is_help() {
             self.count_end(index, serving.hit);
         }
         asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(index)));
         asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Vcpu(index))));
         // A task that ran when the event came, and sleeps now, may have answered the one before.
-        if serving.hit && serving.part != BoostRole::Helps && view.guest.is_answered(index) {
+        if serving.hit && !serving.part.is_help() && view.guest.is_answered(index) {
             self.end_waiting(index, view, asks);
         }
         if !self.vcpus.iter().any(BoostedVcpu::serves) && !self.seek(serving.since, view, asks) {
@@ -326,7 +326,7 @@ impl PartialBoost {
         let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
         let unaided = serving.part == BoostRole::Serves && (long || view.guest.is_kept_waiting());
         // Whoever has a lock now may not have had it when others were helped before.
-        if unaided || asleep && several && serving.part != BoostRole::Helps {
+        if unaided || asleep && several && !serving.part.is_help() {
             serving.part = BoostRole::Helped;
             self.help(index, view, asks);
         }

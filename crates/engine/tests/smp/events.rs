@@ -33,9 +33,9 @@ fn who_handed_the_event_on_is_boosted_no_longer_than_who_serves_it_and_not_for_l
     world.ipi(1);
     // It runs on, while the other one waits for a CPU.
     world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
-    world.now += THRESHOLD;
+    world.now += THRESHOLD / 8;
     world.engine.on_deadline(Time(world.now));
-    assert_eq!(world.boosted(), [1]);
+    assert_eq!(world.boosted(), [1], "the other may wait for the CPU that it has");
     let hits = world.engine.explain(VM).unwrap().vcpus[0].hits;
     assert_eq!(hits, world.engine.explain(VM).unwrap().vcpus[0].boosts, "the event went where it should");
 }
@@ -120,7 +120,9 @@ fn a_lock_that_the_emulator_waits_for_is_followed_from_vcpu_to_vcpu() {
     world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(2), by: Some(3) });
     assert_eq!(world.boosts(), [(2, Boost::Io)]);
     world.feed(EventKind::Wake { vm: VM, thread: Thread::Emulator(0), by: Some(2) });
+    assert_eq!(world.boosted(), [0, 1, 2, 3]);
     world.deliver(true);
+    assert_eq!(world.boosted(), [0], "nobody has the lock any more");
     world.answer(0);
     assert_eq!(world.boosted(), []);
 }

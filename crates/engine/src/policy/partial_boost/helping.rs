@@ -18,8 +18,7 @@ impl PartialBoost {
     pub(super) fn hand_on(&mut self, from: u16, to: u64, view: &View<'_>, asks: &mut Vec<Ask>) {
         // What was loaded when it was halted may not have run at all.
         let resumed = view.guest.only_resumed(from);
-        let waits =
-            |serving: &Serving| resumed || serving.waits && !serving.hit || serving.part == BoostRole::Helps;
+        let waits = |serving: &Serving| resumed || serving.waits && !serving.hit || serving.part.is_help();
         let Some((since, part)) = self.serving(from).filter(|s| waits(s)).map(|s| (s.since, s.part)) else {
             return;
         };
@@ -27,10 +26,10 @@ impl PartialBoost {
         let others = (0u16..).take(self.vcpus.len()).filter(|index| *index != from && to & bit(*index) != 0);
         let targets: ArrayVec<u16, MAX_TARGETS> = others.take(MAX_TARGETS).collect();
         targets.iter().for_each(|index| self.begin_since(*index, since, view, asks));
-        if !targets.is_empty() && part != BoostRole::Helps {
+        if !targets.is_empty() && !part.is_help() {
             // It did what it was boosted for.
             self.count_end(from, true);
-            self.start(from, BoostRole::Helps, since, view, asks);
+            self.start(from, BoostRole::Finishes, since, view, asks);
         }
     }
 
@@ -72,11 +71,30 @@ impl PartialBoost {
         let several = self.vcpus.len() > 1;
         if let Some(serving) = self.serving(index)
             && several
-            && serving.part != BoostRole::Helps
+            && !serving.part.is_help()
             && serving.until > until
         {
             serving.until = until;
             asks.push(boost(BoostTarget::Vcpu(index), until));
+        }
+    }
+
+    /// The emulator delivers: nobody has a lock that kept it from that. Those that helped it make room for
+    /// who answers, which may share a physical CPU with them and may be held up by something else yet.
+    pub(super) fn relieve(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        if self.vcpus.len() < 2 {
+            return;
+        }
+        for index in (0u16..).take(self.vcpus.len()) {
+            match self.serving(index).map(|serving| serving.part) {
+                Some(BoostRole::Helps) if !view.guest.runs_io_bound(index) => self.end(index, view, asks),
+                Some(BoostRole::Helped) => {
+                    if let Some(serving) = self.serving(index) {
+                        serving.part = BoostRole::Serves;
+                    }
+                }
+                _ => {}
+            }
         }
     }
 

@@ -45,9 +45,18 @@ pub(super) enum BoostRole {
     Serves,
     /// The same, and what could be done for it by boosting others is done.
     Helped,
-    /// It may hold a lock that one that serves needs, and is boosted no longer than that: it handed the event
-    /// on and finishes its handler, or it lost its CPU somewhere in the kernel.
+    /// It may hold a lock that one that serves needs, and is boosted no longer than that: it lost its CPU
+    /// somewhere in the kernel.
     Helps,
+    /// It handed the event on to one that serves, and finishes its handler, which holds such locks.
+    Finishes,
+}
+
+impl BoostRole {
+    /// Whether it is boosted for another one that serves the event.
+    pub(super) fn is_help(self) -> bool {
+        matches!(self, BoostRole::Helps | BoostRole::Finishes)
+    }
 }
 
 /// Counts since the VM was added.
@@ -70,11 +79,11 @@ pub(crate) struct BoostedVcpu {
 
 impl BoostedVcpu {
     pub(super) fn serves(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| serving.part != BoostRole::Helps)
+        self.serving.as_ref().is_some_and(|serving| !serving.part.is_help())
     }
 
     pub(super) fn helps(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| serving.part == BoostRole::Helps)
+        self.serving.as_ref().is_some_and(|serving| serving.part.is_help())
     }
 }
 
@@ -176,6 +185,7 @@ impl Serving {
             BoostRole::Serves => left.min(unaided(tavs).saturating_sub(ran)),
             BoostRole::Helped => left,
             BoostRole::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
+            BoostRole::Finishes => left.min(handler(tavs).saturating_sub(ran)),
         };
         view.now.plus(left).min(longest(self.since, tavs))
     }
@@ -185,6 +195,12 @@ impl Serving {
 /// something holds them up, and then there is patience left.
 pub(super) fn unaided(config: &Tavs) -> u64 {
     nanos(config.io_threshold) / 2
+}
+
+/// How long the rest of a handler that has handed its event on takes at most. The vCPUs may share a physical
+/// CPU, and then whoever is to answer waits for it.
+fn handler(config: &Tavs) -> u64 {
+    nanos(config.io_threshold) / 8
 }
 
 /// When a boost that began then is over in any case.
