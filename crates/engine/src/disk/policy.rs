@@ -116,8 +116,8 @@ impl DiskPolicy {
         self.limiter.set(vm, weight.min(cap), cap, self.now);
     }
 
-    /// Whether VMs' limits decide (§3.2.1), as they do at first. Where nobody tells who asks, nothing comes first
-    /// that could be limited: without limits no request is `Low`, and VMs share the device's time equally,
+    /// Whether VMs' limits decide (§3.2.1), as they do at first. Where nobody tells who asks, nothing comes
+    /// first that could be limited: without limits no request is `Low`, and VMs share the device's time equally,
     /// whatever they had before.
     pub fn set_limited(&mut self, limited: bool) {
         self.limited = limited;
@@ -233,7 +233,8 @@ impl DiskPolicy {
         let Request { vm, vcpu, operation, lane, weight, service, .. } = self.requests.remove(&id)?;
         let Service { since, passed, estimate, order, why } = service?;
         let class = why.class();
-        // A flush takes as long as what was written before, however little the device has to do: it is not late.
+        // A flush takes as long as what was written before, however little the device has to do: it is not
+        // late.
         let since = if operation == DiskOperation::Flush { self.now } else { since };
         let cost_ns = self.flow.completed(self.now, (since, passed, weight), self.device, &self.config);
         let more = signed(cost_ns).saturating_sub(signed(estimate));
