@@ -330,7 +330,7 @@ impl Device {
             Some(Op::Refuse(code)) => self.answer(index, head, memory, status, u32::from(code), 0)?,
             Some(_) => {
                 let transfer = Transfer::new(request, Arc::clone(memory));
-                let cost = transfer.cost();
+                let work = transfer.work();
                 let active = Some(Active { queue: index, head, transfer });
                 let slot = match self.free.pop() {
                     Some(slot) => {
@@ -343,7 +343,7 @@ impl Device {
                         u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
                     }
                 };
-                self.share.ask(slot, cost);
+                self.share.ask(slot, work);
             }
             None => self.answer(index, head, memory, status, VIRTIO_BLK_S_IOERR, 0)?,
         }
@@ -373,7 +373,7 @@ impl Device {
                 }
                 Err(e) => {
                     tracing::warn!("{}: a request cannot begin: {e}", self.name);
-                    self.share.done();
+                    self.share.done(slot, None);
                     self.finish(slot, VIRTIO_BLK_S_IOERR, 0);
                 }
             }
@@ -394,12 +394,14 @@ impl Device {
         }
         self.submitted -= 1;
         self.exclusive = false;
-        match step {
-            Step::Done { status, written } => self.finish(slot, status, written),
-            _ => self.share.ask(slot, active.transfer.cost()),
-        }
-        // Last, so that the VM's own next piece takes part.
-        self.share.done();
+        let next = match step {
+            Step::Done { status, written } => {
+                self.finish(slot, status, written);
+                None
+            }
+            _ => Some(active.transfer.work()),
+        };
+        self.share.done(slot, next);
         self.ready.extend(self.share.granted());
         self.begin_ready()
     }

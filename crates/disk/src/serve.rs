@@ -58,7 +58,7 @@ impl FromStr for VmDisk {
 }
 
 /// Serves these disks until `stop` can be read, each at the socket `NAME.sock` in `sockets`. `depth` is how
-/// many pieces of work the physical disk is given at a time, at least 1.
+/// many pieces of work the physical disk is given at a time at most, 1 to 1024.
 ///
 /// # Errors
 /// [`DiskError`] if one of them cannot be served: then none is.

@@ -8,6 +8,8 @@ use crate::chain::Segment;
 use crate::image::Image;
 use crate::memory::Memory;
 use crate::request::{Op, Request};
+use crate::scheduler::Work;
+use frontdesk_engine::disk::DiskOperation;
 use io_uring::{opcode, squeue, types};
 use libc::iovec;
 use rustix::io::Errno;
@@ -104,12 +106,18 @@ impl Transfer {
         &self.memory
     }
 
-    /// Bytes of the next piece, for the scheduler.
-    pub(crate) fn cost(&self) -> u64 {
-        match self.request.op {
-            Op::Read(_) | Op::Write(_) => (self.request.len() - self.done).min(PIECE),
-            _ => 0,
-        }
+    /// What the next piece asks of the disk. What a discard or a writing of zeroes costs has little to do with
+    /// its length: that counts as nothing.
+    pub(crate) fn work(&self) -> Work {
+        let rest = (self.request.len() - self.done).min(PIECE);
+        let (operation, offset, bytes) = match self.request.op {
+            Op::Read(offset) => (DiskOperation::Read, offset + self.done, rest),
+            Op::Write(offset) => (DiskOperation::Write, offset + self.done, rest),
+            Op::Discard { offset, .. } => (DiskOperation::Discard, offset, 0),
+            Op::WriteZeroes { offset, .. } => (DiskOperation::Write, offset, 0),
+            Op::Flush | Op::GetId | Op::Refuse(_) => (DiskOperation::Flush, 0, 0),
+        };
+        Work { operation, offset, bytes }
     }
 
     /// Whether nothing else may be under way while the next piece is: it changes a part of a block.

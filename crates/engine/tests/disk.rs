@@ -325,6 +325,60 @@ proptest! {
     }
 }
 
+#[test]
+fn without_limits_nothing_is_low_and_who_was_idle_is_due_no_more() {
+    for (limited, wanted) in [(false, 45..=55), (true, 90..=100)] {
+        let config = DiskConfig { carry: 1, ..DiskConfig::default() };
+        let mut bench = Bench::new(config, Device::Flash, 1, MS);
+        bench.policy.set_limited(limited);
+        bench.read(1, 1);
+        bench.step(Time(SECOND)).unwrap();
+        for _ in 0..8 {
+            bench.read(0, 1);
+        }
+        let mut low = 0;
+        while bench.now < Time(5_700 * MS) {
+            low += u32::from(bench.step(Time(u64::MAX)).unwrap().class == DiskClass::Low);
+            bench.read(0, 1);
+        }
+        for _ in 0..8 {
+            bench.read(1, 1);
+        }
+        let mut of_idle = 0;
+        for _ in 0..100 {
+            let done = bench.step(Time(u64::MAX)).unwrap();
+            low += u32::from(done.class == DiskClass::Low);
+            of_idle += u32::from(done.request.vm == VmId(1));
+            bench.read(done.request.vm.0, 1);
+        }
+        assert!(wanted.contains(&of_idle), "{of_idle} of 100, limited: {limited}");
+        assert_eq!(low > 0, limited, "{low}");
+    }
+}
+
+#[test]
+fn a_flush_that_takes_long_does_not_make_the_device_get_less() {
+    for (operation, depth) in [(DiskOperation::Flush, 32), (DiskOperation::Read, 24)] {
+        let mut bench = Bench::new(DiskConfig::default(), Device::Flash, 64, 0);
+        for _ in 0..2_000 {
+            for _ in 0..2 {
+                bench.read(0, 1);
+            }
+            bench.step(Time(u64::MAX)).unwrap();
+        }
+        while !bench.asked.is_empty() {
+            bench.step(Time(u64::MAX)).unwrap();
+        }
+        bench.access = SECOND;
+        bench.ask(1, 2, operation, 0);
+        bench.step(Time(u64::MAX)).unwrap();
+        for _ in 0..64 {
+            bench.read(0, 1);
+        }
+        assert_eq!(bench.submit().len(), depth, "after a slow {operation:?}");
+    }
+}
+
 /// A call.
 #[derive(Clone, Debug)]
 enum Call {
@@ -369,10 +423,12 @@ proptest! {
         calls in prop::collection::vec(call(), 1..200),
         arm: bool,
         paper: bool,
+        limited: bool,
     ) {
         let device = if arm { Device::Arm } else { Device::Flash };
         let config = if paper { DiskConfig::paper() } else { DiskConfig::default() };
         let mut policy = DiskPolicy::new(config, device);
+        policy.set_limited(limited);
         let (mut now, mut latest) = (Time(0), Time(0));
         let (mut waiting, mut serving) = (Vec::new(), Vec::new());
         for (id, call) in (0_u64..).zip(calls) {

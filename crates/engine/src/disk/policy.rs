@@ -35,6 +35,8 @@ pub struct DiskPolicy {
     high: u32,
     /// The arm stays where it is for somebody.
     stay: Option<Stay>,
+    /// Whether VMs' limits decide.
+    limited: bool,
     now: Time,
 }
 
@@ -88,6 +90,7 @@ impl DiskPolicy {
             requests: HashMap::new(),
             high: 0,
             stay: None,
+            limited: true,
             now: Time(0),
         }
     }
@@ -111,6 +114,17 @@ impl DiskPolicy {
     /// From now on a VM has this weight and this cap, in place of the configured ones (§3.2.1).
     pub fn set_limits(&mut self, vm: VmId, weight: u32, cap: u32) {
         self.limiter.set(vm, weight.min(cap), cap, self.now);
+    }
+
+    /// Whether VMs' limits decide (§3.2.1), as they do at first. Where nobody tells who asks, nothing comes
+    /// first that could be limited: without limits no request is `Low`, and VMs share the device's time equally,
+    /// whatever they had before.
+    pub fn set_limited(&mut self, limited: bool) {
+        self.limited = limited;
+    }
+
+    fn beyond(&self, vm: VmId) -> Option<Beyond> {
+        self.limiter.beyond(vm).filter(|_| self.limited)
     }
 
     /// A VM is gone. Its requests that wait will not be submitted; those that were are still to be completed.
@@ -180,7 +194,7 @@ impl DiskPolicy {
     }
 
     fn turn(&self) -> Option<Turn> {
-        let limits = |vm| self.limiter.beyond(vm);
+        let limits = |vm| self.beyond(vm);
         let slice = (self.device == Device::Arm).then(|| nanos(self.config.slice));
         let all = self.queues.turn(limits, |_| false, slice)?;
         let keeps = |stay: &Stay| stay.class == DiskClass::High;
@@ -219,6 +233,9 @@ impl DiskPolicy {
         let Request { vm, vcpu, operation, lane, weight, service, .. } = self.requests.remove(&id)?;
         let Service { since, passed, estimate, order, why } = service?;
         let class = why.class();
+        // A flush takes as long as what was written before, however little the device has to do: it is not
+        // late.
+        let since = if operation == DiskOperation::Flush { self.now } else { since };
         let cost_ns = self.flow.completed(self.now, (since, passed, weight), self.device, &self.config);
         let more = signed(cost_ns).saturating_sub(signed(estimate));
         self.queues.charge(vm, order, more, &self.config);
@@ -236,7 +253,7 @@ impl DiskPolicy {
     /// The arm stays for who was served last, if the next request can be expected soon, and near.
     fn perhaps_stay(&mut self, vm: VmId, lane: Lane) {
         let idle = nanos(self.config.idle);
-        let beyond = self.limiter.beyond(vm);
+        let beyond = self.beyond(vm);
         let high = lane == Lane::Interactive && beyond.is_none();
         let goes_on =
             high || self.queues.in_slice(vm, nanos(self.config.slice)) && self.streams.near(vm, lane);
@@ -278,7 +295,7 @@ impl DiskPolicy {
     #[must_use]
     pub fn why(&self, id: u64) -> Option<Why> {
         let request = self.requests.get(&id)?;
-        let beyond = self.limiter.beyond(request.vm);
+        let beyond = self.beyond(request.vm);
         let decides = |beyond: &Beyond| *beyond == Beyond::Cap || request.verdict.interactive();
         let waits = Why { verdict: request.verdict, beyond: beyond.filter(decides) };
         Some(request.service.map_or(waits, |service| service.why))

@@ -1,0 +1,143 @@
+use super::*;
+use rustix::event::{PollFd, PollFlags, poll};
+
+const MS: u64 = 1_000_000;
+const KIB: u64 = 1 << 10;
+
+/// A disk that takes as long for each piece as a byte takes a nanosecond, and 64 KiB for each.
+struct Bench {
+    state: State,
+    now: Time,
+}
+
+impl Bench {
+    fn new(depth: u32, vms: u32) -> Bench {
+        let mut state = State::new(depth);
+        for _ in 0..vms {
+            state.join(Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
+        }
+        Bench { state, now: Time(0) }
+    }
+
+    fn ask(&mut self, vm: u32, number: u32, bytes: u64) {
+        self.state.ask(vm, number, read(bytes), self.now);
+        self.state.grant(vm, self.now);
+    }
+
+    fn done(&mut self, vm: u32, number: u32, next: Option<Work>) {
+        self.state.done(vm, number, next, self.now);
+        self.state.grant(vm, self.now);
+    }
+
+    /// The one piece that was granted is served. Returns whose it was.
+    fn serve(&mut self, bytes: &[u64]) -> u32 {
+        let vms = u32::try_from(bytes.len()).unwrap();
+        let granted = (0..vms).flat_map(|vm| {
+            let numbers = self.state.granted(vm);
+            numbers.into_iter().map(move |number| (vm, number))
+        });
+        let granted: Vec<_> = granted.collect();
+        let [(vm, number)] = granted[..] else { panic!("{granted:?}") };
+        self.now = self.now.plus(64 * KIB + bytes[vm as usize]);
+        self.done(vm, number, Some(read(bytes[vm as usize])));
+        vm
+    }
+}
+
+fn read(bytes: u64) -> Work {
+    Work { operation: DiskOperation::Read, offset: 0, bytes }
+}
+
+#[test]
+fn the_disk_has_no_more_to_do_than_its_depth_and_as_much_as_it_answers_in_time() {
+    let mut bench = Bench::new(4, 1);
+    (0..16).for_each(|number| bench.ask(0, number, 4096));
+    let mut has = bench.state.granted(0);
+    assert_eq!(has, [0], "nothing is known of the disk yet");
+    let mut most = 0;
+    for _ in 0..100 {
+        bench.now = bench.now.plus(MS / 10);
+        bench.done(0, has.remove(0), Some(read(4096)));
+        has.extend(bench.state.granted(0));
+        most = most.max(has.len());
+        assert!(has.len() <= 4, "{has:?}");
+    }
+    assert_eq!(most, 4);
+    for _ in 0..20 {
+        bench.now = bench.now.plus(100 * MS);
+        bench.done(0, has.remove(0), Some(read(4096)));
+        has.extend(bench.state.granted(0));
+    }
+    assert_eq!(has.len(), 1, "what waits, waits here");
+}
+
+#[test]
+fn flushes_that_take_long_leave_others_as_much_room() {
+    let mut bench = Bench::new(4, 2);
+    (0..16).for_each(|number| bench.ask(0, number, 4096));
+    let mut has = bench.state.granted(0);
+    for _ in 0..100 {
+        bench.now = bench.now.plus(MS / 10);
+        bench.done(0, has.remove(0), Some(read(4096)));
+        has.extend(bench.state.granted(0));
+    }
+    let flush = Work { operation: DiskOperation::Flush, offset: 0, bytes: 0 };
+    bench.state.ask(1, 0, flush, bench.now);
+    let mut flushes = 0;
+    for round in 0..1000 {
+        bench.now = bench.now.plus(MS);
+        bench.done(0, has.remove(0), Some(read(4096)));
+        // Each is under way for 50 ms, and others are served meanwhile.
+        if round % 50 == 49 && !bench.state.granted(1).is_empty() {
+            bench.done(1, 0, Some(flush));
+            flushes += 1;
+        }
+        has.extend(bench.state.granted(0));
+        assert!(has.len() >= 3, "{has:?} in round {round}");
+    }
+    assert!(flushes > 10, "{flushes}");
+}
+
+#[test]
+fn vms_share_the_disk_by_its_time_and_not_by_requests() {
+    let mut bench = Bench::new(1, 2);
+    let bytes = [64 * KIB, 960 * KIB];
+    for (vm, bytes) in (0..).zip(bytes) {
+        (0..8).for_each(|number| bench.ask(vm, number, bytes));
+    }
+    // Until it is known what the requests of each cost.
+    for _ in 0..1000 {
+        bench.serve(&bytes);
+    }
+    let small = (0..900).filter(|_| bench.serve(&bytes) == 0).count();
+    assert!((790..=810).contains(&small), "1 MiB each costs as much as 8 times 128 KiB: {small}");
+}
+
+#[test]
+fn who_was_idle_has_saved_up_nothing() {
+    let mut bench = Bench::new(1, 2);
+    let bytes = [4096; 2];
+    bench.ask(1, 0, 4096);
+    bench.state.granted(1);
+    bench.done(1, 0, None);
+    (0..8).for_each(|number| bench.ask(0, number, 4096));
+    (0..100_000).for_each(|_| assert_eq!(bench.serve(&bytes), 0));
+    (0..8).for_each(|number| bench.ask(1, number, 4096));
+    let idle = (0..100).filter(|_| bench.serve(&bytes) == 1).count();
+    assert!((45..=55).contains(&idle), "{idle} of 100 were of the VM that had been idle");
+}
+
+#[test]
+fn a_vm_is_woken_when_another_makes_room_for_it() {
+    let scheduler = Scheduler::new(1);
+    let [one, other] = [(); 2].map(|()| scheduler.join().unwrap());
+    let woken = |share: &Share| {
+        let wake = share.wake();
+        poll(&mut [PollFd::new(&wake, PollFlags::IN)], Some(&rustix::time::Timespec::default())).unwrap() > 0
+    };
+    one.ask(7, read(4096));
+    other.ask(8, read(4096));
+    assert_eq!((one.granted(), other.granted(), woken(&other)), (vec![7], vec![], false));
+    one.done(7, None);
+    assert_eq!((other.granted(), woken(&other), woken(&one)), (vec![8], true, false));
+}
