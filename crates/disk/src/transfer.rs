@@ -106,8 +106,8 @@ impl Transfer {
         &self.memory
     }
 
-    /// What the next piece asks of the disk. What a discard or a writing of zeroes costs has little to do with
-    /// its length: that counts as nothing.
+    /// What the next piece asks of the disk. What a discard or a writing of zeroes costs has little to do
+    /// with its length: that counts as nothing.
     pub(crate) fn work(&self) -> Work {
         let rest = (self.request.len() - self.done).min(PIECE);
         let (operation, offset, bytes) = match self.request.op {

@@ -27,8 +27,8 @@ pub(crate) struct DiskArgs {
     /// Folder for the sockets; must exist. Members of this process's group may connect.
     #[arg(long, value_name = "FOLDER")]
     socket_dir: PathBuf,
-    /// How much work the physical disk is given at a time at most, in requests. It is given less while it takes
-    /// longer than 10 ms for each.
+    /// How much work the physical disk is given at a time at most, in requests. It is given less while it
+    /// takes longer than 10 ms for each.
     #[arg(long, value_name = "REQUESTS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
 }

@@ -117,8 +117,8 @@ impl DiskPolicy {
     }
 
     /// Whether VMs' limits decide (§3.2.1), as they do at first. Where nobody tells who asks, nothing comes
-    /// first that could be limited: without limits no request is `Low`, and VMs share the device's time equally,
-    /// whatever they had before.
+    /// first that could be limited: without limits no request is `Low`, and VMs share the device's time
+    /// equally, whatever they had before.
     pub fn set_limited(&mut self, limited: bool) {
         self.limited = limited;
     }
