@@ -176,7 +176,10 @@ fn a_run_that_fails_is_a_row_with_its_error() {
         "arms = [\"stock\"]
         set = { duration = \"1s\", warmup = \"1s\" }
         [grid]
-        vm.cpu.workloads = [[{ name = \"t\", run = \"rt-app\", file = \"t.json\" }], [{ name = \"t\", run = \"hog\" }]]",
+        vm.cpu.workloads = [
+            [{ name = \"t\", run = \"rt-app\", file = \"t.json\" }],
+            [{ name = \"t\", run = \"hog\" }],
+        ]",
     );
     place.write("t.json", FORGOTTEN);
     let rows = place.finish("out", 2);
