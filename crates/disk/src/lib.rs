@@ -6,6 +6,7 @@
 mod admit;
 mod chain;
 mod config;
+mod daemon;
 mod device;
 mod error;
 mod front_end;
@@ -18,6 +19,7 @@ mod serve;
 mod session;
 mod transfer;
 mod uring;
+mod vm;
 mod vring;
 mod worker;
 

@@ -60,7 +60,7 @@ impl Server {
         });
         let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let (end, sockets) = (stop.try_clone().unwrap(), folder.path().to_owned());
-        let thread = thread::spawn(move || serve(&disks, &sockets, 4, end).unwrap());
+        let thread = thread::spawn(move || serve(&disks, &sockets, &sockets.join("none"), 4, end).unwrap());
         Server { folder, stop, thread: Some(thread) }
     }
 

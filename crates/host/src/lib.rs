@@ -8,6 +8,7 @@ mod clock;
 pub mod config;
 pub mod control;
 mod daemon;
+mod disks;
 pub mod doctor;
 mod identity;
 mod notification;

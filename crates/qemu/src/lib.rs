@@ -13,5 +13,5 @@ pub use libvirt::{examine as examine_libvirt, is_libvirt, is_of_libvirt_itself};
 pub use process::thread_count;
 pub use qmp::{QmpError, VmEvent};
 pub use tcg::{TcgError, TcgSource};
-pub use unheard::{Unheard, unheard};
+pub use unheard::{DiskServer, Unheard, disk_servers, unheard};
 pub use vm::{DiscoverError, Disk, QemuVm, QmpSession, discover, visit};

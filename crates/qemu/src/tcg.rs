@@ -2,7 +2,8 @@
 //! shared-memory ring.
 
 use frontdesk_engine::{Event, EventKind, MediaDevice, TaskId, Time, VmId};
-use frontdesk_ring::{AttachError, Consumer, Entry, EntryKind, Interest};
+use frontdesk_ring::{AttachError, Consumer, Entry, EntryKind, Interest, TaskWords};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::ReadWriteFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::io::{self, IoSliceMut};
@@ -53,6 +54,8 @@ const MAX_ENTRIES: usize = 8192;
 #[derive(Debug)]
 pub struct TcgSource {
     ring: Consumer,
+    /// What holds the ring, for reading only.
+    memory: OwnedFd,
     wake: OwnedFd,
     /// What [`take_dropped`](Self::take_dropped) has reported.
     reported: u64,
@@ -69,6 +72,12 @@ impl TcgSource {
         let Some(file) = frontdesk_ring::find(pid).map_err(failed("looking for its ring"))? else {
             return Ok(None);
         };
+        let memory = open(
+            format!("/proc/self/fd/{}", file.as_raw_fd()),
+            OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
+            Mode::empty(),
+        )
+        .map_err(|errno| failed("opening its ring for reading")(errno.into()))?;
         let ring = Consumer::attach(file).map_err(|source| TcgError::Attach { pid, source })?;
 
         let process =
@@ -84,7 +93,14 @@ impl TcgSource {
         if what != Path::new("anon_inode:[eventfd]") {
             return Err(TcgError::Eventfd { pid, fd: ring.eventfd(), what });
         }
-        Ok(Some(TcgSource { ring, wake, reported: 0 }))
+        Ok(Some(TcgSource { ring, memory, wake, reported: 0 }))
+    }
+
+    /// Memory in which the tasks of the vCPUs can be looked up, for reading only, and where they are in it.
+    /// It is sealed against shrinking.
+    #[must_use]
+    pub fn task_words(&self) -> (BorrowedFd<'_>, TaskWords) {
+        (self.memory.as_fd(), self.ring.task_words())
     }
 
     /// Becomes readable when something of interest happens on an [armed](Self::arm) vCPU.

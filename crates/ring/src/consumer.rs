@@ -1,7 +1,7 @@
 //! The daemon's side.
 
 use crate::entry::{Entry, Interest};
-use crate::layout::{CAPACITY, Geometry, MAGIC, MAX_VCPUS, Mapping, NAME, VERSION, header};
+use crate::layout::{CAPACITY, Geometry, MAGIC, MAX_VCPUS, Mapping, NAME, TaskWords, VERSION, header};
 use rustix::fs::{
     AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags, fcntl_get_seals, memfd_create, open, statx,
 };
@@ -189,6 +189,12 @@ impl Consumer {
     pub fn current_task(&self, vcpu: u16) -> Option<u64> {
         let lane = self.mapping.lane(self.geometry, vcpu)?;
         Some(lane.current.load(Relaxed)).filter(|task| *task != 0)
+    }
+
+    /// Where in the memfd the tasks of the vCPUs are.
+    #[must_use]
+    pub fn task_words(&self) -> TaskWords {
+        self.geometry.task_words()
     }
 
     /// Asks for one wake-up at the next entry of `vcpu` that is of interest, in place of what was asked for

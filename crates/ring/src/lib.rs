@@ -19,7 +19,7 @@ mod producer;
 
 pub use consumer::{AttachError, Consumer, find};
 pub use entry::{Entry, EntryKind, Interest};
-pub use layout::{CAPACITY, MAX_VCPUS};
+pub use layout::{CAPACITY, MAX_VCPUS, TaskWords};
 pub use producer::{CreateError, Producer};
 
 /// The example in the crate's README, as a test.

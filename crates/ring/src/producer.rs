@@ -76,6 +76,14 @@ impl Producer {
         Ok(Producer { mapping, geometry, eventfd, memfd })
     }
 
+    /// `vcpu` has notified a disk, for the task that it runs or, in the handler of an interrupt, for none.
+    pub fn notifies_disk(&self, vcpu: u16, in_interrupt: bool) {
+        let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
+        let task = if in_interrupt { 0 } else { lane.current.load(Relaxed) };
+        lane.notified.store(task, Relaxed);
+        lane.notifications.store(lane.notifications.load(Relaxed).wrapping_add(1), Release);
+    }
+
     /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full, which for
     /// interrupts and accesses it is when half full; ignores a vCPU that the ring does not have. An
     /// [`EntryKind::Switch`] also becomes the vCPU's current task, dropped or not. Wakes the consumer if it

@@ -265,3 +265,23 @@ fn the_ring_is_found_by_process() {
     // Init is no QEMU.
     assert!(find(1).unwrap().is_none());
 }
+
+#[test]
+fn who_notified_a_disk_is_where_others_are_told_to_look() {
+    let producer = Producer::create(2).unwrap();
+    let file = std::fs::File::from(producer.as_fd().try_clone_to_owned().unwrap());
+    let words = Consumer::attach(file.try_clone().unwrap()).unwrap().task_words();
+    let word = |first: u64, vcpu: u64| {
+        let mut bytes = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, first + vcpu * words.stride).unwrap();
+        u64::from_ne_bytes(bytes)
+    };
+    producer.push(1, Entry { at_ns: 1, kind: EntryKind::Switch { task: 7 } });
+    producer.notifies_disk(1, false);
+    producer.push(1, Entry { at_ns: 2, kind: EntryKind::Switch { task: 8 } });
+    producer.notifies_disk(9, false);
+    assert_eq!([word(words.current, 1), word(words.notified, 1)], [8, 7]);
+    assert_eq!([word(words.current, 0), word(words.notified, 0)], [0, 0]);
+    producer.notifies_disk(1, true);
+    assert_eq!([word(words.notified, 1), word(words.notifications, 1)], [0, 2], "nobody's");
+}

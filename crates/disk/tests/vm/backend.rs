@@ -30,7 +30,8 @@ fn try_serve() -> Result<()> {
     let folder = arguments.next().context("no folder")?;
     let disks = arguments.map(|disk| disk.parse()).collect::<Result<Vec<VmDisk>, _>>()?;
     let never = eventfd(0, EventfdFlags::CLOEXEC)?;
-    Ok(frontdesk_disk::serve(&disks, Path::new(&folder), 32, never)?)
+    let folder = Path::new(&folder);
+    Ok(frontdesk_disk::serve(&disks, folder, &folder.join("none"), 32, never)?)
 }
 
 /// A back end for one VM, killed when dropped.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::status::{DaemonFacts, Tally, status};
 use frontdesk_control_protocol::*;
+use frontdesk_disk_protocol::DiskReport;
 use frontdesk_engine::{
     AsymmetricExplain, BackgroundExplain, Engine, EpisodeCause, EpisodeExplain, Event, EventKind,
     MultimediaExplain, PlayerExplain, Protocol, TaskId, Thread, Time, VmId,
@@ -519,6 +520,22 @@ fn the_dashboard_and_the_rules_know_the_metrics() {
     let dashboard = std::fs::read_to_string(packaging.join("grafana-dashboard.json")).unwrap();
     serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
     insta::assert_snapshot!(text.lines().filter(|line| line.starts_with('#')).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn requests_of_disks_are_counted_by_class() {
+    let (reply, _) = std::sync::mpsc::sync_channel(1);
+    let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
+    let report = DiskReport { served: [3, 5, 7], ..DiskReport::default() };
+    status.vms[0].disks = vec![DiskStatus { name: "root".into(), thread: 1, trouble: None, report }];
+    let text = exposition(&status);
+    for (class, requests) in [("high", 3), ("common", 5), ("low", 7)] {
+        let line = format!("disk=\"root\",class=\"{class}\"}} {requests}");
+        assert!(
+            text.lines().any(|told| told.starts_with("frontdesk_vm_disk_requests") && told.contains(&line)),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use frontdesk_probes::BpfError;
 use frontdesk_probes::kvm::{KvmError, KvmSource, Method};
 use frontdesk_qemu::reporter::{EpisodeOrder, Isolation, ReporterSource, Reporters};
 use frontdesk_qemu::{QemuVm, TcgSource};
-use frontdesk_ring::Interest;
+use frontdesk_ring::{Interest, TaskWords};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
@@ -235,6 +235,13 @@ impl Identities {
             return Some(Identity::Reporter);
         }
         kvm
+    }
+
+    /// Memory in which the tasks of a VM's vCPUs can be looked up at any time, and where they are in it;
+    /// `None` if there is none.
+    #[must_use]
+    pub fn task_words(&self, vm: VmId) -> Option<(BorrowedFd<'_>, TaskWords)> {
+        self.plugins.get(&vm).map(TcgSource::task_words)
     }
 
     /// Which process of the guest a task is, as the guest's reporter tells: its id, and its name, which can
