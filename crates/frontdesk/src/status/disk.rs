@@ -18,7 +18,8 @@ pub(super) fn line(disk: &DiskStatus) -> String {
 /// The same, and which applications asked, and why their requests had their classes.
 pub(super) fn requests(disk: &DiskStatus) -> String {
     let report = &disk.report;
-    let all = count(report.served.iter().sum(), "request", "requests");
+    let all: u64 = report.served.iter().sum();
+    let all = count(all, "request", "requests");
     let mut text = format!("Its {}. Of {} of {all} it was known who asked.", line(disk), report.known);
     for application in &report.applications {
         let who = match (&application.name, application.task) {
