@@ -35,7 +35,8 @@ pub(crate) mod header {
     pub(crate) const WORDS: usize = crate::layout::LINE;
 }
 
-/// Where in the memfd the tasks of the vCPUs are, for others who only read these: in bytes from its beginning.
+/// Where in the memfd the tasks of the vCPUs are, for others who only read these: in bytes from its
+/// beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskWords {
     /// The task that vCPU 0 runs, or ran last; 0 before the first.

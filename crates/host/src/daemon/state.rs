@@ -151,7 +151,8 @@ pub struct Daemon {
     pub(super) supervisor: Supervisor,
     /// Disks that back ends serve,
     pub(super) disks: Disks,
-    /// and the thread that hears these. Ends after nobody takes notifications any more, for which it may wait.
+    /// and the thread that hears these. Ends after nobody takes notifications any more, for which it may
+    /// wait.
     _disk_server: DiskServer,
     _lock: Lock,
 }
