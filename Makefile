@@ -28,7 +28,8 @@ check:
 test: setup-vms setup-sim deb
 	cargo test --release --workspace --locked --no-fail-fast
 
-bench: setup-build setup-sim
+bench: setup-vms setup-sim
+	cargo bench --locked -p frontdesk-disk --bench backend
 	cargo bench --locked -p frontdesk-engine --bench engine
 	cargo bench --locked -p frontdesk-engine --bench scale
 	cargo bench --locked -p frontdesk-replay --bench replay
