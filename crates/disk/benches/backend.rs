@@ -1,6 +1,8 @@
 //! The back end against QEMU's block layer with `io_uring`, which are driven alike by a front end of this
-//! program: `qemu-storage-daemon` exports the same image by the same protocol, with the code that handles the
-//! requests of QEMU's own virtio-blk. A guest would not do: where it is emulated, its CPU is what limits both.
+//! program: `qemu-storage-daemon` exports the same image by the same protocol. Below is what is below
+//! QEMU's own virtio-blk, its block layer; what takes requests from the queue is the code of its exports,
+//! not that of the device, which cannot be driven without a guest. Where guests are emulated, their CPU is
+//! the limit.
 //!
 //! Of each load: bytes or requests a second, and the CPU time that the back end's process takes for a
 //! request. Repeats of all loads and back ends are in turn, and the ratios are those within one repeat.

@@ -1,5 +1,5 @@
-//! A front end with one queue, that of another library, so that both sides are not wrong alike; and a back end
-//! in this process.
+//! A front end with one queue, that of another library, so that both sides are not wrong alike; and a back
+//! end in this process.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(dead_code, reason = "no program uses all of it")]

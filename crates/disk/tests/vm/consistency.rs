@@ -1,4 +1,5 @@
-//! File systems in a VM, while back end or QEMU are killed: what was written is there, and fsck finds nothing.
+//! File systems in a VM, while back end or QEMU are killed: what was written is there, and fsck finds
+//! nothing.
 
 use crate::backend::Backend;
 use crate::own_init::libraries;
