@@ -28,7 +28,7 @@ check:
 test: setup-vms setup-sim deb
 	cargo test --release --workspace --locked --no-fail-fast
 
-bench: setup-build setup-sim
+bench: setup-vms setup-sim
 	cargo bench --locked -p frontdesk-engine --bench engine
 	cargo bench --locked -p frontdesk-engine --bench scale
 	cargo bench --locked -p frontdesk-replay --bench replay
@@ -37,6 +37,7 @@ bench: setup-build setup-sim
 	cargo bench --locked -p frontdesk-sim --bench simso
 	cargo bench --locked -p frontdesk-sim --bench kernel
 	cargo bench --locked -p frontdesk-sweep --bench speed
+	cargo bench --locked -p frontdesk-disk --bench backend
 
 # Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES
 # times here.

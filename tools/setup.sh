@@ -11,13 +11,13 @@
 set -eu
 
 build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
-vm_packages="chromium chromium-driver iproute2 kmod e2fsprogs mmdebstrap dpkg-dev openssh-client"
+vm_packages="chromium chromium-driver iproute2 kmod e2fsprogs xfsprogs fio mmdebstrap dpkg-dev openssh-client"
 deb_packages="dpkg-dev"
 cargo_deb=3.8.0
 sim_packages="python3-venv"
 simso="simso==0.8.5 SimPy==2.3.1 numpy"
 simso_venv=$(dirname "$0")/../target/simso
-qemu_package="qemu-system-x86"
+qemu_packages="qemu-system-x86 qemu-utils"
 qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources
 
@@ -26,6 +26,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 qemu_is_new_enough() {
+    command -v qemu-storage-daemon >/dev/null || return
     version=$(qemu-system-x86_64 --version 2>/dev/null | sed -n 's/.*version \([0-9.]*\).*/\1/p')
     [ -n "$version" ] && [ "$(printf '%s\n%s\n' "$qemu_least" "$version" | sort -V | head -n 1)" = "$qemu_least" ]
 }
@@ -56,7 +57,7 @@ rust=there
 command -v cargo >/dev/null || rust=missing
 
 wanted="$missing"
-[ $need_qemu = yes ] && wanted="$wanted $qemu_package (>= $qemu_least)"
+[ $need_qemu = yes ] && wanted="$wanted $qemu_packages (>= $qemu_least)"
 if [ -n "$wanted" ] && { [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; }; then
     say "missing:$wanted"
     say "Run this as root on Debian 12, or install these packages by hand."
@@ -100,7 +101,7 @@ if [ -n "$missing" ]; then
     apt-get install -q -y --no-install-recommends $missing >&2
 fi
 if [ $need_qemu = yes ]; then
-    if ! apt-cache madison "$qemu_package" | grep -q bpo12; then
+    if ! apt-cache madison qemu-system-x86 | grep -q bpo12; then
         mirror=$(debian_mirror)
         if [ -z "$mirror" ]; then
             say "no Debian mirror found in /etc/apt: add the suite bookworm-backports by hand"
@@ -116,7 +117,8 @@ Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 EOF
         apt-get update -q >&2
     fi
-    apt-get install -q -y --no-install-recommends -t bookworm-backports "$qemu_package" >&2
+    # shellcheck disable=SC2086 # a list of words
+    apt-get install -q -y --no-install-recommends -t bookworm-backports $qemu_packages >&2
     qemu_is_new_enough || { say "QEMU is still older than $qemu_least"; exit 1; }
 fi
 install_cargo_deb

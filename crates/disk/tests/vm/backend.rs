@@ -1,7 +1,9 @@
 //! The back end in a process of its own, which can be killed.
 
+use crate::trials::{PATIENCE, console};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_disk::VmDisk;
+use frontdesk_lab::RunningVm;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::fs::File;
@@ -76,6 +78,16 @@ impl Backend {
         self.starts += 1;
         self.process = spawn(&self.folder, &self.disk, &self.log)?;
         self.ready()
+    }
+
+    /// Waits until QEMU has connected to the one that runs now.
+    pub(crate) fn connected(&self, vm: &mut RunningVm) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.said()?.contains("connected") {
+            ensure!(vm.is_alive() && Instant::now() < deadline, "QEMU does not connect: {}", console(vm));
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     fn ready(&mut self) -> Result<()> {
