@@ -21,12 +21,13 @@ demo: setup-vms build
 # Rust only: no root, no QEMU, no clang.
 check:
 	cargo fmt --all --check
-	cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-record -p frontdesk-remote \
+	FRONTDESK_ALLOW_MISSING=simso cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-record -p frontdesk-remote \
 		-p frontdesk-replay -p frontdesk-report -p frontdesk-scenario -p frontdesk-sim -p frontdesk-sweep
 
-# One failure does not hide what comes after it.
+# One failure does not hide what comes after it. What a test needs and this machine lacks is a failure, too,
+# unless it may be missing: FRONTDESK_ALLOW_MISSING="kvm vhost-net" make test. It ends with what did not run.
 test: setup-vms setup-sim deb
-	cargo test --release --workspace --locked --no-fail-fast
+	tools/test.sh
 
 bench: setup-build setup-sim
 	cargo bench --locked -p frontdesk-engine --bench engine

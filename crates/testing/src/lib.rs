@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 mod fake_daemon;
+pub mod left_out;
 pub mod modules;
 pub mod oracle;
 
 pub use fake_daemon::FakeDaemon;
 use frontdesk_engine::{Engine, Time};
+pub use left_out::{Need, leave_out};
 
 /// Deadlines between two events, at most; those of a ledger with the shortest period are fewer.
 const MOST_DEADLINES: usize = 10_000;
