@@ -8,7 +8,7 @@ guest_target := x86_64-unknown-linux-gnu
 package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo check test bench fuzz lint build deb setup-build setup-vms setup-deb setup-sim
+.PHONY: demo check test bench fuzz lint build deb setup-build setup-lint setup-vms setup-deb setup-sim
 
 demo: setup-vms build
 	mkdir -p target/demo
@@ -48,8 +48,9 @@ fuzz: setup-build
 		-p frontdesk-remote -p frontdesk-ring -p frontdesk-tcg-plugin --lib --bins --test properties fuzz_
 
 # In the profile of the tests, so that what compiles others is compiled once for both.
-lint: setup-build
+lint: setup-lint
 	cargo fmt --all --check
+	cargo deny --locked check licenses bans sources
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
 	cargo test --release --locked -p frontdesk-testing --test circles --test comments --test crates --test extending
 
@@ -74,6 +75,9 @@ setup-build:
 
 setup-vms:
 	@tools/setup.sh vms
+
+setup-lint:
+	@tools/setup.sh lint
 
 setup-deb:
 	@tools/setup.sh deb
