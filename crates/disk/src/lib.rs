@@ -9,6 +9,8 @@ mod config;
 mod device;
 mod error;
 mod front_end;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod image;
 mod inflight;
 mod memory;

@@ -9,6 +9,8 @@ pub mod config;
 pub mod control;
 mod daemon;
 pub mod doctor;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod identity;
 mod notification;
 mod reserve;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+pub mod all_ends;
+pub mod disk_calls;
 mod fake_daemon;
 pub mod left_out;
 pub mod modules;
