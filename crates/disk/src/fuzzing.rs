@@ -6,8 +6,6 @@ use crate::request::{Op, SECTOR, parse};
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
 
-/// Bytes of a guest's memory.
-pub(crate) const SIZE: u64 = 1 << 16;
 pub(crate) const TABLE: GuestAddress = GuestAddress(0);
 /// Descriptors of the table.
 pub(crate) const ENTRIES: u16 = 16;

@@ -12,7 +12,7 @@ pub fn rtapp(text: &str) {
 /// A scenario.
 pub fn scenario(text: &str) {
     if let Ok(scenario) = Scenario::parse(text, "fuzzing".as_ref(), &Overrides::default()) {
-        assert!(!scenario.vm_names().is_empty());
+        let _ = scenario.vm_names();
     }
 }
 

@@ -1,8 +1,10 @@
 use super::*;
-use crate::fuzzing::{self, ENTRIES, SIZE, TABLE, guest, put};
+use crate::fuzzing::{self, ENTRIES, TABLE, guest, put};
 use proptest::prelude::*;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::GuestMemoryMmap;
+
+const SIZE: u64 = 1 << 16;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
