@@ -10,8 +10,3 @@ fi
 
 # The ring's protocol, in many orders of its two threads; memory shared between processes Miri does not know.
 MIRIFLAGS="-Zmiri-many-seeds=0..32" cargo "+$toolchain" miri test --locked -p frontdesk-ring the_protocol_of_a_lane
-# What guests and clients send.
-PROPTEST_CASES=4 MIRIFLAGS=-Zmiri-disable-isolation cargo "+$toolchain" miri test --locked \
-    -p frontdesk-guest-protocol -p frontdesk-control-protocol --lib fuzz_
-# What decides: some of its rules, all of them would take hours.
-MIRIFLAGS=-Zmiri-disable-isolation cargo "+$toolchain" miri test --locked -p frontdesk-engine --lib infer::
