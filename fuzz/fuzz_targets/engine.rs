@@ -1,5 +1,5 @@
-//! Any events, each after a time since the last: whatever the engine begins it ends in time, and decides the same
-//! again.
+//! Any events, each after a time since the last: whatever the engine begins it ends in time, and decides the
+//! same again.
 
 #![no_main]
 

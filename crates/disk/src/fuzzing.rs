@@ -26,8 +26,8 @@ pub(crate) fn put(memory: &GuestMemoryMmap, table: u64, descriptors: &[(u64, u32
     }
 }
 
-/// Descriptors (address, length, flags, next) and the header (type, sector) at 0x1000: an answer whose parts are
-/// in the guest's memory, or a reason why not.
+/// Descriptors (address, length, flags, next) and the header (type, sector) at 0x1000: an answer whose parts
+/// are in the guest's memory, or a reason why not.
 pub fn request(descriptors: &[(u64, u32, u16, u16)], header: (u32, u64), head: u16) {
     let memory = guest(0, descriptors, header);
     if let Ok(request) = parse(&memory, TABLE, ENTRIES, head) {

@@ -209,8 +209,8 @@ fn a_vm_has_its_slices_until_it_is_released() {
         assert_eq!(thread.cpus, cpu.to_string(), "a vCPU runs where its slices are: {held:?}");
     }
     // By its threads' own clocks, what it uses is its slices. Without a limit it would be three times as much
-    // even on a busy machine, and nearly twice as much if its vCPUs had periods at different times. A time for
-    // which the machine stands still counts as used, so that single spans say nothing, but most do.
+    // even on a busy machine, and nearly twice as much if its vCPUs had periods at different times. A time
+    // for which the machine stands still counts as used, so that single spans say nothing, but most do.
     let mut last = host.listed("vm:alice").unwrap();
     let mut parts = [(); 9].map(|()| {
         let (used, reserved) = (ran(pid), number(&last, "reserved_ns"));

@@ -2,8 +2,8 @@
 
 use crate::{Decoder, GuestMessage, HostMessage, MAX_ENCODED, encode};
 
-/// A stream of messages has the same ones however it is cut, and each is one when it is sent again. How much of
-/// garbage is left out depends on where it is cut.
+/// A stream of messages has the same ones however it is cut, and each is one when it is sent again. How much
+/// of garbage is left out depends on where it is cut.
 pub fn stream(bytes: &[u8]) {
     let (mut whole, mut cut) = (Vec::new(), Vec::new());
     Decoder::default().feed(bytes, |message: Option<GuestMessage>| whole.push(message));

@@ -1,4 +1,5 @@
-//! What clients of the metrics may send, and a configuration may say: bodies of fuzzing with coverage (`fuzz/`).
+//! What clients of the metrics may send, and a configuration may say: bodies of fuzzing with coverage
+//! (`fuzz/`).
 
 use crate::config::Settings;
 use crate::control::http;

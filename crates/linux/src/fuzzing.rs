@@ -1,5 +1,5 @@
-//! What files in /proc may hold, in which other processes have a say: bodies of property tests, and of fuzzing
-//! with coverage (`fuzz/`).
+//! What files in /proc may hold, in which other processes have a say: bodies of property tests, and of
+//! fuzzing with coverage (`fuzz/`).
 
 use crate::cgroup::mounts::{parse, unescape};
 use crate::sched::parse_start_time;

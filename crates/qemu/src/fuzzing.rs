@@ -1,5 +1,5 @@
-//! What whoever listens at a QMP socket may say: bodies of fuzzing with coverage (`fuzz/`), which property tests
-//! share.
+//! What whoever listens at a QMP socket may say: bodies of fuzzing with coverage (`fuzz/`), which property
+//! tests share.
 
 /// Somebody says this and hangs up.
 pub fn conversation(said: &[u8]) {

@@ -1,5 +1,5 @@
-//! What holds of the disk policy whatever is called: no request is lost or submitted twice, and the device does
-//! not stand still while something could be served.
+//! What holds of the disk policy whatever is called: no request is lost or submitted twice, and the device
+//! does not stand still while something could be served.
 //!
 //! For property tests and for fuzzing with coverage (`fuzz/`).
 
@@ -40,7 +40,8 @@ pub enum Call {
     Back(u64),
 }
 
-/// Makes calls of a policy for an arm or for flash, with the paper's parameters or ours, with limits or without.
+/// Makes calls of a policy for an arm or for flash, with the paper's parameters or ours, with limits or
+/// without.
 ///
 /// # Panics
 /// A request is lost or submitted twice, or the device stands still.

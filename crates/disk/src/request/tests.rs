@@ -1,7 +1,6 @@
 use super::*;
 use crate::fuzzing::{self, ENTRIES, TABLE, guest, put};
 use proptest::prelude::*;
-use virtio_queue::desc::split::Descriptor;
 use vm_memory::GuestMemoryMmap;
 
 const SIZE: u64 = 1 << 16;

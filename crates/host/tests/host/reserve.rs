@@ -293,9 +293,9 @@ fn keeps_a_process_and_puts_it_back() -> Result<()> {
     let name = Target::Process(target.pid());
     let told = daemon.reserve(name.clone(), 10 * MS, 3 * MS, true)?;
     ensure!(told.cpus.len() == 1 && told.trouble.is_none() && told.mechanism == "user", "{told:?}");
-    // By its threads' own clocks, what it uses is its slices: without a limit it would be more than three times
-    // as much. On a busy machine some slices are missed, and a time for which the machine stands still counts
-    // as used; but in most spans it does not. Reading takes time, too: of 30 slices, one more or less.
+    // By its threads' own clocks, what it uses is its slices: without a limit it would be more than three
+    // times as much. On a busy machine some slices are missed, and a time for which the machine stands still
+    // counts as used; but in most spans it does not. Reading takes time, too: of 30 slices, one more or less.
     let now = || -> Result<_> { Ok((ran(target.pid())?, daemon.list()?.reservations.remove(0))) };
     let mut parts = Vec::new();
     for _ in 0..9 {
