@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh build   compilers and libraries
 #   tools/setup.sh vms     the same, and what boots real VMs and a browser
+#   tools/setup.sh lint    as build, and what looks at the dependencies
 #   tools/setup.sh deb     as build, and what makes the Debian package
 #   tools/setup.sh sim     as build, and SimSo, which the simulator is compared with, in target/simso
 #
@@ -14,6 +15,7 @@ build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
 vm_packages="chromium chromium-driver iproute2 kmod e2fsprogs xfsprogs fio mmdebstrap dpkg-dev openssh-client"
 deb_packages="dpkg-dev"
 cargo_deb=3.8.0
+cargo_deny=0.20.2
 sim_packages="python3-venv"
 simso="simso==0.8.5 SimPy==2.3.1 numpy"
 simso_venv=$(dirname "$0")/../target/simso
@@ -39,11 +41,11 @@ debian_mirror() {
 
 target=${1:-}
 case "$target" in
-build) packages=$build_packages qemu=no ;;
+build | lint) packages=$build_packages qemu=no ;;
 vms) packages="$build_packages $vm_packages" qemu=yes ;;
 deb) packages="$build_packages $deb_packages" qemu=no ;;
 sim) packages="$build_packages $sim_packages" qemu=no ;;
-*) say "usage: tools/setup.sh build|vms|deb|sim"; exit 2 ;;
+*) say "usage: tools/setup.sh build|vms|lint|deb|sim"; exit 2 ;;
 esac
 
 missing=
@@ -69,27 +71,31 @@ if [ $rust = missing ]; then
 fi
 [ "${unfinished:-no}" = no ] || exit 1
 
-install_cargo_deb() {
+install_cargo_tools() {
     if [ "$target" = deb ] && [ "$(cargo deb --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
         say "installing: cargo-deb $cargo_deb"
         cargo install --locked --quiet "cargo-deb@$cargo_deb" >&2
     fi
+    if [ "$target" = lint ] && [ "$(cargo deny --version 2>/dev/null)" != "cargo-deny $cargo_deny" ]; then
+        say "installing: cargo-deny $cargo_deny"
+        cargo install --locked --quiet "cargo-deny@$cargo_deny" >&2
+    fi
 }
 
-# Without it everything else works; the tests that need it say so.
+# Without it everything else works; the tests that need it fail, unless it may be missing.
 install_simso() {
     if [ "$target" = sim ] && ! "$simso_venv/bin/python" -c "import simso" 2>/dev/null; then
         say "installing: $simso in target/simso"
         # shellcheck disable=SC2086 # a list of words
         { /usr/bin/python3 -m venv --clear "$simso_venv" && "$simso_venv/bin/pip" install --quiet $simso; } >&2 || {
             rm -rf "$simso_venv"
-            say "SimSo could not be installed: the comparison with it will be skipped"
+            say "SimSo could not be installed: the comparison with it fails, unless FRONTDESK_ALLOW_MISSING names simso"
         }
     fi
 }
 
 if [ -z "$wanted" ]; then
-    install_cargo_deb
+    install_cargo_tools
     install_simso
     exit 0
 fi
@@ -121,5 +127,5 @@ EOF
     apt-get install -q -y --no-install-recommends -t bookworm-backports $qemu_packages >&2
     qemu_is_new_enough || { say "QEMU is still older than $qemu_least"; exit 1; }
 fi
-install_cargo_deb
+install_cargo_tools
 install_simso

@@ -6,6 +6,8 @@
 
 mod client;
 mod connection;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod model;
 mod protocol;
 mod reservation;

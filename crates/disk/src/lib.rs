@@ -10,6 +10,8 @@ mod daemon;
 mod device;
 mod error;
 mod front_end;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod image;
 mod inflight;
 mod memory;

@@ -10,6 +10,8 @@ pub mod control;
 mod daemon;
 mod disks;
 pub mod doctor;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod identity;
 mod notification;
 mod reserve;

@@ -7,6 +7,8 @@
 pub mod cgroup;
 mod clock;
 mod cpus;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod program;
 pub mod realtime;
 pub mod sched;

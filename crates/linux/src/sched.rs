@@ -411,7 +411,7 @@ fn start_time(stat: &str) -> Option<u64> {
 
 /// Field 22 of a stat file. Field 2, the name, may hold any bytes, hence counting starts behind its last
 /// bracket.
-fn parse_start_time(stat: &[u8]) -> Option<u64> {
+pub(crate) fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
@@ -565,7 +565,7 @@ mod tests {
 
         #[test]
         fn fuzz_stat_files(stat in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse_start_time(&stat);
+            crate::fuzzing::stat(&stat);
         }
     }
 }

@@ -31,7 +31,7 @@
 //! nothing more of what is typed. QEMU exports it, and what it is called with is described by its interface
 //! to management (`qapi/ui.json`), the same from 7.2 to 10.0. Motions of the mouse end in the kernel.
 
-mod abi;
+pub(crate) mod abi;
 mod probe;
 mod process;
 mod skeleton;

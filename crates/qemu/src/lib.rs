@@ -1,6 +1,8 @@
 //! QEMU's VMs: finding out about a running one, from its QMP socket and `/proc`, and hearing what its guest
 //! does, from frontdesk's QEMU plugin or from the reporter in the guest.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod libvirt;
 mod process;
 mod qmp;

@@ -12,6 +12,8 @@
 
 mod compare;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod rerun;
 mod reservations;
 mod sampled;

@@ -77,6 +77,27 @@ impl Geometry {
     pub(crate) fn bytes(self) -> u64 {
         (self.words() * size_of::<AtomicU64>()) as u64
     }
+
+    /// The part of vCPU `vcpu` in the words of a ring; `None` if there is no such vCPU.
+    pub(crate) fn lane(self, words: &[AtomicU64], vcpu: u16) -> Option<Lane<'_>> {
+        if vcpu >= self.vcpus {
+            return None;
+        }
+        let start = header::WORDS + usize::from(vcpu) * self.lane_words();
+        let words = words.get(start..start + self.lane_words())?;
+        let (control, entries) = words.split_at(CONTROL);
+        Some(Lane {
+            current: &control[0],
+            notified: &control[1],
+            notifications: &control[2],
+            armed: &control[LINE],
+            tail: &control[2 * LINE],
+            dropped: &control[3 * LINE],
+            head: &control[4 * LINE],
+            entries,
+            mask: u64::from(self.capacity) - 1,
+        })
+    }
 }
 
 /// The shared memory, mapped.
@@ -109,23 +130,7 @@ impl Mapping {
 
     /// The part of vCPU `vcpu`; `None` if there is no such vCPU.
     pub(crate) fn lane(&self, geometry: Geometry, vcpu: u16) -> Option<Lane<'_>> {
-        if vcpu >= geometry.vcpus {
-            return None;
-        }
-        let start = header::WORDS + usize::from(vcpu) * geometry.lane_words();
-        let words = self.words().get(start..start + geometry.lane_words())?;
-        let (control, entries) = words.split_at(CONTROL);
-        Some(Lane {
-            current: &control[0],
-            notified: &control[1],
-            notifications: &control[2],
-            armed: &control[LINE],
-            tail: &control[2 * LINE],
-            dropped: &control[3 * LINE],
-            head: &control[4 * LINE],
-            entries,
-            mask: u64::from(geometry.capacity) - 1,
-        })
+        geometry.lane(self.words(), vcpu)
     }
 }
 

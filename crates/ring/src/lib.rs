@@ -14,6 +14,8 @@
 
 mod consumer;
 mod entry;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod layout;
 mod producer;
 

@@ -34,7 +34,7 @@ pub(crate) fn serve(stream: TcpStream, permit: Option<Permit>, asker: &LoopHandl
 }
 
 /// Method and path of a request; `None` if it is not complete.
-fn parse(bytes: &[u8]) -> Result<Option<(String, String)>, httparse::Error> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(String, String)>, httparse::Error> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     if request.parse(bytes)?.is_partial() {

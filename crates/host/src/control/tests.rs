@@ -8,6 +8,7 @@ use frontdesk_engine::{
     AsymmetricExplain, BackgroundExplain, Engine, EpisodeCause, EpisodeExplain, Event, EventKind,
     MultimediaExplain, PlayerExplain, Protocol, TaskId, Thread, Time, VmId,
 };
+use frontdesk_testing::{Need, leave_out};
 use permit::MAX_CLIENTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
@@ -291,8 +292,11 @@ fn as_nobody<T: Send + 'static>(group: Option<u32>, ask: impl FnOnce() -> T + Se
 #[test]
 fn only_root_and_the_group_may_look_in() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become somebody else");
-        return;
+        return leave_out(
+            "only_root_and_the_group_may_look_in",
+            Need::Root,
+            "others cannot become somebody else",
+        );
     }
     const DAEMON: u32 = 1;
     let world = World::new(|config| config.group = Some("daemon".to_owned()));
@@ -326,8 +330,7 @@ fn release(socket: &Path) -> RefusalKind {
 #[test]
 fn who_may_look_in_may_not_change() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become somebody else");
-        return;
+        return leave_out("who_may_look_in_may_not_change", Need::Root, "others cannot become somebody else");
     }
     const DAEMON: u32 = 1;
     const BIN: u32 = 2;
@@ -350,8 +353,7 @@ fn who_may_look_in_may_not_change() {
 #[test]
 fn operators_have_their_targets() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become somebody else");
-        return;
+        return leave_out("operators_have_their_targets", Need::Root, "others cannot become somebody else");
     }
     const BIN: u32 = 2;
     let world = World::new(|config| config.operators = "bin".to_owned());

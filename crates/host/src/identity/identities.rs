@@ -378,6 +378,7 @@ fn runs_under_kvm(pid: i32) -> Result<bool, IdentityError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use frontdesk_testing::{Need, leave_out};
 
     #[test]
     fn people_are_told_what_it_is_worth() {
@@ -392,7 +393,7 @@ mod tests {
         assert!(!runs_under_kvm(own).unwrap());
         match kvm_ioctls::Kvm::new().and_then(|kvm| kvm.create_vm()) {
             Ok(_machine) => assert!(runs_under_kvm(own).unwrap()),
-            Err(error) => eprintln!("skipping the half that needs /dev/kvm: {error}"),
+            Err(error) => leave_out("a_process_runs_under_kvm_if_it_has_a_virtual_machine", Need::Kvm, error),
         }
         let error = runs_under_kvm(-1).unwrap_err().to_string();
         assert!(error.contains("/proc/-1/fd"), "{error}");
