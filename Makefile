@@ -8,7 +8,7 @@ guest_target := x86_64-unknown-linux-gnu
 package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo check test bench fuzz lint build deb setup-build setup-vms setup-deb setup-sim
+.PHONY: demo check test bench fuzz lint build deb setup-build setup-vms setup-deb setup-sim setup-python
 
 demo: setup-vms build
 	mkdir -p target/demo
@@ -25,7 +25,7 @@ check:
 		-p frontdesk-replay -p frontdesk-report -p frontdesk-scenario -p frontdesk-sim -p frontdesk-sweep
 
 # One failure does not hide what comes after it.
-test: setup-vms setup-sim deb
+test: setup-vms setup-sim setup-python deb
 	cargo test --release --workspace --locked --no-fail-fast
 
 bench: setup-build setup-sim
@@ -79,3 +79,6 @@ setup-deb:
 
 setup-sim:
 	@tools/setup.sh sim
+
+setup-python:
+	@tools/setup.sh python

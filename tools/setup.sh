@@ -5,6 +5,7 @@
 #   tools/setup.sh vms     the same, and what boots real VMs and a browser
 #   tools/setup.sh deb     as build, and what makes the Debian package
 #   tools/setup.sh sim     as build, and SimSo, which the simulator is compared with, in target/simso
+#   tools/setup.sh python  as build, and what the Python package is tested with, in target/python
 #
 # Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known
 # so far have no QEMU that is new enough.
@@ -17,6 +18,9 @@ cargo_deb=3.8.0
 sim_packages="python3-venv"
 simso="simso==0.8.5 SimPy==2.3.1 numpy"
 simso_venv=$(dirname "$0")/../target/simso
+python_tests="maturin==1.16.0 numpy==2.4.6 pandas==3.1.1 pyarrow==26.0.1 ray==2.60.0 pytest==9.2.0 mypy==2.4.1 nbclient==0.11.0 \
+    nbformat==5.11.1 ipykernel==7.4.0 matplotlib==3.11.2 psutil==7.2.2"
+python_venv=$(dirname "$0")/../target/python
 qemu_package="qemu-system-x86"
 qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources
@@ -41,8 +45,8 @@ case "$target" in
 build) packages=$build_packages qemu=no ;;
 vms) packages="$build_packages $vm_packages" qemu=yes ;;
 deb) packages="$build_packages $deb_packages" qemu=no ;;
-sim) packages="$build_packages $sim_packages" qemu=no ;;
-*) say "usage: tools/setup.sh build|vms|deb|sim"; exit 2 ;;
+sim | python) packages="$build_packages $sim_packages" qemu=no ;;
+*) say "usage: tools/setup.sh build|vms|deb|sim|python"; exit 2 ;;
 esac
 
 missing=
@@ -87,9 +91,23 @@ install_simso() {
     fi
 }
 
+# Made anew if what is wanted has changed.
+install_python() {
+    if [ "$target" = python ] && [ "$(cat "$python_venv/wanted" 2>/dev/null)" != "$python_tests" ]; then
+        say "installing: $python_tests in target/python"
+        # shellcheck disable=SC2086 # a list of words
+        { /usr/bin/python3 -m venv --clear "$python_venv" && "$python_venv/bin/pip" install --quiet $python_tests; } >&2 || {
+            say "these could not be installed from PyPI: see above, put it right, and run this again"
+            exit 1
+        }
+        printf '%s' "$python_tests" >"$python_venv/wanted"
+    fi
+}
+
 if [ -z "$wanted" ]; then
     install_cargo_deb
     install_simso
+    install_python
     exit 0
 fi
 say "installing:$wanted"
@@ -121,3 +139,4 @@ EOF
 fi
 install_cargo_deb
 install_simso
+install_python
