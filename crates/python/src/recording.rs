@@ -269,8 +269,8 @@ impl Recording {
         Ok((json(&differences)?, json(&compared)?))
     }
 
-    /// What would be decided if tasks were only seen now and then, as `frontdesk replay --sampled --json` says
-    /// it, and whether false boosts keep within `pb_ratio`.
+    /// What would be decided if tasks were only seen now and then, as `frontdesk replay --sampled --json`
+    /// says it, and whether false boosts keep within `pb_ratio`.
     fn sampled(&self, py: Python<'_>) -> PyResult<(bool, String)> {
         let mut records = self.open()?;
         let agreement = py.detach(|| sample(&mut records)).map_err(|error| raised(&error))?;

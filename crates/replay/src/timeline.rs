@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::time::Duration;
 
-/// Slices and marks of a timeline, at most: a million takes about 300 MB, and ui.perfetto.dev does not take many
-/// more.
+/// Slices and marks of a timeline, at most: a million takes about 300 MB, and ui.perfetto.dev does not take
+/// many more.
 const MAX_MARKS: usize = 2_000_000;
 
 /// What a recording says about one interval.
@@ -23,11 +23,12 @@ pub struct Examined {
     pub lost_events: u64,
 }
 
-/// What a recording says about an interval that begins so long after its first event, and lasts so long, or to
-/// the end.
+/// What a recording says about an interval that begins so long after its first event, and lasts so long, or
+/// to the end.
 ///
 /// # Errors
-/// The recording cannot be read to the end of the interval, has no events, or too much happens in the interval.
+/// The recording cannot be read to the end of the interval, has no events, or too much happens in the
+/// interval.
 pub fn timeline<R: Read>(
     recording: &mut Recording<R>,
     from: Duration,
