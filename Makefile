@@ -8,7 +8,7 @@ guest_target := x86_64-unknown-linux-gnu
 package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo check test bench fuzz miri lint build deb setup-build setup-lint setup-vms setup-deb setup-sim
+.PHONY: demo check test bench fuzz miri lint build deb setup-build setup-lint setup-vms setup-deb setup-sim setup-python
 
 demo: setup-vms build
 	mkdir -p target/demo
@@ -26,7 +26,7 @@ check:
 
 # One failure does not hide what comes after it. What a test needs and this machine lacks is a failure, too,
 # unless it may be missing: FRONTDESK_ALLOW_MISSING="kvm vhost-net" make test. It ends with what did not run.
-test: setup-vms setup-sim deb
+test: setup-vms setup-sim setup-python deb
 	tools/test.sh
 
 bench: setup-vms setup-sim
@@ -91,3 +91,6 @@ setup-deb:
 
 setup-sim:
 	@tools/setup.sh sim
+
+setup-python:
+	@tools/setup.sh python

@@ -6,6 +6,7 @@
 #   tools/setup.sh lint    as build, and what looks at the dependencies
 #   tools/setup.sh deb     as build, and what makes the Debian package
 #   tools/setup.sh sim     as build, and SimSo, which the simulator is compared with, in target/simso
+#   tools/setup.sh python  as build, and what the Python package is tested with, in target/python
 #
 # Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known
 # so far have no QEMU that is new enough.
@@ -19,6 +20,9 @@ cargo_deny=0.20.2
 sim_packages="python3-venv"
 simso="simso==0.8.5 SimPy==2.3.1 numpy"
 simso_venv=$(dirname "$0")/../target/simso
+python_tests="maturin==1.16.0 numpy==2.4.6 pandas==3.1.1 pyarrow==26.0.1 ray==2.60.0 pytest==9.2.0 mypy==2.4.1 nbclient==0.11.0 \
+    nbformat==5.11.1 ipykernel==7.4.0 matplotlib==3.11.2 psutil==7.2.2"
+python_venv=$(dirname "$0")/../target/python
 qemu_packages="qemu-system-x86 qemu-utils"
 qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources
@@ -44,8 +48,8 @@ case "$target" in
 build | lint) packages=$build_packages qemu=no ;;
 vms) packages="$build_packages $vm_packages" qemu=yes ;;
 deb) packages="$build_packages $deb_packages" qemu=no ;;
-sim) packages="$build_packages $sim_packages" qemu=no ;;
-*) say "usage: tools/setup.sh build|vms|lint|deb|sim"; exit 2 ;;
+sim | python) packages="$build_packages $sim_packages" qemu=no ;;
+*) say "usage: tools/setup.sh build|vms|lint|deb|sim|python"; exit 2 ;;
 esac
 
 missing=
@@ -94,9 +98,23 @@ install_simso() {
     fi
 }
 
+# Made anew if what is wanted has changed.
+install_python() {
+    if [ "$target" = python ] && [ "$(cat "$python_venv/wanted" 2>/dev/null)" != "$python_tests" ]; then
+        say "installing: $python_tests in target/python"
+        # shellcheck disable=SC2086 # a list of words
+        { /usr/bin/python3 -m venv --clear "$python_venv" && "$python_venv/bin/pip" install --quiet $python_tests; } >&2 || {
+            say "these could not be installed from PyPI: see above, put it right, and run this again"
+            exit 1
+        }
+        printf '%s' "$python_tests" >"$python_venv/wanted"
+    fi
+}
+
 if [ -z "$wanted" ]; then
     install_cargo_tools
     install_simso
+    install_python
     exit 0
 fi
 say "installing:$wanted"
@@ -129,3 +147,4 @@ EOF
 fi
 install_cargo_tools
 install_simso
+install_python
