@@ -134,8 +134,8 @@ impl Guardian {
             .stdout(journal.try_clone().map_err(&failed)?)
             .spawn()
             .map_err(&failed)?;
-        // It sees to that itself, but on a busy host it would wait for a CPU until it can, and what it may have
-        // to undo with it. It is our child, so nobody else has its number.
+        // It sees to that itself, but on a busy host it would wait for a CPU until it can, and what it may
+        // have to undo with it. It is our child, so nobody else has its number.
         let _ = sched::set(child.id().cast_signed(), process::AHEAD);
         let stream = last_of_all(stream);
         let guardian = Guardian {

@@ -1,9 +1,9 @@
-//! Finds VMs as they come and go, on a thread of its own: what takes time happens here, and the daemon's loop,
-//! which decides within microseconds, only hears of it.
+//! Finds VMs as they come and go, on a thread of its own: what takes time happens here, and the daemon's
+//! loop, which decides within microseconds, only hears of it.
 //!
 //! One thread looks at all QMP sockets ([`sockets`]), however many a host has, and waits for none. libvirt's
-//! VMs are looked for in `/proc` ([`libvirt`]). Another thread sets probes ([`context`]), for the kernel takes
-//! its time for that.
+//! VMs are looked for in `/proc` ([`libvirt`]). Another thread sets probes ([`context`]), for the kernel
+//! takes its time for that.
 
 mod context;
 mod libvirt;

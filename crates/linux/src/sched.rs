@@ -1,5 +1,5 @@
-//! How threads are scheduled: reading and setting it, and telling a thread from a stranger that got its number
-//! later.
+//! How threads are scheduled: reading and setting it, and telling a thread from a stranger that got its
+//! number later.
 
 mod attributes;
 mod thread;

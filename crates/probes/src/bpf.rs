@@ -73,8 +73,8 @@ pub struct BpfStats {
     /// Held back by the flood guard: beyond 16 packets of a tap, updates of a display, or keys and buttons of
     /// a VM, within a millisecond.
     pub suppressed: u64,
-    /// Records of any kind lost because the ring was full, or their VM had more to say of its threads than 256
-    /// records in a millisecond.
+    /// Records of any kind lost because the ring was full, or their VM had more to say of its threads than
+    /// 256 records in a millisecond.
     pub lost: u64,
     /// Reads of followed VMs that ended.
     pub reads: u64,

@@ -139,7 +139,7 @@ impl Drop for Stopped {
     }
 }
 
-/// The nightly one, with real QEMUs: how long until all are followed, and until something was changed of each.
+/// The nightly one, with real QEMUs: how long until all are followed, and until all are acted on.
 fn follows_a_hundred_qemus() -> Result<()> {
     const MANY: usize = 100;
     let place = Place::new()?;
