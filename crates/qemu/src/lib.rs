@@ -9,6 +9,7 @@ mod qmp;
 pub mod reporter;
 mod tcg;
 mod unheard;
+mod visit;
 mod vm;
 
 pub use libvirt::{examine as examine_libvirt, is_libvirt, is_of_libvirt_itself};
@@ -16,4 +17,5 @@ pub use process::thread_count;
 pub use qmp::{QmpError, VmEvent};
 pub use tcg::{TcgError, TcgSource};
 pub use unheard::{DiskServer, Unheard, disk_servers, unheard};
-pub use vm::{DiscoverError, Disk, QemuVm, QmpSession, discover, visit};
+pub use visit::{QmpSession, Visit, discover};
+pub use vm::{DiscoverError, Disk, QemuVm};

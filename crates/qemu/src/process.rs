@@ -7,10 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::{fs::MetadataExt as _, net::UnixStream},
-    },
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
 };
 
@@ -18,12 +15,6 @@ use std::{
 const WRITABLE_BY_ALL: u32 = 0o002;
 /// The kernel threads' parent.
 const KTHREADD: i32 = 2;
-
-/// The process that listens at the other end, and its user.
-pub(super) fn peer(stream: &UnixStream) -> Option<(i32, u32)> {
-    let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok()?;
-    Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
-}
 
 /// Checks that only root or `user`, who listens at it, can have put a socket where it is.
 pub(super) fn check_place(socket: &Path, user: u32) -> Result<(), String> {

@@ -502,6 +502,29 @@ fn metrics_come_over_http() {
 }
 
 /// Every metric in the dashboard and the alert rules is one that there is.
+/// Whoever fetches them without a pause takes neither the loop's time nor many threads' from it.
+#[test]
+fn metrics_have_a_pace() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let world = World::new(|config| config.metrics = Some(address));
+    let start = std::time::Instant::now();
+    const FETCHES: usize = 100;
+    for _ in 0..FETCHES {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 OK") && response.ends_with("# EOF\n"), "{response}");
+    }
+    // In periods of 100 ms twenty are accepted, and each answer is good for 500 ms.
+    let took = usize::try_from(start.elapsed().as_millis()).unwrap();
+    assert!(FETCHES <= 20 * (took / 100 + 1), "{FETCHES} in {took} ms");
+    assert!(world.asked() <= took / 500 + 1, "the loop was asked {} times in {took} ms", world.asked());
+    // Those who hold all places and say nothing are dropped after a while.
+    let held: Vec<_> = (0..MAX_CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    held.iter().for_each(|mut stream| assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "a word of ours"));
+}
+
 #[test]
 fn the_dashboard_and_the_rules_know_the_metrics() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);

@@ -224,11 +224,8 @@ impl Daemon {
             Reserves::start(settings, own_cpus, hierarchy.clone(), guardian, mailbox, trace.source())
         };
         let reserves = guardian.as_ref().map(start_reserves).transpose().map_err(DaemonError::Threads)?;
-        let context = WatchContext {
-            hierarchy: hierarchy.clone(),
-            probes: bpf.qemu_probes(),
-            mailbox: mailbox.clone(),
-        };
+        let context = WatchContext::new(hierarchy.clone(), bpf.qemu_probes(), mailbox.clone())
+            .map_err(DaemonError::Threads)?;
         let watcher = Watcher::start(config.settings.vms.clone(), context).map_err(DaemonError::Threads)?;
         let mut daemon = Daemon {
             settings: config.settings.clone(),

@@ -306,7 +306,7 @@ impl Identities {
         let begin = out.len();
         for (&vm, plugin) in &mut self.plugins {
             let first = out.len();
-            plugin.drain(vm, out);
+            plugin.drain(vm, now, out);
             // The ring belongs to QEMU, which may write any time into it: events from the future would never
             // leave.
             let limit = crate::clock::monotonic();

@@ -18,6 +18,7 @@ mod kvm_guest;
 mod kvm_interrupts;
 mod kvm_pair;
 mod kvm_vhost;
+mod many;
 mod qemu;
 mod reserve;
 mod support;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         trials.extend(threads::trials());
         trials.extend(qemu::trials());
         trials.extend(daemon::trials());
+        trials.extend(many::trials());
         trials.extend(reserve::trials());
         trials.extend(fair::trials());
         trials.extend(trials_with_kvm());
