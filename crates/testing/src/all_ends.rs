@@ -2,7 +2,7 @@
 //!
 //! For property tests and for fuzzing with coverage (`fuzz/`).
 
-use crate::pass;
+use crate::pass::pass;
 use frontdesk_engine::{Action, ActionKind, Boost, BoostTarget, Config, Engine, Event, Ratio, Time, VmId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
