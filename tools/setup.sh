@@ -3,21 +3,27 @@
 #
 #   tools/setup.sh build   compilers and libraries
 #   tools/setup.sh vms     the same, and what boots real VMs and a browser
+#   tools/setup.sh lint    as build, and what looks at the dependencies
 #   tools/setup.sh deb     as build, and what makes the Debian package
 #   tools/setup.sh sim     as build, and SimSo, which the simulator is compared with, in target/simso
+#   tools/setup.sh python  as build, and what the Python package is tested with, in target/python
 #
 # Idempotent: what is there is left alone. Adds the bookworm-backports suite for QEMU 10 if the packages known
 # so far have no QEMU that is new enough.
 set -eu
 
 build_packages="build-essential clang-14 libelf-dev zlib1g-dev pkg-config"
-vm_packages="chromium chromium-driver iproute2 kmod e2fsprogs mmdebstrap dpkg-dev openssh-client"
+vm_packages="chromium chromium-driver iproute2 kmod e2fsprogs xfsprogs fio mmdebstrap dpkg-dev openssh-client"
 deb_packages="dpkg-dev"
 cargo_deb=3.8.0
+cargo_deny=0.20.2
 sim_packages="python3-venv"
 simso="simso==0.8.5 SimPy==2.3.1 numpy"
 simso_venv=$(dirname "$0")/../target/simso
-qemu_package="qemu-system-x86"
+python_tests="maturin==1.16.0 numpy==2.4.6 pandas==3.1.1 pyarrow==26.0.1 ray==2.60.0 pytest==9.2.0 mypy==2.4.1 nbclient==0.11.0 \
+    nbformat==5.11.1 ipykernel==7.4.0 matplotlib==3.11.2 psutil==7.2.2"
+python_venv=$(dirname "$0")/../target/python
+qemu_packages="qemu-system-x86 qemu-utils"
 qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources
 
@@ -26,6 +32,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 qemu_is_new_enough() {
+    command -v qemu-storage-daemon >/dev/null || return
     version=$(qemu-system-x86_64 --version 2>/dev/null | sed -n 's/.*version \([0-9.]*\).*/\1/p')
     [ -n "$version" ] && [ "$(printf '%s\n%s\n' "$qemu_least" "$version" | sort -V | head -n 1)" = "$qemu_least" ]
 }
@@ -38,11 +45,11 @@ debian_mirror() {
 
 target=${1:-}
 case "$target" in
-build) packages=$build_packages qemu=no ;;
+build | lint) packages=$build_packages qemu=no ;;
 vms) packages="$build_packages $vm_packages" qemu=yes ;;
 deb) packages="$build_packages $deb_packages" qemu=no ;;
-sim) packages="$build_packages $sim_packages" qemu=no ;;
-*) say "usage: tools/setup.sh build|vms|deb|sim"; exit 2 ;;
+sim | python) packages="$build_packages $sim_packages" qemu=no ;;
+*) say "usage: tools/setup.sh build|vms|lint|deb|sim|python"; exit 2 ;;
 esac
 
 missing=
@@ -56,7 +63,7 @@ rust=there
 command -v cargo >/dev/null || rust=missing
 
 wanted="$missing"
-[ $need_qemu = yes ] && wanted="$wanted $qemu_package (>= $qemu_least)"
+[ $need_qemu = yes ] && wanted="$wanted $qemu_packages (>= $qemu_least)"
 if [ -n "$wanted" ] && { [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; }; then
     say "missing:$wanted"
     say "Run this as root on Debian 12, or install these packages by hand."
@@ -68,28 +75,46 @@ if [ $rust = missing ]; then
 fi
 [ "${unfinished:-no}" = no ] || exit 1
 
-install_cargo_deb() {
+install_cargo_tools() {
     if [ "$target" = deb ] && [ "$(cargo deb --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
         say "installing: cargo-deb $cargo_deb"
         cargo install --locked --quiet "cargo-deb@$cargo_deb" >&2
     fi
+    if [ "$target" = lint ] && [ "$(cargo deny --version 2>/dev/null)" != "cargo-deny $cargo_deny" ]; then
+        say "installing: cargo-deny $cargo_deny"
+        cargo install --locked --quiet "cargo-deny@$cargo_deny" >&2
+    fi
 }
 
-# Without it everything else works; the tests that need it say so.
+# Without it everything else works; the tests that need it fail, unless it may be missing.
 install_simso() {
     if [ "$target" = sim ] && ! "$simso_venv/bin/python" -c "import simso" 2>/dev/null; then
         say "installing: $simso in target/simso"
         # shellcheck disable=SC2086 # a list of words
         { /usr/bin/python3 -m venv --clear "$simso_venv" && "$simso_venv/bin/pip" install --quiet $simso; } >&2 || {
             rm -rf "$simso_venv"
-            say "SimSo could not be installed: the comparison with it will be skipped"
+            say "SimSo could not be installed: the comparison with it fails, unless FRONTDESK_ALLOW_MISSING names simso"
         }
     fi
 }
 
+# Made anew if what is wanted has changed.
+install_python() {
+    if [ "$target" = python ] && [ "$(cat "$python_venv/wanted" 2>/dev/null)" != "$python_tests" ]; then
+        say "installing: $python_tests in target/python"
+        # shellcheck disable=SC2086 # a list of words
+        { /usr/bin/python3 -m venv --clear "$python_venv" && "$python_venv/bin/pip" install --quiet $python_tests; } >&2 || {
+            say "these could not be installed from PyPI: see above, put it right, and run this again"
+            exit 1
+        }
+        printf '%s' "$python_tests" >"$python_venv/wanted"
+    fi
+}
+
 if [ -z "$wanted" ]; then
-    install_cargo_deb
+    install_cargo_tools
     install_simso
+    install_python
     exit 0
 fi
 say "installing:$wanted"
@@ -100,7 +125,7 @@ if [ -n "$missing" ]; then
     apt-get install -q -y --no-install-recommends $missing >&2
 fi
 if [ $need_qemu = yes ]; then
-    if ! apt-cache madison "$qemu_package" | grep -q bpo12; then
+    if ! apt-cache madison qemu-system-x86 | grep -q bpo12; then
         mirror=$(debian_mirror)
         if [ -z "$mirror" ]; then
             say "no Debian mirror found in /etc/apt: add the suite bookworm-backports by hand"
@@ -116,8 +141,10 @@ Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 EOF
         apt-get update -q >&2
     fi
-    apt-get install -q -y --no-install-recommends -t bookworm-backports "$qemu_package" >&2
+    # shellcheck disable=SC2086 # a list of words
+    apt-get install -q -y --no-install-recommends -t bookworm-backports $qemu_packages >&2
     qemu_is_new_enough || { say "QEMU is still older than $qemu_least"; exit 1; }
 fi
-install_cargo_deb
+install_cargo_tools
 install_simso
+install_python

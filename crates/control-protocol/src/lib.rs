@@ -6,6 +6,8 @@
 
 mod client;
 mod connection;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod model;
 mod protocol;
 mod reservation;
@@ -14,8 +16,8 @@ mod target;
 pub use client::{ClientError, ask, ask_recording, ask_status};
 pub use connection::{DeadlineStream, Stream};
 pub use model::{
-    DaemonStatus, DecisionLatency, ExtensionStatus, IdentityStatus, SCHEMA, SourceStatus, Status, Usage,
-    VmFacts, VmStatus,
+    DaemonStatus, DecisionLatency, DiskStatus, ExtensionStatus, IdentityStatus, SCHEMA, SourceStatus, Status,
+    Usage, VmFacts, VmStatus,
 };
 pub use protocol::{Answer, MAX_ANSWER_BYTES, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line};
 pub use reservation::{

@@ -4,6 +4,7 @@
 //! Times are in nanoseconds (`_ns`) of the host's monotonic clock, or in seconds (`_seconds`); fractions are
 //! between 0 and 1 (`_ratio`). Fields may be added; whatever else changes, changes [`SCHEMA`].
 
+use frontdesk_disk_protocol::DiskReport;
 use frontdesk_engine::{Capabilities, Config, Recent, VcpuExplain, VmExplain};
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +107,9 @@ pub struct VmStatus {
     /// What the extension in the guest does; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<ExtensionStatus>,
+    /// Its disks that `frontdesk disk` serves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<DiskStatus>,
     /// Memory the daemon's engine holds for it.
     pub memory_bytes: usize,
     /// What its engine knows of it: of tasks and ports the first few, or all that are worth a look if the VM
@@ -144,6 +148,20 @@ pub struct IdentityStatus {
     pub exact: bool,
 }
 
+/// A disk of a VM that `frontdesk disk` serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskStatus {
+    /// Its name.
+    pub name: String,
+    /// The thread that serves it.
+    pub thread: i32,
+    /// Why nobody comes first there, for people; absent if who asks is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// What it served since the VM was connected, as it said a second ago.
+    pub report: DiskReport,
+}
+
 /// What the extension in a guest does about background work (vAMP §3.3), as it says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtensionStatus {
@@ -178,6 +196,7 @@ impl VmStatus {
             unheard: facts.unheard,
             identity: facts.identity,
             extension: facts.extension,
+            disks: Vec::new(),
             memory_bytes,
             engine,
             recent,

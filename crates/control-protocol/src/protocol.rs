@@ -169,9 +169,7 @@ mod tests {
     proptest! {
         #[test]
         fn fuzz_a_request_is_understood_or_refused(line in prop::collection::vec(any::<u8>(), 0..200)) {
-            if let Err(refusal) = Query::parse(&line) {
-                prop_assert_eq!(refusal.kind, RefusalKind::Malformed);
-            }
+            crate::fuzzing::request(&line);
         }
 
         /// Nearly right ones come further.
@@ -187,10 +185,7 @@ mod tests {
                 format!("{{\"{verb}\":{{\"target\":{target}}}}}"),
                 format!("{{\"{verb}\":{{\"target\":{target},\"{key}\":{number},\"slice_ns\":{number}}}}}"),
             ] {
-                if let Ok(query) = Query::parse(line.as_bytes()) {
-                    let again = super::line(&query);
-                    prop_assert_eq!(Query::parse(&again[..again.len() - 1]), Ok(query));
-                }
+                crate::fuzzing::request(line.as_bytes());
             }
         }
     }

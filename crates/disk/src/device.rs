@@ -9,10 +9,13 @@ use crate::scheduler::Share;
 use crate::session::Session;
 use crate::transfer::{Step, Transfer};
 use crate::uring::{Completion, Token, Uring};
+use crate::vm::Source;
 use crate::vring::{RingError, Vring};
+use frontdesk_engine::disk::Asker;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd as _, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use virtio_bindings::bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK};
 use vm_memory::{Bytes, GuestAddress};
@@ -35,6 +38,7 @@ struct Active {
     queue: u16,
     head: u16,
     transfer: Transfer,
+    asker: Option<Asker>,
 }
 
 /// A VM's disk.
@@ -56,6 +60,8 @@ pub(crate) struct Device {
     exclusive: bool,
     /// Queues that have something to take.
     pending: Vec<bool>,
+    /// Of these, those whose guest has just said so.
+    kicked: Vec<bool>,
     /// Queues whose guest is to be told.
     interrupts: Vec<bool>,
     /// Number of the next kick descriptor.
@@ -86,6 +92,7 @@ impl Device {
             submitted: 0,
             exclusive: false,
             pending: Vec::new(),
+            kicked: Vec::new(),
             interrupts: Vec::new(),
             kicks: 0,
             kick_of: Vec::new(),
@@ -97,6 +104,23 @@ impl Device {
     /// The VM's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A front end is connected. The thread that calls this serves it.
+    pub(crate) fn attach(&mut self, connection: &UnixStream) {
+        match connection.as_fd().try_clone_to_owned() {
+            Ok(connection) => {
+                let thread = rustix::thread::gettid().as_raw_nonzero().get();
+                self.share.attached(Some((connection, thread)), &self.name);
+            }
+            Err(e) => tracing::warn!("{}: nobody is told that it is connected: {e}", self.name),
+        }
+    }
+
+    /// Tells how many queues are served.
+    fn count_queues(&self) {
+        let served = self.session.vrings.iter().filter(|vring| vring.running).count();
+        self.share.set_queues(u16::try_from(served).unwrap_or(u16::MAX));
     }
 
     /// The kernel's queue of work, for what is not the device's own business.
@@ -114,6 +138,7 @@ impl Device {
         while self.session.vrings.len() <= usize::from(index) {
             self.session.vrings.push(Vring::new().ok()?);
             self.pending.push(false);
+            self.kicked.push(false);
             self.interrupts.push(false);
             self.kick_of.push(0);
         }
@@ -161,6 +186,7 @@ impl Device {
             Token::Piece(slot) => self.piece_ended(slot, result)?,
             Token::Kick(index, number) if self.kick_of.get(usize::from(index)) == Some(&number) => {
                 self.pending[usize::from(index)] = true;
+                self.kicked[usize::from(index)] = true;
                 let kick = self.session.vrings.get(usize::from(index)).and_then(|vring| vring.kick.as_ref());
                 if let Some(kick) = kick.filter(|_| !more) {
                     self.uring.poll_always(kick.as_raw_fd(), token)?;
@@ -208,11 +234,12 @@ impl Device {
         self.kicks = self.kicks.wrapping_add(1);
         self.kick_of[usize::from(index)] = self.kicks;
         self.uring.poll_always(kick, Token::Kick(index, self.kicks))?;
+        self.count_queues();
         if !recovered.is_empty() {
             tracing::info!("{}: queue {index}: {} requests in flight go on", self.name, recovered.len());
         }
         for head in recovered {
-            if let Err(e) = self.take_up(index, head, &memory) {
+            if let Err(e) = self.take_up(index, head, &memory, None) {
                 self.break_queue(index, &e);
                 return Ok(());
             }
@@ -247,6 +274,7 @@ impl Device {
         let had_kick = vring.kick.is_some();
         vring.stop();
         let next = vring.next_available();
+        self.count_queues();
         if had_kick {
             self.uring.forget(Token::Kick(index, self.kick_of[usize::from(index)]))?;
         }
@@ -268,7 +296,9 @@ impl Device {
             self.stop(u16::try_from(index).unwrap_or_default())?;
         }
         self.session = Session::default();
+        self.share.attached(None, &self.name);
         self.pending.clear();
+        self.kicked.clear();
         self.interrupts.clear();
         self.kick_of.clear();
         Ok(())
@@ -301,8 +331,11 @@ impl Device {
             heads.push(head);
         }
         let more = heads.len() == room || vring.want_kicks(true, &memory)?;
+        let notified = std::mem::take(&mut self.kicked[usize::from(index)]);
+        let wanted = notified || !heads.is_empty();
+        let asker = wanted.then(|| self.share.asker(Source { queue: index, notified })).flatten();
         for head in heads {
-            self.take_up(index, head, &memory)?;
+            self.take_up(index, head, &memory, asker)?;
         }
         Ok(more)
     }
@@ -317,7 +350,13 @@ impl Device {
     }
 
     /// Begins with a request.
-    fn take_up(&mut self, index: u16, head: u16, memory: &Arc<Memory>) -> Result<(), Broken> {
+    fn take_up(
+        &mut self,
+        index: u16,
+        head: u16,
+        memory: &Arc<Memory>,
+        asker: Option<Asker>,
+    ) -> Result<(), Broken> {
         let vring = &self.session.vrings[usize::from(index)];
         let request = parse(memory.map(), vring.table(), vring.size(), head)?;
         let status = request.status;
@@ -331,7 +370,7 @@ impl Device {
             Some(_) => {
                 let transfer = Transfer::new(request, Arc::clone(memory));
                 let work = transfer.work();
-                let active = Some(Active { queue: index, head, transfer });
+                let active = Some(Active { queue: index, head, transfer, asker });
                 let slot = match self.free.pop() {
                     Some(slot) => {
                         self.slots[slot as usize] = active;
@@ -343,7 +382,7 @@ impl Device {
                         u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
                     }
                 };
-                self.share.ask(slot, work);
+                self.share.ask(slot, work, asker);
             }
             None => self.answer(index, head, memory, status, VIRTIO_BLK_S_IOERR, 0)?,
         }
@@ -399,7 +438,7 @@ impl Device {
                 self.finish(slot, status, written);
                 None
             }
-            _ => Some(active.transfer.work()),
+            _ => Some((active.transfer.work(), active.asker)),
         };
         self.share.done(slot, next);
         self.ready.extend(self.share.granted());
@@ -408,7 +447,7 @@ impl Device {
 
     /// A request has ended.
     fn finish(&mut self, slot: u32, status: u32, written: u64) {
-        let Some(Active { queue, head, transfer }) = self.slots[slot as usize].take() else {
+        let Some(Active { queue, head, transfer, .. }) = self.slots[slot as usize].take() else {
             return;
         };
         self.free.push(slot);

@@ -17,6 +17,9 @@ pub enum DiskError {
     /// Two VMs have one name, and so one socket.
     #[error("two VMs are called {0}: each needs a name of its own, for that of its socket")]
     Twice(String),
+    /// More disks than a process serves.
+    #[error("{0} VMs: a process serves {max} at most. Start another for the others", max = frontdesk_disk_protocol::MAX_DISKS)]
+    Many(usize),
     /// An image cannot be opened.
     #[error("image {}: {source}{}", path.display(), advice(source))]
     Open {

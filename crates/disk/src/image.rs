@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,10 @@ impl Image {
         let kind = file.metadata().map_err(failed)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(unfit("it is no file and no block device"));
+        }
+        // The kernel opens such a device all the same, and refuses each write.
+        if kind.is_block_device() && !read_only && is_read_only(&file).map_err(failed)? {
+            return Err(failed(std::io::ErrorKind::ReadOnlyFilesystem.into()));
         }
         let deadline = Instant::now() + patience;
         while lock(&file, read_only).map_err(failed)? == Locked::ByAnother {
@@ -125,6 +129,14 @@ impl Image {
     pub(crate) fn fd(&self) -> RawFd {
         self.file.as_fd().as_raw_fd()
     }
+}
+
+/// Whether a block device cannot be written to.
+fn is_read_only(device: &File) -> std::io::Result<bool> {
+    let number = device.metadata()?.rdev();
+    let told = format!("/sys/dev/block/{}:{}/ro", rustix::fs::major(number), rustix::fs::minor(number));
+    // A system without that file knows of no such device.
+    Ok(std::fs::read_to_string(told).is_ok_and(|told| told.trim() == "1"))
 }
 
 #[cfg(test)]

@@ -6,9 +6,12 @@
 mod admit;
 mod chain;
 mod config;
+mod daemon;
 mod device;
 mod error;
 mod front_end;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod image;
 mod inflight;
 mod memory;
@@ -18,6 +21,7 @@ mod serve;
 mod session;
 mod transfer;
 mod uring;
+mod vm;
 mod vring;
 mod worker;
 

@@ -1,38 +1,36 @@
 //! Which VM's request the disk does next: the engine's policy, shared by the threads of the VMs.
 //!
 //! The disk is given as many pieces of work at a time as it answers soon enough, so that what waits, waits
-//! here, where it can be ordered. Nobody tells yet who in a VM asks, so every request is `Common`: of the VMs
-//! that have something waiting, that comes first which had least of the disk's time. A VM that had nothing to
-//! do does not save up for later.
+//! here, where it can be ordered. While a daemon tells who in a VM asks and what a person does, what a person
+//! waits for comes first, within its VM's limits. Else every request is `Common`: of the VMs that have
+//! something waiting, that comes first which had least of the disk's time. A VM that had nothing to do does
+//! not save up for later.
 
-use frontdesk_engine::disk::{Device, DiskConfig, DiskOperation, DiskPolicy, DiskRequest};
-use frontdesk_engine::{Time, VmId};
+use crate::vm::{Source, Vm};
+use frontdesk_disk_protocol::{AskersMemory, Channel, FromDaemon, FromDisk, READS, READS_PERIOD};
+use frontdesk_engine::disk::{Asker, Device, DiskConfig, DiskOperation, DiskPolicy, DiskRequest};
+use frontdesk_engine::{Time, VmId, nanos};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// Most pieces that the policy can give a disk at a time.
 const MAX_DEPTH: u32 = 1024;
 
 /// The scheduler of one physical disk. Shared by the threads of its VMs.
 #[derive(Debug)]
-pub(crate) struct Scheduler {
-    began: Instant,
-    state: Mutex<State>,
-}
+pub(crate) struct Scheduler(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     policy: DiskPolicy,
     vms: Vec<Vm>,
-}
-
-#[derive(Debug)]
-struct Vm {
-    granted: Vec<u32>,
-    wake: Arc<OwnedFd>,
+    /// The daemon, if it is there.
+    daemon: Option<Arc<Channel>>,
+    /// Reads of which the daemon was told since then.
+    told: (Time, u32),
 }
 
 /// What a piece asks of the disk.
@@ -54,17 +52,21 @@ pub(crate) struct Share {
     wake: Arc<OwnedFd>,
 }
 
+/// The clock that the daemon's events carry, too.
+fn now() -> Time {
+    let now = clock_gettime(ClockId::Monotonic);
+    Time(now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs())
+}
+
 impl Scheduler {
     /// A scheduler for a disk that works at this many pieces at a time at most, 1 to 1024.
     pub(crate) fn new(depth: u32) -> Arc<Scheduler> {
-        Arc::new(Scheduler { began: Instant::now(), state: Mutex::new(State::new(depth)) })
+        Arc::new(Scheduler(Mutex::new(State::new(depth))))
     }
 
     /// The state, and what time it is.
     fn state(&self) -> (MutexGuard<'_, State>, Time) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Enough for centuries.
-        (state, Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)))
+        (self.0.lock().unwrap_or_else(PoisonError::into_inner), now())
     }
 
     /// One more VM.
@@ -76,6 +78,27 @@ impl Scheduler {
         let vm = self.state().0.join(Arc::clone(&wake));
         Ok(Share { scheduler: Arc::clone(self), vm, wake })
     }
+
+    /// A daemon is there, and told which VMs are.
+    pub(crate) fn daemon_came(&self, daemon: Arc<Channel>) {
+        self.state().0.daemon_came(daemon);
+    }
+
+    /// It is gone: nobody tells who asks.
+    pub(crate) fn daemon_went(&self) {
+        self.state().0.daemon_went();
+    }
+
+    /// The daemon said something. Memory that cannot be read is told in the log.
+    pub(crate) fn daemon_said(&self, message: FromDaemon, memory: Option<OwnedFd>) {
+        let (mut state, now) = self.state();
+        state.daemon_said(message, memory, now);
+    }
+
+    /// Tells the daemon what was served since it was told last.
+    pub(crate) fn report(&self) {
+        self.state().0.report();
+    }
 }
 
 impl State {
@@ -84,40 +107,136 @@ impl State {
         // An arm has a scheduler of the kernel's above it, which knows where it is.
         let mut policy = DiskPolicy::new(config, Device::Flash);
         policy.set_limited(false);
-        State { policy, vms: Vec::new() }
+        State { policy, vms: Vec::new(), daemon: None, told: (Time(0), 0) }
     }
 
     fn join(&mut self, wake: Arc<OwnedFd>) -> u32 {
-        self.vms.push(Vm { granted: Vec::new(), wake });
+        self.vms.push(Vm::new(wake, None, ""));
         // There are never as many VMs.
         u32::try_from(self.vms.len() - 1).unwrap_or(u32::MAX)
     }
 
-    fn ask(&mut self, vm: u32, number: u32, work: Work, at: Time) {
-        let Work { operation, offset, bytes } = work;
-        let id = id(vm, number);
-        let request = DiskRequest { id, vm: VmId(vm), asker: None, operation, offset, bytes, at };
-        // A VM has one piece of a number at a time, so it is always taken.
-        let _ = self.policy.arrive(&request);
+    /// Tells the daemon something, if it is there. Never waits.
+    fn say(&self, message: &FromDisk, descriptor: Option<BorrowedFd<'_>>) {
+        if let Some(Err(error)) = self.daemon.as_ref().map(|daemon| daemon.send(message, descriptor)) {
+            tracing::debug!("the daemon is not told: {error}");
+            // The thread that hears it sees that, and begins anew.
+            self.daemon.iter().for_each(|daemon| daemon.close());
+        }
     }
 
-    fn done(&mut self, vm: u32, number: u32, next: Option<Work>, at: Time) {
+    fn daemon_came(&mut self, daemon: Arc<Channel>) {
+        self.daemon = Some(daemon);
+        for (disk, vm) in (0..).zip(&self.vms) {
+            vm.introduce(disk, |message, connection| self.say(&message, Some(connection)));
+        }
+    }
+
+    fn daemon_went(&mut self) {
+        self.daemon = None;
+        self.vms.iter_mut().for_each(|vm| vm.askers = None);
+        self.policy.set_limited(false);
+    }
+
+    fn daemon_said(&mut self, message: FromDaemon, memory: Option<OwnedFd>, now: Time) {
+        let (disk, askers) = match message {
+            FromDaemon::Alive {} => return,
+            FromDaemon::Input { disk, input, at_ns } => {
+                if usize::from(disk) < self.vms.len() {
+                    self.policy.input(VmId(disk.into()), input, Time(at_ns).min(now));
+                }
+                return;
+            }
+            FromDaemon::NoAskers { disk } => (disk, None),
+            FromDaemon::Askers { disk, vcpus, layout } => {
+                let mapped = memory.map(|memory| AskersMemory::map(memory, vcpus, layout)).transpose();
+                if let Err(error) = &mapped {
+                    tracing::warn!("who asks is not known: {error}");
+                }
+                (disk, mapped.ok().flatten())
+            }
+        };
+        if let Some(vm) = self.vms.get_mut(usize::from(disk)).filter(|vm| vm.is_attached()) {
+            vm.askers = askers;
+        }
+        self.set_limited();
+    }
+
+    /// Limits hold where somebody may come first.
+    fn set_limited(&mut self) {
+        let anybody = self.vms.iter().any(|vm| vm.askers.is_some());
+        self.policy.set_limited(anybody);
+    }
+
+    fn report(&mut self) {
+        for disk in 0..self.vms.len() {
+            // There are never as many disks.
+            let disk = u16::try_from(disk).unwrap_or(u16::MAX);
+            let applications = || self.policy.applications(VmId(disk.into()));
+            if let Some(report) = self.vms[usize::from(disk)].report(applications) {
+                self.say(&FromDisk::Report { disk, report }, None);
+            }
+        }
+    }
+
+    /// A VM is connected to a disk, or no longer.
+    fn attached(&mut self, vm: u32, connection: Option<(OwnedFd, i32)>, name: &str) {
+        self.policy.forget(VmId(vm));
+        let Some(of) = self.vms.get_mut(vm as usize) else { return };
+        let was = of.is_attached();
+        *of = Vm::new(Arc::clone(&of.wake), connection, name);
+        let disk = u16::try_from(vm).unwrap_or(u16::MAX);
+        if was {
+            self.say(&FromDisk::Detached { disk }, None);
+        }
+        self.vms[vm as usize].introduce(disk, |message, connection| self.say(&message, Some(connection)));
+        self.set_limited();
+    }
+
+    /// Tells the daemon that a read begins, if it may be told of one more; whether it was.
+    fn tell_of_read(&mut self, disk: u16, request: u32, at: Time) -> bool {
+        if at.since(self.told.0) >= nanos(READS_PERIOD) {
+            self.told = (at, 0);
+        }
+        let Some(daemon) = self.daemon.as_ref().filter(|_| self.told.1 < READS) else { return false };
+        self.told.1 += 1;
+        // If there is no room, it has enough to hear as it is.
+        daemon.send(&FromDisk::Read { disk, request }, None).is_ok()
+    }
+
+    fn ask(&mut self, vm: u32, number: u32, work: Work, asker: Option<Asker>, at: Time) {
+        let Work { operation, offset, bytes } = work;
+        let id = id(vm, number);
+        let request = DiskRequest { id, vm: VmId(vm), asker, operation, offset, bytes, at };
+        self.vms[vm as usize].known += u64::from(asker.is_some_and(|asker| asker.task.is_some()));
+        // A VM has one piece of a number at a time, so it is always taken.
+        let _ = self.policy.arrive(&request);
+        let disk = u16::try_from(vm).unwrap_or(u16::MAX);
+        if operation == DiskOperation::Read && self.tell_of_read(disk, number, at) {
+            self.vms[vm as usize].told.insert(number);
+        }
+    }
+
+    fn done(&mut self, vm: u32, number: u32, at: Time) {
         self.policy.complete(id(vm, number), at);
-        if let Some(work) = next {
-            self.ask(vm, number, work, at);
+        if self.vms[vm as usize].told.remove(&number)
+            && let Some(daemon) = &self.daemon
+        {
+            let disk = u16::try_from(vm).unwrap_or(u16::MAX);
+            let _ = daemon.send(&FromDisk::ReadDone { disk, request: number }, None);
         }
     }
 
     /// Gives the disk what it can take. Wakes the VMs that were given something, but the one that asks.
     ///
-    /// No later call is needed for time to pass: only an arm is kept for somebody, and only for `High`
-    /// requests are flushes held.
+    /// No later call is needed for time to pass: only an arm is kept for somebody, and flushes are held only
+    /// while a `High` request waits or is served, whose end is a call.
     fn grant(&mut self, asks: u32, at: Time) {
         let mut woken = Vec::new();
         while let Some(submit) = self.policy.next(at) {
             let (vm, number) = parts(submit.id);
             if let Some(given) = self.vms.get_mut(vm as usize) {
-                given.granted.push(number);
+                given.grant(number, submit.class);
             }
             if vm != asks && !woken.contains(&vm) {
                 woken.push(vm);
@@ -146,10 +265,26 @@ fn parts(id: u64) -> (u32, u32) {
 }
 
 impl Share {
+    /// A front end is connected, or no longer: `connection` is a duplicate of its connection, and the thread
+    /// that serves it. What was known of the one before is forgotten.
+    pub(crate) fn attached(&self, connection: Option<(OwnedFd, i32)>, name: &str) {
+        self.scheduler.state().0.attached(self.vm, connection, name);
+    }
+
+    /// So many queues are served from now on.
+    pub(crate) fn set_queues(&self, queues: u16) {
+        self.scheduler.state().0.vms[self.vm as usize].queues = queues;
+    }
+
+    /// Who asks for what is taken from a queue now, if that is known.
+    pub(crate) fn asker(&self, source: Source) -> Option<Asker> {
+        self.scheduler.state().0.vms[self.vm as usize].asker(source)
+    }
+
     /// Asks for a piece of work; `number` is the VM's own name for it, until it is done.
-    pub(crate) fn ask(&self, number: u32, work: Work) {
+    pub(crate) fn ask(&self, number: u32, work: Work, asker: Option<Asker>) {
         let (mut state, now) = self.scheduler.state();
-        state.ask(self.vm, number, work, now);
+        state.ask(self.vm, number, work, asker, now);
         state.grant(self.vm, now);
     }
 
@@ -159,9 +294,12 @@ impl Share {
     }
 
     /// A piece that was granted has ended. `next` is the one that follows under its number.
-    pub(crate) fn done(&self, number: u32, next: Option<Work>) {
+    pub(crate) fn done(&self, number: u32, next: Option<(Work, Option<Asker>)>) {
         let (mut state, now) = self.scheduler.state();
-        state.done(self.vm, number, next, now);
+        state.done(self.vm, number, now);
+        if let Some((work, asker)) = next {
+            state.ask(self.vm, number, work, asker, now);
+        }
         state.grant(self.vm, now);
     }
 

@@ -1,10 +1,12 @@
 //! The process: a thread and a socket for each VM.
 
+use crate::daemon::follow;
 use crate::device::Device;
 use crate::error::DiskError;
 use crate::image::Image;
 use crate::scheduler::Scheduler;
 use crate::worker::work;
+use frontdesk_disk_protocol::MAX_DISKS;
 use rustix::fs::Mode;
 use std::collections::HashSet;
 use std::fs;
@@ -58,11 +60,21 @@ impl FromStr for VmDisk {
 }
 
 /// Serves these disks until `stop` can be read, each at the socket `NAME.sock` in `sockets`. `depth` is how
-/// many pieces of work the physical disk is given at a time at most, 1 to 1024.
+/// many pieces of work the physical disk is given at a time at most, 1 to 1024. The daemon that listens at
+/// `daemon`, whenever there is one, tells what a person waits for.
 ///
 /// # Errors
 /// [`DiskError`] if one of them cannot be served: then none is.
-pub fn serve(disks: &[VmDisk], sockets: &Path, depth: u32, stop: OwnedFd) -> Result<(), DiskError> {
+pub fn serve(
+    disks: &[VmDisk],
+    sockets: &Path,
+    daemon: &Path,
+    depth: u32,
+    stop: OwnedFd,
+) -> Result<(), DiskError> {
+    if disks.len() > usize::from(MAX_DISKS) {
+        return Err(DiskError::Many(disks.len()));
+    }
     let mut names = HashSet::new();
     if let Some(twice) = disks.iter().find(|disk| !names.insert(&disk.name)) {
         return Err(DiskError::Twice(twice.name.clone()));
@@ -75,6 +87,10 @@ pub fn serve(disks: &[VmDisk], sockets: &Path, depth: u32, stop: OwnedFd) -> Res
         let image = Image::open(&disk.image, disk.read_only, PATIENCE)?;
         ready.push((disk, image, Socket::bind(sockets.join(format!("{}.sock", disk.name)))?));
     }
+    let (to_hear, daemon, ends) = (Arc::clone(&scheduler), daemon.to_owned(), Arc::clone(&stop));
+    let hear = move || follow(&to_hear, &daemon, &ends);
+    let hearing = thread::Builder::new().name("daemon".into()).spawn(hear);
+    hearing.map_err(|source| DiskError::Kernel { what: "thread", source })?;
     let mut threads = Vec::new();
     for (disk, image, socket) in ready {
         let kernel = |what| move |source| DiskError::Kernel { what, source };

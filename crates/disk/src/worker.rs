@@ -87,6 +87,7 @@ impl Worker<'_> {
                 let handler = BackendReqHandler::from_stream(for_handler, Arc::clone(&self.device));
                 let mut device = self.device();
                 tracing::info!("{}: connected", device.name());
+                device.attach(&stream);
                 device.uring().poll_once(stream.as_raw_fd(), Token::Connection)?;
                 drop(device);
                 self.connection = Some(Connection { stream, handler, channel: None });

@@ -173,6 +173,8 @@ impl Engine {
                 state.guest.vcpu(vcpu)?;
                 state.account(Thread::Vcpu(vcpu), now, config);
                 state.guest.interrupt(vcpu, vector);
+                self.tell(vm, Fact::Taken { vcpu });
+                let state = self.vms.get_mut(&vm)?;
                 if state.guest.episode(now).is_some() {
                     self.tell(vm, Fact::Interrupted { to: bit(vcpu) });
                 }

@@ -6,6 +6,7 @@ use frontdesk_engine::disk::{
     Asker, Beyond, Device, DiskClass, DiskConfig, DiskOperation, DiskPolicy, DiskRequest, Verdict,
 };
 use frontdesk_engine::{TaskId, Time, UserInput, VmId};
+use frontdesk_testing::disk_calls::{Call, served_once};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
@@ -379,19 +380,6 @@ fn a_flush_that_takes_long_does_not_make_the_device_get_less() {
     }
 }
 
-/// A call.
-#[derive(Clone, Debug)]
-enum Call {
-    Ask { vm: u32, task: Option<u64>, operation: DiskOperation, bytes: u64, offset: u64 },
-    Complete(usize),
-    CompleteUnknown(u64),
-    Input(u32, UserInput),
-    Named(u32, u64, String),
-    Limits(u32, u32, u32),
-    Wait(u64),
-    Back(u64),
-}
-
 fn call() -> impl Strategy<Value = Call> {
     let operation = prop_oneof![
         Just(DiskOperation::Read),
@@ -419,68 +407,13 @@ proptest! {
     /// Whatever is called: no request is lost or submitted twice, and the device does not stand still while
     /// something could be served.
     #[test]
-    fn requests_are_served_once_and_the_disk_is_used(
+    fn fuzz_requests_are_served_once_and_the_disk_is_used(
         calls in prop::collection::vec(call(), 1..200),
         arm: bool,
         paper: bool,
         limited: bool,
     ) {
-        let device = if arm { Device::Arm } else { Device::Flash };
-        let config = if paper { DiskConfig::paper() } else { DiskConfig::default() };
-        let mut policy = DiskPolicy::new(config, device);
-        policy.set_limited(limited);
-        let (mut now, mut latest) = (Time(0), Time(0));
-        let (mut waiting, mut serving) = (Vec::new(), Vec::new());
-        for (id, call) in (0_u64..).zip(calls) {
-            match call {
-                Call::Ask { vm, task, operation, bytes, offset } => {
-                    let asker = Some(Asker { vcpu: 0, task: task.map(TaskId) });
-                    let vm = VmId(vm);
-                    let request = DiskRequest { id, vm, asker, operation, offset, bytes, at: now };
-                    prop_assert!(policy.arrive(&request));
-                    waiting.push(id);
-                }
-                Call::Complete(index) if !serving.is_empty() => {
-                    let id = serving.swap_remove(index % serving.len());
-                    prop_assert!(policy.complete(id, now).is_some());
-                }
-                Call::Complete(_) => {}
-                Call::CompleteUnknown(id) => prop_assert!(
-                    serving.contains(&id) || policy.complete(id, now).is_none()
-                ),
-                Call::Input(vm, input) => policy.input(VmId(vm), input, now),
-                Call::Named(vm, task, name) => policy.named(VmId(vm), TaskId(task), &name),
-                Call::Limits(vm, weight, cap) => policy.set_limits(VmId(vm), weight, cap),
-                Call::Wait(time) => now = now.plus(time),
-                Call::Back(time) => now = Time(now.0.saturating_sub(time)),
-            }
-            latest = latest.max(now);
-            while let Some(submit) = policy.next(now) {
-                let place = waiting.iter().position(|id| *id == submit.id);
-                prop_assert!(place.is_some(), "{} was not waiting", submit.id);
-                waiting.swap_remove(place.unwrap());
-                serving.push(submit.id);
-                prop_assert_eq!(policy.why(submit.id), Some(submit.why));
-                prop_assert_eq!(submit.why.class(), submit.class);
-            }
-            if serving.is_empty() && !waiting.is_empty() {
-                // An arm is kept for somebody, and not for long.
-                let deadline = policy.deadline();
-                let soon = deadline.is_some_and(|at| at > latest && at.since(latest) <= 50 * MS);
-                prop_assert!(soon, "{deadline:?} at {latest:?}");
-                prop_assert!(arm, "flash stands still");
-            }
-        }
-        now = latest;
-        for _ in 0..1_000 {
-            while let Some(submit) = policy.next(now) {
-                waiting.retain(|id| *id != submit.id);
-                serving.push(submit.id);
-            }
-            serving.drain(..).for_each(|id| _ = policy.complete(id, now));
-            now = now.plus(10 * MS);
-        }
-        prop_assert_eq!(waiting, Vec::<u64>::new());
+        served_once(calls, arm, paper, limited);
     }
 }
 

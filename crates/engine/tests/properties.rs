@@ -7,115 +7,13 @@ mod anything;
 use anything::{events, kind, targets};
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, MediaDevice,
-    Protocol, Ratio, Region, Standing, TaskId, Time, UserInput, VmId,
+    Protocol, Region, Standing, TaskId, Time, UserInput, VmId,
 };
-use frontdesk_testing::pass;
+use frontdesk_testing::all_ends::{TASKS, all_ends, config, go_on, run};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-const TASKS: usize = 16;
-
-/// A belief low enough to be reached, so that boosts do happen.
-fn config() -> Config {
-    let mut config = Config::default();
-    config.tavs.belief_threshold = 4;
-    config.tavs.negative_evidence = 1;
-    config.tavs.counter_bits = 1;
-    config.tavs.tasks_per_vcpu = TASKS;
-    config.tavs.pb_ratio = 0.5;
-    config.multimedia.max_share = Some(8.0);
-    config.asymmetric.pre_io_period = Duration::from_millis(100);
-    config.asymmetric.background_load = 0.1;
-    config.asymmetric.min_fast = Duration::from_micros(30);
-    config.asymmetric.ratio = Ratio::Most;
-    config.asymmetric.ports = vec![3];
-    config
-}
-
-fn run(events: &[Event]) -> (Engine, Vec<Action>) {
-    let mut engine = Engine::new(config()).unwrap();
-    let actions = go_on(&mut engine, events);
-    (engine, actions)
-}
-
-fn go_on(engine: &mut Engine, events: &[Event]) -> Vec<Action> {
-    let mut actions = Vec::new();
-    for event in events {
-        pass(engine, event.at);
-        engine.on_event(event);
-        actions.extend(std::iter::from_fn(|| engine.poll_action()));
-    }
-    actions
-}
-
-/// Lets the time of the last boost and of the last film pass, and looks at what was decided.
-fn all_ends(mut engine: Engine, mut actions: Vec<Action>, events: &[Event]) -> Result<(), TestCaseError> {
-    let end = events.iter().map(|event| event.at).max().unwrap_or_default();
-    let end = end.plus(11_000_000_000);
-    pass(&mut engine, end);
-    engine.on_deadline(end);
-    actions.extend(std::iter::from_fn(|| engine.poll_action()));
-    let mut since: BTreeMap<(VmId, BoostTarget), (Boost, Time)> = BTreeMap::new();
-    let mut watched = BTreeSet::new();
-    let mut shares = BTreeMap::new();
-    let mut weights = BTreeMap::new();
-    for Action { at, kind } in actions {
-        match kind {
-            ActionKind::Boost { vm, target, level } => {
-                let before = match level {
-                    Boost::None => since.remove(&(vm, target)),
-                    _ => since.insert((vm, target), (level, at)),
-                };
-                let (was, begun) = before.unwrap_or((Boost::None, at));
-                prop_assert!(was != level, "boosted twice, or not");
-                // Emulator threads may have the last answer in their hands.
-                let most = match was {
-                    _ if target == BoostTarget::Emulators => u64::MAX,
-                    Boost::Multimedia => 10_000_000,
-                    _ => 40_000_000,
-                };
-                prop_assert!(at.since(begun) <= most, "begun {begun:?}, ended {at:?}");
-                let level = |target| since.get(&(vm, target)).map(|(level, _)| *level);
-                let emulators = level(BoostTarget::Emulators);
-                prop_assert!(
-                    since.iter().all(|((of, _), (level, _))| *of != vm || Some(*level) <= emulators),
-                    "a vCPU ahead of its emulator threads"
-                );
-            }
-            ActionKind::Share { vm, permille } => {
-                prop_assert!((1..=64_000).contains(&permille));
-                shares.insert(vm, permille);
-            }
-            ActionKind::Watch { vm, vcpu, on } => {
-                let changed = if on { watched.insert((vm, vcpu)) } else { watched.remove(&(vm, vcpu)) };
-                prop_assert!(changed, "watched twice, or not");
-            }
-            ActionKind::Weight { vm, vcpu, permille } => {
-                let before = match permille {
-                    1000 => weights.remove(&(vm, vcpu)),
-                    _ => weights.insert((vm, vcpu), permille),
-                };
-                prop_assert!(before.unwrap_or(1000) != permille, "the same weight again: {kind:?}");
-                // Slow beside what a person waits for, fast for a player.
-                prop_assert!([15, 1000, 9000].contains(&permille), "{kind:?}");
-            }
-        }
-    }
-    prop_assert_eq!(since, BTreeMap::new());
-    prop_assert_eq!(watched, BTreeSet::new());
-    prop_assert_eq!(weights, BTreeMap::new());
-    for vm in engine.vms() {
-        let explain = engine.explain(vm).unwrap();
-        let plays = explain.multimedia.is_some_and(|of| !of.players.is_empty() || of.share_permille != 1000);
-        prop_assert!(!plays, "a film without end");
-        prop_assert!(explain.asymmetric.is_none_or(|of| of.episode.is_none()), "an episode without end");
-        prop_assert_eq!(shares.get(&vm).copied().unwrap_or(1000), explain.share_permille);
-    }
-    Ok(())
-}
 
 /// Whether an action takes something back, or is about a VM that can be acted on.
 fn may_ask(kind: ActionKind, world: Capabilities, standings: &BTreeMap<VmId, Standing>) -> bool {
@@ -171,7 +69,7 @@ proptest! {
     #[test]
     fn every_boost_ends_within_its_time(events in events()) {
         let (engine, actions) = run(&events);
-        all_ends(engine, actions, &events)?;
+        all_ends(engine, actions, &events);
     }
 
     /// A vCPU that is boosted interrupts all others, and is plugged in again, or out, or another is, or its
@@ -201,7 +99,7 @@ proptest! {
             let at = event.at;
             actions.extend(go_on(&mut engine, &[ipi, plug].map(|kind| Event { at, kind })));
         }
-        all_ends(engine, actions, &events)?;
+        all_ends(engine, actions, &events);
     }
 
     /// A guest whose vCPUs interrupt each other without end while one of them is boosted, as if each handled

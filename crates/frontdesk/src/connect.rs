@@ -112,7 +112,7 @@ impl RemoteServer {
     fn with<T>(&mut self, what: impl Fn(&mut Remote) -> Result<T, RemoteError>) -> Result<T, RemoteError> {
         let refused = |address: &Address, error: anyhow::Error| RemoteError::NotLoggedIn {
             address: address.clone(),
-            reason: crate::sentence(&error),
+            reason: frontdesk_scenario::sentence(&*error),
         };
         let mut result = what(&mut self.remote);
         if let Err(RemoteError::Unknown { fingerprint, .. }) = result {

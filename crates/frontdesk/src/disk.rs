@@ -3,6 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use frontdesk_disk::VmDisk;
+use frontdesk_disk_protocol::DEFAULT_SOCKET;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +11,8 @@ use std::process::ExitCode;
 /// Serve VMs their disks: a vhost-user-blk back end for the VMs of one physical disk.
 ///
 /// Each VM has a socket, NAME.sock in the folder for sockets, which QEMU connects to. The VMs share the disk
-/// fairly, whatever each asks of it. Started again after it was killed, it goes on where it was: QEMU
+/// fairly, whatever each asks of it; while a daemon follows a VM, what a person in it waits for comes first,
+/// within its share. Started again after it was killed, it goes on where it was: QEMU
 /// connects again, and no write is lost or done twice. It needs no rights but to read and write its images.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -27,6 +29,9 @@ pub(crate) struct DiskArgs {
     /// Folder for the sockets; must exist. Members of this process's group may connect.
     #[arg(long, value_name = "FOLDER")]
     socket_dir: PathBuf,
+    /// Where the daemon (`frontdesk run`) tells which task asks and what a person does; need not be there.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    daemon: PathBuf,
     /// How much work the physical disk is given at a time at most, in requests. It is given less while it
     /// takes longer than 10 ms for each.
     #[arg(long, value_name = "REQUESTS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -36,6 +41,6 @@ pub(crate) struct DiskArgs {
 pub(crate) fn main(args: &DiskArgs) -> anyhow::Result<ExitCode> {
     let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
     let stop: OwnedFd = stop.as_fd().try_clone_to_owned().context("cannot handle signals")?;
-    frontdesk_disk::serve(&args.vms, &args.socket_dir, args.depth, stop)?;
+    frontdesk_disk::serve(&args.vms, &args.socket_dir, &args.daemon, args.depth, stop)?;
     Ok(ExitCode::SUCCESS)
 }

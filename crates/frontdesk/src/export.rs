@@ -2,17 +2,10 @@
 
 use crate::outputs::write;
 use crate::recording::{open, warn_if_incomplete};
-use anyhow::bail;
-use frontdesk_engine::{Event, Time, nanos};
-use frontdesk_record::Record;
-use frontdesk_replay::TimelineBuilder;
+use frontdesk_replay::{ReplayError, timeline};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// Slices and marks in a trace, at most: they are sorted in memory, where a million takes about 300 MB, and
-/// ui.perfetto.dev does not take many more.
-const MAX_MARKS: usize = 2_000_000;
 
 /// Turn a recording into a trace that other programs open.
 ///
@@ -42,38 +35,13 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let mut recording = open(&args.file)?;
-    let mut before = Vec::new();
-    let mut builder: Option<TimelineBuilder> = None;
-    let mut end = Time(u64::MAX);
-    for record in &mut recording {
-        let record = record?;
-        if let (None, Record::Event(Event { at, .. })) = (&builder, &record) {
-            let from = at.plus(nanos(args.from));
-            end = args.length.map_or(end, |length| from.plus(nanos(length)));
-            let begun = builder.insert(TimelineBuilder::new(from, end));
-            before.drain(..).try_for_each(|record| begun.add(&record))?;
-        }
-        match &mut builder {
-            // What comes before the first event is names and parameters.
-            None if record.is_about_reservations() => {}
-            None => before.push(record),
-            Some(builder) => {
-                builder.add(&record)?;
-                if builder.marks() > MAX_MARKS {
-                    bail!(
-                        "{} has more than {MAX_MARKS} slices and marks in this interval; choose a shorter one with --from and --for",
-                        args.file.display()
-                    );
-                }
-                if matches!(record, Record::Event(event) if event.at > end) {
-                    break;
-                }
-            }
-        }
-    }
+    let timeline = timeline(&mut recording, args.from, args.length);
+    let timeline = timeline.map_err(|error| match error {
+        error @ ReplayError::TooMany { .. } => anyhow::Error::msg(format!("{error} with --from and --for")),
+        error => error.into(),
+    })?;
     warn_if_incomplete(&recording);
-    let Some(builder) = builder else { bail!("{} has no events", args.file.display()) };
-    let timeline = builder.finish().timeline;
+    let timeline = timeline.timeline;
     write(&args.output, |output| frontdesk_report::perfetto(&timeline, output))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -132,18 +132,7 @@ fn main() -> ExitCode {
         Command::Guardian | Command::Worker { .. } => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("frontdesk: {}", sentence(&error));
+        eprintln!("frontdesk: {}", frontdesk_scenario::sentence(&*error));
         ExitCode::from(IMPOSSIBLE)
     })
-}
-
-/// An error with its causes, without what a message repeats of its cause.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }

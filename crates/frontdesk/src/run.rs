@@ -108,7 +108,7 @@ fn reload_on(mut signals: Signals, args: Args, reloader: Reloader) -> anyhow::Re
         for _ in signals.forever() {
             match settings(&args) {
                 Ok(settings) => reloader.reload(settings),
-                Err(error) => reloader.refuse(crate::sentence(&error)),
+                Err(error) => reloader.refuse(frontdesk_scenario::sentence(&*error)),
             }
         }
     };

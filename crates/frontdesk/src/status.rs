@@ -1,5 +1,6 @@
 //! `frontdesk status`.
 
+pub(crate) mod disk;
 pub(crate) mod table;
 pub(crate) mod why;
 
@@ -66,7 +67,9 @@ fn text(status: &Status, why: bool) -> String {
         let rate = table::frame_rate(vm)?;
         Some(fold(&format!("{} plays, and shows {rate:.1} frames a second.", words::name(&vm.name))))
     });
-    let notes: Vec<String> = troubles.chain(notes).chain(plays).collect();
+    let disks = status.vms.iter().flat_map(|vm| vm.disks.iter().map(move |disk| (vm, disk)));
+    let disks = disks.map(|(vm, disk)| fold(&format!("{}: {}.", words::name(&vm.name), disk::line(disk))));
+    let notes: Vec<String> = troubles.chain(notes).chain(plays).chain(disks).collect();
     if !notes.is_empty() && !why {
         parts.push(notes.join("\n"));
     }

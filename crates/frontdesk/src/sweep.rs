@@ -3,7 +3,7 @@
 use crate::FAILED;
 use crate::lab::{INTERRUPTED, progress_bar};
 use crate::outputs::{check, write_json, write_text};
-use frontdesk_sweep::{Cell, Ended, Folder, Progress, Sweep, run, summary};
+use frontdesk_sweep::{Cell, Ended, Folder, Progress, Sweep, Workers, run, summary};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ const WIDTH: u16 = 100;
 /// hypercubes, each with several seeds. Everything is checked before anything runs. The rows of finished
 /// runs are kept in the folder as Parquet files. After Ctrl-C or a crash, the same command goes on from
 /// there; when all is done, rows.parquet has all rows, and report.html what they show. A run that fails is
-/// a row with its error. The same rows come out on any number of threads.
+/// a row with its error. The same rows come out on any number of threads, and on Ray.
 ///
 /// Exit status: 0 if all runs succeeded, 1 if one failed, 2 if the sweep could not be made, 130 after Ctrl-C.
 #[derive(clap::Args)]
@@ -38,6 +38,10 @@ pub(crate) struct Args {
     /// Runs at the same time; as many as there are CPUs if left out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
+    /// Make the runs on the Ray cluster at this address (HOST:PORT, or ray://HOST:PORT), or on the one that
+    /// runs on this machine (auto). Needs Python with the packages frontdesk and ray.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "jobs")]
+    ray: Option<String>,
     /// Write all rows as JSON, too; - is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -58,8 +62,9 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let jobs = args.jobs.map(usize::from);
     let jobs = jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let workers = args.ray.as_deref().map_or(Workers::Threads(jobs), Workers::Ray);
     let bar = progress_bar();
-    let ended = run(&sweep, &mut folder, jobs, &stop, &|Progress { done, total, left, written }| {
+    let ended = run(&sweep, &mut folder, workers, &stop, &|Progress { done, total, left, written }| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
         let left = left.filter(|_| done < total).map(|left| {

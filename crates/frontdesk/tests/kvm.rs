@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+use frontdesk_testing::{Need, leave_out};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,15 +15,14 @@ const MEASURED: [i32; 2] = [0, 1];
 
 #[test]
 fn requests_to_a_guest_under_kvm_are_answered_sooner_with_frontdesk() {
-    for (program, package) in [("qemu-system-x86_64", "qemu-system-x86"), ("mmdebstrap", "mmdebstrap")] {
+    const TESTS: &str = "guests under KVM on an emulated host";
+    for (program, need) in [("qemu-system-x86_64", Need::Qemu), ("mmdebstrap", Need::Debian)] {
         if Command::new(program).arg("--version").stdout(Stdio::null()).status().is_err() {
-            eprintln!("skipped: {program} does not run (package {package}; tools/setup.sh vms)");
-            return;
+            return leave_out(TESTS, need, format_args!("{program} does not run (tools/setup.sh vms)"));
         }
     }
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: it needs root");
-        return;
+        return leave_out(TESTS, Need::Root, "VMs get taps and control groups");
     }
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("result.json");

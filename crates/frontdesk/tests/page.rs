@@ -13,6 +13,7 @@ use fantoccini::elements::Element;
 use fantoccini::key::Key;
 use fantoccini::{Client, ClientBuilder, Locator};
 use frontdesk_control_protocol::{Query, Target};
+use frontdesk_testing::{Need, leave_out};
 use hyper_util::client::legacy::connect::HttpConnector;
 use operator::{FRONTDESK, Process};
 use serde_json::{Value, json};
@@ -146,8 +147,7 @@ async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
 
 fn in_a_browser(test: impl AsyncFn(&Driver, &Served)) {
     let Some(driver) = Driver::start() else {
-        eprintln!("skipped: chromedriver is not installed (tools/setup.sh vms)");
-        return;
+        return leave_out("the page", Need::Browser, "chromedriver does not run (tools/setup.sh vms)");
     };
     let served = Served::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -299,8 +299,7 @@ fn a_narrow_screen_shows_all_without_scrolling_sideways() {
 #[test]
 fn what_is_impossible_is_what_the_daemon_refuses() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: it needs root");
-        return;
+        return leave_out("what_is_impossible_is_what_the_daemon_refuses", Need::Root, "it starts a daemon");
     }
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();

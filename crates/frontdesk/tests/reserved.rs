@@ -9,6 +9,7 @@ mod operator;
 
 use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_testing::{Need, leave_out};
 use operator::{Daemon, FRONTDESK, Process, Qmp, boot, eventually, firmware};
 use serde_json::{Value, json};
 use std::fs;
@@ -50,6 +51,13 @@ fn state(pid: u32) -> (bool, u64) {
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
     (fields[0] == "T", ticks * 10 * MS)
+}
+
+/// CPU time that its threads have used, by their own clocks, in nanoseconds.
+fn ran(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let files = tasks.filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok());
+    files.map(|text| text.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 /// Whether all threads are stopped: one that waits for a CPU is so a little later than the others.
@@ -200,16 +208,17 @@ fn a_vm_has_its_slices_until_it_is_released() {
         let thread = held.iter().find(|thread| thread.tid == *tid).unwrap();
         assert_eq!(thread.cpus, cpu.to_string(), "a vCPU runs where its slices are: {held:?}");
     }
-    // Without a limit it would use three times as much even on a busy machine, and nearly twice as much if
-    // its vCPUs had periods at different times. A time for which the machine stands still counts as used, so
-    // that single periods say nothing: once it is seen as it should be.
+    // By its threads' own clocks, what it uses is its slices. Without a limit it would be three times as much
+    // even on a busy machine, and nearly twice as much if its vCPUs had periods at different times. A time
+    // for which the machine stands still counts as used, so that single spans say nothing, but most do.
     let mut last = host.listed("vm:alice").unwrap();
-    eventually("what it uses is what it reserved", || {
-        let (used, reserved) = (state(pid).1, number(&last, "reserved_ns"));
+    let mut parts = [(); 9].map(|()| {
+        let (used, reserved) = (ran(pid), number(&last, "reserved_ns"));
         last = host.periods("vm:alice", 20);
-        let part = (state(pid).1 - used) as f64 / (number(&last, "reserved_ns") - reserved) as f64;
-        (0.25..1.5).contains(&part)
+        (ran(pid) - used) as f64 / (number(&last, "reserved_ns") - reserved) as f64
     });
+    parts.sort_by(f64::total_cmp);
+    assert!((0.8..1.2).contains(&parts[4]), "{parts:?}");
 
     let paused = host.run(&["pause", "alice"]);
     assert!(paused.status.success() && String::from_utf8_lossy(&paused.stdout).contains("vm:alice: paused"));
@@ -397,7 +406,8 @@ fn boosts_have_their_real_time_again_after_the_last_release() {
     let (_vm, _operator, group) = host.vm("alice", "1");
     let file = group.dir().join("cpu.rt_runtime_us");
     if !file.exists() {
-        return;
+        let test = "boosts_have_their_real_time_again_after_the_last_release";
+        return leave_out(test, Need::Budgets, format_args!("there is no {}", file.display()));
     }
     let budget = || fs::read_to_string(&file).unwrap().trim().parse::<u64>().unwrap();
     eventually("she has a budget", || budget() > 0);

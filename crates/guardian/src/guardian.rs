@@ -5,6 +5,7 @@ use crate::process::{self, UndoReport};
 use crate::promise::{Promise, Promiser};
 use crate::undo::Undo;
 use crate::wire::{self, JournalMessage};
+use frontdesk_linux::sched;
 use rustix::event::epoll::{self, EventData};
 use std::{
     collections::BTreeMap,
@@ -133,6 +134,9 @@ impl Guardian {
             .stdout(journal.try_clone().map_err(&failed)?)
             .spawn()
             .map_err(&failed)?;
+        // It sees to that itself, but on a busy host it would wait for a CPU until it can, and what it may
+        // have to undo with it. It is our child, so nobody else has its number.
+        let _ = sched::set(child.id().cast_signed(), process::AHEAD);
         let stream = last_of_all(stream);
         let guardian = Guardian {
             child,

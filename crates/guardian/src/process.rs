@@ -28,7 +28,7 @@ use std::{
 };
 
 /// Above every thread that frontdesk boosts, so that they cannot keep it from undoing their boost.
-const PRIORITY: u32 = 60;
+pub(super) const AHEAD: Attributes = Attributes::fifo(60);
 /// How often it is looked whether the owner keeps its promise.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 /// How long what the kernel calls busy is tried. It takes no longer periods for `SCHED_DEADLINE` than 4.2 s
@@ -137,10 +137,9 @@ fn death() -> io::Result<OwnedFd> {
 
 /// Real time if that can be had: from the root control group where its own has no real-time budget.
 fn get_ahead() {
-    let fifo = Attributes::fifo(PRIORITY);
-    if let Err(SchedError::Denied { .. }) = sched::set(0, fifo) {
+    if let Err(SchedError::Denied { .. }) = sched::set(0, AHEAD) {
         let moved = Hierarchy::detect().and_then(|hierarchy| hierarchy.root_group().add(process::id()));
-        if moved.is_err() || sched::set(0, fifo).is_err() {
+        if moved.is_err() || sched::set(0, AHEAD).is_err() {
             let nicest = Attributes { policy: Policy::Other { nice: -20, slice_ns: 0 }, reset_on_fork: true };
             let _ = sched::set(0, nicest);
         }
@@ -197,11 +196,12 @@ fn revive(owner: Option<ThreadId>) {
     let Some(owner) = owner.filter(ThreadId::is_alive) else { return };
     for thread in fs::read_dir(format!("/proc/{}/task", owner.pid)).into_iter().flatten().flatten() {
         let Some(tid) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let runnable = ThreadId::of(owner.pid, tid).is_some_and(|thread| thread.is_runnable());
-        if runnable && matches!(sched::get(tid), Ok(Attributes { policy: Policy::Deadline { .. }, .. })) {
+        let runnable = ThreadId::of(owner.pid, tid).filter(ThreadId::is_runnable).map(ThreadId::pin);
+        let Some(thread) = runnable else { continue };
+        if matches!(thread.get(), Ok(Attributes { policy: Policy::Deadline { .. }, .. })) {
             let ordinary = Policy::Other { nice: 0, slice_ns: 0 };
             // One that has ended needs nothing.
-            let _ = sched::set(tid, Attributes { policy: ordinary, reset_on_fork: true });
+            let _ = thread.set(Attributes { policy: ordinary, reset_on_fork: true });
         }
     }
 }

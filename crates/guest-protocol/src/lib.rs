@@ -245,6 +245,9 @@ impl Decoder {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+
 /// The example in the crate's README, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
@@ -311,6 +314,13 @@ mod tests {
             prop_assert!(encode(&message, usize::MAX, &mut bytes));
             let found = decode(&bytes, std::iter::empty());
             prop_assert_eq!(found.last(), Some(&Some(message)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn fuzz_streams(bytes in prop::collection::vec(prop_oneof![4 => 0..8u8, 1 => any::<u8>()], 0..300)) {
+            fuzzing::stream(&bytes);
         }
     }
 

@@ -140,7 +140,12 @@ impl Settings {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|source| SettingsError::Read { path: name.clone(), source })?;
-        let settings: Settings = toml::from_str(&text).map_err(|error| {
+        Settings::parse(&text, name)
+    }
+
+    /// Checks the text of a file of this name.
+    pub(crate) fn parse(text: &str, name: String) -> Result<Settings, SettingsError> {
+        let settings: Settings = toml::from_str(text).map_err(|error| {
             let cause = error.to_string().trim_end().to_owned();
             SettingsError::Syntax { path: name.clone(), cause }
         })?;

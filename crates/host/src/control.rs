@@ -12,7 +12,7 @@ mod accept_rate;
 mod access;
 mod config;
 mod error;
-mod http;
+pub(crate) mod http;
 mod metrics;
 mod permit;
 mod request;

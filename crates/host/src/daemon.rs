@@ -1,5 +1,7 @@
 //! The daemon loop: sources -> engine -> actuators, in one thread.
 
+mod disk_news;
+mod disks;
 mod engage;
 mod error;
 mod fast_path;

@@ -38,6 +38,7 @@ pub fn examine() -> Vec<Finding> {
         identity::sounds(),
     ]);
     findings.extend(paths::paths());
+    findings.push(paths::disks());
     findings.extend(machine::programs());
     findings
 }

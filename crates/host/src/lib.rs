@@ -8,7 +8,10 @@ mod clock;
 pub mod config;
 pub mod control;
 mod daemon;
+mod disks;
 pub mod doctor;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod identity;
 mod notification;
 mod reserve;

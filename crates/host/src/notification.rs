@@ -4,6 +4,7 @@
 use crate::config::Settings;
 use crate::control::ReservationRequest;
 use crate::wake::Wake;
+use frontdesk_disk_protocol::{Channel, DiskReport};
 use frontdesk_engine::reservation::TargetId;
 use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_linux::sched::ThreadId;
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Notifications that may wait to be taken. Who has more waits: it is never the loop.
@@ -55,6 +57,29 @@ pub(crate) struct Sighting {
     pub(crate) place: Result<VmCgroup, String>,
 }
 
+/// What a back end of disks tells, looked through.
+#[derive(Debug)]
+pub(crate) enum DiskNews {
+    /// It is there, and hears what is said in this channel.
+    Come(Arc<Channel>),
+    /// The QEMU process `qemu` is connected to a disk of this name.
+    Attached {
+        disk: u16,
+        name: String,
+        qemu: i32,
+        /// Its thread that serves the disk.
+        thread: ThreadId,
+    },
+    /// It is connected no longer.
+    Detached { disk: u16 },
+    /// What was served.
+    Report { disk: u16, report: DiskReport },
+    /// A read was taken up, or is done.
+    Read { disk: u16, request: u32, done: bool },
+    /// It is gone.
+    Gone,
+}
+
 /// What there is to tell.
 #[derive(Debug)]
 pub(crate) enum Notification {
@@ -67,6 +92,8 @@ pub(crate) enum Notification {
     Admissible(ReservationRequest),
     /// These probes are set in the VM with this main thread.
     Probed(ThreadId, Probes),
+    /// Of the back end of disks with this number.
+    Disk(u32, DiskNews),
     /// Something happened to the VM with this main thread.
     Happened(ThreadId, VmEvent),
     /// VMs found here are not to be followed any more.

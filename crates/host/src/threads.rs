@@ -173,7 +173,8 @@ impl Threads {
             if adopted.threads.iter().any(|known| known.scheduling.thread() == thread) {
                 continue;
             }
-            let original = attributes_of(thread).map_err(ThreadsError::sched(vm))?;
+            let thread = thread.pin();
+            let original = attributes_of(&thread).map_err(ThreadsError::sched(vm))?;
             let Some(original) = original.filter(|original| original.policy.nice().is_some()) else {
                 continue;
             };

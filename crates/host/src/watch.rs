@@ -1,12 +1,13 @@
-//! Finds VMs as they come and go, on threads of its own: what takes time or can stall happens here, and the
-//! daemon's loop, which decides within microseconds, only hears of it.
+//! Finds VMs as they come and go, on a thread of its own: what takes time happens here, and the daemon's
+//! loop, which decides within microseconds, only hears of it.
 //!
-//! Each QMP socket has a thread ([`socket`]), for whoever listens there may stall: it keeps nobody else
-//! waiting then. libvirt's VMs are looked for in `/proc` ([`libvirt`]).
+//! One thread looks at all QMP sockets ([`sockets`]), however many a host has, and waits for none. libvirt's
+//! VMs are looked for in `/proc` ([`libvirt`]). Another thread sets probes ([`context`]), for the kernel
+//! takes its time for that.
 
 mod context;
 mod libvirt;
-mod socket;
+mod sockets;
 
 pub(crate) use context::WatchContext;
 
@@ -17,24 +18,22 @@ use libvirt::LibvirtScan;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
-use socket::{Round, SocketWatcher};
+use sockets::{Round, WatchedSocket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
 
 /// How often everything is looked at, whether the kernel says that something changed or not.
-const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+const TICK: Duration = Duration::from_millis(500);
 /// Changes in a folder come in bursts, and others' may never end.
 const BURST: Duration = Duration::from_millis(20);
-/// More sockets than any host has VMs: a bound on threads if a pattern matches too much.
+/// More sockets than any host has VMs: a bound if a pattern matches too much.
 const MAX_SOCKETS: usize = 1024;
-/// A socket's thread reads and writes messages on its heap.
-const SOCKET_STACK: usize = 256 << 10;
 
 /// The control of the thread that watches. It ends when this is dropped.
 pub(crate) struct Watcher {
@@ -55,6 +54,7 @@ impl Watcher {
             context,
             inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?,
             sockets: BTreeMap::new(),
+            scan: Instant::now(),
             missing: BTreeSet::new(),
             too_many: false,
         };
@@ -86,33 +86,27 @@ struct Watch {
     round: Option<Arc<Round>>,
     inotify: OwnedFd,
     sockets: BTreeMap<PathBuf, WatchedSocket>,
+    /// When everything is looked at.
+    scan: Instant,
     /// Sockets named in full that are not there, which was told.
     missing: BTreeSet<String>,
     too_many: bool,
 }
 
-/// A socket with a thread.
-struct WatchedSocket {
-    /// The thread ends when this is dropped.
-    pokes: std::sync::mpsc::SyncSender<()>,
-    /// Device and inode: another one at the same place is another VM's.
-    identity: (u64, u64),
-}
-
 impl Watch {
     fn run(mut self, orders: &Receiver<VmsSettings>, bell: &Wake) {
+        let mut ready = BTreeSet::new();
         loop {
-            self.scan();
-            self.round = None;
-            let ready = poll(
-                &mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(bell, PollFlags::IN)],
-                Some(&TICK),
-            );
-            if ready.is_ok_and(|ready| ready > 0) {
-                std::thread::sleep(BURST);
-                empty(&self.inotify);
-                bell.take();
+            let now = Instant::now();
+            for (path, socket) in &mut self.sockets {
+                socket.turn(now, ready.contains(path), &self.context);
             }
+            if now >= self.scan {
+                self.scan();
+                self.scan = Instant::now() + TICK;
+                self.round = None;
+            }
+            ready = self.wait(bell);
             loop {
                 match orders.try_recv() {
                     Ok(vms) => self.change(vms),
@@ -121,6 +115,42 @@ impl Watch {
                 }
             }
         }
+    }
+
+    /// Waits until something comes or is due; the sockets where something came.
+    fn wait(&mut self, bell: &Wake) -> BTreeSet<PathBuf> {
+        let now = Instant::now();
+        let due = self.sockets.values().map(|socket| socket.due(now)).min();
+        let until = due.map_or(self.scan, |due| due.min(self.scan)).saturating_duration_since(now);
+        let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
+        let mut paths = Vec::new();
+        for (path, socket) in &self.sockets {
+            if let Some(fd) = socket.readable(now) {
+                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                paths.push(path);
+            }
+        }
+        // What has changed is looked at soon, and more than that can wait.
+        let changes = self.scan > now + BURST;
+        if changes {
+            fds.push(PollFd::new(&self.inotify, PollFlags::IN));
+        }
+        let came = match poll(&mut fds, Timespec::try_from(until).ok().as_ref()) {
+            Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
+            // After a signal, what is due is done.
+            Err(_) => vec![false; fds.len()],
+        };
+        if came[0] {
+            bell.take();
+            self.scan = now;
+        }
+        let ready = paths.iter().zip(&came[1..]).filter(|(_, came)| **came).map(|(path, _)| (*path).clone());
+        let ready = ready.collect();
+        if changes && came.last() == Some(&true) {
+            empty(&self.inotify);
+            self.scan = self.scan.min(now + BURST);
+        }
+        ready
     }
 
     fn change(&mut self, vms: VmsSettings) {
@@ -152,19 +182,14 @@ impl Watch {
                 tracing::info!("there is no QMP socket {pattern} yet: its VM is followed when there is");
             }
         }
-        // One that has vanished ends its thread. The VM, if it still runs, is followed on without.
+        // The VM of one that has vanished, if it still runs, is followed on without.
         self.sockets.retain(|path, _| found.contains_key(path));
         for (path, identity) in found {
             if let Some(folder) = path.parent() {
                 watch_folder(&self.inotify, folder);
             }
             match self.sockets.get_mut(&path) {
-                Some(watched) if watched.identity == identity => {}
-                Some(watched) => {
-                    watched.identity = identity;
-                    // If one is waiting to be taken already, that does.
-                    let _ = watched.pokes.try_send(());
-                }
+                Some(watched) => watched.is(identity),
                 None => self.watch_socket(path, identity),
             }
         }
@@ -181,14 +206,8 @@ impl Watch {
         if full {
             return;
         }
-        let (pokes, receiver) = sync_channel(1);
-        let watcher = SocketWatcher::new(path.clone(), self.context.clone(), receiver, self.round.clone());
-        let thread = std::thread::Builder::new().name("socket".into()).stack_size(SOCKET_STACK);
-        match thread.spawn(move || watcher.run()) {
-            Ok(_) => drop(self.sockets.insert(path, WatchedSocket { pokes, identity })),
-            // The next scan tries again.
-            Err(error) => tracing::warn!("QMP socket {}: no thread to look at it: {error}", path.display()),
-        }
+        let watched = WatchedSocket::new(path.clone(), identity, self.round.clone());
+        self.sockets.insert(path, watched);
     }
 }
 

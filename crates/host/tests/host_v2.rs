@@ -31,6 +31,10 @@ use libtest_mimic::Trial;
 use std::process::ExitCode;
 use support::trial;
 
+/// Why trials are left out there: all after them would meet another kernel than they think.
+const FAIR_SERVERS_OF_7_3: &str = "when a daemon that reserved 0.98 of a CPU by SCHED_DEADLINE was killed, the \
+     kernel sometimes does not let its fair server have its time back";
+
 fn main() -> ExitCode {
     let role = |word: &str| match word {
         "guardian" => Some(frontdesk_guardian::run()),
@@ -46,7 +50,10 @@ fn main() -> ExitCode {
         trial("host_trials_pass_on_linux_6_12", || {
             host_trials_pass_on("6.12-cloud", &["fair_server_is", "fair_server_takes"])
         }),
-        trial("host_trials_pass_on_linux_7_3", || host_trials_pass_on("7.3-cloud", &[])),
+        trial("host_trials_pass_on_linux_7_3", || {
+            frontdesk_testing::left_out::tell("fair_server_* on Linux 7.3", FAIR_SERVERS_OF_7_3);
+            host_trials_pass_on("7.3-cloud", &[])
+        }),
     ];
     inside::main(role, trials, outside)
 }
@@ -61,8 +68,6 @@ fn host_trials_pass_on(kernel: &str, more: &[&str]) -> Result<()> {
 fn trials() -> Vec<Trial> {
     let version = Hierarchy::detect().map(|hierarchy| hierarchy.version());
     assert!(matches!(version, Ok(Version::V2)), "not on control groups of version 2: {version:?}");
-    // When a daemon that reserved 0.98 of a CPU by SCHED_DEADLINE was killed, Linux 7.3 sometimes does not
-    // let its fair server have its time back, and all trials after that meet another kernel than they think.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let fair = if release.starts_with("7.") { Vec::new() } else { fair::trials() };
     let trials = [

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use frontdesk_lab_guest::{DATA, DEBIAN, Job, Measurement, Work};
+use frontdesk_testing::{Need, leave_out};
 use frontdesk_workload::{Protocol, Storm, WorkloadKind};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -371,7 +372,7 @@ fn may_unshare() -> bool {
     let status = Command::new("unshare").args(["--mount", "--pid", "--fork", "true"]).status();
     let may = status.is_ok_and(|status| status.success());
     if !may {
-        eprintln!("skipped: needs root and the program unshare");
+        leave_out("programs in guests", Need::Root, "the program unshare does not run, or may not");
     }
     may
 }

@@ -83,14 +83,26 @@ pub fn run(
 ) -> Result<(Outcome, Vec<Timeline>), LabError> {
     match scenario.host.machine {
         Machine::This => lab::run(scenario, config, progress),
-        Machine::Kvm => match run_emulated(scenario, config, progress) {
-            // Like its guests, it may die without a word: its processor is only emulated.
-            Err(LabError::Vm(died @ VmError::Ended { .. })) => {
-                tracing::warn!("the run is made again, from its beginning: {died}");
-                run_emulated(scenario, config, progress)
-            }
-            result => result,
-        },
+        Machine::Kvm => {
+            let ((mut outcome, timelines), lost) = once_more(|| run_emulated(scenario, config, progress))?;
+            // What had been measured is gone with it. The report says so beside the first repeat.
+            let first = outcome.arms.values_mut().find_map(|arm| arm.repeats.first_mut());
+            first.into_iter().zip(lost).for_each(|(repeat, lost)| repeat.voided.push(lost));
+            Ok((outcome, timelines))
+        }
+    }
+}
+
+/// Makes a run, and makes it once more if its host died or was stuck in it: it may do so without a word, as
+/// its guests may, for its processor is only emulated. Returns what became of the first one, too, if there
+/// were two.
+fn once_more<T>(mut run: impl FnMut() -> Result<T, LabError>) -> Result<(T, Option<String>), LabError> {
+    match run() {
+        Err(LabError::Vm(lost @ (VmError::Ended { .. } | VmError::Timeout { .. }))) => {
+            tracing::warn!("the run is made again, from its beginning: {lost}");
+            Ok((run()?, Some(lost.to_string())))
+        }
+        result => Ok((result?, None)),
     }
 }
 
@@ -273,4 +285,39 @@ fn keep_recordings(run_dir: &Path, config: &LabConfig) -> Result<(), LabError> {
 fn failed<E: Into<std::io::Error>>(what: &str) -> impl FnOnce(E) -> LabError + use<E> {
     let what = what.to_owned();
     move |source| LabError::Io { what, source: source.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // A test that panics fails.
+
+    use super::*;
+    use crate::lab::LabError::{Inside, Vm};
+
+    #[test]
+    fn a_run_whose_host_died_or_was_stuck_is_made_once_more_and_no_other() {
+        fn stuck() -> LabError {
+            let (name, what, tail) = ("host".to_owned(), "go on".to_owned(), String::new());
+            Vm(VmError::Timeout { name, what, timeout: SILENCE, tail })
+        }
+        fn ended() -> LabError {
+            let (name, what, tail) = ("host".to_owned(), "go on".to_owned(), String::new());
+            Vm(VmError::Ended { name, what, status: "0".to_owned(), tail })
+        }
+        fn refused() -> LabError {
+            Inside("a mistake in the scenario".to_owned())
+        }
+        let outcome = |results: Vec<Result<u8, LabError>>| {
+            let (all, mut left) = (results.len(), results.into_iter());
+            let result = once_more(|| left.next().unwrap());
+            (result.map_err(|error| error.to_string()), all - left.len())
+        };
+        assert_eq!(outcome(vec![Ok(1), Ok(2)]), (Ok((1, None)), 1));
+        for lost in [stuck, ended] as [fn() -> LabError; 2] {
+            let said = Some(lost().to_string());
+            assert_eq!(outcome(vec![Err(lost()), Ok(2)]), (Ok((2, said.clone())), 2));
+            assert_eq!(outcome(vec![Err(lost()), Err(lost()), Ok(3)]), (Err(said.unwrap()), 2));
+        }
+        assert_eq!(outcome(vec![Err(refused()), Ok(2)]), (Err(refused().to_string()), 1));
+    }
 }

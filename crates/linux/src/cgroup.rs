@@ -6,7 +6,7 @@
 mod error;
 mod file;
 mod hierarchy;
-mod mounts;
+pub(crate) mod mounts;
 mod version;
 
 pub use error::CgroupError;

@@ -7,6 +7,9 @@
 pub mod cgroup;
 mod clock;
 mod cpus;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+mod peer;
 mod program;
 pub mod realtime;
 pub mod sched;
@@ -14,5 +17,6 @@ mod tap;
 
 pub use clock::monotonic_ns;
 pub use cpus::online_cpus;
+pub use peer::{Peer, peer_groups};
 pub use program::of_root;
 pub use tap::Tap;

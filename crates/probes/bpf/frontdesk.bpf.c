@@ -78,7 +78,7 @@ enum counter {
 	COUNT_NO_PAYLOAD,  /* TCP segments that no task waits for and that do not count */
 	COUNT_OTHER,       /* neither TCP nor UDP, a later fragment, or headers out of reach */
 	COUNT_SUPPRESSED,  /* beyond the flood guard */
-	COUNT_LOST,        /* records of any kind that found the ring full */
+	COUNT_LOST,        /* records of any kind that found the ring full, or their VM's budget used up */
 	COUNT_READS,       /* reads of followed VMs that ended */
 	COUNT_UPDATES,     /* of displays of followed VMs */
 	COUNTERS,
@@ -127,9 +127,48 @@ static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 role, u16 index
 	bpf_ringbuf_submit(r, wake);
 }
 
+/*
+ * The ring is everybody's. A VM whose threads switch as fast as they can would push out what others have to
+ * say, so each has a budget: so many records about threads in a window of 1 ms, of which the ring holds a
+ * hundred. Those of 64 vCPUs that each sleep and wake once in a millisecond fit in. What is beyond is lost
+ * for that VM, which the daemon hears of.
+ */
+#define BUDGET_NS 1000000
+#define BUDGET_RECORDS 256
+
+/* By VM: the window's number (upper 48 bits) and its count (lower 16). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u64);
+} budgets SEC(".maps");
+
+static __always_inline bool affords(u32 vm, u64 now)
+{
+	u64 *budget = bpf_map_lookup_elem(&budgets, &vm), number = now / BUDGET_NS, seen;
+
+	if (!budget)
+		return true;
+	seen = *(volatile u64 *)budget;
+	/* Of several CPUs that begin a window at once, one does. An earlier one that is late counts to this. */
+	if (seen >> 16 < number && __sync_val_compare_and_swap(budget, seen, number << 16 | 1) == seen)
+		return true;
+	/* CPUs that count at once exceed it by one each, far from the upper bits. */
+	if ((*(volatile u64 *)budget & 0xffff) >= BUDGET_RECORDS)
+		return false;
+	__sync_fetch_and_add(budget, 1);
+	return true;
+}
+
 static __always_inline void push_thread(const struct thread *t, u8 kind, u8 detail, u32 waker)
 {
-	push(t->vm, kind, detail, t->role, t->index, waker, bpf_ktime_get_ns(), wake_if_filling());
+	u64 now = bpf_ktime_get_ns();
+
+	if (affords(t->vm, now))
+		push(t->vm, kind, detail, t->role, t->index, waker, now, wake_if_filling());
+	else
+		count_lost(t->vm);
 }
 
 /* The idle task (pid 0) is one side of most switches and never followed. */

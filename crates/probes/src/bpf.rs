@@ -31,7 +31,7 @@
 //! nothing more of what is typed. QEMU exports it, and what it is called with is described by its interface
 //! to management (`qapi/ui.json`), the same from 7.2 to 10.0. Motions of the mouse end in the kernel.
 
-mod abi;
+pub(crate) mod abi;
 mod probe;
 mod process;
 mod skeleton;
@@ -73,7 +73,8 @@ pub struct BpfStats {
     /// Held back by the flood guard: beyond 16 packets of a tap, updates of a display, or keys and buttons of
     /// a VM, within a millisecond.
     pub suppressed: u64,
-    /// Records of any kind lost because the ring was full.
+    /// Records of any kind lost because the ring was full, or their VM had more to say of its threads than
+    /// 256 records in a millisecond.
     pub lost: u64,
     /// Reads of followed VMs that ended.
     pub reads: u64,
@@ -94,6 +95,7 @@ pub struct BpfSource {
     taps: MapHandle,
     acknowledgements: MapHandle,
     processes: MapHandle,
+    budgets: MapHandle,
     followed: HashMap<VmId, MapKeys>,
     _links: Vec<Link>,
     programs: Arc<Programs>,
@@ -151,6 +153,7 @@ impl BpfSource {
             taps: keep(&maps.taps)?,
             acknowledgements: keep(&maps.acknowledgements)?,
             processes: keep(&maps.processes)?,
+            budgets: keep(&maps.budgets)?,
             followed: HashMap::new(),
             _links: links,
             programs: Arc::new(Programs(skel)),
@@ -182,6 +185,9 @@ impl BpfSource {
         let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
         let entry = self.followed.entry(vm).or_default();
         self.channel.follow(vm)?;
+        self.budgets
+            .update(&vm.0.to_ne_bytes(), &0_u64.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| fail("the budget".to_owned(), refusal(&e, "1024 VMs")))?;
         for &(tid, thread) in threads {
             let what = || format!("thread {tid} ({thread:?})");
             let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
@@ -263,6 +269,7 @@ impl BpfSource {
         if let Some(key) = gone.process {
             let _ = self.processes.delete(&key);
         }
+        let _ = self.budgets.delete(&vm.0.to_ne_bytes());
         self.channel.unfollow(vm);
     }
 
@@ -284,8 +291,8 @@ impl BpfSource {
         self.channel.drain(out)
     }
 
-    /// Events lost since the last call, per followed VM, because the ring was full. One system call if there
-    /// are none.
+    /// Events lost since the last call, per followed VM, because the ring was full or the VM had too much to
+    /// say of its threads. One system call if there are none.
     ///
     /// # Errors
     /// If a map cannot be read.

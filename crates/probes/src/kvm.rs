@@ -18,7 +18,7 @@
 //! only. Each vCPU's is read from KVM's own state when its thread enters the guest. Of VMs with one vCPU
 //! interrupts are not told. Nor are those that the processor delivers by itself (AVIC, APICv).
 
-mod abi;
+pub(crate) mod abi;
 mod btf;
 mod host;
 mod layout;

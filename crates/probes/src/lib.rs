@@ -3,6 +3,8 @@
 pub mod bpf;
 mod channel;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod kvm;
 mod libbpf;
 pub mod meter;

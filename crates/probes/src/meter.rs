@@ -133,6 +133,18 @@ pub struct Birth {
     pub slot: usize,
 }
 
+impl Birth {
+    /// From a record of the ring (struct birth), or `None` if it is none.
+    pub(crate) fn decode(record: &[u8]) -> Option<Birth> {
+        let word = |at: usize| record.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+        Some(Birth {
+            pid: i32::try_from(word(0)?).ok()?,
+            tid: i32::try_from(word(4)?).ok()?,
+            slot: usize::try_from(word(8)?).ok()?,
+        })
+    }
+}
+
 /// What wakes its owner when something comes in, and forgets or keeps it.
 pub struct Ring {
     ring: RingBuffer<'static>,
@@ -206,15 +218,7 @@ impl MemberMeter {
         // As many as the ring holds; more would not fit there either.
         let (sender, born) = sync_channel(4096);
         let decode = move |record: &[u8]| {
-            let word = |at: usize| record.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-            let birth = || {
-                Some(Birth {
-                    pid: i32::try_from(word(0)?).ok()?,
-                    tid: i32::try_from(word(4)?).ok()?,
-                    slot: usize::try_from(word(8)?).ok()?,
-                })
-            };
-            if let Some(birth) = birth() {
+            if let Some(birth) = Birth::decode(record) {
                 // What does not fit is found by the next look at the target's threads.
                 let _ = sender.try_send(birth);
             }

@@ -3,7 +3,7 @@
 //!
 //! `bpf/scx.bpf.c` says how it schedules, and `docs/sched-ext.md` what that means for a host.
 
-mod abi;
+pub(crate) mod abi;
 mod skeleton;
 
 pub use abi::{Gift, Mandate, Usage};

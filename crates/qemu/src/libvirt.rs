@@ -12,7 +12,7 @@ use frontdesk_linux::sched::ThreadId;
 use procfs::ProcessCGroups;
 use procfs::process::Process;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::{ffi::OsStr, fs, io};
+use std::{ffi::OsStr, fs, io, os::fd::OwnedFd};
 
 /// Whether a process is the QEMU of one of libvirt's VMs.
 #[must_use]
@@ -59,12 +59,26 @@ fn is_in_libvirts_group(groups: ProcessCGroups) -> bool {
 /// # Errors
 /// If it has ended, its threads have no names, or all its vCPUs share one.
 pub fn examine(pid: i32) -> Result<QemuVm, DiscoverError> {
+    let pidfd = pin(pid).map_err(|source| ended(pid, &source))?;
+    // It is known by its number, which somebody else may have got before it was pinned.
+    if !is_libvirt(pid) {
+        return Err(DiscoverError::Libvirt { pid, cause: "it is none of libvirt's any more".into() });
+    }
+    examine_pinned(pid, pidfd)
+}
+
+fn pin(pid: i32) -> io::Result<OwnedFd> {
+    let number = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
+    Ok(pidfd_open(number, PidfdFlags::empty())?)
+}
+
+fn ended(pid: i32, source: &io::Error) -> DiscoverError {
+    DiscoverError::Libvirt { pid, cause: format!("it ended while it was examined ({source})") }
+}
+
+fn examine_pinned(pid: i32, pidfd: OwnedFd) -> Result<QemuVm, DiscoverError> {
     let fail = |cause: String| DiscoverError::Libvirt { pid, cause };
-    let ended = |source: io::Error| fail(format!("it ended while it was examined ({source})"));
-    let pidfd = Pid::from_raw(pid)
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
-        .and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?))
-        .map_err(ended)?;
+    let ended = |source: io::Error| ended(pid, &source);
     let command = fs::read(format!("/proc/{pid}/cmdline")).map_err(ended)?;
     let threads = process::threads(pid).map_err(ended)?;
     let main = ThreadId::of(pid, pid).ok_or_else(|| ended(io::ErrorKind::NotFound.into()))?;
@@ -150,6 +164,8 @@ mod tests {
     fn finds_threads_by_their_names() {
         let pid = std::process::id().cast_signed();
         assert!(!is_libvirt(pid), "not a QEMU");
+        assert!(examine(pid).unwrap_err().to_string().contains("none of libvirt's"), "as its number may be");
+        let examine = |pid| examine_pinned(pid, pin(pid).unwrap());
         let unnamed = examine(pid).unwrap_err().to_string();
         assert!(unnamed.contains("debug-threads=on"), "{unnamed}");
         thread::scope(|scope| {

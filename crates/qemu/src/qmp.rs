@@ -1,21 +1,23 @@
-//! A client of the QEMU machine protocol that trusts nobody: whoever listens on the socket may stall, lie or
-//! never stop talking.
+//! A client of the QEMU machine protocol that trusts nobody and waits for nobody: whoever listens on the
+//! socket may stall, lie or never stop talking.
 //!
 //! Hand-written because the `qapi` crate panics when the peer closes before its greeting and reads lines of
 //! any length.
 
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::{
     collections::VecDeque,
-    io::{self, BufRead as _, BufReader, Write as _},
+    io::{self, Read as _, Write as _},
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
-    time::{Duration, Instant},
 };
 
 /// Longest message taken. QEMU's longest answers to what is asked here: 512 vCPUs take half of it, and a disk
 /// a few KiB.
 const MESSAGE_MAX: usize = 256 << 10;
+/// So much is read at a time: who talks without end is to take no more of anybody's time than others.
+const PART: usize = 16 << 10;
 /// Characters of what a VM says that are told on.
 const EXCERPT_MAX: usize = 200;
 
@@ -95,24 +97,20 @@ impl VmEvent {
     }
 }
 
-/// A conversation, with one deadline for all of it until another is set.
+/// A connection. Nothing here waits: what has come is read when the descriptor is readable, a part at a time.
 #[derive(Debug)]
 pub(super) struct Qmp {
-    stream: BufReader<UnixStream>,
-    /// The beginning of a line whose end has not come.
-    partial: Vec<u8>,
+    stream: UnixStream,
+    /// What was read, and how much of that was looked at.
+    heard: Vec<u8>,
+    looked_at: usize,
     events: VecDeque<VmEvent>,
-    deadline: Instant,
 }
 
 impl Qmp {
     /// Connects without waiting for a place in the listener's queue. Nothing is said yet.
-    pub(super) fn connect(path: &Path, timeout: Duration) -> Result<Qmp, QmpError> {
-        use rustix::{
-            io::Errno,
-            net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
-        };
-        let deadline = Instant::now() + timeout;
+    pub(super) fn connect(path: &Path) -> Result<Qmp, QmpError> {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let failed = |e: Errno| QmpError::Connect(e.into());
         let address = SocketAddrUnix::new(path).map_err(failed)?;
@@ -123,45 +121,56 @@ impl Qmp {
             result => result.map_err(failed)?,
         }
         let stream = UnixStream::from(socket);
-        stream.set_nonblocking(false).map_err(QmpError::Connect)?;
-        let stream = BufReader::new(stream);
-        Ok(Qmp { stream, partial: Vec::new(), events: VecDeque::new(), deadline })
+        Ok(Qmp { stream, heard: Vec::new(), looked_at: 0, events: VecDeque::new() })
     }
 
     /// The connection, to ask who is at its other end.
     pub(super) fn stream(&self) -> &UnixStream {
-        self.stream.get_ref()
+        &self.stream
     }
 
-    /// Waits for the greeting and leaves the negotiation mode.
-    pub(super) fn greet(&mut self) -> Result<(), QmpError> {
-        let greeting = self.message(GREETING).map_err(|e| match e {
-            QmpError::Stalled { .. } => QmpError::Busy,
-            other => other,
-        })?;
-        if !greeting.get("QMP").is_some_and(Value::is_object) {
-            return Err(QmpError::NotQmp {
-                command: GREETING,
-                cause: format!("it says {}", excerpt(&greeting.to_string())),
-            });
-        }
-        self.execute("qmp_capabilities").map(drop)
+    /// Reads some of what has come. Whether anything had.
+    fn read(&mut self, command: &'static str) -> Result<bool, QmpError> {
+        let mut part = [0; PART];
+        let count = match (&self.stream).read(&mut part) {
+            Ok(0) => return Err(QmpError::Closed { command }),
+            Ok(count) => count,
+            Err(source) => match source.kind() {
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => return Ok(false),
+                io::ErrorKind::ConnectionReset => return Err(QmpError::Closed { command }),
+                _ => return Err(QmpError::Io { command, source }),
+            },
+        };
+        self.heard.drain(..std::mem::take(&mut self.looked_at));
+        self.heard.extend_from_slice(&part[..count]);
+        Ok(true)
     }
 
-    /// The next event, if one comes within `timeout`.
-    pub(super) fn event(&mut self, timeout: Duration) -> Result<Option<VmEvent>, QmpError> {
+    /// The next line of what was read.
+    fn message(&mut self, command: &'static str) -> Result<Option<Value>, QmpError> {
+        let rest = &self.heard[self.looked_at..];
+        let Some(end) = rest.iter().position(|&byte| byte == b'\n') else {
+            if rest.len() > MESSAGE_MAX {
+                let cause = format!("a message of more than {MESSAGE_MAX} bytes");
+                return Err(QmpError::NotQmp { command, cause });
+            }
+            return Ok(None);
+        };
+        let message = serde_json::from_slice(&rest[..end]);
+        self.looked_at += end + 1;
+        message.map(Some).map_err(|e| QmpError::NotQmp { command, cause: format!("no JSON: {e}") })
+    }
+
+    /// The next event of those that have come.
+    pub(super) fn event(&mut self) -> Result<Option<VmEvent>, QmpError> {
         const COMMAND: &str = "the wait for events";
-        self.deadline = Instant::now() + timeout;
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Ok(Some(event));
-            }
-            match self.message(COMMAND) {
-                Ok(message) => self.note(COMMAND, &message)?,
-                Err(QmpError::Stalled { .. }) => return Ok(None),
-                Err(error) => return Err(error),
+        if self.events.is_empty() {
+            self.read(COMMAND)?;
+            while let Some(message) = self.message(COMMAND)? {
+                self.note(COMMAND, &message)?;
             }
         }
+        Ok(self.events.pop_front())
     }
 
     /// Keeps an event for later; anything else that comes unasked is out of order.
@@ -178,22 +187,29 @@ impl Qmp {
         Ok(())
     }
 
-    /// Executes a command without arguments and returns its result. Events in between are kept for later.
-    pub(super) fn execute(&mut self, command: &'static str) -> Result<Value, QmpError> {
-        let timeout = self.remaining(command)?;
-        let failed = |source: io::Error| match source.kind() {
+    /// Asks for a command without arguments to be executed.
+    fn ask(&self, command: &'static str) -> Result<(), QmpError> {
+        let line = format!("{}\n", json!({ "execute": command }));
+        // Whoever answers has taken what was asked before, so there is room for a line.
+        (&self.stream).write_all(line.as_bytes()).map_err(|source| match source.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => QmpError::Closed { command },
             io::ErrorKind::WouldBlock => QmpError::Stalled { command },
             _ => QmpError::Io { command, source },
-        };
-        let mut stream = self.stream();
-        stream.set_write_timeout(Some(timeout)).map_err(failed)?;
-        let line = format!("{}\n", json!({ "execute": command }));
-        stream.write_all(line.as_bytes()).map_err(failed)?;
-        loop {
-            let mut message = self.message(command)?;
+        })
+    }
+
+    /// The answer, if it is among what was read. Events in between are kept for later.
+    fn answer(&mut self, command: &'static str) -> Result<Option<Value>, QmpError> {
+        while let Some(mut message) = self.message(command)? {
+            if command == GREETING {
+                if message.get("QMP").is_some_and(Value::is_object) {
+                    return Ok(Some(message));
+                }
+                let cause = format!("it says {}", excerpt(&message.to_string()));
+                return Err(QmpError::NotQmp { command, cause });
+            }
             if let Some(result) = message.get_mut("return") {
-                return Ok(result.take());
+                return Ok(Some(result.take()));
             }
             if let Some(error) = message.get("error") {
                 let description =
@@ -202,45 +218,63 @@ impl Qmp {
             }
             self.note(command, &message)?;
         }
+        Ok(None)
+    }
+}
+
+/// What begins every conversation.
+const PREFACE: [&str; 2] = [GREETING, "qmp_capabilities"];
+
+/// Commands that are asked one after the other, behind greeting and negotiation.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    qmp: Qmp,
+    commands: &'static [&'static str],
+    /// Greeting and negotiation included.
+    answers: Vec<Value>,
+}
+
+impl Conversation {
+    pub(super) fn new(qmp: Qmp, commands: &'static [&'static str]) -> Conversation {
+        Conversation { qmp, commands, answers: Vec::new() }
     }
 
-    /// One line of JSON.
-    fn message(&mut self, command: &'static str) -> Result<Value, QmpError> {
-        loop {
-            let timeout = self.remaining(command)?;
-            let io = |source| QmpError::Io { command, source };
-            self.stream().set_read_timeout(Some(timeout)).map_err(io)?;
-            let chunk = match self.stream.fill_buf() {
-                Ok([]) => return Err(QmpError::Closed { command }),
-                Ok(chunk) => chunk,
-                Err(e) => match e.kind() {
-                    io::ErrorKind::Interrupted => continue,
-                    io::ErrorKind::WouldBlock => return Err(QmpError::Stalled { command }),
-                    io::ErrorKind::ConnectionReset => return Err(QmpError::Closed { command }),
-                    _ => return Err(io(e)),
-                },
+    /// What is waited for.
+    fn awaited(&self) -> Option<&'static str> {
+        let command = |index: usize| self.commands.get(index.checked_sub(PREFACE.len())?);
+        PREFACE.get(self.answers.len()).or_else(|| command(self.answers.len())).copied()
+    }
+
+    /// Goes on as far as what has come allows, and some of that at a time. All answers, once they are there.
+    pub(super) fn advance(&mut self) -> Result<Option<Vec<Value>>, QmpError> {
+        while let Some(command) = self.awaited() {
+            let answer = match self.qmp.answer(command)? {
+                None if self.qmp.read(command)? => self.qmp.answer(command)?,
+                answer => answer,
             };
-            let end = chunk.iter().position(|&byte| byte == b'\n');
-            let taken = end.map_or(chunk.len(), |end| end + 1);
-            self.partial.extend_from_slice(&chunk[..taken]);
-            self.stream.consume(taken);
-            if self.partial.len() > MESSAGE_MAX {
-                return Err(QmpError::NotQmp {
-                    command,
-                    cause: format!("a message of more than {MESSAGE_MAX} bytes"),
-                });
+            let Some(answer) = answer else { return Ok(None) };
+            self.answers.push(answer);
+            if let Some(next) = self.awaited() {
+                self.qmp.ask(next)?;
             }
-            if end.is_some() {
-                let line = std::mem::take(&mut self.partial);
-                return serde_json::from_slice(&line)
-                    .map_err(|e| QmpError::NotQmp { command, cause: format!("no JSON: {e}") });
-            }
+        }
+        Ok(Some(self.answers.drain(..).skip(PREFACE.len()).collect()))
+    }
+
+    /// What it means that it does not go on.
+    pub(super) fn stalled(&self) -> QmpError {
+        match self.awaited() {
+            Some(GREETING) | None => QmpError::Busy,
+            Some(command) => QmpError::Stalled { command },
         }
     }
 
-    fn remaining(&self, command: &'static str) -> Result<Duration, QmpError> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(QmpError::Stalled { command }) } else { Ok(left) }
+    pub(super) fn qmp(&self) -> &Qmp {
+        &self.qmp
+    }
+
+    pub(super) fn into_qmp(self) -> Qmp {
+        self.qmp
     }
 }
 
@@ -256,10 +290,26 @@ pub(super) fn excerpt(said: &str) -> String {
     })
 }
 
+/// Talks to somebody who says this and hangs up.
+#[cfg(any(test, fuzzing))]
+#[allow(clippy::unwrap_used)] // What panics is found.
+pub(super) fn converse(said: &[u8]) -> Result<Value, QmpError> {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.write_all(said).unwrap();
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    let (partial, events) = (Vec::new(), VecDeque::new());
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut qmp = Qmp { stream: BufReader::new(ours), partial, events, deadline };
+    let answer = qmp.greet().and_then(|()| qmp.execute("query-name"));
+    while qmp.event(Duration::from_secs(120)).is_ok() {}
+    answer
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{os::unix::net::UnixListener, thread};
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::{os::unix::net::UnixListener, thread, time::Duration};
 
     /// Longer than it takes on any machine.
     const LONG: Duration = Duration::from_secs(120);
@@ -268,16 +318,11 @@ mod tests {
 
     /// Talks to a listener that says `lines` at once and then holds the connection, or hangs up.
     fn converse(lines: &[u8], hang_up: bool) -> Result<Value, QmpError> {
-        converse_within(LONG, LONG, lines, hang_up)
+        converse_within(LONG, lines, hang_up)
     }
 
-    /// The same, waiting so long for the greeting and then for the answer.
-    fn converse_within(
-        greeting: Duration,
-        answer: Duration,
-        lines: &[u8],
-        hang_up: bool,
-    ) -> Result<Value, QmpError> {
+    /// The same, waiting so long for each part of what it says.
+    fn converse_within(patience: Duration, lines: &[u8], hang_up: bool) -> Result<Value, QmpError> {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
@@ -290,14 +335,23 @@ mod tests {
                     let _ = wait.recv();
                 }
             });
-            let mut qmp = Qmp::connect(&path, greeting).unwrap();
-            let result = qmp.greet().and_then(|()| {
-                qmp.deadline = Instant::now() + answer;
-                qmp.execute("query-name")
-            });
-            drop((qmp, done));
+            let mut conversation = Conversation::new(Qmp::connect(&path).unwrap(), &["query-name"]);
+            let result = loop {
+                match conversation.advance() {
+                    Ok(Some(answers)) => break Ok(answers[0].clone()),
+                    Ok(None) if readable(conversation.qmp().stream(), patience) => {}
+                    Ok(None) => break Err(conversation.stalled()),
+                    Err(error) => break Err(error),
+                }
+            };
+            drop((conversation, done));
             result
         })
+    }
+
+    fn readable(stream: &UnixStream, patience: Duration) -> bool {
+        let patience = patience.try_into().unwrap();
+        poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&patience)).is_ok_and(|ready| ready > 0)
     }
 
     const HELLO: &str = "{\"QMP\":{\"version\":{}}}\n{\"return\":{}}\n";
@@ -310,12 +364,12 @@ mod tests {
 
     #[test]
     fn tells_apart_what_can_go_wrong() {
-        assert!(matches!(converse_within(SHORT, LONG, b"", false), Err(QmpError::Busy)));
+        assert!(matches!(converse_within(SHORT, b"", false), Err(QmpError::Busy)));
         assert!(matches!(converse(b"", true), Err(QmpError::Closed { command: GREETING })));
         assert!(matches!(converse(b"SSH-2.0\n", false), Err(QmpError::NotQmp { .. })));
         assert!(matches!(converse(b"{\"return\":{}}\n", false), Err(QmpError::NotQmp { .. })));
         assert!(matches!(
-            converse_within(LONG, SHORT, HELLO.as_bytes(), false),
+            converse_within(SHORT, HELLO.as_bytes(), false),
             Err(QmpError::Stalled { command: "query-name" })
         ));
         let refusal = format!("{HELLO}{{\"error\":{{\"class\":\"GenericError\",\"desc\":\"no\"}}}}\n");
@@ -329,23 +383,23 @@ mod tests {
         let endless = [HELLO.as_bytes(), &vec![b'x'; MESSAGE_MAX + 1]].concat();
         assert!(matches!(converse(&endless, false), Err(QmpError::NotQmp { .. })));
         let chatter = format!("{HELLO}{}", "{\"event\":\"X\"}\n".repeat(1000));
-        let chattered = converse_within(LONG, SHORT, chatter.as_bytes(), false);
+        let chattered = converse_within(SHORT, chatter.as_bytes(), false);
         assert!(matches!(chattered, Err(QmpError::Stalled { .. })));
         let missing = Path::new("/nonexistent/socket");
-        assert!(matches!(Qmp::connect(missing, Duration::from_secs(1)), Err(QmpError::Connect(_))));
+        assert!(matches!(Qmp::connect(missing), Err(QmpError::Connect(_))));
     }
 
     proptest::proptest! {
         /// A listener that sends pieces of the protocol in any order, and hangs up.
         #[test]
         fn fuzz_conversations(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..24)) {
-            let _ = converse(&pieces.concat(), true);
+            let _ = super::converse(&pieces.concat());
         }
 
         #[test]
         fn fuzz_bytes(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400), greets: bool) {
             let hello = if greets { HELLO.as_bytes() } else { &[] };
-            let result = converse(&[hello, &bytes].concat(), true);
+            let result = super::converse(&[hello, &bytes].concat());
             // By chance nothing of this is an answer.
             proptest::prop_assert!(result.is_err());
         }

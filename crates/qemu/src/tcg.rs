@@ -2,7 +2,8 @@
 //! shared-memory ring.
 
 use frontdesk_engine::{Event, EventKind, MediaDevice, TaskId, Time, VmId};
-use frontdesk_ring::{AttachError, Consumer, Entry, EntryKind, Interest};
+use frontdesk_ring::{AttachError, Consumer, Entry, EntryKind, Interest, TaskWords};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::ReadWriteFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::io::{self, IoSliceMut};
@@ -48,14 +49,22 @@ pub enum TcgError {
 /// Entries of a VM that are taken at a time: more than an honest guest makes between two looks, so few that
 /// nobody else waits long.
 const MAX_ENTRIES: usize = 8192;
+/// And so many in a millisecond, for long: sixty-four vCPUs that each switch to another task once. Whoever
+/// fills its ring all the time takes a hundredth of a core from the host then.
+const PACE: u64 = 64;
 
 /// The guest events of one VM.
 #[derive(Debug)]
 pub struct TcgSource {
     ring: Consumer,
+    /// What holds the ring, for reading only.
+    memory: OwnedFd,
     wake: OwnedFd,
     /// What [`take_dropped`](Self::take_dropped) has reported.
     reported: u64,
+    /// How many entries may be taken, and since when there are more.
+    allowance: u64,
+    refilled: Time,
 }
 
 impl TcgSource {
@@ -69,6 +78,12 @@ impl TcgSource {
         let Some(file) = frontdesk_ring::find(pid).map_err(failed("looking for its ring"))? else {
             return Ok(None);
         };
+        let memory = open(
+            format!("/proc/self/fd/{}", file.as_raw_fd()),
+            OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
+            Mode::empty(),
+        )
+        .map_err(|errno| failed("opening its ring for reading")(errno.into()))?;
         let ring = Consumer::attach(file).map_err(|source| TcgError::Attach { pid, source })?;
 
         let process =
@@ -84,7 +99,15 @@ impl TcgSource {
         if what != Path::new("anon_inode:[eventfd]") {
             return Err(TcgError::Eventfd { pid, fd: ring.eventfd(), what });
         }
-        Ok(Some(TcgSource { ring, wake, reported: 0 }))
+        let allowance = MAX_ENTRIES as u64;
+        Ok(Some(TcgSource { ring, memory, wake, reported: 0, allowance, refilled: Time(0) }))
+    }
+
+    /// Memory in which the tasks of the vCPUs can be looked up, for reading only, and where they are in it.
+    /// It is sealed against shrinking.
+    #[must_use]
+    pub fn task_words(&self) -> (BorrowedFd<'_>, TaskWords) {
+        (self.memory.as_fd(), self.ring.task_words())
     }
 
     /// Becomes readable when something of interest happens on an [armed](Self::arm) vCPU.
@@ -119,11 +142,13 @@ impl TcgSource {
     }
 
     /// Appends what happened on all vCPUs since the last call to `out`, as events of `vm`: in order for each
-    /// vCPU, one vCPU after the other. Of too many, the rest is [lost](Self::take_dropped).
-    pub fn drain(&mut self, vm: VmId, out: &mut Vec<Event>) {
+    /// vCPU, one vCPU after the other. `now` is the monotonic time. Of too many, the rest is
+    /// [lost](Self::take_dropped).
+    pub fn drain(&mut self, vm: VmId, now: Time, out: &mut Vec<Event>) {
         let first = out.len();
+        let most = self.refill(now);
         for vcpu in 0..self.ring.vcpus() {
-            let limit = MAX_ENTRIES.saturating_sub(out.len() - first);
+            let limit = most.saturating_sub(out.len() - first);
             self.ring.drain(vcpu, limit, |Entry { at_ns, kind }| {
                 let kind = match kind {
                     EntryKind::Switch { task } => EventKind::TaskSwitch { vm, vcpu, task: TaskId(task) },
@@ -140,6 +165,17 @@ impl TcgSource {
                 out.push(Event { at: Time(at_ns), kind });
             });
         }
+        self.allowance = self.allowance.saturating_sub((out.len() - first) as u64);
+    }
+
+    /// How many entries may be taken now.
+    fn refill(&mut self, now: Time) -> usize {
+        const MS: u64 = 1_000_000;
+        let passed = now.since(self.refilled) / MS;
+        let more = passed.saturating_mul(PACE);
+        self.allowance = self.allowance.saturating_add(more).min(MAX_ENTRIES as u64);
+        self.refilled = self.refilled.plus(passed.saturating_mul(MS));
+        usize::try_from(self.allowance).unwrap_or(MAX_ENTRIES)
     }
 
     /// Events lost since the last call.
@@ -193,7 +229,7 @@ mod tests {
         assert_eq!(source.current_task(1), Some(TaskId(0x5000)));
 
         let mut events = Vec::new();
-        source.drain(vm, &mut events);
+        source.drain(vm, Time(0), &mut events);
         let event = |at, kind| Event { at: Time(at), kind };
         assert_eq!(
             events,
@@ -218,13 +254,23 @@ mod tests {
         assert_eq!(source.take_dropped(), 0);
 
         // All its lanes are full: so many are taken, and the rest is lost for it.
-        source.drain(vm, &mut events);
+        source.drain(vm, Time(0), &mut events);
         for at in 0..u64::from(frontdesk_ring::CAPACITY) {
             (0..4).for_each(|vcpu| push(vcpu, at, EntryKind::Halt));
         }
         events.clear();
-        source.drain(vm, &mut events);
+        let mut now = Time(1_000_000_000);
+        source.drain(vm, now, &mut events);
         assert_eq!(events.len(), MAX_ENTRIES);
         assert_eq!(source.take_dropped(), 2 * u64::from(frontdesk_ring::CAPACITY));
+
+        // And so it goes on: what is taken then depends on how long it was.
+        for (ms, taken) in [(0, 0), (1, 64), (2, 128), (1_000, 4096)] {
+            (0..u64::from(frontdesk_ring::CAPACITY)).for_each(|at| push(0, at, EntryKind::Halt));
+            now = now.plus(ms * 1_000_000);
+            events.clear();
+            source.drain(vm, now, &mut events);
+            assert_eq!(events.len(), taken, "after {ms} ms");
+        }
     }
 }

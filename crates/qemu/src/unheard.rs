@@ -18,6 +18,8 @@ pub enum Unheard {
     Backend(String),
     /// Devices that another process serves.
     VhostUser,
+    /// A disk that another process serves. If that is `frontdesk disk`, it tells of reads itself.
+    VhostUserDisk,
     /// A network device in hardware that does virtio itself.
     Vdpa,
     /// A device of the host's that the guest has to itself.
@@ -33,6 +35,9 @@ impl Unheard {
         match self {
             Unheard::Macvtap | Unheard::Backend(_) | Unheard::Vdpa => {
                 "use a tap in a bridge (libvirt: interface type 'bridge' or 'network')"
+            }
+            Unheard::VhostUserDisk => {
+                "serve it by frontdesk disk, which tells of reads while the daemon is there"
             }
             Unheard::VhostUser | Unheard::Passthrough => {
                 "use a tap in a bridge (libvirt: interface type 'bridge' or 'network'), and virtio-blk or \
@@ -51,6 +56,9 @@ impl Unheard {
                 format!("packets that come by a network backend of type {kind} are not heard")
             }
             Unheard::VhostUser => "packets and reads of vhost-user devices are not heard".into(),
+            Unheard::VhostUserDisk => {
+                "reads of a vhost-user-blk disk are heard only if frontdesk disk serves it".into()
+            }
             Unheard::Vdpa => "packets that come by vDPA are not heard".into(),
             Unheard::Passthrough => {
                 "packets and reads of network cards and disks that are passed through (VFIO) \
@@ -68,20 +76,62 @@ impl fmt::Display for Unheard {
     }
 }
 
+/// Who serves a disk of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DiskServer {
+    /// QEMU itself.
+    Qemu,
+    /// Another process, by vhost-user-blk.
+    Other,
+}
+
+/// Who serves disks of all VMs that run on this host, with their names as in [`unheard`].
+#[must_use]
+pub fn disk_servers() -> BTreeMap<DiskServer, Vec<String>> {
+    let mut all = BTreeMap::<DiskServer, Vec<String>>::new();
+    for (_, name, command) in running() {
+        let words: Vec<_> = command.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+        let servers = words.windows(2).filter_map(|pair| disk_server(&pair[0], &pair[1]));
+        for server in servers.collect::<BTreeSet<_>>() {
+            all.entry(server).or_default().push(name.clone());
+        }
+    }
+    all
+}
+
+fn disk_server(option: &str, value: &str) -> Option<DiskServer> {
+    match option.trim_start_matches('-') {
+        "device" => match kind(value, "driver")?.as_str() {
+            driver if driver.starts_with("vhost-user-blk") => Some(DiskServer::Other),
+            driver if driver.starts_with("virtio-blk") => Some(DiskServer::Qemu),
+            "scsi-hd" | "ide-hd" | "nvme" => Some(DiskServer::Qemu),
+            _ => None,
+        },
+        "hda" => Some(DiskServer::Qemu),
+        "drive" if !value.contains("if=none") && !value.contains("media=cdrom") => Some(DiskServer::Qemu),
+        _ => None,
+    }
+}
+
+/// All VMs that run on this host, but for those that this process may not look into: process, name and
+/// command line.
+fn running() -> impl Iterator<Item = (i32, String, Vec<u8>)> {
+    // A process may end meanwhile.
+    let processes = procfs::process::all_processes().into_iter().flatten().flatten();
+    processes.map(|process| process.pid()).filter(|pid| process::check_is_qemu(*pid).is_ok()).map(|pid| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let name = process::guest_name(&command).unwrap_or_else(|| format!("process {pid}"));
+        (pid, name, command)
+    })
+}
+
 /// The paths of which nothing is heard of all VMs that run on this host, whether they are followed or not:
 /// with the names of those that have each, or the process of one without a name. VMs that this process may
 /// not look into are left out.
 #[must_use]
 pub fn unheard() -> BTreeMap<Unheard, Vec<String>> {
     let mut all = BTreeMap::<Unheard, Vec<String>>::new();
-    // A process may end meanwhile.
-    for process in procfs::process::all_processes().into_iter().flatten().flatten() {
-        let pid = process.pid();
-        if process::check_is_qemu(pid).is_err() {
-            continue;
-        }
-        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let name = process::guest_name(&command).unwrap_or_else(|| format!("process {pid}"));
+    for (pid, name, _) in running() {
         for path in of(pid).unwrap_or_default() {
             all.entry(path).or_default().push(name.clone());
         }
@@ -129,7 +179,10 @@ fn by_option(option: &str, value: &str) -> Option<Unheard> {
             "vhost-user" => Some(Unheard::VhostUser),
             other => Some(Unheard::Backend(other.to_owned())),
         },
-        "device" => kind(value, "driver")?.starts_with("vhost-user-").then_some(Unheard::VhostUser),
+        "device" => match kind(value, "driver")?.strip_prefix("vhost-user-")? {
+            disk if disk.starts_with("blk") => Some(Unheard::VhostUserDisk),
+            _ => Some(Unheard::VhostUser),
+        },
         _ => None,
     }
 }
@@ -170,7 +223,7 @@ mod tests {
             ("qemu --nic type=passt", backend("passt")),
             ("qemu -netdev {\"type\":\"stream\",\"id\":\"n\"}", backend("stream")),
             ("qemu -netdev type=vhost-user,chardev=c", Unheard::VhostUser),
-            ("qemu -device {\"driver\":\"vhost-user-blk-pci\",\"chardev\":\"c\"}", Unheard::VhostUser),
+            ("qemu -device {\"driver\":\"vhost-user-blk-pci\",\"chardev\":\"c\"}", Unheard::VhostUserDisk),
             ("qemu -device vhost-user-fs-pci,chardev=c", Unheard::VhostUser),
         ] {
             assert_eq!(by_words(words), [unheard], "{words}");
@@ -199,6 +252,20 @@ mod tests {
         #[test]
         fn fuzz_options(option in "-{0,2}(netdev|nic|net|device)", value in "\\PC{0,40}") {
             let _ = by_option(&option, &value);
+        }
+    }
+
+    #[test]
+    fn who_serves_a_disk_is_told_by_its_device() {
+        for (option, value, server) in [
+            ("-device", "virtio-blk-pci,drive=a", Some(DiskServer::Qemu)),
+            ("-device", "{\"driver\":\"vhost-user-blk-pci\",\"chardev\":\"c\"}", Some(DiskServer::Other)),
+            ("-device", "scsi-hd,drive=a", Some(DiskServer::Qemu)),
+            ("-device", "virtio-net-pci", None),
+            ("-drive", "file=a,if=none", None),
+            ("-drive", "file=a,if=virtio", Some(DiskServer::Qemu)),
+        ] {
+            assert_eq!(disk_server(option, value), server, "{option} {value}");
         }
     }
 }

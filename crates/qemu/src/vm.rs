@@ -1,17 +1,15 @@
-//! Finding out about a running QEMU VM: its threads, disks and taps, from its QMP socket and `/proc`.
+//! A running QEMU VM: its threads, disks and taps, and what QEMU's answers say of them.
 
 use crate::process;
-use crate::qmp::{Qmp, QmpError, VmEvent, excerpt};
-use crate::unheard::{self, Unheard};
+use crate::qmp::{QmpError, excerpt};
+use crate::unheard::Unheard;
 use frontdesk_linux::Tap;
 use frontdesk_linux::sched::ThreadId;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 use std::{
     io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
-    time::Duration,
+    path::PathBuf,
 };
 
 /// The engine follows no more vCPUs of a VM.
@@ -150,77 +148,6 @@ impl QemuVm {
     }
 }
 
-/// An open connection to a VM. While it is open, the VM's QMP socket serves nobody else.
-#[derive(Debug)]
-pub struct QmpSession(Qmp);
-
-impl QmpSession {
-    /// The next event, if one comes within `timeout`.
-    ///
-    /// # Errors
-    /// If the connection is lost, or what comes is no QMP.
-    pub fn event(&mut self, timeout: Duration) -> Result<Option<VmEvent>, QmpError> {
-        self.0.event(timeout)
-    }
-}
-
-/// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all. The socket is free again
-/// afterwards.
-///
-/// # Errors
-/// As [`visit`].
-pub fn discover(qmp: &Path, timeout: Duration) -> Result<QemuVm, DiscoverError> {
-    visit(qmp, timeout).map(|(vm, _)| vm)
-}
-
-/// Examines the VM whose QMP socket is at `qmp`, within `timeout` in all, and stays connected.
-///
-/// # Errors
-/// If the socket cannot be reached, is busy, stalls or speaks something else; if a process other than a QEMU
-/// of this host listens; if what it answers does not fit what `/proc` shows.
-pub fn visit(qmp: &Path, timeout: Duration) -> Result<(QemuVm, QmpSession), DiscoverError> {
-    let path = || qmp.to_owned();
-    let talk = |source| DiscoverError::Qmp { path: path(), source };
-    let mut client = Qmp::connect(qmp, timeout).map_err(talk)?;
-    let (pid, user) = process::peer(client.stream())
-        .ok_or_else(|| not_qemu(qmp, 0, "in a pid namespace out of sight".into()))?;
-    let ended = |source| DiscoverError::Ended { path: path(), pid, source };
-    // The descriptor pins the process before anything is read by its number.
-    let pidfd = Pid::from_raw(pid)
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
-        .and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?))
-        .map_err(ended)?;
-    process::check_is_qemu(pid).map_err(|found| not_qemu(qmp, pid, found))?;
-    process::check_place(qmp, user).map_err(|cause| DiscoverError::Place { path: path(), cause })?;
-    client.greet().map_err(talk)?;
-    let mut ask = |command| client.execute(command).map_err(talk);
-    let odd = |command, cause: String| DiscoverError::Answer { path: path(), command, cause };
-
-    let name = ask("query-name")?.get("name").and_then(Value::as_str).map(str::to_owned);
-    let status =
-        text(&ask("query-status")?, "status").ok_or_else(|| odd("query-status", "no status".into()))?;
-    let cpus = ask("query-cpus-fast")?;
-    let mut vcpus = parse_vcpus(&cpus, pid).map_err(|cause| odd("query-cpus-fast", cause))?;
-    vcpus.sort_unstable_by_key(|&(index, _)| index);
-    if vcpus.len() > 1 && vcpus.windows(2).any(|pair| pair[0].1 == pair[1].1) {
-        return Err(DiscoverError::OneThread { path: path() });
-    }
-    let io_threads = ask("query-iothreads")?;
-    let main = own_thread(pid, pid.into()).map_err(|cause| odd("query-status", cause))?;
-    let mut others = parse_io_threads(&io_threads, pid).map_err(|cause| odd("query-iothreads", cause))?;
-    others.extend(process::vhost_workers(pid).map_err(ended)?);
-    let emulators = in_order(main, others);
-    let disks = parse_disks(&ask("query-block")?);
-    let taps = process::taps(pid).map_err(ended)?;
-    let unheard = unheard::of(pid).map_err(ended)?;
-    if process::has_ended(&pidfd) {
-        return Err(ended(io::ErrorKind::NotFound.into()));
-    }
-    let status = Some(status);
-    let vm = QemuVm { name, pid, status, vcpus, emulators, disks, taps, unheard, pidfd };
-    Ok((vm, QmpSession(client)))
-}
-
 /// The main thread and the others in one order, however they were found. One VM cannot take the room of all.
 pub(crate) fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadId> {
     others.retain(|thread| *thread != main);
@@ -231,29 +158,20 @@ pub(crate) fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadI
     others
 }
 
-fn not_qemu(path: &Path, pid: i32, found: String) -> DiscoverError {
-    let advice = if found.contains("libvirt") {
-        ": libvirt made that socket for itself; give the VM a second one with <qemu:commandline>"
-    } else {
-        ""
-    };
-    DiscoverError::NotQemu { path: path.to_owned(), pid, found, advice }
-}
-
-fn text(value: &Value, key: &str) -> Option<String> {
+pub(crate) fn text(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
 /// The thread of QEMU's that an answer names. A number that is not one of its threads is a lie, or a
 /// namespace's.
-fn own_thread(pid: i32, tid: i64) -> Result<ThreadId, String> {
+pub(crate) fn own_thread(pid: i32, tid: i64) -> Result<ThreadId, String> {
     i32::try_from(tid)
         .ok()
         .and_then(|tid| ThreadId::of(pid, tid))
         .ok_or_else(|| format!("thread {tid} is not one of process {pid}"))
 }
 
-fn parse_vcpus(answer: &Value, pid: i32) -> Result<Vec<(u16, ThreadId)>, String> {
+pub(crate) fn parse_vcpus(answer: &Value, pid: i32) -> Result<Vec<(u16, ThreadId)>, String> {
     let list = answer.as_array().filter(|list| !list.is_empty()).ok_or("no list of vCPUs")?;
     list.iter()
         .take(MAX_VCPUS)
@@ -270,7 +188,7 @@ fn parse_vcpus(answer: &Value, pid: i32) -> Result<Vec<(u16, ThreadId)>, String>
         .collect()
 }
 
-fn parse_io_threads(answer: &Value, pid: i32) -> Result<Vec<ThreadId>, String> {
+pub(crate) fn parse_io_threads(answer: &Value, pid: i32) -> Result<Vec<ThreadId>, String> {
     let list = answer.as_array().ok_or("no list of I/O threads")?;
     list.iter()
         .map(|thread| {
@@ -281,7 +199,7 @@ fn parse_io_threads(answer: &Value, pid: i32) -> Result<Vec<ThreadId>, String> {
 }
 
 /// Disks are told to people and to the disk policy only, hence what is missing is left out.
-fn parse_disks(answer: &Value) -> Vec<Disk> {
+pub(crate) fn parse_disks(answer: &Value) -> Vec<Disk> {
     let drives = answer.as_array().map(Vec::as_slice).unwrap_or_default();
     drives
         .iter()
@@ -295,6 +213,21 @@ fn parse_disks(answer: &Value) -> Vec<Disk> {
             }
         })
         .collect()
+}
+
+/// Takes an answer, which may be anything, for each of those that are asked for.
+#[cfg(any(test, fuzzing))]
+#[allow(clippy::unwrap_used)] // What panics is found.
+pub(crate) fn take(answer: &Value) {
+    let pid = i32::try_from(std::process::id()).unwrap();
+    let entries = answer.as_array().map_or(0, Vec::len);
+    assert!(
+        parse_vcpus(&answer, pid).is_ok_and(|vcpus| vcpus.len() == entries)
+            || parse_vcpus(&answer, pid).is_err()
+    );
+    assert!(parse_io_threads(&answer, pid).map_or(0, |threads| threads.len()) <= entries);
+    assert_eq!(parse_disks(&answer).len(), entries);
+    let _ = text(&answer, "status");
 }
 
 #[cfg(test)]
@@ -361,12 +294,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn fuzz_answers(answer in json_value()) {
-            let pid = i32::try_from(std::process::id()).unwrap();
-            let entries = answer.as_array().map_or(0, Vec::len);
-            proptest::prop_assert!(parse_vcpus(&answer, pid).is_ok_and(|vcpus| vcpus.len() == entries) || parse_vcpus(&answer, pid).is_err());
-            proptest::prop_assert!(parse_io_threads(&answer, pid).map_or(0, |threads| threads.len()) <= entries);
-            proptest::prop_assert_eq!(parse_disks(&answer).len(), entries);
-            let _ = text(&answer, "status");
+            super::take(&answer);
         }
     }
 }

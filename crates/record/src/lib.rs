@@ -8,6 +8,8 @@
 mod codec;
 mod error;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod reader;
 mod record;
 mod recordings;

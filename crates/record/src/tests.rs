@@ -1,5 +1,5 @@
 use super::frame::{Decoder, Frame, MAJOR, MAX_BLOCK, MINOR, header};
-use super::{Ending, Record, RecordError, Recorder, Recording, Recordings, codec, read_recording};
+use super::{Ending, Record, RecordError, Recorder, Recording, Recordings, codec, fuzzing, read_recording};
 use cbor4ii::core::Value;
 use cbor4ii::core::dec::{Decode, Read as _};
 use cbor4ii::core::utils::SliceReader;
@@ -521,14 +521,7 @@ proptest! {
         for (at, byte) in changes {
             *at.get_mut(&mut block) = byte;
         }
-        let mut engine = None;
-        for record in read(&by_minor(MINOR + 1, &block)).0 {
-            match (record, &mut engine) {
-                (Record::State(state), _) => engine = Some(state),
-                (Record::Event(event), Some(engine)) => engine.on_event(&event),
-                _ => {}
-            }
-        }
+        fuzzing::recording(&by_minor(MINOR + 1, &block));
     }
 
     /// Any bits flipped: what is read before is right, and nothing panics. Another minor version may be true.
@@ -558,16 +551,7 @@ proptest! {
         for (at, byte) in changes {
             *at.get_mut(&mut block) = byte;
         }
-        let (records, _) = read(&forged(&zstd::bulk::compress(&block, 1).unwrap()));
-        let mut dispatcher = Dispatcher::new(0);
-        for record in records {
-            match record {
-                Record::Dispatcher { state, .. } => dispatcher = *state,
-                Record::Decision { event, .. } => dispatcher.on_event(&event),
-                _ => {}
-            }
-            while dispatcher.poll_action().is_some() {}
-        }
+        fuzzing::recording(&fuzzing::framed(&block));
     }
 
     /// Blocks with a right checksum, but any content.

@@ -17,4 +17,18 @@ pub enum ReplayError {
         "the recording does not begin with parameters or a state of the engine that this release can make out"
     )]
     NoBeginning,
+    /// There is nothing to be shown.
+    #[error("{name} has no events")]
+    NoEvents {
+        /// The recording.
+        name: String,
+    },
+    /// There is too much to be shown at once.
+    #[error("{name} has more than {most} slices and marks in this interval; choose a shorter one")]
+    TooMany {
+        /// The recording.
+        name: String,
+        /// How many are allowed.
+        most: usize,
+    },
 }

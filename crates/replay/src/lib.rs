@@ -4,7 +4,7 @@
 //!   reservations?
 //! - [`compare`]: what would it decide with other parameters?
 //! - [`sample`]: what would it decide if it saw guest tasks only where a vCPU leaves the guest?
-//! - [`TimelineBuilder`]: what ran where and when, for people.
+//! - [`timeline`]: what ran where and when, for people; [`TimelineBuilder`] record by record.
 //!
 //! A replay is an open loop: the events are those of the recorded run, whatever the engine decides now.
 
@@ -12,6 +12,8 @@
 
 mod compare;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod rerun;
 mod reservations;
 mod sampled;
@@ -25,7 +27,7 @@ pub use error::ReplayError;
 pub use rerun::Rerun;
 pub use reservations::{DecisionDifference, MemberPeriods, Redecided};
 pub use sampled::{Agreement, VmAgreement, sample};
-pub use timeline::{Examined, TimelineBuilder};
+pub use timeline::{Examined, TimelineBuilder, timeline};
 pub use totals::Totals;
 pub use verify::{Mismatch, Verified, verify};
 

@@ -1,10 +1,16 @@
 //! What ran where and when, from a recording.
 
 use crate::{ReplayError, Rerun};
-use frontdesk_engine::{ActionKind, Boost, BoostTarget, Event, EventKind, Time, VmId};
-use frontdesk_record::Record;
+use frontdesk_engine::{ActionKind, Boost, BoostTarget, Event, EventKind, Time, VmId, nanos};
+use frontdesk_record::{Record, Recording};
 use frontdesk_scenario::{Timeline, Tracer};
 use std::collections::HashMap;
+use std::io::Read;
+use std::time::Duration;
+
+/// Slices and marks of a timeline, at most: a million takes about 300 MB, and ui.perfetto.dev does not take
+/// many more.
+const MAX_MARKS: usize = 2_000_000;
 
 /// What a recording says about one interval.
 #[derive(Debug, Default)]
@@ -15,6 +21,46 @@ pub struct Examined {
     pub decisions_us: Vec<f64>,
     /// Events lost before they reached the engine, in the whole recording.
     pub lost_events: u64,
+}
+
+/// What a recording says about an interval that begins so long after its first event, and lasts so long, or
+/// to the end.
+///
+/// # Errors
+/// The recording cannot be read to the end of the interval, has no events, or too much happens in the
+/// interval.
+pub fn timeline<R: Read>(
+    recording: &mut Recording<R>,
+    from: Duration,
+    length: Option<Duration>,
+) -> Result<Examined, ReplayError> {
+    let mut before = Vec::new();
+    let mut builder: Option<TimelineBuilder> = None;
+    let mut end = Time(u64::MAX);
+    while let Some(record) = recording.next().transpose()? {
+        if let (None, Record::Event(Event { at, .. })) = (&builder, &record) {
+            let from = at.plus(nanos(from));
+            end = length.map_or(end, |length| from.plus(nanos(length)));
+            let begun = builder.insert(TimelineBuilder::new(from, end));
+            before.drain(..).try_for_each(|record| begun.add(&record))?;
+        }
+        match &mut builder {
+            // What comes before the first event is names and parameters.
+            None if record.is_about_reservations() => {}
+            None => before.push(record),
+            Some(builder) => {
+                builder.add(&record)?;
+                if builder.marks() > MAX_MARKS {
+                    return Err(ReplayError::TooMany { name: recording.name().to_owned(), most: MAX_MARKS });
+                }
+                if matches!(record, Record::Event(event) if event.at > end) {
+                    break;
+                }
+            }
+        }
+    }
+    let builder = builder.ok_or_else(|| ReplayError::NoEvents { name: recording.name().to_owned() })?;
+    Ok(builder.finish())
 }
 
 /// Goes through a recording and builds the timeline of one interval.

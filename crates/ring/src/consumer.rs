@@ -1,7 +1,7 @@
 //! The daemon's side.
 
 use crate::entry::{Entry, Interest};
-use crate::layout::{CAPACITY, Geometry, MAGIC, MAX_VCPUS, Mapping, NAME, VERSION, header};
+use crate::layout::{CAPACITY, Geometry, Lane, MAGIC, MAX_VCPUS, Mapping, NAME, TaskWords, VERSION, header};
 use rustix::fs::{
     AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags, fcntl_get_seals, memfd_create, open, statx,
 };
@@ -98,13 +98,13 @@ pub struct Consumer {
 }
 
 /// What the consumer itself knows of a lane: the copy in shared memory is for the producer to read.
-#[derive(Debug)]
-struct Cursor {
+#[derive(Debug, Default)]
+pub(crate) struct Cursor {
     head: u64,
     /// The producer's count of dropped entries when we attached.
     dropped_before: u64,
     /// Entries that made no sense, or were too many.
-    unreadable: u64,
+    pub(crate) unreadable: u64,
 }
 
 impl Consumer {
@@ -191,13 +191,17 @@ impl Consumer {
         Some(lane.current.load(Relaxed)).filter(|task| *task != 0)
     }
 
+    /// Where in the memfd the tasks of the vCPUs are.
+    #[must_use]
+    pub fn task_words(&self) -> TaskWords {
+        self.geometry.task_words()
+    }
+
     /// Asks for one wake-up at the next entry of `vcpu` that is of interest, in place of what was asked for
     /// before. Drain after arming, or what happened just before is missed.
     pub fn arm(&self, vcpu: u16, interest: Interest) {
         if let Some(lane) = self.mapping.lane(self.geometry, vcpu) {
-            lane.armed.store(interest.bits(), Relaxed);
-            // Pairs with the fence in `Producer::push`.
-            fence(SeqCst);
+            ask(&lane, interest);
         }
     }
 
@@ -210,25 +214,10 @@ impl Consumer {
 
     /// Gives the entries of `vcpu` since the last call to `each`, oldest first: at most as many as the lane
     /// holds, and at most `limit`. Of more, the oldest are lost.
-    pub fn drain(&mut self, vcpu: u16, limit: usize, mut each: impl FnMut(Entry)) {
+    pub fn drain(&mut self, vcpu: u16, limit: usize, each: impl FnMut(Entry)) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
         let Some(cursor) = self.cursors.get_mut(usize::from(vcpu)) else { return };
-        // Acquire: the entries below the tail are written.
-        let tail = lane.tail.load(Acquire);
-        let new = tail.wrapping_sub(cursor.head);
-        // More than fit, or a tail that went back: no honest producer does that.
-        let readable = new.min(u64::from(self.geometry.capacity)).min(limit as u64);
-        cursor.unreadable = cursor.unreadable.saturating_add(new - readable);
-        for back in (1..=readable).rev() {
-            let words = lane.entry(tail.wrapping_sub(back));
-            match Entry::decode(words.each_ref().map(|word| word.load(Relaxed))) {
-                Some(entry) => each(entry),
-                None => cursor.unreadable = cursor.unreadable.saturating_add(1),
-            }
-        }
-        cursor.head = tail;
-        // Release: our reads of the slots come before the producer writes them again.
-        lane.head.store(tail, Release);
+        take(&lane, cursor, self.geometry, limit, each);
     }
 
     /// Entries of `vcpu` lost since attaching: dropped by the producer because the lane was full,
@@ -239,4 +228,37 @@ impl Consumer {
         let (Some(lane), Some(cursor)) = (lane, self.cursors.get(usize::from(vcpu))) else { return 0 };
         lane.dropped.load(Relaxed).wrapping_sub(cursor.dropped_before).saturating_add(cursor.unreadable)
     }
+}
+
+/// Asks for a wake-up. No system call, as in [`take`]: Miri looks at both.
+pub(crate) fn ask(lane: &Lane<'_>, interest: Interest) {
+    lane.armed.store(interest.bits(), Relaxed);
+    // Pairs with the fence in `append`.
+    fence(SeqCst);
+}
+
+/// Takes the new entries of a lane.
+pub(crate) fn take(
+    lane: &Lane<'_>,
+    cursor: &mut Cursor,
+    geometry: Geometry,
+    limit: usize,
+    mut each: impl FnMut(Entry),
+) {
+    // Acquire: the entries below the tail are written.
+    let tail = lane.tail.load(Acquire);
+    let new = tail.wrapping_sub(cursor.head);
+    // More than fit, or a tail that went back: no honest producer does that.
+    let readable = new.min(u64::from(geometry.capacity)).min(limit as u64);
+    cursor.unreadable = cursor.unreadable.saturating_add(new - readable);
+    for back in (1..=readable).rev() {
+        let words = lane.entry(tail.wrapping_sub(back));
+        match Entry::decode(words.each_ref().map(|word| word.load(Relaxed))) {
+            Some(entry) => each(entry),
+            None => cursor.unreadable = cursor.unreadable.saturating_add(1),
+        }
+    }
+    cursor.head = tail;
+    // Release: our reads of the slots come before the producer writes them again.
+    lane.head.store(tail, Release);
 }

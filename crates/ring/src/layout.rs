@@ -17,7 +17,7 @@ pub const CAPACITY: u32 = 4096;
 pub(crate) const NAME: &str = "frontdesk-ring";
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fdskring");
 /// Counts up with every change of what follows.
-pub(crate) const VERSION: u64 = 3;
+pub(crate) const VERSION: u64 = 4;
 
 /// Words of a cache line. Words that different sides write keep to different lines.
 const LINE: usize = 8;
@@ -33,6 +33,20 @@ pub(crate) mod header {
     pub(crate) const EVENTFD: usize = 4;
     /// Words of the header.
     pub(crate) const WORDS: usize = crate::layout::LINE;
+}
+
+/// Where in the memfd the tasks of the vCPUs are, for others who only read these: in bytes from its
+/// beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskWords {
+    /// The task that vCPU 0 runs, or ran last; 0 before the first.
+    pub current: u64,
+    /// The task that vCPU 0 ran when it last notified a disk; 0 if it was no task, or there was none.
+    pub notified: u64,
+    /// How often vCPU 0 notified a disk. Counted just after the disk hears of it.
+    pub notifications: u64,
+    /// From a vCPU to the next.
+    pub stride: u64,
 }
 
 /// Size of everything, chosen by the producer.
@@ -52,8 +66,37 @@ impl Geometry {
         header::WORDS + usize::from(self.vcpus) * self.lane_words()
     }
 
+    /// Where the words of the tasks are.
+    pub(crate) fn task_words(self) -> TaskWords {
+        let bytes = |words: usize| (words * size_of::<AtomicU64>()) as u64;
+        let current = bytes(header::WORDS);
+        let (notified, notifications) = (current + bytes(1), current + bytes(2));
+        TaskWords { current, notified, notifications, stride: bytes(self.lane_words()) }
+    }
+
     pub(crate) fn bytes(self) -> u64 {
         (self.words() * size_of::<AtomicU64>()) as u64
+    }
+
+    /// The part of vCPU `vcpu` in the words of a ring; `None` if there is no such vCPU.
+    pub(crate) fn lane(self, words: &[AtomicU64], vcpu: u16) -> Option<Lane<'_>> {
+        if vcpu >= self.vcpus {
+            return None;
+        }
+        let start = header::WORDS + usize::from(vcpu) * self.lane_words();
+        let words = words.get(start..start + self.lane_words())?;
+        let (control, entries) = words.split_at(CONTROL);
+        Some(Lane {
+            current: &control[0],
+            notified: &control[1],
+            notifications: &control[2],
+            armed: &control[LINE],
+            tail: &control[2 * LINE],
+            dropped: &control[3 * LINE],
+            head: &control[4 * LINE],
+            entries,
+            mask: u64::from(self.capacity) - 1,
+        })
     }
 }
 
@@ -87,21 +130,7 @@ impl Mapping {
 
     /// The part of vCPU `vcpu`; `None` if there is no such vCPU.
     pub(crate) fn lane(&self, geometry: Geometry, vcpu: u16) -> Option<Lane<'_>> {
-        if vcpu >= geometry.vcpus {
-            return None;
-        }
-        let start = header::WORDS + usize::from(vcpu) * geometry.lane_words();
-        let words = self.words().get(start..start + geometry.lane_words())?;
-        let (control, entries) = words.split_at(CONTROL);
-        Some(Lane {
-            current: &control[0],
-            armed: &control[LINE],
-            tail: &control[2 * LINE],
-            dropped: &control[3 * LINE],
-            head: &control[4 * LINE],
-            entries,
-            mask: u64::from(geometry.capacity) - 1,
-        })
+        geometry.lane(self.words(), vcpu)
     }
 }
 
@@ -117,6 +146,11 @@ impl Drop for Mapping {
 pub(crate) struct Lane<'a> {
     /// The task that runs, or ran last; 0 before the first. Written by the producer.
     pub(crate) current: &'a AtomicU64,
+    /// The task that ran when the vCPU last notified a disk; 0 if it was no task, or there was none. Written
+    /// by the producer.
+    pub(crate) notified: &'a AtomicU64,
+    /// How often it notified a disk. Written by the producer, after the task.
+    pub(crate) notifications: &'a AtomicU64,
     /// For which entries the consumer wants to be woken: bits of an `Interest`. Set by the consumer, cleared
     /// by the producer.
     pub(crate) armed: &'a AtomicU64,

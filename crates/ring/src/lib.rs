@@ -14,12 +14,14 @@
 
 mod consumer;
 mod entry;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod layout;
 mod producer;
 
 pub use consumer::{AttachError, Consumer, find};
 pub use entry::{Entry, EntryKind, Interest};
-pub use layout::{CAPACITY, MAX_VCPUS};
+pub use layout::{CAPACITY, MAX_VCPUS, TaskWords};
 pub use producer::{CreateError, Producer};
 
 /// The example in the crate's README, as a test.

@@ -1,7 +1,7 @@
 //! The plugin's side.
 
 use crate::entry::{Entry, EntryKind};
-use crate::layout::{CAPACITY, Geometry, MAGIC, MAX_VCPUS, Mapping, NAME, VERSION, header};
+use crate::layout::{CAPACITY, Geometry, Lane, MAGIC, MAX_VCPUS, Mapping, NAME, VERSION, header};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -76,38 +76,52 @@ impl Producer {
         Ok(Producer { mapping, geometry, eventfd, memfd })
     }
 
+    /// `vcpu` has notified a disk, for the task that it runs or, in the handler of an interrupt, for none.
+    pub fn notifies_disk(&self, vcpu: u16, in_interrupt: bool) {
+        let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
+        let task = if in_interrupt { 0 } else { lane.current.load(Relaxed) };
+        lane.notified.store(task, Relaxed);
+        lane.notifications.store(lane.notifications.load(Relaxed).wrapping_add(1), Release);
+    }
+
     /// Appends `entry` to the lane of `vcpu`, or counts it as dropped if the lane is full, which for
     /// interrupts and accesses it is when half full; ignores a vCPU that the ring does not have. An
     /// [`EntryKind::Switch`] also becomes the vCPU's current task, dropped or not. Wakes the consumer if it
     /// armed the vCPU for such entries.
     pub fn push(&self, vcpu: u16, entry: Entry) {
         let Some(lane) = self.mapping.lane(self.geometry, vcpu) else { return };
-        if let EntryKind::Switch { task } = entry.kind {
-            lane.current.store(task, Relaxed);
-        }
-        let tail = lane.tail.load(Relaxed);
-        let interest = entry.kind.interest();
-        // The others leave the rest to what the vCPU runs, which nothing else tells.
-        let capacity = u64::from(self.geometry.capacity) / if entry.kind.tells_tasks() { 1 } else { 2 };
-        // Acquire: the consumer's reads of a slot come before our writing it again.
-        if tail.wrapping_sub(lane.head.load(Acquire)) < capacity {
-            for (word, value) in lane.entry(tail).iter().zip(entry.encode()) {
-                word.store(value, Relaxed);
-            }
-            lane.tail.store(tail.wrapping_add(1), Release);
-        } else {
-            lane.dropped.store(lane.dropped.load(Relaxed).wrapping_add(1), Relaxed);
-        }
-        if interest != 0 {
-            // Pairs with the fence in `Consumer::arm`: either we see the flag or the consumer sees the entry.
-            fence(SeqCst);
-            // What is taken may have been asked for since, for other entries: it is answered as well.
-            if lane.armed.load(Relaxed) & interest != 0 && lane.armed.swap(0, Relaxed) != 0 {
-                // It can only fail if the counter is full, and then the consumer is awake.
-                let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
-            }
+        if append(&lane, self.geometry, entry) {
+            // It can only fail if the counter is full, and then the consumer is awake.
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }
+}
+
+/// Appends an entry to a lane; whether the consumer is to be woken. No system call: Miri looks at it.
+pub(crate) fn append(lane: &Lane<'_>, geometry: Geometry, entry: Entry) -> bool {
+    if let EntryKind::Switch { task } = entry.kind {
+        lane.current.store(task, Relaxed);
+    }
+    let tail = lane.tail.load(Relaxed);
+    let interest = entry.kind.interest();
+    // The others leave the rest to what the vCPU runs, which nothing else tells.
+    let capacity = u64::from(geometry.capacity) / if entry.kind.tells_tasks() { 1 } else { 2 };
+    // Acquire: the consumer's reads of a slot come before our writing it again.
+    if tail.wrapping_sub(lane.head.load(Acquire)) < capacity {
+        for (word, value) in lane.entry(tail).iter().zip(entry.encode()) {
+            word.store(value, Relaxed);
+        }
+        lane.tail.store(tail.wrapping_add(1), Release);
+    } else {
+        lane.dropped.store(lane.dropped.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+    if interest == 0 {
+        return false;
+    }
+    // Pairs with the fence in `ask`: either we see the flag or the consumer sees the entry.
+    fence(SeqCst);
+    // What is taken may have been asked for since, for other entries: it is answered as well.
+    lane.armed.load(Relaxed) & interest != 0 && lane.armed.swap(0, Relaxed) != 0
 }
 
 impl AsFd for Producer {

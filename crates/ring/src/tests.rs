@@ -1,10 +1,13 @@
-use crate::layout::{Geometry, MAGIC, Mapping, VERSION, header};
-use crate::{AttachError, Consumer, Entry, EntryKind, Interest, Producer, find};
+use crate::consumer::{Cursor, ask, take};
+use crate::layout::{Geometry, MAGIC, Mapping, VERSION};
+use crate::producer::append;
+use crate::{AttachError, Consumer, Entry, EntryKind, Interest, Producer, find, fuzzing};
 use proptest::prelude::*;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd as _};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 fn attach(producer: &Producer, capacity: u32) -> Consumer {
     Consumer::with_capacity(producer.as_fd().try_clone_to_owned().unwrap().into(), capacity).unwrap()
@@ -117,19 +120,7 @@ proptest! {
     fn fuzz_lanes(
         garbage in prop::collection::vec(prop_oneof![any::<u64>(), 0..16u64], 64..256),
     ) {
-        let producer = Producer::with_capacity(2, 8).unwrap();
-        let mut consumer = attach(&producer, 8);
-        let geometry = Geometry { vcpus: 2, capacity: 8 };
-        let mapping = Mapping::new(&producer, geometry.words()).unwrap();
-        for round in garbage.chunks(64) {
-            for (word, value) in mapping.words()[header::WORDS..].iter().zip(round.iter().cycle()) {
-                word.store(*value, Relaxed);
-            }
-            for vcpu in 0..3 {
-                prop_assert!(drained(&mut consumer, vcpu).len() <= 8);
-                let _ = (consumer.current_task(vcpu), consumer.dropped(vcpu));
-            }
-        }
+        fuzzing::lanes(&garbage);
     }
 
     /// Garbage in the header is refused or survived.
@@ -138,19 +129,7 @@ proptest! {
         header in prop::array::uniform8(prop_oneof![Just(MAGIC), Just(VERSION), 0..70u64, any::<u64>()]),
         size in 0..20_000u64,
     ) {
-        let memfd = memfd_create("garbage", MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&memfd, size).unwrap();
-        fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-        if size >= 64 {
-            let mapping = Mapping::new(&memfd, header::WORDS).unwrap();
-            for (word, value) in mapping.words().iter().zip(header) { word.store(value, Relaxed) }
-            // Get past the first two checks, which random numbers rarely do.
-            mapping.words()[header::MAGIC].store(MAGIC, Relaxed);
-            mapping.words()[header::VERSION].store(VERSION, Relaxed);
-        }
-        if let Ok(mut consumer) = Consumer::attach(memfd.into()) {
-            for vcpu in 0..consumer.vcpus() { drained(&mut consumer, vcpu); }
-        }
+        fuzzing::header(header, size);
     }
 }
 
@@ -174,6 +153,42 @@ fn nothing_is_lost_or_reordered_between_threads() {
             });
         }
         assert_eq!(seen + consumer.dropped(0), TOTAL);
+    });
+}
+
+/// The same without shared memory, for Miri: each entry is whole and in its order, is taken or counted as
+/// dropped, and who asks for a wake-up and then finds nothing is woken for what comes.
+#[test]
+fn the_protocol_of_a_lane_loses_nothing() {
+    const TOTAL: u64 = 120;
+    let geometry = Geometry { vcpus: 1, capacity: 8 };
+    let words: Vec<AtomicU64> = (0..geometry.words()).map(|_| AtomicU64::new(0)).collect();
+    let woken = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let lane = geometry.lane(&words, 0).unwrap();
+            for n in 1..=TOTAL {
+                let entry = Entry { at_ns: n, kind: EntryKind::Switch { task: n } };
+                woken.fetch_add(append(&lane, geometry, entry).into(), SeqCst);
+            }
+        });
+        let lane = geometry.lane(&words, 0).unwrap();
+        let (mut cursor, mut last, mut seen) = (Cursor::default(), 0, 0);
+        while seen + lane.dropped.load(Relaxed) < TOTAL {
+            let wakes = woken.load(SeqCst);
+            ask(&lane, Interest::TASKS);
+            let before = seen;
+            take(&lane, &mut cursor, geometry, usize::MAX, |entry| {
+                assert!(entry.at_ns > last, "{} after {last}", entry.at_ns);
+                assert_eq!(entry.kind, EntryKind::Switch { task: entry.at_ns }, "torn entry");
+                (last, seen) = (entry.at_ns, seen + 1);
+            });
+            // Nothing was there after asking: the next one wakes.
+            while seen == before && woken.load(SeqCst) == wakes && seen + lane.dropped.load(Relaxed) < TOTAL {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!((seen + lane.dropped.load(Relaxed), cursor.unreadable), (TOTAL, 0));
     });
 }
 
@@ -264,4 +279,24 @@ fn the_ring_is_found_by_process() {
     assert!(find(pid).unwrap().is_some());
     // Init is no QEMU.
     assert!(find(1).unwrap().is_none());
+}
+
+#[test]
+fn who_notified_a_disk_is_where_others_are_told_to_look() {
+    let producer = Producer::create(2).unwrap();
+    let file = std::fs::File::from(producer.as_fd().try_clone_to_owned().unwrap());
+    let words = Consumer::attach(file.try_clone().unwrap()).unwrap().task_words();
+    let word = |first: u64, vcpu: u64| {
+        let mut bytes = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, first + vcpu * words.stride).unwrap();
+        u64::from_ne_bytes(bytes)
+    };
+    producer.push(1, Entry { at_ns: 1, kind: EntryKind::Switch { task: 7 } });
+    producer.notifies_disk(1, false);
+    producer.push(1, Entry { at_ns: 2, kind: EntryKind::Switch { task: 8 } });
+    producer.notifies_disk(9, false);
+    assert_eq!([word(words.current, 1), word(words.notified, 1)], [8, 7]);
+    assert_eq!([word(words.current, 0), word(words.notified, 0)], [0, 0]);
+    producer.notifies_disk(1, true);
+    assert_eq!([word(words.notified, 1), word(words.notifications, 1)], [0, 2], "nobody's");
 }

@@ -15,6 +15,7 @@ mod figure;
 mod load;
 mod outcome;
 mod scenario;
+mod sentence;
 mod sim;
 mod statistics;
 mod study;
@@ -37,6 +38,7 @@ pub use scenario::{
     Across, Agent, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile,
     Loser, Machine, Measure, Mechanism, Scenario, Subject, VmSpec, Workload,
 };
+pub use sentence::sentence;
 pub use sim::{
     Credit, DiskScheduler, Extension, GuestCosts, GuestScheduler, HostCosts, Interrupts, IoPath, Network,
     Scheduler, Sim, SimDisk, SimReservation,

@@ -133,7 +133,8 @@ pub struct Repeat {
     pub lost_events: u64,
     /// Length of the measured part in seconds.
     pub seconds: f64,
-    /// Why earlier attempts at it count for nothing: each time a VM died.
+    /// Why earlier attempts at it count for nothing: each time a VM died; in the first of all also that the
+    /// whole run was made again, with another emulated host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub voided: Vec<String>,
     /// Time that the machine itself did not have; absent where it was not looked for.

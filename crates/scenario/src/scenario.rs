@@ -31,7 +31,7 @@ pub struct Scenario {
     pub description: String,
     /// Repeats of each arm, interleaved. 1 to 1000.
     pub repeats: u32,
-    /// Measured time of one repeat. 1 s to 1 h.
+    /// Measured time of one repeat. 1 s to a day.
     #[serde(with = "humantime_serde")]
     pub duration: Duration,
     /// Time before it that is not measured, in every arm alike: the inference starts knowing nothing. 0 s to

@@ -17,7 +17,7 @@ impl Scenario {
     pub fn validate(&self) -> Result<(), Violation> {
         name("name", &self.name)?;
         range("repeats", self.repeats, 1..=1000)?;
-        period("duration", self.duration, seconds(1)..=seconds(3600))?;
+        period("duration", self.duration, seconds(1)..=seconds(24 * 3600))?;
         period("warmup", self.warmup, Duration::ZERO..=seconds(600))?;
         range("think_scale", self.think_scale, 0.001..=100.0)?;
         range("cost_scale", self.cost_scale, 0.001..=100.0)?;

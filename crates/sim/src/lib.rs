@@ -15,6 +15,8 @@ mod calibrate;
 mod credit;
 mod disk;
 mod feed;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod guest;
 mod machine;
 mod network;

@@ -67,7 +67,7 @@ pub(crate) fn load(path: &Path, guest: &Conditions) -> Result<Plan, RtAppError> 
     parse(&text, path, guest)
 }
 
-fn parse(text: &str, path: &Path, guest: &Conditions) -> Result<Plan, RtAppError> {
+pub(crate) fn parse(text: &str, path: &Path, guest: &Conditions) -> Result<Plan, RtAppError> {
     let file: Value = serde_json::from_str(text)
         .map_err(|error| RtAppError::Syntax { path: path.to_owned(), message: error.to_string() })?;
     tasks::plan(&file, guest).map_err(|Fault { key, message }| RtAppError::Part {

@@ -344,3 +344,30 @@ fn the_engine_hears_of_films_what_a_host_tells() {
     assert!((90..=110).contains(&played) && interrupts.abs_diff(played) <= 6, "{played} {interrupts}");
     assert!(count(|kind| matches!(kind, EventKind::Timer { .. })) >= updates);
 }
+
+#[test]
+fn a_day_is_as_even_as_an_hour() {
+    let simulated = |duration: &str| {
+        let scenario = load("idle.toml", &[&format!("duration={duration}"), "repeats=1", "vm.desk.count=1"]);
+        let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap().remove(0);
+        let arm = &simulated.outcome.arms["stock"];
+        (arm.response_ms["desk"].count as f64, arm.response_ms["desk"].mean, arm.repeats[0].cpu_ms["desk"])
+    };
+    let (hour, day) = (simulated("1h"), simulated("24h"));
+    for (of_hour, of_day) in [(24.0 * hour.0, day.0), (hour.1, day.1), (24.0 * hour.2, day.2)] {
+        assert!((of_day / of_hour - 1.0).abs() < 0.01, "{hour:?}, {day:?}");
+    }
+}
+
+#[test]
+fn a_packet_for_a_vcpu_that_runs_is_delivered_at_once() {
+    // Each has a physical CPU to itself, and computes all the time beside what it answers.
+    let set = ["duration=10s", "repeats=1", "vm.cpu.count=1", "sim.pcpus=2", "sim.io_path=driver-domain"];
+    let simulated = simulate(&[load("echo-mixed.toml", &set)], 1, 1, &|_, _| {}).unwrap().remove(0);
+    let delivery = &simulated.runs["stock"][0].delivery_ms["mixed"];
+    let responses = &simulated.outcome.arms["stock"].repeats[0].samples_ms["mixed"];
+    assert_eq!(delivery.len(), responses.len());
+    let sum = |times: &[f64]| times.iter().sum::<f64>();
+    assert!(sum(delivery) < sum(responses), "{} {}", sum(delivery), sum(responses));
+    assert!(delivery.iter().filter(|time| **time == 0.0).count() > delivery.len() / 4);
+}

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // A benchmark that panics fails.
 
-use frontdesk_sweep::{Ended, Folder, Sweep, run};
+use frontdesk_sweep::{Ended, Folder, Sweep, Workers, run};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ fn main() -> ExitCode {
             let out = folder.path().join(format!("{number}-{threads}"));
             let mut results = Folder::open(&out, &sweep).unwrap();
             let begin = Instant::now();
-            let ended = run(&sweep, &mut results, threads, &Arc::default(), &|_| {}).unwrap();
+            let ended =
+                run(&sweep, &mut results, Workers::Threads(threads), &Arc::default(), &|_| {}).unwrap();
             times.push(begin.elapsed());
             assert_eq!((ended, results.failures()), (Ended::Finished, 0));
         }

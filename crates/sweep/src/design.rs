@@ -4,7 +4,7 @@ use crate::columns::measures;
 use crate::error::SweepError;
 use crate::range::{Drawing, Range, draw};
 use frontdesk_scenario::{Overrides, Scenario, WorkloadKind};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -45,7 +45,7 @@ fn first() -> u64 {
 }
 
 /// What is to be made small or large: an entry of `pareto`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
     /// The column.
@@ -57,7 +57,7 @@ pub struct Objective {
 }
 
 /// Which values are good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Goal {
     /// Small ones.
@@ -67,7 +67,7 @@ pub enum Goal {
 }
 
 /// A sweep: a scenario, and the sets of parameters to run it with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sweep {
     /// The sweep file.
     pub path: PathBuf,
@@ -89,6 +89,11 @@ pub struct Sweep {
     set: Vec<String>,
     /// Texts of all files that the results follow from, by what they are.
     pub(crate) sources: BTreeMap<String, String>,
+    /// The files that the scenario names, and what they are called among the sources.
+    pub(crate) files: BTreeMap<PathBuf, String>,
+    /// Where these files are instead, in a process that has only their texts.
+    #[serde(skip)]
+    pub(crate) placed: BTreeMap<PathBuf, PathBuf>,
 }
 
 /// A run of a sweep.
@@ -137,21 +142,17 @@ impl Sweep {
                 ("scenario".to_owned(), scenario_text.clone()),
             ]),
             scenario_text,
+            files: BTreeMap::new(),
+            placed: BTreeMap::new(),
         };
         sweep.check().map_err(wrong)?;
         let folder = sweep.scenario_path.parent().unwrap_or(Path::new("")).to_owned();
         for point in 0..sweep.points.len() {
-            let scenario = sweep.scenario_with(&sweep.points[point], sweep.arms.clone())?;
-            let files =
-                scenario.vms.iter().flat_map(|vm| &vm.workloads).filter_map(|workload| {
-                    match &workload.kind {
-                        WorkloadKind::RtApp { file } => Some(file),
-                        _ => None,
-                    }
-                });
-            for file in files {
+            let mut scenario = sweep.scenario_with(&sweep.points[point], sweep.arms.clone())?;
+            for file in files(&mut scenario) {
                 let name = file.strip_prefix(&folder).unwrap_or(file).display().to_string();
-                sweep.sources.insert(name, read(file)?);
+                sweep.sources.insert(name.clone(), read(file)?);
+                sweep.files.insert(file.clone(), name);
             }
             if point == 0 {
                 let vms = scenario.vm_names();
@@ -213,7 +214,21 @@ impl Sweep {
     /// # Errors
     /// The scenario refuses its parameters.
     pub(crate) fn scenario_of(&self, run: SweepRun<'_>) -> Result<Scenario, SweepError> {
-        self.scenario_with(run.point, vec![run.arm.to_owned()])
+        let mut scenario = self.scenario_with(run.point, vec![run.arm.to_owned()])?;
+        for file in files(&mut scenario) {
+            if let Some(placed) = self.placed.get(file) {
+                file.clone_from(placed);
+            }
+        }
+        Ok(scenario)
+    }
+
+    /// A message with the names that files have where the sweep was read.
+    pub(crate) fn as_named(&self, message: String) -> String {
+        let shown = |path: &Path| path.display().to_string();
+        self.placed
+            .iter()
+            .fold(message, |message, (name, placed)| message.replace(&shown(placed), &shown(name)))
     }
 
     fn scenario_with(&self, point: &[Value], arms: Vec<String>) -> Result<Scenario, SweepError> {
@@ -223,6 +238,15 @@ impl Sweep {
         let parsed = Scenario::parse(&self.scenario_text, &self.scenario_path, &overrides);
         parsed.map_err(|source| SweepError::Scenario { path: self.path.clone(), source: Box::new(source) })
     }
+}
+
+/// The files that a scenario names.
+fn files(scenario: &mut Scenario) -> impl Iterator<Item = &mut PathBuf> {
+    let workloads = scenario.vms.iter_mut().flat_map(|vm| &mut vm.workloads);
+    workloads.filter_map(|workload| match &mut workload.kind {
+        WorkloadKind::RtApp { file } => Some(file),
+        _ => None,
+    })
 }
 
 fn read(path: &Path) -> Result<String, SweepError> {

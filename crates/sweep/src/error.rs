@@ -70,6 +70,12 @@ pub enum SweepError {
         /// The folder.
         path: PathBuf,
     },
+    /// Ray cannot be used, or did not make all runs.
+    #[error("{message}")]
+    Ray {
+        /// What went wrong, and what to do.
+        message: String,
+    },
     /// Something in the folder cannot be written.
     #[error(
         "cannot write {}: {source}; what was written before is kept: once this is put right, run the sweep again, \

@@ -7,21 +7,25 @@
 
 mod columns;
 mod design;
+mod elsewhere;
 mod error;
 mod folder;
+mod made;
 mod range;
+mod ray;
 mod row;
 mod run;
 mod summary;
 mod table;
 
 pub use design::{Goal, Objective, Sweep, SweepRun};
+pub use elsewhere::{BUILT, Elsewhere};
 pub use error::SweepError;
 pub use folder::Folder;
 pub use row::Layout;
-pub use run::{Ended, Progress, run};
+pub use run::{Ended, Progress, Workers, run};
 pub use summary::summary;
-pub use table::{Cell, Column, Kind, Row};
+pub use table::{Cell, Column, Kind, Row, write as write_parquet};
 
 /// The example in the crate's README, as a test.
 #[cfg(doctest)]

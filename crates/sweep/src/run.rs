@@ -1,14 +1,14 @@
-//! The runs of a sweep, on several threads.
+//! The runs of a sweep, on several threads or on Ray.
 
 use crate::design::Sweep;
 use crate::error::SweepError;
 use crate::folder::Folder;
+use crate::made::{Done, rows};
+use crate::ray::Driver;
 use crate::row::Layout;
-use crate::table::Row;
-use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Rows are written after this time at the earliest, and after this part of the time since the start: so
@@ -17,6 +17,15 @@ const WRITE_AFTER: Duration = Duration::from_secs(1);
 const WRITE_PART: u32 = 100;
 /// How often it is looked whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Who makes the runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Workers<'a> {
+    /// So many threads of this process.
+    Threads(usize),
+    /// The Ray cluster at this address, or that of this machine if it is "auto".
+    Ray(&'a str),
+}
 
 /// How far a sweep is.
 #[derive(Clone, Copy, Debug)]
@@ -40,51 +49,52 @@ pub enum Ended {
     Stopped,
 }
 
-/// Makes the runs that the folder has no rows of, on so many threads, until `stop` is set. The rows do not
-/// depend on how many threads there are. `progress` is told now and then how far it is.
+/// Has the runs made that the folder has no rows of, until `stop` is set. The rows do not depend on who makes
+/// them. `progress` is told now and then how far it is.
 ///
 /// When it is stopped, threads may still be busy with a run whose rows nobody takes; they end after it.
 ///
 /// # Errors
-/// Rows cannot be written.
+/// Rows cannot be written, or Ray cannot be used. Rows of runs that were made are kept.
 pub fn run(
     sweep: &Arc<Sweep>,
     folder: &mut Folder,
-    threads: usize,
+    workers: Workers<'_>,
     stop: &Arc<AtomicBool>,
     progress: &dyn Fn(Progress),
 ) -> Result<Ended, SweepError> {
     let missing: Arc<[usize]> = folder.missing().into();
-    let layout = Arc::new(folder.layout().clone());
-    let next = Arc::new(AtomicUsize::new(0));
     let (sender, receiver) = channel();
-    for _ in 0..threads.clamp(1, missing.len().max(1)) {
-        let (sweep, layout, missing) = (Arc::clone(sweep), Arc::clone(&layout), Arc::clone(&missing));
-        let (next, stop, sender) = (Arc::clone(&next), Arc::clone(stop), sender.clone());
-        std::thread::spawn(move || {
-            while let Some(number) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if stop.load(Ordering::Relaxed) || sender.send(rows(&sweep, &layout, *number)).is_err() {
-                    break;
-                }
-            }
-        });
-    }
+    // Held until the end.
+    let _driver = match workers {
+        Workers::Threads(threads) => {
+            start_threads(sweep, folder.layout(), threads, &missing, stop, &sender);
+            None
+        }
+        Workers::Ray(_) if missing.is_empty() => None,
+        Workers::Ray(address) => Some(Driver::start(sweep, &missing, address, sender.clone())?),
+    };
     drop(sender);
     let (total, begin) = (sweep.runs(), Instant::now());
     let (mut done, mut written, mut rows) = (0, begin, Vec::new());
+    let mut failed = None;
     loop {
         let ended = match receiver.recv_timeout(LOOK) {
-            Ok(own) => {
-                done += 1;
-                rows.extend(own);
+            Ok(Ok(own)) => {
+                done += own.runs;
+                rows.extend(own.rows);
                 false
+            }
+            Ok(Err(error)) => {
+                failed = Some(error);
+                true
             }
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => true,
         };
         let stopped = stop.load(Ordering::Relaxed);
         if stopped {
-            rows.extend(receiver.try_iter().flatten());
+            rows.extend(receiver.try_iter().flatten().flat_map(|own| own.rows));
         }
         let write = ended || stopped || written.elapsed() >= WRITE_AFTER.max(begin.elapsed() / WRITE_PART);
         let written_now = write && !rows.is_empty();
@@ -92,9 +102,13 @@ pub fn run(
             folder.keep(std::mem::take(&mut rows))?;
             written = Instant::now();
         }
-        let others = u32::try_from(missing.len()).unwrap_or(u32::MAX).saturating_sub(done);
-        let left = begin.elapsed().checked_div(done).map(|each| each.saturating_mul(others));
-        progress(Progress { done: total - missing.len() + done as usize, total, left, written: written_now });
+        let others = u32::try_from(missing.len().saturating_sub(done)).unwrap_or(u32::MAX);
+        let each = begin.elapsed().checked_div(u32::try_from(done).unwrap_or(u32::MAX));
+        let left = each.map(|each| each.saturating_mul(others));
+        progress(Progress { done: total - missing.len() + done, total, left, written: written_now });
+        if let Some(error) = failed {
+            return Err(error);
+        }
         if ended && folder.missing().is_empty() {
             folder.finish()?;
             return Ok(Ended::Finished);
@@ -105,17 +119,27 @@ pub fn run(
     }
 }
 
-/// The rows of a run. One that fails, however it does, has one that says so.
-fn rows(sweep: &Sweep, layout: &Layout, number: usize) -> Vec<Row> {
-    let Some(run) = sweep.run(number) else { return Vec::new() };
-    let measured = catch_unwind(|| {
-        let scenario = sweep.scenario_of(run).map_err(|error| error.to_string())?;
-        frontdesk_sim::run(&scenario, run.arm, 1, run.seed, false).map_err(|error| error.to_string())
-    });
-    let measured =
-        measured.unwrap_or_else(|_| Err("the model panicked: this is a bug, please report it".to_owned()));
-    match &measured {
-        Ok(measured) => layout.rows(run, Ok(&measured.repeat)),
-        Err(error) => layout.rows(run, Err(error)),
+/// Starts so many threads that send the rows of these runs.
+fn start_threads(
+    sweep: &Arc<Sweep>,
+    layout: &Layout,
+    threads: usize,
+    missing: &Arc<[usize]>,
+    stop: &Arc<AtomicBool>,
+    sender: &Sender<Result<Done, SweepError>>,
+) {
+    let layout = Arc::new(layout.clone());
+    let next = Arc::new(AtomicUsize::new(0));
+    for _ in 0..threads.clamp(1, missing.len().max(1)) {
+        let (sweep, layout, missing) = (Arc::clone(sweep), Arc::clone(&layout), Arc::clone(missing));
+        let (next, stop, sender) = (Arc::clone(&next), Arc::clone(stop), sender.clone());
+        std::thread::spawn(move || {
+            while let Some(number) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let done = || Done { runs: 1, rows: rows(&sweep, &layout, *number) };
+                if stop.load(Ordering::Relaxed) || sender.send(Ok(done())).is_err() {
+                    break;
+                }
+            }
+        });
     }
 }

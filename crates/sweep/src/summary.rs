@@ -279,6 +279,7 @@ fn shown(cell: &Cell) -> String {
         Cell::Whole(value) => value.to_string(),
         Cell::Number(value) => value.to_string(),
         Cell::Text(text) => text.to_string(),
+        Cell::Flag(flag) => flag.to_string(),
     }
 }
 

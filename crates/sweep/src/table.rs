@@ -5,12 +5,11 @@ use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::record::Field;
 use parquet::schema::types::{Type, TypePtr};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -24,6 +23,8 @@ pub enum Kind {
     Number,
     /// Texts.
     Text,
+    /// Yes or no.
+    Flag,
 }
 
 /// A column: its name, and what its values are.
@@ -41,6 +42,8 @@ pub enum Cell {
     Number(f64),
     /// In a column of texts.
     Text(Arc<str>),
+    /// In a column of flags.
+    Flag(bool),
 }
 
 impl Cell {
@@ -51,7 +54,7 @@ impl Cell {
             #[allow(clippy::cast_precision_loss)] // Counts are far below what a double holds exactly.
             Cell::Whole(value) => Some(*value as f64),
             Cell::Number(value) => Some(*value),
-            Cell::Absent | Cell::Text(_) => None,
+            Cell::Absent | Cell::Text(_) | Cell::Flag(_) => None,
         }
     }
 
@@ -74,6 +77,7 @@ fn schema(columns: &[Column]) -> Result<TypePtr, ParquetError> {
             Kind::Whole => (Physical::INT64, None),
             Kind::Number => (Physical::DOUBLE, None),
             Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            Kind::Flag => (Physical::BOOLEAN, None),
         };
         let field = Type::primitive_type_builder(name, physical).with_repetition(Repetition::OPTIONAL);
         field.with_logical_type(logical).build().map(Arc::new)
@@ -86,7 +90,7 @@ fn schema(columns: &[Column]) -> Result<TypePtr, ParquetError> {
 ///
 /// # Errors
 /// `out` cannot be written.
-pub(crate) fn write(columns: &[Column], rows: &[&Row], out: impl Write + Send) -> Result<(), ParquetError> {
+pub fn write(columns: &[Column], rows: &[&Row], out: impl Write + Send) -> Result<(), ParquetError> {
     let properties = WriterProperties::builder().set_created_by("frontdesk".to_owned()).build();
     let mut file = SerializedFileWriter::new(out, schema(columns)?, Arc::new(properties))?;
     let mut group = file.next_row_group()?;
@@ -111,6 +115,13 @@ pub(crate) fn write(columns: &[Column], rows: &[&Row], out: impl Write + Send) -
                 let texts: Vec<ByteArray> = cells().filter_map(Cell::text).map(ByteArray::from).collect();
                 writer.write_batch(&texts, there, None)?;
             }
+            ColumnWriter::BoolColumnWriter(writer) => {
+                let flags = cells().filter_map(|cell| match cell {
+                    Cell::Flag(flag) => Some(*flag),
+                    _ => None,
+                });
+                writer.write_batch(&flags.collect::<Vec<_>>(), there, None)?;
+            }
             _ => return Err(ParquetError::General("a column of another type".to_owned())),
         }
         column.close()?;
@@ -125,8 +136,8 @@ pub(crate) fn write(columns: &[Column], rows: &[&Row], out: impl Write + Send) -
 ///
 /// # Errors
 /// It cannot be read, is not whole, or has other columns.
-pub(crate) fn read(columns: &[Column], file: File) -> Result<Vec<Row>, ParquetError> {
-    let reader = SerializedFileReader::new(file)?;
+pub(crate) fn read(columns: &[Column], source: impl ChunkReader + 'static) -> Result<Vec<Row>, ParquetError> {
+    let reader = SerializedFileReader::new(source)?;
     if reader.metadata().file_metadata().schema().get_fields() != schema(columns)?.get_fields() {
         return Err(ParquetError::General("it has other columns".to_owned()));
     }
@@ -135,6 +146,7 @@ pub(crate) fn read(columns: &[Column], file: File) -> Result<Vec<Row>, ParquetEr
         Field::Long(value) => Ok(Cell::Whole(value)),
         Field::Double(value) => Ok(Cell::Number(value)),
         Field::Str(text) => Ok(Cell::Text(text.into())),
+        Field::Bool(flag) => Ok(Cell::Flag(flag)),
         other => Err(ParquetError::General(format!("{other} is of another type"))),
     };
     reader.get_row_iter(None)?.map(|row| row?.into_columns().into_iter().map(cell).collect()).collect()
@@ -145,12 +157,13 @@ mod tests {
     use super::*;
 
     fn sample() -> (Vec<Column>, Vec<Row>) {
-        let columns = [("run", Kind::Whole), ("mean_ms", Kind::Number), ("arm", Kind::Text)];
+        let columns =
+            [("run", Kind::Whole), ("mean_ms", Kind::Number), ("arm", Kind::Text), ("hit", Kind::Flag)];
         let columns = columns.map(|(name, kind)| (name.to_owned(), kind)).to_vec();
         let rows = vec![
-            vec![Cell::Whole(-1), Cell::Number(0.1), Cell::Text("stock".into())],
-            vec![Cell::Whole(i64::MAX), Cell::Absent, Cell::Text("".into())],
-            vec![Cell::Absent, Cell::Number(f64::MIN_POSITIVE), Cell::Absent],
+            vec![Cell::Whole(-1), Cell::Number(0.1), Cell::Text("stock".into()), Cell::Flag(true)],
+            vec![Cell::Whole(i64::MAX), Cell::Absent, Cell::Text("".into()), Cell::Flag(false)],
+            vec![Cell::Absent, Cell::Number(f64::MIN_POSITIVE), Cell::Absent, Cell::Absent],
         ];
         (columns, rows)
     }

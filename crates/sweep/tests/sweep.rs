@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
-use frontdesk_sweep::{Ended, Folder, Progress, Sweep, SweepError, run};
+use frontdesk_sweep::{Ended, Folder, Progress, Sweep, SweepError, Workers, run};
 use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Place {
     fn finish(&self, name: &str, threads: usize) -> Vec<u8> {
         let sweep = self.sweep();
         let mut folder = Folder::open(&self.out(name), &sweep).unwrap();
-        let ended = run(&sweep, &mut folder, threads, &Arc::default(), &|_| {}).unwrap();
+        let ended = run(&sweep, &mut folder, Workers::Threads(threads), &Arc::default(), &|_| {}).unwrap();
         assert_eq!((ended, folder.missing()), (Ended::Finished, Vec::new()));
         fs::read(folder.file()).unwrap()
     }
@@ -88,10 +88,11 @@ fn rows_are_the_same_on_any_number_of_threads_and_however_often_it_was_stopped()
         let before = folder.missing().len();
         let stop = Arc::new(AtomicBool::new(false));
         let started = Cell::new(0);
-        let ended = run(&sweep, &mut folder, 1, &stop, &|Progress { done, total, .. }| {
-            started.set(started.get().max(done + before - total));
-            stop.store(started.get() >= 3, Ordering::Relaxed);
-        });
+        let ended =
+            run(&sweep, &mut folder, Workers::Threads(1), &stop, &|Progress { done, total, .. }| {
+                started.set(started.get().max(done + before - total));
+                stop.store(started.get() >= 3, Ordering::Relaxed);
+            });
         if ended.unwrap() == Ended::Finished {
             break;
         }
@@ -116,7 +117,7 @@ fn what_is_damaged_is_computed_again_and_nothing_else() {
     // It ends with two files or more: one after the first run, and the rest.
     let stop = Arc::new(AtomicBool::new(false));
     let stop_now = |Progress { done, .. }| stop.store(done > 0, Ordering::Relaxed);
-    assert_eq!(run(&sweep, &mut folder, 1, &stop, &stop_now).unwrap(), Ended::Stopped);
+    assert_eq!(run(&sweep, &mut folder, Workers::Threads(1), &stop, &stop_now).unwrap(), Ended::Stopped);
     let left = folder.missing();
     drop(folder);
     let part = place

@@ -1,4 +1,4 @@
-//! Which accesses of a vCPU go to devices for a person's eyes and ears.
+//! Which accesses of a vCPU go to devices for a person's eyes and ears, and to disks.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,11 +10,12 @@ const KERNEL: u64 = 0xffff_ffff_8000_0000;
 /// `mov WORD PTR [rsi], di`, the access in Linux's `iowrite16`, by which virtio drivers notify devices.
 const IOWRITE16: [u8; 3] = [0x66, 0x89, 0x3e];
 
-/// A device for a person's eyes or ears.
+/// A device for a person's eyes or ears, or a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     Display,
     Sound,
+    Disk,
 }
 
 impl Device {
@@ -25,6 +26,8 @@ impl Device {
             b"intel-hda" => Some(Device::Sound),
             _ if name.starts_with(b"virtio-pci-notify") && has(b"sound") => Some(Device::Sound),
             _ if name.starts_with(b"virtio-pci-notify") && has(b"gpu") => Some(Device::Display),
+            // QEMU's own and those of other processes are called the same.
+            _ if name.starts_with(b"virtio-pci-notify") && has(b"blk") => Some(Device::Disk),
             _ => None,
         }
     }
@@ -77,6 +80,7 @@ impl Pages {
             return match known >> CLASS_SHIFT & 3 {
                 1 => Some(Device::Display),
                 2 => Some(Device::Sound),
+                3 => Some(Device::Disk),
                 _ => None,
             };
         }
@@ -85,6 +89,7 @@ impl Pages {
             None => 0,
             Some(Device::Display) => 1,
             Some(Device::Sound) => 2,
+            Some(Device::Disk) => 3,
         };
         entry.store(page << 12 | class << CLASS_SHIFT | 1, Relaxed);
         device
@@ -102,6 +107,7 @@ mod tests {
             ("intel-hda", Some(Device::Sound)),
             ("virtio-pci-notify-virtio-sound", Some(Device::Sound)),
             ("virtio-pci-notify-virtio-gpu", Some(Device::Display)),
+            ("virtio-pci-notify-virtio-blk", Some(Device::Disk)),
             ("virtio-pci-notify-virtio-net", None),
             ("virtio-pci-common-virtio-gpu", None),
             ("intel-hda-container", None),
@@ -183,6 +189,7 @@ mod tests {
             let of = |address: u64| match address >> 12 & 3 {
                 0 => Some(Device::Sound),
                 1 => Some(Device::Display),
+                2 => Some(Device::Disk),
                 _ => None,
             };
             for address in addresses {

@@ -185,6 +185,12 @@ fn push(index: c_uint, kind: EntryKind) {
     plugin.ring.push(index, Entry { at_ns, kind });
 }
 
+fn notifies_disk(index: c_uint, in_interrupt: bool) {
+    if let Some((plugin, index, _)) = vcpu(index) {
+        plugin.ring.notifies_disk(index, in_interrupt);
+    }
+}
+
 /// Called by QEMU when it loads the plugin. It refuses (-1) what it cannot work with.
 ///
 /// # Safety
@@ -415,6 +421,10 @@ extern "C" fn on_access(index: c_uint, access: u32, address: u64, _data: *mut c_
     });
     let Some(device) = device else { return };
     let in_interrupt = vcpu.in_interrupt.load(Relaxed);
+    if device == Device::Disk {
+        notifies_disk(index, in_interrupt);
+        return;
+    }
     let kind = 1 << (u8::from(device == Device::Sound) << 1 | u8::from(in_interrupt));
     let told = vcpu.told.load(Relaxed);
     if told & kind == 0 {

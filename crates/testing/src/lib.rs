@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+pub mod all_ends;
+pub mod disk_calls;
 mod fake_daemon;
+pub mod left_out;
 pub mod modules;
 pub mod oracle;
 
 pub use fake_daemon::FakeDaemon;
 use frontdesk_engine::{Engine, Time};
+pub use left_out::{Need, leave_out};
 
 /// Deadlines between two events, at most; those of a ledger with the shortest period are fewer.
 const MOST_DEADLINES: usize = 10_000;

@@ -42,7 +42,7 @@ impl Modules {
             }
         }
         // They may use whatever they test.
-        files.retain(|module, _| module.last().is_none_or(|name| name != "tests"));
+        files.retain(|module, _| module.last().is_none_or(|name| name != "tests" && name != "fuzzing"));
         let names: BTreeSet<Module> = files.keys().cloned().collect();
         let named = |(module, path): (&Module, &_)| {
             let text = fs::read_to_string(path).unwrap();

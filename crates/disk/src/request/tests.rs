@@ -1,31 +1,13 @@
 use super::*;
+use crate::fuzzing::{self, ENTRIES, TABLE, guest, put};
 use proptest::prelude::*;
-use virtio_queue::desc::split::Descriptor;
 use vm_memory::GuestMemoryMmap;
 
 const SIZE: u64 = 1 << 16;
-const TABLE: GuestAddress = GuestAddress(0);
-const ENTRIES: u16 = 16;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-
-/// A guest with these descriptors at an address, and this header at 0x1000.
-fn guest(table: u64, descriptors: &[(u64, u32, u16, u16)], header: (u32, u64)) -> GuestMemoryMmap {
-    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 1 << 16)]).unwrap();
-    put(&memory, table, descriptors);
-    memory.write_obj(header.0, GuestAddress(0x1000)).unwrap();
-    memory.write_obj(header.1, GuestAddress(0x1008)).unwrap();
-    memory
-}
-
-fn put(memory: &GuestMemoryMmap, table: u64, descriptors: &[(u64, u32, u16, u16)]) {
-    for (n, (address, len, flags, next)) in (0_u64..).zip(descriptors) {
-        let descriptor = Descriptor::new(*address, *len, *flags, *next);
-        memory.write_obj(descriptor, GuestAddress(table + 16 * n)).unwrap();
-    }
-}
 
 fn parsed(memory: &GuestMemoryMmap) -> Result<Request, Malformed> {
     parse(memory, TABLE, ENTRIES, 0)
@@ -122,18 +104,6 @@ proptest! {
         sector in prop_oneof![0_u64..100, any::<u64>()],
         head in 0_u16..20,
     ) {
-        let memory = guest(0, &descriptors, (kind, sector));
-        if let Ok(request) = parse(&memory, TABLE, ENTRIES, head) {
-            prop_assert!(memory.check_range(request.status, 1, Permissions::Write));
-            prop_assert!(request.data.len() <= usize::from(ENTRIES));
-            for segment in &request.data {
-                prop_assert!(memory.check_range(segment.address, segment.len as usize, Permissions::Read));
-                let wanted = matches!(request.op, Op::Read(_) | Op::GetId);
-                prop_assert!(segment.writable == wanted || !matches!(request.op, Op::Read(_) | Op::Write(_)));
-            }
-            if let Op::Read(offset) | Op::Write(offset) = request.op {
-                prop_assert!(offset.is_multiple_of(SECTOR) && request.len().is_multiple_of(SECTOR));
-            }
-        }
+        fuzzing::request(&descriptors, (kind, sector), head);
     }
 }

@@ -1,5 +1,9 @@
 use super::*;
+use frontdesk_disk_protocol::Layout;
+use frontdesk_engine::UserInput;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::os::unix::net::UnixStream;
 
 const MS: u64 = 1_000_000;
 const KIB: u64 = 1 << 10;
@@ -20,12 +24,15 @@ impl Bench {
     }
 
     fn ask(&mut self, vm: u32, number: u32, bytes: u64) {
-        self.state.ask(vm, number, read(bytes), self.now);
+        self.state.ask(vm, number, read(bytes), None, self.now);
         self.state.grant(vm, self.now);
     }
 
     fn done(&mut self, vm: u32, number: u32, next: Option<Work>) {
-        self.state.done(vm, number, next, self.now);
+        self.state.done(vm, number, self.now);
+        if let Some(work) = next {
+            self.state.ask(vm, number, work, None, self.now);
+        }
         self.state.grant(vm, self.now);
     }
 
@@ -82,7 +89,7 @@ fn flushes_that_take_long_leave_others_as_much_room() {
         has.extend(bench.state.granted(0));
     }
     let flush = Work { operation: DiskOperation::Flush, offset: 0, bytes: 0 };
-    bench.state.ask(1, 0, flush, bench.now);
+    bench.state.ask(1, 0, flush, None, bench.now);
     let mut flushes = 0;
     for round in 0..1000 {
         bench.now = bench.now.plus(MS);
@@ -135,9 +142,106 @@ fn a_vm_is_woken_when_another_makes_room_for_it() {
         let wake = share.wake();
         poll(&mut [PollFd::new(&wake, PollFlags::IN)], Some(&rustix::time::Timespec::default())).unwrap() > 0
     };
-    one.ask(7, read(4096));
-    other.ask(8, read(4096));
+    one.ask(7, read(4096), None);
+    other.ask(8, read(4096), None);
     assert_eq!((one.granted(), other.granted(), woken(&other)), (vec![7], vec![], false));
     one.done(7, None);
     assert_eq!((other.granted(), woken(&other), woken(&one)), (vec![8], true, false));
+}
+
+/// Sealed memory in which vCPU 0 notified for task 7, once, and runs task 8.
+fn memory(seals: SealFlags) -> OwnedFd {
+    let file = memfd_create("askers", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    for word in [8_u64, 7, 1] {
+        rustix::io::write(&file, &word.to_ne_bytes()).unwrap();
+    }
+    fcntl_add_seals(&file, seals).unwrap();
+    file
+}
+
+fn askers(disk: u16, vcpus: u16) -> FromDaemon {
+    FromDaemon::Askers {
+        disk,
+        vcpus,
+        layout: Layout { current: 0, notified: 8, notifications: 16, stride: 0 },
+    }
+}
+
+/// A VM that is connected, of which the daemon tells who asks.
+fn known() -> Bench {
+    let mut bench = Bench::new(4, 1);
+    let (connection, _) = UnixStream::pair().unwrap();
+    bench.state.attached(0, Some((connection.into(), 1)), "alice");
+    bench.state.vms[0].queues = 1;
+    bench.state.daemon_said(askers(0, 1), Some(memory(SealFlags::SHRINK)), bench.now);
+    bench
+}
+
+impl Bench {
+    /// The task that asks for what is taken from the first queue.
+    fn task(&mut self, notified: bool) -> Option<u64> {
+        let asker = self.state.vms[0].asker(Source { queue: 0, notified });
+        asker.and_then(|asker| asker.task).map(|task| task.0)
+    }
+
+    /// Asks for a read, and returns how many were served in each class then.
+    fn read(&mut self, number: u32) -> [u64; 3] {
+        let asker = self.state.vms[0].asker(Source { queue: 0, notified: true });
+        self.state.ask(0, number, read(4096), asker, self.now);
+        self.state.grant(0, self.now);
+        self.state.granted(0);
+        self.state.done(0, number, self.now);
+        self.state.vms[0].report(Vec::new).unwrap().served
+    }
+
+    fn input(&mut self, disk: u16) {
+        let input = FromDaemon::Input { disk, input: UserInput::Enter, at_ns: self.now.0 };
+        self.state.daemon_said(input, None, self.now);
+    }
+}
+
+#[test]
+fn what_a_person_waits_for_is_high_while_the_daemon_tells() {
+    let mut bench = known();
+    assert_eq!(bench.read(0), [0, 1, 0], "nobody has done anything");
+    bench.now = bench.now.plus(10_000 * MS);
+    bench.input(0);
+    assert_eq!(bench.read(1), [1, 1, 0]);
+    bench.state.daemon_went();
+    assert_eq!(bench.read(2), [1, 2, 0], "served all the same");
+    // Of another VM on the same disk nothing is known.
+    bench.state.attached(0, None, "alice");
+    assert!(bench.state.vms[0].report(Vec::new).is_none());
+}
+
+#[test]
+fn who_asks_is_who_notified_or_who_runs_where_each_vcpu_has_a_queue() {
+    let mut bench = known();
+    assert_eq!((bench.task(true), bench.task(false)), (Some(7), Some(8)));
+    assert_eq!(bench.task(true), Some(8), "its vCPU is not done with notifying, and so runs who asks");
+    bench.state.daemon_said(askers(0, 2), Some(memory(SealFlags::SHRINK)), bench.now);
+    assert_eq!(bench.task(true), None, "one queue of two vCPUs");
+    bench.state.vms[0].queues = 2;
+    assert_eq!(bench.task(true), Some(8));
+    bench.state.daemon_said(FromDaemon::NoAskers { disk: 0 }, None, bench.now);
+    assert_eq!(bench.task(true), None);
+}
+
+#[test]
+fn what_makes_no_sense_of_a_daemon_is_not_believed() {
+    let mut bench = known();
+    for disk in [1, u16::MAX] {
+        bench.input(disk);
+        bench.state.daemon_said(askers(disk, 1), Some(memory(SealFlags::SHRINK)), bench.now);
+    }
+    for (vcpus, memory) in
+        [(1, None), (1, Some(memory(SealFlags::GROW))), (0, Some(memory(SealFlags::SHRINK)))]
+    {
+        bench.state.daemon_said(askers(0, vcpus), memory, bench.now);
+        assert_eq!(bench.task(true), None);
+    }
+    // One that is not connected.
+    bench.state.attached(0, None, "alice");
+    bench.state.daemon_said(askers(0, 1), Some(memory(SealFlags::SHRINK)), bench.now);
+    assert_eq!(bench.task(true), None);
 }

@@ -1,7 +1,9 @@
 //! The back end in a process of its own, which can be killed.
 
+use crate::trials::{PATIENCE, console};
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_disk::VmDisk;
+use frontdesk_lab::RunningVm;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::fs::File;
@@ -30,7 +32,8 @@ fn try_serve() -> Result<()> {
     let folder = arguments.next().context("no folder")?;
     let disks = arguments.map(|disk| disk.parse()).collect::<Result<Vec<VmDisk>, _>>()?;
     let never = eventfd(0, EventfdFlags::CLOEXEC)?;
-    Ok(frontdesk_disk::serve(&disks, Path::new(&folder), 32, never)?)
+    let folder = Path::new(&folder);
+    Ok(frontdesk_disk::serve(&disks, folder, &folder.join("none"), 32, never)?)
 }
 
 /// A back end for one VM, killed when dropped.
@@ -75,6 +78,16 @@ impl Backend {
         self.starts += 1;
         self.process = spawn(&self.folder, &self.disk, &self.log)?;
         self.ready()
+    }
+
+    /// Waits until QEMU has connected to the one that runs now.
+    pub(crate) fn connected(&self, vm: &mut RunningVm) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.said()?.contains("connected") {
+            ensure!(vm.is_alive() && Instant::now() < deadline, "QEMU does not connect: {}", console(vm));
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     fn ready(&mut self) -> Result<()> {

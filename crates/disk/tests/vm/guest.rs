@@ -1,5 +1,7 @@
 //! Inside the VM: what it does with its disk, and what it says about it on its console.
 
+mod files;
+
 use super::own_init::{load_module, modules, mount_kernel_file_systems};
 use crate::pattern::{BLOCK, Pattern};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -28,18 +30,25 @@ pub(crate) fn main() -> Result<()> {
         thread::sleep(Duration::from_millis(20));
     }
     println!("guest: disk of {} sectors", sectors()?);
-    let parameters = fs::read_to_string("/proc/cmdline")?;
-    let task = parameters.split_ascii_whitespace().find_map(|word| word.strip_prefix("task="));
-    match task.context("no task")? {
+    match parameter("task")?.as_str() {
         "use" => all_kinds()?,
         "read-only" => read_only()?,
         "resize" => resized()?,
         "churn" => churn()?,
         "generations" => generations()?,
+        "rounds" => files::rounds()?,
+        "killed" => files::killed()?,
         other => bail!("no task {other}"),
     }
     println!("guest: done");
     Ok(())
+}
+
+/// What the kernel was told for this VM.
+fn parameter(name: &str) -> Result<String> {
+    let parameters = fs::read_to_string("/proc/cmdline")?;
+    let named = |word: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned());
+    parameters.split_ascii_whitespace().find_map(named).with_context(|| format!("no parameter {name}"))
 }
 
 fn sectors() -> Result<u64> {
@@ -143,9 +152,7 @@ fn resized() -> Result<()> {
 /// `seconds` is over.
 fn churn() -> Result<()> {
     println!("guest: ready");
-    let parameters = fs::read_to_string("/proc/cmdline")?;
-    let seconds = parameters.split_ascii_whitespace().find_map(|word| word.strip_prefix("seconds="));
-    let deadline = Instant::now() + Duration::from_secs(seconds.context("seconds")?.parse()?);
+    let deadline = Instant::now() + Duration::from_secs(parameter("seconds")?.parse()?);
     let writers: Vec<_> = (0..8).map(|writer| thread::spawn(move || write_until(deadline, writer))).collect();
     let mut writes = 0;
     for writer in writers {

@@ -3,11 +3,13 @@
 //! It needs QEMU and the package tools that fetch kernels.
 
 mod backend;
+mod consistency;
 mod guest;
 #[path = "../../../host/tests/inside/own_init.rs"]
 #[expect(dead_code, reason = "these VMs are looked at while they run, not when they have ended")]
 mod own_init;
 mod pattern;
+mod stacked;
 mod trials;
 
 use libtest_mimic::Arguments;
@@ -23,5 +25,7 @@ fn main() -> ExitCode {
     }
     // One VM at a time is load enough.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, trials::all()).exit_code()
+    let trials = [trials::all(), consistency::all(), stacked::all()];
+    let trials = trials.into_iter().flatten().collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -9,6 +9,7 @@ use frontdesk_lab::{Kernel, RunningVm, VmConfig, add_to_initramfs, write_initram
 use libtest_mimic::{Failed, Trial};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs::{self, File};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,62 +17,87 @@ use std::{env, thread};
 use tempfile::TempDir;
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(420);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(420);
 
 /// Bytes of an image.
-const SIZE: u64 = 64 << 20;
+pub(crate) const SIZE: u64 = 64 << 20;
+
+/// What a guest needs to have a disk.
+pub(crate) const MODULES: [&str; 2] = ["virtio_pci", "virtio_blk"];
+
+pub(crate) fn trial(name: &str, run: fn() -> Result<()>) -> Trial {
+    Trial::test(name, move || run().map_err(|e| Failed::from(format!("{e:#}"))))
+}
+
+/// How many kills the long trials have: what the environment's `KILLS` says, or 100.
+pub(crate) fn many() -> u32 {
+    env::var("KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(100)
+}
+
+/// A time below this many milliseconds, so that a kill never comes at the same moment of what goes on.
+pub(crate) fn random_ms(below: u64) -> Duration {
+    Duration::from_millis(RandomState::new().build_hasher().finish() % below)
+}
 
 pub(crate) fn all() -> Vec<Trial> {
-    let trial = |name: &str, run: fn() -> Result<()>| {
-        Trial::test(name, move || run().map_err(|e| Failed::from(format!("{e:#}"))))
-    };
     vec![
         trial("every_kind_of_request", every_kind_of_request),
         trial("read_only", read_only),
         trial("a_disk_grows_while_its_vm_runs", grows),
         trial("killed_back_ends_lose_and_repeat_nothing", || killed_back_ends(5)),
-        trial("killed_back_ends_lose_and_repeat_nothing_100_times", || killed_back_ends(100))
+        trial("killed_back_ends_lose_and_repeat_nothing_many_times", || killed_back_ends(many()))
             .with_ignored_flag(true),
         trial("killed_vms_lose_nothing_that_was_durable", || killed_vms(3)),
-        trial("killed_vms_lose_nothing_that_was_durable_100_times", || killed_vms(100))
+        trial("killed_vms_lose_nothing_that_was_durable_many_times", || killed_vms(many()))
             .with_ignored_flag(true),
         trial("two_back_ends_are_refused", two_back_ends),
     ]
 }
 
 /// What a trial has: a folder, an image in it, and what a VM boots.
-struct Trials {
-    folder: TempDir,
-    image: PathBuf,
-    kernel: Kernel,
-    initrd: PathBuf,
+pub(crate) struct Trials {
+    pub(crate) folder: TempDir,
+    pub(crate) image: PathBuf,
+    pub(crate) kernel: Kernel,
+    pub(crate) initrd: PathBuf,
 }
 
 impl Trials {
-    fn new() -> Result<Trials> {
+    /// With an empty image of `size` bytes, and a guest that has these modules.
+    pub(crate) fn new(modules: &[&str], size: u64) -> Result<Trials> {
         // Beside what is built, for /tmp may be memory, and has no such disk.
         let target = env::current_exe()?.ancestors().nth(3).context("the target folder")?.to_owned();
         let folder = tempfile::Builder::new().prefix("disk-").tempdir_in(target)?;
         let image = folder.path().join("alice.img");
-        File::create(&image)?.set_len(SIZE)?;
+        File::create(&image)?.set_len(size)?;
         let kernel = Kernel::resolve("6.12-cloud", None)?;
         let program = env::current_exe()?;
         let initrd = folder.path().join("initrd");
-        write_initramfs_with(&kernel, &program, &["virtio_pci", "virtio_blk"], &initrd)?;
+        write_initramfs_with(&kernel, &program, modules, &initrd)?;
         add_to_initramfs(&initrd, &libraries(&program)?.into_iter().collect())?;
         Ok(Trials { folder, image, kernel, initrd })
     }
 
-    fn back_end(&self, options: &str) -> Result<Backend> {
+    pub(crate) fn back_end(&self, options: &str) -> Result<Backend> {
         Backend::start(self.folder.path(), &self.image, options)
     }
 
     /// Boots a VM on the back end's disk.
-    fn boot(&self, back_end: &Backend, parameters: &[&str]) -> Result<RunningVm> {
+    pub(crate) fn boot(&self, back_end: &Backend, parameters: &[&str]) -> Result<RunningVm> {
+        self.boot_with(back_end, parameters, &[])
+    }
+
+    /// The same, with more arguments for QEMU.
+    pub(crate) fn boot_with(
+        &self,
+        back_end: &Backend,
+        parameters: &[&str],
+        more: &[&str],
+    ) -> Result<RunningVm> {
         let socket = back_end.socket();
         let arguments = [
             "-object",
-            "memory-backend-memfd,id=memory,size=256M,share=on",
+            "memory-backend-memfd,id=memory,size=384M,share=on",
             "-machine",
             "memory-backend=memory",
             "-chardev",
@@ -80,10 +106,10 @@ impl Trials {
             "vhost-user-blk-pci,chardev=disk,num-queues=2,queue-size=128",
         ];
         let config = VmConfig {
-            memory_mib: 256,
+            memory_mib: 384,
             vcpus: 1,
             parameters: parameters.iter().map(|word| (*word).to_owned()).collect(),
-            arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+            arguments: arguments.iter().chain(more).map(|word| (*word).to_owned()).collect(),
             ..VmConfig::new("alice", &self.kernel, &self.initrd, self.folder.path())
         };
         Ok(RunningVm::boot(&config)?)
@@ -91,12 +117,12 @@ impl Trials {
 }
 
 /// What the guest has said yet. QEMU makes the file when it starts.
-fn console(vm: &RunningVm) -> String {
+pub(crate) fn console(vm: &RunningVm) -> String {
     String::from_utf8_lossy(&fs::read(vm.console()).unwrap_or_default()).into_owned()
 }
 
 /// Waits until the guest says that.
-fn wait_for(vm: &mut RunningVm, back_end: &Backend, text: &str) -> Result<String> {
+pub(crate) fn wait_for(vm: &mut RunningVm, back_end: &Backend, text: &str) -> Result<String> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let alive = vm.is_alive();
@@ -114,7 +140,7 @@ fn wait_for(vm: &mut RunningVm, back_end: &Backend, text: &str) -> Result<String
 }
 
 fn every_kind_of_request() -> Result<()> {
-    let trials = Trials::new()?;
+    let trials = Trials::new(&MODULES, SIZE)?;
     let back_end = trials.back_end("")?;
     let mut vm = trials.boot(&back_end, &["task=use"])?;
     let console = wait_for(&mut vm, &back_end, "guest: done")?;
@@ -128,7 +154,7 @@ fn every_kind_of_request() -> Result<()> {
 }
 
 fn read_only() -> Result<()> {
-    let trials = Trials::new()?;
+    let trials = Trials::new(&MODULES, SIZE)?;
     let mut block = vec![0; BLOCK];
     Pattern { block: 0, generation: 42 }.write(&mut block);
     File::options().write(true).open(&trials.image)?.write_all_at(&block, 0)?;
@@ -138,7 +164,7 @@ fn read_only() -> Result<()> {
 }
 
 fn grows() -> Result<()> {
-    let trials = Trials::new()?;
+    let trials = Trials::new(&MODULES, SIZE)?;
     let back_end = trials.back_end("")?;
     let mut vm = trials.boot(&back_end, &["task=resize"])?;
     wait_for(&mut vm, &back_end, "guest: ready")?;
@@ -149,23 +175,18 @@ fn grows() -> Result<()> {
 }
 
 fn killed_back_ends(times: u32) -> Result<()> {
-    let trials = Trials::new()?;
+    let trials = Trials::new(&MODULES, SIZE)?;
     let mut back_end = trials.back_end("")?;
     // QEMU connects again after a second.
     let seconds = format!("seconds={}", 10 + times * 3 / 2);
     let mut vm = trials.boot(&back_end, &["task=churn", &seconds])?;
     wait_for(&mut vm, &back_end, "guest: ready")?;
     let mut recovered = 0;
-    for time in 0..times {
-        // Never at the same moment of what goes on.
-        thread::sleep(Duration::from_millis(300 + u64::from(time * 37 % 200)));
+    for _ in 0..times {
+        thread::sleep(random_ms(500));
         back_end.kill()?;
         back_end.restart()?;
-        let deadline = Instant::now() + PATIENCE;
-        while !back_end.said()?.contains("connected") {
-            ensure!(vm.is_alive() && Instant::now() < deadline, "QEMU does not connect: {}", console(&vm));
-            thread::sleep(Duration::from_millis(10));
-        }
+        back_end.connected(&mut vm)?;
         thread::sleep(Duration::from_millis(100));
         recovered += u32::from(back_end.said()?.contains("in flight go on"));
     }
@@ -179,13 +200,13 @@ fn killed_back_ends(times: u32) -> Result<()> {
 }
 
 fn killed_vms(times: u32) -> Result<()> {
-    let trials = Trials::new()?;
+    let trials = Trials::new(&MODULES, SIZE)?;
     let back_end = trials.back_end("")?;
     let mut last = 0;
     for time in 0..times {
         let mut vm = trials.boot(&back_end, &["task=generations"])?;
         wait_for(&mut vm, &back_end, &format!("durable {}", last + 2))?;
-        thread::sleep(Duration::from_millis(u64::from(time * 53 % 300)));
+        thread::sleep(random_ms(300));
         // Kills it.
         let console_path = vm.console().to_owned();
         drop(vm);
@@ -211,12 +232,12 @@ fn killed_vms(times: u32) -> Result<()> {
 }
 
 fn two_back_ends() -> Result<()> {
-    let trials = Trials::new()?;
+    let trials = Trials::new(&MODULES, SIZE)?;
     let _back_end = trials.back_end("")?;
     let elsewhere = trials.folder.path().join("elsewhere");
     fs::create_dir(&elsewhere)?;
     let disk = VmDisk { name: "bob".into(), image: trials.image.clone(), read_only: false };
-    let error = serve(&[disk], &elsewhere, 32, eventfd(0, EventfdFlags::CLOEXEC)?);
+    let error = serve(&[disk], &elsewhere, &elsewhere.join("none"), 32, eventfd(0, EventfdFlags::CLOEXEC)?);
     let error = error.err().context("two back ends write to one image")?.to_string();
     ensure!(error.contains("another process uses it"), "{error}");
     ensure!(!Path::new(&elsewhere).join("bob.sock").exists(), "there is a socket");

@@ -425,6 +425,7 @@ impl Policy for PartialBoost {
             Fact::Stalled { vcpu } => self.stalled(vcpu, view, asks),
             Fact::Inherited { vcpu, from } => self.inherit(vcpu, from, view, asks),
             Fact::Replied => self.replied(view, asks),
+            Fact::Taken { vcpu } => self.taken(vcpu, view, asks),
             Fact::HandedOn { from, to } => self.hand_on(from, to, view, asks),
             Fact::EmulatorSlept => {
                 if self.lingers && !view.guest.emulator_is_awake() {

@@ -46,6 +46,8 @@ pub(crate) enum Fact {
     Answered { vcpu: u16 },
     /// The guest has replied to the packet that it was told of last.
     Replied,
+    /// A vCPU took an interrupt of a device.
+    Taken { vcpu: u16 },
     /// A vCPU handed the event that it handled on to others, given as bits.
     HandedOn { from: u16, to: u64 },
     /// A task showed a frame. `gpu`: it is counted by what a graphics processor completes.

@@ -40,6 +40,38 @@ fn who_handed_the_event_on_is_boosted_no_longer_than_who_serves_it_and_not_for_l
     assert_eq!(hits, world.engine.explain(VM).unwrap().vcpus[0].boosts, "the event went where it should");
 }
 
+/// The one that takes the device's interrupt has interrupted the other before, which has had no CPU since:
+/// whom the handler wakes there needs no second interrupt.
+#[test]
+fn an_event_is_handed_on_to_who_has_an_interrupt_to_take_already() {
+    for (interrupted, taken, delivered) in
+        [(true, false, true), (false, false, true), (true, true, true), (true, false, false)]
+    {
+        let mut world = World::new(2);
+        world.learn(1, true);
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+        if interrupted {
+            world.feed(EventKind::Ipi { vm: VM, vcpu: NET, to: 1 << 1, vector: 0xfb });
+        }
+        if taken {
+            world.feed(EventKind::IpiTaken { vm: VM, vcpu: 1 });
+        }
+        world.packet();
+        if delivered {
+            world.deliver(true);
+        } else {
+            // Of another device: the packet is not there yet.
+            world.feed(EventKind::Interrupt { vm: VM, vcpu: NET, vector: VECTOR + 1 });
+        }
+        assert_eq!(world.boosted(), [0, 1]);
+        world.now += THRESHOLD / 8;
+        world.engine.on_deadline(Time(world.now));
+        let handed_on = interrupted && !taken && delivered;
+        let expected: &[u16] = if handed_on { &[1] } else { &[0, 1] };
+        assert_eq!(world.boosted(), expected, "{interrupted} {taken} {delivered}");
+    }
+}
+
 /// A guest can have its vCPUs interrupt each other for ever, each as if it handled the event: that lasts as
 /// long as an event may, not so long anew for each of them.
 #[test]

@@ -1,5 +1,6 @@
 //! Why a VM was or was not boosted in the last seconds, in words. Only from what the daemon told.
 
+use super::disk;
 use super::table::{frame_rate, task_name};
 use crate::words::{self, count, percent};
 use frontdesk_control_protocol::{Status, VmStatus};
@@ -19,6 +20,7 @@ pub(crate) fn words(status: &Status, vm: &VmStatus) -> Vec<String> {
     paragraphs.extend(plays(vm));
     paragraphs.extend(waits(status, vm));
     paragraphs.extend(account(vm));
+    paragraphs.extend(vm.disks.iter().map(disk::requests));
     paragraphs.extend(vm.trouble.as_ref().map(|trouble| format!("Trouble: {trouble}.")));
     paragraphs.extend(vm.unheard.iter().map(|unheard| format!("Note: {unheard}.")));
     paragraphs.extend(advice(status, vm).map(|advice| format!("Advice: {advice}")));

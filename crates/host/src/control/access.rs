@@ -2,10 +2,10 @@
 
 use crate::control::{ControlConfig, ControlError};
 use frontdesk_control_protocol::{Query, Refusal, RefusalKind, Reserve};
+use frontdesk_linux::{Peer, peer_groups};
 use glob::Pattern;
 use nix::unistd::Group;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 
 /// A user is in no more groups than this (`NGROUPS_MAX`).
@@ -57,11 +57,12 @@ impl Access {
             let message = format!("the kernel does not say whose connection this is: {error}");
             Refusal::new(RefusalKind::Forbidden, message)
         };
-        let peer = peer(stream).map_err(unknown)?;
+        // The kernel's word on user and groups as they were when it connected; its number decides nothing.
+        let peer = Peer::of(stream).map_err(unknown)?;
         if peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw() {
             return Ok(Rights::All);
         }
-        let mut groups = peer_groups(stream).map_err(unknown)?;
+        let mut groups = peer_groups(stream, MAX_GROUPS).map_err(unknown)?;
         groups.push(peer.gid);
         let is_in =
             |group: &Option<Group>| group.as_ref().is_some_and(|group| groups.contains(&group.gid.as_raw()));
@@ -125,50 +126,4 @@ fn forbidden(group: Option<&Group>, what: &str) -> Refusal {
         ),
     };
     Refusal::new(RefusalKind::Forbidden, message)
-}
-
-/// The process at the other end, as it was when it connected or began to listen.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
-    /// 0 if it is not in our process namespace.
-    pub(crate) pid: i32,
-    pub(crate) uid: u32,
-    gid: u32,
-}
-
-pub(crate) fn peer(stream: &UnixStream) -> io::Result<Peer> {
-    // struct ucred: pid, uid, gid.
-    let mut credentials = [0; 3];
-    match read_option(stream, libc::SO_PEERCRED, &mut credentials)? {
-        3 => Ok(Peer { pid: credentials[0].cast_signed(), uid: credentials[1], gid: credentials[2] }),
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
-}
-
-/// Its supplementary groups.
-fn peer_groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
-    let mut groups = vec![0; MAX_GROUPS];
-    let count = read_option(stream, libc::SO_PEERGROUPS, &mut groups)?;
-    groups.truncate(count);
-    Ok(groups)
-}
-
-/// Reads an option of a socket that is an array of 32-bit numbers; how many there are.
-fn read_option(stream: &UnixStream, option: i32, into: &mut [u32]) -> io::Result<usize> {
-    let mut bytes = libc::socklen_t::try_from(size_of_val(into)).map_err(io::Error::other)?;
-    // SAFETY: the kernel writes at most `bytes` bytes to `into`, which is that long, and any bytes are valid
-    // numbers; `bytes` is ours, and the descriptor is open as long as `stream` is borrowed.
-    let result = unsafe {
-        libc::getsockopt(
-            stream.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            into.as_mut_ptr().cast(),
-            &raw mut bytes,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(usize::try_from(bytes).map_err(io::Error::other)? / size_of::<u32>())
 }

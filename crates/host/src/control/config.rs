@@ -20,6 +20,9 @@ pub struct ControlConfig {
     /// What they may reserve or pause: patterns of targets, as `frontdesk ps` writes them, with `*` and `?`.
     /// Root may everything.
     pub operator_targets: Vec<String>,
+    /// This user may serve disks (`frontdesk disk`), besides root and the daemon's own user: it hears of
+    /// inputs and tasks of the VMs that are connected to it. Nobody else may if there is no such user.
+    pub disk_user: String,
     /// Address at which Prometheus may fetch metrics over HTTP, by anybody who reaches it; none if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
@@ -32,7 +35,16 @@ impl Default for ControlConfig {
             group: None,
             operators: "frontdesk".to_owned(),
             operator_targets: vec!["vm:*".to_owned()],
+            disk_user: "frontdesk".to_owned(),
             metrics: None,
         }
+    }
+}
+
+impl ControlConfig {
+    /// Where back ends of disks are heard: beside the control socket.
+    #[must_use]
+    pub fn disk_socket(&self) -> PathBuf {
+        self.socket.with_extension("disk")
     }
 }

@@ -27,6 +27,14 @@ pub enum ControlError {
         /// What failed.
         source: std::io::Error,
     },
+    /// Back ends of disks cannot be heard.
+    #[error("cannot listen for back ends of disks at {socket}: {source}", socket = .socket.display())]
+    Disks {
+        /// The socket.
+        socket: PathBuf,
+        /// What failed.
+        source: std::io::Error,
+    },
     /// The group does not exist.
     #[error(
         "control.group = \"{0}\": there is no such group; add it with `groupadd --system {0}`, or name another"

@@ -1,5 +1,5 @@
 //! The metrics of a daemon, for Prometheus: names and help texts are stable, units are in the names, and
-//! labels are a VM's name and a vCPU's index at most.
+//! labels are a VM's name, and a vCPU's index, or a disk's name and a class, at most.
 
 use frontdesk_control_protocol::{Status, VmStatus};
 use frontdesk_engine::{AsymmetricExplain, MultimediaExplain, Standing, VcpuExplain};
@@ -21,6 +21,7 @@ pub fn exposition(status: &Status) -> String {
     metrics.media(&status.vms);
     metrics.interaction(&status.vms);
     metrics.vcpus(&status.vms);
+    metrics.disks(&status.vms);
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = encode(&mut text, &metrics.0);
@@ -218,6 +219,25 @@ impl Metrics {
             "vm_vcpus_restored",
             "Of these, those that ended with an interrupt for something else than background work",
             each(|of| count(of.restored)),
+        );
+    }
+
+    /// Of VMs with a disk that `frontdesk disk` serves.
+    fn disks(&mut self, vms: &[VmStatus]) {
+        let classes = ["high", "common", "low"];
+        let served = vms.iter().flat_map(|vm| vm.disks.iter().map(move |disk| (vm, disk)));
+        self.counter(
+            "vm_disk_requests",
+            "Requests that frontdesk disk served in each class, parts of large ones counted apart",
+            served.flat_map(|(vm, disk)| {
+                classes.iter().zip(disk.report.served).map(move |(class, served)| {
+                    let label = |key, value: &str| (key, value.to_owned());
+                    (
+                        vec![label("vm", &vm.name), label("disk", &disk.name), label("class", class)],
+                        count(served),
+                    )
+                })
+            }),
         );
     }
 

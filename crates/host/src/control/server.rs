@@ -1,7 +1,7 @@
 //! The server: threads that talk to clients, and ask the daemon's loop on their behalf.
 
 use crate::control::accept_rate::{self, AcceptRate};
-use crate::control::access::{self, Access};
+use crate::control::access::Access;
 use crate::control::permit::{MAX_CLIENTS, Permit};
 use crate::control::request::{DEADLINE, LoopHandle, channel};
 use crate::control::{ControlConfig, ControlError, ControlRequest, RecordRequest, http, targets};
@@ -9,6 +9,7 @@ use crate::wake::Wake;
 use frontdesk_control_protocol::{
     Answer, DeadlineStream, MAX_QUERY_BYTES, Query, Refusal, RefusalKind, line,
 };
+use frontdesk_linux::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
@@ -52,8 +53,9 @@ impl Control {
         if let Some(address) = config.metrics {
             let failed = |source| ControlError::Metrics { address, source };
             let listener = TcpListener::bind(address).map_err(failed)?;
+            let metrics = http::Metrics::new(loop_of_daemon);
             servers.push(Server::start(listener, false, None, move |stream, free| {
-                http::serve(stream, free, &loop_of_daemon);
+                http::serve(stream, free, &metrics);
             })?);
         }
         Ok(Control { requests, wake, _servers: servers })
@@ -123,7 +125,7 @@ impl Server {
         let (told, serve) = (stop.clone(), Arc::new(serve));
         let accept = move || {
             let taken = Arc::new(AtomicUsize::new(0));
-            let mut rate = real_time.then(|| AcceptRate::new(Instant::now()));
+            let mut rate = AcceptRate::new(Instant::now());
             if real_time {
                 accept_rate::become_real_time();
             }
@@ -141,7 +143,7 @@ impl Server {
                 } else {
                     serve(stream, None);
                 }
-                if let Some(rest) = rate.as_mut().and_then(|rate| rate.count(Instant::now())) {
+                if let Some(rest) = rate.count(Instant::now()) {
                     let rest = Timespec { tv_sec: 0, tv_nsec: rest.subsec_nanos().into() };
                     let _ = poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&rest));
                 }
@@ -180,7 +182,7 @@ fn listen(path: &Path, access: &Access) -> Result<UnixListener, ControlError> {
     }
     match UnixStream::connect(path) {
         Ok(stream) => {
-            let pid = access::peer(&stream).map_or(0, |peer| peer.pid);
+            let pid = Peer::of(&stream).map_or(0, |peer| peer.pid);
             return Err(ControlError::InUse { socket: path.to_owned(), pid });
         }
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -257,7 +259,7 @@ fn hear(connection: &mut DeadlineStream<UnixStream>, access: &Access) -> Result<
     let query = Query::parse(&request)?;
     rights.check(&query)?;
     if query.changes() {
-        let who = access::peer(connection.stream());
+        let who = Peer::of(connection.stream());
         let (pid, uid) = who.map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
         tracing::info!(pid, uid, "asked for: {query:?}");
     }

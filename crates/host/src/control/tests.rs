@@ -3,10 +3,12 @@
 use super::*;
 use crate::status::{DaemonFacts, Tally, status};
 use frontdesk_control_protocol::*;
+use frontdesk_disk_protocol::DiskReport;
 use frontdesk_engine::{
     AsymmetricExplain, BackgroundExplain, Engine, EpisodeCause, EpisodeExplain, Event, EventKind,
     MultimediaExplain, PlayerExplain, Protocol, TaskId, Thread, Time, VmId,
 };
+use frontdesk_testing::{Need, leave_out};
 use permit::MAX_CLIENTS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Read, Write};
@@ -290,8 +292,11 @@ fn as_nobody<T: Send + 'static>(group: Option<u32>, ask: impl FnOnce() -> T + Se
 #[test]
 fn only_root_and_the_group_may_look_in() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become somebody else");
-        return;
+        return leave_out(
+            "only_root_and_the_group_may_look_in",
+            Need::Root,
+            "others cannot become somebody else",
+        );
     }
     const DAEMON: u32 = 1;
     let world = World::new(|config| config.group = Some("daemon".to_owned()));
@@ -325,8 +330,7 @@ fn release(socket: &Path) -> RefusalKind {
 #[test]
 fn who_may_look_in_may_not_change() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become somebody else");
-        return;
+        return leave_out("who_may_look_in_may_not_change", Need::Root, "others cannot become somebody else");
     }
     const DAEMON: u32 = 1;
     const BIN: u32 = 2;
@@ -349,8 +353,7 @@ fn who_may_look_in_may_not_change() {
 #[test]
 fn operators_have_their_targets() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become somebody else");
-        return;
+        return leave_out("operators_have_their_targets", Need::Root, "others cannot become somebody else");
     }
     const BIN: u32 = 2;
     let world = World::new(|config| config.operators = "bin".to_owned());
@@ -499,6 +502,29 @@ fn metrics_come_over_http() {
 }
 
 /// Every metric in the dashboard and the alert rules is one that there is.
+/// Whoever fetches them without a pause takes neither the loop's time nor many threads' from it.
+#[test]
+fn metrics_have_a_pace() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let world = World::new(|config| config.metrics = Some(address));
+    let start = std::time::Instant::now();
+    const FETCHES: usize = 100;
+    for _ in 0..FETCHES {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 OK") && response.ends_with("# EOF\n"), "{response}");
+    }
+    // In periods of 100 ms twenty are accepted, and each answer is good for 500 ms.
+    let took = usize::try_from(start.elapsed().as_millis()).unwrap();
+    assert!(FETCHES <= 20 * (took / 100 + 1), "{FETCHES} in {took} ms");
+    assert!(world.asked() <= took / 500 + 1, "the loop was asked {} times in {took} ms", world.asked());
+    // Those who hold all places and say nothing are dropped after a while.
+    let held: Vec<_> = (0..MAX_CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    held.iter().for_each(|mut stream| assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "a word of ours"));
+}
+
 #[test]
 fn the_dashboard_and_the_rules_know_the_metrics() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);
@@ -519,6 +545,22 @@ fn the_dashboard_and_the_rules_know_the_metrics() {
     let dashboard = std::fs::read_to_string(packaging.join("grafana-dashboard.json")).unwrap();
     serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
     insta::assert_snapshot!(text.lines().filter(|line| line.starts_with('#')).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn requests_of_disks_are_counted_by_class() {
+    let (reply, _) = std::sync::mpsc::sync_channel(1);
+    let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
+    let report = DiskReport { served: [3, 5, 7], ..DiskReport::default() };
+    status.vms[0].disks = vec![DiskStatus { name: "root".into(), thread: 1, trouble: None, report }];
+    let text = exposition(&status);
+    for (class, requests) in [("high", 3), ("common", 5), ("low", 7)] {
+        let line = format!("disk=\"root\",class=\"{class}\"}} {requests}");
+        assert!(
+            text.lines().any(|told| told.starts_with("frontdesk_vm_disk_requests") && told.contains(&line)),
+            "{text}"
+        );
+    }
 }
 
 #[test]

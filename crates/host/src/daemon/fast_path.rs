@@ -1,4 +1,5 @@
-//! Boosts that the kernel gives by itself: what it is mandated follows what the engine foresees.
+//! What follows when an event was handled: back ends of disks hear of inputs; and the boosts that the kernel
+//! gives by itself, for what it is mandated follows what the engine foresees.
 
 use super::Daemon;
 use frontdesk_engine::{Event, EventKind, VmId};
@@ -6,6 +7,9 @@ use frontdesk_engine::{Event, EventKind, VmId};
 impl Daemon {
     /// An event was handled, and what the engine wanted was done.
     pub(super) fn event_handled(&mut self, event: &Event) {
+        if let EventKind::Input { vm, input } = event.kind {
+            self.tell_of_input(vm, input, event.at);
+        }
         let EventKind::Packet { vm, protocol, port } = event.kind else { return };
         if !self.threads.has_fast_path() {
             return;

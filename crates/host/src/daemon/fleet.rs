@@ -24,6 +24,7 @@ impl Daemon {
                 Notification::Seen(sighting) => self.seen(*sighting)?,
                 Notification::Probed(main, probes) => self.probed(main, probes),
                 Notification::Happened(main, event) => self.happened(main, event)?,
+                Notification::Disk(back_end, news) => self.disk_news(back_end, news)?,
                 Notification::Withdrawn(source) => self.withdraw(&source)?,
                 Notification::Settings(settings) => self.reload(*settings)?,
                 Notification::Refused(reason) => self.refuse(&reason),
@@ -54,7 +55,12 @@ impl Daemon {
         self.apply()
     }
 
-    fn seen(&mut self, sighting: Sighting) -> Result<(), DaemonError> {
+    fn seen(&mut self, mut sighting: Sighting) -> Result<(), DaemonError> {
+        // A thread in another control group may have no real-time budget there.
+        if self.budget.is_none() {
+            let threads = self.disks.threads(sighting.vm.pid);
+            sighting.vm.emulators.extend(threads);
+        }
         let main = sighting.vm.main_thread();
         match self.vms.iter().position(|vm| vm.qemu.main_thread() == main) {
             Some(index) => self.update(index, sighting),
@@ -114,6 +120,7 @@ impl Daemon {
         tell_unheard(&followed, &[]);
         self.vms.push(followed);
         self.supervisor.changed(&self.summary());
+        self.offer_askers(id);
         self.listen(id);
         self.engage(id, place)
     }
@@ -187,6 +194,11 @@ impl Daemon {
         // Whether a VM is paused is not known of all sources.
         let paused = now.status.is_some().then(|| now.is_paused());
         let threads = !changes.is_empty();
+        if threads {
+            // It may have more vCPUs now.
+            self.disks.withdraw(&self.vms[index].qemu);
+            self.offer_askers(id);
+        }
         for change in changes {
             if let EventKind::VcpuAdded { vcpu, .. } | EventKind::VcpuRemoved { vcpu, .. } = change {
                 // What comes in its place begins with an ordinary weight.
@@ -251,6 +263,7 @@ impl Daemon {
     pub(super) fn vm_ended(&mut self, id: VmId) -> Result<(), DaemonError> {
         if let Some(vm) = self.vms.iter().find(|vm| vm.id == id) {
             tracing::info!(vm = vm.name, "the VM has ended");
+            self.disks.ended(vm.qemu.pid);
         }
         self.remove(id)
     }
@@ -263,6 +276,7 @@ impl Daemon {
         self.identities.unfollow(id);
         let Some(index) = self.vms.iter().position(|vm| vm.id == id) else { return Ok(()) };
         let vm = self.vms.remove(index);
+        self.disks.withdraw(&vm.qemu);
         self.supervisor.changed(&self.summary());
         epoll::delete(&self.epoll, vm.qemu.pidfd())?;
         Ok(())

@@ -9,6 +9,7 @@ use crate::status::{DaemonFacts, status};
 use frontdesk_control_protocol::{self as control, Refusal, SourceStatus, Status, VmFacts};
 use frontdesk_linux::cgroup::RealTimeRule;
 use frontdesk_probes::scx;
+use frontdesk_qemu::Unheard;
 use frontdesk_qemu::reporter::{Isolation, Refusal as Refused};
 
 impl Daemon {
@@ -85,10 +86,16 @@ impl Daemon {
                 tracing::warn!(vm = vm.name, "{error}");
                 None
             });
+            let disks = self.disks.of(vm.qemu.pid);
+            told.disks = disks.map(|disk| disk.status(vm.id, &vm.qemu, &self.identities)).collect();
             for task in &mut told.engine.tasks {
                 let process = self.identities.process(vm.id, task.id);
                 task.pid = process.map(|(pid, _)| pid);
                 task.name = process.map(|(_, name)| name.to_owned());
+            }
+            if !told.disks.is_empty() {
+                // It is ours, and tells.
+                told.unheard.retain(|unheard| *unheard != Unheard::VhostUserDisk.to_string());
             }
         }
         Ok(status)

@@ -1,6 +1,7 @@
 //! What the daemon has, how it starts and ends.
 
 use super::DaemonError;
+use super::disks::Disks;
 use super::followed::FollowedVm;
 use super::lock::Lock;
 use super::supervisor::Supervisor;
@@ -8,7 +9,8 @@ use super::token::Token;
 use crate::budget::{Budget, RealTimeBudgets};
 use crate::clock::monotonic;
 use crate::config::Settings;
-use crate::control::Control;
+use crate::control::{Control, ControlError};
+use crate::disks::{DiskAccess, DiskServer};
 use crate::identity::Identities;
 use crate::notification::{Mailbox, Notification};
 use crate::reserve::{Reserves, TraceReader};
@@ -147,6 +149,11 @@ pub struct Daemon {
     pub(super) mailbox: Mailbox,
     pub(super) watcher: Watcher,
     pub(super) supervisor: Supervisor,
+    /// Disks that back ends serve,
+    pub(super) disks: Disks,
+    /// and the thread that hears these. Ends after nobody takes notifications any more, for which it may
+    /// wait.
+    _disk_server: DiskServer,
     _lock: Lock,
 }
 
@@ -190,6 +197,10 @@ impl Daemon {
         let promise = promise.transpose().map_err(DaemonError::Threads)?;
         let recordings = Recordings::new(config.record.as_deref().map(Recorder::create).transpose()?);
         let (mailbox, notifications) = Mailbox::new().map_err(DaemonError::Threads)?;
+        let control_settings = &config.settings.control;
+        let (socket, access) = (control_settings.disk_socket(), DiskAccess::new(&control_settings.disk_user));
+        let disk_server = DiskServer::start(&socket, access, mailbox.clone());
+        let disk_server = disk_server.map_err(|source| ControlError::Disks { socket, source })?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, bpf.fd(), Token::Bpf.encode(), edge)?;
@@ -213,11 +224,8 @@ impl Daemon {
             Reserves::start(settings, own_cpus, hierarchy.clone(), guardian, mailbox, trace.source())
         };
         let reserves = guardian.as_ref().map(start_reserves).transpose().map_err(DaemonError::Threads)?;
-        let context = WatchContext {
-            hierarchy: hierarchy.clone(),
-            probes: bpf.qemu_probes(),
-            mailbox: mailbox.clone(),
-        };
+        let context = WatchContext::new(hierarchy.clone(), bpf.qemu_probes(), mailbox.clone())
+            .map_err(DaemonError::Threads)?;
         let watcher = Watcher::start(config.settings.vms.clone(), context).map_err(DaemonError::Threads)?;
         let mut daemon = Daemon {
             settings: config.settings.clone(),
@@ -258,6 +266,8 @@ impl Daemon {
             mailbox,
             watcher,
             supervisor: Supervisor::find(),
+            disks: Disks::default(),
+            _disk_server: disk_server,
             _lock: lock,
         };
         daemon.recordings.push(|| Record::Config(policy));

@@ -89,6 +89,7 @@ impl Daemon {
             self.look_at_weights()?;
             self.grant()?;
             self.supervisor.alive(monotonic());
+            self.tell_disks();
             self.promise();
         }
     }

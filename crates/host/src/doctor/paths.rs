@@ -1,7 +1,7 @@
 //! Paths of I/O of the VMs that run.
 
 use super::Finding;
-use frontdesk_qemu::Unheard;
+use frontdesk_qemu::{DiskServer, Unheard};
 use std::collections::BTreeMap;
 
 /// One for each path of which nothing is heard, or one that there is none.
@@ -20,10 +20,40 @@ fn findings(unheard: BTreeMap<Unheard, Vec<String>>) -> Vec<Finding> {
     unheard.into_iter().map(finding).collect()
 }
 
+/// Who serves the disks of the VMs that run.
+pub(super) fn disks() -> Finding {
+    disks_of(frontdesk_qemu::disk_servers())
+}
+
+fn disks_of(vms: BTreeMap<DiskServer, Vec<String>>) -> Finding {
+    let part = |(server, vms): (DiskServer, Vec<String>)| match server {
+        DiskServer::Other => format!(
+            "{}: vhost-user-blk; if frontdesk disk serves it, what a person waits for comes first (frontdesk status tells)",
+            vms.join(", ")
+        ),
+        DiskServer::Qemu => format!(
+            "{}: QEMU itself, so that reads may boost, but nobody's come first at the disk (docs/disk.md)",
+            vms.join(", ")
+        ),
+    };
+    let parts: Vec<String> = vms.into_iter().map(part).collect();
+    let found = if parts.is_empty() { "no running VM has one".to_owned() } else { parts.join("; ") };
+    Finding::ok("disks of VMs", found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::doctor::Status;
+
+    #[test]
+    fn who_serves_disks_is_told() {
+        assert!(disks_of(BTreeMap::new()).found.contains("no running VM"));
+        let servers =
+            [(DiskServer::Qemu, vec!["bob".to_owned()]), (DiskServer::Other, vec!["alice".to_owned()])];
+        let told = disks_of(servers.into());
+        assert!(told.found.contains("bob: QEMU itself") && told.found.contains("alice: vhost-user-blk"));
+    }
 
     #[test]
     fn each_path_is_told_with_its_vms() {

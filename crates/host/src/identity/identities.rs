@@ -7,7 +7,7 @@ use frontdesk_probes::BpfError;
 use frontdesk_probes::kvm::{KvmError, KvmSource, Method};
 use frontdesk_qemu::reporter::{EpisodeOrder, Isolation, ReporterSource, Reporters};
 use frontdesk_qemu::{QemuVm, TcgSource};
-use frontdesk_ring::Interest;
+use frontdesk_ring::{Interest, TaskWords};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
@@ -237,6 +237,13 @@ impl Identities {
         kvm
     }
 
+    /// Memory in which the tasks of a VM's vCPUs can be looked up at any time, and where they are in it;
+    /// `None` if there is none.
+    #[must_use]
+    pub fn task_words(&self, vm: VmId) -> Option<(BorrowedFd<'_>, TaskWords)> {
+        self.plugins.get(&vm).map(TcgSource::task_words)
+    }
+
     /// Which process of the guest a task is, as the guest's reporter tells: its id, and its name, which can
     /// be printed.
     #[must_use]
@@ -299,7 +306,7 @@ impl Identities {
         let begin = out.len();
         for (&vm, plugin) in &mut self.plugins {
             let first = out.len();
-            plugin.drain(vm, out);
+            plugin.drain(vm, now, out);
             // The ring belongs to QEMU, which may write any time into it: events from the future would never
             // leave.
             let limit = crate::clock::monotonic();
@@ -371,6 +378,7 @@ fn runs_under_kvm(pid: i32) -> Result<bool, IdentityError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use frontdesk_testing::{Need, leave_out};
 
     #[test]
     fn people_are_told_what_it_is_worth() {
@@ -385,7 +393,7 @@ mod tests {
         assert!(!runs_under_kvm(own).unwrap());
         match kvm_ioctls::Kvm::new().and_then(|kvm| kvm.create_vm()) {
             Ok(_machine) => assert!(runs_under_kvm(own).unwrap()),
-            Err(error) => eprintln!("skipping the half that needs /dev/kvm: {error}"),
+            Err(error) => leave_out("a_process_runs_under_kvm_if_it_has_a_virtual_machine", Need::Kvm, error),
         }
         let error = runs_under_kvm(-1).unwrap_err().to_string();
         assert!(error.contains("/proc/-1/fd"), "{error}");

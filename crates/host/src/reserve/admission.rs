@@ -456,7 +456,7 @@ impl AdmissionThread {
         let mut results = Vec::new();
         for thread in held.threads.drain(..) {
             if let Some(running) = &self.running {
-                running.meter.remove(thread.thread.tid);
+                running.meter.remove(thread.id().tid);
             }
             results.push(thread.restore(&self.guardian));
         }

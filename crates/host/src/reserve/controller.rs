@@ -357,10 +357,10 @@ impl DispatchWork {
         let kept = member.and_then(|member| self.members.get(&member));
         let other = self.cpus.iter().find(|cpu| **cpu != self.cpu);
         let (Some(other), Some(kept)) = (other, kept) else { return };
-        for (_, tid, _) in &kept.threads.all {
+        for member in &kept.threads.all {
             // One that has ended needs nothing; otherwise the second is refused only if the first was.
-            let _ = sched::set_affinity(*tid, &[*other]);
-            let _ = sched::set_affinity(*tid, &[self.cpu]);
+            let _ = member.thread.set_affinity(&[*other]);
+            let _ = member.thread.set_affinity(&[self.cpu]);
         }
     }
 

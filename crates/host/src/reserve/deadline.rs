@@ -2,13 +2,13 @@
 //! enforces, as precisely as its timer tick, and every limit is hard.
 
 use super::enforce::Enforce;
-use super::members::{MemberRole, MemberThreads};
+use super::members::{MemberRole, MemberThread, MemberThreads};
 use super::target::Found;
 use super::user::stop_or_go_on;
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_control_protocol::{Refusal, RefusalKind};
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, Member, Reservation};
-use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
+use frontdesk_linux::sched::{Attributes, Policy, SchedError};
 use std::collections::BTreeMap;
 
 /// The kernel takes no longer periods (`sched_deadline_period_max_us`, 2^22). A longer one is kept as several
@@ -57,12 +57,11 @@ impl Enforce for Deadline {
         let changed = reservation.is_some() && held.reservation != reservation;
         held.reservation = reservation.or(held.reservation);
         let Some(reservation) = held.reservation else { return Ok(()) };
-        for thread in &held.threads.all {
-            if changed || !known.all.contains(thread) {
-                let (_, tid, role) = *thread;
+        for MemberThread { thread, role } in &held.threads.all {
+            if changed || !known.has(thread.id()) {
                 let attributes =
-                    if role == MemberRole::Emulator { EMULATOR } else { attributes(reservation) };
-                match sched::set(tid, attributes) {
+                    if *role == MemberRole::Emulator { EMULATOR } else { attributes(reservation) };
+                match thread.set(attributes) {
                     Ok(()) | Err(SchedError::Vanished { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -118,7 +117,20 @@ pub(super) fn suits(found: &Found, reservation: Reservation) -> Result<(), Refus
 
 #[cfg(test)]
 mod tests {
+    use super::super::members::tests::Stranger;
     use super::*;
+    use frontdesk_engine::reservation::TargetId;
+
+    #[test]
+    fn who_has_a_members_number_by_now_is_left_alone() {
+        let stranger = Stranger::start();
+        let before = stranger.now();
+        let member = Member { target: TargetId(0), index: 0 };
+        let reservation =
+            Reservation { period_ns: 10_000_000, slice_ns: 1_000_000, hard: false, phase_ns: None };
+        Deadline::default().hold(member, Some(reservation), stranger.member()).unwrap();
+        assert_eq!(stranger.now(), before);
+    }
 
     #[test]
     fn long_periods_are_kept_in_parts() {

@@ -87,7 +87,7 @@ impl AdmissionThread {
             }
             let found = held.threads.len();
             let (alive, gone) =
-                std::mem::take(&mut held.threads).into_iter().partition(|t| t.thread.is_alive());
+                std::mem::take(&mut held.threads).into_iter().partition(|held| held.pinned().is_alive());
             held.threads = alive;
             for thread in gone {
                 let _ = thread.forget(&self.guardian);

@@ -1,6 +1,6 @@
 //! A target with a reservation: its processes and threads, and who of them runs where.
 
-use super::members::{MemberRole, MemberThreads};
+use super::members::{MemberRole, MemberThread, MemberThreads};
 use super::target::{Found, children, threads_of};
 use super::threads::{Original, ReservedProcess, ReservedThread, TakeError};
 use frontdesk_control_protocol::Target;
@@ -8,7 +8,7 @@ use frontdesk_engine::Time;
 use frontdesk_engine::reservation::{Member, Reservation, TargetId};
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::cgroup::Hierarchy;
-use frontdesk_linux::sched::{self, SchedError, ThreadId};
+use frontdesk_linux::sched::{SchedError, ThreadId};
 use frontdesk_probes::meter::{Birth, MemberMeter};
 
 /// A target with a reservation.
@@ -41,7 +41,8 @@ impl ReservedTarget {
     /// The threads of one of its members.
     pub(super) fn threads_of(&self, member: usize) -> MemberThreads {
         let own = self.threads.iter().filter(|held| held.member == member);
-        MemberThreads { all: own.map(|held| (held.thread.pid, held.thread.tid, held.role)).collect() }
+        let of = |held: &ReservedThread| MemberThread { thread: held.pinned().clone(), role: held.role };
+        MemberThreads { all: own.map(of).collect() }
     }
 
     /// Takes the threads of its processes that it has not taken yet.
@@ -59,25 +60,26 @@ impl ReservedTarget {
         meter: &MemberMeter,
         guardian: &Guardian,
     ) -> Result<(), TakeError> {
-        if self.threads.iter().any(|held| held.thread == thread) {
+        if self.threads.iter().any(|held| held.id() == thread) {
             return Ok(());
         }
-        let sibling = self.threads.iter().find(|held| held.thread.pid == thread.pid).or(self.threads.first());
+        let sibling = self.threads.iter().find(|held| held.id().pid == thread.pid).or(self.threads.first());
+        let pinned = thread.pin();
         // One that came later has what its creator had from us, not what it would have without us.
         let original = match sibling.filter(|_| self.pinned) {
             Some(sibling) => Some(sibling.original()),
-            None => Original::of(thread)?,
+            None => Original::of(&pinned)?,
         };
         // It may have ended already.
         let Some(original) = original else { return Ok(()) };
         let part = self.found.part(thread);
-        self.threads.push(ReservedThread::take(part, original, guardian)?);
+        self.threads.push(ReservedThread::take(pinned.clone(), part, original, guardian)?);
         // Of a VM under `SCHED_DEADLINE` the emulator is anywhere, and not counted: a slot counts one CPU.
         if part.role == MemberRole::Worker || self.pins {
             meter.add(thread.tid, self.slots[part.member])?;
         }
         if self.pinned {
-            sched::set_affinity(thread.tid, &[self.cpus[part.member]]).or_else(if_alive)?;
+            pinned.set_affinity(&[self.cpus[part.member]]).or_else(if_alive)?;
         }
         Ok(())
     }
@@ -136,9 +138,7 @@ impl ReservedTarget {
     pub(super) fn pin(&mut self) {
         self.pinned = true;
         for held in &self.threads {
-            if let Err(error) =
-                sched::set_affinity(held.thread.tid, &[self.cpus[held.member]]).or_else(if_alive)
-            {
+            if let Err(error) = held.pinned().set_affinity(&[self.cpus[held.member]]).or_else(if_alive) {
                 self.trouble = Some(error.to_string());
             }
         }

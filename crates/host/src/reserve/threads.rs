@@ -5,7 +5,7 @@ use super::target::TargetThread;
 use crate::threads::{Scheduling, SchedulingError, attributes_of};
 use frontdesk_guardian::{GroupError, Guardian, GuardianError, Undo, UndoId};
 use frontdesk_linux::cgroup::{CgroupError, Group, Hierarchy};
-use frontdesk_linux::sched::{self, Attributes, SchedError, ThreadId};
+use frontdesk_linux::sched::{self, Attributes, PinnedThread, SchedError, ThreadId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -32,7 +32,6 @@ pub(super) enum TakeError {
 /// A thread with a reservation.
 #[derive(Debug)]
 pub(super) struct ReservedThread {
-    pub(super) thread: ThreadId,
     pub(super) role: MemberRole,
     /// The index of its member.
     pub(super) member: usize,
@@ -51,9 +50,9 @@ pub(super) struct Original {
 
 impl Original {
     /// `None` if the thread has ended.
-    pub(super) fn of(thread: ThreadId) -> Result<Option<Original>, SchedError> {
+    pub(super) fn of(thread: &PinnedThread) -> Result<Option<Original>, SchedError> {
         let Some(attributes) = attributes_of(thread)? else { return Ok(None) };
-        match sched::affinity(thread.tid) {
+        match thread.affinity() {
             Ok(cpus) => Ok(Some(Original { attributes, cpus })),
             Err(SchedError::Vanished { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -64,15 +63,24 @@ impl Original {
 impl ReservedThread {
     /// Records with the guardian what a thread had. Nothing is changed yet.
     pub(super) fn take(
+        thread: PinnedThread,
         part: TargetThread,
         original: Original,
         guardian: &Guardian,
     ) -> Result<ReservedThread, TakeError> {
-        let TargetThread { thread, role, member } = part;
+        let TargetThread { thread: id, role, member } = part;
         let Original { attributes, cpus } = original;
         let held = Scheduling::take(thread, attributes, guardian)?;
-        let affinity = guardian.record(Undo::Affinity { thread, cpus: cpus.clone() })?;
-        Ok(ReservedThread { thread, role, member, held, cpus, affinity })
+        let affinity = guardian.record(Undo::Affinity { thread: id, cpus: cpus.clone() })?;
+        Ok(ReservedThread { role, member, held, cpus, affinity })
+    }
+
+    pub(super) fn id(&self) -> ThreadId {
+        self.held.thread()
+    }
+
+    pub(super) fn pinned(&self) -> &PinnedThread {
+        self.held.pinned()
     }
 
     pub(super) fn original(&self) -> Original {
@@ -81,12 +89,10 @@ impl ReservedThread {
 
     /// Gives it back what it had. What fails stays on the guardian's record.
     pub(super) fn restore(mut self, guardian: &Guardian) -> Result<(), TakeError> {
-        if self.thread.is_alive() {
-            self.held.restore()?;
-            match sched::set_affinity(self.thread.tid, &self.cpus) {
-                Ok(()) | Err(SchedError::Vanished { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+        self.held.restore()?;
+        match self.pinned().set_affinity(&self.cpus) {
+            Ok(()) | Err(SchedError::Vanished { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
         self.forget(guardian)
     }
@@ -148,6 +154,14 @@ impl ReservedProcess {
         }
         let undo = Undo::Return { pid: self.pid, started: self.started, procs: from.procs_file() };
         self.from = Some((from, guardian.record(undo)?));
+        self.add_to(group)
+    }
+
+    /// A control group takes a process by its number, which is somebody else's only after this one's end.
+    fn add_to(&self, group: &Group) -> Result<(), TakeError> {
+        if self.has_ended() {
+            return Ok(());
+        }
         Ok(group.add(self.pid.unsigned_abs())?)
     }
 
@@ -174,10 +188,8 @@ impl ReservedProcess {
 
     /// Puts it back where it was, and lets it go on. What fails stays on the guardian's record.
     pub(super) fn restore(self, guardian: &Guardian) -> Result<(), TakeError> {
-        if let Some((group, _)) = &self.from
-            && sched::process_start_time(self.pid) == Some(self.started)
-        {
-            group.add(self.pid.unsigned_abs())?;
+        if let Some((group, _)) = &self.from {
+            self.add_to(group)?;
         }
         if self.go_on.is_some() {
             match pidfd_send_signal(&self.pidfd, Signal::CONT) {
@@ -190,5 +202,30 @@ impl ReservedProcess {
         }
         let undos = self.from.into_iter().map(|(_, undo)| undo).chain(self.go_on);
         undos.into_iter().try_for_each(|undo| Ok(guardian.forget(undo)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::members::tests::Stranger;
+    use super::*;
+
+    #[test]
+    fn who_has_a_processs_number_by_now_is_not_moved() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (gone, stranger) = (Stranger::start(), Stranger::start());
+        let process = ReservedProcess { pid: stranger.pid(), ..ReservedProcess::take(gone.pid()).unwrap() };
+        drop(gone);
+        let name = format!("frontdesk-test-moves-{}", std::process::id());
+        let root = Hierarchy::detect().unwrap().root_group();
+        let group = root.create::<CgroupError>(&name, |_| Ok(())).unwrap();
+        let moved = process.add_to(&group);
+        let members = std::fs::read_to_string(group.procs_file()).unwrap();
+        drop(stranger);
+        std::fs::remove_dir(group.dir()).unwrap();
+        moved.unwrap();
+        assert_eq!(members, "");
     }
 }

@@ -2,10 +2,10 @@
 //! none (VSched §3.2).
 
 use super::enforce::{AHEAD, Enforce};
-use super::members::{MemberRole, MemberThreads};
+use super::members::{MemberRole, MemberThread, MemberThreads};
 use crate::threads::HIGHEST_PRIORITY;
 use frontdesk_engine::reservation::{Dispatch, DispatchKind, LEVELS, Member, Reservation, TargetId};
-use frontdesk_linux::sched::{self, Attributes, Policy, SchedError};
+use frontdesk_linux::sched::{Attributes, Policy, SchedError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -92,8 +92,8 @@ impl Enforce for User {
         lock(&held.halt).members.entry(member.index).or_default().0 = threads.clone();
         let known = std::mem::replace(&mut held.threads, threads);
         let Some(kind) = held.kind else { return Ok(()) };
-        let new = held.threads.all.iter().filter(|thread| !known.all.contains(thread));
-        new.copied().try_for_each(|thread| schedule(thread, held.threads.all.len(), kind))
+        let mut new = held.threads.all.iter().filter(|member| !known.has(member.thread.id()));
+        new.try_for_each(|thread| schedule(thread, held.threads.all.len(), kind))
     }
 
     fn forget(&mut self, member: Member) {
@@ -119,7 +119,7 @@ impl Enforce for User {
         // takes longer.
         if before != Some(kind) {
             let count = held.threads.all.len();
-            held.threads.all.iter().try_for_each(|thread| schedule(*thread, count, kind))?;
+            held.threads.all.iter().try_for_each(|thread| schedule(thread, count, kind))?;
         }
         let stop = kind == DispatchKind::Stop;
         if stop || before.is_none_or(|before| before == DispatchKind::Stop) {
@@ -152,11 +152,12 @@ pub(super) fn stop_or_go_on<'a>(
 fn signal<'a>(members: impl IntoIterator<Item = &'a MemberThreads>, signal: i32) -> Result<(), SchedError> {
     let (mut last, mut result) = (None, Ok(()));
     let threads = members.into_iter().flat_map(|threads| &threads.all);
-    for (pid, tid, _) in threads.filter(|(_, _, role)| *role == MemberRole::Worker) {
-        if last.replace(*pid) == Some(*pid) {
+    for MemberThread { thread, .. } in threads.filter(|member| member.role == MemberRole::Worker) {
+        let pid = thread.id().pid;
+        if last.replace(pid) == Some(pid) {
             continue;
         }
-        match sched::signal(*pid, *tid, signal) {
+        match thread.signal(signal) {
             // Of one that has ended nothing is left to stop.
             Ok(()) | Err(SchedError::Vanished { .. }) => {}
             Err(error) => result = result.and(Err(error)),
@@ -166,14 +167,14 @@ fn signal<'a>(members: impl IntoIterator<Item = &'a MemberThreads>, signal: i32)
 }
 
 fn schedule(
-    (_, tid, role): (i32, i32, MemberRole),
+    MemberThread { thread, role }: &MemberThread,
     threads: usize,
     kind: DispatchKind,
 ) -> Result<(), SchedError> {
     let attributes = match kind {
         DispatchKind::Run { level } => {
             let vcpu = LOWEST_PRIORITY + 2 * u32::from(level.saturating_sub(1));
-            let priority = if role == MemberRole::Emulator { vcpu + 1 } else { vcpu };
+            let priority = if *role == MemberRole::Emulator { vcpu + 1 } else { vcpu };
             // Threads of the same priority take turns.
             let policy = match threads {
                 1 => Policy::Fifo { priority },
@@ -183,7 +184,7 @@ fn schedule(
         }
         DispatchKind::Leftover | DispatchKind::Stop => LEFTOVER,
     };
-    match sched::set(tid, attributes) {
+    match thread.set(attributes) {
         Err(SchedError::Vanished { .. }) | Ok(()) => Ok(()),
         Err(error) => Err(error),
     }
@@ -192,3 +193,24 @@ fn schedule(
 /// Only when nothing else runs.
 const LEFTOVER: Attributes =
     Attributes { policy: Policy::Idle { nice: 0, slice_ns: 0 }, reset_on_fork: true };
+
+#[cfg(test)]
+mod tests {
+    use super::super::members::tests::Stranger;
+    use super::*;
+
+    #[test]
+    fn who_has_a_members_number_by_now_is_left_alone() {
+        let stranger = Stranger::start();
+        let before = stranger.now();
+        let member = Member { target: TargetId(0), index: 0 };
+        let mut user = User::default();
+        user.hold(member, None, stranger.member()).unwrap();
+        for kind in [DispatchKind::Run { level: 1 }, DispatchKind::Leftover, DispatchKind::Stop] {
+            user.apply(Dispatch { member, cpu: 0, kind }).unwrap();
+            assert_eq!(stranger.now(), before, "{kind:?}");
+        }
+        user.forget(member);
+        assert_eq!(stranger.now(), before);
+    }
+}

@@ -1,7 +1,7 @@
 //! A thread whose scheduling frontdesk changes: what it had, what it has, and that it gets back what it had.
 
 use frontdesk_guardian::{Guardian, GuardianError, Undo, UndoId};
-use frontdesk_linux::sched::{self, Attributes, PinnedThread, SchedError, ThreadId};
+use frontdesk_linux::sched::{Attributes, PinnedThread, SchedError, ThreadId};
 
 /// A thread's scheduling cannot be changed.
 #[derive(Debug, thiserror::Error)]
@@ -29,9 +29,7 @@ pub enum SchedulingError {
 /// A thread that is on the guardian's record, once, with what it had when it was taken.
 #[derive(Debug)]
 pub(crate) struct Scheduling {
-    thread: ThreadId,
-    /// `None` if it had ended, or no descriptor could be had.
-    pinned: Option<PinnedThread>,
+    thread: PinnedThread,
     original: Attributes,
     /// What it was set to last, if that is known to have worked.
     now: Option<Attributes>,
@@ -39,9 +37,9 @@ pub(crate) struct Scheduling {
 }
 
 /// How a thread is scheduled; `None` if it has ended.
-pub(crate) fn attributes_of(thread: ThreadId) -> Result<Option<Attributes>, SchedError> {
-    match sched::get(thread.tid) {
-        Ok(attributes) => Ok(thread.is_alive().then_some(attributes)),
+pub(crate) fn attributes_of(thread: &PinnedThread) -> Result<Option<Attributes>, SchedError> {
+    match thread.get() {
+        Ok(attributes) => Ok(Some(attributes)),
         Err(SchedError::Vanished { .. }) => Ok(None),
         Err(error) => Err(error),
     }
@@ -50,36 +48,35 @@ pub(crate) fn attributes_of(thread: ThreadId) -> Result<Option<Attributes>, Sche
 impl Scheduling {
     /// Records with the guardian what a thread had. Nothing is changed yet.
     pub(crate) fn take(
-        thread: ThreadId,
+        thread: PinnedThread,
         original: Attributes,
         guardian: &Guardian,
     ) -> Result<Scheduling, GuardianError> {
-        let undo = guardian.record(Undo::Thread { thread, attributes: original })?;
-        Ok(Scheduling { thread, pinned: thread.pin(), original, now: Some(original), undo })
+        let undo = guardian.record(Undo::Thread { thread: thread.id(), attributes: original })?;
+        Ok(Scheduling { thread, original, now: Some(original), undo })
     }
 
     pub(crate) fn thread(&self) -> ThreadId {
-        self.thread
+        self.thread.id()
+    }
+
+    pub(crate) fn pinned(&self) -> &PinnedThread {
+        &self.thread
     }
 
     pub(crate) fn original(&self) -> Attributes {
         self.original
     }
 
-    /// Its number may be somebody else's by now.
-    fn is_alive(&self) -> bool {
-        self.pinned.as_ref().map_or_else(|| self.thread.is_alive(), PinnedThread::is_alive)
-    }
-
     /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing.
     /// One that has ended needs none.
     pub(crate) fn set(&mut self, wanted: Attributes) -> Result<(), SchedulingError> {
-        if self.now == Some(wanted) || !self.is_alive() {
+        if self.now == Some(wanted) {
             return Ok(());
         }
         self.now = None;
-        let tid = self.thread.tid;
-        let found = match sched::set(tid, wanted).and_then(|()| sched::get(tid)) {
+        let tid = self.thread.id().tid;
+        let found = match self.thread.set(wanted).and_then(|()| self.thread.get()) {
             Err(SchedError::Vanished { .. }) => return Ok(()),
             result => result?,
         };
@@ -100,13 +97,13 @@ impl Scheduling {
     /// from then on, as if it had had it when it was taken. One that is real-time now has none to look at.
     pub(crate) fn look(&mut self, guardian: &Guardian) -> Result<(), SchedulingError> {
         let Some(expected) = self.now.and_then(|now| now.policy.nice()) else { return Ok(()) };
-        let found = attributes_of(self.thread)?.and_then(|found| found.policy.nice());
+        let found = attributes_of(&self.thread)?.and_then(|found| found.policy.nice());
         let Some(found) = found.filter(|found| *found != expected) else { return Ok(()) };
         let mut attributes = self.original;
         if let Some((nice, _)) = attributes.policy.fair_mut() {
             *nice = found;
         }
-        let undo = guardian.record(Undo::Thread { thread: self.thread, attributes })?;
+        let undo = guardian.record(Undo::Thread { thread: self.thread.id(), attributes })?;
         guardian.forget(std::mem::replace(&mut self.undo, undo))?;
         (self.original, self.now) = (attributes, None);
         Ok(())

@@ -2,7 +2,6 @@
 
 use super::WatchContext;
 use crate::notification::VmOrigin;
-use frontdesk_linux::sched::ThreadId;
 use frontdesk_qemu as qemu;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,8 +15,6 @@ const TURN: Duration = Duration::from_secs(5);
 pub(super) struct LibvirtScan {
     context: WatchContext,
     processes: BTreeMap<i32, Known>,
-    /// VMs that were told of and whose reads have to be seen to.
-    unprobed: Vec<ThreadId>,
 }
 
 enum Known {
@@ -37,7 +34,7 @@ struct Examined {
 
 impl LibvirtScan {
     pub(super) fn new(context: WatchContext) -> LibvirtScan {
-        LibvirtScan { context, processes: BTreeMap::new(), unprobed: Vec::new() }
+        LibvirtScan { context, processes: BTreeMap::new() }
     }
 
     /// Begins anew, as if nothing was seen.
@@ -61,8 +58,6 @@ impl LibvirtScan {
             };
             self.processes.insert(pid, known);
         }
-        // Last, because it takes time.
-        self.unprobed.drain(..).for_each(|main| self.context.probe(main));
     }
 
     fn examine(&mut self, pid: i32, mut known: Examined) -> Examined {
@@ -74,11 +69,12 @@ impl LibvirtScan {
         known.at = Some(Instant::now());
         match qemu::examine_libvirt(pid) {
             Ok(vm) => {
-                if !std::mem::replace(&mut known.followed, true) {
-                    self.unprobed.push(vm.main_thread());
-                }
                 let name = vm.name.clone().unwrap_or_else(|| format!("process {pid}"));
+                let main = vm.main_thread();
                 self.context.tell(VmOrigin::Libvirt, &name, vm);
+                if !std::mem::replace(&mut known.followed, true) {
+                    self.context.probe(main);
+                }
                 known.said = None;
             }
             Err(error) => {

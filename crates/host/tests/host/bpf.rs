@@ -2,9 +2,9 @@
 
 use crate::support::{eventually, trial};
 use crate::wire::{ACK, FIN, SYN, Wire, datagram, ethernet, ipv4, ipv6, segment, tcp, udp};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use frontdesk_engine::{Event, EventKind, Protocol, Thread, VmId};
-use frontdesk_linux::monotonic_ns;
+use frontdesk_linux::{monotonic_ns, realtime};
 use frontdesk_probes::bpf::BpfSource;
 use libtest_mimic::Trial;
 use rustix::{
@@ -12,7 +12,10 @@ use rustix::{
     thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity},
 };
 use std::{
+    collections::BTreeMap,
     io::Write as _,
+    sync::atomic::{AtomicBool, Ordering},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -26,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bpf_hears_packets_towards_a_tap", hears_packets_towards_a_tap),
         trial("bpf_hears_the_reply_to_a_packet", hears_the_reply_to_a_packet),
         trial("bpf_guards_against_a_flood", guards_against_a_flood),
+        trial("bpf_leaves_room_for_other_vms", leaves_room_for_other_vms),
         trial("bpf_counts_what_a_full_ring_loses", counts_what_a_full_ring_loses),
     ]
 }
@@ -322,6 +326,48 @@ fn guards_against_a_flood() -> Result<()> {
         ensure!(stats.pushed <= WINDOW * windows && stats.woken <= 4 * windows, "{windows} ms: {stats:?}");
         ensure!(stats.suppressed >= (BURST - WINDOW) * bursts, "{bursts} bursts in one window: {stats:?}");
         Ok(())
+    })
+}
+
+/// Two threads of a VM take turns as fast as they can.
+fn leaves_room_for_other_vms() -> Result<()> {
+    const BUDGET: usize = 256;
+    const CPUS: usize = 1;
+    let mut source = BpfSource::open()?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| -> Result<()> {
+        let (tell, told) = mpsc::channel();
+        for _ in 0..2 {
+            let (tell, stop) = (tell.clone(), &stop);
+            scope.spawn(move || {
+                let ready = realtime::enter(1, &[0]).map_err(|error| error.to_string());
+                let _ = tell.send(ready.map(|()| own_tid()));
+                while !stop.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+            });
+        }
+        let result = (|| {
+            let mut threads = Vec::new();
+            for index in 0..2 {
+                threads.push((told.recv()?.map_err(|error| anyhow!(error))?, Thread::Vcpu(index)));
+            }
+            source.follow(VM, &threads, &[])?;
+            let (mut events, mut lost, mut windows) = (Vec::new(), 0, BTreeMap::<u64, usize>::new());
+            eventually("its budget is used up in ten windows", || {
+                let _ = source.drain(&mut events);
+                events.drain(..).for_each(|event| *windows.entry(event.at.0 / 1_000_000).or_default() += 1);
+                lost += source.take_lost().unwrap_or_default().iter().map(|(_, count)| count).sum::<u64>();
+                windows.values().filter(|count| **count >= BUDGET).count() > 10
+            })?;
+            // One that was late counts to the next.
+            let most = windows.values().max().copied().unwrap_or_default();
+            ensure!(most <= BUDGET + CPUS, "{most} records in a millisecond");
+            ensure!(lost > 0, "nothing was told as lost");
+            Ok(())
+        })();
+        stop.store(true, Ordering::Relaxed);
+        result
     })
 }
 

@@ -53,18 +53,18 @@ impl Write for Log {
 }
 
 /// How many lines of the log have all these words in them.
-fn said(words: &[&str]) -> usize {
+pub(crate) fn said(words: &[&str]) -> usize {
     let logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
     logged.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
 }
 
-fn heard(words: &[&str]) -> Result<()> {
+pub(crate) fn heard(words: &[&str]) -> Result<()> {
     eventually(&format!("the log says {words:?}"), || said(words) > 0)
         .with_context(|| LOGGED.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
 /// A daemon on a thread of its own, which becomes real-time.
-struct Running {
+pub(crate) struct Running {
     stop: UnixStream,
     reloader: Reloader,
     thread: JoinHandle<Result<()>>,
@@ -72,7 +72,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(home: &Path, settings: Settings) -> Result<Running> {
+    pub(crate) fn start(home: &Path, settings: Settings) -> Result<Running> {
         let recording = home.join("recording");
         let config = DaemonConfig {
             settings,
@@ -96,7 +96,7 @@ impl Running {
     }
 
     /// Ends it; what it recorded.
-    fn end(self) -> Result<Vec<Record>> {
+    pub(crate) fn end(self) -> Result<Vec<Record>> {
         drop(self.stop);
         self.thread.join().map_err(|_| anyhow!("the daemon panicked"))??;
         Ok(read_recording(&self.recording)?)
@@ -104,30 +104,30 @@ impl Running {
 }
 
 /// A place for a VM: its folder, a group of its own, and who removes that.
-struct Place {
-    home: TempDir,
-    keeper: Guardian,
-    root: Group,
+pub(crate) struct Place {
+    pub(crate) home: TempDir,
+    pub(crate) keeper: Guardian,
+    pub(crate) root: Group,
 }
 
 impl Place {
-    fn new() -> Result<Place> {
+    pub(crate) fn new() -> Result<Place> {
         let root = Hierarchy::detect()?.root_group();
         Ok(Place { home: tempfile::tempdir()?, keeper: start_guardian()?, root })
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.home.path().join(name).display().to_string()
     }
 
-    fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         let mut settings = Settings::default();
         settings.vms.qmp = vec![self.path("*.qmp")];
         settings
     }
 
     /// A VM with its own group and socket.
-    fn vm(&self, name: &str) -> Result<(FakeQemu, Group)> {
+    pub(crate) fn vm(&self, name: &str) -> Result<(FakeQemu, Group)> {
         let mut vm = FakeQemu::start(self.home.path())?;
         let group = self.keeper.create_group(&self.root, &format!("frontdesk-{name}-{}", vm.pid()))?;
         group.add(vm.pid())?;

@@ -2,6 +2,7 @@
 //! asked.
 
 use anyhow::{Context as _, Result};
+use frontdesk_ring::{Entry, EntryKind, Producer};
 use serde_json::{Value, json};
 use std::{
     env, fs,
@@ -36,7 +37,8 @@ impl FakeQemu {
         self.child.id()
     }
 
-    /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; or an event's name.
+    /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; `flood`, to tell whoever connects
+    /// events without end; `ring`, to be a QEMU with the plugin, and `spin`, to fill its ring; or an event's name.
     pub(crate) fn order(&mut self, order: &str) -> Result<()> {
         Ok(writeln!(self.orders, "{order}")?)
     }
@@ -56,6 +58,28 @@ struct State {
     paused: bool,
     mute: bool,
     client: Option<UnixStream>,
+    ring: Option<Arc<Producer>>,
+}
+
+/// Says something to whoever is connected, without end.
+fn flood(state: &Mutex<State>) {
+    loop {
+        let client = state.lock().unwrap_or_else(PoisonError::into_inner).client.take();
+        match client {
+            Some(mut client) => {
+                while client.write_all(b"{\"event\": \"RESET\"}\n{\"event\": \"X\"}\n").is_ok() {}
+            }
+            None => thread::yield_now(),
+        }
+    }
+}
+
+/// Fills the ring of the first vCPU with switches of tasks, each another one.
+fn spin(ring: &Producer) {
+    for task in 1_u64.. {
+        let at_ns = frontdesk_linux::monotonic_ns();
+        ring.push(0, Entry { at_ns, kind: EntryKind::Switch { task: task << 12 } });
+    }
 }
 
 impl State {
@@ -101,6 +125,15 @@ pub(crate) fn main() -> ExitCode {
             }
             ["plug"] => now.plug(),
             ["mute"] => now.mute = true,
+            ["ring"] => now.ring = Producer::create(1).ok().map(Arc::new),
+            ["spin"] => {
+                let ring = now.ring.clone();
+                thread::spawn(move || ring.as_deref().map(spin));
+            }
+            ["flood"] => {
+                let state = Arc::clone(&state);
+                thread::spawn(move || flood(&state));
+            }
             [event] => {
                 now.paused = event == "STOP" || now.paused && event != "RESUME";
                 let told = format!("{}\n", json!({"event": event, "data": {}}));
@@ -118,19 +151,21 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn serve(state: &Mutex<State>, mut client: UnixStream) -> Result<()> {
+fn serve(state: &Mutex<State>, client: UnixStream) -> Result<()> {
     let now = || state.lock().unwrap_or_else(PoisonError::into_inner);
     if now().mute {
         loop {
             thread::park();
         }
     }
-    writeln!(client, "{}", json!({"QMP": {"version": {}}}))?;
+    // In one piece each, for events may come in between.
+    let say = |message: Value| (&client).write_all(format!("{message}\n").as_bytes());
+    say(json!({"QMP": {"version": {}}}))?;
     now().client = Some(client.try_clone()?);
     for line in BufReader::new(client.try_clone()?).lines() {
         let command: Value = serde_json::from_str(&line?)?;
         let answer = now().answer(command["execute"].as_str().unwrap_or_default());
-        writeln!(client, "{}", json!({"return": answer}))?;
+        say(json!({"return": answer}))?;
     }
     now().client = None;
     Ok(())

@@ -18,6 +18,7 @@ mod kvm_guest;
 mod kvm_interrupts;
 mod kvm_pair;
 mod kvm_vhost;
+mod many;
 mod qemu;
 mod reserve;
 mod support;
@@ -25,7 +26,9 @@ mod threads;
 mod wire;
 
 use anyhow::Context as _;
+use frontdesk_linux::cgroup::{Hierarchy, RealTimeRule, Version};
 use frontdesk_probes::kvm::Method;
+use frontdesk_testing::{Need, leave_out};
 use kvm_guest::{Between, Guest, Halts, Program};
 use libtest_mimic::{Arguments, Trial};
 use std::{env, path::Path, process::ExitCode};
@@ -55,11 +58,18 @@ fn main() -> ExitCode {
         trials.extend(threads::trials());
         trials.extend(qemu::trials());
         trials.extend(daemon::trials());
+        trials.extend(many::trials());
         trials.extend(reserve::trials());
         trials.extend(fair::trials());
         trials.extend(trials_with_kvm());
+        trials.extend(control_groups_left_out());
     } else {
-        eprintln!("skipping the tests against the real kernel: they need root");
+        trials.push(left_out(
+            "root_is_there",
+            "all trials of host",
+            Need::Root,
+            "they change the kernel's state",
+        ));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -69,20 +79,46 @@ fn trials_with_kvm() -> Vec<Trial> {
     match kvm_method() {
         Ok(method) => {
             let mut trials = kvm::trials(&[method]);
-            // KVM in software does not tell when it enters a guest.
-            if method != Method::Switch {
+            if method == Method::Switch {
+                let why = "KVM in software does not tell when it enters a guest";
+                trials.push(left_out("kvm_tells_entries", "kvm_interrupts", Need::Kvm, why));
+            } else {
                 trials.extend(kvm_interrupts::trials(&[method]));
             }
             if Path::new("/dev/vhost-net").exists() {
                 trials.extend(kvm_vhost::trials());
+            } else {
+                let why = "no /dev/vhost-net (modprobe vhost_net)";
+                trials.push(left_out("vhost_net_is_there", "kvm_vhost", Need::VhostNet, why));
             }
             trials
         }
         Err(e) => {
-            eprintln!("skipping the tests with guests under KVM: {e:#}");
-            Vec::new()
+            let all = "kvm_*, kvm_interrupts and kvm_vhost on this machine itself";
+            vec![left_out("kvm_is_there", all, Need::Kvm, &format!("{e:#}"))]
         }
     }
+}
+
+/// Trials on control groups that this host does not have. Those of version 2 are made by `host_v2.rs`, too.
+fn control_groups_left_out() -> Option<Trial> {
+    match Hierarchy::detect() {
+        Err(e) => Some(left_out("control_groups_are_there", "cgroup_*", Need::Cgroups, &e.to_string())),
+        Ok(found) if found.version() == Version::V1 && found.real_time() == RealTimeRule::Budget => None,
+        Ok(found) => {
+            let why = format!("{:?} asks for none", found.version());
+            Some(left_out("budgets_are_there", "cgroup_budget_*", Need::Budgets, &why))
+        }
+    }
+}
+
+/// A trial in place of those that something is missing for: it fails unless that may be missing.
+fn left_out(name: &'static str, trials: &'static str, need: Need, why: &str) -> Trial {
+    let why = why.to_owned();
+    Trial::test(name, move || {
+        leave_out(trials, need, why);
+        Ok(())
+    })
 }
 
 fn kvm_method() -> anyhow::Result<Method> {

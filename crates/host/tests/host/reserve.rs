@@ -293,19 +293,20 @@ fn keeps_a_process_and_puts_it_back() -> Result<()> {
     let name = Target::Process(target.pid());
     let told = daemon.reserve(name.clone(), 10 * MS, 3 * MS, true)?;
     ensure!(told.cpus.len() == 1 && told.trouble.is_none() && told.mechanism == "user", "{told:?}");
-    // Without a limit it would use more than three times as much. On a busy machine some slices are missed,
-    // and a time for which the machine stands still counts as used; but most of the time it does not.
+    // By its threads' own clocks, what it uses is its slices: without a limit it would be more than three
+    // times as much. On a busy machine some slices are missed, and a time for which the machine stands still
+    // counts as used; but in most spans it does not. Reading takes time, too: of 30 slices, one more or less.
     let now = || -> Result<_> { Ok((ran(target.pid())?, daemon.list()?.reservations.remove(0))) };
     let mut parts = Vec::new();
     for _ in 0..9 {
         let (ran_before, told) = now()?;
-        let periods = told.periods + 10;
+        let periods = told.periods + 30;
         eventually("periods pass", || now().is_ok_and(|(_, told)| told.periods >= periods))?;
         let (ran, later) = now()?;
         parts.push((ran - ran_before) as f64 / (later.reserved_ns - told.reserved_ns) as f64);
     }
     parts.sort_by(f64::total_cmp);
-    ensure!(parts[4] > 0.3 && parts[4] < 2.0, "{parts:?} of {:?}", now()?);
+    ensure!((0.85..1.15).contains(&parts[4]), "{parts:?} of {:?}", now()?);
     // If the daemon got no CPU for long, it has given them back for a moment.
     eventually("it is reserved for", || place(target.pid()).is_ok_and(|place| is_reserved(&place)))?;
     let told = daemon.reserve(name.clone(), 20 * MS, 4 * MS, false)?;

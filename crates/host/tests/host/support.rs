@@ -4,12 +4,13 @@ use anyhow::{Context as _, Result, ensure};
 use frontdesk_guardian::Guardian;
 use frontdesk_linux::sched::ThreadId;
 use libtest_mimic::{Failed, Trial};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::{
-    env,
+    env, io, mem,
     os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
-    thread,
+    ptr, thread,
     time::{Duration, Instant},
 };
 
@@ -59,6 +60,37 @@ impl Drop for Idler {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// Starts a process that does nothing and has this number, which another one had.
+pub(crate) fn with_the_number(pid: i32) -> Result<Stranger> {
+    let (sleep, argument) = (c"/bin/sleep", c"600");
+    let (arguments, numbers) = ([sleep.as_ptr(), argument.as_ptr(), ptr::null()], [pid]);
+    // SAFETY: all zeros are no options.
+    let mut options: libc::clone_args = unsafe { mem::zeroed() };
+    options.exit_signal = libc::SIGCHLD.unsigned_abs().into();
+    (options.set_tid, options.set_tid_size) = (numbers.as_ptr().expose_provenance() as u64, 1);
+    // SAFETY: without flags this is a fork; the child calls nothing but what is safe in a signal handler.
+    let started = unsafe {
+        let started = libc::syscall(libc::SYS_clone3, &raw const options, size_of_val(&options));
+        if started == 0 {
+            libc::execv(sleep.as_ptr(), arguments.as_ptr());
+            libc::_exit(1);
+        }
+        started
+    };
+    ensure!(started == i64::from(pid), "no process with the number {pid}: {}", io::Error::last_os_error());
+    Ok(Stranger(Pid::from_raw(pid).context("pid")?))
+}
+
+/// Ended with the value.
+pub(crate) struct Stranger(Pid);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+        let _ = waitpid(Some(self.0), WaitOptions::empty());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The actuator of threads on processes that stand for a VM's.
 
-use crate::support::{Idler, give_up_signals, start_guardian, trial};
+use crate::support::{Idler, give_up_signals, start_guardian, trial, with_the_number};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
 use frontdesk_host::threads::{EMULATOR_PRIORITY, Threads, VCPU_PRIORITY};
@@ -16,9 +16,33 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("threads_keep_a_weight_under_a_boost", keep_a_weight_under_a_boost),
         trial("threads_keep_a_nice_value_set_by_hand", keep_a_nice_value_set_by_hand),
         trial("threads_that_are_real_time_or_gone_are_left", that_are_real_time_or_gone_are_left),
+        trial("threads_are_told_from_those_with_their_numbers", are_told_from_those_with_their_numbers),
         trial("threads_are_undone_by_the_guardian", are_undone_by_the_guardian),
         trial("threads_are_what_was_last_wanted_of_them", are_what_was_last_wanted_of_them),
     ]
+}
+
+/// A thread ends, and somebody else gets its number before anybody looks.
+fn are_told_from_those_with_their_numbers() -> Result<()> {
+    let (vcpu, emulator, guardian) = (Idler::start()?, Idler::start()?, start_guardian()?);
+    let mut threads = Threads::by_real_time();
+    threads.adopt(VM, 1024, &[(0, vcpu.thread()?)], &[emulator.thread()?], &guardian)?;
+    threads.boost(VM, BoostTarget::Emulators, Boost::Io)?;
+    let numbers = [vcpu.pid(), emulator.pid()];
+    drop((vcpu, emulator));
+    let strangers = [with_the_number(numbers[0])?, with_the_number(numbers[1])?];
+    let now = || numbers.map(|pid| sched::get(pid).ok());
+    let before = now();
+    threads.boost(VM, VCPU, Boost::Io)?;
+    ensure!(now() == before, "boosted: {:?}", now());
+    threads.weigh(VM, 0, 110)?;
+    threads.boost(VM, BoostTarget::Emulators, Boost::None)?;
+    ensure!(now() == before, "changed: {:?}", now());
+    // By the guardian, too.
+    guardian.finish()?;
+    ensure!(now() == before, "restored: {:?}", now());
+    drop(strangers);
+    Ok(())
 }
 
 const VM: VmId = VmId(4);

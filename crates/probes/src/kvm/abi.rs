@@ -44,7 +44,7 @@ pub(super) fn is_id_of(vm: VmId, key: &[u8]) -> bool {
 }
 
 /// Decodes a record of the ring (struct record), or `None` if it is none of ours.
-pub(super) fn decode(record: &[u8]) -> Option<Event> {
+pub(crate) fn decode(record: &[u8]) -> Option<Event> {
     let (at, rest) = record.split_first_chunk()?;
     let (value, rest) = rest.split_first_chunk()?;
     let (vm, rest) = rest.split_first_chunk()?;

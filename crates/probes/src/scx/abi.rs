@@ -50,7 +50,7 @@ pub struct Gift {
 
 impl Gift {
     /// From a `struct mandate`, if it was used.
-    pub(super) fn decode(mandate: &[u8]) -> Option<Gift> {
+    pub(crate) fn decode(mandate: &[u8]) -> Option<Gift> {
         let (times, rest) = mandate.split_first_chunk::<24>()?;
         let time = |index: usize| times[index * 8..][..8].try_into().map_or(0, u64::from_ne_bytes);
         let tids = rest.get(8..)?.chunks_exact(4).map(|tid| tid.try_into().map_or(0, i32::from_ne_bytes));
@@ -79,7 +79,7 @@ impl Usage {
         bytes
     }
 
-    pub(super) fn decode(account: &[u8]) -> Option<Usage> {
+    pub(crate) fn decode(account: &[u8]) -> Option<Usage> {
         let account: &[u8; ACCOUNT_SIZE] = account.try_into().ok()?;
         let field = |index: usize| {
             let bytes = account[index * 8..][..8].try_into();

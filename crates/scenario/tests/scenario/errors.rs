@@ -61,7 +61,7 @@ fn assignments_that_lead_nowhere() {
 fn errors_of_values_name_what_is_allowed() {
     insta::assert_snapshot!(edited("count = 5", "count = 0"), @"echo-mixed.toml:46: vm.cpu.count = 0: allowed is 1 to 64");
     insta::assert_snapshot!(edited("repeats = 3", "repeats = 1001"), @"echo-mixed.toml:14: repeats = 1001: allowed is 1 to 1000");
-    insta::assert_snapshot!(edited("duration = \"20s\"", "duration = \"500ms\""), @"echo-mixed.toml:17: duration = 500ms: allowed is 1s to 1h");
+    insta::assert_snapshot!(edited("duration = \"20s\"", "duration = \"500ms\""), @"echo-mixed.toml:17: duration = 500ms: allowed is 1s to 1day");
     insta::assert_snapshot!(edited("think_scale = 0.2", "think_scale = nan"), @"echo-mixed.toml:21: think_scale = NaN: allowed is 0.001 to 100");
     insta::assert_snapshot!(edited("name = \"cpu\"", "name = \"c p u\""), @r#"echo-mixed.toml:45: vm.1.name = "c p u": allowed is letters, digits and `-`"#);
     insta::assert_snapshot!(edited("name = \"cpu\"", "name = \"mixed\""), @r#"echo-mixed.toml:45: vm.1.name = "mixed": allowed is a name no other entry has"#);

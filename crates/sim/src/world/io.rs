@@ -74,11 +74,12 @@ impl World {
                 if !self.emulators && packet.protocol.is_some() {
                     self.forwarded.push((vm, packet));
                 }
-                if packet.bytes > 0 {
-                    self.measure.notified(vm, machine.now());
-                }
                 let vector = if packet.protocol.is_some() { vectors::NETWORK } else { vectors::INPUT };
                 let to = self.vms[vm].routes.of(vector);
+                if packet.bytes > 0 {
+                    let runs = machine.host().running_on(self.vms[vm].entities[to]).is_some();
+                    self.measure.notified(vm, to, runs, machine.now());
+                }
                 self.interrupt(machine, vm, to, Interrupt::Packet(packet));
             }
             IoJob::PacketOut { packet: Packet { client, protocol, port, .. }, content } => {

@@ -4,7 +4,7 @@
 use super::World;
 use super::devices::GuestDaemon;
 use crate::machine::Machine;
-use crate::queue::Nanos;
+use crate::queue::{NEVER, Nanos};
 use frontdesk_engine::EpisodeCause;
 
 /// From an input until the daemon acts on it.
@@ -45,7 +45,9 @@ impl World {
         let vcpus = state.slept.len();
         let slept = |vcpu: usize| {
             let (slept, since) = state.slept[vcpu];
-            slept + if state.guest.is_idle(vcpu) { now - since } else { 0 }
+            // One that was woken has not slept since, although its guest has not gone on yet.
+            let sleeps = state.guest.is_idle(vcpu) && state.waiting[vcpu] == NEVER;
+            slept + if sleeps { now - since } else { 0 }
         };
         let GuestDaemon { fast, slept: before, looked, .. } = daemon;
         if *fast == 0 {

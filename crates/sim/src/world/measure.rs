@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::network::SimClient;
-use crate::queue::{NEVER, Nanos};
+use crate::queue::Nanos;
 use crate::scheduler::Entity;
 use frontdesk_scenario::{RequestBoosts, RequestTimes};
 
@@ -29,8 +29,8 @@ pub(crate) struct Measure {
     driver_before: Nanos,
     responses: Vec<Vec<Nanos>>,
     operations: Vec<Vec<Operations>>,
-    /// Since when the last packet waits for its VM to run.
-    notified: Vec<Nanos>,
+    /// The vCPU of each VM for which a packet waits, and since when.
+    notified: Vec<Option<(usize, Nanos)>>,
     delivery: Vec<Vec<Nanos>>,
     last_woken: Vec<Nanos>,
     boosted: Vec<Boosted>,
@@ -124,7 +124,7 @@ impl Measure {
         });
         Measure {
             operations: operations.collect(),
-            notified: vec![NEVER; vms],
+            notified: vec![None; vms],
             delivery: vec![Vec::new(); vms],
             last_woken: vec![0; vms],
             boost_spans: vec![Vec::new(); vms],
@@ -222,15 +222,17 @@ impl Measure {
         }
     }
 
-    pub(super) fn notified(&mut self, vm: usize, now: Nanos) {
-        if self.notified[vm] == NEVER {
-            self.notified[vm] = now;
+    /// A packet is pending for a vCPU, which may run.
+    pub(super) fn notified(&mut self, vm: usize, vcpu: usize, runs: bool, now: Nanos) {
+        if runs {
+            self.delivery[vm].push(0);
+        } else if self.notified[vm].is_none() {
+            self.notified[vm] = Some((vcpu, now));
         }
     }
 
-    pub(super) fn dispatched(&mut self, vm: usize, now: Nanos) {
-        let since = std::mem::replace(&mut self.notified[vm], NEVER);
-        if since != NEVER {
+    pub(super) fn dispatched(&mut self, vm: usize, vcpu: usize, now: Nanos) {
+        if let Some((_, since)) = self.notified[vm].take_if(|(notified, _)| *notified == vcpu) {
             self.delivery[vm].push(now - since);
         }
     }

@@ -387,7 +387,7 @@ impl Work for World {
                 if since != NEVER {
                     self.vms[vm].guest.stolen(vcpu, now.saturating_sub(since));
                 }
-                self.measure.dispatched(vm, now);
+                self.measure.dispatched(vm, vcpu, now);
                 (vm, Thread::Vcpu(number(vcpu)))
             }
             EntityRole::Io { thread } => match self.threads[thread].vm {

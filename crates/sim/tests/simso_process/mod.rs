@@ -1,6 +1,7 @@
 //! SimSo, if it is there.
 
 use crate::periodic::{Job, TaskSet};
+use frontdesk_testing::{Need, leave_out};
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub(crate) struct Answer {
 pub(crate) fn python() -> Option<PathBuf> {
     let python = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?.join("simso/bin/python");
     if !python.exists() {
-        eprintln!("skipped: there is no SimSo at {}; tools/setup.sh sim installs it", python.display());
+        let why = format!("it is not at {}; tools/setup.sh sim installs it", python.display());
+        leave_out("the comparison with SimSo", Need::SimSo, why);
         return None;
     }
     Some(python)

@@ -33,6 +33,18 @@ impl PartialBoost {
         }
     }
 
+    /// A vCPU took the device's interrupt, and the one where the task ran last, which is boosted as well, has
+    /// one of another vCPU to take yet. Whom the handler wakes there needs no second one: nothing else tells
+    /// that the event is handed on, and the two may share a physical CPU.
+    pub(super) fn taken(&mut self, from: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let guest = view.guest;
+        let last = guest.last_io_bound().filter(|last| *last != from && self.is_boosted(*last));
+        let Some(to) = last.filter(|_| !guest.awaits_delivery()) else { return };
+        if guest.vcpus.get(usize::from(to)).is_some_and(|known| known.seen.ipi_pending) {
+            self.hand_on(from, bit(to), view, asks);
+        }
+    }
+
     /// A vCPU that serves an event is held up: the others of the VM that want to run may hold what it needs.
     /// First those that were woken and have not run since: if they slept for a lock, they have it.
     pub(super) fn help(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {

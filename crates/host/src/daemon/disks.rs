@@ -1,0 +1,168 @@
+//! Disks of VMs that back ends (`frontdesk disk`) serve, and what these are told.
+
+use crate::identity::Identities;
+use frontdesk_control_protocol::DiskStatus;
+use frontdesk_disk_protocol::{ALIVE, Channel, DiskReport, FromDaemon, Layout};
+use frontdesk_engine::{Time, UserInput, VmId, nanos};
+use frontdesk_linux::sched::ThreadId;
+use frontdesk_qemu::QemuVm;
+use frontdesk_ring::TaskWords;
+use rustix::fd::BorrowedFd;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// All back ends.
+#[derive(Debug, Default)]
+pub(super) struct Disks {
+    back_ends: BTreeMap<u32, Arc<Channel>>,
+    /// Disks to which a VM is connected.
+    served: Vec<ServedDisk>,
+    /// When they were told last that we are there.
+    alive: Time,
+}
+
+/// A disk: by its back end, and the number that this has given it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DiskId {
+    pub(super) back_end: u32,
+    pub(super) number: u16,
+}
+
+/// A disk of a VM.
+#[derive(Debug)]
+pub(super) struct ServedDisk {
+    id: DiskId,
+    name: String,
+    /// QEMU's process.
+    qemu: i32,
+    /// What serves it.
+    thread: ThreadId,
+    /// Whether its back end can look up who asks.
+    told: bool,
+    report: DiskReport,
+}
+
+impl ServedDisk {
+    /// As it is told, with the names of tasks as far as they are known.
+    pub(super) fn status(&self, vm: VmId, qemu: &QemuVm, identities: &Identities) -> DiskStatus {
+        let mut report = self.report.clone();
+        for application in &mut report.applications {
+            let process = application.task.and_then(|task| identities.process(vm, task));
+            application.name = process.map(|(_, name)| name.to_owned());
+        }
+        let (queues, vcpus) = (usize::from(report.queues), qemu.vcpus.len());
+        let trouble = if !self.told {
+            Some("which task asks is known only with the QEMU plugin".to_owned())
+        } else if vcpus > 1 && queues != vcpus && queues > 0 {
+            Some(format!("it has {queues} queues for {vcpus} vCPUs: give QEMU's device num-queues={vcpus}"))
+        } else {
+            None
+        };
+        DiskStatus { name: self.name.clone(), thread: self.thread.tid, trouble, report }
+    }
+}
+
+impl Disks {
+    /// Tells a back end something. One that does not read is not told anything more.
+    fn say(&self, back_end: u32, message: FromDaemon, memory: Option<BorrowedFd<'_>>) {
+        let Some(channel) = self.back_ends.get(&back_end) else { return };
+        if let Err(error) = channel.send(&message, memory) {
+            tracing::debug!("a back end of disks is told nothing more: {error}");
+            // Its own thread sees that.
+            channel.close();
+        }
+    }
+
+    /// The disks of the QEMU process `pid`.
+    pub(super) fn of(&self, pid: i32) -> impl Iterator<Item = &ServedDisk> {
+        self.served.iter().filter(move |disk| disk.qemu == pid)
+    }
+
+    /// The threads that serve them.
+    pub(super) fn threads(&self, pid: i32) -> impl Iterator<Item = ThreadId> {
+        self.of(pid).map(|disk| disk.thread)
+    }
+
+    /// A person did something in a VM.
+    pub(super) fn input(&self, qemu: &QemuVm, input: UserInput, at: Time) {
+        for disk in self.of(qemu.pid) {
+            let DiskId { back_end, number } = disk.id;
+            self.say(back_end, FromDaemon::Input { disk: number, input, at_ns: at.0 }, None);
+        }
+    }
+
+    /// Tells where to look up who asks in a VM, if that is known.
+    pub(super) fn offer(&mut self, vm: VmId, qemu: &QemuVm, identities: &Identities) {
+        let Some((memory, words)) = identities.task_words(vm) else { return };
+        let TaskWords { current, notified, notifications, stride } = words;
+        let layout = Layout { current, notified, notifications, stride };
+        let vcpus = qemu.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1));
+        for index in 0..self.served.len() {
+            let ServedDisk { id: DiskId { back_end, number: disk }, told, .. } = self.served[index];
+            if self.served[index].qemu == qemu.pid && !told {
+                self.say(back_end, FromDaemon::Askers { disk, vcpus, layout }, Some(memory));
+                self.served[index].told = true;
+            }
+        }
+    }
+
+    /// It is not known any more who asks in a VM.
+    pub(super) fn withdraw(&mut self, qemu: &QemuVm) {
+        for index in 0..self.served.len() {
+            let ServedDisk { id: DiskId { back_end, number: disk }, told, .. } = self.served[index];
+            if self.served[index].qemu == qemu.pid && told {
+                self.say(back_end, FromDaemon::NoAskers { disk }, None);
+                self.served[index].told = false;
+            }
+        }
+    }
+
+    /// A back end is there.
+    pub(super) fn come(&mut self, back_end: u32, channel: Arc<Channel>) {
+        self.back_ends.insert(back_end, channel);
+        self.say(back_end, FromDaemon::Alive {}, None);
+    }
+
+    /// A back end is gone.
+    pub(super) fn gone(&mut self, back_end: u32) {
+        self.back_ends.remove(&back_end);
+        self.served.retain(|disk| disk.id.back_end != back_end);
+    }
+
+    /// The QEMU process `qemu` is connected to a disk, which a thread serves.
+    pub(super) fn attached(&mut self, disk: DiskId, name: String, qemu: i32, thread: ThreadId) {
+        self.detached(disk);
+        let report = DiskReport::default();
+        self.served.push(ServedDisk { id: disk, name, qemu, thread, told: false, report });
+    }
+
+    /// It is connected no longer.
+    pub(super) fn detached(&mut self, disk: DiskId) {
+        self.served.retain(|served| served.id != disk);
+    }
+
+    /// What was served of a disk.
+    pub(super) fn reported(&mut self, disk: DiskId, report: DiskReport) {
+        if let Some(served) = self.served.iter_mut().find(|served| served.id == disk) {
+            served.report = report;
+        }
+    }
+
+    /// The QEMU process that is connected to a disk.
+    pub(super) fn qemu(&self, disk: DiskId) -> Option<i32> {
+        self.served.iter().find(|served| served.id == disk).map(|served| served.qemu)
+    }
+
+    /// A QEMU has ended. Its number may soon be another's.
+    pub(super) fn ended(&mut self, pid: i32) {
+        self.served.retain(|disk| disk.qemu != pid);
+    }
+
+    /// Says that we are there, once in a while.
+    pub(super) fn alive(&mut self, now: Time) {
+        if now.since(self.alive) >= nanos(ALIVE) {
+            self.alive = now;
+            self.back_ends.keys().for_each(|back_end| self.say(*back_end, FromDaemon::Alive {}, None));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+"""What the Python package costs: a call against the command, and a sweep on Ray against threads.
+
+    target/python/bin/python3 crates/python/benches/speed.py
+
+with the package installed in that Python, and the command built. Medians count; there are bars.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import frontdesk
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMAND = ROOT / "target/release/frontdesk"
+SCENARIO = ROOT / "scenarios/echo-mixed.toml"
+# So long that the command takes about a second.
+DURATION = "180s"
+TURNS = 7
+
+
+def timed(what: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    what()
+    return time.perf_counter() - begin
+
+
+def run(*arguments: str | Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run([COMMAND, *arguments], check=False, capture_output=True, env={**os.environ, "PATH": path})
+
+
+def call() -> bool:
+    """A run by the command, with its result as JSON, and by the package, with it as a data frame."""
+    options = ["--arms", "stock", "--repeat", "1", "--threads", "1", "--duration", DURATION]
+
+    def package() -> None:
+        scenario = frontdesk.Scenario.load(SCENARIO, arms=["stock"], repeats=1, duration=DURATION)
+        scenario.simulate(threads=1).summary()
+
+    turns = [(timed(lambda: run("sim", SCENARIO, *options, "--json", "/dev/null")), timed(package)) for _ in range(TURNS)]
+    command, own = (statistics.median(times) for times in zip(*turns))
+    print(f"a run: {command:.3f} s by the command, {own:.3f} s by the package: {100 * (own / command - 1):+.1f} %, bar +5 %")
+    return own <= 1.05 * command
+
+
+def ray() -> bool:
+    """A thousand runs of a second each: two threads, and a Ray cluster of two nodes with a CPU each."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False})
+    cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            sweep = Path(folder) / "s.toml"
+            sweep.write_text(
+                f'scenario = "{SCENARIO}"\narms = ["frontdesk"]\nseeds = 100\nset = {{ duration = "1s", warmup = "0s" }}\n'
+                "[latin-hypercube]\npoints = 10\nranges.policy.tavs.pb_ratio = { from = 0.05, to = 0.5 }\n"
+            )
+            turns = []
+            for turn in range(3):
+                by = {"threads": ["--jobs", "2"], "ray": ["--ray", cluster.address]}
+                turns.append([timed(lambda: run("sweep", sweep, "--out", f"{folder}/{name}-{turn}", *how)) for name, how in by.items()])
+                rows = [Path(f"{folder}/{name}-{turn}/rows.parquet").read_bytes() for name in by]
+                assert rows[0] == rows[1], "the rows differ"
+    finally:
+        cluster.shutdown()
+    threads, own = (statistics.median(times) for times in zip(*turns))
+    print(f"1000 runs: {threads:.2f} s by two threads, {own:.2f} s on Ray: {threads / own:.2f} times as fast, bar 0.9")
+    return threads / own >= 0.9
+
+
+if __name__ == "__main__":
+    # Both are measured, whatever comes of the first.
+    sys.exit(not all([call(), ray()]))

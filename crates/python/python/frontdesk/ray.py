@@ -1,0 +1,111 @@
+"""Makes the runs of a sweep on Ray: `frontdesk sweep --ray ADDRESS` starts `python3 -m frontdesk.ray ADDRESS`.
+
+The command says on standard input what to do, and gets the rows on standard output; crates/sweep/src/ray.rs
+says how. It alone writes the results: this may end at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import IO
+
+from frontdesk import _frontdesk, _worker
+
+# Sets of runs that Ray knows of at a time: enough for it to see how many nodes it could use.
+_ON_THE_WAY = 1000
+# How often what is done is looked for, in seconds.
+_LOOK = 0.05
+# How often Ray begins a set again whose node has died.
+_RETRIES = 10
+
+
+class _Trouble(Exception):
+    """Why it cannot go on, and what to do."""
+
+
+def _connect(address: str) -> None:
+    try:
+        import ray
+    except ImportError as error:
+        raise _Trouble(
+            f"{sys.executable} has no package ray ({error}): pip install 'ray>=2.40,<3', of the version that the "
+            "cluster has"
+        ) from error
+    if not ray.__version__.startswith("2."):
+        raise _Trouble(
+            f"{sys.executable} has ray {ray.__version__}, and this is written for 2: pip install 'ray>=2.40,<3', "
+            "of the version that the cluster has"
+        )
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:
+        # Of several types, from one release to the next. Its text names both versions if they differ.
+        raise _Trouble(
+            f"cannot use Ray at {address}: {error}; `ray start --head` starts a cluster on this machine, and "
+            "`ray status` says whether there is one. Ray and Python have to be of the same version on both sides"
+        ) from error
+
+
+def _made(built: str, sweep: bytes, sets: list[list[int]]) -> Iterator[tuple[int, bytes]]:
+    """How many runs a set had, and their rows, as they are done."""
+    import ray
+
+    make = ray.remote(num_cpus=1, max_retries=_RETRIES)(_worker.rows)
+    stored = ray.put(sweep)
+    waiting = iter(sets)
+    on_the_way: dict[ray.ObjectRef, list[int]] = {}
+    while True:
+        for numbers in waiting:
+            on_the_way[make.remote(built, stored, numbers)] = numbers
+            if len(on_the_way) >= _ON_THE_WAY:
+                break
+        if not on_the_way:
+            return
+        done, _ = ray.wait(list(on_the_way), num_returns=len(on_the_way), timeout=_LOOK)
+        for reference in done:
+            numbers = on_the_way.pop(reference)
+            try:
+                yield len(numbers), ray.get(reference)
+            except ray.exceptions.RayError as error:
+                cause = getattr(error, "cause", None) or error
+                last = str(cause).strip().splitlines()[-1:] or [type(cause).__name__]
+                raise _Trouble(
+                    f"Ray did not make run {numbers[0]}: {last[0]}. Each node needs the package frontdesk, of the "
+                    "same build. What was written before is kept: once this is put right, run the sweep again, "
+                    "and it goes on from there"
+                ) from error
+
+
+def _frame(out: IO[bytes], kind: str, runs: int, content: bytes) -> None:
+    out.write(f"{kind} {runs} {len(content)}\n".encode())
+    out.write(content)
+    out.flush()
+
+
+def main(address: str) -> int:
+    """Makes all runs that it is told of. Exit status 1 if that is not possible."""
+    # Nobody else may write among the rows.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    plan = json.loads(sys.stdin.buffer.readline())
+    sweep = sys.stdin.buffer.read()
+    try:
+        # Says so at once if this package is of another build than the command.
+        _frontdesk.SweepRuns(plan["built"], sweep)
+        _connect(address)
+        for runs, rows in _made(plan["built"], sweep, plan["sets"]):
+            _frame(out, "rows", runs, rows)
+    except (_Trouble, _frontdesk.Error) as error:
+        _frame(out, "error", 0, str(error).encode())
+        return 1
+    except BrokenPipeError:
+        # The command is gone.
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,178 @@
+"""Sweeps on Ray: a cluster of two nodes on this machine, and what happens when parts of it die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from ray.cluster_utils import Cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+STORE = 80 << 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head that makes no runs, and a node that makes one at a time."""
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "object_store_memory": STORE,
+            "include_dashboard": False,
+            # A node that dies is missed within seconds.
+            "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 3},
+        },
+    )
+    made.add_node(num_cpus=1, object_store_memory=STORE)
+    yield made
+    made.shutdown()
+
+
+def _write_sweep(folder: Path, seeds: int) -> Path:
+    text = f"""
+        scenario = {str(ROOT / "scenarios/echo-mixed.toml")!r}
+        arms = ["stock", "frontdesk"]
+        seeds = {seeds}
+        set = {{ duration = "10s", warmup = "0s" }}
+        grid.vm.cpu.count = [1, 2]
+    """
+    (folder / "s.toml").write_text(text)
+    return folder / "s.toml"
+
+
+def _start(*arguments: str | Path, path: str | None = None) -> subprocess.Popen[str]:
+    # The driver is the first python3 there is.
+    path = path or f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = [os.environ["FRONTDESK"], "sweep", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PATH": path})
+
+
+def _done(process: subprocess.Popen[str]) -> None:
+    told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+
+
+def _until(there: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    while not there():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def _parts(out: Path) -> list[Path]:
+    return sorted(out.glob("rows-*.parquet"))
+
+
+def _whole(sweep: Path, out: Path) -> bytes:
+    """The rows by threads."""
+    _done(_start(sweep, "--out", out))
+    return (out / "rows.parquet").read_bytes()
+
+
+def test_a_node_that_dies_loses_no_row_and_makes_none_twice(cluster, tmp_path):
+    sweep = _write_sweep(tmp_path, seeds=40)
+    second = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    process = _start(sweep, "--out", tmp_path / "ray", "--ray", cluster.address)
+    _until(lambda: _parts(tmp_path / "ray"), process)
+    cluster.remove_node(second, allow_graceful=False)
+    done = pq.read_table(_parts(tmp_path / "ray")[0]).column("run").unique()
+    assert 0 < len(done) < 160, "it died in the middle"
+    _done(process)
+    rows = (tmp_path / "ray/rows.parquet").read_bytes()
+    assert rows == _whole(sweep, tmp_path / "threads")
+    assert pq.read_table(tmp_path / "ray/rows.parquet").column("run").unique().to_pylist() == list(range(160))
+
+
+def test_a_driver_that_dies_is_said_and_a_sweep_goes_on_where_it_was(cluster, tmp_path):
+    sweep, out = _write_sweep(tmp_path, seeds=60), tmp_path / "ray"
+    process = _start(sweep, "--out", out, "--ray", cluster.address)
+    _until(lambda: _parts(out), process)
+    second = _start(sweep, "--out", out)
+    assert "another sweep writes into" in second.communicate()[1] and second.returncode == 2
+    [driver] = [child for child in psutil.Process(process.pid).children() if "frontdesk.ray" in child.cmdline()]
+    driver.kill()
+    told = process.communicate()[1]
+    assert process.returncode == 2 and "run the sweep again, and it goes on from there" in told, told
+    before = len(_parts(out))
+    assert before > 0
+
+    # The command itself is killed, and its driver ends by itself.
+    process = _start(sweep, "--out", out, "--ray", cluster.address)
+    _until(lambda: len(_parts(out)) > before, process)
+    [driver] = [child for child in psutil.Process(process.pid).children() if "frontdesk.ray" in child.cmdline()]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    driver.wait(timeout=60)
+
+    _done(_start(sweep, "--out", out, "--ray", cluster.address))
+    assert (out / "rows.parquet").read_bytes() == _whole(sweep, tmp_path / "threads")
+    assert not _parts(out)
+
+
+def test_a_run_that_fails_is_a_row_with_its_error(cluster, tmp_path):
+    sweep = _write_sweep(tmp_path, seeds=1)
+    (tmp_path / "tasks.toml").write_text(_TASKS)
+    (tmp_path / "wrong.json").write_text('{ "tasks": { "one": { "fly": 1 } } }')
+    (tmp_path / "good.json").write_text('{ "tasks": { "one": { "loop": -1, "run": 1000, "sleep": 1000 } } }')
+    sweep.write_text('scenario = "tasks.toml"\ngrid."vm.0.workloads.0.file" = ["good.json", "wrong.json"]')
+    for out, how in (("ray", ["--ray", cluster.address]), ("threads", [])):
+        process = _start(sweep, "--out", tmp_path / out, *how)
+        told = process.communicate()
+        assert process.returncode == 1, told
+    assert (tmp_path / "ray/rows.parquet").read_bytes() == (tmp_path / "threads/rows.parquet").read_bytes()
+    errors = pq.read_table(tmp_path / "ray/rows.parquet").column("error").drop_null().to_pylist()
+    assert len(errors) == 1 and f"{tmp_path}/wrong.json: tasks.one.fly" in errors[0]
+
+
+def test_what_is_missing_is_said_with_what_to_do(cluster, tmp_path):
+    sweep = _write_sweep(tmp_path, seeds=1)
+
+    def told(path: str | None = None, address: str = cluster.address) -> str:
+        process = _start(sweep, "--out", tmp_path / "out", "--ray", address, path=path)
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode == 2, said
+        return said
+
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    assert "cannot start python3" in told(str(nothing)) and "pip install '.[ray]'" in told(str(nothing))
+    # A Python without the package, one without Ray, one with another Ray, and one of another build.
+    for name, script, says in (
+        ("bare", "import sys; sys.exit('no module')", "ended before all runs were made"),
+        ("absent", "import sys; sys.modules['ray'] = None; {run}", "has no package ray"),
+        ("other", "import types, sys; sys.modules['ray'] = types.SimpleNamespace(__version__='3.1'); {run}", "has ray 3.1"),
+        ("build", "import frontdesk._worker as w; own = w._frontdesk.SweepRuns; "
+         "w._frontdesk.SweepRuns = lambda built, sweep: own('0.0 x', sweep); {run}", "install the package again"),
+    ):
+        run = "import runpy; runpy.run_module('frontdesk.ray', run_name='__main__', alter_sys=True)"
+        folder = tmp_path / name
+        folder.mkdir()
+        text = script.replace("{run}", run)
+        (folder / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}" "$3"\n')
+        (folder / "python3").chmod(0o755)
+        said = told(f"{folder}:{os.environ['PATH']}")
+        assert says in said and "install" in said, said
+    said = told(address="127.0.0.1:1")
+    assert "cannot use Ray at 127.0.0.1:1" in said and "ray start --head" in said, said
+
+
+_TASKS = """
+name = "tasks"
+description = "Tasks of rt-app."
+repeats = 1
+duration = "1s"
+warmup = "0s"
+think_scale = 1.0
+guest = { kernel = "6.1-cloud" }
+host = { vm_cpus = [0], client_cpus = [1] }
+vm = [{ name = "vm", workloads = [{ name = "tasks", run = "rt-app", file = "good.json" }] }]
+arms.stock = {}
+"""

@@ -1,0 +1,9 @@
+//! A workload file of rt-app's.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        frontdesk_sim::fuzzing::rtapp(text);
+    }
+});

@@ -1,0 +1,9 @@
+//! A scenario.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        frontdesk_sim::fuzzing::scenario(text);
+    }
+});
