@@ -179,11 +179,9 @@ impl Frames {
     fn decide(&mut self, frame: Undecided, next: Option<TaskId>) -> Shown {
         let next = next.filter(|task| self.matches(*task, frame.region));
         // A display server that is asked by several draws for all of them when it runs: if the task before it
-        // shows something elsewhere, the frame is of the one that does so here.
-        let usual = self.usual(frame.by);
-        let here = usual.filter(|task| self.of(*task).is_some());
-        let here = here.and_then(|_| self.owner(frame.region, frame.by.drawer, frame.at));
-        let task = next.or(here).or(usual).unwrap_or(frame.by.drawer);
+        // shows nothing here, the frame is of the one that does.
+        let here = self.owner(frame.region, frame.by.drawer, frame.at);
+        let task = next.or(here).or(self.usual(frame.by)).unwrap_or(frame.by.drawer);
         self.credit(task, frame.region, frame.at)
     }
 

@@ -11,8 +11,8 @@ const ONLY_VCPU: u16 = 0;
 impl Guest {
     /// The display was updated. Returns whose frame that is, if a new one begins and that is known.
     pub(crate) fn display_update(&mut self, region: Option<Region>, now: Time) -> Option<Shown> {
-        // Where accesses to the display are not told, the request was made where the last doorbell rang.
-        let by = self.frames.drawing.or_else(|| {
+        let by = self.draws_now().or(self.frames.drawing).or_else(|| {
+            // Where accesses to the display are not told, the request was made where the last doorbell rang.
             let rang = self.kick.and_then(|kick| kick.asker).map(|asker| asker.vcpu);
             self.drawing(rang.or((self.vcpus.len() == 1).then_some(ONLY_VCPU))?)
         })?;
@@ -48,6 +48,15 @@ impl Guest {
     /// Whose frame it was that could not be told when it was drawn.
     pub(crate) fn take_shown(&mut self) -> Option<Shown> {
         self.shown.take()
+    }
+
+    /// What the task at work draws that accessed the display last, if it is at work: its access is mostly
+    /// told only when the emulator has done what it asks for, and then the latest that is known is that of
+    /// the frame before, for another task perhaps.
+    fn draws_now(&self) -> Option<Drawing> {
+        let drawer = self.frames.drawing?.drawer;
+        let at_work = self.vcpus.iter().position(|vcpu| vcpu.seen.current() == Some(drawer))?;
+        self.drawing(u16::try_from(at_work).ok()?)
     }
 
     /// The task at work on a vCPU.

@@ -65,16 +65,20 @@ pub(super) fn run(
         let text = String::from_utf8_lossy(&line).into_owned();
         line.clear();
         if let Some(frames) = PlayerFrames::of(&text) {
-            match counted {
-                None => ready(),
+            let all = match counted {
+                None => {
+                    ready();
+                    frames
+                }
                 Some(before) => {
-                    let new = frames.since(before);
+                    let (new, all) = frames.since(before);
                     recorder.count(new.shown, 0)?;
                     (0..new.shown).try_for_each(|_| recorder.stamp(StampKind::Frame))?;
                     (0..new.late).try_for_each(|_| recorder.stamp(StampKind::LateFrame))?;
+                    all
                 }
-            }
-            counted = Some(frames);
+            };
+            counted = Some(all);
         } else if !text.trim().is_empty() {
             last = text;
         }
@@ -86,6 +90,7 @@ pub(super) fn run(
 /// What became of the frames so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PlayerFrames {
+    decoded: u64,
     shown: u64,
     late: u64,
 }
@@ -100,15 +105,24 @@ impl PlayerFrames {
         let decoded: u64 = decoded.split_whitespace().last()?.parse().ok()?;
         let (_, after) = after.rsplit_once('%')?;
         let late: u64 = after.split_whitespace().next()?.parse().ok()?;
-        Some(PlayerFrames { shown: decoded.checked_sub(late)?, late })
+        Some(PlayerFrames { decoded, shown: decoded.checked_sub(late)?, late })
     }
 
-    /// Those after `before`. It begins to count anew when the film begins anew.
-    fn since(self, before: PlayerFrames) -> PlayerFrames {
-        match (self.shown.checked_sub(before.shown), self.late.checked_sub(before.late)) {
-            (Some(shown), Some(late)) => PlayerFrames { shown, late },
-            _ => self,
+    /// Those after `before`, and what there are in all. The player begins to count anew when the film begins
+    /// anew. It may count a frame as late before it counts it as decoded: what is then shown is one less for
+    /// a moment, which is no new beginning.
+    fn since(self, before: PlayerFrames) -> (PlayerFrames, PlayerFrames) {
+        if self.decoded < before.decoded || self.late < before.late {
+            return (self, self);
         }
+        let all = PlayerFrames { shown: self.shown.max(before.shown), ..self };
+        let new = |now: u64, then: u64| now.saturating_sub(then);
+        let new = PlayerFrames {
+            decoded: new(all.decoded, before.decoded),
+            shown: new(all.shown, before.shown),
+            late: new(all.late, before.late),
+        };
+        (new, all)
     }
 }
 
@@ -120,12 +134,12 @@ mod tests {
     fn frames_are_what_the_player_says_it_has_shown() {
         let of = PlayerFrames::of;
         let early = of("A:   3.0 V:   3.0 A-V:  0.000 ct:  0.012  73/ 73 12%  3%  0.6% 2 0 ").unwrap();
-        assert_eq!(early, PlayerFrames { shown: 71, late: 2 });
+        assert_eq!(early, PlayerFrames { decoded: 73, shown: 71, late: 2 });
         let last =
             of("A: 30.0 (30.0) of 30.0 (30.0) V: 30.0 A-V: -0.002 ct: 0.1 720/700 50% 9% 1.1% 20 0").unwrap();
-        assert_eq!(last, PlayerFrames { shown: 700, late: 20 });
-        assert_eq!(last.since(early), PlayerFrames { shown: 629, late: 18 });
-        assert_eq!(early.since(last), early, "the film began anew");
+        assert_eq!(last, PlayerFrames { decoded: 720, shown: 700, late: 20 });
+        assert_eq!(last.since(early), (PlayerFrames { decoded: 647, shown: 629, late: 18 }, last));
+        assert_eq!(early.since(last), (early, early), "the film began anew");
         for other in [
             "",
             "VO: [x11] 640x354 => 640x354 Planar YV12",
@@ -133,5 +147,18 @@ mod tests {
         ] {
             assert_eq!(of(other), None, "{other}");
         }
+    }
+    /// As with the H.264 film beside tasks that compute.
+    #[test]
+    fn a_frame_that_is_late_before_it_is_decoded_is_no_new_beginning() {
+        let lines = [(300, 10), (300, 11), (301, 11), (302, 11), (303, 12)];
+        let mut all = PlayerFrames { decoded: 300, shown: 290, late: 10 };
+        let (mut shown, mut late) = (0, 0);
+        for (decoded, dropped) in lines {
+            let now = PlayerFrames { decoded, shown: decoded - dropped, late: dropped };
+            let (new, counted) = now.since(all);
+            (shown, late, all) = (shown + new.shown, late + new.late, counted);
+        }
+        assert_eq!((shown, late), (1, 2));
     }
 }

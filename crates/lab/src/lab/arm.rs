@@ -19,7 +19,7 @@ use frontdesk_lab_guest::Job;
 use frontdesk_linux::monotonic_ns;
 use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{
-    self as scenario, Daemon, LoadKind, LoadProfile, Mechanism, Repeat, Summary, Timeline,
+    self as scenario, Daemon, LoadKind, LoadProfile, Mechanism, Repeat, Summary, Timeline, WorkloadKind,
 };
 use indexmap::IndexMap;
 use std::net::SocketAddr;
@@ -154,7 +154,14 @@ impl Lab<'_> {
             for name in entry.names() {
                 let Some(vm) = self.vms.get_mut(&name) else { continue };
                 for workload in &entry.workloads {
-                    let runs = vm.running.contains(&workload.name);
+                    let mut runs = vm.running.contains(&workload.name);
+                    // A film goes on where it was, and one that was starved long before the end would be late
+                    // in the next arm, too: each arm begins with a film that begins.
+                    if runs && matches!(workload.kind, WorkloadKind::Play { .. }) {
+                        vm.vm.stop(&workload.name)?;
+                        vm.running.retain(|running| *running != workload.name);
+                        runs = false;
+                    }
                     match (runs, arm.stops(entry, workload)) {
                         (false, false) => {
                             let kind = workload.kind.clone();
