@@ -166,7 +166,9 @@ impl WatchedSocket {
             match following.session.event() {
                 Ok(event) => {
                     following.more = event.is_some();
-                    event.map(|event| context.mailbox.post(Notification::Happened(following.main, event)));
+                    if let Some(event) = event {
+                        context.mailbox.post(Notification::Happened(following.main, event));
+                    }
                 }
                 Err(_) => return self.try_again(now),
             }
