@@ -314,9 +314,9 @@ mod tests {
         };
         assert_eq!(outcome(vec![Ok(1), Ok(2)]), (Ok((1, None)), 1));
         for lost in [stuck, ended] as [fn() -> LabError; 2] {
-            let said = Some(lost().to_string());
-            assert_eq!(outcome(vec![Err(lost()), Ok(2)]), (Ok((2, said.clone())), 2));
-            assert_eq!(outcome(vec![Err(lost()), Err(lost()), Ok(3)]), (Err(said.unwrap()), 2));
+            let said = lost().to_string();
+            assert_eq!(outcome(vec![Err(lost()), Ok(2)]), (Ok((2, Some(said.clone()))), 2));
+            assert_eq!(outcome(vec![Err(lost()), Err(lost()), Ok(3)]), (Err(said), 2));
         }
         assert_eq!(outcome(vec![Err(refused()), Ok(2)]), (Err(refused().to_string()), 1));
     }

@@ -16,6 +16,9 @@ use std::path::PathBuf;
 /// Tables of a daemon's configuration that are the engine's parameters.
 const PARAMETERS: [&str; 4] = ["tavs", "ledger", "multimedia", "asymmetric"];
 
+/// The name of a table, and the table as Parquet.
+type NamedBytes<'py> = (String, Bound<'py, PyBytes>);
+
 /// A recording, which is read anew for everything that is asked.
 #[pyclass(frozen, module = "frontdesk._frontdesk")]
 pub(crate) struct Recording {
@@ -126,7 +129,7 @@ impl Recording {
     }
 
     /// Everything in it: whether it ended in order, and tables by their names.
-    fn tables<'py>(&self, py: Python<'py>) -> PyResult<(bool, Vec<(String, Bound<'py, PyBytes>)>)> {
+    fn tables<'py>(&self, py: Python<'py>) -> PyResult<(bool, Vec<NamedBytes<'py>>)> {
         let mut records = self.open()?;
         let (mut events, mut actions) = (Table::new(&EVENTS), Table::new(&ACTIONS));
         let (mut decisions, mut parameters) = (Table::new(&DECISIONS), Table::new(&PARAMETER_CHANGES));

@@ -297,11 +297,19 @@ pub(super) fn converse(said: &[u8]) -> Result<Value, QmpError> {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(said).unwrap();
     theirs.shutdown(std::net::Shutdown::Write).unwrap();
-    let (partial, events) = (Vec::new(), VecDeque::new());
-    let deadline = Instant::now() + Duration::from_secs(120);
-    let mut qmp = Qmp { stream: BufReader::new(ours), partial, events, deadline };
-    let answer = qmp.greet().and_then(|()| qmp.execute("query-name"));
-    while qmp.event(Duration::from_secs(120)).is_ok() {}
+    ours.set_nonblocking(true).unwrap();
+    let qmp = Qmp { stream: ours, heard: Vec::new(), looked_at: 0, events: VecDeque::new() };
+    let mut conversation = Conversation::new(qmp, &["query-name"]);
+    // All has come, so each turn reads a part of it, or its end.
+    let answer = loop {
+        match conversation.advance() {
+            Ok(Some(mut answers)) => break Ok(answers.remove(0)),
+            Ok(None) => {}
+            Err(error) => break Err(error),
+        }
+    };
+    let mut qmp = conversation.into_qmp();
+    while qmp.event().is_ok() {}
     answer
 }
 

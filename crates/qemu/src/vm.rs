@@ -222,12 +222,12 @@ pub(crate) fn take(answer: &Value) {
     let pid = i32::try_from(std::process::id()).unwrap();
     let entries = answer.as_array().map_or(0, Vec::len);
     assert!(
-        parse_vcpus(&answer, pid).is_ok_and(|vcpus| vcpus.len() == entries)
-            || parse_vcpus(&answer, pid).is_err()
+        parse_vcpus(answer, pid).is_ok_and(|vcpus| vcpus.len() == entries)
+            || parse_vcpus(answer, pid).is_err()
     );
-    assert!(parse_io_threads(&answer, pid).map_or(0, |threads| threads.len()) <= entries);
-    assert_eq!(parse_disks(&answer).len(), entries);
-    let _ = text(&answer, "status");
+    assert!(parse_io_threads(answer, pid).map_or(0, |threads| threads.len()) <= entries);
+    assert_eq!(parse_disks(answer).len(), entries);
+    let _ = text(answer, "status");
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ fn start_time(stat: &str) -> Option<u64> {
 
 /// Field 22 of a stat file. Field 2, the name, may hold any bytes, hence counting starts behind its last
 /// bracket.
-pub(super) fn parse_start_time(stat: &[u8]) -> Option<u64> {
+pub(crate) fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
