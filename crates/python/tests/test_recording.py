@@ -77,11 +77,5 @@ def test_errors_are_in_the_words_of_the_command(command, tmp_path):
     with pytest.raises(frontdesk.Error) as error:
         frontdesk.Recording(ECHO).compare(wrong)
     same(error.value, "replay", ECHO, "--config", wrong)
-    damaged = bytearray(bytes_)
-    damaged[40] ^= 0xFF
-    other.write_bytes(damaged)
-    with pytest.raises(frontdesk.Error) as error:
-        frontdesk.Recording(other).verify()
-    same(error.value, "replay", other)
     # One that was cut is read as far as it goes, and says so.
     assert not frontdesk.Recording(cut).tables().complete

@@ -362,7 +362,7 @@ fn a_day_is_as_even_as_an_hour() {
 #[test]
 fn a_packet_for_a_vcpu_that_runs_is_delivered_at_once() {
     // Each has a physical CPU to itself, and computes all the time beside what it answers.
-    let set = ["duration=10s", "repeats=1", "vm.cpu.count=1", "sim.pcpus=2", "sim.io_path=driver-domain"];
+    let set = ["duration=10s", "repeats=1", "vm.cpu.count=1", "sim.pcpus=3", "sim.io_path=driver-domain"];
     let simulated = simulate(&[load("echo-mixed.toml", &set)], 1, 1, &|_, _| {}).unwrap().remove(0);
     let delivery = &simulated.runs["stock"][0].delivery_ms["mixed"];
     let responses = &simulated.outcome.arms["stock"].repeats[0].samples_ms["mixed"];

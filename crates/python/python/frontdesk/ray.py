@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from typing import IO
@@ -40,6 +41,10 @@ def _connect(address: str) -> None:
             "of the version that the cluster has"
         )
     try:
+        host, _, port = address.rpartition(":")
+        if port.isdigit() and "/" not in host:
+            # Ray would ask for minutes.
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
         # Of several types, from one release to the next. Its text names both versions if they differ.
