@@ -63,7 +63,18 @@ impl Drop for Idler {
     }
 }
 
-/// Starts a process that does nothing and has this number, which another one had.
+/// Starts a process that does nothing and has the number that another one had, from which it can be told: one
+/// that starts in the same tick of the clock cannot.
+pub(crate) fn with_the_number_of(former: ThreadId) -> Result<Stranger> {
+    loop {
+        let stranger = with_the_number(former.pid)?;
+        if ThreadId::of(former.pid, former.pid) != Some(former) {
+            return Ok(stranger);
+        }
+    }
+}
+
+/// Starts a process that does nothing and has this number.
 pub(crate) fn with_the_number(pid: i32) -> Result<Stranger> {
     let (sleep, argument) = (c"/bin/sleep", c"600");
     let (arguments, numbers) = ([sleep.as_ptr(), argument.as_ptr(), ptr::null()], [pid]);

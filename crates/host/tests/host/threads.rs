@@ -1,6 +1,6 @@
 //! The actuator of threads on processes that stand for a VM's.
 
-use crate::support::{Idler, give_up_signals, start_guardian, trial, with_the_number};
+use crate::support::{Idler, give_up_signals, start_guardian, trial, with_the_number_of};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use frontdesk_engine::{Boost, BoostTarget, VmId, nice_weight};
 use frontdesk_host::threads::{EMULATOR_PRIORITY, Threads, VCPU_PRIORITY};
@@ -28,10 +28,10 @@ fn are_told_from_those_with_their_numbers() -> Result<()> {
     let mut threads = Threads::by_real_time();
     threads.adopt(VM, 1024, &[(0, vcpu.thread()?)], &[emulator.thread()?], &guardian)?;
     threads.boost(VM, BoostTarget::Emulators, Boost::Io)?;
-    let numbers = [vcpu.pid(), emulator.pid()];
+    let former = [vcpu.thread()?, emulator.thread()?];
     drop((vcpu, emulator));
-    let strangers = [with_the_number(numbers[0])?, with_the_number(numbers[1])?];
-    let now = || numbers.map(|pid| sched::get(pid).ok());
+    let strangers = [with_the_number_of(former[0])?, with_the_number_of(former[1])?];
+    let now = || former.map(|thread| sched::get(thread.tid).ok());
     let before = now();
     threads.boost(VM, VCPU, Boost::Io)?;
     ensure!(now() == before, "boosted: {:?}", now());
