@@ -45,8 +45,8 @@ bench: setup-vms setup-sim
 CASES ?= 200000
 SECONDS ?= 60
 fuzz: setup-build
-	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-disk -p frontdesk-engine -p frontdesk-guardian \
-		-p frontdesk-guest-protocol -p frontdesk-host -p frontdesk-lab-guest -p frontdesk-linux -p frontdesk-probes -p frontdesk-qemu -p frontdesk-record \
+	PROPTEST_CASES=$(CASES) cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-disk -p frontdesk-disk-protocol -p frontdesk-engine \
+		-p frontdesk-guardian -p frontdesk-guest-protocol -p frontdesk-host -p frontdesk-lab-guest -p frontdesk-linux -p frontdesk-probes -p frontdesk-qemu -p frontdesk-record \
 		-p frontdesk-remote -p frontdesk-ring -p frontdesk-sim -p frontdesk-tcg-plugin --lib --bins --test properties --test disk fuzz_
 	tools/fuzz.sh $(SECONDS)
 

@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::{
-    env, io, mem,
+    env, fs, io, mem,
     os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
     ptr, thread,
@@ -20,6 +20,11 @@ pub(crate) fn trial(name: &'static str, test: fn() -> Result<()>) -> Trial {
 
 pub(crate) fn start_guardian() -> Result<Guardian> {
     Ok(Guardian::start(&env::current_exe()?, "guardian")?)
+}
+
+/// Whether this is a machine that a test made, with the test as its init: an emulated one.
+pub(crate) fn is_emulated() -> bool {
+    env::current_exe().is_ok_and(|program| fs::read_link("/proc/1/exe").is_ok_and(|init| init == program))
 }
 
 /// Takes from the calling thread, and from those that it starts, the right to signal other users' processes.
