@@ -151,7 +151,7 @@ static __always_inline bool affords(u32 vm, u64 now)
 	if (!budget)
 		return true;
 	seen = *(volatile u64 *)budget;
-	/* Of several CPUs that begin a window at once, one does. An earlier one that is late counts to this. */
+	/* Of several CPUs that begin a window at once, one does. An earlier, late one counts to it. */
 	if (seen >> 16 < number && __sync_val_compare_and_swap(budget, seen, number << 16 | 1) == seen)
 		return true;
 	/* CPUs that count at once exceed it by one each, far from the upper bits. */

@@ -1,9 +1,9 @@
 //! The metrics over HTTP, for Prometheus.
 //!
 //! A request is a head of a few kilobytes at most, and whoever sends it has the same deadline, the same
-//! number of places and the same pace as clients of the socket: the address may be one that guests reach. However
-//! often it is asked for, the loop, which is real-time, is asked twice a second at most. By hand around
-//! `httparse`, because servers from crates have their own threads and other limits.
+//! number of places and the same pace as clients of the socket: the address may be one that guests reach.
+//! However often it is asked for, the loop, which is real-time, is asked twice a second at most. By hand
+//! around `httparse`, because servers from crates have their own threads and other limits.
 
 use crate::control::metrics::exposition;
 use crate::control::permit::Permit;

@@ -38,7 +38,8 @@ impl FakeQemu {
     }
 
     /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; `flood`, to tell whoever connects
-    /// events without end; `ring`, to be a QEMU with the plugin, and `spin`, to fill its ring; or an event's name.
+    /// events without end; `ring`, to be a QEMU with the plugin, and `spin`, to fill its ring; or an event's
+    /// name.
     pub(crate) fn order(&mut self, order: &str) -> Result<()> {
         Ok(writeln!(self.orders, "{order}")?)
     }
