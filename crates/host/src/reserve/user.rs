@@ -147,16 +147,13 @@ pub(super) fn stop_or_go_on<'a>(
     result
 }
 
-/// Sends a signal to each process, and tells of the first that could not get it. It is a worker that gets it,
-/// for that is what is to stop at once.
+/// Sends a signal to all workers, and tells of the first that could not get it. The process stops as soon as
+/// one of them sees it: only who has the CPU does that at once, and which one that is can't be known. The
+/// others may be waiting for this CPU.
 fn signal<'a>(members: impl IntoIterator<Item = &'a MemberThreads>, signal: i32) -> Result<(), SchedError> {
-    let (mut last, mut result) = (None, Ok(()));
+    let mut result = Ok(());
     let threads = members.into_iter().flat_map(|threads| &threads.all);
     for MemberThread { thread, .. } in threads.filter(|member| member.role == MemberRole::Worker) {
-        let pid = thread.id().pid;
-        if last.replace(pid) == Some(pid) {
-            continue;
-        }
         match thread.signal(signal) {
             // Of one that has ended nothing is left to stop.
             Ok(()) | Err(SchedError::Vanished { .. }) => {}
