@@ -467,6 +467,46 @@ fn two_players_that_share_a_sound_server_are_told_apart() {
     assert!((rates[0].1 / rates[1].1 - 2.0).abs() < 0.15, "{rates:?}");
 }
 
+/// A frame that is taken for a sound server's own makes no film of it: it would show no frames a second and
+/// have ever more of the CPU for that. Whatever does show films, however starved, is one.
+#[test]
+fn a_single_frame_makes_no_film_of_a_sound_server() {
+    for (frames, player) in [(1, false), (5, true)] {
+        let mut world = World::new(config(Profile::Personal));
+        for n in 0..200 {
+            late_frame_of_nobody(&mut world);
+            // Some seconds apart.
+            if n >= 50 && n % 30 == 0 && n < 50 + 30 * frames {
+                idle(&mut world, MS);
+                world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+                switch(&mut world, SOUND_SERVER);
+                access(&mut world, MediaDevice::Display, false);
+                world.feed(EventKind::DisplayUpdate { vm: VM, region: Some(REGION) });
+            }
+        }
+        let players = multimedia(&world).map_or(0, |multimedia| multimedia.players.len());
+        assert_eq!((players == 1, !shares(world.all_actions()).is_empty()), (player, player), "{frames}");
+        // Nothing more is shown, though it plays on.
+        (0..110).for_each(|_| late_frame_of_nobody(&mut world));
+        assert!(multimedia(&world).is_none_or(|multimedia| multimedia.players.is_empty()));
+    }
+}
+
+/// The sound server plays for a task that shows nothing, while others have the CPU for most of the time.
+fn late_frame_of_nobody(world: &mut World) {
+    let thread = Thread::Vcpu(0);
+    world.feed(EventKind::Stop { vm: VM, thread, runnable: true });
+    tick(world, 60 * MS);
+    world.feed(EventKind::Run { vm: VM, thread, pcpu: 0 });
+    for task in [PLAYER, SOUND_SERVER] {
+        switch(world, task);
+        tick(world, 10 * MS);
+    }
+    access(world, MediaDevice::Sound, false);
+    switch(world, HOG);
+    tick(world, 20 * MS);
+}
+
 /// Where nobody else wants the CPU, a film that shows few frames takes nothing.
 #[test]
 fn a_slow_film_on_an_idle_host_changes_nothing() {

@@ -17,6 +17,8 @@ const BATCH_GAP: u64 = 4_000_000;
 const REGULAR: u8 = 8;
 /// Whose frames were there so often in a row has its place there.
 const STEADY: u8 = 4;
+/// Longest time between two frames of what still is one film, however starved. In nanoseconds.
+const LONGEST_PAUSE: u64 = 10_000_000_000;
 /// What counts as the present, for who has a place, and for who is shown by a graphics processor. In
 /// nanoseconds.
 const PRESENT: u64 = 1_000_000_000;
@@ -243,6 +245,16 @@ impl Frames {
         }
     }
 
+    /// Whether a task shows frames, and not a single one that was taken for its own.
+    pub(crate) fn is_steady(&self, task: TaskId) -> bool {
+        self.of(task).is_some_and(|of| of.steady >= STEADY)
+    }
+
+    /// Whether a task has shown nothing for so long that it shows no film.
+    pub(crate) fn is_over(&self, task: TaskId, gpu: bool, now: Time) -> bool {
+        self.last(task, gpu).is_none_or(|last| now.since(last) > LONGEST_PAUSE)
+    }
+
     /// When a task showed its last frame.
     pub(crate) fn last(&self, task: TaskId, gpu: bool) -> Option<Time> {
         if gpu { self.gpu_last } else { self.of(task).map(|of| of.last) }
@@ -285,7 +297,8 @@ impl Displaying {
             self.interval = (self.interval - self.interval / 8).saturating_add(interval / 8);
         }
         self.frames = self.frames.saturating_add(1);
-        self.steady = if self.is_at(region) { self.steady.saturating_add(1) } else { 0 };
+        let steady = self.is_at(region) && interval <= LONGEST_PAUSE;
+        self.steady = if steady { self.steady.saturating_add(1) } else { 0 };
         (self.region, self.last) = (region, at);
         missed
     }

@@ -77,6 +77,12 @@ impl Sound {
         of.and_then(|of| of.accessed).is_some_and(|at| now.since(at) <= MEMORY)
     }
 
+    /// Whether a task accesses the sound card for others, as far as is known.
+    pub(crate) fn serves(&self, task: TaskId, now: Time) -> bool {
+        let asks = |of: &Playing| of.task != task && of.plays(now) && !self.accesses(of.task, now);
+        self.accesses(task, now) && self.playing.iter().any(asks)
+    }
+
     /// Whether a task plays sound.
     pub(crate) fn plays(&self, task: TaskId, now: Time) -> bool {
         self.playing.iter().any(|of| of.task == task && of.plays(now))

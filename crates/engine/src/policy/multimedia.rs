@@ -154,7 +154,7 @@ impl Multimedia {
             if missed && view.config.multimedia.early && player.miss(view) {
                 self.claim(view, asks);
             }
-        } else if self.players.len() < MOST_PLAYERS && view.guest.sound.plays(task, view.now) {
+        } else if self.players.len() < MOST_PLAYERS && plays_film(task, gpu, view) {
             self.played = true;
             self.players.push(Player::new(task, gpu, view));
             self.claim(view, asks);
@@ -362,13 +362,15 @@ impl Player {
     }
 
     /// Adapts to the frames of late. Returns whether it still plays (§5.2: until it was not scheduled for a
-    /// second and nothing of video came). One that neither shows nor plays anything has ended, too.
+    /// second and nothing of video came). One that neither shows nor plays anything has ended, too, and one
+    /// that has not shown a frame for long: if it only was starved, its next frame makes it one again.
     fn adapt(&mut self, view: &View<'_>) -> bool {
         let (config, now) = (&view.config.multimedia, view.now);
         let present = |at: Option<Time>| at.is_some_and(|at| now.since(at) <= nanos(config.end_after));
         let shows = present(view.guest.frames.last(self.task, self.gpu));
         let plays = view.guest.sound.plays(self.task, now);
-        if !(shows || plays && present(view.guest.last_ran(self.task, now))) {
+        let over = view.guest.frames.is_over(self.task, self.gpu, now);
+        if over || !(shows || plays && present(view.guest.last_ran(self.task, now))) {
             return false;
         }
         let weight = if self.gpu { config.gpu_weight } else { config.weight };
@@ -426,6 +428,13 @@ impl Player {
     fn is_deprived(&self, view: &View<'_>) -> bool {
         waited(view).saturating_sub(self.waited) > view.now.since(self.adapted) / WAITED_PART
     }
+}
+
+/// Whether a task that shows a frame is one that plays. Of a sound server a single frame says nothing: whose
+/// it is can be told wrongly, and a film of no frames a second would have ever more of the CPU.
+fn plays_film(task: TaskId, gpu: bool, view: &View<'_>) -> bool {
+    let (frames, sound) = (&view.guest.frames, &view.guest.sound);
+    sound.plays(task, view.now) && (gpu || frames.is_steady(task) || !sound.serves(task, view.now))
 }
 
 /// Nanoseconds that the threads of the VM waited for CPUs.
