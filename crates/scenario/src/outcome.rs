@@ -165,8 +165,8 @@ pub struct Frames {
     pub dropped: f64,
     /// Standard deviation of the time between a frame and the next that was shown, in milliseconds.
     pub jitter_ms: f64,
-    /// By how much the engine's estimate is wrong, as a fraction of what was shown, both in the mean of the
-    /// seconds; absent where it knew of no player.
+    /// By how much the engine's estimate for the VM is wrong, as a fraction of what all its players showed,
+    /// both in the mean of the seconds; absent where it knew of no player.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate_error: Option<f64>,
     /// The longest time, in seconds, from a workload of another VM that began to compute until a second held

@@ -27,6 +27,8 @@ const GPU_PER_FRAME: f64 = 110.0;
 /// What the latest frame adds to that.
 const GPU_GAIN: f64 = 1.0 / 16.0;
 const SECOND: f64 = 1e9;
+/// What a sample adds to the average that lasts.
+const LASTING: f64 = 0.25;
 
 /// A task showed a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -323,6 +325,9 @@ pub(crate) struct FrameRate {
     pub(crate) current: f64,
     /// and a sample before.
     pub(crate) previous: f64,
+    /// The same over some samples more, in which a frame more or less does not count.
+    #[serde(default)]
+    pub(crate) lasting: f64,
     /// Frames counted in all at the last sample, and when that was.
     counted: f64,
     at: Time,
@@ -339,7 +344,8 @@ impl FrameRate {
 
     /// Checks an average that was loaded.
     pub(crate) fn check(&self) -> Result<(), StateError> {
-        let finite = [self.current, self.previous, self.counted].iter().all(|number| number.is_finite());
+        let numbers = [self.current, self.previous, self.lasting, self.counted];
+        let finite = numbers.iter().all(|number| number.is_finite());
         check(finite, "a frame rate that is no number")
     }
 
@@ -355,6 +361,7 @@ impl FrameRate {
         let begins = std::mem::take(&mut self.unseeded);
         self.previous = if begins { value } else { self.current };
         self.current = if begins { value } else { (1.0 - weight) * self.current + weight * value };
+        self.lasting = if begins { value } else { (1.0 - LASTING) * self.lasting + LASTING * value };
         (self.counted, self.at) = (counted, now);
     }
 }

@@ -22,6 +22,7 @@ use frontdesk_scenario::{
     self as scenario, Daemon, LoadKind, LoadProfile, Mechanism, Repeat, Summary, Timeline, WorkloadKind,
 };
 use indexmap::IndexMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -125,11 +126,17 @@ impl Lab<'_> {
         repeat.decision_us = frontdesk_scenario::latency(&findings.decisions_us);
         repeat.lost_events = findings.lost_events;
         repeat.follow = findings.follow;
-        for (workload, (_, shown)) in &frames {
-            let vm = workload.split_once('/').map_or(workload.as_str(), |(vm, _)| vm);
-            if let Some(of) = repeat.frames.get_mut(workload) {
-                of.estimate_error = findings.estimate_error(vm, shown);
-            }
+        // The engine's players have no names: what all of a VM show is compared.
+        let vm_of = |workload: &str| workload.split_once('/').map_or(workload, |(vm, _)| vm).to_owned();
+        let mut shown: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for (workload, (_, own)) in &frames {
+            let all = shown.entry(vm_of(workload)).or_default();
+            all.resize(all.len().max(own.len()), 0.0);
+            all.iter_mut().zip(own).for_each(|(all, own)| *all += own);
+        }
+        for (workload, of) in &mut repeat.frames {
+            let vm = vm_of(workload);
+            of.estimate_error = shown.get(&vm).and_then(|shown| findings.estimate_error(&vm, shown));
         }
         let timeline = Timeline { arm: name.to_owned(), repeat: number, ..findings.timeline };
         Ok((repeat, Some(timeline), Some(speed)))

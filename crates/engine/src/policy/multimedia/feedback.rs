@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The share that a VM has of itself, in permille of its weight.
 pub(super) const ORIGINAL: u32 = 1000;
 
+/// A film that shows less than this part of its usual frames for some seconds is slow (not in the paper).
+const SLOW: f64 = 0.95;
+
 /// What Algorithm 1 keeps of a task (§5.4: of each, where there are several).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Feedback {
@@ -17,16 +20,20 @@ pub(super) struct Feedback {
     pub(super) desired: f64,
     increased: bool,
     negative_count: u32,
+    /// Frames a second that it showed for some seconds.
+    #[serde(default)]
+    usual: f64,
 }
 
 impl Feedback {
     pub(super) fn new(desired: f64) -> Feedback {
-        Feedback { share: ORIGINAL, desired, increased: false, negative_count: 0 }
+        Feedback { share: ORIGINAL, desired, increased: false, negative_count: 0, usual: 0.0 }
     }
 
     /// Checks one that was loaded.
     pub(super) fn check(&self) -> Result<(), StateError> {
-        let sound = self.desired.is_finite() && (ORIGINAL..=most(16.0)).contains(&self.share);
+        let numbers = self.desired.is_finite() && self.usual.is_finite();
+        let sound = numbers && (ORIGINAL..=most(16.0)).contains(&self.share);
         check(sound, "a share out of range for a film")
     }
 
@@ -42,15 +49,22 @@ impl Feedback {
         }
     }
 
+    /// Beyond the paper: whether it shows fewer frames than it did, though as many as are desired. Where a film
+    /// waits for its sound, both become slow together, and no frame is missed.
+    fn is_slow(&self, fps: &FrameRate, config: &Config) -> bool {
+        config.early && fps.lasting < self.usual * SLOW
+    }
+
     /// Lines 7 to 28.
     pub(super) fn normal(&mut self, fps: &FrameRate, beyond: bool, config: &Config) {
-        if self.misses(fps) {
+        if self.misses(fps) || self.is_slow(fps, config) {
             if self.increased {
                 self.negative_count = self.negative_count.saturating_add(1);
                 if self.negative_count >= config.negative_count {
                     self.share = (self.share / 2).max(ORIGINAL);
                     self.negative_count = 0;
                     self.desired = self.desired.min(fps.current);
+                    self.usual = self.usual.min(fps.lasting);
                 }
                 self.increased = false;
             } else if beyond {
@@ -64,6 +78,7 @@ impl Feedback {
             self.increased = false;
         }
         self.desired = self.desired.max(fps.current * config.tolerance);
+        self.usual = self.usual.max(fps.lasting);
     }
 
     /// Lines 9 and 10.
@@ -159,6 +174,37 @@ mod tests {
             assert!(shares.iter().all(|share| (1000..=highest).contains(share)), "{shares:?}");
             let most = shares.iter().max().copied();
             assert!(times.is_none() || most == Some(highest), "{shares:?}");
+        }
+    }
+
+    /// Beyond the paper: 22 of 24 frames a second are within the tolerance, and yet the film has become slow. A
+    /// frame more or less in a second says nothing.
+    #[test]
+    fn a_film_that_becomes_slow_gets_more_until_that_is_in_vain() {
+        for early in [false, true] {
+            let mut config = config();
+            config.early = early;
+            let mut fps = FrameRate::new(0.0, Time(0), true);
+            let (mut feedback, mut counted, mut second) = (Feedback::new(20.0), 0.0, 0);
+            let mut play = |frames: f64| {
+                counted += frames;
+                second += 1;
+                fps.sample(counted, Time(second * SECOND), 0.8);
+                feedback.normal(&fps, true, &config);
+                feedback.share
+            };
+            for frames in [24.0, 25.0, 23.0, 24.0, 23.0, 25.0, 24.0, 24.0, 23.0, 24.0] {
+                assert_eq!(play(frames), 1000);
+            }
+            let shares: Vec<u32> = (0..2).map(|_| play(22.0)).collect();
+            assert_eq!(shares[1], if early { 2000 } else { 1000 }, "{shares:?}");
+            let shares: Vec<u32> = (0..8).map(|_| play(24.0)).collect();
+            assert_eq!(shares[7], if early { 2000 } else { 1000 }, "it helped: {shares:?}");
+            // Another film, of fewer frames.
+            let highest = (0..60).map(|_| play(15.0)).max();
+            assert!(highest <= Some(6000), "{highest:?}");
+            let before = play(15.0);
+            assert!((0..60).all(|_| play(15.0) == before), "it is as it is");
         }
     }
 
