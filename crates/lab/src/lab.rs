@@ -5,6 +5,7 @@ mod arm;
 mod boot;
 mod config;
 mod desktops;
+mod disk;
 mod error;
 mod nice;
 mod readings;

@@ -24,6 +24,9 @@ impl Scenario {
         self.guest.validate()?;
         self.host.validate()?;
         self.validate_vms()?;
+        if let Some(model) = self.disk_model {
+            model.validate()?;
+        }
         self.validate_emulated()?;
         for (index, load) in self.loads.iter().enumerate() {
             load.validate(&format!("load.{index}"), &self.vms)?;
@@ -41,6 +44,8 @@ impl Scenario {
             let own = format!("arms.{arm_name}");
             name(&own, arm_name)?;
             arm.validate(&own, &self.vms)?;
+            let modelled = self.disk_model.is_some() || arm.disk.is_none();
+            require(modelled, format!("{own}.disk"), "given", "only beside a `disk_model`")?;
         }
         self.validate_checks()
     }

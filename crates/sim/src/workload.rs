@@ -84,6 +84,13 @@ pub(crate) fn add(
             let read = Step::Read { bytes: BLOCK, sequential: false };
             task(guest, &[read, Step::Compute(cost_of(*own)), Step::Done { bytes: BLOCK }]);
         }
+        WorkloadKind::ReadBurst { port, reads, read_kib } => {
+            let socket = guest.add_socket(Some(Protocol::Udp), *port);
+            let receive = Step::Receive { socket, shift: None };
+            let read = Step::Read { bytes: read_kib << 10, sequential: false };
+            let again = Step::Repeat { from: 1, times: reads - 1 };
+            task(guest, &[receive, read, again, Step::Reply, Step::Done { bytes: read_kib << 10 }]);
+        }
         WorkloadKind::Sink { port } => {
             let socket = guest.add_socket(Some(Protocol::Tcp), *port);
             let receive = Step::Receive { socket, shift: None };

@@ -1,6 +1,7 @@
 //! What a run has.
 
 use super::LabConfig;
+use super::disk::Shared;
 use crate::debian::Debian;
 use crate::machine::Busy;
 use crate::net::Link;
@@ -17,6 +18,8 @@ pub(super) struct Lab<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) config: &'a LabConfig,
     pub(super) vms: IndexMap<String, LabVm>,
+    /// The modelled disk that they are on.
+    pub(super) shared: Option<Shared>,
     pub(super) run_dir: PathBuf,
     pub(super) qemu: String,
     pub(super) guest_kernel: String,

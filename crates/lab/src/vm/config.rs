@@ -27,6 +27,8 @@ pub struct VmConfig {
     /// Whether it has a screen, a keyboard, a pointer and sound, with a VNC server at the socket
     /// [`RunningVm::vnc`].
     pub desktop: bool,
+    /// Whether its keyboard can be used from outside, over a second QMP socket.
+    pub keyboard: bool,
     /// Whether it has a port for frontdesk's reporter, at the socket [`RunningVm::reporter`].
     pub reporter: bool,
     /// Whether its CPUs are the host's, by KVM, not emulated.
@@ -64,6 +66,7 @@ impl VmConfig {
             tap: None,
             disks: Vec::new(),
             desktop: false,
+            keyboard: false,
             reporter: false,
             kvm: false,
             plugin: None,

@@ -71,7 +71,7 @@ fn errors_of_values_name_what_is_allowed() {
     insta::assert_snapshot!(edited("vm_cpus = [0]", "vm_cpus = [0, 0]"), @"echo-mixed.toml:29: host.vm_cpus = [0, 0]: allowed is each CPU once");
     insta::assert_snapshot!(edited("vm = \"mixed\"", "vm = \"mixt\""), @r#"echo-mixed.toml:52: load.0.vm = "mixt": allowed is one of mixed, cpu"#);
     insta::assert_snapshot!(edited("port = 7\n", "port = 8\n"), @"echo-mixed.toml:54: load.0.port = 8 (tcp): allowed is 7 (tcp)");
-    insta::assert_snapshot!(edited("vm = \"mixed\"", "vm = \"cpu\""), @"echo-mixed.toml:54: load.0.port = 7 (tcp): allowed is none: no echo or shift runs in cpu");
+    insta::assert_snapshot!(edited("vm = \"mixed\"", "vm = \"cpu\""), @"echo-mixed.toml:54: load.0.port = 7 (tcp): allowed is none: no echo, shift or read-burst runs in cpu");
     insta::assert_snapshot!(edited("[\"100ms\", \"1s\"]", "[\"2s\", \"1s\"]"), @"echo-mixed.toml:56: load.0.think.0 = 2s: allowed is 0s to 1s");
     insta::assert_snapshot!(edited("[\"mixed/hog\"]", "[\"hog\"]"), @r#"echo-mixed.toml:73: arms.io-only.stop.0 = "hog": allowed is one of mixed/echo, mixed/hog, cpu/hog"#);
     insta::assert_snapshot!(edited("[arms.io-only]", "[arms.idle]"), @r#"echo-mixed.toml:80: checks.compare.0.over.arm = "io-only": allowed is one of stock, observe, frontdesk, idle"#);
