@@ -28,16 +28,18 @@ pub(crate) struct BackEnd(Child);
 
 impl BackEnd {
     /// Starts it for these VMs and images, which they cannot write, and waits until it serves. Its sockets
-    /// are in `folder`, where the daemon's is as well. It runs on these CPUs.
+    /// are in `folder`, where the daemon's is as well. It is told of the disk's `arm`, and runs on these CPUs.
     pub(crate) fn start<'a>(
         frontdesk: &Path,
         folder: &Path,
         images: impl Iterator<Item = (&'a String, &'a PathBuf)>,
+        arm: bool,
         cpus: &[u16],
     ) -> Result<BackEnd, BackEndError> {
         let log = folder.join("disk.log");
         let mut command = Command::new(frontdesk);
         command.arg("disk").arg("--socket-dir").arg(folder).arg("--daemon").arg(folder.join("control.disk"));
+        command.args(arm.then_some("--arm"));
         for (vm, image) in images {
             command.arg("--vm").arg(format!("{vm}={},readonly", image.display()));
         }

@@ -16,7 +16,7 @@ struct Bench {
 
 impl Bench {
     fn new(depth: u32, vms: u32) -> Bench {
-        let mut state = State::new(depth);
+        let mut state = State::new(depth, None);
         for _ in 0..vms {
             state.join(Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
         }
@@ -136,7 +136,7 @@ fn who_was_idle_has_saved_up_nothing() {
 
 #[test]
 fn a_vm_is_woken_when_another_makes_room_for_it() {
-    let scheduler = Scheduler::new(1);
+    let scheduler = Scheduler::new(1, false).unwrap();
     let [one, other] = [(); 2].map(|()| scheduler.join().unwrap());
     let woken = |share: &Share| {
         let wake = share.wake();

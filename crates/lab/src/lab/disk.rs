@@ -56,7 +56,8 @@ impl Shared {
         self.back_end = None;
         self.disk.schedule(&arm)?;
         if arm.back_end {
-            let back_end = BackEnd::start(frontdesk, folder, self.images.iter(), &scenario.host.vm_cpus)?;
+            let has_arm = scenario.disk_model.is_some_and(|model| model.has_arm());
+            let back_end = BackEnd::start(frontdesk, folder, self.images.iter(), has_arm && arm.arm, &scenario.host.vm_cpus)?;
             record(guardian, back_end.pid())?;
             self.back_end = Some(back_end);
         }

@@ -60,6 +60,8 @@ pub struct ArmDisk {
     /// Whether `frontdesk disk` serves the disk, and not QEMU.
     #[serde(skip_serializing_if = "is_default")]
     pub back_end: bool,
+    /// Whether it is told that the disk has an arm, if it has one. Only with `back_end`.
+    pub arm: bool,
 }
 
 /// A scheduler of the kernel for block devices.
@@ -95,6 +97,7 @@ impl Default for ArmDisk {
             first: Vec::new(),
             weights: IndexMap::new(),
             back_end: false,
+            arm: true,
         }
     }
 }
@@ -105,6 +108,7 @@ impl ArmDisk {
         let bfq = self.scheduler == IoScheduler::Bfq;
         let key = |field: &str| format!("{own}.{field}");
         require(bfq || self.low_latency, key("low_latency"), "false", "only with `scheduler = \"bfq\"`")?;
+        require(self.back_end || self.arm, key("arm"), "false", "only with `back_end = true`")?;
         let by_class = self.scheduler != IoScheduler::None && !self.back_end;
         let allowed = "only with another `scheduler` than \"none\", and not with `back_end`";
         require(by_class || self.first.is_empty(), key("first"), format!("{:?}", self.first), allowed)?;
