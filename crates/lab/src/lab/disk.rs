@@ -11,6 +11,10 @@ use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The host's control groups for block devices: those of version 1.
+const BLKIO: &str = "/sys/fs/cgroup/blkio";
+/// Weight of a VM that has none.
+const WEIGHT: u16 = 100;
 /// A repeat in which the disk answered later than this, 99th percentile, counts for nothing.
 const MOST_LATE_MS: f64 = 1.0;
 
@@ -55,6 +59,19 @@ impl Shared {
     ) -> Result<(), LabError> {
         self.back_end = None;
         self.disk.schedule(&arm)?;
+        for vm in self.images.keys().filter(|_| !arm.weights.is_empty()) {
+            let entry = scenario.vms.iter().find(|entry| entry.names().contains(vm));
+            let weight = entry.and_then(|entry| arm.weights.get(&entry.name)).unwrap_or(&WEIGHT);
+            let path = group_of(vm);
+            guardian.record(Undo::ControlGroup { path: path.clone() })?;
+            // It may be there from an arm before.
+            let made = std::fs::create_dir_all(&path);
+            let file = path.join("blkio.bfq.weight");
+            made.and_then(|()| std::fs::write(&file, weight.to_string())).map_err(|source| LabError::Io {
+                what: format!("setting {}, which needs control groups of version 1 and bfq", file.display()),
+                source,
+            })?;
+        }
         if arm.back_end {
             let has_arm = scenario.disk_model.is_some_and(|model| model.has_arm());
             let back_end = BackEnd::start(frontdesk, folder, self.images.iter(), has_arm && arm.arm, &scenario.host.vm_cpus)?;
@@ -68,6 +85,8 @@ impl Shared {
     /// Gives a VM its part of the disk.
     pub(super) fn attach(&self, config: &mut VmConfig) {
         let Some(image) = self.images.get(&config.name) else { return };
+        config.cgroup_procs.retain(|procs| !procs.starts_with(BLKIO));
+        config.cgroup_procs.extend((!self.arm.weights.is_empty()).then(|| group_of(&config.name).join("cgroup.procs")));
         config.disks.retain(|disk| disk.kind != DiskKind::Data);
         config.parameters.clear();
         config.arguments.clear();
@@ -87,6 +106,11 @@ impl Shared {
         ];
         config.arguments.extend(options.into_iter().flat_map(|(option, value)| [format!("-{option}"), value]));
     }
+}
+
+/// The control group of a VM for block devices.
+fn group_of(vm: &str) -> PathBuf {
+    Path::new(BLKIO).join(format!("frontdesk-lab-{}-{vm}", std::process::id()))
 }
 
 impl Lab<'_> {
