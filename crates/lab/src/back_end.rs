@@ -27,7 +27,7 @@ pub enum BackEndError {
 pub(crate) struct BackEnd(Child);
 
 impl BackEnd {
-    /// Starts it for these VMs and images, which they cannot write, and waits until it serves. Its sockets
+    /// Starts it for these VMs and images, and waits until it serves. Its sockets
     /// are in `folder`, where the daemon's is as well. It is told of the disk's `arm`, and runs on these CPUs.
     pub(crate) fn start<'a>(
         frontdesk: &Path,
@@ -41,7 +41,7 @@ impl BackEnd {
         command.arg("disk").arg("--socket-dir").arg(folder).arg("--daemon").arg(folder.join("control.disk"));
         command.args(arm.then_some("--arm"));
         for (vm, image) in images {
-            command.arg("--vm").arg(format!("{vm}={},readonly", image.display()));
+            command.arg("--vm").arg(format!("{vm}={}", image.display()));
         }
         // A group of its own: Ctrl-C is for the lab.
         command.stdin(Stdio::null()).stderr(File::create(&log)?).process_group(0);

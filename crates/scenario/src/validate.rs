@@ -65,6 +65,11 @@ impl Scenario {
                 require(vms.insert(name), own.as_str(), quoted(&vm.name), allowed)?;
             }
             vm.validate(self.guest.debian.is_some())?;
+            for workload in vm.workloads.iter().filter(|workload| workload.kind.writes_disk()) {
+                let key = format!("vm.{}.workloads.{}.run", vm.name, workload.name);
+                let allowed = "what writes nothing, unless there is a `disk_model`: other disks stay as they are";
+                require(self.disk_model.is_some(), key, "a workload that writes", allowed)?;
+            }
             let kernel = &self.guest.kernel;
             let allowed =
                 "a kernel with drivers for a screen, such as \"6.1-plain\", beside `desktop = true`";

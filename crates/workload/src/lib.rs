@@ -53,7 +53,7 @@ pub enum WorkloadKind {
         cost: Duration,
     },
     /// Answers each request over UDP with the same bytes, after it has read here and there on the VM's disk,
-    /// past the page cache: what somebody opened. An operation is a request.
+    /// past the page cache, and perhaps written: what somebody opened or saved. An operation is a request.
     ReadBurst {
         /// Port it listens on, as for an echo.
         port: u16,
@@ -61,6 +61,16 @@ pub enum WorkloadKind {
         reads: u32,
         /// Size of each in KiB, a multiple of 4 and no more than a file has. 4 to 4096.
         read_kib: u32,
+        /// What it then writes to a file and waits for until it is on the disk, in KiB; with 0, nothing. 0 to
+        /// 4096.
+        #[serde(default)]
+        save_kib: u32,
+    },
+    /// Writes to a file of the VM's disk and waits until it is there, again and again. An operation is a
+    /// write.
+    WriteSync {
+        /// What it writes at a time, in KiB. 4 to 4096.
+        write_kib: u32,
     },
     /// Takes what clients send over TCP and throws it away. An operation is a read.
     Sink {
@@ -304,6 +314,12 @@ impl WorkloadKind {
         )
     }
 
+    /// Whether it writes to the VM's disk.
+    #[must_use]
+    pub fn writes_disk(&self) -> bool {
+        matches!(self, WorkloadKind::WriteSync { .. } | WorkloadKind::ReadBurst { save_kib: 1.., .. })
+    }
+
     /// Whether it has operations that take a measured time.
     #[must_use]
     pub fn is_timed(&self) -> bool {
@@ -373,7 +389,12 @@ impl WorkloadKind {
                 only_with("read-burn", vm.disk, "disk")?;
                 validate_cost(*cost)
             }
-            WorkloadKind::ReadBurst { reads, read_kib, .. } => {
+            WorkloadKind::WriteSync { write_kib } => {
+                only_with("write-sync", vm.disk, "disk")?;
+                range(key("write_kib"), *write_kib, 4..=4096)
+            }
+            WorkloadKind::ReadBurst { reads, read_kib, save_kib, .. } => {
+                range(key("save_kib"), *save_kib, 0..=4096)?;
                 only_with("read-burst", vm.disk, "disk")?;
                 range(key("reads"), *reads, 1..=10_000)?;
                 range(key("read_kib"), *read_kib, 4..=4096)?;

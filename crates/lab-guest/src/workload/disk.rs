@@ -152,11 +152,42 @@ pub(super) fn read_burn(cost: u64, mut recorder: ReportRecorder) -> Result<Infal
     }
 }
 
-/// Answers requests, each after some reads here and there.
+/// A file that is written again and again.
+struct Written {
+    file: File,
+    path: String,
+    data: Vec<u8>,
+}
+
+impl Written {
+    fn create(name: &str, bytes: u64) -> Result<Written, WorkloadError> {
+        let path = format!("{DATA}/{name}-{}", std::process::id());
+        let file = File::create(&path).map_err(failed(&path))?;
+        Ok(Written { file, path, data: vec![0x5a; usize::try_from(bytes)?] })
+    }
+
+    /// Writes it, and waits until it is on the disk.
+    fn write(&self) -> Result<(), String> {
+        let written = self.file.write_all_at(&self.data, 0).and_then(|()| self.file.sync_all());
+        written.map_err(failed(&self.path))
+    }
+}
+
+/// Writes to the disk, and waits for it.
+pub(super) fn write_sync(bytes: u64, mut recorder: ReportRecorder) -> Result<Infallible, WorkloadError> {
+    let written = Written::create("log", bytes)?;
+    ready();
+    loop {
+        written.write()?;
+        recorder.count(1, bytes)?;
+    }
+}
+
+/// Answers requests, each after some reads here and there, and perhaps a write. The bytes are those of each.
 pub(super) fn read_burst(
     port: u16,
     reads: u32,
-    bytes: u64,
+    [bytes, saved]: [u64; 2],
     mut recorder: ReportRecorder,
 ) -> Result<Infallible, WorkloadError> {
     let sources = Sources::open(bytes)?;
@@ -164,6 +195,7 @@ pub(super) fn read_burst(
     let mut state = begin();
     let mut room = Room::of(bytes)?;
     let mut request = vec![0; CHUNK];
+    let saved = (saved > 0).then(|| Written::create("saved", saved)).transpose()?;
     ready();
     loop {
         let (length, from) = socket.recv_from(&mut request)?;
@@ -171,6 +203,7 @@ pub(super) fn read_burst(
             state = xorshift(state);
             sources.read(state % sources.pieces(), &mut room)?;
         }
+        saved.as_ref().map_or(Ok(()), Written::write)?;
         recorder.count(1, 0)?;
         // The client may be gone; that is its business.
         let _ = socket.send_to(&request[..length], from);

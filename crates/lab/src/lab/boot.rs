@@ -1,6 +1,6 @@
 //! The VMs of a run, from nothing to ready.
 
-use super::disk::Shared;
+use super::disk::Maker;
 use super::{Lab, LabConfig, LabError, LabVm, interrupted};
 use crate::clock::HostClock;
 use crate::debian::Debian;
@@ -63,7 +63,10 @@ impl<'a> Lab<'a> {
         run_dir: PathBuf,
         boot: Boot<'_>,
     ) -> Result<Lab<'a>, LabError> {
-        let shared = Shared::start(scenario, &boot.images, &config.frontdesk, &run_dir, &guardian)?;
+        let first = scenario.arms.values().next().map(|arm| scenario.disk_of(arm)).unwrap_or_default();
+        let (frontdesk, folder) = (config.frontdesk.as_path(), run_dir.as_path());
+        let maker = Maker { scenario, frontdesk, folder, guardian: &guardian, images: &boot.images };
+        let shared = maker.make(first)?;
         let mut lab = Lab {
             scenario,
             config,
@@ -72,6 +75,7 @@ impl<'a> Lab<'a> {
             run_dir,
             qemu: machine::qemu_version(),
             guest_kernel: String::new(),
+            images: boot.images.clone(),
             debian: None,
             screenshots: Vec::new(),
             steps_per_s: 0.0,
@@ -79,10 +83,6 @@ impl<'a> Lab<'a> {
             _busy: Busy::start(&scenario.host.busy_cpus),
             guardian,
         };
-        let first = scenario.arms.values().next().map(|arm| scenario.disk_of(arm)).unwrap_or_default();
-        if let Some(shared) = &mut lab.shared {
-            shared.prepare(first, scenario, &config.frontdesk, &lab.run_dir, &lab.guardian)?;
-        }
         let root = Hierarchy::detect()?.root_group();
         let parent = lab.guardian.create_group(&root, &format!("frontdesk-lab-{}", std::process::id()))?;
         let entries = scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));

@@ -29,59 +29,63 @@ pub(super) struct Shared {
     back_end: Option<BackEnd>,
 }
 
-impl Shared {
-    /// Starts the disk of a scenario, if it has one. `images` are those of VM entries.
-    pub(super) fn start(
-        scenario: &Scenario,
-        images: &IndexMap<String, PathBuf>,
-        frontdesk: &Path,
-        folder: &Path,
-        guardian: &Guardian,
-    ) -> Result<Option<Shared>, LabError> {
-        let Some(model) = scenario.disk_model else { return Ok(None) };
-        let entries = scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));
-        let (names, images): (Vec<String>, Vec<PathBuf>) =
-            entries.filter_map(|(name, vm)| Some((name, images.get(&vm.name)?.clone()))).unzip();
-        let disk = SlowDisk::start(frontdesk, model, &images, folder, &scenario.host.client_cpus)?;
-        record(guardian, disk.pid())?;
-        let images = names.into_iter().zip(disk.partitions().iter().cloned()).collect();
-        Ok(Some(Shared { disk, images, arm: ArmDisk::default(), back_end: None }))
+/// What a run has, from which a disk is made.
+pub(super) struct Maker<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) frontdesk: &'a Path,
+    pub(super) folder: &'a Path,
+    pub(super) guardian: &'a Guardian,
+    /// Images of data disks, by VM entry.
+    pub(super) images: &'a IndexMap<String, PathBuf>,
+}
+
+impl Maker<'_> {
+    /// The disk of a scenario as an arm has it, if there is one. It holds what the images hold.
+    pub(super) fn make(&self, arm: ArmDisk) -> Result<Option<Shared>, LabError> {
+        let Some(model) = self.scenario.disk_model else { return Ok(None) };
+        let host = &self.scenario.host;
+        let entries = self.scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));
+        let on_it = entries.filter_map(|(name, vm)| Some((name, vm, self.images.get(&vm.name)?.clone())));
+        let on_it: Vec<(String, &VmSpec, PathBuf)> = on_it.collect();
+        let images: Vec<PathBuf> = on_it.iter().map(|(_, _, image)| image.clone()).collect();
+        let disk = SlowDisk::start(self.frontdesk, model, &images, self.folder, &host.client_cpus)?;
+        self.record(disk.pid())?;
+        disk.schedule(&arm)?;
+        for (name, vm, _) in on_it.iter().filter(|_| !arm.weights.is_empty()) {
+            self.set_weight(name, *arm.weights.get(&vm.name).unwrap_or(&WEIGHT))?;
+        }
+        let names = on_it.into_iter().map(|(name, ..)| name);
+        let images: IndexMap<String, PathBuf> = names.zip(disk.partitions().iter().cloned()).collect();
+        let told = model.has_arm() && arm.arm;
+        let serve = || BackEnd::start(self.frontdesk, self.folder, images.iter(), told, &host.vm_cpus);
+        let back_end = arm.back_end.then(serve).transpose()?;
+        back_end.as_ref().map_or(Ok(()), |back_end| self.record(back_end.pid()))?;
+        Ok(Some(Shared { disk, images, arm, back_end }))
     }
 
-    /// Makes the disk what an arm says. No VM may run.
-    pub(super) fn prepare(
-        &mut self,
-        arm: ArmDisk,
-        scenario: &Scenario,
-        frontdesk: &Path,
-        folder: &Path,
-        guardian: &Guardian,
-    ) -> Result<(), LabError> {
-        self.back_end = None;
-        self.disk.schedule(&arm)?;
-        for vm in self.images.keys().filter(|_| !arm.weights.is_empty()) {
-            let entry = scenario.vms.iter().find(|entry| entry.names().contains(vm));
-            let weight = entry.and_then(|entry| arm.weights.get(&entry.name)).unwrap_or(&WEIGHT);
-            let path = group_of(vm);
-            guardian.record(Undo::ControlGroup { path: path.clone() })?;
-            // It may be there from an arm before.
-            let made = std::fs::create_dir_all(&path);
-            let file = path.join("blkio.bfq.weight");
-            made.and_then(|()| std::fs::write(&file, weight.to_string())).map_err(|source| LabError::Io {
-                what: format!("setting {}, which needs control groups of version 1 and bfq", file.display()),
-                source,
-            })?;
+    /// Gives a VM a weight for block devices.
+    fn set_weight(&self, vm: &str, weight: u16) -> Result<(), LabError> {
+        let path = group_of(vm);
+        self.guardian.record(Undo::ControlGroup { path: path.clone() })?;
+        let file = path.join("blkio.bfq.weight");
+        // It may be there from an arm before.
+        let made = std::fs::create_dir_all(&path).and_then(|()| std::fs::write(&file, weight.to_string()));
+        made.map_err(|source| LabError::Io {
+            what: format!("setting {}, which needs control groups of version 1 and bfq", file.display()),
+            source,
+        })
+    }
+
+    /// If the lab dies, its processes must not stay.
+    fn record(&self, pid: i32) -> Result<(), LabError> {
+        if let Some(started) = process_start_time(pid) {
+            self.guardian.record(Undo::Process { pid, started })?;
         }
-        if arm.back_end {
-            let has_arm = scenario.disk_model.is_some_and(|model| model.has_arm());
-            let back_end = BackEnd::start(frontdesk, folder, self.images.iter(), has_arm && arm.arm, &scenario.host.vm_cpus)?;
-            record(guardian, back_end.pid())?;
-            self.back_end = Some(back_end);
-        }
-        self.arm = arm;
         Ok(())
     }
+}
 
+impl Shared {
     /// Gives a VM its part of the disk.
     pub(super) fn attach(&self, config: &mut VmConfig) {
         let Some(image) = self.images.get(&config.name) else { return };
@@ -91,7 +95,7 @@ impl Shared {
         config.parameters.clear();
         config.arguments.clear();
         if self.back_end.is_none() {
-            config.disks.insert(0, DiskConfig { image: image.clone(), kind: DiskKind::Data });
+            config.disks.insert(0, DiskConfig { image: image.clone(), kind: DiskKind::Own });
             return;
         }
         // It comes after the others.
@@ -114,16 +118,27 @@ fn group_of(vm: &str) -> PathBuf {
 }
 
 impl Lab<'_> {
-    /// Makes the modelled disk what an arm says. Whoever was served otherwise boots once more.
+    fn maker(&self) -> Maker<'_> {
+        Maker {
+            scenario: self.scenario,
+            frontdesk: &self.config.frontdesk,
+            folder: &self.run_dir,
+            guardian: &self.guardian,
+            images: &self.images,
+        }
+    }
+
+    /// Makes the modelled disk what an arm says, as new. Whoever was served otherwise boots once more.
     pub(super) fn set_disk(&mut self, arm: &str) -> Result<(), LabError> {
         let wanted = self.scenario.disk_of(&self.scenario.arms[arm]);
         if self.shared.as_ref().is_none_or(|shared| shared.arm == wanted) {
             return Ok(());
         }
         self.vms.values_mut().for_each(|vm| vm.vm.kill());
-        if let Some(shared) = &mut self.shared {
-            let (frontdesk, folder) = (&self.config.frontdesk, &self.run_dir);
-            shared.prepare(wanted, self.scenario, frontdesk, folder, &self.guardian)?;
+        // What it has of memory and devices goes before the next comes.
+        self.shared = None;
+        self.shared = self.maker().make(wanted)?;
+        if let Some(shared) = &self.shared {
             self.vms.values_mut().for_each(|vm| shared.attach(&mut vm.config));
         }
         self.reboot()
@@ -153,12 +168,4 @@ impl Lab<'_> {
 pub(super) fn in_time(served: &DiskServed) -> Result<(), LabError> {
     let late = served.late_p99_ms;
     if late > MOST_LATE_MS { Err(LabError::LateDisk { late_ms: late }) } else { Ok(()) }
-}
-
-/// If the lab dies, its processes must not stay.
-fn record(guardian: &Guardian, pid: i32) -> Result<(), LabError> {
-    if let Some(started) = process_start_time(pid) {
-        guardian.record(Undo::Process { pid, started })?;
-    }
-    Ok(())
 }

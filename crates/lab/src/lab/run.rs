@@ -157,6 +157,7 @@ impl<'a> Lab<'a> {
     /// Ends the VMs; the guardian removes what is left.
     fn tear_down(mut self) -> Result<(), LabError> {
         self.vms.clear();
+        self.shared = None;
         let report = self.guardian.finish()?;
         if report.failed.is_empty() { Ok(()) } else { Err(LabError::Left(report.failed.join("; "))) }
     }

@@ -20,6 +20,8 @@ pub(super) struct Lab<'a> {
     pub(super) vms: IndexMap<String, LabVm>,
     /// The modelled disk that they are on.
     pub(super) shared: Option<Shared>,
+    /// Images of data disks, by VM entry.
+    pub(super) images: IndexMap<String, PathBuf>,
     pub(super) run_dir: PathBuf,
     pub(super) qemu: String,
     pub(super) guest_kernel: String,
