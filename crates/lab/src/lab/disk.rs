@@ -91,7 +91,7 @@ impl Shared {
         let Some(image) = self.images.get(&config.name) else { return };
         config.cgroup_procs.retain(|procs| !procs.starts_with(BLKIO));
         config.cgroup_procs.extend((!self.arm.weights.is_empty()).then(|| group_of(&config.name).join("cgroup.procs")));
-        config.disks.retain(|disk| disk.kind != DiskKind::Data);
+        config.disks.retain(|disk| !matches!(disk.kind, DiskKind::Data | DiskKind::Own));
         config.parameters.clear();
         config.arguments.clear();
         if self.back_end.is_none() {
