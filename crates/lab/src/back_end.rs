@@ -28,7 +28,8 @@ pub(crate) struct BackEnd(Child);
 
 impl BackEnd {
     /// Starts it for these VMs and images, and waits until it serves. Its sockets
-    /// are in `folder`, where the daemon's is as well. It is told of the disk's `arm`, and runs on these CPUs.
+    /// are in `folder`, where the daemon's is as well. It is told whether the disk has an `arm`, and runs on
+    /// these CPUs.
     pub(crate) fn start<'a>(
         frontdesk: &Path,
         folder: &Path,

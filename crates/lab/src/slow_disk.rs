@@ -48,7 +48,9 @@ pub enum SlowDiskError {
     #[error("the modelled disk ended, or did not answer within {PATIENCE:?}")]
     Gone,
     /// The kernel does not schedule it as it should.
-    #[error("the modelled disk cannot be scheduled by {scheduler}: {source} (modprobe {scheduler}-iosched, modprobe bfq)")]
+    #[error(
+        "the modelled disk cannot be scheduled by {scheduler}: {source} (modprobe {scheduler}-iosched, modprobe bfq)"
+    )]
     Scheduler {
         /// The scheduler.
         scheduler: &'static str,
@@ -108,8 +110,7 @@ impl SlowDisk {
         folder: &Path,
         cpus: &[u16],
     ) -> Result<SlowDisk, SlowDiskError> {
-        let setup =
-            Setup { model, images: images.to_vec(), folder: folder.to_owned(), cpus: cpus.to_vec() };
+        let setup = Setup { model, images: images.to_vec(), folder: folder.to_owned(), cpus: cpus.to_vec() };
         let setup = serde_json::to_string(&setup).map_err(|error| SlowDiskError::Start(error.into()))?;
         let mut command = Command::new(program);
         command.arg(SLOW_DISK_ARGUMENT).arg(setup);

@@ -67,7 +67,8 @@ impl Scenario {
             vm.validate(self.guest.debian.is_some())?;
             for workload in vm.workloads.iter().filter(|workload| workload.kind.writes_disk()) {
                 let key = format!("vm.{}.workloads.{}.run", vm.name, workload.name);
-                let allowed = "what writes nothing, unless there is a `disk_model`: other disks stay as they are";
+                let allowed =
+                    "what writes nothing, unless there is a `disk_model`: other disks stay as they are";
                 require(self.disk_model.is_some(), key, "a workload that writes", allowed)?;
             }
             let kernel = &self.guest.kernel;

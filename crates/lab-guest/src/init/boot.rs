@@ -54,7 +54,8 @@ pub(super) fn boot() -> Result<File, InitError> {
     if let Some(device) = disk(DATA_PARAMETER)? {
         // Some can be written.
         let name = device.trim_start_matches("/dev/");
-        let read_only = std::fs::read_to_string(format!("/sys/block/{name}/ro")).is_ok_and(|ro| ro.trim() == "1");
+        let read_only =
+            std::fs::read_to_string(format!("/sys/block/{name}/ro")).is_ok_and(|ro| ro.trim() == "1");
         let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
         mount_at(&device, DATA, "ext4", flags, c"")?;
     }

@@ -1,7 +1,7 @@
 //! Workloads that read from the data disk.
 
-use super::servers::listen_udp;
 use super::process::{WorkloadError, failed, ready, spin, xorshift};
+use super::servers::listen_udp;
 use crate::report::ReportRecorder;
 use frontdesk_lab_guest::{DATA, StampKind};
 use rustix::fs::{Advice, fadvise};

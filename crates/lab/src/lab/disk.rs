@@ -44,7 +44,8 @@ impl Maker<'_> {
     pub(super) fn make(&self, arm: ArmDisk) -> Result<Option<Shared>, LabError> {
         let Some(model) = self.scenario.disk_model else { return Ok(None) };
         let host = &self.scenario.host;
-        let entries = self.scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));
+        let entries =
+            self.scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));
         let on_it = entries.filter_map(|(name, vm)| Some((name, vm, self.images.get(&vm.name)?.clone())));
         let on_it: Vec<(String, &VmSpec, PathBuf)> = on_it.collect();
         let images: Vec<PathBuf> = on_it.iter().map(|(_, _, image)| image.clone()).collect();
@@ -90,7 +91,9 @@ impl Shared {
     pub(super) fn attach(&self, config: &mut VmConfig) {
         let Some(image) = self.images.get(&config.name) else { return };
         config.cgroup_procs.retain(|procs| !procs.starts_with(BLKIO));
-        config.cgroup_procs.extend((!self.arm.weights.is_empty()).then(|| group_of(&config.name).join("cgroup.procs")));
+        config
+            .cgroup_procs
+            .extend((!self.arm.weights.is_empty()).then(|| group_of(&config.name).join("cgroup.procs")));
         config.disks.retain(|disk| !matches!(disk.kind, DiskKind::Data | DiskKind::Own));
         config.parameters.clear();
         config.arguments.clear();
@@ -108,7 +111,9 @@ impl Shared {
             ("chardev", format!("socket,id=shared,path={},reconnect=1", socket.display())),
             ("device", format!("vhost-user-blk-pci,chardev=shared,num-queues={}", config.vcpus)),
         ];
-        config.arguments.extend(options.into_iter().flat_map(|(option, value)| [format!("-{option}"), value]));
+        config
+            .arguments
+            .extend(options.into_iter().flat_map(|(option, value)| [format!("-{option}"), value]));
     }
 }
 

@@ -136,7 +136,9 @@ impl<'a> Lab<'a> {
                 Err(error) => self.blame_dead_vm(error),
             };
             let again = match error {
-                LabError::LateDisk { .. } | LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => true,
+                LabError::LateDisk { .. } | LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => {
+                    true
+                }
                 // On an emulated host, QEMU may not answer the daemon in time.
                 LabError::Daemon(DaemonProcessError::Incomplete { .. }) => self.config.plugin.is_none(),
                 _ => false,

@@ -51,7 +51,8 @@ impl LoopDevice {
         // SAFETY: plain numbers, for which all zeroes mean nothing.
         let mut config: loop_config = unsafe { std::mem::zeroed() };
         config.fd = file.as_raw_fd().unsigned_abs();
-        config.info.lo_flags = LO_FLAGS_AUTOCLEAR as u32 | LO_FLAGS_DIRECT_IO as u32 | LO_FLAGS_PARTSCAN as u32;
+        config.info.lo_flags =
+            LO_FLAGS_AUTOCLEAR as u32 | LO_FLAGS_DIRECT_IO as u32 | LO_FLAGS_PARTSCAN as u32;
         for _ in 0..ATTEMPTS {
             // SAFETY: this request has no argument.
             let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE.into()) };

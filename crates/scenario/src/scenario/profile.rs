@@ -68,8 +68,8 @@ pub enum LoadKind {
 }
 
 impl LoadProfile {
-    /// The workload of a VM that it is for: the echo, shift or read-burst that is asked, the sink that is filled, the ssh
-    /// server behind which the editor runs, or the program that is started.
+    /// The workload of a VM that it is for: the echo, shift or read-burst that is asked, the sink that is
+    /// filled, the ssh server behind which the editor runs, or the program that is started.
     #[must_use]
     pub fn target<'a>(&self, vm: &'a VmSpec) -> Option<&'a Workload> {
         vm.workloads.iter().find(|workload| self.kind.is_for(workload))

@@ -18,7 +18,10 @@ fn arms_say_who_decides() {
     let of = |arm: &str| scenario.disk_of(&scenario.arms[arm]);
     assert_eq!(of("none"), ArmDisk::default());
     assert!(of("bfq").low_latency && !of("bfq-steady").low_latency);
-    assert_eq!((of("bfq-first").scheduler, of("bfq-first").first), (IoScheduler::Bfq, vec!["desk".to_owned()]));
+    assert_eq!(
+        (of("bfq-first").scheduler, of("bfq-first").first),
+        (IoScheduler::Bfq, vec!["desk".to_owned()])
+    );
     assert_eq!(of("bfq-weight").weights["desk"], 1000);
     let (vsip, flash) = (of("vsip"), of("vsip-flash"));
     assert!(vsip.back_end && vsip.arm && flash.back_end && !flash.arm);
@@ -48,7 +51,8 @@ fn what_makes_no_sense_is_refused() {
         let error = parse(&[assignment]).unwrap_err();
         assert!(error.contains(why), "{assignment}: {error}");
     }
-    let without = BURSTS.replacen("[disk_model]\nseek = \"17ms\"\nrotation = \"8333us\"\nmb_per_s = 100.0\n", "", 1);
+    let without =
+        BURSTS.replacen("[disk_model]\nseek = \"17ms\"\nrotation = \"8333us\"\nmb_per_s = 100.0\n", "", 1);
     let error = Scenario::parse(&without, Path::new("bursts.toml"), &Overrides::default()).unwrap_err();
     assert!(error.to_string().contains("only beside a `disk_model`"), "{error}");
 }

@@ -233,7 +233,10 @@ fn assignments_reach_every_kind_of_key() {
     assert_eq!(scenario.vms[1].count, 8);
     assert_eq!(scenario.vms[0].memory_mib, 256);
     let think = [Duration::from_millis(100), Duration::from_secs(2)];
-    assert_eq!(scenario.loads[0].kind, LoadKind::Ask { protocol: Protocol::Udp, port: 7, bytes: 40, think, enter: false });
+    assert_eq!(
+        scenario.loads[0].kind,
+        LoadKind::Ask { protocol: Protocol::Udp, port: 7, bytes: 40, think, enter: false }
+    );
     assert!((scenario.policy.tavs.pb_ratio - 0.25).abs() < 1e-9);
     assert_eq!(scenario.guest.kernel, "6.12-cloud");
     assert!(scenario.arms["io-only"].stop.is_empty());
