@@ -32,6 +32,7 @@ fn disk(folder: &Path) -> SlowDisk {
     let images = ["first", "second"].map(|name| folder.join(name));
     File::create(&images[0]).unwrap().set_len(IMAGE).unwrap();
     let second = File::create(&images[1]).unwrap();
+    second.set_len(IMAGE).unwrap();
     for block in 0..IMAGE / BLOCK as u64 {
         second.write_all_at(&block.to_le_bytes(), block * BLOCK as u64).unwrap();
     }
