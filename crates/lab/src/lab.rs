@@ -10,6 +10,7 @@ mod error;
 mod nice;
 mod readings;
 mod run;
+mod shared_disk;
 mod state;
 
 pub use config::{LabConfig, Progress};

@@ -1,6 +1,6 @@
 //! The VMs of a run, from nothing to ready.
 
-use super::disk::Maker;
+use super::shared_disk::Maker;
 use super::{Lab, LabConfig, LabError, LabVm, interrupted};
 use crate::clock::HostClock;
 use crate::debian::Debian;

@@ -1,7 +1,7 @@
 //! What a run has.
 
 use super::LabConfig;
-use super::disk::Shared;
+use super::shared_disk::Shared;
 use crate::debian::Debian;
 use crate::machine::Busy;
 use crate::net::Link;

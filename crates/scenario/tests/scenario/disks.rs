@@ -41,7 +41,7 @@ fn what_makes_no_sense_is_refused() {
         ("arms.mq-deadline.disk.low_latency=false", "only with `scheduler = \"bfq\"`"),
         ("arms.vsip.disk.first=[\"desk\"]", "not with `back_end`"),
         ("arms.none.disk.arm=false", "only with `back_end = true`"),
-        ("arms.bfq-first.disk.first=[\"nobody\"]", "allowed is desk or reader"),
+        ("arms.bfq-first.disk.first=[\"nobody\"]", "allowed is one of desk, reader"),
         ("arms.bfq-weight.disk.weights.desk=0", "allowed is 1 to 1000"),
         ("arms.bfq.disk.scheduler=cfq", "unknown variant `cfq`"),
         ("vm.desk.workloads.open.read_kib=6", "allowed is a multiple of 4"),
