@@ -7,15 +7,16 @@
 
 mod device;
 mod model;
+mod protocol;
 mod serve;
 
 pub use serve::{SLOW_DISK_ARGUMENT, serve};
 
 use crate::command::die_with_this_thread;
 use frontdesk_scenario::{ArmDisk, DiskModel, DiskServed};
+use protocol::{REPORT, Serving, Setup};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -28,9 +29,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is asked.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Asks the process for a [`DiskServed`]; other lines, whether it is there.
-const REPORT: &str = "report";
 
 /// There is no slow disk.
 #[derive(Debug, thiserror::Error)]
@@ -57,25 +55,6 @@ pub enum SlowDiskError {
         /// Why.
         source: io::Error,
     },
-}
-
-/// What the process is told.
-#[derive(Debug, Serialize, Deserialize)]
-struct Setup {
-    model: DiskModel,
-    /// What is on the disk, in turn.
-    images: Vec<PathBuf>,
-    /// A folder that it may mount over, where only it sees that.
-    folder: PathBuf,
-    /// The CPUs that it runs on.
-    cpus: Vec<u16>,
-}
-
-/// What the process says when it serves.
-#[derive(Debug, Serialize, Deserialize)]
-struct Serving {
-    device: PathBuf,
-    partitions: Vec<PathBuf>,
 }
 
 /// A slow disk. Dropping it ends it; who still has it open gets errors from then on.

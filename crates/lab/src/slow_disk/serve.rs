@@ -3,7 +3,7 @@
 
 use super::device::LoopDevice;
 use super::model::{Access, Arm};
-use super::{REPORT, Serving, Setup};
+use super::protocol::{REPORT, Serving, Setup};
 use frontdesk_linux::{monotonic_ns, realtime};
 use frontdesk_scenario::DiskServed;
 use fuser::{
