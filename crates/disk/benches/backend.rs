@@ -209,7 +209,7 @@ fn main() -> ExitCode {
         let disk = VmDisk { name: "disk".into(), image: (&arguments[2]).into(), read_only: false };
         let never = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let folder = Path::new(&arguments[3]);
-        serve(&[disk], folder, &folder.join("none"), 32, never).unwrap();
+        serve(&[disk], folder, &folder.join("none"), 32, false, never).unwrap();
         return ExitCode::SUCCESS;
     }
     // Beside what is built, for what is in memory has no direct I/O.

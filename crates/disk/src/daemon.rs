@@ -113,7 +113,7 @@ mod tests {
     fn each_daemon_is_told_who_is_connected_and_what_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.disk");
-        let scheduler = Scheduler::new(4);
+        let scheduler = Scheduler::new(4, false).unwrap();
         let share = scheduler.join().unwrap();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let listener = listen(&path).unwrap();

@@ -10,11 +10,15 @@ use crate::vm::{Source, Vm};
 use frontdesk_disk_protocol::{AskersMemory, Channel, FromDaemon, FromDisk, READS, READS_PERIOD};
 use frontdesk_engine::disk::{Asker, Device, DiskConfig, DiskOperation, DiskPolicy, DiskRequest};
 use frontdesk_engine::{Time, VmId, nanos};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Most pieces that the policy can give a disk at a time.
 const MAX_DEPTH: u32 = 1024;
@@ -31,6 +35,8 @@ struct State {
     daemon: Option<Arc<Channel>>,
     /// Reads of which the daemon was told since then.
     told: (Time, u32),
+    /// Of a disk with an arm: readable when it has been kept for somebody for long enough.
+    timer: Option<Arc<OwnedFd>>,
 }
 
 /// What a piece asks of the disk.
@@ -59,9 +65,35 @@ fn now() -> Time {
 }
 
 impl Scheduler {
-    /// A scheduler for a disk that works at this many pieces at a time at most, 1 to 1024.
-    pub(crate) fn new(depth: u32) -> Arc<Scheduler> {
-        Arc::new(Scheduler(Mutex::new(State::new(depth))))
+    /// A scheduler for a disk that works at this many pieces at a time at most, 1 to 1024, and may have an
+    /// arm. Of such a disk, somebody must [keep the time](Self::keep_time).
+    ///
+    /// # Errors
+    /// If the kernel refuses a timer.
+    pub(crate) fn new(depth: u32, arm: bool) -> io::Result<Arc<Scheduler>> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = arm.then(|| timerfd_create(TimerfdClockId::Monotonic, flags)).transpose()?;
+        Ok(Arc::new(Scheduler(Mutex::new(State::new(depth, timer.map(Arc::new))))))
+    }
+
+    /// Moves an arm on that was kept for somebody who did not come, until `stop` can be read. Returns at once
+    /// if there is none.
+    pub(crate) fn keep_time(&self, stop: &OwnedFd) -> io::Result<()> {
+        let Some(timer) = self.state().0.timer.clone() else { return Ok(()) };
+        loop {
+            let mut fds = [PollFd::new(&timer, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                ready => ready?,
+            };
+            if !fds[1].revents().is_empty() {
+                return Ok(());
+            }
+            // It may have been set anew.
+            let _ = rustix::io::read(&*timer, &mut [0_u8; 8]);
+            let (mut state, now) = self.state();
+            state.grant(None, now);
+        }
     }
 
     /// The state, and what time it is.
@@ -102,12 +134,12 @@ impl Scheduler {
 }
 
 impl State {
-    fn new(depth: u32) -> State {
+    fn new(depth: u32, timer: Option<Arc<OwnedFd>>) -> State {
         let config = DiskConfig { max_depth: depth.clamp(1, MAX_DEPTH), ..DiskConfig::default() };
-        // An arm has a scheduler of the kernel's above it, which knows where it is.
-        let mut policy = DiskPolicy::new(config, Device::Flash);
+        let device = if timer.is_some() { Device::Arm } else { Device::Flash };
+        let mut policy = DiskPolicy::new(config, device);
         policy.set_limited(false);
-        State { policy, vms: Vec::new(), daemon: None, told: (Time(0), 0) }
+        State { policy, vms: Vec::new(), daemon: None, told: (Time(0), 0), timer }
     }
 
     fn join(&mut self, wake: Arc<OwnedFd>) -> u32 {
@@ -229,22 +261,29 @@ impl State {
 
     /// Gives the disk what it can take. Wakes the VMs that were given something, but the one that asks.
     ///
-    /// No later call is needed for time to pass: only an arm is kept for somebody, and flushes are held only
-    /// while a `High` request waits or is served, whose end is a call.
-    fn grant(&mut self, asks: u32, at: Time) {
+    /// Only an arm needs a later call for time to pass: flushes are held only while a `High` request waits or
+    /// is served, whose end is a call.
+    fn grant(&mut self, asks: Option<u32>, at: Time) {
         let mut woken = Vec::new();
         while let Some(submit) = self.policy.next(at) {
             let (vm, number) = parts(submit.id);
             if let Some(given) = self.vms.get_mut(vm as usize) {
                 given.grant(number, submit.class);
             }
-            if vm != asks && !woken.contains(&vm) {
+            if Some(vm) != asks && !woken.contains(&vm) {
                 woken.push(vm);
             }
         }
         for vm in woken.into_iter().filter_map(|vm| self.vms.get(vm as usize)) {
             // Full is as good as written.
             let _ = rustix::io::write(&*vm.wake, &1_u64.to_ne_bytes());
+        }
+        if let Some(timer) = &self.timer {
+            let later = self.policy.deadline().map_or(Duration::ZERO, |at| Duration::from_nanos(at.0));
+            let it_value = Timespec::try_from(later).unwrap_or_default();
+            let once = Itimerspec { it_interval: Timespec::default(), it_value };
+            // It is a timer, and this is a time.
+            let _ = timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once);
         }
     }
 
@@ -285,7 +324,7 @@ impl Share {
     pub(crate) fn ask(&self, number: u32, work: Work, asker: Option<Asker>) {
         let (mut state, now) = self.scheduler.state();
         state.ask(self.vm, number, work, asker, now);
-        state.grant(self.vm, now);
+        state.grant(Some(self.vm), now);
     }
 
     /// The pieces that may begin now.
@@ -300,7 +339,7 @@ impl Share {
         if let Some((work, asker)) = next {
             state.ask(self.vm, number, work, asker, now);
         }
-        state.grant(self.vm, now);
+        state.grant(Some(self.vm), now);
     }
 
     /// Readable when another VM's thread made room for a piece of this one.

@@ -60,7 +60,8 @@ impl FromStr for VmDisk {
 }
 
 /// Serves these disks until `stop` can be read, each at the socket `NAME.sock` in `sockets`. `depth` is how
-/// many pieces of work the physical disk is given at a time at most, 1 to 1024. The daemon that listens at
+/// many pieces of work the physical disk is given at a time at most, 1 to 1024, and `arm` whether it has an
+/// arm, which is then moved no more than it must be. The daemon that listens at
 /// `daemon`, whenever there is one, tells what a person waits for.
 ///
 /// # Errors
@@ -70,6 +71,7 @@ pub fn serve(
     sockets: &Path,
     daemon: &Path,
     depth: u32,
+    arm: bool,
     stop: OwnedFd,
 ) -> Result<(), DiskError> {
     if disks.len() > usize::from(MAX_DISKS) {
@@ -79,7 +81,8 @@ pub fn serve(
     if let Some(twice) = disks.iter().find(|disk| !names.insert(&disk.name)) {
         return Err(DiskError::Twice(twice.name.clone()));
     }
-    let scheduler = Scheduler::new(depth);
+    let timer = |source| DiskError::Kernel { what: "timer", source };
+    let scheduler = Scheduler::new(depth, arm).map_err(timer)?;
     let stop = Arc::new(stop);
     // All images and sockets first, so that what is wrong with one is told before any VM is served.
     let mut ready = Vec::new();
@@ -91,6 +94,11 @@ pub fn serve(
     let hear = move || follow(&to_hear, &daemon, &ends);
     let hearing = thread::Builder::new().name("daemon".into()).spawn(hear);
     hearing.map_err(|source| DiskError::Kernel { what: "thread", source })?;
+    let (keeper, ends) = (Arc::clone(&scheduler), Arc::clone(&stop));
+    let keep_time =
+        move || keeper.keep_time(&ends).inspect_err(|error| tracing::error!("the timer: {error}"));
+    let keeping = thread::Builder::new().name("timer".into()).spawn(keep_time);
+    keeping.map_err(|source| DiskError::Kernel { what: "thread", source })?;
     let mut threads = Vec::new();
     for (disk, image, socket) in ready {
         let kernel = |what| move |source| DiskError::Kernel { what, source };

@@ -89,7 +89,9 @@ fn refusal(image: &Path, read_only: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
     let disk = VmDisk { name: "mallory".into(), image: image.to_owned(), read_only };
     let stop = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
-    serve(&[disk], folder.path(), &folder.path().join("none"), 4, stop).expect_err("it is served").to_string()
+    serve(&[disk], folder.path(), &folder.path().join("none"), 4, false, stop)
+        .expect_err("it is served")
+        .to_string()
 }
 
 #[test]

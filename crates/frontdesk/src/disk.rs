@@ -36,11 +36,15 @@ pub(crate) struct DiskArgs {
     /// takes longer than 10 ms for each.
     #[arg(long, value_name = "REQUESTS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
+    /// The physical disk has an arm: VMs take turns of 100 ms, and the arm is kept for up to 8 ms for the
+    /// next request of whom it serves. Set the kernel's scheduler for it to "none".
+    #[arg(long)]
+    arm: bool,
 }
 
 pub(crate) fn main(args: &DiskArgs) -> anyhow::Result<ExitCode> {
     let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
     let stop: OwnedFd = stop.as_fd().try_clone_to_owned().context("cannot handle signals")?;
-    frontdesk_disk::serve(&args.vms, &args.socket_dir, &args.daemon, args.depth, stop)?;
+    frontdesk_disk::serve(&args.vms, &args.socket_dir, &args.daemon, args.depth, args.arm, stop)?;
     Ok(ExitCode::SUCCESS)
 }

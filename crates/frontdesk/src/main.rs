@@ -81,6 +81,11 @@ enum Command {
     Worker {
         arguments: Vec<String>,
     },
+    /// A disk that is slow; started by the lab itself.
+    #[command(hide = true, name = frontdesk_lab::SLOW_DISK_ARGUMENT)]
+    SlowDisk {
+        setup: String,
+    },
     /// The lab in an emulated host; started by the lab itself.
     #[command(hide = true, name = frontdesk_lab::INSIDE_ARGUMENT)]
     Inside,
@@ -94,6 +99,9 @@ fn main() -> ExitCode {
     }
     if let Command::Worker { arguments } = &cli.command {
         return frontdesk_lab::work(arguments);
+    }
+    if let Command::SlowDisk { setup } = &cli.command {
+        return frontdesk_lab::serve_slow_disk(setup);
     }
     let filter = tracing_subscriber::EnvFilter::try_from_env("FRONTDESK_LOG");
     tracing_subscriber::fmt()
@@ -129,7 +137,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => manual::completions(&args),
         Command::Manual(args) => manual::manual(&args),
         Command::Inside => Ok(frontdesk_lab::inside()),
-        Command::Guardian | Command::Worker { .. } => Ok(ExitCode::SUCCESS),
+        Command::Guardian | Command::Worker { .. } | Command::SlowDisk { .. } => Ok(ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("frontdesk: {}", frontdesk_scenario::sentence(&*error));

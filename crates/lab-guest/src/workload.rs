@@ -76,6 +76,10 @@ fn serve(job: Job, recorder: ReportRecorder) -> Result<Infallible, WorkloadError
         WorkloadKind::Sink { port } => servers::sink(port, recorder),
         WorkloadKind::ReadFiles => disk::read_files(recorder),
         WorkloadKind::ReadBurn { cost } => disk::read_burn(steps(cost), recorder),
+        WorkloadKind::ReadBurst { port, reads, read_kib, save_kib } => {
+            disk::read_burst(port, reads, [read_kib, save_kib].map(|kib| u64::from(kib) << 10), recorder)
+        }
+        WorkloadKind::WriteSync { write_kib } => disk::write_sync(u64::from(write_kib) << 10, recorder),
         WorkloadKind::Messages { tasks, rounds } => messages::run(tasks, rounds, recorder),
         WorkloadKind::Team { threads, barrier } => team::run(threads, barrier.map(steps), recorder),
         WorkloadKind::Churn => churn(recorder),

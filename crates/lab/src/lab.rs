@@ -5,10 +5,12 @@ mod arm;
 mod boot;
 mod config;
 mod desktops;
+mod disk;
 mod error;
 mod nice;
 mod readings;
 mod run;
+mod shared_disk;
 mod state;
 
 pub use config::{LabConfig, Progress};

@@ -3,6 +3,7 @@
 //! [`run`] boots the VMs of a scenario, runs its arms interleaved and repeated, and gives the result that
 //! `frontdesk-report` shows. [`RunningVm`] is the single VM underneath.
 
+mod back_end;
 mod cache;
 mod client;
 mod clock;
@@ -16,6 +17,7 @@ mod edit;
 mod emulated;
 mod initramfs;
 mod kernel;
+mod keyboard;
 mod lab;
 mod load;
 mod lost;
@@ -24,9 +26,11 @@ mod net;
 mod plugin_cost;
 mod replay;
 mod reserve;
+mod slow_disk;
 mod vm;
 mod web;
 
+pub use back_end::BackEndError;
 pub use cache::CacheError;
 pub use command::CommandError;
 pub use daemon::DaemonProcessError;
@@ -41,4 +45,5 @@ pub use lab::{LabConfig, LabError, Progress};
 pub use load::LoadError;
 pub use net::NetError;
 pub use reserve::{WORKER_ARGUMENT, study, work};
+pub use slow_disk::{SLOW_DISK_ARGUMENT, SlowDisk, SlowDiskError, serve as serve_slow_disk};
 pub use vm::{DiskConfig, DiskKind, RunningVm, TapConfig, VmConfig, VmError};

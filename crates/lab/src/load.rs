@@ -1,6 +1,7 @@
 //! Load from outside: clients that send a request, wait for the answer and think, or send without pause (TAVS
 //! §5.1).
 
+use crate::keyboard::Keyboard;
 use crate::net::slow_down;
 use frontdesk_scenario::Protocol;
 use rand::rngs::SmallRng;
@@ -8,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -31,6 +33,8 @@ pub(crate) struct ClientConfig {
     pub(crate) vm: String,
     pub(crate) server: SocketAddr,
     pub(crate) work: ClientWork,
+    /// The socket of the keyboard on which Enter is pressed before each request.
+    pub(crate) keyboard: Option<PathBuf>,
     /// Same seed, same think times: every arm of a repeat gets the same load.
     pub(crate) seed: u64,
     /// Physical CPUs the client runs on.
@@ -231,9 +235,14 @@ fn ask(
     let request: Vec<u8> = (0..=u8::MAX).cycle().take(bytes).collect();
     let mut answer = vec![0; bytes];
     let mut samples = Vec::new();
+    let keyboard = config.keyboard.as_deref().map(Keyboard::connect).transpose();
+    let mut keyboard = keyboard.map_err(|source| failed(config, source))?;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(rng.random_range(think[0]..=think[1]));
         let sent = Instant::now();
+        if let Some(keyboard) = &mut keyboard {
+            keyboard.press_enter().map_err(|source| failed(config, source))?;
+        }
         let stopped = Cell::new(None);
         let give_up = || {
             if stop.load(Ordering::Relaxed) && stopped.get().is_none() {

@@ -230,6 +230,11 @@ impl RunningVm {
         &self.files.vnc
     }
 
+    /// The socket of its keyboard, if it has one.
+    pub(crate) fn keyboard(&self) -> &Path {
+        &self.files.keyboard
+    }
+
     /// The file that takes what the guest prints on its serial console.
     #[must_use]
     pub fn console(&self) -> &Path {

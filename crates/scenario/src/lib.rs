@@ -31,12 +31,13 @@ pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{ErrorLocation, Overrides, ScenarioError};
 pub use outcome::{
-    ArmResult, Bar, Check, Follow, Frames, HostInfo, Latency, Lost, Outcome, Rate, Repeat, Screenshot,
-    Summary, Unit,
+    ArmResult, Bar, Check, DiskServed, Follow, Frames, HostInfo, Latency, Lost, Outcome, Rate, Repeat,
+    Screenshot, Summary, Unit,
 };
 pub use scenario::{
-    Across, Agent, Arm, Checks, Compare, Daemon, Debian, Disk, Gain, Guest, Host, LoadKind, LoadProfile,
-    Loser, Machine, Measure, Mechanism, Scenario, Subject, VmSpec, Workload,
+    Across, Agent, Arm, ArmDisk, Checks, Compare, Daemon, Debian, Disk, DiskModel, Gain, Guest, Host,
+    IoScheduler, LoadKind, LoadProfile, Loser, Machine, Measure, Mechanism, Scenario, Subject, VmSpec,
+    Workload,
 };
 pub use sentence::sentence;
 pub use sim::{

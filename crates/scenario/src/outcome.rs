@@ -140,6 +140,22 @@ pub struct Repeat {
     /// Time that the machine itself did not have; absent where it was not looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Lost>,
+    /// What the modelled disk did; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskServed>,
+}
+
+/// What a modelled disk of the lab did while a repeat was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskServed {
+    /// Requests that it served.
+    pub requests: u64,
+    /// Time that they kept it, in seconds.
+    pub busy_s: f64,
+    /// How much later than the model says it answered, 99th percentile, in milliseconds.
+    pub late_p99_ms: f64,
+    /// The latest, in milliseconds.
+    pub late_max_ms: f64,
 }
 
 /// Time that was taken from an emulated host while a repeat was measured: nothing ran on one of its CPUs,

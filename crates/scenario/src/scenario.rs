@@ -3,6 +3,7 @@
 
 mod arm;
 mod bars;
+mod disk_model;
 mod guest;
 mod host;
 mod profile;
@@ -10,6 +11,7 @@ mod vm;
 
 pub use arm::{Agent, Arm, Daemon, Mechanism};
 pub use bars::{Across, Checks, Compare, Gain, Loser, Measure, Subject};
+pub use disk_model::{ArmDisk, DiskModel, IoScheduler};
 pub use guest::{Debian, Guest};
 pub use host::{Host, Machine};
 pub use profile::{LoadKind, LoadProfile};
@@ -48,6 +50,10 @@ pub struct Scenario {
     pub guest: Guest,
     /// Which physical CPUs do what.
     pub host: Host,
+    /// The disk that the VMs share, if it is not the machine's own. Only in the lab: the simulator's is in
+    /// `sim.disk`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_model: Option<DiskModel>,
     /// The VMs. At least one.
     #[serde(rename = "vm")]
     pub vms: Vec<VmSpec>,
@@ -80,6 +86,19 @@ impl Scenario {
             let entries = self.vms.iter().filter(|vm| vm.name == load.vm);
             entries.flat_map(VmSpec::names).map(move |name| (name, load))
         })
+    }
+
+    /// Whether somebody uses the keyboard of the VMs of an entry.
+    #[must_use]
+    pub fn has_keyboard(&self, entry: &str) -> bool {
+        let presses = |load: &LoadProfile| matches!(load.kind, LoadKind::Ask { enter: true, .. });
+        self.loads.iter().any(|load| load.vm == entry && presses(load))
+    }
+
+    /// How the modelled disk is shared in an arm.
+    #[must_use]
+    pub fn disk_of(&self, arm: &Arm) -> ArmDisk {
+        arm.disk.clone().unwrap_or_default()
     }
 
     /// Shortest and longest think time of a load, after `think_scale`.

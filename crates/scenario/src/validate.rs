@@ -24,6 +24,9 @@ impl Scenario {
         self.guest.validate()?;
         self.host.validate()?;
         self.validate_vms()?;
+        if let Some(model) = self.disk_model {
+            model.validate()?;
+        }
         self.validate_emulated()?;
         for (index, load) in self.loads.iter().enumerate() {
             load.validate(&format!("load.{index}"), &self.vms)?;
@@ -41,6 +44,8 @@ impl Scenario {
             let own = format!("arms.{arm_name}");
             name(&own, arm_name)?;
             arm.validate(&own, &self.vms)?;
+            let modelled = self.disk_model.is_some() || arm.disk.is_none();
+            require(modelled, format!("{own}.disk"), "given", "only beside a `disk_model`")?;
         }
         self.validate_checks()
     }
@@ -60,6 +65,12 @@ impl Scenario {
                 require(vms.insert(name), own.as_str(), quoted(&vm.name), allowed)?;
             }
             vm.validate(self.guest.debian.is_some())?;
+            for workload in vm.workloads.iter().filter(|workload| workload.kind.writes_disk()) {
+                let key = format!("vm.{}.workloads.{}.run", vm.name, workload.name);
+                let allowed =
+                    "what writes nothing, unless there is a `disk_model`: other disks stay as they are";
+                require(self.disk_model.is_some(), key, "a workload that writes", allowed)?;
+            }
             let kernel = &self.guest.kernel;
             let allowed =
                 "a kernel with drivers for a screen, such as \"6.1-plain\", beside `desktop = true`";

@@ -84,6 +84,21 @@ pub(crate) fn add(
             let read = Step::Read { bytes: BLOCK, sequential: false };
             task(guest, &[read, Step::Compute(cost_of(*own)), Step::Done { bytes: BLOCK }]);
         }
+        WorkloadKind::WriteSync { write_kib } => {
+            let bytes = write_kib << 10;
+            task(guest, &[Step::Write { bytes, sync: true }, Step::Done { bytes }]);
+        }
+        WorkloadKind::ReadBurst { port, reads, read_kib, save_kib } => {
+            let socket = guest.add_socket(Some(Protocol::Udp), *port);
+            let receive = Step::Receive { socket, shift: None };
+            let read = Step::Read { bytes: read_kib << 10, sequential: false };
+            let again = Step::Repeat { from: 1, times: reads - 1 };
+            let save = (*save_kib > 0).then_some(Step::Write { bytes: save_kib << 10, sync: true });
+            let mut program = vec![receive, read, again];
+            program.extend(save);
+            program.extend([Step::Reply, Step::Done { bytes: 0 }]);
+            task(guest, &program);
+        }
         WorkloadKind::Sink { port } => {
             let socket = guest.add_socket(Some(Protocol::Tcp), *port);
             let receive = Step::Receive { socket, shift: None };

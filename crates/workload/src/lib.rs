@@ -52,6 +52,26 @@ pub enum WorkloadKind {
         #[serde(default, with = "humantime_serde")]
         cost: Duration,
     },
+    /// Answers each request over UDP with the same bytes, after it has read here and there on the VM's disk,
+    /// past the page cache, and perhaps written: what somebody opened or saved. An operation is a request.
+    ReadBurst {
+        /// Port it listens on, as for an echo.
+        port: u16,
+        /// Reads for each request, one after the other. 1 to 10000.
+        reads: u32,
+        /// Size of each in KiB, a multiple of 4 and no more than a file has. 4 to 4096.
+        read_kib: u32,
+        /// What it then writes to a file and waits for until it is on the disk, in KiB; with 0, nothing. 0 to
+        /// 4096.
+        #[serde(default)]
+        save_kib: u32,
+    },
+    /// Writes to a file of the VM's disk and waits until it is there, again and again. An operation is a
+    /// write.
+    WriteSync {
+        /// What it writes at a time, in KiB. 4 to 4096.
+        write_kib: u32,
+    },
     /// Takes what clients send over TCP and throws it away. An operation is a read.
     Sink {
         /// Port it listens on, as for an echo.
@@ -258,7 +278,7 @@ impl WorkloadKind {
     pub fn is_io_bound(&self) -> bool {
         match self {
             WorkloadKind::Echo { cost, .. } | WorkloadKind::ReadBurn { cost } => cost.is_zero(),
-            WorkloadKind::ReadFiles | WorkloadKind::Shift { .. } => true,
+            WorkloadKind::ReadFiles | WorkloadKind::ReadBurst { .. } | WorkloadKind::Shift { .. } => true,
             _ => false,
         }
     }
@@ -294,6 +314,12 @@ impl WorkloadKind {
         )
     }
 
+    /// Whether it writes to the VM's disk.
+    #[must_use]
+    pub fn writes_disk(&self) -> bool {
+        matches!(self, WorkloadKind::WriteSync { .. } | WorkloadKind::ReadBurst { save_kib: 1.., .. })
+    }
+
     /// Whether it has operations that take a measured time.
     #[must_use]
     pub fn is_timed(&self) -> bool {
@@ -324,7 +350,9 @@ impl WorkloadKind {
     pub fn listens(&self) -> Option<(Protocol, u16)> {
         match *self {
             WorkloadKind::Echo { protocol, port, .. } => Some((protocol, port)),
-            WorkloadKind::Shift { port, .. } => Some((Protocol::Udp, port)),
+            WorkloadKind::Shift { port, .. } | WorkloadKind::ReadBurst { port, .. } => {
+                Some((Protocol::Udp, port))
+            }
             WorkloadKind::Sink { port } => Some((Protocol::Tcp, port)),
             _ => None,
         }
@@ -360,6 +388,17 @@ impl WorkloadKind {
             WorkloadKind::ReadBurn { cost } => {
                 only_with("read-burn", vm.disk, "disk")?;
                 validate_cost(*cost)
+            }
+            WorkloadKind::WriteSync { write_kib } => {
+                only_with("write-sync", vm.disk, "disk")?;
+                range(key("write_kib"), *write_kib, 4..=4096)
+            }
+            WorkloadKind::ReadBurst { reads, read_kib, save_kib, .. } => {
+                range(key("save_kib"), *save_kib, 0..=4096)?;
+                only_with("read-burst", vm.disk, "disk")?;
+                range(key("reads"), *reads, 1..=10_000)?;
+                range(key("read_kib"), *read_kib, 4..=4096)?;
+                require(read_kib.is_multiple_of(4), key("read_kib"), read_kib, "a multiple of 4")
             }
             WorkloadKind::Messages { tasks, rounds } => {
                 range(key("tasks"), *tasks, 40..=2000)?;

@@ -16,7 +16,7 @@ struct Bench {
 
 impl Bench {
     fn new(depth: u32, vms: u32) -> Bench {
-        let mut state = State::new(depth);
+        let mut state = State::new(depth, None);
         for _ in 0..vms {
             state.join(Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
         }
@@ -25,7 +25,7 @@ impl Bench {
 
     fn ask(&mut self, vm: u32, number: u32, bytes: u64) {
         self.state.ask(vm, number, read(bytes), None, self.now);
-        self.state.grant(vm, self.now);
+        self.state.grant(Some(vm), self.now);
     }
 
     fn done(&mut self, vm: u32, number: u32, next: Option<Work>) {
@@ -33,7 +33,7 @@ impl Bench {
         if let Some(work) = next {
             self.state.ask(vm, number, work, None, self.now);
         }
-        self.state.grant(vm, self.now);
+        self.state.grant(Some(vm), self.now);
     }
 
     /// The one piece that was granted is served. Returns whose it was.
@@ -136,7 +136,7 @@ fn who_was_idle_has_saved_up_nothing() {
 
 #[test]
 fn a_vm_is_woken_when_another_makes_room_for_it() {
-    let scheduler = Scheduler::new(1);
+    let scheduler = Scheduler::new(1, false).unwrap();
     let [one, other] = [(); 2].map(|()| scheduler.join().unwrap());
     let woken = |share: &Share| {
         let wake = share.wake();
@@ -147,6 +147,27 @@ fn a_vm_is_woken_when_another_makes_room_for_it() {
     assert_eq!((one.granted(), other.granted(), woken(&other)), (vec![7], vec![], false));
     one.done(7, None);
     assert_eq!((other.granted(), woken(&other), woken(&one)), (vec![8], true, false));
+}
+
+#[test]
+fn an_arm_is_kept_for_a_while_and_then_moves_on() {
+    let scheduler = Scheduler::new(1, true).unwrap();
+    let [one, other] = [(); 2].map(|()| scheduler.join().unwrap());
+    one.ask(7, read(4096), None);
+    other.ask(8, read(4096), None);
+    assert_eq!((one.granted(), other.granted()), (vec![7], vec![]));
+    one.done(7, None);
+    assert!(other.granted().is_empty(), "more of the first one may come");
+    let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    std::thread::scope(|scope| {
+        let keeper = scope.spawn(|| scheduler.keep_time(&stop));
+        let wake = other.wake();
+        let patience = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
+        let woken = poll(&mut [PollFd::new(&wake, PollFlags::IN)], Some(&patience)).unwrap();
+        rustix::io::write(&stop, &1_u64.to_ne_bytes()).unwrap();
+        assert_eq!((woken, other.granted()), (1, vec![8]));
+        keeper.join().unwrap().unwrap();
+    });
 }
 
 /// Sealed memory in which vCPU 0 notified for task 7, once, and runs task 8.
@@ -188,7 +209,7 @@ impl Bench {
     fn read(&mut self, number: u32) -> [u64; 3] {
         let asker = self.state.vms[0].asker(Source { queue: 0, notified: true });
         self.state.ask(0, number, read(4096), asker, self.now);
-        self.state.grant(0, self.now);
+        self.state.grant(Some(0), self.now);
         self.state.granted(0);
         self.state.done(0, number, self.now);
         self.state.vms[0].report(Vec::new).unwrap().served

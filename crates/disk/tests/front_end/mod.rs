@@ -68,7 +68,8 @@ impl Server {
         let disks = vms.map(|(name, (image, read_only))| VmDisk { name: name.into(), image, read_only });
         let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let (end, sockets) = (stop.try_clone().unwrap(), folder.path().to_owned());
-        let thread = thread::spawn(move || serve(&disks, &sockets, &sockets.join("none"), 4, end).unwrap());
+        let thread =
+            thread::spawn(move || serve(&disks, &sockets, &sockets.join("none"), 4, false, end).unwrap());
         Server { folder, stop, thread: Some(thread) }
     }
 

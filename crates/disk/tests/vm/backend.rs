@@ -33,7 +33,7 @@ fn try_serve() -> Result<()> {
     let disks = arguments.map(|disk| disk.parse()).collect::<Result<Vec<VmDisk>, _>>()?;
     let never = eventfd(0, EventfdFlags::CLOEXEC)?;
     let folder = Path::new(&folder);
-    Ok(frontdesk_disk::serve(&disks, folder, &folder.join("none"), 32, never)?)
+    Ok(frontdesk_disk::serve(&disks, folder, &folder.join("none"), 32, false, never)?)
 }
 
 /// A back end for one VM, killed when dropped.

@@ -237,7 +237,8 @@ fn two_back_ends() -> Result<()> {
     let elsewhere = trials.folder.path().join("elsewhere");
     fs::create_dir(&elsewhere)?;
     let disk = VmDisk { name: "bob".into(), image: trials.image.clone(), read_only: false };
-    let error = serve(&[disk], &elsewhere, &elsewhere.join("none"), 32, eventfd(0, EventfdFlags::CLOEXEC)?);
+    let error =
+        serve(&[disk], &elsewhere, &elsewhere.join("none"), 32, false, eventfd(0, EventfdFlags::CLOEXEC)?);
     let error = error.err().context("two back ends write to one image")?.to_string();
     ensure!(error.contains("another process uses it"), "{error}");
     ensure!(!Path::new(&elsewhere).join("bob.sock").exists(), "there is a socket");

@@ -52,7 +52,12 @@ pub(super) fn boot() -> Result<File, InitError> {
         network::up("eth0", Some(address))?;
     }
     if let Some(device) = disk(DATA_PARAMETER)? {
-        mount_at(&device, DATA, "ext4", MountFlags::RDONLY, c"")?;
+        // Some can be written.
+        let name = device.trim_start_matches("/dev/");
+        let read_only =
+            std::fs::read_to_string(format!("/sys/block/{name}/ro")).is_ok_and(|ro| ro.trim() == "1");
+        let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+        mount_at(&device, DATA, "ext4", flags, c"")?;
     }
     if let Some(device) = disk(DEBIAN_PARAMETER)? {
         mount_at(&device, DEBIAN, "ext4", MountFlags::empty(), c"")?;

@@ -18,7 +18,7 @@ fn listen_tcp(port: u16) -> Result<TcpListener, String> {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(|error| cannot_listen("TCP", port, &error))
 }
 
-fn listen_udp(port: u16) -> Result<UdpSocket, String> {
+pub(super) fn listen_udp(port: u16) -> Result<UdpSocket, String> {
     UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(|error| cannot_listen("UDP", port, &error))
 }
 

@@ -1,5 +1,6 @@
 //! One repeat of one arm.
 
+use super::disk::in_time;
 use super::{Lab, LabError, LabVm, interrupted};
 use crate::client::AnyClient;
 use crate::clock::HostClock;
@@ -52,6 +53,7 @@ impl Lab<'_> {
         name: &str,
         number: u32,
     ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
+        self.set_disk(name)?;
         self.start_desktops()?;
         self.set_workloads(name)?;
         self.set_agents(name)?;
@@ -71,6 +73,7 @@ impl Lab<'_> {
                     .map_err(|source| LabError::Io { what: "examining the machine".to_owned(), source })?,
             )),
         };
+        self.disk_served()?;
         let first = self.readings()?;
         let from = (Instant::now(), Time(monotonic_ns()));
         let before = self.cpu_times(daemon.as_ref())?;
@@ -78,6 +81,8 @@ impl Lab<'_> {
         let after = self.cpu_times(daemon.as_ref())?;
         let to = (Instant::now(), Time(monotonic_ns()));
         let last = self.readings()?;
+        let disk = self.disk_served()?;
+        disk.as_ref().map_or(Ok(()), in_time)?;
         let lost = watch.map(Watch::finish);
         if number == 1 {
             self.take_screenshots(name)?;
@@ -108,6 +113,7 @@ impl Lab<'_> {
             samples_ms: samples,
             seconds: (to.0 - from.0).as_secs_f64(),
             lost,
+            disk,
             ..Repeat::default()
         };
         self.book_cpu(name, &before, &after, &mut repeat);
@@ -250,9 +256,10 @@ impl Lab<'_> {
             // The same in every arm of the repeat.
             let seed = u64::from(repeat) << 32 | number;
             let cpus = self.scenario.host.client_cpus.clone();
-            let start = |port, work| {
-                let server = SocketAddr::from((server.link.guest, port));
-                LoadClient::start(ClientConfig { server, vm: vm.clone(), work, seed, cpus: cpus.clone() })
+            let start = |port, work, keyboard: Option<&Path>| {
+                let keyboard = keyboard.map(Path::to_owned);
+                let (server, cpus) = (SocketAddr::from((server.link.guest, port)), cpus.clone());
+                LoadClient::start(ClientConfig { server, vm: vm.clone(), work, keyboard, seed, cpus })
             };
             let desktop = |server: &LabVm, work, think| {
                 AnyClient::Desktop(DesktopClient::start(DesktopConfig {
@@ -265,11 +272,12 @@ impl Lab<'_> {
                 }))
             };
             let client = match load.kind {
-                LoadKind::Ask { protocol, port, bytes, think } => {
+                LoadKind::Ask { protocol, port, bytes, think, enter } => {
                     let think = self.scenario.scaled_think(think);
-                    AnyClient::Plain(start(port, ClientWork::Ask { protocol, bytes, think })?)
+                    let keyboard = enter.then(|| server.vm.keyboard());
+                    AnyClient::Plain(start(port, ClientWork::Ask { protocol, bytes, think }, keyboard)?)
                 }
-                LoadKind::Bulk { port } => AnyClient::Plain(start(port, ClientWork::Bulk)?),
+                LoadKind::Bulk { port } => AnyClient::Plain(start(port, ClientWork::Bulk, None)?),
                 LoadKind::Launch { ref command, think } => {
                     desktop(server, DesktopWork::Launch(command.clone()), think)
                 }

@@ -1,5 +1,6 @@
 //! The VMs of a run, from nothing to ready.
 
+use super::shared_disk::Maker;
 use super::{Lab, LabConfig, LabError, LabVm, interrupted};
 use crate::clock::HostClock;
 use crate::debian::Debian;
@@ -62,13 +63,19 @@ impl<'a> Lab<'a> {
         run_dir: PathBuf,
         boot: Boot<'_>,
     ) -> Result<Lab<'a>, LabError> {
+        let first = scenario.arms.values().next().map(|arm| scenario.disk_of(arm)).unwrap_or_default();
+        let (frontdesk, folder) = (config.frontdesk.as_path(), run_dir.as_path());
+        let maker = Maker { scenario, frontdesk, folder, guardian: &guardian, images: &boot.images };
+        let shared = maker.make(first)?;
         let mut lab = Lab {
             scenario,
             config,
             vms: IndexMap::new(),
+            shared,
             run_dir,
             qemu: machine::qemu_version(),
             guest_kernel: String::new(),
+            images: boot.images.clone(),
             debian: None,
             screenshots: Vec::new(),
             steps_per_s: 0.0,
@@ -83,7 +90,7 @@ impl<'a> Lab<'a> {
             let group = lab.guardian.create_group(&parent, &name)?;
             group.set_weight(entry.weight)?;
             let link = net::add_link(index)?;
-            let own = VmConfig {
+            let mut own = VmConfig {
                 vcpus: entry.vcpus,
                 memory_mib: entry.memory_mib,
                 disks: boot.disks(entry),
@@ -103,6 +110,10 @@ impl<'a> Lab<'a> {
                 cgroup_procs: vec![group.procs_file()],
                 ..VmConfig::new(&name, boot.kernel, boot.initrd(entry), &lab.run_dir)
             };
+            own.keyboard = scenario.has_keyboard(&entry.name);
+            if let Some(shared) = &lab.shared {
+                shared.attach(&mut own);
+            }
             let vm = lab.start(&own)?;
             let web = (entry.debian || entry.desktop).then(|| WebServer::start(link.host)).transpose();
             let web =
@@ -144,7 +155,7 @@ impl<'a> Lab<'a> {
             interrupted(&self.config.stop)?;
             self.guest_kernel = vm.vm.wait_ready(BOOT_TIMEOUT)?;
         }
-        Ok(())
+        self.set_disk_classes()
     }
 
     /// Finds out where the guests' clocks are.

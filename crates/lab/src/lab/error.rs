@@ -7,7 +7,7 @@ use crate::data_disk::DiskError;
 use crate::debian::DebianError;
 use crate::load::LoadError;
 use crate::net::NetError;
-use crate::{InitramfsError, KernelError, VmError};
+use crate::{BackEndError, InitramfsError, KernelError, SlowDiskError, VmError};
 use frontdesk_guardian::{GroupError, GuardianError};
 use frontdesk_linux::cgroup::CgroupError;
 use frontdesk_record::RecordError;
@@ -35,6 +35,15 @@ pub enum LabError {
     Guardian(#[from] GuardianError),
     #[error(transparent)]
     Disk(#[from] DiskError),
+    #[error(transparent)]
+    SlowDisk(#[from] SlowDiskError),
+    #[error(transparent)]
+    BackEnd(#[from] BackEndError),
+    #[error(
+        "the modelled disk answered {late_ms:.1} ms later than its model says (99th percentile): this machine had something \
+         else to do. Run the scenario while nothing else runs"
+    )]
+    LateDisk { late_ms: f64 },
     #[error(transparent)]
     Debian(#[from] DebianError),
     #[error(transparent)]

@@ -136,7 +136,9 @@ impl<'a> Lab<'a> {
                 Err(error) => self.blame_dead_vm(error),
             };
             let again = match error {
-                LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => true,
+                LabError::LateDisk { .. } | LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => {
+                    true
+                }
                 // On an emulated host, QEMU may not answer the daemon in time.
                 LabError::Daemon(DaemonProcessError::Incomplete { .. }) => self.config.plugin.is_none(),
                 _ => false,
@@ -157,6 +159,7 @@ impl<'a> Lab<'a> {
     /// Ends the VMs; the guardian removes what is left.
     fn tear_down(mut self) -> Result<(), LabError> {
         self.vms.clear();
+        self.shared = None;
         let report = self.guardian.finish()?;
         if report.failed.is_empty() { Ok(()) } else { Err(LabError::Left(report.failed.join("; "))) }
     }

@@ -1,6 +1,7 @@
 //! What a run has.
 
 use super::LabConfig;
+use super::shared_disk::Shared;
 use crate::debian::Debian;
 use crate::machine::Busy;
 use crate::net::Link;
@@ -17,6 +18,10 @@ pub(super) struct Lab<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) config: &'a LabConfig,
     pub(super) vms: IndexMap<String, LabVm>,
+    /// The modelled disk that they are on.
+    pub(super) shared: Option<Shared>,
+    /// Images of data disks, by VM entry.
+    pub(super) images: IndexMap<String, PathBuf>,
     pub(super) run_dir: PathBuf,
     pub(super) qemu: String,
     pub(super) guest_kernel: String,

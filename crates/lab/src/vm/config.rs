@@ -27,6 +27,8 @@ pub struct VmConfig {
     /// Whether it has a screen, a keyboard, a pointer and sound, with a VNC server at the socket
     /// [`RunningVm::vnc`].
     pub desktop: bool,
+    /// Whether its keyboard can be used from outside, over a second QMP socket.
+    pub keyboard: bool,
     /// Whether it has a port for frontdesk's reporter, at the socket [`RunningVm::reporter`].
     pub reporter: bool,
     /// Whether its CPUs are the host's, by KVM, not emulated.
@@ -64,6 +66,7 @@ impl VmConfig {
             tap: None,
             disks: Vec::new(),
             desktop: false,
+            keyboard: false,
             reporter: false,
             kvm: false,
             plugin: None,
@@ -96,6 +99,8 @@ pub struct DiskConfig {
 pub enum DiskKind {
     /// Files to read. The guest cannot write to it.
     Data,
+    /// Files to read and write. Those of no other VM.
+    Own,
     /// A Debian system. What the guest writes goes to a temporary file, and is gone with the VM.
     Debian,
     /// What the VM is handed over to once its Debian system is there: the program `init` on it becomes its
@@ -107,7 +112,7 @@ impl DiskKind {
     /// The kernel parameter that tells the guest which disk it is.
     pub(super) fn parameter(self) -> &'static str {
         match self {
-            DiskKind::Data => DATA_PARAMETER,
+            DiskKind::Data | DiskKind::Own => DATA_PARAMETER,
             DiskKind::Debian => DEBIAN_PARAMETER,
             DiskKind::Handover => HANDOVER_PARAMETER,
         }

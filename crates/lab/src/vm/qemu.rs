@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A screen of a size that Xorg need not guess, and devices for which Linux has drivers. No sound of a guest
@@ -26,6 +26,7 @@ const DESKTOP: [(&str, &str); 7] = [
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) qmp: PathBuf,
+    pub(super) keyboard: PathBuf,
     pub(super) reporter: PathBuf,
     pub(super) vnc: PathBuf,
     pub(super) console: PathBuf,
@@ -37,6 +38,7 @@ impl Files {
         let file = |suffix| config.run_dir.join(format!("{}.{suffix}", config.name));
         Files {
             qmp: file("qmp"),
+            keyboard: file("keys"),
             reporter: file("tasks"),
             vnc: file("vnc"),
             console: file("console.log"),
@@ -48,7 +50,8 @@ impl Files {
 /// Whether a file can be read past the page cache.
 pub(super) fn has_direct_io(image: &Path) -> io::Result<bool> {
     // Also tells whether it is there and may be read.
-    if !File::open(image)?.metadata()?.is_file() {
+    let kind = File::open(image)?.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
         return Err(io::Error::other("it is not a file"));
     }
     // Flags are bits: the sign has no meaning.
@@ -120,6 +123,9 @@ pub(super) fn arguments(
     add("chardev", &format!("file,id=console,path={}", escaped(&files.console)));
     add("serial", "chardev:console");
     add("qmp", &format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
+    if config.keyboard {
+        add("qmp", &format!("unix:{},server=on,wait=off", escaped(&files.keyboard)));
+    }
     add("device", "virtio-serial-pci");
     add("chardev", &format!("socket,id=control,fd={}", control.as_raw_fd()));
     add("device", &format!("virtserialport,chardev=control,name={CONTROL_PORT}"));
@@ -139,7 +145,7 @@ pub(super) fn arguments(
         let change = match disk.kind {
             DiskKind::Data => "readonly=on",
             DiskKind::Debian => "snapshot=on",
-            DiskKind::Handover => "readonly=off",
+            DiskKind::Own | DiskKind::Handover => "readonly=off",
         };
         let mode = if *direct { "cache=none,aio=native" } else { "cache=writeback,aio=threads" };
         add("drive", &format!("file={image},format=raw,if=none,id=disk{number},{change},{mode}"));

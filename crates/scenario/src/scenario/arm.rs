@@ -1,6 +1,6 @@
 //! The ways to run the VMs.
 
-use super::{VmSpec, Workload};
+use super::{ArmDisk, VmSpec, Workload};
 use crate::allowed::{Violation, one_of, quoted, range, require, validate_policy};
 use crate::sim::Sim;
 use crate::study::{PeriodSlice, validate_reservation};
@@ -33,6 +33,10 @@ pub struct Arm {
     /// daemon acts.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub reserve: IndexMap<String, PeriodSlice>,
+    /// How the disk of `disk_model` is shared in this arm. Absent: as QEMU and the kernel do without a
+    /// scheduler. The simulator's is in `sim.disk`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<ArmDisk>,
     /// Parameters of the engine in this arm. In the file: those that differ from the scenario's `policy`.
     pub policy: Option<Config>,
     /// The modelled machine in this arm. In the file: what differs from the scenario's `sim`.
@@ -78,6 +82,9 @@ impl Arm {
             let allowed = "only in an arm with daemon = \"act\"";
             require(self.daemon == Daemon::Act, key.as_str(), of, allowed)?;
             validate_reservation(&key, *of)?;
+        }
+        if let Some(disk) = &self.disk {
+            disk.validate(&format!("{own}.disk"), vms)?;
         }
         if let Some(sim) = &self.sim {
             let entries: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();

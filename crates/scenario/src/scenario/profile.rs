@@ -25,13 +25,17 @@ pub enum LoadKind {
     Ask {
         /// Transport protocol.
         protocol: Protocol,
-        /// Port asked: an echo or shift of the VM listens on it.
+        /// Port asked: an echo, shift or read-burst of the VM listens on it.
         port: u16,
         /// Bytes of a request. 1 to 1400.
         bytes: usize,
         /// Shortest and longest think time, uniformly distributed, before `think_scale`. 0 s to 1 h.
         #[serde(with = "times")]
         think: [Duration; 2],
+        /// Whether Enter is pressed on the VM's keyboard before each request, as by a person who asks for it.
+        /// In the lab; the simulator knows the keys of launches only.
+        #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
+        enter: bool,
     },
     /// Sends over TCP without pause, as if over the paper's network of 100 Mbit/s (TAVS §5.1), six times
     /// slower.
@@ -64,8 +68,8 @@ pub enum LoadKind {
 }
 
 impl LoadProfile {
-    /// The workload of a VM that it is for: the echo or shift that is asked, the sink that is filled, the ssh
-    /// server behind which the editor runs, or the program that is started.
+    /// The workload of a VM that it is for: the echo, shift or read-burst that is asked, the sink that is
+    /// filled, the ssh server behind which the editor runs, or the program that is started.
     #[must_use]
     pub fn target<'a>(&self, vm: &'a VmSpec) -> Option<&'a Workload> {
         vm.workloads.iter().find(|workload| self.kind.is_for(workload))
@@ -84,8 +88,8 @@ impl LoadProfile {
             require(vm.desktop, format!("{key}.vm"), quoted(&self.vm), allowed)?;
         }
         match self.kind {
-            LoadKind::Ask { protocol, port, bytes, think } => {
-                let allowed = ports(vm, "echo or shift", |kind| !is_sink(kind));
+            LoadKind::Ask { protocol, port, bytes, think, .. } => {
+                let allowed = ports(vm, "echo, shift or read-burst", |kind| !is_sink(kind));
                 require(found, format!("{key}.port"), show_port((protocol, port)), allowed)?;
                 range(format!("{key}.bytes"), bytes, 1..=1400)?;
                 validate_think(key, think)

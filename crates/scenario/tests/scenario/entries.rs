@@ -194,7 +194,7 @@ fn workloads_and_loads_fit_their_vm() {
     load.0.protocol=tcp
         everything.toml:63: load.0.port = 7 (tcp): allowed is one of 7 (udp), 8 (udp)
     load.0.vm=disk
-        everything.toml:63: load.0.port = 7 (udp): allowed is none: no echo or shift runs in disk
+        everything.toml:63: load.0.port = 7 (udp): allowed is none: no echo, shift or read-burst runs in disk
     load.0.bytes=1401
         load.0.bytes = 1401: allowed is 1 to 1400
     load.2.port=8

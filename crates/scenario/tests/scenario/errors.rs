@@ -21,7 +21,7 @@ fn errors_of_keys_name_what_exists() {
     insta::assert_snapshot!(edited("count = 5", "cuont = 5"), @"echo-mixed.toml:46: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `desktop`, `tracked`, `workloads` (did you mean `count`?)");
     insta::assert_snapshot!(edited("repeats = 3\n", ""), @"echo-mixed.toml:1: missing field `repeats`");
     insta::assert_snapshot!(edited("port = 7 }", "prot = 7 }"), @r#"echo-mixed.toml:39: vm.mixed.workloads.echo.prot: unknown field `prot`, expected one of `protocol`, `port`, `cost` (did you mean `port` or `protocol`?), with run = "echo""#);
-    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:40: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `sink`, `messages`, `team`, `churn`, `program`, `play`, `video`, `scroll`, `app`, `boot`, `rt-app`, `storm` (did you mean `hog`?)");
+    insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hug\" }"), @"echo-mixed.toml:40: vm.mixed.workloads.hog.run: unknown variant `hug`, expected one of `hog`, `echo`, `shift`, `read-files`, `read-burn`, `read-burst`, `write-sync`, `sink`, `messages`, `team`, `churn`, `program`, `play`, `video`, `scroll`, `app`, `boot`, `rt-app`, `storm` (did you mean `hog`?)");
     insta::assert_snapshot!(edited("run = \"hog\" }", "run = \"hog\", port = 7 }"), @r#"echo-mixed.toml:40: vm.mixed.workloads.hog: no further keys are allowed, with run = "hog""#);
     insta::assert_snapshot!(edited("protocol = \"tcp\", port", "port"), @r#"echo-mixed.toml:39: vm.mixed.workloads.echo: missing field `protocol`, with run = "echo""#);
     insta::assert_snapshot!(edited("protocol = \"tcp\"\n", "protocol = \"sctp\"\n"), @"echo-mixed.toml:53: load.0.protocol: unknown variant `sctp`, expected `tcp` or `udp`");
@@ -49,7 +49,7 @@ fn errors_of_types_say_what_is_expected() {
 fn assignments_that_lead_nowhere() {
     insta::assert_snapshot!(refused(&["repeats"]), @"echo-mixed.toml: --set repeats: not of the form KEY=VALUE, as in vm.cpu.count=8");
     insta::assert_snapshot!(refused(&["vm.cpu.cuont=5"]), @"echo-mixed.toml:44 with --set vm.cpu.cuont=5: vm.cpu.cuont: unknown field `cuont`, expected one of `name`, `count`, `vcpus`, `memory_mib`, `weight`, `disk`, `debian`, `desktop`, `tracked`, `workloads` (did you mean `count`?)");
-    insta::assert_snapshot!(refused(&["polcy.tavs.pb_ratio=0.25"]), @"echo-mixed.toml:1 with --set polcy.tavs.pb_ratio=0.25: polcy: unknown field `polcy`, expected one of `name`, `description`, `repeats`, `duration`, `warmup`, `think_scale`, `cost_scale`, `guest`, `host`, `vm`, `load`, `arms`, `policy`, `sim`, `checks` (did you mean `policy`?)");
+    insta::assert_snapshot!(refused(&["polcy.tavs.pb_ratio=0.25"]), @"echo-mixed.toml:1 with --set polcy.tavs.pb_ratio=0.25: polcy: unknown field `polcy`, expected one of `name`, `description`, `repeats`, `duration`, `warmup`, `think_scale`, `cost_scale`, `guest`, `host`, `disk_model`, `vm`, `load`, `arms`, `policy`, `sim`, `checks` (did you mean `policy`?)");
     insta::assert_snapshot!(refused(&["vm.gpu.count=5"]), @r#"echo-mixed.toml: --set vm.gpu.count=5: there is no "gpu" in vm: allowed is one of mixed, cpu (did you mean `cpu`?)"#);
     insta::assert_snapshot!(refused(&["load.1.port=5"]), @r#"echo-mixed.toml: --set load.1.port=5: there is no "1" in load: allowed is one of 0"#);
     insta::assert_snapshot!(refused(&["arms.frontdsk.daemon=off"]), @r#"echo-mixed.toml: --set arms.frontdsk.daemon=off: there is no "frontdsk" in arms: allowed is one of stock, observe, frontdesk, io-only (did you mean `frontdesk`?)"#);
@@ -71,7 +71,7 @@ fn errors_of_values_name_what_is_allowed() {
     insta::assert_snapshot!(edited("vm_cpus = [0]", "vm_cpus = [0, 0]"), @"echo-mixed.toml:29: host.vm_cpus = [0, 0]: allowed is each CPU once");
     insta::assert_snapshot!(edited("vm = \"mixed\"", "vm = \"mixt\""), @r#"echo-mixed.toml:52: load.0.vm = "mixt": allowed is one of mixed, cpu"#);
     insta::assert_snapshot!(edited("port = 7\n", "port = 8\n"), @"echo-mixed.toml:54: load.0.port = 8 (tcp): allowed is 7 (tcp)");
-    insta::assert_snapshot!(edited("vm = \"mixed\"", "vm = \"cpu\""), @"echo-mixed.toml:54: load.0.port = 7 (tcp): allowed is none: no echo or shift runs in cpu");
+    insta::assert_snapshot!(edited("vm = \"mixed\"", "vm = \"cpu\""), @"echo-mixed.toml:54: load.0.port = 7 (tcp): allowed is none: no echo, shift or read-burst runs in cpu");
     insta::assert_snapshot!(edited("[\"100ms\", \"1s\"]", "[\"2s\", \"1s\"]"), @"echo-mixed.toml:56: load.0.think.0 = 2s: allowed is 0s to 1s");
     insta::assert_snapshot!(edited("[\"mixed/hog\"]", "[\"hog\"]"), @r#"echo-mixed.toml:73: arms.io-only.stop.0 = "hog": allowed is one of mixed/echo, mixed/hog, cpu/hog"#);
     insta::assert_snapshot!(edited("[arms.io-only]", "[arms.idle]"), @r#"echo-mixed.toml:80: checks.compare.0.over.arm = "io-only": allowed is one of stock, observe, frontdesk, idle"#);

@@ -2,6 +2,7 @@
 
 mod bars;
 mod checks;
+mod disks;
 mod entries;
 mod errors;
 mod studies;
@@ -109,7 +110,13 @@ fn every_kind_of_workload_and_load() {
     ];
     assert_eq!(kinds.collect::<Vec<_>>(), expected);
     let millis = |millis: [u64; 2]| millis.map(Duration::from_millis);
-    let ask = |port, think| LoadKind::Ask { protocol: Protocol::Udp, port, bytes: 40, think: millis(think) };
+    let ask = |port, think| LoadKind::Ask {
+        protocol: Protocol::Udp,
+        port,
+        bytes: 40,
+        think: millis(think),
+        enter: false,
+    };
     let kinds = scenario.loads.iter().map(|load| load.kind.clone());
     let expected = [
         ask(7, [10, 1000]),
@@ -226,7 +233,10 @@ fn assignments_reach_every_kind_of_key() {
     assert_eq!(scenario.vms[1].count, 8);
     assert_eq!(scenario.vms[0].memory_mib, 256);
     let think = [Duration::from_millis(100), Duration::from_secs(2)];
-    assert_eq!(scenario.loads[0].kind, LoadKind::Ask { protocol: Protocol::Udp, port: 7, bytes: 40, think });
+    assert_eq!(
+        scenario.loads[0].kind,
+        LoadKind::Ask { protocol: Protocol::Udp, port: 7, bytes: 40, think, enter: false }
+    );
     assert!((scenario.policy.tavs.pb_ratio - 0.25).abs() < 1e-9);
     assert_eq!(scenario.guest.kernel, "6.12-cloud");
     assert!(scenario.arms["io-only"].stop.is_empty());

@@ -397,7 +397,7 @@ fn client(
 ) -> Option<((Option<Protocol>, u16), ClientKind)> {
     let think = |think| scenario.scaled_think(think).map(nanos);
     Some(match load.kind {
-        LoadKind::Ask { protocol, port, bytes, think: between } => {
+        LoadKind::Ask { protocol, port, bytes, think: between, .. } => {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
             ((Some(workload::transport(protocol)), port), ClientKind::Ask { bytes, think: think(between) })
         }
