@@ -148,7 +148,7 @@ pub(super) fn stop_or_go_on<'a>(
 }
 
 /// Sends a signal to all workers, and tells of the first that could not get it. The process stops as soon as
-/// one of them sees it: only who has the CPU does that at once, and which one that is can't be known. The
+/// one of them sees it: only who has the CPU does that at once, and which one that is cannot be known. The
 /// others may be waiting for this CPU.
 fn signal<'a>(members: impl IntoIterator<Item = &'a MemberThreads>, signal: i32) -> Result<(), SchedError> {
     let mut result = Ok(());

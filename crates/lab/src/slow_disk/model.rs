@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_flush_costs_a_rotation_if_something_was_written() {
         let mut arm = Arm::new(hard_disk(), GIB);
-        let mut flush = |arm: &mut Arm| arm.serve(Access::Flush, 0, 0, Duration::ZERO).1;
+        let flush = |arm: &mut Arm| arm.serve(Access::Flush, 0, 0, Duration::ZERO).1;
         assert_eq!(flush(&mut arm), Duration::ZERO);
         arm.serve(Access::Write, 0, 4096, Duration::ZERO);
         arm.serve(Access::Read, GIB / 2, 4096, Duration::ZERO);
