@@ -49,8 +49,8 @@ impl Feedback {
         }
     }
 
-    /// Beyond the paper: whether it shows fewer frames than it did, though as many as are desired. Where a film
-    /// waits for its sound, both become slow together, and no frame is missed.
+    /// Beyond the paper: whether it shows fewer frames than it did, though as many as are desired. Where a
+    /// film waits for its sound, both become slow together, and no frame is missed.
     fn is_slow(&self, fps: &FrameRate, config: &Config) -> bool {
         config.early && fps.lasting < self.usual * SLOW
     }
@@ -177,8 +177,8 @@ mod tests {
         }
     }
 
-    /// Beyond the paper: 22 of 24 frames a second are within the tolerance, and yet the film has become slow. A
-    /// frame more or less in a second says nothing.
+    /// Beyond the paper: 22 of 24 frames a second are within the tolerance, and yet the film has become slow.
+    /// A frame more or less in a second says nothing.
     #[test]
     fn a_film_that_becomes_slow_gets_more_until_that_is_in_vain() {
         for early in [false, true] {
