@@ -94,11 +94,13 @@ pub fn serve(
     let hear = move || follow(&to_hear, &daemon, &ends);
     let hearing = thread::Builder::new().name("daemon".into()).spawn(hear);
     hearing.map_err(|source| DiskError::Kernel { what: "thread", source })?;
-    let (keeper, ends) = (Arc::clone(&scheduler), Arc::clone(&stop));
-    let keep_time =
-        move || keeper.keep_time(&ends).inspect_err(|error| tracing::error!("the timer: {error}"));
-    let keeping = thread::Builder::new().name("timer".into()).spawn(keep_time);
-    keeping.map_err(|source| DiskError::Kernel { what: "thread", source })?;
+    if arm {
+        let (keeper, ends) = (Arc::clone(&scheduler), Arc::clone(&stop));
+        let keep_time =
+            move || keeper.keep_time(&ends).inspect_err(|error| tracing::error!("the timer: {error}"));
+        let keeping = thread::Builder::new().name("timer".into()).spawn(keep_time);
+        keeping.map_err(|source| DiskError::Kernel { what: "thread", source })?;
+    }
     let mut threads = Vec::new();
     for (disk, image, socket) in ready {
         let kernel = |what| move |source| DiskError::Kernel { what, source };

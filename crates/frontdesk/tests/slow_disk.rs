@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_lab::SlowDisk;
 use frontdesk_scenario::{ArmDisk, DiskModel, IoScheduler};
 use rustix::fs::OFlags;
@@ -52,6 +53,13 @@ fn open(path: &Path) -> File {
     File::options().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).unwrap()
 }
 
+/// What the kernel keeps of a loop device for whoever has its number next.
+fn settings(device: &Path) -> Vec<String> {
+    let queue = Path::new("/sys/block").join(device.file_name().unwrap()).join("queue");
+    let files = ["scheduler", "nr_requests", "max_sectors_kb", "rotational"];
+    files.map(|file| fs::read_to_string(queue.join(file)).unwrap()).to_vec()
+}
+
 /// Whether a loop device has a file, and which of its partitions there are.
 fn left(device: &Path) -> Vec<PathBuf> {
     let name = device.file_name().unwrap().to_str().unwrap();
@@ -96,8 +104,10 @@ fn what_is_far_away_takes_longer_and_a_killed_disk_leaves_nothing() {
     assert_eq!(disk.report().unwrap().requests, 0, "what was told is not told again");
 
     let name = disk.device().file_name().unwrap().to_str().unwrap().to_owned();
-    for scheduler in [IoScheduler::MqDeadline, IoScheduler::Bfq, IoScheduler::None] {
-        disk.schedule(&ArmDisk { scheduler, ..ArmDisk::default() }).unwrap();
+    let (before, guardian) =
+        (settings(disk.device()), Guardian::start(Path::new(FRONTDESK), GUARDIAN_ARGUMENT).unwrap());
+    for scheduler in [IoScheduler::None, IoScheduler::MqDeadline, IoScheduler::Bfq] {
+        disk.schedule(&ArmDisk { scheduler, ..ArmDisk::default() }, &guardian).unwrap();
         let now = fs::read_to_string(format!("/sys/block/{name}/queue/scheduler")).unwrap();
         assert!(now.contains(&format!("[{}]", scheduler.name())), "{now}");
     }
@@ -109,6 +119,9 @@ fn what_is_far_away_takes_longer_and_a_killed_disk_leaves_nothing() {
     eventually("reads fail", || read(&file, blocks / 2).is_err());
     drop(file);
     eventually("nothing is left", || left(disk.device()).is_empty());
+    assert_ne!(settings(disk.device()), before);
+    assert!(guardian.finish().unwrap().failed.is_empty());
+    assert_eq!(settings(disk.device()), before);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod serve;
 pub use serve::{SLOW_DISK_ARGUMENT, serve};
 
 use crate::command::die_with_this_thread;
+use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{ArmDisk, DiskModel, DiskServed};
 use protocol::{REPORT, Serving, Setup};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,8 +39,8 @@ pub enum SlowDiskError {
     Start(io::Error),
     /// Its process is not able to serve it.
     #[error(
-        "the modelled disk is not there: {0}. It needs root, FUSE (`modprobe fuse`), loop devices (`modprobe loop`) and \
-         `addpart` (tools/setup.sh vms)"
+        "the modelled disk is not there: {0}. It needs root, FUSE (`modprobe fuse`), loop devices \
+         (`modprobe loop`) and `addpart` (tools/setup.sh vms)"
     )]
     Failed(String),
     /// Its process does not answer any more, or has ended.
@@ -131,12 +132,12 @@ impl SlowDisk {
         i32::try_from(self.child.id()).unwrap_or(i32::MAX)
     }
 
-    /// Has the kernel schedule it as an arm says.
+    /// Has the kernel schedule it as an arm says, until the guardian puts that back.
     ///
     /// # Errors
     /// [`SlowDiskError::Scheduler`] if the kernel refuses.
-    pub fn schedule(&self, disk: &ArmDisk) -> Result<(), SlowDiskError> {
-        device::schedule(&self.device, disk, self.has_arm)
+    pub fn schedule(&self, disk: &ArmDisk, guardian: &Guardian) -> Result<(), SlowDiskError> {
+        device::schedule(&self.device, disk, self.has_arm, guardian)
             .map_err(|source| SlowDiskError::Scheduler { scheduler: disk.scheduler.name(), source })
     }
 

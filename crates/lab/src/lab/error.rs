@@ -40,8 +40,8 @@ pub enum LabError {
     #[error(transparent)]
     BackEnd(#[from] BackEndError),
     #[error(
-        "the modelled disk answered {late_ms:.1} ms later than its model says (99th percentile): this machine had something \
-         else to do. Run the scenario while nothing else runs"
+        "the modelled disk answered {late_ms:.1} ms later than its model says (99th percentile): this machine \
+         had something else to do. Run the scenario while nothing else runs"
     )]
     LateDisk { late_ms: f64 },
     #[error(transparent)]

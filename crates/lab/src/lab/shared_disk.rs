@@ -48,7 +48,7 @@ impl Maker<'_> {
         let images: Vec<PathBuf> = on_it.iter().map(|(_, _, image)| image.clone()).collect();
         let disk = SlowDisk::start(self.frontdesk, model, &images, self.folder, &host.client_cpus)?;
         self.record(disk.pid())?;
-        disk.schedule(&arm)?;
+        disk.schedule(&arm, self.guardian)?;
         for (name, vm, _) in on_it.iter().filter(|_| !arm.weights.is_empty()) {
             self.set_weight(name, *arm.weights.get(&vm.name).unwrap_or(&WEIGHT))?;
         }

@@ -1,6 +1,7 @@
 //! A block device over a file: a loop device, its partitions, and how it is scheduled.
 
 use crate::command;
+use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_scenario::{ArmDisk, IoScheduler};
 use linux_raw_sys::loop_device::{
     LO_FLAGS_AUTOCLEAR, LO_FLAGS_DIRECT_IO, LO_FLAGS_PARTSCAN, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, loop_config,
@@ -74,10 +75,20 @@ impl LoopDevice {
     }
 }
 
-/// Has the kernel schedule a device as an arm says. Nothing may be in flight.
-pub(super) fn schedule(device: &Path, disk: &ArmDisk, has_arm: bool) -> io::Result<()> {
+/// Has the kernel schedule a device as an arm says. Nothing may be in flight. The guardian puts back what it
+/// was: a loop device keeps that for whoever has its number next.
+pub(super) fn schedule(device: &Path, disk: &ArmDisk, has_arm: bool, guardian: &Guardian) -> io::Result<()> {
     let name = device.file_name().unwrap_or_default();
     let queue = Path::new("/sys/block").join(name).join("queue");
+    // Put back in reverse: the scheduler goes first, for the depth is only the device's own without one.
+    for file in ["nr_requests", "max_sectors_kb", "rotational", "scheduler"] {
+        let path = queue.join(file);
+        let text = std::fs::read_to_string(&path)?;
+        // Of schedulers all are listed, and this one is in brackets.
+        let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(name, _)| name);
+        let content = chosen.unwrap_or(text.trim()).to_owned();
+        guardian.record(Undo::File { path, content }).map_err(io::Error::other)?;
+    }
     let set = |file: &str, value: String| {
         let path = queue.join(file);
         let because = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
