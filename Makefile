@@ -21,7 +21,7 @@ demo: setup-vms build
 # Rust only: no root, no QEMU, no clang.
 check:
 	cargo fmt --all --check
-	FRONTDESK_ALLOW_MISSING=simso cargo test --release --locked -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-record -p frontdesk-remote \
+	FRONTDESK_ALLOW_MISSING=simso cargo test --release --locked -p frontdesk-capacity -p frontdesk-control-protocol -p frontdesk-engine -p frontdesk-record -p frontdesk-remote \
 		-p frontdesk-replay -p frontdesk-report -p frontdesk-scenario -p frontdesk-sim -p frontdesk-sweep
 
 # One failure does not hide what comes after it. What a test needs and this machine lacks is a failure, too,

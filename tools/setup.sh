@@ -20,7 +20,7 @@ cargo_deny=0.20.2
 sim_packages="python3-venv"
 simso="simso==0.8.5 SimPy==2.3.1 numpy"
 simso_venv=$(dirname "$0")/../target/simso
-python_tests="maturin==1.16.0 numpy==2.4.6 pandas==3.1.1 pyarrow==26.0.1 ray==2.60.0 pytest==9.2.0 mypy==2.4.1 nbclient==0.11.0 \
+python_tests="ansible-core==2.18.19 maturin==1.16.0 numpy==2.4.6 pandas==3.1.1 pyarrow==26.0.1 ray==2.60.0 pytest==9.2.0 mypy==2.4.1 nbclient==0.11.0 \
     nbformat==5.11.1 ipykernel==7.4.0 matplotlib==3.11.2 psutil==7.2.2"
 python_venv=$(dirname "$0")/../target/python
 qemu_packages="qemu-system-x86 qemu-utils"

@@ -62,6 +62,10 @@ pub struct Tavs {
     /// all do). They wake no task, so that boosts for them are in vain; what wakes nobody then teaches
     /// nothing about its port. Sources go by this: the engine does not hear of what does not count.
     pub acknowledgements: bool,
+    /// Whether any event boosts a VM that sleeps as a whole and has not had more than its share (not in the
+    /// paper, whose scheduler boosts by itself whoever wakes with credit left, §2.2). A guest in which a
+    /// single task waits switches to nobody, so nothing would ever be known of it.
+    pub idle: bool,
     /// Tasks looked at when a block is requested (§3.3.1: 3). 1 to 16.
     pub inspection_window: usize,
     /// Bits of a port's saturating counter (§3.3.2: 2). 1 to 8.
@@ -90,6 +94,7 @@ impl Default for Tavs {
             max_boost: Duration::from_millis(10),
             correlation: true,
             acknowledgements: false,
+            idle: true,
             inspection_window: 3,
             counter_bits: 2,
             tasks_per_vcpu: 256,
@@ -161,7 +166,9 @@ pub struct Multimedia {
     /// The share is the original one again so long after the last frame (§5.2: 1 s). 100 ms to 60 s.
     #[serde(with = "humantime_serde")]
     pub end_after: Duration,
-    /// Whether a frame that is missed raises the share at once, rather than a bad period (not in the paper).
+    /// Whether a frame that is missed raises the share at once, rather than a bad period; a film that has
+    /// become slow gets more though it misses none; and it is tried once whether it has more frames than it
+    /// shows (none of which is in the paper).
     pub early: bool,
     /// Whether an average begins with the first rate that is measured, rather than with 0 (not in the paper).
     pub seed_average: bool,

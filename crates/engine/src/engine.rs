@@ -223,14 +223,17 @@ impl Engine {
             }
             EventKind::Lost { vm, count } => {
                 self.troubles.lost = self.troubles.lost.saturating_add(count);
-                self.ledger.distrust();
                 match vm {
                     Some(vm) => {
                         let state = self.vms.get_mut(&vm)?;
+                        state.unsure = true;
                         state.lost = state.lost.saturating_add(count);
                         state.guest.forget();
                     }
-                    None => self.vms.values_mut().for_each(|vm| vm.guest.forget()),
+                    None => {
+                        self.ledger.distrust();
+                        self.vms.values_mut().for_each(|vm| vm.guest.forget());
+                    }
                 }
             }
             EventKind::VmReset { vm } => {
@@ -246,14 +249,16 @@ impl Engine {
             EventKind::VmResumed { vm } => self.vms.get_mut(&vm)?.paused = false,
             EventKind::VcpuAdded { vm, vcpu } => {
                 self.tell(vm, Fact::VcpuOver { vcpu })?;
-                self.ledger.distrust();
-                self.vms.get_mut(&vm)?.plug(vcpu);
+                let state = self.vms.get_mut(&vm)?;
+                state.unsure = true;
+                state.plug(vcpu);
             }
             EventKind::VcpuRemoved { vm, vcpu } => {
                 self.vms.get_mut(&vm)?.guest.vcpu(vcpu)?;
                 self.tell(vm, Fact::VcpuOver { vcpu });
-                self.ledger.distrust();
-                self.vms.get_mut(&vm)?.unplug(vcpu);
+                let state = self.vms.get_mut(&vm)?;
+                state.unsure = true;
+                state.unplug(vcpu);
             }
             EventKind::Weight { vm, weight } => self.vms.get_mut(&vm)?.weight = weight.max(1),
             EventKind::VcpuWeight { vm, vcpu, permille } => {
@@ -417,7 +422,7 @@ impl Engine {
         let before = std::mem::replace(&mut self.vms.get_mut(&vm)?.standing, standing);
         if before != standing {
             self.let_go(vm)?;
-            self.ledger.distrust();
+            self.vms.get_mut(&vm)?.unsure = true;
         }
         Some(())
     }

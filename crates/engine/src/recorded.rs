@@ -42,6 +42,8 @@ struct RecordedTavs {
     max_boost: Duration,
     correlation: bool,
     acknowledgements: bool,
+    #[serde(default)]
+    idle: bool,
     inspection_window: usize,
     counter_bits: u32,
     tasks_per_vcpu: usize,

@@ -192,43 +192,47 @@ fn a_flush_nobody_waits_for_is_held_for_a_while_and_a_save_is_not() {
     assert_eq!(bench.submit().last(), Some(&(save, DiskClass::High)));
 }
 
-#[test]
-fn an_arm_waits_for_who_reads_on_and_not_for_who_thinks_for_long() {
-    // What is far is slow: two that read on, and come back a millisecond after each answer.
-    let switches = |pause: u64| {
-        let mut bench = Bench::new(DiskConfig::default(), Device::Arm, 1, 0);
-        let (mut last, mut switches) = (VmId(0), 0);
-        let mut back: Vec<(Time, u32)> = vec![(Time(0), 1), (Time(0), 2)];
-        let mut ends = [0_u64; 3];
-        let mut served = 0;
-        while served < 2_000 {
-            back.sort_unstable();
-            if let Some((_, vm)) = back.first().copied().filter(|(at, _)| *at <= bench.now) {
-                back.remove(0);
-                let (id, at, bytes) = (bench.next_id, bench.now, 128 << 10);
-                bench.next_id += 1;
-                let end = &mut ends[vm as usize];
-                let (vm, operation) = (VmId(vm), DiskOperation::Read);
-                let request = DiskRequest { id, vm, asker: None, operation, offset: *end, bytes, at };
-                *end += bytes;
-                assert!(bench.policy.arrive(&request));
-                bench.asked.insert(id, request);
-                continue;
-            }
-            let until = back.first().map_or(Time(u64::MAX), |(at, _)| *at);
-            let Some(done) = bench.step(until) else { continue };
-            served += 1;
-            switches += u32::from(done.request.vm != last);
-            last = done.request.vm;
-            back.push((bench.now.plus(pause), last.0));
+/// Two that read so many bytes at a time, and come back some time after each answer, in front of an arm:
+/// what of 2,000 requests was another VM's than the one before, and the time that each VM had, its pauses
+/// included.
+fn two_that_read(bytes: [u64; 2], pause: u64) -> (u32, [u64; 2]) {
+    let mut bench = Bench::new(DiskConfig::default(), Device::Arm, 1, 0);
+    let (mut last, mut switches, mut times) = (VmId(0), 0, [0; 2]);
+    let mut back: Vec<(Time, u32)> = vec![(Time(0), 1), (Time(0), 2)];
+    let mut served = 0;
+    while served < 2_000 {
+        back.sort_unstable();
+        if let Some((_, vm)) = back.first().copied().filter(|(at, _)| *at <= bench.now) {
+            back.remove(0);
+            bench.ask(vm, 1, DiskOperation::Read, bytes[vm as usize - 1]);
+            continue;
         }
-        switches
-    };
+        let until = back.first().map_or(Time(u64::MAX), |(at, _)| *at);
+        let Some(done) = bench.step(until) else { continue };
+        served += 1;
+        switches += u32::from(done.request.vm != last);
+        last = done.request.vm;
+        times[last.0 as usize - 1] += done.request.bytes * BYTE / 1_000 + pause;
+        back.push((bench.now.plus(pause), last.0));
+    }
+    (switches, times)
+}
+
+#[test]
+fn an_arm_waits_for_who_comes_back_soon_and_not_for_who_thinks_for_long() {
     // A hundred milliseconds of 2.3 each.
-    let soon = switches(MS);
+    let (soon, _) = two_that_read([128 << 10; 2], MS);
     assert!((40..=80).contains(&soon), "{soon}");
-    let late = switches(30 * MS);
+    let (late, _) = two_that_read([128 << 10; 2], 30 * MS);
     assert!(late > 1_900, "{late}");
+}
+
+#[test]
+fn who_reads_here_and_there_has_its_share_of_an_arm() {
+    // One with 1.3 ms for each answer, and one with 13, as if it were a seek away.
+    let (_, [on, scattered]) = two_that_read([128 << 10, 1_280 << 10], MS);
+    let part = scattered as f64 / (on + scattered) as f64;
+    assert!((0.45..0.55).contains(&part), "{part}");
 }
 
 /// Who keeps asking for how much, with how many requests at once.

@@ -12,8 +12,9 @@ use frontdesk_engine::{
 use frontdesk_testing::all_ends::{TASKS, all_ends, config, go_on, run};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
-use proptest::test_runner::TestRunner;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether an action takes something back, or is about a VM that can be acted on.
 fn may_ask(kind: ActionKind, world: Capabilities, standings: &BTreeMap<VmId, Standing>) -> bool {
@@ -203,6 +204,37 @@ proptest! {
             engine.on_deadline(event.at);
         }
     }
+}
+
+/// Sequences of events without end, each other ones: FRONTDESK_EVENTS of them in all, in millions, or ten.
+/// Says how many there were.
+#[test]
+#[ignore = "takes as long as one likes: FRONTDESK_EVENTS=1000 cargo test --release -p frontdesk-engine --test properties -- --ignored"]
+fn many_millions_of_events_do_no_harm() {
+    let wanted = std::env::var("FRONTDESK_EVENTS").ok().and_then(|millions| millions.parse().ok());
+    let wanted = wanted.unwrap_or(10_u64) * 1_000_000;
+    let (told, seeds) = (AtomicU64::new(0), AtomicU64::new(1));
+    let work = || {
+        while told.load(Ordering::Relaxed) < wanted {
+            let mut seed = [0; 32];
+            seed[..8].copy_from_slice(&seeds.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+            let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+            let config =
+                ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() };
+            let mut runner = TestRunner::new_with_rng(config, rng);
+            let tried = runner.run(&events(), |events| {
+                let (engine, actions) = run(&events);
+                all_ends(engine, actions, &events);
+                told.fetch_add(events.len() as u64, Ordering::Relaxed);
+                Ok(())
+            });
+            // Says the shortest sequence that fails, too.
+            tried.unwrap();
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    println!("{} events in {} seeds", told.into_inner(), seeds.into_inner() - 1);
 }
 
 /// Without boosts most of the properties would hold of any engine.

@@ -13,6 +13,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Once;
 
 /// A file with a password is no longer than this.
 const MAX_PASSWORD_BYTES: u64 = 1025;
@@ -54,6 +55,18 @@ pub(crate) struct RemoteArgs {
     key: Option<PathBuf>,
 }
 
+impl RemoteArgs {
+    /// Refuses what can be said of one server only.
+    pub(crate) fn check_for_several(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.fingerprint.is_none(),
+            "--fingerprint is that of one server's certificate, and there are several hosts: log in to each first \
+             (frontdesk login --host HOST --fingerprint ...)"
+        );
+        Ok(())
+    }
+}
+
 /// A daemon that can be asked.
 pub(crate) enum Daemon {
     Local(PathBuf),
@@ -66,18 +79,27 @@ pub(crate) struct RemoteServer {
     args: RemoteArgs,
     address: Address,
     hosts: Hosts,
+    /// Whether the user is asked about unknown certificates and passwords.
+    may_ask: bool,
 }
 
 impl Where {
     pub(crate) fn connect(&self) -> anyhow::Result<Daemon> {
         Ok(match &self.host {
-            Some(address) => Daemon::Remote(Box::new(RemoteServer::new(address, &self.remote)?)),
+            Some(address) => Daemon::of_host(address, &self.remote, true)?,
             None => Daemon::Local(self.socket.clone()),
         })
     }
 }
 
 impl Daemon {
+    /// That of another host. `may_ask`: whether the user is asked about its certificate and for the password.
+    pub(crate) fn of_host(address: &Address, args: &RemoteArgs, may_ask: bool) -> anyhow::Result<Daemon> {
+        let mut server = RemoteServer::new(address, args)?;
+        server.may_ask &= may_ask;
+        Ok(Daemon::Remote(Box::new(server)))
+    }
+
     /// The daemon's answer, or why it refuses.
     pub(crate) fn ask(&mut self, query: &Query) -> anyhow::Result<Result<Answer, Refusal>> {
         match self {
@@ -104,7 +126,8 @@ impl RemoteServer {
         if let Some(token) = known.and_then(|known| known.token()) {
             remote.set_token(token.to_owned());
         }
-        Ok(RemoteServer { remote, args: args.clone(), address: address.clone(), hosts })
+        let may_ask = std::io::stdin().is_terminal();
+        Ok(RemoteServer { remote, args: args.clone(), address: address.clone(), hosts, may_ask })
     }
 
     /// Does something with the server; asks the user about an unknown certificate, and for the password, if
@@ -116,7 +139,7 @@ impl RemoteServer {
         };
         let mut result = what(&mut self.remote);
         if let Err(RemoteError::Unknown { fingerprint, .. }) = result {
-            if !accepts(&self.address, fingerprint) {
+            if !accepts(&self.address, fingerprint, self.may_ask) {
                 return result;
             }
             self.trust(fingerprint).map_err(|error| refused(&self.address, error))?;
@@ -146,7 +169,7 @@ impl RemoteServer {
         if let Some(file) = &self.args.password_file {
             return read_password(file).map(Some);
         }
-        if !std::io::stdin().is_terminal() {
+        if !self.may_ask {
             return Ok(None);
         }
         let prompt = format!("Password of {}: ", self.address);
@@ -166,12 +189,17 @@ fn remote(address: &Address, args: &RemoteArgs, expected: Option<Fingerprint>) -
     Ok(Remote::new(address.clone(), trust, identity)?)
 }
 
-/// Whether the user accepts a certificate that is not known yet.
-fn accepts(address: &Address, fingerprint: Fingerprint) -> bool {
-    if !std::io::stdin().is_terminal() {
-        eprintln!(
-            "frontdesk: compare the fingerprint with the one that `frontdesk serve --setup` printed there; --fingerprint accepts it"
-        );
+/// Whether the user accepts a certificate that is not known yet, if they may be asked.
+fn accepts(address: &Address, fingerprint: Fingerprint, may_ask: bool) -> bool {
+    if !may_ask {
+        // Once, however many hosts there are.
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            eprintln!(
+                "frontdesk: compare the fingerprint with the one that `frontdesk serve --setup` printed there; \
+                 --fingerprint accepts it"
+            );
+        });
         return false;
     }
     eprint!(
@@ -230,7 +258,7 @@ pub(crate) fn login(args: &LoginArgs) -> anyhow::Result<ExitCode> {
     // Finds out about the certificate, before a password is asked for.
     let found = server.remote.ask(&Query::Reservations {});
     if let Err(RemoteError::Unknown { fingerprint, .. }) = found {
-        if !accepts(&args.host, fingerprint) {
+        if !accepts(&args.host, fingerprint, server.may_ask) {
             return found.map(|_| ExitCode::SUCCESS).map_err(Into::into);
         }
         server.trust(fingerprint)?;

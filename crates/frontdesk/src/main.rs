@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod capacity;
 mod companion;
 mod compare;
 mod connect;
@@ -51,6 +52,7 @@ enum Command {
     Lab(lab::Args),
     Sim(sim::Args),
     Sweep(sweep::Args),
+    Capacity(capacity::Args),
     Compare(compare::Args),
     Reproduce(reproduce::Args),
     Doctor(doctor::Args),
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::main(&args),
         Command::Sim(args) => sim::main(&args),
         Command::Sweep(args) => sweep::main(&args),
+        Command::Capacity(args) => capacity::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Reproduce(args) => reproduce::main(&args),
         Command::Doctor(args) => doctor::main(&args),

@@ -1,12 +1,16 @@
 //! `frontdesk status`.
 
 pub(crate) mod disk;
+mod hosts;
 pub(crate) mod table;
 pub(crate) mod why;
 
-use crate::FAILED;
-use crate::words;
-use frontdesk_control_protocol::{ClientError, DEFAULT_SOCKET, RefusalKind, Status, Usage, ask_status};
+use crate::connect::{Daemon, RemoteArgs};
+use crate::{FAILED, words};
+use frontdesk_control_protocol::{
+    Answer, ClientError, DEFAULT_SOCKET, Query, RefusalKind, Status, Usage, ask_status,
+};
+use frontdesk_remote::client::Address;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,32 +19,60 @@ const WIDTH: u16 = 80;
 
 /// Say what the daemon sees and does: its VMs, what they use, and how they are boosted.
 ///
-/// Exit status: 0 if all is well, 1 if a VM is in trouble or no VM has the name, 2 if no daemon answers.
+/// With --host, those of other hosts, on which `frontdesk serve` runs; several are asked at the same time,
+/// and told side by side. To these one has to be logged in (`frontdesk login`), or to give a file with the
+/// password that they share: nobody is asked for several at once.
+///
+/// Exit status: 0 if all is well, 1 if a VM is in trouble, no VM has the name, or one of several hosts does
+/// not answer, 2 if no daemon answers.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   frontdesk status
   frontdesk status --why alice
-  frontdesk status --json | jq '.vms[] | {name, debt_ns}'")]
+  frontdesk status --json | jq '.vms[] | {name, debt_ns}'
+  frontdesk status --host vdi-1,vdi-2,vdi-3")]
 pub(crate) struct Args {
     /// Tell everything about one VM, and why it was or was not boosted in the last seconds.
     #[arg(long, value_name = "VM")]
     why: Option<String>,
-    /// Print all of it as JSON.
+    /// Print all of it as JSON; of several hosts as an array, each with `host`, and `status` or `error`.
     #[arg(long)]
     json: bool,
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
+    /// The daemons of these hosts, separated by commas [port: 9742].
+    #[arg(long, value_name = "HOST[:PORT],...", value_delimiter = ',', conflicts_with = "socket")]
+    host: Vec<Address>,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// What a daemon answered.
+enum Answered {
+    Told(Box<Status>),
+    /// It is there, and has no VM of that name.
+    UnknownVm(String),
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let status = match ask_status(&args.socket, args.why.as_deref()) {
-        Ok(status) => status,
-        Err(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::UnknownVm => {
-            eprintln!("frontdesk: {}", words::printable(&refusal.message));
+    let answered = match args.host.as_slice() {
+        [] => match ask_status(&args.socket, args.why.as_deref()) {
+            Ok(status) => Answered::Told(Box::new(status)),
+            Err(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::UnknownVm => {
+                Answered::UnknownVm(refusal.message)
+            }
+            Err(error) => return Err(error.into()),
+        },
+        [host] => ask(host, args, true)?,
+        several => return hosts::main(several, args),
+    };
+    let status = match answered {
+        Answered::Told(status) => status,
+        Answered::UnknownVm(message) => {
+            eprintln!("frontdesk: {}", words::printable(&message));
             return Ok(ExitCode::from(FAILED));
         }
-        Err(error) => return Err(error.into()),
     };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
@@ -48,6 +80,17 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         print!("{}", words::printable(&text(&status, args.why.is_some())));
     }
     Ok(if status.in_trouble() { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// Asks the daemon of another host.
+fn ask(host: &Address, args: &Args, may_ask: bool) -> anyhow::Result<Answered> {
+    let mut daemon = Daemon::of_host(host, &args.remote, may_ask)?;
+    match daemon.ask(&Query::Status { vm: args.why.clone() })? {
+        Ok(Answer::Status(status)) => Ok(Answered::Told(status)),
+        Err(refusal) if refusal.kind == RefusalKind::UnknownVm => Ok(Answered::UnknownVm(refusal.message)),
+        Err(refusal) => anyhow::bail!("the daemon refuses: {}", words::printable(&refusal.message)),
+        Ok(_) => anyhow::bail!("the daemon answered something else"),
+    }
 }
 
 /// The state for people, at most [`WIDTH`] columns wide where names allow it.
@@ -59,17 +102,7 @@ fn text(status: &Status, why: bool) -> String {
     } else {
         parts.push(table::vms(status));
     }
-    let troubled = status.vms.iter().filter_map(|vm| Some((vm, vm.trouble.as_ref()?)));
-    let troubles = troubled.map(|(vm, trouble)| fold(&format!("{}: {trouble}.", words::name(&vm.name))));
-    let unheard = status.vms.iter().flat_map(|vm| vm.unheard.iter().map(move |unheard| (vm, unheard)));
-    let notes = unheard.map(|(vm, unheard)| fold(&format!("{}: {unheard}.", words::name(&vm.name))));
-    let plays = status.vms.iter().filter_map(|vm| {
-        let rate = table::frame_rate(vm)?;
-        Some(fold(&format!("{} plays, and shows {rate:.1} frames a second.", words::name(&vm.name))))
-    });
-    let disks = status.vms.iter().flat_map(|vm| vm.disks.iter().map(move |disk| (vm, disk)));
-    let disks = disks.map(|(vm, disk)| fold(&format!("{}: {}.", words::name(&vm.name), disk::line(disk))));
-    let notes: Vec<String> = troubles.chain(notes).chain(plays).chain(disks).collect();
+    let notes: Vec<String> = notes(status).map(|note| fold(&note)).collect();
     if !notes.is_empty() && !why {
         parts.push(notes.join("\n"));
     }
@@ -84,15 +117,26 @@ fn text(status: &Status, why: bool) -> String {
     parts.join("\n\n") + "\n"
 }
 
+/// What is worth a sentence: troubles, what is not heard, films and disks.
+fn notes(status: &Status) -> impl Iterator<Item = String> {
+    let troubled = status.vms.iter().filter_map(|vm| Some((vm, vm.trouble.as_ref()?)));
+    let troubles = troubled.map(|(vm, trouble)| format!("{}: {trouble}.", words::name(&vm.name)));
+    let unheard = status.vms.iter().flat_map(|vm| vm.unheard.iter().map(move |unheard| (vm, unheard)));
+    let unheard = unheard.map(|(vm, unheard)| format!("{}: {unheard}.", words::name(&vm.name)));
+    let plays = status.vms.iter().filter_map(|vm| {
+        let rate = table::frame_rate(vm)?;
+        Some(format!("{} plays, and shows {rate:.1} frames a second.", words::name(&vm.name)))
+    });
+    let disks = status.vms.iter().flat_map(|vm| vm.disks.iter().map(move |disk| (vm, disk)));
+    let disks = disks.map(|(vm, disk)| format!("{}: {}.", words::name(&vm.name), disk::line(disk)));
+    troubles.chain(unheard).chain(plays).chain(disks)
+}
+
 /// The lines about the daemon itself.
 fn head(status: &Status) -> String {
     let daemon = &status.daemon;
     let up = status.at_ns.saturating_sub(daemon.since_ns);
-    let acts = match daemon.mechanism.as_str() {
-        _ if !daemon.acting => "observing only".to_owned(),
-        "none" => "watching only".to_owned(),
-        mechanism => format!("acting by {mechanism}"),
-    };
+    let acts = acts(status);
     let latency = &daemon.decision_latency;
     let decisions = if latency.count == 0 {
         "no boost in the last minute".to_owned()
@@ -141,6 +185,15 @@ fn head(status: &Status) -> String {
         ),
     ]
     .join("\n")
+}
+
+/// What the daemon does about what it sees.
+fn acts(status: &Status) -> String {
+    match status.daemon.mechanism.as_str() {
+        _ if !status.daemon.acting => "observing only".to_owned(),
+        "none" => "watching only".to_owned(),
+        mechanism => format!("acting by {mechanism}"),
+    }
 }
 
 fn fold(text: &str) -> String {

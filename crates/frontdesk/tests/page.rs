@@ -12,7 +12,7 @@ use fantoccini::actions::{InputSource, MOUSE_BUTTON_LEFT, MouseActions, PointerA
 use fantoccini::elements::Element;
 use fantoccini::key::Key;
 use fantoccini::{Client, ClientBuilder, Locator};
-use frontdesk_control_protocol::{Query, Target};
+use frontdesk_control_protocol::{Query, Status, Target};
 use frontdesk_testing::{Need, leave_out};
 use hyper_util::client::legacy::connect::HttpConnector;
 use operator::{FRONTDESK, Process};
@@ -197,6 +197,41 @@ fn reservations_are_steered_with_the_keyboard_alone() {
         browser.press("Release alice").await;
         browser.gone(".card").await;
         assert_eq!(terms(served, &alice()), None);
+        browser.0.close().await.unwrap();
+    });
+}
+
+#[test]
+fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
+    in_a_browser(async |driver, served| {
+        let mut status: Status = serde_json::from_str(include_str!("../src/status/sample.json")).unwrap();
+        // Whatever a guest or its owner calls it.
+        status.vms[1].name = "<i>bob</i>".to_owned();
+        served.daemon.tell(status.clone());
+        let phone = json!({ "mobileEmulation": { "deviceMetrics": { "width": 390, "height": 844, "pixelRatio": 2.0 } } });
+        let browser = driver.browser(phone).await;
+        browser.log_in(served).await;
+        browser.says("#vms .vm:nth-child(1) h3", "alice").await;
+        browser.says("#vms .vm:nth-child(2) h3", "<i>bob</i>").await;
+        browser.says("#vms .vm:nth-child(2) .trouble", "it runs without frontdesk's QEMU plugin").await;
+        browser.says("#daemon", "Acting by real time. Decisions take 81 µs").await;
+        browser.find("#vms .vm:nth-child(1) summary").await.click().await.unwrap();
+        browser.says(".why", "Packets to tcp 7: 5 boosted; 2 not boosted: no I/O-bound task is known").await;
+        browser.says(".why", "Believed to be I/O-bound: sshd (431).").await;
+        // A second later it has run half of it, was boosted thrice, and is boosted now.
+        status.at_ns += 1_000 * MS;
+        let vcpu = &mut status.vms[0].engine.vcpus[0];
+        (vcpu.ran_ns, vcpu.boosts, vcpu.boosted) = (vcpu.ran_ns + 500 * MS, vcpu.boosts + 3, true);
+        served.daemon.tell(status.clone());
+        browser.says("#vms .vm:nth-child(1) dl", "50 %").await;
+        browser.says("#vms .vm:nth-child(1) .marks", "boosted").await;
+        browser.picture("glance.png").await;
+        let wider = "return document.documentElement.scrollWidth > innerWidth";
+        assert_eq!(browser.0.execute(wider, vec![]).await.unwrap(), json!(false), "a phone need not scroll");
+        status.vms.truncate(1);
+        served.daemon.tell(status);
+        browser.gone("#vms .vm:nth-child(2)").await;
+        assert!(served.daemon.asked().is_empty(), "looking changes nothing");
         browser.0.close().await.unwrap();
     });
 }

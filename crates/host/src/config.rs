@@ -5,6 +5,7 @@
 //! `[reserve]` about reservations, and `[control]` about those who look in.
 
 use crate::control::ControlConfig;
+use crate::identity::IdentityChoice;
 use crate::reserve::ReserveSettings;
 use crate::threads::MechanismChoice;
 use frontdesk_engine::{Asymmetric, Config, Ledger, Multimedia, Tavs, VmPolicy};
@@ -55,6 +56,8 @@ pub struct DaemonSettings {
     /// Where sched_ext is the mechanism: whether the kernel boosts by itself, before the daemon hears of it,
     /// for packets to ports that the engine has learnt; read when it starts.
     pub fast_path: bool,
+    /// How the tasks of guests under KVM are known; read when it starts. "auto" or "thread-switches".
+    pub identity: IdentityChoice,
 }
 
 /// Which VMs are followed.

@@ -6,4 +6,4 @@ mod names;
 mod wake;
 
 pub use error::IdentityError;
-pub use identities::{Identities, Identity};
+pub use identities::{Identities, Identity, IdentityChoice};

@@ -22,5 +22,5 @@ mod wake;
 mod watch;
 
 pub use daemon::{Daemon, DaemonConfig, DaemonError, LOCK, LockError, Reloader, stop_signal};
-pub use identity::{Identities, Identity, IdentityError};
+pub use identity::{Identities, Identity, IdentityChoice, IdentityError};
 pub use reserve::{ReserveMechanism, ReserveSettings};

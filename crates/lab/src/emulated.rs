@@ -124,7 +124,11 @@ fn run_emulated(
     let system = debian(&PACKAGES.map(str::to_owned), &[], &report)?;
     report("packing what the host takes in".to_owned());
     let initrd = run_dir.join("initrd");
-    write_initramfs_with(&kernel, &config.guest, &MODULES, &initrd)?;
+    let module = |name| match name {
+        "kvm_amd" if !scenario.host.nested_paging => "kvm_amd npt=0",
+        name => name,
+    };
+    write_initramfs_with(&kernel, &config.guest, &MODULES.map(module), &initrd)?;
     let order = Order {
         scenario: scenario.clone(),
         recordings: config.recordings.keys().cloned().collect(),

@@ -30,7 +30,7 @@ const NEEDED_FOR_DESKTOPS: [&str; 8] = [
 /// Parameters of modules. QEMU's sound card tells where it plays by its registers, too: the guest is to look
 /// there, as it does with cards in which what the card writes to memory comes late, so that it can be seen
 /// from outside who asks.
-const PARAMETERS: [(&str, &str); 1] = [("snd-hda-intel.ko", "position_fix=1")];
+const PARAMETERS: [(&str, &str); 1] = [("snd-hda-intel", "position_fix=1")];
 
 /// Why the initramfs could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +72,7 @@ pub fn write_desktop_initramfs(kernel: &Kernel, guest: &Path, to: &Path) -> Resu
 }
 
 /// Writes an initramfs to the file `to`, with the program `init`, and the named modules of `kernel` and those
-/// that they need.
+/// that they need. After a name may stand parameters of the module, as in `kvm_amd npt=0`.
 ///
 /// # Errors
 /// [`InitramfsError`] if a file cannot be read or written, or `modprobe` cannot list the modules.
@@ -82,7 +82,10 @@ pub fn write_initramfs_with(
     modules: &[&str],
     to: &Path,
 ) -> Result<(), InitramfsError> {
-    let modules = needed_modules(kernel, modules)?;
+    let given: Vec<(&str, &str)> =
+        modules.iter().map(|module| module.split_once(' ').unwrap_or((module, ""))).collect();
+    let names: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
+    let modules = needed_modules(kernel, &names)?;
     let mut archive = Cpio { out: BufWriter::new(File::create(to).map_err(failed(to))?), inode: 0 };
     let mut add = |name: &str, mode, data: &[u8]| archive.add(name, mode, data).map_err(failed(to));
 
@@ -106,7 +109,9 @@ pub fn write_initramfs_with(
         }
         add(&format!("{}/{name}", &MODULES[1..]), REGULAR | 0o644, &data)?;
         order += name;
-        if let Some((_, parameters)) = PARAMETERS.iter().find(|(module, _)| *module == name) {
+        let is_it = |module: &str| module.replace('-', "_") == name.trim_end_matches(".ko").replace('-', "_");
+        let given = given.iter().filter(|(_, parameters)| !parameters.is_empty()).chain(&PARAMETERS);
+        if let Some((_, parameters)) = given.copied().find(|(module, _)| is_it(module)) {
             order += &format!(" {parameters}");
         }
         order += "\n";

@@ -79,12 +79,13 @@ struct VcpuKeys {
 }
 
 impl KvmSource {
-    /// Loads and attaches the programs of the best method that this host allows.
+    /// Loads and attaches the programs of the best method that this host allows, but for
+    /// [`Method::Exit`] unless guests are to be looked at at their `exits`.
     ///
     /// # Errors
     /// [`KvmError`] says what the host lacks.
-    pub fn open() -> Result<KvmSource, KvmError> {
-        best(KvmSource::with)
+    pub fn open(exits: bool) -> Result<KvmSource, KvmError> {
+        best(exits, KvmSource::with)
     }
 
     /// Loads and attaches the programs of a method, whether this host's guests show their CR3 that way or
@@ -250,7 +251,7 @@ impl KvmSource {
 /// # Errors
 /// [`KvmError`] says what the host lacks.
 pub fn probe() -> Result<Method, KvmError> {
-    best(|method| load(method, false, &mut MaybeUninit::uninit()).map(|_| method))
+    best(true, |method| load(method, false, &mut MaybeUninit::uninit()).map(|_| method))
 }
 
 /// Which interrupts of VMs with several vCPUs can be told beside their tasks: loads the programs of both, and
@@ -259,14 +260,14 @@ pub fn probe() -> Result<Method, KvmError> {
 /// # Errors
 /// [`KvmError`] says what the host lacks.
 pub fn probe_interrupts() -> Result<Interrupts, KvmError> {
-    best(|method| load(method, true, &mut MaybeUninit::uninit()).map(drop))?;
+    best(true, |method| load(method, true, &mut MaybeUninit::uninit()).map(drop))?;
     Ok(host::interrupts())
 }
 
 /// The first method that `attempt` succeeds with; otherwise why the best one does not.
-fn best<T>(attempt: impl Fn(Method) -> Result<T, BpfError>) -> Result<T, KvmError> {
+fn best<T>(exits: bool, attempt: impl Fn(Method) -> Result<T, BpfError>) -> Result<T, KvmError> {
     let mut refused = None;
-    for &method in host::methods()? {
+    for &method in host::methods()?.iter().filter(|method| exits || **method != Method::Exit) {
         match attempt(method) {
             Ok(done) => return Ok(done),
             Err(e) => {

@@ -52,6 +52,10 @@ const MAX_ENTRIES: usize = 8192;
 /// And so many in a millisecond, for long: sixty-four vCPUs that each switch to another task once. Whoever
 /// fills its ring all the time takes a hundredth of a core from the host then.
 const PACE: u64 = 64;
+/// Of many VMs that do so, all together: seven hundredths of a core.
+const PACE_OF_ALL: u64 = 384;
+/// But each, however many there are: one vCPU that switches this often gets nothing else done.
+const LEAST_PACE: u64 = 8;
 
 /// The guest events of one VM.
 #[derive(Debug)]
@@ -143,10 +147,10 @@ impl TcgSource {
 
     /// Appends what happened on all vCPUs since the last call to `out`, as events of `vm`: in order for each
     /// vCPU, one vCPU after the other. `now` is the monotonic time. Of too many, the rest is
-    /// [lost](Self::take_dropped).
-    pub fn drain(&mut self, vm: VmId, now: Time, out: &mut Vec<Event>) {
+    /// [lost](Self::take_dropped); `sources` are drained by turns, and what is too many depends on it.
+    pub fn drain(&mut self, vm: VmId, now: Time, sources: usize, out: &mut Vec<Event>) {
         let first = out.len();
-        let most = self.refill(now);
+        let most = self.refill(now, sources);
         for vcpu in 0..self.ring.vcpus() {
             let limit = most.saturating_sub(out.len() - first);
             self.ring.drain(vcpu, limit, |Entry { at_ns, kind }| {
@@ -169,10 +173,11 @@ impl TcgSource {
     }
 
     /// How many entries may be taken now.
-    fn refill(&mut self, now: Time) -> usize {
+    fn refill(&mut self, now: Time, sources: usize) -> usize {
         const MS: u64 = 1_000_000;
         let passed = now.since(self.refilled) / MS;
-        let more = passed.saturating_mul(PACE);
+        let part = PACE_OF_ALL / u64::try_from(sources.max(1)).unwrap_or(u64::MAX);
+        let more = passed.saturating_mul(part.clamp(LEAST_PACE, PACE));
         self.allowance = self.allowance.saturating_add(more).min(MAX_ENTRIES as u64);
         self.refilled = self.refilled.plus(passed.saturating_mul(MS));
         usize::try_from(self.allowance).unwrap_or(MAX_ENTRIES)
@@ -229,7 +234,7 @@ mod tests {
         assert_eq!(source.current_task(1), Some(TaskId(0x5000)));
 
         let mut events = Vec::new();
-        source.drain(vm, Time(0), &mut events);
+        source.drain(vm, Time(0), 1, &mut events);
         let event = |at, kind| Event { at: Time(at), kind };
         assert_eq!(
             events,
@@ -254,23 +259,24 @@ mod tests {
         assert_eq!(source.take_dropped(), 0);
 
         // All its lanes are full: so many are taken, and the rest is lost for it.
-        source.drain(vm, Time(0), &mut events);
+        source.drain(vm, Time(0), 1, &mut events);
         for at in 0..u64::from(frontdesk_ring::CAPACITY) {
             (0..4).for_each(|vcpu| push(vcpu, at, EntryKind::Halt));
         }
         events.clear();
         let mut now = Time(1_000_000_000);
-        source.drain(vm, now, &mut events);
+        source.drain(vm, now, 1, &mut events);
         assert_eq!(events.len(), MAX_ENTRIES);
         assert_eq!(source.take_dropped(), 2 * u64::from(frontdesk_ring::CAPACITY));
 
-        // And so it goes on: what is taken then depends on how long it was.
-        for (ms, taken) in [(0, 0), (1, 64), (2, 128), (1_000, 4096)] {
+        // And so it goes on: what is taken then depends on how long it was, and of how many.
+        let after = [(0, 1, 0), (1, 1, 64), (2, 6, 128), (2, 8, 96), (1, 100, 8), (1_000, 1, 4096)];
+        for (ms, sources, taken) in after {
             (0..u64::from(frontdesk_ring::CAPACITY)).for_each(|at| push(0, at, EntryKind::Halt));
             now = now.plus(ms * 1_000_000);
             events.clear();
-            source.drain(vm, now, &mut events);
-            assert_eq!(events.len(), taken, "after {ms} ms");
+            source.drain(vm, now, sources, &mut events);
+            assert_eq!(events.len(), taken, "after {ms} ms, of {sources}");
         }
     }
 }

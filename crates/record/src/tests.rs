@@ -229,7 +229,7 @@ fn parameters_that_only_a_later_release_has_are_left_out() {
     let mut block = Vec::new();
     codec::encode(&Record::Config(Config::default()), &mut block);
     let tavs = block.windows(5).position(|bytes| bytes == b"\x64tavs").unwrap() + 5;
-    assert_eq!(block[tavs], 0xb1, "a map of 17");
+    assert_eq!(block[tavs], 0xb2, "a map of 18");
     block[tavs] += 1;
     block.splice(tavs + 1..tavs + 1, [&text("magic")[..], &[0xf5]].concat());
     block.extend(text("End"));

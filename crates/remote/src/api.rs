@@ -31,10 +31,11 @@ const ASKING: usize = 8;
 const COOKIE: &str = "__Host-frontdesk";
 
 /// The page. Nothing in it comes from elsewhere, and the browser is told so.
-const PAGE: [(&str, &str, &str); 3] = [
+const PAGE: [(&str, &str, &str); 4] = [
     ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
+    ("/host.js", "text/javascript; charset=utf-8", include_str!("page/host.js")),
 ];
 const HEADERS: [(HeaderName, &str); 5] = [
     (

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../record/tests/corpus");
 /// The version that this release writes.
-const VERSION: &str = "5.3";
+const VERSION: &str = "5.4";
 
 /// The names of the recordings in the corpus.
 fn names() -> Vec<String> {

@@ -10,6 +10,10 @@ impl Scenario {
     /// What an emulated host has no means for.
     pub(crate) fn validate_emulated(&self) -> Result<(), Violation> {
         if self.host.machine == Machine::This {
+            let seen = self.arms.iter().find(|(_, arm)| arm.identity.is_some());
+            let key = seen.map(|(name, _)| format!("arms.{name}.identity")).unwrap_or_default();
+            let allowed = "nothing, unless host.machine = \"kvm\": here the plugin tells tasks";
+            require(seen.is_none(), key, "given", allowed)?;
             let told = self.arms.iter().find(|(_, arm)| arm.agent == Some(Agent::Reporter));
             let key = told.map(|(name, _)| format!("arms.{name}.agent")).unwrap_or_default();
             let allowed = "another, unless host.machine = \"kvm\": here the plugin tells tasks";
@@ -112,6 +116,15 @@ mod tests {
             (&["host.dilation=0.5"], "host.dilation = 0.5"),
             (&["host.machine=this", "host.dilation=1", "host.disturb=2"], "host.disturb = 2"),
             (&["host.machine=this", "host.dilation=1", "host.vhost=true"], "host.vhost = true"),
+            (
+                &["host.machine=this", "host.dilation=1", "host.nested_paging=false"],
+                "host.nested_paging = false",
+            ),
+            (
+                &["host.machine=this", "host.dilation=1", "arms.frontdesk.identity=thread-switches"],
+                "arms.frontdesk.identity = given",
+            ),
+            (&["arms.stock.identity=thread-switches"], "arms.stock.identity = given"),
             (&["host.disturb=65"], "host.disturb = 65"),
             (
                 &["host.machine=this", "host.dilation=1", "arms.stock.agent=reporter"],

@@ -36,8 +36,8 @@ pub use outcome::{
 };
 pub use scenario::{
     Across, Agent, Arm, ArmDisk, Checks, Compare, Daemon, Debian, Disk, DiskModel, Gain, Guest, Host,
-    IoScheduler, LoadKind, LoadProfile, Loser, Machine, Measure, Mechanism, Scenario, Subject, VmSpec,
-    Workload,
+    IoScheduler, LoadKind, LoadProfile, Loser, Machine, Measure, Mechanism, Scenario, SeenAt, Subject,
+    VmSpec, Workload,
 };
 pub use sentence::sentence;
 pub use sim::{

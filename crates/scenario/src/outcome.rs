@@ -101,6 +101,10 @@ pub struct Repeat {
     pub response_ms: IndexMap<String, Summary>,
     /// Every response time in milliseconds, in the order measured.
     pub samples_ms: IndexMap<String, Vec<f64>>,
+    /// How long those had waited at the end that still waited for an answer, in milliseconds; of the model
+    /// only.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub open_ms: IndexMap<String, Vec<f64>>,
     /// CPU time of each VM over its fair share.
     pub cpu_share: IndexMap<String, f64>,
     /// CPU time of each VM in milliseconds.

@@ -9,7 +9,7 @@ mod host;
 mod profile;
 mod vm;
 
-pub use arm::{Agent, Arm, Daemon, Mechanism};
+pub use arm::{Agent, Arm, Daemon, Mechanism, SeenAt};
 pub use bars::{Across, Checks, Compare, Gain, Loser, Measure, Subject};
 pub use disk_model::{ArmDisk, DiskModel, IoScheduler};
 pub use guest::{Debian, Guest};

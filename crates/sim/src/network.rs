@@ -112,6 +112,13 @@ impl SimClient {
         effort.max(1)
     }
 
+    /// How long it has waited for the answer to its last request, if that has not come.
+    pub(crate) fn waits(&self, now: Nanos) -> Option<Nanos> {
+        let open = matches!(self.state, ClientState::Sent | ClientState::Waiting | ClientState::Answered);
+        let asks = matches!(self.kind, ClientKind::Ask { .. });
+        (asks && open).then(|| now.saturating_sub(self.sent))
+    }
+
     /// When it begins.
     pub(crate) fn start(&mut self, now: Nanos) -> Nanos {
         match self.kind {

@@ -227,6 +227,14 @@ fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {
         let key = scenario.response_key(&vm, load);
         samples.entry(key).or_default().extend(responses.iter().map(|response| millis(*response)));
     }
+    let mut open: IndexMap<String, Vec<f64>> = IndexMap::new();
+    for ((vm, load), waited) in
+        scenario.clients().zip(&measured.open).filter(|((_, load), _)| load.kind.waits())
+    {
+        if let Some(waited) = waited {
+            open.entry(scenario.response_key(&vm, load)).or_default().push(millis(*waited));
+        }
+    }
     let wanting = wanting_vms(scenario, name);
     let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
     let mut repeat = Repeat { seconds: seconds(measured.time), ..Repeat::default() };
@@ -256,6 +264,7 @@ fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {
     repeat.response_ms =
         samples.iter().filter_map(|(vm, samples)| Some((vm.clone(), Summary::of(samples)?))).collect();
     repeat.samples_ms = samples;
+    repeat.open_ms = open;
     (repeat.boosts, repeat.boost_hits) = (measured.boosts, measured.hits);
     (repeat.request_boosts, repeat.unanswered_boosts) =
         (measured.request_boosts.all, measured.request_boosts.unanswered);

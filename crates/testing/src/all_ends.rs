@@ -50,6 +50,11 @@ pub fn go_on(engine: &mut Engine, events: &[Event]) -> Vec<Action> {
     actions
 }
 
+/// How long a vCPU goes ahead of one that it helps, in nanoseconds.
+fn helped_ahead() -> u64 {
+    u64::try_from(config().tavs.io_threshold.as_nanos()).unwrap() / 8
+}
+
 /// Lets the time of the last boost and of the last film pass, and looks at what was decided.
 ///
 /// # Panics
@@ -76,7 +81,8 @@ pub fn all_ends(mut engine: Engine, mut actions: Vec<Action>, events: &[Event]) 
                 // Emulator threads may have the last answer in their hands.
                 let most = match was {
                     _ if target == BoostTarget::Emulators => u64::MAX,
-                    Boost::Multimedia => 10_000_000,
+                    // A film's, and before it and after it one that helps another on its physical CPU.
+                    Boost::Multimedia => 10_000_000 + 2 * helped_ahead(),
                     _ => 40_000_000,
                 };
                 assert!(at.since(begun) <= most, "begun {begun:?}, ended {at:?}");

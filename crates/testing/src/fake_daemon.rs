@@ -3,7 +3,7 @@
 
 use frontdesk_control_protocol::{
     Answer, CpuRoom, Delivered, Fit, MOST_RECENT, Query, Refusal, RefusalKind, Reservation, Reservations,
-    Reserve, SCHEMA, Target, TargetStatus, Targets,
+    Reserve, SCHEMA, Status, Target, TargetStatus, Targets,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -31,6 +31,8 @@ struct State {
     reservations: Vec<Reservation>,
     /// Requests for changes, as they came.
     asked: Vec<Query>,
+    /// What it tells of VMs, if anything.
+    status: Option<Status>,
 }
 
 impl FakeDaemon {
@@ -47,7 +49,8 @@ impl FakeDaemon {
         for path in [folder.path(), &socket] {
             std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
         }
-        let state = State { since: Instant::now(), reservations: Vec::new(), asked: Vec::new() };
+        let state =
+            State { since: Instant::now(), reservations: Vec::new(), asked: Vec::new(), status: None };
         let state = Arc::new(Mutex::new(state));
         let of_thread = Arc::clone(&state);
         let thread = std::thread::spawn(move || {
@@ -74,6 +77,14 @@ impl FakeDaemon {
     pub fn reservation(&self, target: &Target) -> Option<Reservation> {
         let state = self.state.lock().unwrap();
         state.reservations.iter().find(|one| one.target == *target).cloned()
+    }
+
+    /// Has it tell this of its VMs.
+    ///
+    /// # Panics
+    /// It has panicked.
+    pub fn tell(&self, status: Status) {
+        self.state.lock().unwrap().status = Some(status);
     }
 
     /// Requests for changes so far.
@@ -114,6 +125,10 @@ fn serve(mut stream: UnixStream, state: &Mutex<State>) -> bool {
     true
 }
 
+fn no_real_one() -> Refusal {
+    Refusal::new(RefusalKind::Unavailable, "this daemon is not a real one")
+}
+
 impl State {
     fn now(&self) -> u64 {
         BEGIN + u64::try_from(self.since.elapsed().as_nanos()).unwrap()
@@ -151,9 +166,19 @@ impl State {
                 })))
             }
             Query::Targets {} => Ok(Answer::Targets(Box::new(self.targets()))),
-            Query::Status { .. } | Query::Record {} => {
-                Err(Refusal::new(RefusalKind::Unavailable, "this daemon is not a real one"))
+            Query::Status { vm } => self.status(vm.as_deref()),
+            Query::Record {} => Err(no_real_one()),
+        }
+    }
+
+    fn status(&self, name: Option<&str>) -> Result<Answer, Refusal> {
+        let mut status = self.status.clone().ok_or_else(no_real_one)?;
+        status.vms.retain(|vm| name.is_none_or(|name| vm.name == name));
+        match name {
+            Some(name) if status.vms.is_empty() => {
+                Err(Refusal::new(RefusalKind::UnknownVm, format!("no VM is called {name}")))
             }
+            _ => Ok(Answer::Status(Box::new(status))),
         }
     }
 

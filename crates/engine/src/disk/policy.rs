@@ -159,7 +159,7 @@ impl DiskPolicy {
         if self.stay.is_some_and(|stay| (stay.vm, stay.lane) == (vm, lane)) {
             self.move_on();
         }
-        self.streams.came(request, lane, self.now, nanos(self.config.idle));
+        self.streams.came(vm, lane, self.now, nanos(self.config.idle));
         self.queues.push(vm, lane, id, self.now);
         let vcpu = asker.map(|asker| asker.vcpu);
         let weight = weight(request.bytes);
@@ -250,13 +250,13 @@ impl DiskPolicy {
         Some(Finished { vm, class, cost_ns, boost: vcpu.filter(|_| read) })
     }
 
-    /// The arm stays for who was served last, if the next request can be expected soon, and near.
+    /// The arm stays for who was served last, if the next request can be expected soon. Even if that will be
+    /// far: whose turn would end with each answer would have one request for each slice of the others.
     fn perhaps_stay(&mut self, vm: VmId, lane: Lane) {
         let idle = nanos(self.config.idle);
         let beyond = self.beyond(vm);
         let high = lane == Lane::Interactive && beyond.is_none();
-        let goes_on =
-            high || self.queues.in_slice(vm, nanos(self.config.slice)) && self.streams.near(vm, lane);
+        let goes_on = high || self.queues.in_slice(vm, nanos(self.config.slice));
         if self.device == Device::Flash || !self.flow.idle() || !goes_on || !self.streams.soon(vm, lane, idle)
         {
             return;

@@ -1,23 +1,13 @@
 //! Whether an arm is to be kept for somebody: whether the next request comes soon after the last one was
-//! served, and close to it.
+//! served.
 
 use super::queue::{LANES, Lane};
-use super::request::{DiskOperation, DiskRequest};
 use crate::event::{Time, VmId};
 use std::collections::BTreeMap;
-
-/// A request this far from the end of the one before is near, in bytes.
-const NEAR: u64 = 512 << 10;
-/// With more far ones than this among the last 32, requests are all over the disk.
-const FAR: u32 = 8;
 
 /// The requests of a VM in a lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// Where the last one ends.
-    end: u64,
-    /// Which of the last ones were far from those before, as bits.
-    far: u32,
     /// When all had been served that had come.
     emptied: Option<Time>,
     /// How long after that the next one came, on average of late, in nanoseconds.
@@ -31,15 +21,11 @@ pub(super) struct Streams {
 
 impl Streams {
     /// A request came. Pauses are not measured beyond twice what an arm is kept for.
-    pub(super) fn came(&mut self, request: &DiskRequest, lane: Lane, now: Time, idle: u64) {
-        let stream = &mut self.vms.entry(request.vm).or_default()[lane as usize];
+    pub(super) fn came(&mut self, vm: VmId, lane: Lane, now: Time, idle: u64) {
+        let stream = &mut self.vms.entry(vm).or_default()[lane as usize];
         if let Some(emptied) = stream.emptied.take() {
             let pause = now.since(emptied).min(idle.saturating_mul(2));
             stream.pause = stream.pause - stream.pause / 8 + pause / 8;
-        }
-        if request.operation != DiskOperation::Flush {
-            stream.far = stream.far << 1 | u32::from(request.offset.abs_diff(stream.end) > NEAR);
-            stream.end = request.offset.saturating_add(request.bytes);
         }
     }
 
@@ -52,10 +38,6 @@ impl Streams {
 
     pub(super) fn soon(&self, vm: VmId, lane: Lane, idle: u64) -> bool {
         self.vms.get(&vm).is_some_and(|lanes| idle > 0 && lanes[lane as usize].pause <= idle)
-    }
-
-    pub(super) fn near(&self, vm: VmId, lane: Lane) -> bool {
-        self.vms.get(&vm).is_some_and(|lanes| lanes[lane as usize].far.count_ones() <= FAR)
     }
 
     pub(super) fn forget(&mut self, vm: VmId) {

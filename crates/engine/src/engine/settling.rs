@@ -61,7 +61,10 @@ impl Engine {
         if !self.ends.is_empty() {
             self.ledger.keep_open(self.now, &config);
         }
-        self.vms.values_mut().for_each(Vm::restart_window);
+        for state in self.vms.values_mut() {
+            state.restart_window();
+            state.unsure = false;
+        }
     }
 
     /// A VM's share, in permille of its weight: that of what it is entitled to that the ledger leaves it.

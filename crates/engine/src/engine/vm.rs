@@ -42,6 +42,9 @@ pub(crate) struct Vm {
     pub(crate) log: Log,
     /// Events of this VM alone that sources reported as lost.
     pub(crate) lost: u64,
+    /// Whether some were, or its threads have changed, since the last settlement: what it ran is not known.
+    #[serde(default)]
+    pub(crate) unsure: bool,
     /// The physical CPUs that its threads ran on or waited for since the last settlement.
     pcpus: PcpuSet,
     /// Whether policies have given its vCPUs unequal weights at any time since then.
@@ -72,6 +75,7 @@ impl Vm {
             log: Log::default(),
             lost: 0,
             pcpus: PcpuSet::default(),
+            unsure: false,
             was_uneven: false,
             compensation: no_compensation(),
         }
@@ -287,6 +291,7 @@ impl Vm {
             acting: self.standing == Standing::Acting,
             uneven: self.was_uneven || self.is_uneven(),
             waits: self.partial_boost.is_waiting(),
+            unsure: self.unsure,
             pcpus: self.pcpus,
         }
     }

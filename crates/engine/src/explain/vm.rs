@@ -143,8 +143,8 @@ pub struct VcpuExplain {
     pub boosted_ns: u64,
     /// Boosts so far.
     pub boosts: u64,
-    /// Of those that ended, those in which an I/O-bound task ran. Their fraction is the paper's PBHR (TAVS
-    /// §5.2).
+    /// Of those that ended, those in which an I/O-bound task ran, or after which the whole VM slept again.
+    /// Their fraction is the paper's PBHR (TAVS §5.2).
     pub hits: u64,
     /// Boosts so far that ended only by time.
     pub expired: u64,

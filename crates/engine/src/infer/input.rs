@@ -142,9 +142,10 @@ impl Guest {
         let ran = sender.seen.thread.ran;
         let handles =
             sender.handles_since.is_some_and(|since| ran.saturating_sub(since) <= nanos(config.io_threshold));
-        let by = source.or(sender.seen.current().filter(|_| !handles));
+        let sender = sender.seen.current().filter(|_| !handles);
+        let by = source.or(sender);
         for (_, vcpu) in members(to & !bit(from), &mut self.vcpus) {
-            vcpu.wakeups.poked(source, vcpu.seen.thread.ran);
+            vcpu.wakeups.poked(source, sender, vcpu.seen.thread.ran);
         }
         self.episode(now).is_some() && !by.is_some_and(|task| self.is_background(task, now))
     }

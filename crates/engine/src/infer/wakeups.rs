@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 struct Poke {
     /// For whom it was sent; `None` from the handler of a device's interrupt, which is for nobody.
     source: Option<TaskId>,
+    /// The task that sent it; `None` from such a handler.
+    #[serde(default)]
+    by: Option<TaskId>,
     /// What the vCPU had run when it was sent, or taken.
     ran: u64,
 }
@@ -38,9 +41,9 @@ impl Wakeups {
         self.waker
     }
 
-    /// Another vCPU, which works for `source`, interrupted this one, which has run so long.
-    pub(super) fn poked(&mut self, source: Option<TaskId>, ran: u64) {
-        self.poke = Some(Poke { source, ran });
+    /// Another vCPU, on which the task `by` works for `source`, interrupted this one, which has run so long.
+    pub(super) fn poked(&mut self, source: Option<TaskId>, by: Option<TaskId>, ran: u64) {
+        self.poke = Some(Poke { source, by, ran });
     }
 
     /// This vCPU, which has run so long, took the interrupt: it is scheduled from now on whom that woke.
@@ -60,7 +63,9 @@ impl Wakeups {
     pub(super) fn scheduled(&mut self, task: TaskId, only_loaded: bool, ran: u64, latency: u64) {
         let woken = self.poke.filter(|poke| ran.saturating_sub(poke.ran) <= latency);
         self.poke = woken.filter(|_| only_loaded);
-        self.waker = woken.and_then(|poke| poke.source);
+        // Of two that wake each other in turns, as a player and a sound server whose card asks for more, each
+        // works for the other: the chain would be for nobody, or for the server itself (not in the paper).
+        self.waker = woken.and_then(|poke| poke.source.filter(|source| *source != task).or(poke.by));
         self.source = match woken {
             Some(_) => self.waker,
             None => Some(task),
@@ -94,7 +99,7 @@ mod tests {
         let one = running(CLIENT);
         for (delay, waker) in [(LATENCY, Some(CLIENT)), (LATENCY + 1, None)] {
             let mut two = running(HELPER);
-            two.poked(one.source(), 5000);
+            two.poked(one.source(), Some(CLIENT), 5000);
             // How long it waited for the CPU says nothing.
             two.taken(90_000);
             two.scheduled(SERVER, false, 90_000 + delay, LATENCY);
@@ -107,9 +112,9 @@ mod tests {
     #[test]
     fn a_chain_is_for_who_began_it() {
         let (one, mut two, mut three) = (running(CLIENT), running(HELPER), running(HELPER));
-        two.poked(one.source(), 0);
+        two.poked(one.source(), Some(CLIENT), 0);
         two.scheduled(SERVER, false, 10, LATENCY);
-        three.poked(two.source(), 0);
+        three.poked(two.source(), Some(SERVER), 0);
         three.scheduled(SERVER, false, 10, LATENCY);
         assert_eq!((three.waker(), three.source()), (Some(CLIENT), Some(CLIENT)));
     }
@@ -119,11 +124,33 @@ mod tests {
     fn whom_a_devices_interrupt_wakes_is_nobodys() {
         let (mut one, mut two) = (running(CLIENT), running(HELPER));
         one.interrupted();
-        two.poked(one.source(), 0);
+        two.poked(one.source(), None, 0);
         two.scheduled(SERVER, false, 10, LATENCY);
         assert_eq!((two.waker(), two.source()), (None, None));
         one.scheduled(CLIENT, false, 10, LATENCY);
         assert_eq!(one.source(), Some(CLIENT), "until the next task");
+    }
+
+    /// A card asks for more, so that its server wakes the player, which wakes the server.
+    #[test]
+    fn of_two_that_wake_each_other_each_works_for_the_other() {
+        let (mut one, mut two) = (running(HELPER), running(HELPER));
+        two.interrupted();
+        two.scheduled(SERVER, false, 0, LATENCY);
+        for round in 1..5 {
+            let at = 100 * round;
+            one.poked(two.source(), Some(SERVER), at);
+            one.scheduled(CLIENT, false, at, LATENCY);
+            two.poked(one.source(), Some(CLIENT), at);
+            two.scheduled(SERVER, false, at, LATENCY);
+            assert_eq!(two.waker(), Some(CLIENT), "round {round}");
+            if round == 2 {
+                // The server is woken by the card again, on another vCPU's handler.
+                two.poked(None, None, at);
+                two.scheduled(SERVER, false, at, LATENCY);
+                assert_eq!(two.waker(), None);
+            }
+        }
     }
 
     /// A guest that idles keeps the last address space: the woken server may be that one, or come after it.
@@ -132,7 +159,7 @@ mod tests {
         for task in [SERVER, HELPER] {
             let mut two = running(SERVER);
             two.halted();
-            two.poked(Some(CLIENT), 100);
+            two.poked(Some(CLIENT), Some(CLIENT), 100);
             two.scheduled(SERVER, true, 100, LATENCY);
             assert_eq!(two.waker(), Some(CLIENT));
             two.taken(300);

@@ -47,6 +47,8 @@ pub(crate) struct VmAccount {
     pub(crate) uneven: bool,
     /// Whether an event waits for its answer in vain.
     pub(crate) waits: bool,
+    /// Whether its times may be wrong.
+    pub(crate) unsure: bool,
     /// The physical CPUs its threads ran on or waited for since the last settlement.
     pub(crate) pcpus: PcpuSet,
 }
@@ -67,6 +69,7 @@ impl VmAccount {
             acting: true,
             uneven: false,
             waits: false,
+            unsure: false,
             pcpus: set,
         }
     }

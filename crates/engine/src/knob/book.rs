@@ -71,6 +71,15 @@ impl Book {
         }
     }
 
+    /// What the VM had is not known, but that it had this as boosts.
+    pub(super) fn charge(&mut self, now: Time, delta: &Delta) {
+        if delta.boosted > 0 {
+            self.last_cause = now;
+            self.since_open = self.since_open.saturating_add(delta.boosted);
+            self.debt = Some(self.debt.unwrap_or(0).saturating_add(signed(delta.boosted)));
+        }
+    }
+
     /// Whether it got so much more or less than its fair share that no scheduler that is fair within some
     /// slices can be the reason.
     fn is_treated_unfairly(&self, config: &Config) -> bool {

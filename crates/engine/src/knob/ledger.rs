@@ -76,7 +76,7 @@ impl Ledger {
         self.next.get_or_insert(now.plus(nanos(config.period)));
     }
 
-    /// Run times are unreliable until the next settlement.
+    /// All run times are unreliable until the next settlement.
     pub(crate) fn distrust(&mut self) {
         self.distrust = true;
     }
@@ -95,23 +95,42 @@ impl Ledger {
         self.books.get(&vm).map_or(FULL, |account| account.permille)
     }
 
-    /// Settles all accounts; returns the VMs whose share changes, and to what.
+    /// Settles all accounts; returns the VMs whose share changes, and to what. One whose times may be wrong
+    /// is left out, and owes what it was boosted: the others settle what they had among themselves. So nobody
+    /// who floods keeps others from settling.
     pub(crate) fn settle(&mut self, now: Time, claims: &[VmAccount], config: &Config) -> Vec<(VmId, u32)> {
         let window = now.since(self.settled);
         self.settled = now;
         let distrust = std::mem::take(&mut self.distrust) || window == 0;
         let mut changes = Vec::new();
-        for pool in pools(claims) {
-            let deltas: Vec<Delta> = pool.iter().map(|place| self.delta(&claims[*place], window)).collect();
+        // And of one that is new it is not known what it had in this window.
+        let is_sure = |claim: &&VmAccount| !claim.unsure && self.books.contains_key(&claim.vm);
+        let sure: Vec<VmAccount> = claims.iter().filter(is_sure).copied().collect();
+        for pool in pools(&sure) {
+            let deltas: Vec<Delta> = pool.iter().map(|place| self.delta(&sure[*place], window)).collect();
             let capacity = total(deltas.iter().map(|delta| delta.ran));
             if distrust || capacity == 0 {
                 continue;
             }
             let fair = fair_shares(capacity, &deltas);
+            for ((place, delta), fair) in pool.iter().zip(&deltas).zip(&fair) {
+                if let Some(account) = self.books.get_mut(&sure[*place].vm) {
+                    account.book(now, delta, *fair, config);
+                }
+            }
+            // What one repays is to be had by the others of the pool. What all owe that want more is owed to
+            // nobody, and whoever else is on these CPUs would have it.
+            let wanting = || pool.iter().zip(&fair).filter(|(_, fair)| fair.unwanted == 0);
+            let all_owe = wanting().map(|(place, _)| self.debt(sure[*place].vm)).min().unwrap_or(0);
+            for (place, _) in wanting().filter(|_| all_owe > 0) {
+                let account = self.books.get_mut(&sure[*place].vm);
+                if let Some(debt) = account.and_then(|account| account.debt.as_mut()) {
+                    *debt -= all_owe;
+                }
+            }
             for ((place, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
-                let claim = &claims[*place];
+                let claim = &sure[*place];
                 let Some(account) = self.books.get_mut(&claim.vm) else { continue };
-                account.book(now, delta, fair, config);
                 if !claim.acting {
                     continue;
                 }
@@ -124,6 +143,12 @@ impl Ledger {
             }
         }
         for claim in claims {
+            let delta = self.delta(claim, window);
+            if claim.unsure
+                && let Some(account) = self.books.get_mut(&claim.vm)
+            {
+                account.charge(now, &delta);
+            }
             self.restart(claim);
         }
         let open = self.books.values().any(|account| account.debt.is_some());

@@ -15,14 +15,14 @@ pub(crate) use state::PartialBoost;
 use super::budget::Budget;
 use super::claim::{Ask, Knob, Owner};
 use super::view::{Fact, Policy, View};
-use crate::action::BoostTarget;
+use crate::action::{Boost, BoostTarget};
 use crate::capabilities::Standing;
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
 use crate::infer::{Device, GuestVcpu, bit};
 use crate::nanos::nanos;
 use arrayvec::ArrayVec;
-use state::{BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, Serving, boost, longest, unaided, watch};
+use state::{BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, Serving, boost, boost_to, longest, unaided, watch};
 
 /// An emulator thread that has the answer in its hands when the boost of the vCPU ends keeps its own for so
 /// long at most.
@@ -32,15 +32,26 @@ const UNANSWERED: u64 = 1_000_000_000;
 
 impl PartialBoost {
     /// The vCPUs to boost for an event: the one where an I/O-bound task ran last, which gets it first, and
-    /// those that take the device's interrupts; if those are not known, any that halts may.
+    /// those that take the device's interrupts; if those are not known, any that halts may. If the VM
+    /// [idles](Self::idles) there need be no such task.
     fn candidates(view: &View<'_>, device: Device) -> ArrayVec<u16, MAX_TARGETS> {
-        let Some(last) = view.guest.last_io_bound() else { return ArrayVec::new() };
+        let last = view.guest.last_io_bound();
+        if last.is_none() && !Self::idles(view) {
+            return ArrayVec::new();
+        }
         let takers = view.guest.takers(device);
         let vcpus = (0u16..).zip(&view.guest.vcpus);
         let takes = |(index, vcpu): &(u16, &GuestVcpu)| {
-            *index != last && takers.map_or(vcpu.seen.is_halted(), |takers| takers & bit(*index) != 0)
+            Some(*index) != last && takers.map_or(vcpu.seen.is_halted(), |takers| takers & bit(*index) != 0)
         };
-        std::iter::once(last).chain(vcpus.filter(takes).map(|(index, _)| index)).take(MAX_TARGETS).collect()
+        last.into_iter().chain(vcpus.filter(takes).map(|(index, _)| index)).take(MAX_TARGETS).collect()
+    }
+
+    /// Whether the whole VM sleeps, and has not had more than its share: whatever an event wakes there takes
+    /// nothing from work of its own.
+    fn idles(view: &View<'_>) -> bool {
+        let asleep = view.guest.vcpus.iter().all(|vcpu| vcpu.seen.is_halted());
+        view.config.tavs.idle && view.debt <= 0 && asleep
     }
 
     /// Decides about an event (TAVS §3.2). Returns the vCPUs to boost.
@@ -61,7 +72,7 @@ impl PartialBoost {
         if candidates.is_empty() {
             return Err(Reason::NoIoBoundTask);
         }
-        if !correlated {
+        if !correlated && !Self::idles(view) {
             return Err(Reason::NotCorrelated);
         }
         if candidates.iter().all(|index| self.is_boosted(*index)) {
@@ -130,6 +141,10 @@ impl PartialBoost {
     }
 
     fn start(&mut self, index: u16, part: BoostRole, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
+        let ahead = |vcpu: &BoostedVcpu| {
+            vcpu.serving.as_ref().is_some_and(|serving| serving.part == BoostRole::HelpsAhead)
+        };
+        let was_ahead = self.vcpus.iter().any(ahead);
         let known = view.guest.vcpus.get(usize::from(index));
         let (Some(vcpu), Some(known)) = (self.vcpus.get_mut(usize::from(index)), known) else { return };
         let tavs = &view.config.tavs;
@@ -142,9 +157,12 @@ impl PartialBoost {
         let until = serving.end(ran, view);
         vcpu.serving = Some(Serving { until, ..serving });
         self.lingers = false;
+        let level = |ahead| if ahead { Boost::Multimedia } else { Boost::Io };
         // They deliver what the vCPU waits for: they must never be behind it.
-        asks.push(boost(BoostTarget::Emulators, longest(view.now, tavs).plus(EMULATOR_GRACE)));
-        asks.push(boost(BoostTarget::Vcpu(index), until));
+        let emulators = level(was_ahead || part == BoostRole::HelpsAhead);
+        let until_most = longest(view.now, tavs).plus(EMULATOR_GRACE);
+        asks.push(boost_to(BoostTarget::Emulators, emulators, until_most));
+        asks.push(boost_to(BoostTarget::Vcpu(index), level(part == BoostRole::HelpsAhead), until));
         asks.push(watch(index, longest(since, tavs)));
     }
 
@@ -296,16 +314,17 @@ impl PartialBoost {
         }
     }
 
-    fn over(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
-        self.sought = true;
-        // Nobody is to take the place of one that serves.
-        let helping = |index: &u16| self.vcpus.get(usize::from(*index)).is_some_and(BoostedVcpu::helps);
-        let all = 0..u16::try_from(self.vcpus.len()).unwrap_or(u16::MAX);
-        let (helping, serving): (Vec<u16>, Vec<u16>) = all.partition(helping);
-        for index in helping.into_iter().chain(serving) {
-            self.end(index, view, asks);
+    fn over(&mut self, asks: &mut Vec<Ask>) {
+        for index in (0..).take(self.vcpus.len()) {
+            let serving = self.vcpus.get_mut(usize::from(index)).and_then(|vcpu| vcpu.serving.take());
+            let Some(serving) = serving else { continue };
+            if !serving.part.is_help() {
+                self.count_end(index, serving.hit);
+            }
+            asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(index)));
+            asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Vcpu(index))));
         }
-        self.unanswered = None;
+        (self.unanswered, self.lingers) = (None, false);
         self.unwatch(asks);
         asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
     }
@@ -319,8 +338,10 @@ impl PartialBoost {
         let vcpu = self.vcpus.get_mut(usize::from(index))?;
         let ran = vcpu.ran;
         let serving = vcpu.serving.as_mut()?;
-        // Who is helped then would be boosted for nothing, and help others in turn.
-        if longest(serving.since, &view.config.tavs) <= view.now {
+        // Who is helped then would be boosted for nothing, and help others in turn. And nobody keeps one that
+        // goes ahead from running.
+        let over = longest(serving.since, &view.config.tavs) <= view.now;
+        if over || serving.part == BoostRole::HelpsAhead {
             return None;
         }
         let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
@@ -408,12 +429,16 @@ impl Policy for PartialBoost {
             }
             // One that halts before it is told of the event is woken for it.
             Fact::Halted { vcpu } => {
-                let hit = self.serving(vcpu).is_some_and(|serving| serving.hit);
-                if hit || !view.guest.awaits_delivery() {
-                    self.end(vcpu, view, asks);
+                let asleep = view.guest.vcpus.iter().all(|vcpu| vcpu.seen.is_halted());
+                let told = !view.guest.awaits_delivery();
+                if let Some(serving) = self.serving(vcpu) {
+                    // Whoever it was for, known or not, ran shortly.
+                    serving.hit |= asleep && told;
+                    if serving.hit || told {
+                        self.end(vcpu, view, asks);
+                    }
                 }
-                let idle = view.guest.vcpus.iter().all(|vcpu| vcpu.seen.is_halted());
-                if idle && self.unanswered.take().is_some() {
+                if asleep && self.unanswered.take().is_some() {
                     self.unwatch(asks);
                 }
             }
@@ -437,7 +462,7 @@ impl Policy for PartialBoost {
                 }
             }
             Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode | Fact::Interrupted { .. } => {}
-            Fact::Over => self.over(view, asks),
+            Fact::Over => self.over(asks),
             Fact::VcpuOver { vcpu } => {
                 // Who is woken without an interrupt does not wait there.
                 let sought = std::mem::replace(&mut self.sought, true);

@@ -125,6 +125,54 @@ fn a_vcpu_that_is_held_up_has_the_others_boosted_that_want_to_run() {
     }
 }
 
+/// On the same physical CPU, the one that is held up keeps the other from running for as long as it is
+/// boosted, if it waits for what that one has.
+#[test]
+fn who_helps_on_the_same_cpu_goes_first_but_not_for_long() {
+    for (pcpu, level) in [(0, Boost::Multimedia), (1, Boost::Io)] {
+        let mut world = World::new(2);
+        world.learn(0, true);
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+        world.packet();
+        world.deliver(true);
+        assert_eq!(world.boosts(), [(0, Boost::Io)]);
+        world.now += THRESHOLD / 2;
+        world.engine.on_deadline(Time(world.now));
+        assert_eq!(world.boosts(), [(1, level)]);
+        world.now += THRESHOLD / 8;
+        world.engine.on_deadline(Time(world.now));
+        let over = if pcpu == 0 { vec![(1, Boost::None)] } else { vec![] };
+        assert_eq!(world.boosts(), over, "and the one that it helped goes on");
+        assert!(world.boosted().contains(&0));
+        world.answer(0);
+        assert_eq!(world.boosted(), []);
+    }
+}
+
+/// The vCPU of the server woke for an interrupt of before, found nothing to do and sleeps again when the
+/// other one interrupts it for the event that it was boosted for.
+#[test]
+fn an_event_is_handed_on_to_who_slept_since_it_came() {
+    let mut world = World::new(2);
+    world.learn(1, true);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: true });
+    world.packet();
+    assert_eq!(world.boosted(), [0, 1]);
+    world.deliver(false);
+    world.feed(EventKind::Halt { vm: VM, vcpu: 1 });
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: false });
+    assert_eq!(world.boosted(), [0]);
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+    world.feed(EventKind::Ipi { vm: VM, vcpu: 0, to: 1 << 1, vector: 0xfb });
+    world.feed(EventKind::Interrupt { vm: VM, vcpu: 0, vector: VECTOR });
+    assert_eq!(world.boosted(), [0, 1]);
+    world.now += THRESHOLD / 8;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [1], "the first has done its part");
+}
+
 /// The emulator thread sleeps although there is a packet for it: it waits for a lock that a vCPU without a
 /// CPU holds, and that one passes it on to another vCPU, which has no CPU either.
 #[test]

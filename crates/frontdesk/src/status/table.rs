@@ -25,20 +25,37 @@ pub(crate) fn vms(status: &Status) -> String {
                 words::percent(f64::from(vm.engine.share_permille) / 1000.0),
             ],
         };
-        [
-            words::name(&vm.name),
-            state(vm).to_owned(),
-            format!("{}/{}", vm.engine.io_bound_count, vm.engine.task_count),
-            words::duration(vm.ran_ns()),
-            words::duration(vm.sum(|vcpu| vcpu.stolen_ns)),
-            vm.boosts().to_string(),
-            hits(vm.sum(|vcpu| vcpu.hits), vm.boosts()),
-            words::percent(vm.engine.pb_used_ratio),
-            first,
-            second,
-        ]
+        let [name, state, tasks, cpu, stolen, boosts, hits, used] = cells(vm);
+        [name, state, tasks, cpu, stolen, boosts, hits, used, first, second]
     });
     words::table(&header, 2, Some(WIDTH), rows)
+}
+
+/// A line for each VM of several hosts.
+pub(crate) fn vms_of_hosts<'a>(hosts: impl Iterator<Item = (&'a str, &'a Status)>) -> String {
+    let header = ["VM", "host", "state", "tasks", "CPU", "stolen", "boosts", "hits", "PB used"];
+    let rows = hosts.flat_map(|(host, status)| {
+        status.vms.iter().map(move |vm| {
+            let [name, rest @ ..] = cells(vm);
+            let [state, tasks, cpu, stolen, boosts, hits, used] = rest;
+            [name, host.to_owned(), state, tasks, cpu, stolen, boosts, hits, used]
+        })
+    });
+    words::table(&header, 3, None, rows)
+}
+
+/// What is told of a VM whatever the mechanism.
+fn cells(vm: &VmStatus) -> [String; 8] {
+    [
+        words::name(&vm.name),
+        state(vm).to_owned(),
+        format!("{}/{}", vm.engine.io_bound_count, vm.engine.task_count),
+        words::duration(vm.ran_ns()),
+        words::duration(vm.sum(|vcpu| vcpu.stolen_ns)),
+        vm.boosts().to_string(),
+        hits(vm.sum(|vcpu| vcpu.hits), vm.boosts()),
+        words::percent(vm.engine.pb_used_ratio),
+    ]
 }
 
 /// A word for how a VM is.

@@ -501,8 +501,7 @@ fn metrics_come_over_http() {
     }
 }
 
-/// Every metric in the dashboard and the alert rules is one that there is.
-/// Whoever fetches them without a pause takes neither the loop's time nor many threads' from it.
+/// Whoever fetches metrics without a pause takes neither the loop's time nor many threads' from it.
 #[test]
 fn metrics_have_a_pace() {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -525,6 +524,35 @@ fn metrics_have_a_pace() {
     held.iter().for_each(|mut stream| assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "a word of ours"));
 }
 
+/// Who asks and never reads the answer keeps nobody else from one, neither for metrics nor at the socket.
+#[test]
+fn who_does_not_read_keeps_no_place() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let world = World::new(|config| config.metrics = Some(address));
+    let asked = |mut stream: TcpStream| {
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        stream
+    };
+    let mute: Vec<_> = (0..2 * MAX_CLIENTS).map(|_| asked(TcpStream::connect(address).unwrap())).collect();
+    let mut response = String::new();
+    asked(TcpStream::connect(address).unwrap()).read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
+    let at_socket: Vec<_> = (0..2 * MAX_CLIENTS)
+        .map(|_| {
+            let mut stream = UnixStream::connect(world.socket()).unwrap();
+            // Those without a place are turned away.
+            let _ = stream.write_all(b"{\"status\":{}}\n");
+            stream
+        })
+        .collect();
+    // All places are taken for a moment.
+    while ask_status(&world.socket(), None).is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    drop((mute, at_socket));
+}
+
+/// Every metric in the dashboard and the alert rules is one that there is.
 #[test]
 fn the_dashboard_and_the_rules_know_the_metrics() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);

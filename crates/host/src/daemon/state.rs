@@ -182,7 +182,7 @@ impl Daemon {
         };
         let bpf = BpfSource::open()?;
         bpf.count_acknowledgements(policy.tavs.acknowledgements)?;
-        let identities = Identities::new(policy.tavs.io_threshold)?;
+        let identities = Identities::new(wanted.identity, policy.tavs.io_threshold)?;
         let guardian = match config.act {
             true if threads.is_real_time() && hierarchy.real_time() == RealTimeRule::Refused => {
                 return Err(CgroupError::RealTimeRefused.into());

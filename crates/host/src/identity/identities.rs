@@ -10,10 +10,23 @@ use frontdesk_qemu::{QemuVm, TcgSource};
 use frontdesk_ring::{Interest, TaskWords};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::{fmt, io};
+
+/// How the tasks of guests under KVM are to be known, where there is a choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IdentityChoice {
+    /// As well as the host allows.
+    #[default]
+    Auto,
+    /// Not at exits, which costs a guest a little at each of them, but when the thread of a vCPU loses its
+    /// CPU; a host without nested paging tells every load of CR3 all the same.
+    ThreadSwitches,
+}
 
 /// Where the guest tasks of a VM are known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +84,7 @@ pub struct Identities {
     /// Open while it follows a VM, for its programs cost every VM of the host, and keep KVM from being
     /// unloaded.
     pub(super) kvm: Option<KvmSource>,
+    choice: IdentityChoice,
     pub(super) watched: Vec<WatchedVcpu>,
 }
 
@@ -96,7 +110,7 @@ impl Identities {
     ///
     /// # Errors
     /// If the process can have no more descriptors.
-    pub fn new(io_threshold: Duration) -> io::Result<Identities> {
+    pub fn new(choice: IdentityChoice, io_threshold: Duration) -> io::Result<Identities> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let reporters = Reporters::new(io_threshold)?;
         epoll::add(&epoll, reporters.fd(), epoll::EventData::new_u64(REPORTERS), epoll::EventFlags::IN)?;
@@ -106,6 +120,7 @@ impl Identities {
             reporters,
             names: BTreeMap::new(),
             kvm: None,
+            choice,
             watched: Vec::new(),
         })
     }
@@ -197,7 +212,7 @@ impl Identities {
         match self.kvm {
             Some(ref mut kvm) => Ok(kvm),
             None => {
-                let kvm = KvmSource::open()?;
+                let kvm = KvmSource::open(self.choice == IdentityChoice::Auto)?;
                 let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
                 epoll::add(&self.epoll, kvm.fd(), epoll::EventData::new_u64(KVM), edge)?;
                 Ok(self.kvm.insert(kvm))
@@ -304,9 +319,10 @@ impl Identities {
     pub fn drain(&mut self, now: Time, out: &mut Vec<Event>) -> Result<(), BpfError> {
         let lost = |vm, count| Event { at: now, kind: EventKind::Lost { vm: Some(vm), count } };
         let begin = out.len();
+        let sources = self.plugins.len();
         for (&vm, plugin) in &mut self.plugins {
             let first = out.len();
-            plugin.drain(vm, now, out);
+            plugin.drain(vm, now, sources, out);
             // The ring belongs to QEMU, which may write any time into it: events from the future would never
             // leave.
             let limit = crate::clock::monotonic();

@@ -58,9 +58,13 @@ pub(crate) fn said(words: &[&str]) -> usize {
     logged.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
 }
 
+/// All that was said.
+pub(crate) fn logged() -> String {
+    LOGGED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 pub(crate) fn heard(words: &[&str]) -> Result<()> {
-    eventually(&format!("the log says {words:?}"), || said(words) > 0)
-        .with_context(|| LOGGED.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    eventually(&format!("the log says {words:?}"), || said(words) > 0).with_context(logged)
 }
 
 /// A daemon on a thread of its own, which becomes real-time.

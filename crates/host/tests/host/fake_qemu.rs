@@ -2,6 +2,7 @@
 //! asked.
 
 use anyhow::{Context as _, Result};
+use frontdesk_guest_protocol::{GuestMessage, MAGIC, MAX_ENCODED, VERSION, encode};
 use frontdesk_ring::{Entry, EntryKind, Producer};
 use serde_json::{Value, json};
 use std::{
@@ -23,12 +24,17 @@ pub(crate) struct FakeQemu {
 impl FakeQemu {
     /// Starts one, which does nothing before it is told to listen.
     pub(crate) fn start(home: &Path) -> Result<FakeQemu> {
+        FakeQemu::start_with(home, &[])
+    }
+
+    /// The same, with further words in its command line.
+    pub(crate) fn start_with(home: &Path, words: &[String]) -> Result<FakeQemu> {
         // What a process runs is to be a QEMU of root's.
         let program = home.join("qemu-fake");
         if !program.exists() {
             fs::copy(env::current_exe()?, &program)?;
         }
-        let mut child = Command::new(&program).arg("fake-qemu").stdin(Stdio::piped()).spawn()?;
+        let mut child = Command::new(&program).arg("fake-qemu").args(words).stdin(Stdio::piped()).spawn()?;
         let orders = child.stdin.take().context("no standard input")?;
         Ok(FakeQemu { child, orders })
     }
@@ -38,8 +44,9 @@ impl FakeQemu {
     }
 
     /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; `flood`, to tell whoever connects
-    /// events without end; `ring`, to be a QEMU with the plugin, and `spin`, to fill its ring; or an event's
-    /// name.
+    /// events without end; `ring`, to be a QEMU with the plugin, and `spin`, to fill its ring;
+    /// `reports PATH`, to pass there for a guest's reporter that has very much to tell; `names`, to call a
+    /// thread something else without end; `compute`; or an event's name.
     pub(crate) fn order(&mut self, order: &str) -> Result<()> {
         Ok(writeln!(self.orders, "{order}")?)
     }
@@ -80,6 +87,39 @@ fn spin(ring: &Producer) {
     for task in 1_u64.. {
         let at_ns = frontdesk_linux::monotonic_ns();
         ring.push(0, Entry { at_ns, kind: EntryKind::Switch { task: task << 12 } });
+    }
+}
+
+/// Tells whoever connects of switches of tasks without end, as a guest's reporter does.
+fn reports(listener: &UnixListener) {
+    let hello = GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus: 1 };
+    for mut client in listener.incoming().flatten() {
+        let mut said = Vec::new();
+        encode(&hello, MAX_ENCODED, &mut said);
+        let mut task = 1_u32;
+        while client.write_all(&said).is_ok() {
+            said.clear();
+            for _ in 0..64 {
+                let at_ns = frontdesk_linux::monotonic_ns();
+                task = task.wrapping_add(1);
+                encode(&GuestMessage::Run { vcpu: 0, at_ns, task }, MAX_ENCODED, &mut said);
+            }
+            encode(&GuestMessage::Sent { at_ns: frontdesk_linux::monotonic_ns() }, MAX_ENCODED, &mut said);
+        }
+    }
+}
+
+/// Calls its own thread what QEMU's are called, and what is no text, in turns.
+fn names() {
+    for name in [c"CPU 7/KVM", c"\xff) R 1 \xfe", c"CPU 0/TCG", c"worker"].into_iter().cycle() {
+        // SAFETY: the kernel reads the name, which ends with a zero.
+        unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    }
+}
+
+fn compute() {
+    for number in 0_u64.. {
+        std::hint::black_box(number);
     }
 }
 
@@ -131,6 +171,12 @@ pub(crate) fn main() -> ExitCode {
                 let ring = now.ring.clone();
                 thread::spawn(move || ring.as_deref().map(spin));
             }
+            ["reports", path] => {
+                let Ok(listener) = UnixListener::bind(path) else { return ExitCode::FAILURE };
+                thread::spawn(move || reports(&listener));
+            }
+            ["names"] => drop(thread::spawn(names)),
+            ["compute"] => drop(thread::spawn(compute)),
             ["flood"] => {
                 let state = Arc::clone(&state);
                 thread::spawn(move || flood(&state));

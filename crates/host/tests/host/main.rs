@@ -4,6 +4,7 @@
 //! `host_v2.rs` runs those on scheduling and control groups once more, in VMs whose kernels have control
 //! groups of version 2.
 
+mod attacks;
 mod bpf;
 mod cgroup;
 mod daemon;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         trials.extend(cgroup::trials());
         trials.extend(threads::trials());
         trials.extend(qemu::trials());
+        trials.extend(attacks::trials());
         trials.extend(daemon::trials());
         trials.extend(many::trials());
         trials.extend(reserve::trials());

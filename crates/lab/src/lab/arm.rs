@@ -20,7 +20,8 @@ use frontdesk_lab_guest::Job;
 use frontdesk_linux::monotonic_ns;
 use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{
-    self as scenario, Daemon, LoadKind, LoadProfile, Mechanism, Repeat, Summary, Timeline, WorkloadKind,
+    self as scenario, Daemon, LoadKind, LoadProfile, Mechanism, Repeat, SeenAt, Summary, Timeline,
+    WorkloadKind,
 };
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
@@ -207,11 +208,15 @@ impl Lab<'_> {
         let reserve = format!("[reserve]\ncpus = {:?}\nspare = {SPARE}\n", self.scenario.host.vm_cpus);
         let mechanism = match self.scenario.arms[arm].mechanism {
             None => "",
-            Some(Mechanism::RealTime) => "[daemon]\nmechanism = \"real-time\"\n",
-            Some(Mechanism::SchedExt) => "[daemon]\nmechanism = \"sched-ext\"\n",
-            Some(Mechanism::SchedExtFastPath) => "[daemon]\nmechanism = \"sched-ext\"\nfast_path = true\n",
+            Some(Mechanism::RealTime) => "mechanism = \"real-time\"\n",
+            Some(Mechanism::SchedExt) => "mechanism = \"sched-ext\"\n",
+            Some(Mechanism::SchedExtFastPath) => "mechanism = \"sched-ext\"\nfast_path = true\n",
         };
-        let settings = reserve + mechanism;
+        let identity = match self.scenario.arms[arm].identity {
+            None => "",
+            Some(SeenAt::ThreadSwitches) => "identity = \"thread-switches\"\n",
+        };
+        let settings = format!("{reserve}[daemon]\n{mechanism}{identity}");
         let (program, dir) = (&self.config.frontdesk, &self.run_dir);
         // Written where it is kept: whatever ends the run, it can be read up to there.
         let kept = self.config.recordings.get(&(arm.to_owned(), repeat)).cloned();

@@ -1,6 +1,9 @@
-// The page: shows the reservations of a host and steers them by hand. It asks /api what any client asks (docs/remote.md).
+// The page: shows the VMs and the reservations of a host, and steers these by hand. It asks /api what any client asks (docs/remote.md).
+
+import { showVms } from "/host.js";
 
 const POLL_MS = 250;
+const GLANCE_MS = 1000;
 const NS = { µs: 1e3, ms: 1e6, s: 1e9, min: 60e9, h: 3600e9 };
 // Periods on the slider: so many steps of each decade, for whoever counts.
 const STEPS = [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9];
@@ -337,6 +340,25 @@ function newCpu() {
   return item;
 }
 
+// A status, of all VMs or of one; none if the daemon has none.
+async function status(vm) {
+  try {
+    return (await ask({ status: vm === undefined ? {} : { vm } })).status;
+  } catch {
+    // A VM may be gone by now; what else is wrong the poll says.
+    return null;
+  }
+}
+
+async function glance() {
+  if (connected && !document.hidden) {
+    const all = await status();
+    id("glance").hidden = !all;
+    if (all) showVms(all, status);
+  }
+  setTimeout(glance, GLANCE_MS);
+}
+
 let targets = { targets: [], left_off: 0 };
 
 async function look() {
@@ -475,3 +497,4 @@ id("host").textContent = location.hostname;
 id("host").hidden = false;
 document.title = `${location.hostname}: frontdesk`;
 poll();
+glance();

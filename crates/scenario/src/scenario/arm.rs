@@ -19,6 +19,10 @@ pub struct Arm {
     /// the simulator has no such choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<Mechanism>,
+    /// How the daemon knows the tasks of guests. Absent: as well as the host allows. Only where a daemon runs
+    /// on a `machine` that is emulated: elsewhere the plugin tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<SeenAt>,
     /// What looks after tasks inside the VMs that are followed. Absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
@@ -61,6 +65,10 @@ impl Arm {
         if self.mechanism.is_some() {
             let allowed = "only in an arm with daemon = \"act\"";
             require(self.daemon == Daemon::Act, format!("{own}.mechanism"), "given", allowed)?;
+        }
+        if self.identity.is_some() {
+            let allowed = "only in an arm with daemon = \"observe\" or \"act\"";
+            require(self.daemon != Daemon::Off, format!("{own}.identity"), "given", allowed)?;
         }
         for (vm, values) in &self.nice {
             let key = format!("{own}.nice.{vm}");
@@ -112,6 +120,14 @@ pub enum Mechanism {
     SchedExt,
     /// The same, which boosts by itself for packets to ports that are known.
     SchedExtFastPath,
+}
+
+/// When a daemon looks which task a guest runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SeenAt {
+    /// When the thread of a vCPU loses its CPU, and not at exits of the guest.
+    ThreadSwitches,
 }
 
 /// What runs inside VMs to make them more responsive.

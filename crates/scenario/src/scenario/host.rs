@@ -35,6 +35,10 @@ pub struct Host {
     /// is emulated.
     #[serde(default, skip_serializing_if = "crate::allowed::is_default")]
     pub vhost: bool,
+    /// Whether the processor translates the guests' addresses by itself. If not, KVM loads CR3 for them, and
+    /// tells each switch of tasks. Only with a `machine` that is emulated.
+    #[serde(default = "yes")]
+    pub nested_paging: bool,
 }
 
 /// The machine that is the host of the VMs.
@@ -77,12 +81,18 @@ impl Host {
         let allowed = "0, unless machine = \"kvm\": what else runs on this machine is not the lab's";
         require(!(real && self.disturb > 0), "host.disturb", self.disturb, allowed)?;
         let allowed = "false, unless machine = \"kvm\": this machine may have no vhost-net";
-        require(!(real && self.vhost), "host.vhost", self.vhost, allowed)
+        require(!(real && self.vhost), "host.vhost", self.vhost, allowed)?;
+        let allowed = "true, unless machine = \"kvm\": here QEMU emulates the guests' processors";
+        require(self.nested_paging || !real, "host.nested_paging", self.nested_paging, allowed)
     }
 }
 
 fn host_kernel() -> String {
     "6.12-plain".to_owned()
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn undilated() -> f64 {

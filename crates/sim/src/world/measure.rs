@@ -98,6 +98,8 @@ pub(crate) struct Measured {
     pub(crate) driver_cpu: Option<Nanos>,
     /// Response times by client.
     pub(crate) responses: Vec<Vec<Nanos>>,
+    /// How long each client had waited at the end, if it still waited.
+    pub(crate) open: Vec<Option<Nanos>>,
     /// By VM and workload.
     pub(crate) operations: Vec<Vec<Operations>>,
     /// From a packet pending for a VM until the VM ran, by VM (TAVS Figure 4(b)).
@@ -161,7 +163,7 @@ impl Measure {
         self.entities.iter().map(of).collect()
     }
 
-    pub(super) fn finish(self, machine: &Machine) -> Measured {
+    pub(super) fn finish(self, machine: &Machine, clients: &[SimClient]) -> Measured {
         let cpu = self.cpu(machine);
         let mut request_boosts = RequestBoosts::default();
         for (boosts, requests) in self.boost_spans.iter().zip(&self.requests) {
@@ -181,6 +183,7 @@ impl Measure {
             cpu: cpu.iter().zip(&self.before).map(|(now, before)| now - before).collect(),
             driver_cpu: self.driver.map(|driver| machine.host().ran(driver) - self.driver_before),
             responses: self.responses,
+            open: clients.iter().map(|client| client.waits(machine.now())).collect(),
             operations: self.operations,
             delivery: self.delivery,
             boosts: self.boosts,

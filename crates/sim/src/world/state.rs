@@ -140,7 +140,7 @@ impl World {
 
     /// What was measured, and what was written down.
     pub(crate) fn finish(self, machine: &Machine) -> (Measured, Option<Tracer>) {
-        (self.measure.finish(machine), self.trace)
+        (self.measure.finish(machine, &self.clients), self.trace)
     }
 
     /// The tasks that will never go on, with their VM.

@@ -42,6 +42,36 @@ fn shares_after(weights: &[u32], boosted: &[u64], bias: impl Fn(u32, u64) -> u64
     claims.iter().map(share).collect()
 }
 
+/// One of three is boosted, and what another one ran is not known: the two others settle, and who floods owes
+/// what it was boosted.
+#[test]
+fn who_floods_keeps_nobody_from_settling() {
+    let config = Config::default();
+    let window = nanos(config.period);
+    let mut ledger = Ledger::default();
+    let mut claims: Vec<VmAccount> = (0..3).map(|vm| VmAccount::on(vm, &[0])).collect();
+    claims[2].unsure = true;
+    ledger.open(Time(0), claims.iter().copied(), &config);
+    let boosted = [window / 20, 0, window / 50];
+    let rest = window - boosted.iter().sum::<u64>();
+    for step in 1..=600 {
+        let all: u64 = claims.iter().map(|claim| u64::from(ledger.permille(claim.vm))).sum();
+        let ran: Vec<u64> =
+            claims.iter().map(|claim| rest * u64::from(ledger.permille(claim.vm)) / all).collect();
+        for ((claim, ran), boosted) in claims.iter_mut().zip(ran).zip(boosted) {
+            claim.ran += ran + boosted;
+            claim.boosted += boosted;
+            claim.unmet = window - ran - boosted;
+        }
+        // Of the last one nobody hears.
+        let told = [claims[0], claims[1], VmAccount { ran: 0, ..claims[2] }];
+        ledger.settle(Time(step * window), &told, &config);
+    }
+    let [one, other] = [claims[0].ran, claims[1].ran].map(nanos_f64);
+    assert!((one / other - 1.0).abs() < 0.01, "{one} and {other}");
+    assert!(ledger.debt(VmId(2)) >= signed(500 * boosted[2]), "{}", ledger.debt(VmId(2)));
+}
+
 #[test]
 fn what_a_boost_gave_is_taken_back() {
     let shares = shares_after(&[1024; 6], &[2_500_000], |_, _| 1000);
@@ -204,4 +234,34 @@ fn who_waits_for_an_answer_repays_later_but_not_never() {
     assert!(settled(false, 5 * MS) < FULL);
     assert!(settled(true, 5 * MS) >= FULL);
     assert!(settled(true, 20 * MS) < FULL, "who waits for ever repays all the same");
+}
+
+/// Two VMs beside eight processes that nobody tells of, on one CPU. One is boosted, and both owe, as when
+/// others came and went; what they have of the CPU then.
+#[test]
+fn what_all_owe_is_owed_to_nobody() {
+    let config = Config::default();
+    let window = nanos(config.period);
+    let mut ledger = Ledger::default();
+    let mut claims: Vec<VmAccount> = (0..2).map(|vm| VmAccount::on(vm, &[0])).collect();
+    ledger.open(Time(0), claims.iter().copied(), &config);
+    for book in ledger.books.values_mut() {
+        (book.debt, book.unfair, book.permille) = (Some(signed(4 * window)), true, 50);
+    }
+    let (mut ran, steps) = ([0, 0], 800);
+    for step in 1..=steps {
+        let weights = [0, 1].map(|vm| u64::from(ledger.permille(VmId(vm))));
+        let all = weights.iter().sum::<u64>() + 8 * u64::from(FULL);
+        let boosted = [window * 35 / 1000, 0];
+        for (vm, claim) in claims.iter_mut().enumerate() {
+            let got = (window - boosted[0]) * weights[vm] / all + boosted[vm];
+            claim.ran += got;
+            claim.boosted += boosted[vm];
+            claim.unmet = window - got;
+            ran[vm] += got;
+        }
+        ledger.settle(Time(step * window), &claims, &config);
+    }
+    let parts = ran.map(|ran| nanos_f64(ran) / nanos_f64(steps * window));
+    assert!(parts.iter().all(|part| *part > 0.08), "{parts:?}");
 }

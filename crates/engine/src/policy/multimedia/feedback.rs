@@ -11,6 +11,33 @@ pub(super) const ORIGINAL: u32 = 1000;
 /// A film that shows less than this part of its usual frames for some seconds is slow (not in the paper).
 const SLOW: f64 = 0.95;
 
+/// After so many periods without missing frames the average that lasts is settled.
+const CALM: u8 = 4;
+
+/// Whether the rate that a film shows is known to be its own (not in the paper). One that has had too little
+/// from its first frame on shows what it can, and nothing tells that there are to be more.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+enum OwnRate {
+    /// Not yet; so many periods have passed without missing frames.
+    Unknown {
+        calm: u8,
+    },
+    /// It is tried for so many periods more whether a larger share gives more frames than these with that
+    /// share.
+    Tried {
+        periods: u8,
+        share: u32,
+        rate: f64,
+    },
+    Known,
+}
+
+impl Default for OwnRate {
+    fn default() -> Self {
+        OwnRate::Unknown { calm: 0 }
+    }
+}
+
 /// What Algorithm 1 keeps of a task (§5.4: of each, where there are several).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Feedback {
@@ -23,16 +50,29 @@ pub(super) struct Feedback {
     /// Frames a second that it showed for some seconds.
     #[serde(default)]
     usual: f64,
+    #[serde(default)]
+    own_rate: OwnRate,
 }
 
 impl Feedback {
     pub(super) fn new(desired: f64) -> Feedback {
-        Feedback { share: ORIGINAL, desired, increased: false, negative_count: 0, usual: 0.0 }
+        Feedback {
+            share: ORIGINAL,
+            desired,
+            increased: false,
+            negative_count: 0,
+            usual: 0.0,
+            own_rate: OwnRate::default(),
+        }
     }
 
     /// Checks one that was loaded.
     pub(super) fn check(&self) -> Result<(), StateError> {
-        let numbers = self.desired.is_finite() && self.usual.is_finite();
+        let tried = match self.own_rate {
+            OwnRate::Tried { share, rate, .. } => rate.is_finite() && share >= ORIGINAL,
+            OwnRate::Unknown { .. } | OwnRate::Known => true,
+        };
+        let numbers = self.desired.is_finite() && self.usual.is_finite() && tried;
         let sound = numbers && (ORIGINAL..=most(16.0)).contains(&self.share);
         check(sound, "a share out of range for a film")
     }
@@ -76,9 +116,36 @@ impl Feedback {
         } else {
             self.negative_count = 0;
             self.increased = false;
+            if config.early && beyond {
+                self.seek_own_rate(fps, config);
+            }
         }
         self.desired = self.desired.max(fps.current * config.tolerance);
         self.usual = self.usual.max(fps.lasting);
+    }
+
+    /// No frame is missed, and others take CPU time from the VM: tries once whether more of it gives more
+    /// frames. What does not is given back.
+    fn seek_own_rate(&mut self, fps: &FrameRate, config: &Config) {
+        self.own_rate = match self.own_rate {
+            OwnRate::Unknown { calm } if calm < CALM => OwnRate::Unknown { calm: calm + 1 },
+            OwnRate::Unknown { .. } => {
+                let tried = OwnRate::Tried { periods: CALM, share: self.share, rate: fps.lasting };
+                self.increase(config);
+                self.increased = false;
+                tried
+            }
+            OwnRate::Tried { periods: 0, share, rate } => {
+                if fps.lasting * SLOW.sqrt() > rate {
+                    OwnRate::Unknown { calm: CALM }
+                } else {
+                    self.share = self.share.min(share);
+                    OwnRate::Known
+                }
+            }
+            OwnRate::Tried { periods, share, rate } => OwnRate::Tried { periods: periods - 1, share, rate },
+            OwnRate::Known => OwnRate::Known,
+        };
     }
 
     /// Lines 9 and 10.
@@ -193,11 +260,13 @@ mod tests {
                 feedback.normal(&fps, true, &config);
                 feedback.share
             };
-            for frames in [24.0, 25.0, 23.0, 24.0, 23.0, 25.0, 24.0, 24.0, 23.0, 24.0] {
-                assert_eq!(play(frames), 1000);
-            }
-            let shares: Vec<u32> = (0..2).map(|_| play(22.0)).collect();
-            assert_eq!(shares[1], if early { 2000 } else { 1000 }, "{shares:?}");
+            let played = [24.0, 25.0, 23.0, 24.0, 23.0, 25.0, 24.0, 24.0, 23.0, 24.0, 24.0, 25.0];
+            let shares = played.map(&mut play);
+            // Once it is tried whether there are more.
+            assert_eq!((shares[3], shares[11]), (1000, 1000), "{shares:?}");
+            assert_eq!(shares.iter().max(), Some(if early { &2000 } else { &1000 }));
+            let shares: Vec<u32> = (0..3).map(|_| play(22.0)).collect();
+            assert_eq!(shares[2], if early { 2000 } else { 1000 }, "{shares:?}");
             let shares: Vec<u32> = (0..8).map(|_| play(24.0)).collect();
             assert_eq!(shares[7], if early { 2000 } else { 1000 }, "it helped: {shares:?}");
             // Another film, of fewer frames.
@@ -205,6 +274,31 @@ mod tests {
             assert!(highest <= Some(6000), "{highest:?}");
             let before = play(15.0);
             assert!((0..60).all(|_| play(15.0) == before), "it is as it is");
+        }
+    }
+
+    /// Beyond the paper: a film that is starved from its first frame on, and shows 22 of 24 frames a second
+    /// with twice its share.
+    #[test]
+    fn it_is_tried_once_whether_a_larger_share_gives_more_frames() {
+        for (early, needed) in [(true, 1000), (true, 2500), (true, 4500), (false, 2500)] {
+            let mut config = config();
+            config.early = early;
+            let mut fps = FrameRate::new(0.0, Time(0), true);
+            let (mut feedback, mut counted) = (Feedback::new(20.0), 0.0);
+            feedback.share = 2000;
+            let shares: Vec<u32> = (1..=60)
+                .map(|second| {
+                    // As much as that gives, and a frame more or less.
+                    let frames = if feedback.share >= needed { 24.0 } else { 22.0 };
+                    counted += frames + if second % 2 == 0 { 0.5 } else { -0.5 };
+                    fps.sample(counted, Time(second * SECOND), 0.8);
+                    feedback.normal(&fps, true, &config);
+                    feedback.share
+                })
+                .collect();
+            let expected = if early && needed == 2500 { 3000 } else { 2000 };
+            assert!(shares[40..].iter().all(|share| *share == expected), "{needed}: {shares:?}");
         }
     }
 

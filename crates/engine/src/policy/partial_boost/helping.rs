@@ -33,12 +33,12 @@ impl PartialBoost {
         }
     }
 
-    /// A vCPU took the device's interrupt, and the one where the task ran last, which is boosted as well, has
-    /// one of another vCPU to take yet. Whom the handler wakes there needs no second one: nothing else tells
-    /// that the event is handed on, and the two may share a physical CPU.
+    /// A vCPU took the device's interrupt, and the one where the task ran last has one of another vCPU to
+    /// take yet; it was boosted as well, and may have slept since. Whom the handler wakes there needs no
+    /// second one: nothing else tells that the event is handed on, and the two may share a physical CPU.
     pub(super) fn taken(&mut self, from: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let guest = view.guest;
-        let last = guest.last_io_bound().filter(|last| *last != from && self.is_boosted(*last));
+        let last = guest.last_io_bound().filter(|last| *last != from);
         let Some(to) = last.filter(|_| !guest.awaits_delivery()) else { return };
         if guest.vcpus.get(usize::from(to)).is_some_and(|known| known.seen.ipi_pending) {
             self.hand_on(from, bit(to), view, asks);
@@ -49,12 +49,15 @@ impl PartialBoost {
     /// First those that were woken and have not run since: if they slept for a lock, they have it.
     pub(super) fn help(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(since) = self.serving(index).map(|serving| serving.since) else { return };
+        let pcpu = view.guest.vcpus.get(usize::from(index)).and_then(|known| known.seen.thread.pcpu);
         let awake = |(_, known): &(u16, &GuestVcpu)| known.seen.thread.is_awake();
         let others = (0u16..).zip(&view.guest.vcpus).filter(awake).filter(|(other, _)| *other != index);
         let (woken, preempted): (Vec<_>, Vec<_>) =
             others.partition(|(_, known)| known.seen.thread.is_woken());
-        for (other, _) in woken.into_iter().chain(preempted).take(MAX_TARGETS) {
-            self.help_by(other, since, view, asks);
+        for (other, known) in woken.into_iter().chain(preempted).take(MAX_TARGETS) {
+            let behind = pcpu.is_some() && known.seen.thread.pcpu == pcpu;
+            let part = if behind { BoostRole::HelpsAhead } else { BoostRole::Helps };
+            self.help_by(other, part, since, view, asks);
         }
     }
 
@@ -66,13 +69,13 @@ impl PartialBoost {
         if let Some(since) = self.serving(from).map(|serving| serving.since)
             && held_up
         {
-            self.help_by(index, since, view, asks);
+            self.help_by(index, BoostRole::Helps, since, view, asks);
         }
     }
 
-    fn help_by(&mut self, index: u16, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
+    fn help_by(&mut self, index: u16, part: BoostRole, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
         if self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.serving.is_none()) {
-            self.start(index, BoostRole::Helps, since, view, asks);
+            self.start(index, part, since, view, asks);
         }
     }
 
@@ -99,7 +102,9 @@ impl PartialBoost {
         }
         for index in (0u16..).take(self.vcpus.len()) {
             match self.serving(index).map(|serving| serving.part) {
-                Some(BoostRole::Helps) if !view.guest.runs_io_bound(index) => self.end(index, view, asks),
+                Some(BoostRole::Helps | BoostRole::HelpsAhead) if !view.guest.runs_io_bound(index) => {
+                    self.end(index, view, asks)
+                }
                 Some(BoostRole::Helped) => {
                     if let Some(serving) = self.serving(index) {
                         serving.part = BoostRole::Serves;

@@ -48,6 +48,9 @@ pub(super) enum BoostRole {
     /// It may hold a lock that one that serves needs, and is boosted no longer than that: it lost its CPU
     /// somewhere in the kernel.
     Helps,
+    /// The same, on the physical CPU of the one that it helps: that one may run on without end, for what it
+    /// waits for, and so this one goes before it, but not for long.
+    HelpsAhead,
     /// It handed the event on to one that serves, and finishes its handler, which holds such locks.
     Finishes,
 }
@@ -55,7 +58,7 @@ pub(super) enum BoostRole {
 impl BoostRole {
     /// Whether it is boosted for another one that serves the event.
     pub(super) fn is_help(self) -> bool {
-        matches!(self, BoostRole::Helps | BoostRole::Finishes)
+        matches!(self, BoostRole::Helps | BoostRole::HelpsAhead | BoostRole::Finishes)
     }
 }
 
@@ -185,7 +188,7 @@ impl Serving {
             BoostRole::Serves => left.min(unaided(tavs).saturating_sub(ran)),
             BoostRole::Helped => left,
             BoostRole::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
-            BoostRole::Finishes => left.min(handler(tavs).saturating_sub(ran)),
+            BoostRole::HelpsAhead | BoostRole::Finishes => left.min(handler(tavs).saturating_sub(ran)),
         };
         view.now.plus(left).min(longest(self.since, tavs))
     }
@@ -197,8 +200,8 @@ pub(super) fn unaided(config: &Tavs) -> u64 {
     nanos(config.io_threshold) / 2
 }
 
-/// How long the rest of a handler that has handed its event on takes at most. The vCPUs may share a physical
-/// CPU, and then whoever is to answer waits for it.
+/// How long the rest of a handler takes at most, or whatever else has a lock in the guest's kernel. The vCPUs
+/// may share a physical CPU, and then whoever is to answer waits for it.
 fn handler(config: &Tavs) -> u64 {
     nanos(config.io_threshold) / 8
 }
@@ -209,8 +212,12 @@ pub(super) fn longest(since: Time, config: &Tavs) -> Time {
 }
 
 pub(super) fn boost(target: BoostTarget, until: Time) -> Ask {
+    boost_to(target, Boost::Io, until)
+}
+
+pub(super) fn boost_to(target: BoostTarget, level: Boost, until: Time) -> Ask {
     let (owner, knob) = (Owner::PartialBoost, Knob::Boost(target));
-    Ask::Claim(Claim { owner, knob, value: value(Boost::Io), until })
+    Ask::Claim(Claim { owner, knob, value: value(level), until })
 }
 
 pub(super) fn watch(index: u16, until: Time) -> Ask {

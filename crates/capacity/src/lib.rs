@@ -1,0 +1,25 @@
+//! How many desktops a host holds at a limit of their response times, on the model.
+//!
+//! A [`Profile`] names a scenario and which of its VMs are desktops, in what proportion. [`capacity`] looks
+//! for the largest number of them with which a [`Limit`] is kept, in each arm.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod limit;
+mod profile;
+mod search;
+mod sequential;
+mod summary;
+
+pub use error::CapacityError;
+pub use limit::{Limit, LimitError, Statistic, Whose};
+pub use profile::Profile;
+pub use search::{ArmCapacity, Held, Progress, Tried, capacity};
+pub use sequential::{MOST_RUNS, Sequential, Verdict};
+pub use summary::summary;
+
+/// The example in the crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,77 @@
+//! What was found, as the result model has it: tables, and a plot.
+
+use crate::limit::Limit;
+use crate::profile::Profile;
+use crate::search::ArmCapacity;
+use frontdesk_scenario::{Figure, Mark, NumberTable, Outcome, Series, median};
+
+/// What was found, for the table in a terminal, the page and the plot.
+#[must_use]
+pub fn summary(profile: &Profile, limit: &Limit, arms: &[ArmCapacity]) -> Outcome {
+    let number = |count: u32| Some(f64::from(count));
+    let held = NumberTable {
+        title: format!("Desktops on {} CPUs with {limit}", profile.scenario.host.vm_cpus.len()),
+        names: vec!["arm".to_owned()],
+        columns: vec!["held".to_owned(), "at most".to_owned()],
+        rows: arms
+            .iter()
+            .map(|of| {
+                (vec![of.arm.clone()], vec![number(of.held.desktops), of.held.at_most.and_then(number)])
+            })
+            .collect(),
+    };
+    let rows = arms.iter().flat_map(|of| {
+        of.tried.iter().map(|tried| {
+            let runs: Vec<f64> =
+                tried.runs_ms.iter().copied().map(|run| run.unwrap_or(f64::INFINITY)).collect();
+            let kept = u32::try_from(runs.iter().filter(|run| **run <= limit.most_ms()).count());
+            let (least, most) =
+                (runs.iter().copied().reduce(f64::min), runs.iter().copied().reduce(f64::max));
+            let told = |value: Option<f64>| value.filter(|value| value.is_finite());
+            let numbers = vec![
+                number(u32::try_from(runs.len()).unwrap_or(u32::MAX)),
+                kept.ok().and_then(number),
+                told(median(runs)),
+                told(least),
+                told(most),
+            ];
+            (vec![of.arm.clone(), tried.desktops.to_string()], numbers)
+        })
+    });
+    let tried = NumberTable {
+        title: format!("What was tried: {} of each run, in ms", limit.what()),
+        names: vec!["arm".to_owned(), "desktops".to_owned()],
+        columns: ["runs", "kept it", "median", "least", "most"].map(str::to_owned).to_vec(),
+        rows: rows.collect(),
+    };
+    let mut series: Vec<Series> =
+        arms.iter().map(|of| Series { name: of.arm.clone(), points: points(of) }).collect();
+    let last = series.iter().flat_map(|of| &of.points).map(|(desktops, _)| *desktops).fold(1.0, f64::max);
+    series.push(Series {
+        name: "limit".to_owned(),
+        points: vec![(1.0, limit.most_ms()), (last, limit.most_ms())],
+    });
+    let figure = Figure::Chart {
+        title: format!("{}: responses of so many desktops", profile.scenario.name),
+        x: "desktops".to_owned(),
+        log_x: false,
+        y: format!("{}, median of the runs, ms", limit.what()),
+        mark: Mark::Line,
+        series,
+    };
+    let of_model = frontdesk_sim::outcome(&profile.scenario, Default::default());
+    Outcome {
+        scenario: profile.scenario.name.clone(),
+        tables: vec![held, tried],
+        figures: vec![figure],
+        ..of_model
+    }
+}
+
+fn points(of: &ArmCapacity) -> Vec<(f64, f64)> {
+    let point = |tried: &crate::search::Tried| {
+        let told: Vec<f64> = tried.runs_ms.iter().flatten().copied().collect();
+        Some((f64::from(tried.desktops), median(told)?))
+    };
+    of.tried.iter().filter_map(point).collect()
+}

@@ -1,0 +1,104 @@
+//! `frontdesk capacity`.
+
+use crate::FAILED;
+use crate::lab::{INTERRUPTED, progress_bar};
+use crate::outputs::{check, write_json, write_text};
+use frontdesk_capacity::{ArmCapacity, Limit, Profile, Progress, capacity, summary};
+use frontdesk_scenario::Overrides;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Columns of its tables in a terminal, as those of the help.
+const WIDTH: u16 = 100;
+
+/// Tell how many desktops the modelled host holds at a limit of their response times.
+///
+/// A profile names a scenario and which of its VMs are desktops, in what proportion. The number of desktops
+/// is doubled until the limit is broken, and the interval halved, in each arm of the scenario: stock and
+/// frontdesk, say. For each number there are as many runs as a sequential test takes to be sure of it, each
+/// with another seed. A model is a model: what it leaves out is in the documentation.
+///
+/// Exit status: 0 if every arm holds a desktop or more, 1 if one holds none, 2 if that could not be tried,
+/// 130 after Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  frontdesk capacity scenarios/capacity/office.toml --limit \"p95 <= 100 ms\"
+  frontdesk capacity scenarios/capacity/echo.toml --limit \"worst p95 <= 20 ms\" --html capacity.html")]
+pub(crate) struct Args {
+    /// The profile.
+    profile: PathBuf,
+    /// What is to be kept: p1 to p100 or the mean of the response times, of all desktops together or
+    /// ("worst p95 <= 50 ms") of the one that is worst off.
+    #[arg(long, value_name = "LIMIT", default_value = "p95 <= 100 ms")]
+    limit: Limit,
+    /// Change a key of the scenario, as vm.builder.vcpus=2; may be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Only these arms of the scenario, separated by commas.
+    #[arg(long, value_name = "ARMS", value_delimiter = ',')]
+    arms: Vec<String>,
+    /// The seed of all runs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Runs at the same time; as many as there are CPUs if left out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Write what was found as JSON; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with tables and the plot.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the plot as SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// What is written as JSON.
+#[derive(Serialize)]
+struct Found<'a> {
+    scenario: &'a str,
+    limit: String,
+    limit_ms: f64,
+    arms: &'a [ArmCapacity],
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let overrides = Overrides { set: args.set.clone(), arms: args.arms.clone(), ..Overrides::default() };
+    let profile = Profile::load(&args.profile, &overrides)?;
+    let messages = check(args.json.iter().chain(&args.html).chain(&args.plot))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let jobs = args.jobs.map(usize::from);
+    let jobs = jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let bar = progress_bar();
+    let found =
+        capacity(&profile, &args.limit, args.seed, jobs, &stop, &|Progress { arm, desktops, runs }| {
+            bar.set_message(format!("{arm}: {desktops} desktops; {runs} runs so far"));
+            bar.tick();
+        });
+    bar.finish_and_clear();
+    let Some(arms) = found? else {
+        eprintln!("frontdesk: interrupted; nothing is known yet");
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+    let outcome = summary(&profile, &args.limit, &arms);
+    if let Some(file) = &args.json {
+        let (scenario, limit) = (profile.scenario.name.as_str(), args.limit.to_string());
+        write_json(file, &Found { scenario, limit, limit_ms: args.limit.most_ms(), arms: &arms })?;
+    }
+    if let Some(file) = &args.html {
+        write_text(file, &frontdesk_report::html(&outcome, &[])?)?;
+    }
+    if let Some(file) = &args.plot {
+        write_text(file, &frontdesk_report::svg_figures(&outcome)?)?;
+    }
+    messages.line(frontdesk_report::table(&outcome, WIDTH, messages.in_colour()));
+    let none = arms.iter().any(|arm| arm.held.desktops == 0);
+    Ok(if none { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,94 @@
+//! `frontdesk capacity`: what it finds, whoever makes the runs, and what it refuses.
+
+#![allow(clippy::unwrap_used)] // A test that panics fails.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn scenarios() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("scenarios/capacity")
+}
+
+fn capacity(profile: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
+    command.arg("capacity").arg(profile).args(arguments).output().unwrap()
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What it finds of the desktops that all answer and compute, in short runs.
+fn found(arguments: &[&str]) -> Value {
+    let short = ["--set", "duration=2s", "--set", "warmup=1s", "--json", "-"];
+    let output = capacity(&scenarios().join("echo.toml"), &[&short[..], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn frontdesk_holds_more_desktops_than_stock_on_any_number_of_threads() {
+    let alone = found(&["--limit", "p95 <= 20 ms", "--jobs", "1"]);
+    let arms = alone["arms"].as_array().unwrap();
+    let held = |arm: &Value| arm["held"]["desktops"].as_u64().unwrap();
+    assert_eq!([&arms[0]["arm"], &arms[1]["arm"]], ["stock", "frontdesk"]);
+    assert!(held(&arms[0]) < held(&arms[1]), "{alone}");
+    for arm in arms {
+        let verdict = |desktops: u64| {
+            let tried = arm["tried"].as_array().unwrap();
+            let tried = tried.iter().find(|tried| tried["desktops"].as_u64() == Some(desktops));
+            tried.map(|tried| tried["verdict"].as_str().unwrap().to_owned())
+        };
+        if held(arm) > 0 {
+            assert_eq!(verdict(held(arm)).unwrap(), "kept");
+        }
+        if let Some(most) = arm["held"]["at_most"].as_u64() {
+            assert_eq!(verdict(most + 1).unwrap(), "broken");
+        }
+    }
+    assert_eq!(found(&["--limit", "p95 <= 20 ms", "--jobs", "3"]), alone);
+}
+
+#[test]
+fn a_page_and_a_plot_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let [page, plot] = ["page.html", "plot.svg"].map(|name| folder.path().join(name));
+    let arguments = ["--arms", "stock", "--html", page.to_str().unwrap(), "--plot", plot.to_str().unwrap()];
+    found(&[&arguments[..], &["--limit", "mean <= 20 ms"]].concat());
+    assert!(fs::read_to_string(page).unwrap().contains("mean &lt;= 20ms"));
+    assert!(fs::read_to_string(plot).unwrap().starts_with("<svg"));
+}
+
+#[test]
+fn a_limit_that_not_even_one_desktop_keeps_is_a_failure() {
+    let short = ["--set", "duration=1s", "--set", "warmup=0s", "--limit", "mean <= 1us"];
+    let output = capacity(&scenarios().join("echo.toml"), &short);
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = scenarios().join("../desktops/echo.toml");
+    let refused = |mix: &str, arguments: &[&str]| {
+        let profile = folder.path().join("p.toml");
+        fs::write(&profile, format!("scenario = {scenario:?}\n{mix}\n")).unwrap();
+        let output = capacity(&profile, arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", told(&output));
+        told(&output)
+    };
+    let told = refused("[mix]\ndeks = 1", &[]);
+    assert!(told.contains("mix.deks: there is no such VM; allowed is desk"), "{told}");
+    let told = refused("[mix]\ndesk = 0", &[]);
+    assert!(told.contains("mix.desk: 0: allowed is 1 to 1000"), "{told}");
+    let told = refused("[mix]", &[]);
+    assert!(told.contains("mix: at least one VM is a desktop"), "{told}");
+    let told = refused("[mixture]\ndesk = 1", &[]);
+    assert!(told.contains("p.toml:2: unknown field `mixture`"), "{told}");
+    let told = refused("[mix]\ndesk = 1", &["--limit", "p95 < 100 ms"]);
+    assert!(told.contains("is no limit: it has no <="), "{told}");
+    let told = refused("[mix]\ndesk = 1", &["--set", "vm.desk.vcpus=99"]);
+    assert!(told.contains("allowed is 1 to 16"), "{told}");
+}

@@ -1,0 +1,161 @@
+// The host at a glance: each VM, who waits in it and for what, and why it was or was not put first. From the answers to {"status":{}}, as
+// `frontdesk status` has them. Names come from guests and are only ever set as text.
+
+const percent = (ratio) => `${+(ratio * 100).toFixed(ratio < 0.1 ? 1 : 0)} %`;
+const seconds = (ns) => `${(ns / 1e9).toFixed(1)} s`;
+const sum = (list, of) => list.reduce((all, each) => all + of(each), 0);
+
+// What became of events, in the words of `frontdesk status --why`.
+const REASONS = {
+  boosted: "boosted",
+  already_boosted: "while it was boosted already",
+  not_correlated: "not boosted: no I/O-bound task is known to wait for such",
+  no_io_bound_task: "not boosted: none of its tasks is believed to be I/O-bound",
+  budget_spent: "not boosted: pb_ratio is used up",
+  limit_reached: "not boosted: boost_limit is used up",
+  off: "not boosted: boosting is off",
+  paused: "not boosted: it is paused",
+  observed: "would have boosted: it is only observed",
+  reserved: "would have boosted: it has a reservation",
+};
+
+const CAUSES = { enter: "the Enter key", button: "a mouse button", sound: "sound" };
+
+function element(kind, className, text) {
+  const made = document.createElement(kind);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+const taskName = (task) => (task.name ? `${task.name}${task.pid === null ? "" : ` (${task.pid})`}` : `task 0x${task.id.toString(16)}`);
+
+function outcomes(what, counts) {
+  const told = Object.entries(REASONS).filter(([reason]) => counts[reason] > 0);
+  if (!told.length) return [];
+  return [`${what}: ${told.map(([reason, words]) => `${counts[reason].toLocaleString()} ${words}`).join("; ")}.`];
+}
+
+// Why a VM was or was not put first of late, sentence by sentence.
+export function why(vm) {
+  const { recent } = vm;
+  const lines = [];
+  for (const { protocol, port, outcomes: counts } of recent.packets) lines.push(...outcomes(`Packets to ${protocol.toLowerCase()} ${port}`, counts));
+  lines.push(
+    ...outcomes("Packets to further ports", recent.other_packets),
+    ...outcomes("Reads about to end", recent.pending_reads),
+    ...outcomes("Reads that ended", recent.reads),
+    ...outcomes("Tasks seen after their boost had ended", recent.unanswered),
+  );
+  if (recent.boosts_ended) lines.push(`In ${recent.hits} of ${recent.boosts_ended} boosts an I/O-bound task ran, or the VM slept again.`);
+  if (!lines.length) lines.push(`Nothing came for it in the last ${recent.window_seconds} s.`);
+  const waiting = vm.tasks.filter((task) => task.io_bound).map(taskName);
+  if (waiting.length) lines.push(`Believed to be I/O-bound: ${waiting.join(", ")}.`);
+  const background = vm.asymmetric?.background ?? [];
+  if (background.length) {
+    const load = ({ task, load_permille }) => `${taskName(vm.tasks.find(({ id }) => id === task) ?? { id: task })} (${percent(load_permille / 1000)})`;
+    lines.push(`Background work: ${background.map(load).join(", ")}.`);
+  }
+  for (const disk of vm.disks ?? []) {
+    for (const { name, task, interactive, served } of disk.report.applications) {
+      const who = name ?? (task ? `task 0x${task.toString(16)}` : "somebody");
+      lines.push(`Disk ${disk.name}, ${who}: ${served[0]} High, ${served[1]} Common, ${served[2]} Low; ${interactive ? "a person is thought to wait for it" : "it reads whether or not a person did something"}.`);
+    }
+  }
+  if (vm.debt_ns > 0) lines.push(`It had ${seconds(vm.debt_ns)} of CPU time more than its share, and repays it.`);
+  return lines;
+}
+
+// What goes on in a VM now, as short marks.
+function marks(vm, atNs) {
+  const all = [];
+  if (vm.paused) all.push("paused");
+  if (vm.standing === "reserved") all.push("reserved");
+  if (vm.standing === "observed") all.push("observed only");
+  if (vm.vcpus.some(({ boosted }) => boosted)) all.push("boosted");
+  for (const player of vm.multimedia?.players ?? []) all.push(`${player.frame_rate.toFixed(1)} of ${player.desired_rate.toFixed(0)} frames/s`);
+  if (vm.multimedia?.share_permille > 1000) all.push(`share × ${vm.multimedia.share_permille / 1000}`);
+  const episode = vm.asymmetric?.episode;
+  if (episode) {
+    const cause = typeof episode.cause === "object" ? `port ${episode.cause.port}` : CAUSES[episode.cause];
+    all.push(`somebody waits since ${cause}, ${seconds(Math.max(0, atNs - episode.since))} ago`);
+    if (episode.slow.length) all.push(`slow: ${episode.slow.map((vcpu) => `vCPU ${vcpu}`).join(", ")}`);
+  }
+  return all;
+}
+
+const cards = new Map();
+
+class VmCard {
+  constructor(name, askAbout) {
+    this.name = name;
+    this.askAbout = askAbout;
+    this.element = element("article", "vm");
+    const head = element("div", "head");
+    this.marks = element("div", "marks");
+    head.append(element("h3", "", name), this.marks);
+    this.numbers = element("dl");
+    this.trouble = element("p", "trouble small");
+    this.details = element("details");
+    this.why = element("ul", "why");
+    this.details.append(element("summary", "", "Why"), this.why);
+    this.element.append(head, this.numbers, this.trouble, this.details);
+    this.details.addEventListener("toggle", () => this.details.open && this.explain());
+  }
+
+  show(vm, atNs) {
+    const before = this.before;
+    const now = { atNs, pid: vm.pid, ran: sum(vm.vcpus, (v) => v.ran_ns), stolen: sum(vm.vcpus, (v) => v.stolen_ns), boosts: sum(vm.vcpus, (v) => v.boosts) };
+    // One that was started anew counts from nothing.
+    if (before?.pid === vm.pid && atNs > before.atNs) {
+      const passed = atNs - before.atNs;
+      const [hits, boosts] = [vm.recent.hits, vm.recent.boosts_ended];
+      const tell = { CPU: percent((now.ran - before.ran) / passed), Stolen: percent((now.stolen - before.stolen) / passed), "Boosts/s": (((now.boosts - before.boosts) / passed) * 1e9).toFixed(0), Hits: boosts ? percent(hits / boosts) : "–" };
+      this.numbers.replaceChildren(...Object.entries(tell).map(([name, value]) => {
+        const pair = element("div");
+        pair.append(element("dt", "", name), element("dd", "", value));
+        return pair;
+      }));
+    }
+    // Between two answers so close to each other rates would jump.
+    if (before?.pid !== vm.pid || atNs - before.atNs > 0.5e9) this.before = now;
+    this.marks.replaceChildren(...marks(vm, atNs).map((mark) => element("span", "badge", mark)));
+    const trouble = vm.trouble ?? (vm.identity ? "" : "its tasks cannot be told apart");
+    this.trouble.hidden = !trouble;
+    this.trouble.textContent = trouble;
+  }
+
+  async explain() {
+    const status = await this.askAbout(this.name);
+    const vm = status?.vms[0];
+    if (vm) this.why.replaceChildren(...why(vm).map((line) => element("li", "", line)));
+  }
+}
+
+// Shows a status; `askAbout` gets that of one VM by its name.
+export function showVms(status, askAbout) {
+  const list = document.getElementById("vms");
+  const there = new Set(status.vms.map(({ name }) => name));
+  for (const [name, card] of cards) {
+    if (!there.has(name)) {
+      card.element.remove();
+      cards.delete(name);
+    }
+  }
+  for (const vm of status.vms) {
+    let card = cards.get(vm.name);
+    if (!card) {
+      card = new VmCard(vm.name, askAbout);
+      cards.set(vm.name, card);
+      list.append(card.element);
+    }
+    card.show(vm, status.at_ns);
+    if (card.details.open) card.explain();
+  }
+  document.getElementById("no-vms").hidden = status.vms.length > 0;
+  const { daemon } = status;
+  const { count, p50_ns, p99_ns } = daemon.decision_latency;
+  const latency = count ? ` Decisions take ${Math.round(p50_ns / 1e3)} µs, one in a hundred ${Math.round(p99_ns / 1e3)} µs and more.` : "";
+  const lost = daemon.lost_events ? ` ${daemon.lost_events.toLocaleString()} events were lost.` : "";
+  document.getElementById("daemon").textContent = `${daemon.acting ? `Acting by ${daemon.mechanism}.` : "Observing only."}${latency}${lost}`;
+}
