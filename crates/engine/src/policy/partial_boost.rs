@@ -44,7 +44,22 @@ impl PartialBoost {
         let takes = |(index, vcpu): &(u16, &GuestVcpu)| {
             Some(*index) != last && takers.map_or(vcpu.seen.is_halted(), |takers| takers & bit(*index) != 0)
         };
-        last.into_iter().chain(vcpus.filter(takes).map(|(index, _)| index)).take(MAX_TARGETS).collect()
+        let first = last.filter(|last| !Self::is_in_the_way(*last, takers, view));
+        first.into_iter().chain(vcpus.filter(takes).map(|(index, _)| index)).take(MAX_TARGETS).collect()
+    }
+
+    /// Whether a vCPU where an I/O-bound task ran last runs something else on the physical CPU of another one
+    /// that takes the interrupt. Before that has, it can do nothing for the event, and would only run ahead of
+    /// it: it is boosted when the event is handed on, or when that one is done.
+    fn is_in_the_way(index: u16, takers: Option<u64>, view: &View<'_>) -> bool {
+        let guest = view.guest;
+        let (Some(takers), Some(known)) = (takers, guest.vcpus.get(usize::from(index))) else { return false };
+        let busy = known.seen.thread.is_awake() && !known.seen.is_halted() && !guest.runs_io_bound(index);
+        let pcpu = known.seen.thread.pcpu;
+        let beside = |(taker, vcpu): (u16, &GuestVcpu)| {
+            taker != index && takers & bit(taker) != 0 && vcpu.seen.thread.pcpu == pcpu
+        };
+        busy && takers & bit(index) == 0 && pcpu.is_some() && (0u16..).zip(&guest.vcpus).any(beside)
     }
 
     /// Whether the whole VM sleeps, and has not had more than its share: whatever an event wakes there takes
@@ -259,12 +274,27 @@ impl PartialBoost {
         if serving.hit && !serving.part.is_help() && view.guest.is_answered(index) {
             self.end_waiting(index, view, asks);
         }
-        if !self.vcpus.iter().any(BoostedVcpu::serves) && !self.seek(serving.since, view, asks) {
+        if !self.vcpus.iter().any(BoostedVcpu::serves)
+            && !self.turn(&serving, view, asks)
+            && !self.seek(serving.since, view, asks)
+        {
             self.end_helping(view, asks);
         }
         if self.vcpus.iter().all(|vcpu| vcpu.serving.is_none()) {
             self.end_emulators(view, asks);
         }
+    }
+
+    /// Nobody serves the event any more, and it was not answered where its interrupt was taken: who has its
+    /// turn after that is boosted. Returns whether there is anybody.
+    fn turn(&mut self, ended: &Serving, view: &View<'_>, asks: &mut Vec<Ask>) -> bool {
+        let Some(index) = self.behind.take() else { return false };
+        let over = longest(ended.since, &view.config.tavs) <= view.now;
+        if ended.hit || over || view.guest.awaits_delivery() {
+            return false;
+        }
+        self.begin_since(index, ended.since, view, asks);
+        true
     }
 
     /// No vCPU serves the event any more, and the guest owes a reply: a task that was woken without an
@@ -290,6 +320,7 @@ impl PartialBoost {
         if view.guest.awaits_delivery() {
             return;
         }
+        self.behind = None;
         for index in (0..).take(self.vcpus.len()) {
             if self.is_boosted(index) && !view.guest.runs_io_bound(index) {
                 self.end(index, view, asks);
@@ -324,7 +355,7 @@ impl PartialBoost {
             asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(index)));
             asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Vcpu(index))));
         }
-        (self.unanswered, self.lingers) = (None, false);
+        (self.unanswered, self.lingers, self.behind) = (None, false, None);
         self.unwatch(asks);
         asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
     }
@@ -417,6 +448,10 @@ impl Policy for PartialBoost {
                 let verdict = self.weigh(view, &candidates, correlated);
                 let reason = verdict.as_ref().err().copied().unwrap_or(Reason::Boosted);
                 self.sought &= verdict.is_err();
+                if verdict.is_ok() {
+                    let last = view.guest.last_io_bound();
+                    self.behind = last.filter(|last| !candidates.contains(last));
+                }
                 verdict.into_iter().flatten().for_each(|index| self.begin(index, view, asks));
                 return Some((cause, reason));
             }

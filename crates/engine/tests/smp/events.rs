@@ -72,6 +72,47 @@ fn an_event_is_handed_on_to_who_has_an_interrupt_to_take_already() {
     }
 }
 
+/// Where the task ran last something else runs now, on the physical CPU of the one that takes the interrupt:
+/// boosted at once, it could keep that from doing so for as long as the event is waited for.
+#[test]
+fn who_waits_for_the_handler_does_not_run_ahead_of_it_on_the_same_cpu() {
+    for (pcpu, task, expected) in [(0, hog(1), &[0][..]), (1, hog(1), &[0, 1]), (0, ECHO, &[0, 1])] {
+        let mut world = World::new(2);
+        world.learn(1, true);
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu });
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 1, task });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(NET), runnable: true });
+        world.packet();
+        assert_eq!(world.boosted(), expected, "{task:?} on CPU {pcpu}");
+        world.deliver(true);
+        world.ipi(1);
+        assert_eq!(world.boosted(), [0, 1], "{task:?} on CPU {pcpu}: the event is handed on");
+        world.answer(1);
+        world.now += THRESHOLD / 8;
+        world.engine.on_deadline(Time(world.now));
+        assert_eq!(world.boosted(), [], "{task:?} on CPU {pcpu}");
+    }
+}
+
+/// The handler wakes the task on the other vCPU without an interrupt that would tell.
+#[test]
+fn who_waits_for_the_handler_has_its_turn_after_it() {
+    let mut world = World::new(2);
+    world.learn(1, true);
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu: 0 });
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+    world.packet();
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(NET), pcpu: 0 });
+    world.deliver(true);
+    assert_eq!(world.boosted(), [0]);
+    world.feed(EventKind::Halt { vm: VM, vcpu: NET });
+    assert_eq!(world.boosted(), [1]);
+    world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(NET), runnable: false });
+    world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu: 0 });
+    world.answer(1);
+    assert_eq!(world.boosted(), []);
+}
+
 /// A guest can have its vCPUs interrupt each other for ever, each as if it handled the event: that lasts as
 /// long as an event may, not so long anew for each of them.
 #[test]

@@ -101,6 +101,9 @@ pub(crate) struct PartialBoost {
     pub(super) lingers: bool,
     /// Whether the vCPUs that run something else were boosted for the last event, too.
     pub(super) sought: bool,
+    /// Who has its turn after the one that takes the interrupt of the last event, on the same physical CPU.
+    #[serde(default)]
+    pub(super) behind: Option<u16>,
     /// When a boost ended before its event was answered.
     pub(super) unanswered: Option<Time>,
     /// What came of the boosts that ended since this was asked last: whether an I/O-bound task ran.
