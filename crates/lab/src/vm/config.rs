@@ -40,6 +40,9 @@ pub struct VmConfig {
     /// Whether its time is counted: 4 ns for each instruction that it executes, so that what it does in a
     /// millisecond is the same on every machine. Its vCPUs then take turns on one thread.
     pub counted_time: bool,
+    /// Whether its vCPUs take turns on one thread: slower, but where several run guests of their own by KVM,
+    /// each on a thread of its own, the emulation now and then corrupts the memory of one.
+    pub one_thread: bool,
     /// What the kernel is told besides, as in `tsc=reliable`.
     pub parameters: Vec<String>,
     /// What QEMU is told besides. An option that is there already is given another value by it.
@@ -72,6 +75,7 @@ impl VmConfig {
             plugin: None,
             time_slice: None,
             counted_time: false,
+            one_thread: false,
             parameters: Vec::new(),
             arguments: Vec::new(),
             cpus: Vec::new(),

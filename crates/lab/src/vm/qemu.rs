@@ -95,6 +95,8 @@ pub(super) fn arguments(
     } else if config.counted_time {
         add("accel", "tcg,thread=single");
         add("icount", "shift=2");
+    } else if config.one_thread {
+        add("accel", "tcg,thread=single");
     } else {
         add("accel", "tcg,thread=multi");
     }
