@@ -3,6 +3,8 @@
 use crate::inflight::{Inflight, Recovered};
 use crate::memory::Memory;
 use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::GuestAddress;
@@ -60,6 +62,15 @@ impl Vring {
             count: 0,
             next_number: 0,
         })
+    }
+
+    /// The kernel's number of the eventfd by which the guest notifies it.
+    pub(crate) fn notifier(&self) -> Option<u32> {
+        let mut told = String::new();
+        let path = format!("/proc/self/fdinfo/{}", self.kick.as_ref()?.as_raw_fd());
+        // Of other descriptors the kernel may tell without end.
+        File::open(path).ok()?.take(4096).read_to_string(&mut told).ok()?;
+        told.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok())
     }
 
     /// Entries.

@@ -193,7 +193,7 @@ fn known() -> Bench {
     let mut bench = Bench::new(4, 1);
     let (connection, _) = UnixStream::pair().unwrap();
     bench.state.attached(0, Some((connection.into(), 1)), "alice");
-    bench.state.vms[0].queues = 1;
+    bench.state.vms[0].set_queues(1, vec![5]);
     bench.state.daemon_said(askers(0, 1), Some(memory(SealFlags::SHRINK)), bench.now);
     bench
 }
@@ -242,7 +242,7 @@ fn who_asks_is_who_notified_or_who_runs_where_each_vcpu_has_a_queue() {
     assert_eq!(bench.task(true), Some(8), "its vCPU is not done with notifying, and so runs who asks");
     bench.state.daemon_said(askers(0, 2), Some(memory(SealFlags::SHRINK)), bench.now);
     assert_eq!(bench.task(true), None, "one queue of two vCPUs");
-    bench.state.vms[0].queues = 2;
+    bench.state.vms[0].set_queues(2, vec![5, 6]);
     assert_eq!(bench.task(true), Some(8));
     bench.state.daemon_said(FromDaemon::NoAskers { disk: 0 }, None, bench.now);
     assert_eq!(bench.task(true), None);
