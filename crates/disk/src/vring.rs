@@ -221,3 +221,19 @@ impl Vring {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    #[test]
+    fn an_eventfd_has_a_number_of_its_own() {
+        let number = |kick: Option<File>| Vring { kick, ..Vring::new().unwrap() }.notifier();
+        let [one, other] = [0; 2].map(|_| File::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap()));
+        let again = one.try_clone().unwrap();
+        let [one, other, again] = [one, other, again].map(|kick| number(Some(kick)));
+        assert!(one.is_some() && one == again && one != other, "{one:?} {other:?} {again:?}");
+        assert_eq!([number(None), number(Some(tempfile::tempfile().unwrap()))], [None, None]);
+    }
+}

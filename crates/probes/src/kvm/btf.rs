@@ -197,9 +197,8 @@ mod tests {
     #[test]
     fn the_parameters_of_a_function_are_counted() {
         // 1: int; 2: int (int, int); 3: int f(int, int).
-        let types =
-            [[1, of(INT, 0), 4, 32].as_slice(), &[0, of(13, 2), 1, 0, 1, 0, 1], &[5, of(FUNCTION, 0), 2]];
-        let btf = Btf::parse(btf(&types.concat(), "\0int\0f\0"), None).unwrap();
+        let types = [1, of(INT, 0), 4, 32, 0, of(13, 2), 1, 0, 1, 0, 1, 5, of(FUNCTION, 0), 2];
+        let btf = Btf::parse(btf(&types, "\0int\0f\0"), None).unwrap();
         assert_eq!([btf.parameters("f"), btf.parameters("int"), btf.parameters("g")], [Some(2), None, None]);
     }
 
