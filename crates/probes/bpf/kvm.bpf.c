@@ -592,9 +592,9 @@ int BPF_PROG(on_switch_sample, bool preempt, struct task_struct *prev, struct ta
 }
 
 /*
- * A vCPU notifies a device: in its thread, KVM carries out the guest's write by signalling an eventfd. By then
- * KVM has a copy of CR3, but on processors that keep CR3 to themselves. Interrupts that come to this thread
- * signal eventfds, too, but none that a guest notifies a disk by.
+ * A vCPU notifies a device: in its thread, KVM carries out the guest's write by signalling an eventfd. By
+ * then KVM has a copy of CR3, but on processors that keep CR3 to themselves. Interrupts that come to this
+ * thread signal eventfds, too, but none that a guest notifies a disk by.
  */
 static __always_inline void signals(struct eventfd_ctx *eventfd)
 {

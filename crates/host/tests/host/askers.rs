@@ -135,7 +135,8 @@ fn update(map: &OwnedFd) -> io::Result<()> {
         value: &raw const value,
         flags: 0,
     };
-    // SAFETY: reads a union bpf_attr of this size, whose part for this command this is, and what it points to.
+    // SAFETY: reads a union bpf_attr of this size, whose part for this command this is, and what that points
+    // to.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, MAP_UPDATE_ELEM, &raw const update, size_of::<Update>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
