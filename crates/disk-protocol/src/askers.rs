@@ -2,16 +2,20 @@
 
 use frontdesk_engine::TaskId;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Acquire;
 
 /// Most vCPUs of a VM whose askers are told.
 pub const MAX_VCPUS: u16 = 512;
+
+/// What the kernel calls a BPF map that is an array.
+const ARRAY: u64 = 2;
 
 const WORD: u64 = size_of::<AtomicU64>() as u64;
 
@@ -23,7 +27,7 @@ pub struct Layout {
     pub current: u64,
     /// The same: the task that it ran when it last notified a disk.
     pub notified: u64,
-    /// The same: how often it notified a disk, counted just after the disk hears of it.
+    /// The same: how often it notified a disk, counted just before or after the disk hears of it.
     pub notifications: u64,
     /// From a vCPU to the next.
     pub stride: u64,
@@ -75,21 +79,14 @@ impl AskersMemory {
     /// # Errors
     /// [`AskersError`] if it cannot be read safely.
     pub fn map(file: impl AsFd, vcpus: u16, layout: Layout) -> Result<AskersMemory, AskersError> {
-        let failed =
-            |what| move |errno: rustix::io::Errno| AskersError::System { what, source: errno.into() };
-        let seals = fcntl_get_seals(&file).map_err(failed("reading its seals"))?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(AskersError::NotSealed);
-        }
-        let size = fstat(&file).map_err(failed("reading its size"))?.st_size;
-        let size = u64::try_from(size).unwrap_or(0);
+        let size = size(file.as_fd())?;
         let end = end(vcpus, layout).filter(|end| *end <= size);
         let bytes = end.and_then(|end| usize::try_from(end).ok());
         let bytes = bytes.ok_or(AskersError::Layout { vcpus, layout, bytes: size })?;
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
         let base = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
         let base = base.map_err(failed("mapping it"))?;
-        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM).map_err(failed("mapping it"))?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM).map_err(failed("mapping it"))?;
         Ok(AskersMemory { base, bytes, layout, vcpus })
     }
 
@@ -131,6 +128,40 @@ impl AskersMemory {
         // and as long as `self`; the file cannot shrink. Others may write to it, which atomics allow.
         Some(unsafe { self.base.add(index).as_ref() }.load(Acquire))
     }
+}
+
+fn failed(what: &'static str) -> impl Fn(Errno) -> AskersError {
+    move |errno| AskersError::System { what, source: errno.into() }
+}
+
+/// Bytes that are there for as long as it is mapped: of a file that cannot shrink, or of a BPF array, which
+/// never changes its size.
+fn size(memory: BorrowedFd<'_>) -> Result<u64, AskersError> {
+    let seals = match fcntl_get_seals(memory) {
+        Ok(seals) => seals,
+        Err(errno) => {
+            let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", memory.as_raw_fd()));
+            let bytes = told.ok().and_then(|told| array_bytes(&told));
+            return bytes.ok_or_else(|| failed("reading its seals")(errno));
+        }
+    };
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(AskersError::NotSealed);
+    }
+    let size = fstat(memory).map_err(failed("reading its size"))?.st_size;
+    Ok(u64::try_from(size).unwrap_or(0))
+}
+
+/// Bytes of a BPF array of which the kernel tells this; `None` if it tells of something else.
+fn array_bytes(told: &str) -> Option<u64> {
+    let number = |what| {
+        let line = told.lines().find_map(|line: &str| line.strip_prefix(what))?;
+        line.strip_prefix(':')?.trim().parse::<u64>().ok()
+    };
+    if number("map_type")? != ARRAY {
+        return None;
+    }
+    number("value_size")?.checked_next_multiple_of(WORD)?.checked_mul(number("max_entries")?)
 }
 
 /// Where the last word of all ends, if all have a place that can be.
@@ -209,5 +240,20 @@ mod tests {
         }
         let pipe = rustix::pipe::pipe().unwrap().0;
         assert!(matches!(refused(pipe, 1, LAYOUT), AskersError::System { .. }));
+    }
+
+    #[test]
+    fn of_bpf_maps_arrays_have_a_size() {
+        let told = |kind, value, entries| {
+            format!(
+                "pos:\t0\nmap_type:\t{kind}\nkey_size:\t4\nvalue_size:\t{value}\nmax_entries:\t{entries}\n"
+            )
+        };
+        assert_eq!(array_bytes(&told(2, 64, 512)), Some(64 * 512));
+        assert_eq!(array_bytes(&told(2, 20, 3)), Some(24 * 3), "each begins at a word");
+        assert_eq!(array_bytes(&told(1, 64, 512)), None, "a hash table");
+        assert_eq!(array_bytes(&told(2, u64::MAX, 512)), None);
+        assert_eq!(array_bytes("pos:\t0\nmap_type:\t2\n"), None);
+        assert_eq!(array_bytes("pos:\t0\nflags:\t02\n"), None, "a file");
     }
 }

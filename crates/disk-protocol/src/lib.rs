@@ -13,5 +13,5 @@ pub use askers::{AskersError, AskersMemory, Layout, MAX_VCPUS};
 pub use channel::{Channel, ChannelError, listen};
 pub use message::{
     ALIVE, ApplicationReport, DEFAULT_SOCKET, DiskReport, FromDaemon, FromDisk, MAX_APPLICATIONS, MAX_DISKS,
-    MAX_NAME, READS, READS_PERIOD, SILENCE,
+    MAX_NAME, MAX_NOTIFIERS, READS, READS_PERIOD, SILENCE,
 };

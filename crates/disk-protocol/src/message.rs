@@ -17,6 +17,9 @@ pub const MAX_NAME: usize = 64;
 /// Most applications of a VM that are reported.
 pub const MAX_APPLICATIONS: usize = 8;
 
+/// Most queues of a disk, each with an eventfd by which its guest notifies it.
+pub const MAX_NOTIFIERS: usize = 64;
+
 /// Reads of which a back end tells, at most in each [`READS_PERIOD`]; of others it is silent.
 pub const READS: u32 = 50;
 
@@ -77,6 +80,13 @@ pub enum FromDisk {
     Detached {
         /// The disk.
         disk: u16,
+    },
+    /// The guest notifies a disk by these eventfds, and by no others any more.
+    Notifiers {
+        /// The disk.
+        disk: u16,
+        /// The kernel's numbers of them (`eventfd-id`); at most [`MAX_NOTIFIERS`].
+        eventfds: Vec<u32>,
     },
     /// What was served, and why.
     Report {

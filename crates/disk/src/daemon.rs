@@ -135,7 +135,8 @@ mod tests {
         assert_eq!(said(&daemon), attached);
         daemon.send(&FromDaemon::Alive {}, None).unwrap();
         share.attached(None, "alice");
-        let reported = |message: &FromDisk| matches!(message, FromDisk::Report { .. });
+        let reported =
+            |message: &FromDisk| matches!(message, FromDisk::Report { .. } | FromDisk::Notifiers { .. });
         let next = std::iter::from_fn(|| said(&daemon)).find(|message| !reported(message));
         assert_eq!(next, Some(FromDisk::Detached { disk: 0 }));
         rustix::io::write(&*stop, &1_u64.to_ne_bytes()).unwrap();

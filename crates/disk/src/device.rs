@@ -117,10 +117,11 @@ impl Device {
         }
     }
 
-    /// Tells how many queues are served.
+    /// Tells how many queues are served, and by what the guest notifies them.
     fn count_queues(&self) {
-        let served = self.session.vrings.iter().filter(|vring| vring.running).count();
-        self.share.set_queues(u16::try_from(served).unwrap_or(u16::MAX));
+        let running = || self.session.vrings.iter().filter(|vring| vring.running);
+        let notifiers = running().filter_map(Vring::notifier).collect();
+        self.share.set_queues(u16::try_from(running().count()).unwrap_or(u16::MAX), notifiers);
     }
 
     /// The kernel's queue of work, for what is not the device's own business.

@@ -159,6 +159,7 @@ impl State {
 
     fn daemon_came(&mut self, daemon: Arc<Channel>) {
         self.daemon = Some(daemon);
+        self.vms.iter_mut().for_each(Vm::daemon_came);
         for (disk, vm) in (0..).zip(&self.vms) {
             vm.introduce(disk, |message, connection| self.say(&message, Some(connection)));
         }
@@ -204,6 +205,9 @@ impl State {
         for disk in 0..self.vms.len() {
             // There are never as many disks.
             let disk = u16::try_from(disk).unwrap_or(u16::MAX);
+            if let Some(eventfds) = self.vms[usize::from(disk)].untold_notifiers() {
+                self.say(&FromDisk::Notifiers { disk, eventfds }, None);
+            }
             let applications = || self.policy.applications(VmId(disk.into()));
             if let Some(report) = self.vms[usize::from(disk)].report(applications) {
                 self.say(&FromDisk::Report { disk, report }, None);
@@ -310,9 +314,9 @@ impl Share {
         self.scheduler.state().0.attached(self.vm, connection, name);
     }
 
-    /// So many queues are served from now on.
-    pub(crate) fn set_queues(&self, queues: u16) {
-        self.scheduler.state().0.vms[self.vm as usize].queues = queues;
+    /// So many queues are served from now on, of which the guest notifies us by these eventfds.
+    pub(crate) fn set_queues(&self, queues: u16, notifiers: Vec<u32>) {
+        self.scheduler.state().0.vms[self.vm as usize].set_queues(queues, notifiers);
     }
 
     /// Who asks for what is taken from a queue now, if that is known.

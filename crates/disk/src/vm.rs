@@ -31,7 +31,9 @@ pub(crate) struct Vm {
     /// Notifications of each vCPU that were heard of.
     heard: Vec<u64>,
     /// Queues that are served.
-    pub(crate) queues: u16,
+    queues: u16,
+    /// The eventfds by which the guest notifies us, and whether the daemon was told.
+    notifiers: (Vec<u32>, bool),
     /// Reads under way of which the daemon was told.
     pub(crate) told: HashSet<u32>,
     /// Pieces that were granted in each class.
@@ -52,6 +54,7 @@ impl Vm {
             askers: None,
             heard: Vec::new(),
             queues: 0,
+            notifiers: (Vec::new(), true),
             told: HashSet::new(),
             served: [0; 3],
             known: 0,
@@ -69,6 +72,23 @@ impl Vm {
         if let Some((connection, thread)) = &self.connection {
             say(FromDisk::Attached { disk, name: self.name.clone(), thread: *thread }, connection.as_fd());
         }
+    }
+
+    /// So many queues are served from now on, of which the guest notifies us by these eventfds.
+    pub(crate) fn set_queues(&mut self, queues: u16, notifiers: Vec<u32>) {
+        self.queues = queues;
+        self.notifiers = (notifiers, false);
+    }
+
+    /// There is a daemon that was told nothing yet.
+    pub(crate) fn daemon_came(&mut self) {
+        self.notifiers.1 = false;
+    }
+
+    /// The eventfds by which the guest notifies us, if they are to be told.
+    pub(crate) fn untold_notifiers(&mut self) -> Option<Vec<u32>> {
+        let told = std::mem::replace(&mut self.notifiers.1, true);
+        (self.is_attached() && !told).then(|| self.notifiers.0.clone())
     }
 
     /// Who asks for what is taken from a queue now. Which vCPU that is, is known if each has a queue.

@@ -3,6 +3,8 @@
 use crate::inflight::{Inflight, Recovered};
 use crate::memory::Memory;
 use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::GuestAddress;
@@ -60,6 +62,15 @@ impl Vring {
             count: 0,
             next_number: 0,
         })
+    }
+
+    /// The kernel's number of the eventfd by which the guest notifies it.
+    pub(crate) fn notifier(&self) -> Option<u32> {
+        let mut told = String::new();
+        let path = format!("/proc/self/fdinfo/{}", self.kick.as_ref()?.as_raw_fd());
+        // Of other descriptors the kernel may tell without end.
+        File::open(path).ok()?.take(4096).read_to_string(&mut told).ok()?;
+        told.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok())
     }
 
     /// Entries.
@@ -208,5 +219,21 @@ impl Vring {
         } else {
             self.queue.disable_notification(memory.map()).map(|()| false).map_err(|_| RingError::Place)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    #[test]
+    fn an_eventfd_has_a_number_of_its_own() {
+        let number = |kick: Option<File>| Vring { kick, ..Vring::new().unwrap() }.notifier();
+        let [one, other] = [0; 2].map(|_| File::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap()));
+        let again = one.try_clone().unwrap();
+        let [one, other, again] = [one, other, again].map(|kick| number(Some(kick)));
+        assert!(one.is_some() && one == again && one != other, "{one:?} {other:?} {again:?}");
+        assert_eq!([number(None), number(Some(tempfile::tempfile().unwrap()))], [None, None]);
     }
 }

@@ -6,7 +6,7 @@
 use crate::notification::{DiskNews, Mailbox, Notification};
 use crate::wake::Wake;
 use frontdesk_disk_protocol::{
-    Channel, ChannelError, FromDisk, MAX_DISKS, MAX_NAME, READS, READS_PERIOD, listen,
+    Channel, ChannelError, FromDisk, MAX_DISKS, MAX_NAME, MAX_NOTIFIERS, READS, READS_PERIOD, listen,
 };
 use frontdesk_linux::sched::{self, Attributes, Policy, ThreadId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -167,6 +167,10 @@ impl Hearing {
         let Some(back_end) = self.back_ends.get_mut(&number) else { return Ok(()) };
         let Some((message, descriptor)) = channel.receive::<FromDisk>()? else { return Ok(()) };
         back_end.messages += 1;
+        if let FromDisk::Notifiers { eventfds, .. } = &message {
+            // Each may be a system call for the daemon.
+            back_end.messages += u32::try_from(eventfds.len() / 8).unwrap_or(u32::MAX);
+        }
         let news = look_through(message, descriptor, back_end.pid).map_err(ChannelError::Nonsense)?;
         self.mailbox.post(Notification::Disk(number, news));
         Ok(())
@@ -191,6 +195,10 @@ fn look_through(message: FromDisk, descriptor: Option<OwnedFd>, pid: i32) -> Res
             DiskNews::Attached { disk: known(disk)?, name, qemu, thread }
         }
         FromDisk::Detached { disk } => DiskNews::Detached { disk: known(disk)? },
+        FromDisk::Notifiers { disk, eventfds } if eventfds.len() <= MAX_NOTIFIERS => {
+            DiskNews::Notifiers { disk: known(disk)?, eventfds }
+        }
+        FromDisk::Notifiers { .. } => return Err("too many queues".to_owned()),
         FromDisk::Report { disk, report } if report.is_bounded() => {
             DiskNews::Report { disk: known(disk)?, report }
         }

@@ -72,6 +72,8 @@ pub(crate) enum DiskNews {
     },
     /// It is connected no longer.
     Detached { disk: u16 },
+    /// Its guest notifies it by these eventfds.
+    Notifiers { disk: u16, eventfds: Vec<u32> },
     /// What was served.
     Report { disk: u16, report: DiskReport },
     /// A read was taken up, or is done.

@@ -4,6 +4,8 @@
 //! as init, and does the trials of `host` with tiny guests in there, first with nested paging, then without:
 //! they are built into it, too.
 
+#[path = "host/askers.rs"]
+mod askers;
 #[path = "host/kvm.rs"]
 mod kvm;
 #[allow(dead_code, reason = "trials that are made on hosts with KVM only use more of it")]
@@ -43,6 +45,9 @@ const SETTINGS: [(&CStr, Method, Method); 2] =
 fn main() -> ExitCode {
     if process::id() == 1 {
         init();
+    }
+    if env::args().nth(1).as_deref() == Some(askers::ARGUMENT) {
+        return askers::back_end();
     }
     if let Some(setting) = env::args().nth(1).and_then(|argument| inside(&argument)) {
         return trials(setting);
@@ -103,6 +108,7 @@ fn all_passed(console: &str) -> Result<()> {
             ensure!(done, "no trial *{suffix} passed");
         }
         let passed = passed(setting);
+        ensure!(console.contains("test askers_"), "no trial askers_*");
         ensure!(console.lines().any(|line| line.trim_end() == passed), "{passed:?} is missing");
     }
     Ok(())
@@ -143,6 +149,7 @@ fn trials(setting: usize) -> ExitCode {
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
     let mut trials = kvm::trials(&[best, other]);
+    trials.extend(askers::trials());
     trials.push(chosen);
     libtest_mimic::run(&arguments, trials).exit_code()
 }

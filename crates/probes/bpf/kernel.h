@@ -25,12 +25,13 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_HASH_OF_MAPS = 13,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2 };
 enum { BPF_RB_AVAIL_DATA = 0 };
 enum { BPF_ANY = 0 };
-enum { BPF_F_NO_PREALLOC = 1 };
+enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1 << 10 };
 
 #define __core __attribute__((preserve_access_index))
 
@@ -50,6 +51,10 @@ struct task_struct {
 	 */
 	u32 on_cpu;
 	struct hlist_head preempt_notifiers;
+} __core;
+
+struct eventfd_ctx {
+	int id;
 } __core;
 
 struct kvm_vcpu;

@@ -90,7 +90,9 @@ struct vcpu {
 	u16 sending;   /* SENDING and its vector, or 0 */
 	u8 to_one;     /* whether it is for one vCPU */
 	u8 identified; /* whether `by_id` has it */
-	u32 unused;
+	u8 shows;      /* whether what it runs is shown in `askers` */
+	u8 unused[3];
+	u64 shown;     /* the task that is shown there as the current one */
 };
 
 enum counter {
@@ -123,6 +125,50 @@ struct {
 	__type(key, struct id);
 	__type(value, u32);
 } by_id SEC(".maps");
+
+/*
+ * Who asks for what the disks of a VM are to do: memory for each VM that has such disks, which their back
+ * ends map, so that they need not wait for the daemon. src/kvm/task_memory.rs makes it.
+ */
+#define MAX_ASKERS 512
+
+struct asker {
+	u64 current;       /* the task that the vCPU was last seen to run; 0: none yet */
+	u64 notified;      /* the task that it ran when it last notified a disk */
+	u64 notifications; /* how often it did, counted after `notified`, and before the disk hears of it */
+	u64 unused[5];     /* a cache line for each vCPU */
+};
+
+/* By index of the vCPU. */
+struct asker_array {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_ASKERS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct asker)); /* the compiler describes the type itself only in part here */
+};
+
+/* By VM. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__array(values, struct asker_array);
+} askers SEC(".maps");
+
+/* An eventfd by which a VM notifies a disk, by the kernel's number. */
+struct notifier {
+	u32 vm;
+	u32 id;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct notifier);
+	__type(value, u8);
+} notifiers SEC(".maps");
 
 /* Threads whose next record of a kind that is of interest is to wake the daemon, once. Interests are bits. */
 struct {
@@ -214,12 +260,37 @@ static __always_inline void push_interrupt(struct vcpu *v, u32 tid, u64 at, u8 k
  */
 #define TASK_MASK 0x000fffffffffe000ull
 
+static __always_inline struct asker *asker_of(struct vcpu *v)
+{
+	u32 vm = v->vm, index = v->index;
+	void *of_vm = bpf_map_lookup_elem(&askers, &vm);
+
+	return of_vm ? bpf_map_lookup_elem(of_vm, &index) : NULL;
+}
+
+/* Back ends of disks are shown every task, also those that the flood guard keeps from the daemon. */
+static __always_inline void show(struct vcpu *v, u64 task)
+{
+	struct asker *asker;
+
+	if (!v->shows || task == v->shown)
+		return;
+	asker = asker_of(v);
+	if (!asker)
+		return;
+	asker->current = task;
+	v->shown = task;
+}
+
 /* Reports what the guest has loaded, if that is news. Encrypted guests show 0. */
 static __always_inline void switched_to(struct vcpu *v, u32 tid)
 {
 	u64 task = v->loaded & TASK_MASK;
 
-	if (task && task != v->task && push(v, tid, KIND_SWITCH, task, true))
+	if (!task)
+		return;
+	show(v, task);
+	if (task != v->task && push(v, tid, KIND_SWITCH, task, true))
 		v->task = task;
 }
 
@@ -233,7 +304,10 @@ static __always_inline void seen(struct vcpu *v, u32 tid, u64 cr3)
 {
 	u64 task = cr3 & TASK_MASK;
 
-	if (!task || (task == v->task && bpf_ktime_get_ns() - v->reported < AGAIN_NS))
+	if (!task)
+		return;
+	show(v, task);
+	if (task == v->task && bpf_ktime_get_ns() - v->reported < AGAIN_NS)
 		return;
 	if (push(v, tid, KIND_SEEN, task, task != v->task))
 		v->task = task;
@@ -514,5 +588,47 @@ SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch_sample, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	switched(prev, next, true);
+	return 0;
+}
+
+/*
+ * A vCPU notifies a device: in its thread, KVM carries out the guest's write by signalling an eventfd. By
+ * then KVM has a copy of CR3, but on processors that keep CR3 to themselves. Interrupts that come to this
+ * thread signal eventfds, too, but none that a guest notifies a disk by.
+ */
+static __always_inline void signals(struct eventfd_ctx *eventfd)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &tid);
+	struct kvm_vcpu *vcpu = v && v->shows ? entered(bpf_get_current_task_btf()) : NULL;
+	struct notifier key = {};
+	struct asker *asker;
+
+	if (!v || !vcpu)
+		return;
+	key.vm = v->vm;
+	key.id = eventfd->id;
+	asker = bpf_map_lookup_elem(&notifiers, &key) ? asker_of(v) : NULL;
+	if (!asker)
+		return;
+	asker->notified = word_at(vcpu, layout.cr3) & TASK_MASK;
+	barrier();
+	/* Only its own thread counts. */
+	asker->notifications++;
+}
+
+/* Until Linux 6.7. */
+SEC("fentry/eventfd_signal")
+int BPF_PROG(on_signal, struct eventfd_ctx *eventfd)
+{
+	signals(eventfd);
+	return 0;
+}
+
+/* Since Linux 6.8. */
+SEC("fentry/eventfd_signal_mask")
+int BPF_PROG(on_signal_mask, struct eventfd_ctx *eventfd)
+{
+	signals(eventfd);
 	return 0;
 }

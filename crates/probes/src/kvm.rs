@@ -17,6 +17,11 @@
 //! given by QEMU: those of the interrupt controllers, which are the indices of the vCPUs in simple topologies
 //! only. Each vCPU's is read from KVM's own state when its thread enters the guest. Of VMs with one vCPU
 //! interrupts are not told. Nor are those that the processor delivers by itself (AVIC, APICv).
+//!
+//! # Who asks for what a disk is to do
+//! A guest notifies its disk by a write that KVM carries out by signalling an eventfd, in the vCPU's thread,
+//! where it knows the guest's CR3: so with every method the task that notifies is exact. The programs write
+//! it into [`TaskMemory`], at once, for those who serve the disk; see [`KvmSource::show_tasks`].
 
 pub(crate) mod abi;
 mod btf;
@@ -24,8 +29,10 @@ mod host;
 mod layout;
 mod method;
 mod skeleton;
+mod task_memory;
 
 pub use method::{Interrupts, KvmError, Method};
+pub use task_memory::TaskMemory;
 
 use crate::BpfError;
 use crate::channel::{Channel, Maps};
@@ -35,14 +42,25 @@ use abi::Counter;
 use frontdesk_engine::{Event, VmId};
 use frontdesk_ring::Interest;
 use libbpf_rs::{
-    Link, MapCore as _, MapFlags, MapHandle, OpenObject,
+    Link, MapCore as _, MapFlags, MapHandle, OpenObject, libbpf_sys,
     skel::{OpenSkel as _, Skel as _, SkelBuilder as _},
 };
 use skeleton::{KvmSkel, KvmSkelBuilder};
-use std::{collections::HashMap, mem::MaybeUninit, os::fd::BorrowedFd};
+use std::{
+    collections::{BTreeSet, HashMap},
+    mem::MaybeUninit,
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    ptr,
+};
 
 /// The BPF programs that tell interrupts, with any method.
 const INTERRUPTS: [&str; 5] = ["on_accept", "on_entry", "on_hypercall", "on_interrupt", "on_ipi"];
+
+/// The BPF programs that hear which vCPU notifies a device: one of them, as the kernel has it.
+const NOTIFICATIONS: [&str; 2] = ["on_signal", "on_signal_mask"];
+
+/// Eventfds of a VM by which it notifies disks: so that those of one leave room for those of others.
+const MAX_EVENTFDS: usize = 128;
 
 /// What the programs have counted since they were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,8 +85,22 @@ pub struct KvmSource {
     vcpus: MapHandle,
     by_id: MapHandle,
     armed: MapHandle,
+    askers: MapHandle,
+    notifiers: MapHandle,
     followed: HashMap<VmId, VcpuKeys>,
+    shown: HashMap<VmId, Shown>,
+    /// The program that hears notifications of devices, if the kernel takes it.
+    hears_notifications: Option<OwnedFd>,
+    /// Its link, while tasks of a VM are shown: each eventfd that is signalled on the host costs a look.
+    notifications: Option<OwnedFd>,
     _links: Vec<Link>,
+}
+
+/// What others are shown of a VM.
+struct Shown {
+    memory: TaskMemory,
+    /// The eventfds by which it notifies disks.
+    eventfds: BTreeSet<u32>,
 }
 
 /// What is in the maps for one VM.
@@ -89,34 +121,57 @@ impl KvmSource {
     }
 
     /// Loads and attaches the programs of a method, whether this host's guests show their CR3 that way or
-    /// not, and those that tell interrupts, if the kernel takes them.
+    /// not, and those that tell interrupts and notifications of disks, if the kernel takes them.
     ///
     /// # Errors
     /// [`BpfError`] if the kernel refuses the method's.
     pub fn with(method: Method) -> Result<KvmSource, BpfError> {
-        KvmSource::load(method, true).or_else(|refusal| {
-            let source = KvmSource::load(method, false)?;
-            tracing::warn!("which vCPUs take interrupts under KVM is not told: {refusal}");
-            Ok(source)
-        })
+        let refused = match KvmSource::load(method, Extras::ALL) {
+            Ok(source) => return Ok(source),
+            Err(refused) => refused,
+        };
+        let fewer = [
+            (Extras { notifications: false, ..Extras::ALL }, "which guest task asks for what a disk does"),
+            (Extras { interrupts: false, ..Extras::ALL }, "which vCPUs take interrupts"),
+            (Extras::NONE, "which vCPUs take interrupts, and which guest task asks for what a disk does,"),
+        ];
+        for (extras, lost) in fewer {
+            if let Ok(source) = KvmSource::load(method, extras) {
+                tracing::warn!("{lost} is not told under KVM: {refused}");
+                return Ok(source);
+            }
+        }
+        Err(refused)
     }
 
-    fn load(method: Method, interrupts: bool) -> Result<KvmSource, BpfError> {
+    fn load(method: Method, extras: Extras) -> Result<KvmSource, BpfError> {
         let mut storage = MaybeUninit::uninit();
-        let skel = load(method, interrupts, &mut storage)?;
-        let loaded = skel.object().progs_mut().filter(|program| program.autoload());
-        let links = loaded.map(|program| program.attach()).collect::<Result<_, _>>();
-        let links = links.map_err(setup("attach the BPF programs of KVM"))?;
+        let skel = load(method, extras, &mut storage)?;
+        let attaching = setup("attach the BPF programs of KVM");
+        let (mut links, mut hears_notifications) = (Vec::new(), None);
+        for program in skel.object().progs_mut().filter(|program| program.autoload()) {
+            if NOTIFICATIONS.iter().any(|name| program.name() == *name) {
+                let kept = program.as_fd().try_clone_to_owned();
+                hears_notifications = Some(kept.map_err(|e| attaching(e.into()))?);
+            } else {
+                links.push(program.attach().map_err(&attaching)?);
+            }
+        }
         let maps = &skel.maps;
         let channel = Maps { ring: &maps.ring, lost: &maps.lost, counters: &maps.counters };
         Ok(KvmSource {
             method,
-            tells_interrupts: interrupts,
+            tells_interrupts: extras.interrupts,
             channel: Channel::open(&channel, abi::decode, Counter::Lost as u32)?,
             vcpus: keep(&maps.vcpus)?,
             by_id: keep(&maps.by_id)?,
             armed: keep(&maps.armed)?,
+            askers: keep(&maps.askers)?,
+            notifiers: keep(&maps.notifiers)?,
             followed: HashMap::new(),
+            shown: HashMap::new(),
+            hears_notifications,
+            notifications: None,
             _links: links,
         })
     }
@@ -139,18 +194,19 @@ impl KvmSource {
     /// [`BpfError::Follow`] if a thread is followed for another VM, or there are too many. What was followed
     /// of this VM until then still is.
     pub fn follow(&mut self, vm: VmId, vcpus: &[(u16, i32)]) -> Result<(), BpfError> {
-        self.unfollow(vm);
+        self.leave(vm);
         let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
         let entry = self.followed.entry(vm).or_default();
         self.channel.follow(vm)?;
         // With one vCPU there is no question which takes an interrupt.
         let interrupts = self.tells_interrupts && vcpus.len() > 1;
+        let shows = self.shown.contains_key(&vm);
         for &(index, tid) in vcpus {
             let what = || format!("vCPU {index} (thread {tid})");
             let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
             let key = key.ok_or_else(|| fail(what(), "no such thread id".into()))?.to_ne_bytes();
             self.vcpus
-                .update(&key, &abi::vcpu_value(vm, index, interrupts), MapFlags::NO_EXIST)
+                .update(&key, &abi::vcpu_value(vm, index, interrupts, shows), MapFlags::NO_EXIST)
                 .map_err(|e| fail(what(), refusal(&e, "16384 threads")))?;
             entry.vcpus.push((index, key));
         }
@@ -159,6 +215,84 @@ impl KvmSource {
 
     /// Stops following a VM. One that is not followed is no error. Events heard before are still drained.
     pub fn unfollow(&mut self, vm: VmId) {
+        self.leave(vm);
+        let Some(Shown { eventfds, .. }) = self.shown.remove(&vm) else { return };
+        // Whoever has the memory mapped keeps it as it is.
+        let _ = self.askers.delete(&vm.0.to_ne_bytes());
+        for eventfd in eventfds {
+            let _ = self.notifiers.delete(&abi::notifier_key(vm, eventfd));
+        }
+        if self.shown.is_empty() {
+            self.notifications = None;
+        }
+    }
+
+    /// Has the tasks of a followed VM's vCPUs shown in memory from now on, until it is followed no longer:
+    /// the one that each was last seen to run, and the one that it ran when it last notified a disk, which it
+    /// does by these `eventfds`, given by the kernel's numbers, and no longer by those given before. Of more
+    /// than 128 the others do not count. That memory has [`words`](TaskMemory::words) for the vCPUs of
+    /// indices below 512.
+    ///
+    /// The first time, the kernel may take some 10 ms for it.
+    ///
+    /// # Errors
+    /// [`BpfError`] if the kernel refuses the program or the memory, or there are too many VMs or eventfds.
+    /// What was shown until then still is.
+    pub fn show_tasks(&mut self, vm: VmId, eventfds: &[u32]) -> Result<&TaskMemory, BpfError> {
+        let fail = |what: &str, cause: String| BpfError::Follow { vm, what: what.to_owned(), cause };
+        if !self.shown.contains_key(&vm) {
+            let Some(followed) = self.followed.get(&vm) else {
+                return Err(fail("who asks", "the VM is not followed".to_owned()));
+            };
+            let vcpus = followed.vcpus.iter().map(|&(index, key)| (index, i32::from_ne_bytes(key))).collect();
+            let vcpus: Vec<(u16, i32)> = vcpus;
+            self.hear_notifications()?;
+            let memory = TaskMemory::new()?;
+            let descriptor = memory.as_fd().as_raw_fd().to_ne_bytes();
+            let inserted = self.askers.update(&vm.0.to_ne_bytes(), &descriptor, MapFlags::ANY);
+            inserted.map_err(|e| fail("who asks", refusal(&e, "1024 VMs")))?;
+            self.shown.insert(vm, Shown { memory, eventfds: BTreeSet::new() });
+            self.follow(vm, &vcpus)?;
+        }
+        let Some(shown) = self.shown.get_mut(&vm) else {
+            return Err(fail("who asks", "the VM is not followed".to_owned()));
+        };
+        let wanted: BTreeSet<u32> = eventfds.iter().copied().take(MAX_EVENTFDS).collect();
+        for &gone in shown.eventfds.difference(&wanted) {
+            let _ = self.notifiers.delete(&abi::notifier_key(vm, gone));
+        }
+        shown.eventfds.retain(|eventfd| wanted.contains(eventfd));
+        for eventfd in wanted {
+            if !shown.eventfds.contains(&eventfd) {
+                let inserted = self.notifiers.update(&abi::notifier_key(vm, eventfd), &[1], MapFlags::ANY);
+                inserted.map_err(|e| fail("a queue of a disk", refusal(&e, "65536 queues")))?;
+                shown.eventfds.insert(eventfd);
+            }
+        }
+        Ok(&shown.memory)
+    }
+
+    /// Attaches the program that hears notifications of devices, if it is not.
+    fn hear_notifications(&mut self) -> Result<(), BpfError> {
+        let step = "hear which vCPU notifies a disk";
+        let fail = |cause: String| BpfError::Setup { step, cause, advice: advice() };
+        if self.notifications.is_some() {
+            return Ok(());
+        }
+        let program = self.hears_notifications.as_ref();
+        let program = program.ok_or_else(|| fail("the kernel did not take the program".to_owned()))?;
+        // SAFETY: without a name, the kernel reads nothing of ours. The program says what it is attached to.
+        let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(ptr::null(), program.as_raw_fd()) };
+        if link < 0 {
+            return Err(fail(std::io::Error::from_raw_os_error(-link).to_string()));
+        }
+        // SAFETY: the descriptor is new, and nobody else's.
+        self.notifications = Some(unsafe { OwnedFd::from_raw_fd(link) });
+        Ok(())
+    }
+
+    /// Forgets the vCPUs of a VM.
+    fn leave(&mut self, vm: VmId) {
         let Some(gone) = self.followed.remove(&vm) else { return };
         // Deleting fails only for what is not there.
         for (_, key) in gone.vcpus {
@@ -251,7 +385,7 @@ impl KvmSource {
 /// # Errors
 /// [`KvmError`] says what the host lacks.
 pub fn probe() -> Result<Method, KvmError> {
-    best(true, |method| load(method, false, &mut MaybeUninit::uninit()).map(|_| method))
+    best(true, |method| load(method, Extras::NONE, &mut MaybeUninit::uninit()).map(|_| method))
 }
 
 /// Which interrupts of VMs with several vCPUs can be told beside their tasks: loads the programs of both, and
@@ -260,7 +394,7 @@ pub fn probe() -> Result<Method, KvmError> {
 /// # Errors
 /// [`KvmError`] says what the host lacks.
 pub fn probe_interrupts() -> Result<Interrupts, KvmError> {
-    best(true, |method| load(method, true, &mut MaybeUninit::uninit()).map(drop))?;
+    best(true, |method| load(method, Extras::INTERRUPTS, &mut MaybeUninit::uninit()).map(drop))?;
     Ok(host::interrupts())
 }
 
@@ -279,24 +413,42 @@ fn best<T>(exits: bool, attempt: impl Fn(Method) -> Result<T, BpfError>) -> Resu
     Err(refused.map_or(KvmError::NoKvm, KvmError::Bpf))
 }
 
-/// Loads the programs of a method, and those that tell interrupts if these are wanted.
+/// What is loaded beside a method's programs.
+#[derive(Clone, Copy)]
+struct Extras {
+    /// What tells interrupts.
+    interrupts: bool,
+    /// What hears which vCPU notifies a disk.
+    notifications: bool,
+}
+
+impl Extras {
+    const ALL: Extras = Extras { interrupts: true, notifications: true };
+    const INTERRUPTS: Extras = Extras { interrupts: true, notifications: false };
+    const NONE: Extras = Extras { interrupts: false, notifications: false };
+}
+
+/// Loads the programs of a method, and those beside them that are wanted.
 fn load(
     method: Method,
-    interrupts: bool,
+    extras: Extras,
     storage: &mut MaybeUninit<OpenObject>,
 ) -> Result<KvmSkel<'_>, BpfError> {
     silence_libbpf();
     let program = method.programs()[0];
-    let more: &[&str] = if interrupts { &INTERRUPTS } else { &[] };
+    let more: &[&str] = if extras.interrupts { &INTERRUPTS } else { &[] };
+    let (layout, notifications) = layout::layout(method)?;
+    let notifications = notifications.filter(|_| extras.notifications);
     let refused = |e: libbpf_rs::Error| BpfError::Program { program, cause: chain(&e), advice: advice() };
     let mut open = KvmSkelBuilder::default().open(storage).map_err(refused)?;
     for mut candidate in open.open_object_mut().progs_mut() {
-        let wanted = method.programs().iter().chain(more).any(|name| candidate.name() == *name);
+        let wanted =
+            method.programs().iter().chain(more).chain(&notifications).any(|name| candidate.name() == *name);
         candidate.set_autoload(wanted);
     }
     // There is always one: the programs name it.
     if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-        constants.layout = layout::layout(method)?;
+        constants.layout = layout;
     }
     open.load().map_err(refused)
 }

@@ -1,5 +1,5 @@
 use super::*;
-use frontdesk_disk_protocol::Layout;
+use frontdesk_disk_protocol::{Layout, listen};
 use frontdesk_engine::UserInput;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -193,7 +193,7 @@ fn known() -> Bench {
     let mut bench = Bench::new(4, 1);
     let (connection, _) = UnixStream::pair().unwrap();
     bench.state.attached(0, Some((connection.into(), 1)), "alice");
-    bench.state.vms[0].queues = 1;
+    bench.state.vms[0].set_queues(1, vec![5]);
     bench.state.daemon_said(askers(0, 1), Some(memory(SealFlags::SHRINK)), bench.now);
     bench
 }
@@ -242,10 +242,39 @@ fn who_asks_is_who_notified_or_who_runs_where_each_vcpu_has_a_queue() {
     assert_eq!(bench.task(true), Some(8), "its vCPU is not done with notifying, and so runs who asks");
     bench.state.daemon_said(askers(0, 2), Some(memory(SealFlags::SHRINK)), bench.now);
     assert_eq!(bench.task(true), None, "one queue of two vCPUs");
-    bench.state.vms[0].queues = 2;
+    bench.state.vms[0].set_queues(2, vec![5, 6]);
     assert_eq!(bench.task(true), Some(8));
     bench.state.daemon_said(FromDaemon::NoAskers { disk: 0 }, None, bench.now);
     assert_eq!(bench.task(true), None);
+}
+
+#[test]
+fn each_daemon_is_told_once_by_what_a_guest_notifies() {
+    let mut bench = known();
+    let told = |bench: &mut Bench| {
+        let (daemon, disk) = channels();
+        bench.state.daemon_came(Arc::new(disk));
+        bench.state.report();
+        bench.state.report();
+        let said = std::iter::from_fn(|| daemon.receive::<FromDisk>().unwrap());
+        let said = said.map(|(message, _)| message);
+        said.filter(|message| matches!(message, FromDisk::Notifiers { .. })).collect::<Vec<_>>()
+    };
+    let by = |eventfds: &[u32]| vec![FromDisk::Notifiers { disk: 0, eventfds: eventfds.to_vec() }];
+    assert_eq!(told(&mut bench), by(&[5]));
+    bench.state.vms[0].set_queues(2, vec![5, 6]);
+    assert_eq!(told(&mut bench), by(&[5, 6]));
+    bench.state.attached(0, None, "alice");
+    assert_eq!(told(&mut bench), [], "nobody is connected");
+}
+
+/// Both ends of a daemon's connection.
+fn channels() -> (Channel, Channel) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.disk");
+    let listener = listen(&path).unwrap();
+    let disk = Channel::connect(&path).unwrap();
+    (Channel::accept(&listener).unwrap(), disk)
 }
 
 #[test]

@@ -20,6 +20,12 @@ impl Daemon {
                 }
             }
             DiskNews::Detached { disk } => self.disks.detached(id(disk)),
+            DiskNews::Notifiers { disk, eventfds } => {
+                self.disks.notified_by(id(disk), eventfds);
+                if let Some(vm) = self.disks.qemu(id(disk)).and_then(|qemu| self.vm_of(qemu)) {
+                    self.offer_askers(vm);
+                }
+            }
             DiskNews::Report { disk, report } => self.disks.reported(id(disk), report),
             DiskNews::Read { disk, request, done } => {
                 let vm = self.disks.qemu(id(disk)).and_then(|qemu| self.vm_of(qemu));
@@ -42,7 +48,7 @@ impl Daemon {
     /// Tells the back ends of a VM's disks where to look up who asks.
     pub(super) fn offer_askers(&mut self, id: VmId) {
         if let Some(vm) = self.vms.iter().find(|vm| vm.id == id) {
-            self.disks.offer(id, &vm.qemu, &self.identities);
+            self.disks.offer(id, &vm.qemu, &mut self.identities);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Disks of VMs that back ends (`frontdesk disk`) serve, and what these are told.
 
-use crate::identity::Identities;
+use crate::identity::{Identities, Identity};
 use frontdesk_control_protocol::DiskStatus;
 use frontdesk_disk_protocol::{ALIVE, Channel, DiskReport, FromDaemon, Layout};
 use frontdesk_engine::{Time, UserInput, VmId, nanos};
@@ -39,6 +39,10 @@ pub(super) struct ServedDisk {
     thread: ThreadId,
     /// Whether its back end can look up who asks.
     told: bool,
+    /// The eventfds by which the VM notifies it.
+    eventfds: Vec<u32>,
+    /// Whether it was said that the kernel does not let it.
+    refused: bool,
     report: DiskReport,
 }
 
@@ -46,13 +50,22 @@ impl ServedDisk {
     /// As it is told, with the names of tasks as far as they are known.
     pub(super) fn status(&self, vm: VmId, qemu: &QemuVm, identities: &Identities) -> DiskStatus {
         let mut report = self.report.clone();
+        let identity = identities.of(vm);
+        // A reporter that is believed has other names for tasks than those that asked.
+        let named = identity.is_some_and(|identity| identity != Identity::Reporter);
         for application in &mut report.applications {
-            let process = application.task.and_then(|task| identities.process(vm, task));
+            let task = application.task.filter(|_| named);
+            let process = task.and_then(|task| identities.process(vm, task));
             application.name = process.map(|(_, name)| name.to_owned());
         }
         let (queues, vcpus) = (usize::from(report.queues), qemu.vcpus.len());
         let trouble = if !self.told {
-            Some("which task asks is known only with the QEMU plugin".to_owned())
+            let why = match identity {
+                Some(Identity::Reporter) => "a guest's reporter does not tell it in time",
+                Some(_) => "the kernel did not take what tells it, as the daemon's log says",
+                None => "the VM's guest tasks cannot be told apart",
+            };
+            Some(format!("which task asks is not known: {why}"))
         } else if vcpus > 1 && queues != vcpus && queues > 0 {
             Some(format!("it has {queues} queues for {vcpus} vCPUs: give QEMU's device num-queues={vcpus}"))
         } else {
@@ -91,9 +104,27 @@ impl Disks {
         }
     }
 
-    /// Tells where to look up who asks in a VM, if that is known.
-    pub(super) fn offer(&mut self, vm: VmId, qemu: &QemuVm, identities: &Identities) {
-        let Some((memory, words)) = identities.task_words(vm) else { return };
+    /// Tells where to look up who asks in a VM, if it has such a disk and that is known.
+    pub(super) fn offer(&mut self, vm: VmId, qemu: &QemuVm, identities: &mut Identities) {
+        if self.of(qemu.pid).next().is_none() {
+            return;
+        }
+        let eventfds: Vec<u32> = self.of(qemu.pid).flat_map(|disk| &disk.eventfds).copied().collect();
+        let (memory, words) = match identities.task_words(vm, &eventfds) {
+            Ok(Some(found)) => found,
+            Ok(None) => return,
+            Err(error) => {
+                let of_vm = self.served.iter_mut().filter(|disk| disk.qemu == qemu.pid);
+                for disk in of_vm.filter(|disk| !disk.told && !disk.refused) {
+                    tracing::warn!(
+                        disk = disk.name,
+                        "which task asks for what it does is not known: {error}"
+                    );
+                    disk.refused = true;
+                }
+                return;
+            }
+        };
         let TaskWords { current, notified, notifications, stride } = words;
         let layout = Layout { current, notified, notifications, stride };
         let vcpus = qemu.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1));
@@ -133,12 +164,20 @@ impl Disks {
     pub(super) fn attached(&mut self, disk: DiskId, name: String, qemu: i32, thread: ThreadId) {
         self.detached(disk);
         let report = DiskReport::default();
-        self.served.push(ServedDisk { id: disk, name, qemu, thread, told: false, report });
+        let (told, refused, eventfds) = (false, false, Vec::new());
+        self.served.push(ServedDisk { id: disk, name, qemu, thread, told, eventfds, refused, report });
     }
 
     /// It is connected no longer.
     pub(super) fn detached(&mut self, disk: DiskId) {
         self.served.retain(|served| served.id != disk);
+    }
+
+    /// The eventfds by which its VM notifies a disk.
+    pub(super) fn notified_by(&mut self, disk: DiskId, eventfds: Vec<u32>) {
+        if let Some(served) = self.served.iter_mut().find(|served| served.id == disk) {
+            served.eventfds = eventfds;
+        }
     }
 
     /// What was served of a disk.

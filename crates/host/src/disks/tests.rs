@@ -80,6 +80,8 @@ fn what_cannot_be_so_is_not_passed_on() {
     let named = |name: &str| FromDisk::Attached { disk: 0, name: name.into(), thread: own() };
     assert!(look_through(named("alice"), connection(), own()).is_ok());
     assert!(look_through(long(MAX_APPLICATIONS), None, own()).is_ok());
+    let notifiers = |eventfds| FromDisk::Notifiers { disk: 0, eventfds: vec![7; eventfds] };
+    assert!(look_through(notifiers(MAX_NOTIFIERS), None, own()).is_ok());
     for (message, descriptor, why) in [
         (named("alice"), None, "no connection"),
         (named("alice"), file(), "is none"),
@@ -88,6 +90,8 @@ fn what_cannot_be_so_is_not_passed_on() {
         (attached(1), connection(), "not its own"),
         (FromDisk::Detached { disk: MAX_DISKS }, None, "it can have"),
         (long(MAX_APPLICATIONS + 1), None, "too long"),
+        (notifiers(MAX_NOTIFIERS + 1), None, "too many"),
+        (FromDisk::Notifiers { disk: MAX_DISKS, eventfds: Vec::new() }, None, "it can have"),
     ] {
         let refused = look_through(message, descriptor, own()).unwrap_err();
         assert!(refused.contains(why), "{refused}");

@@ -4,7 +4,7 @@ use super::IdentityError;
 use super::names::Names;
 use frontdesk_engine::{AsymmetricExplain, EpisodeCause, Event, EventKind, TaskId, Time, VmId};
 use frontdesk_probes::BpfError;
-use frontdesk_probes::kvm::{KvmError, KvmSource, Method};
+use frontdesk_probes::kvm::{KvmError, KvmSource, Method, TaskMemory};
 use frontdesk_qemu::reporter::{EpisodeOrder, Isolation, ReporterSource, Reporters};
 use frontdesk_qemu::{QemuVm, TcgSource};
 use frontdesk_ring::{Interest, TaskWords};
@@ -253,10 +253,21 @@ impl Identities {
     }
 
     /// Memory in which the tasks of a VM's vCPUs can be looked up at any time, and where they are in it;
-    /// `None` if there is none.
-    #[must_use]
-    pub fn task_words(&self, vm: VmId) -> Option<(BorrowedFd<'_>, TaskWords)> {
-        self.plugins.get(&vm).map(TcgSource::task_words)
+    /// `None` if nothing tells them but a guest's reporter. The VM notifies its disks by these `eventfds`,
+    /// given by the kernel's numbers, which the plugin need not know.
+    ///
+    /// # Errors
+    /// If the kernel does not take what shows them.
+    pub fn task_words(
+        &mut self,
+        vm: VmId,
+        eventfds: &[u32],
+    ) -> Result<Option<(BorrowedFd<'_>, TaskWords)>, BpfError> {
+        if let Some(plugin) = self.plugins.get(&vm) {
+            return Ok(Some(plugin.task_words()));
+        }
+        let Some(kvm) = self.kvm.as_mut().filter(|kvm| kvm.follows(vm)) else { return Ok(None) };
+        Ok(Some((kvm.show_tasks(vm, eventfds)?.as_fd(), TaskMemory::words())))
     }
 
     /// Which process of the guest a task is, as the guest's reporter tells: its id, and its name, which can

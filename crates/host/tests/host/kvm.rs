@@ -1,16 +1,19 @@
 //! The KVM source against real guests, tiny ones.
 
 use crate::{
-    kvm_guest::{Between, Guest, Halts, Program, TASKS, pinned},
+    askers::{self, Seen},
+    kvm_guest::{Between, Guest, Halts, Program, STEP_PORT, TASKS, pinned},
     support::eventually,
 };
 use anyhow::{Context as _, Result, ensure};
+use frontdesk_disk_protocol::AskersMemory;
 use frontdesk_engine::{Event, EventKind, TaskId, VmId};
 use frontdesk_probes::kvm::{KvmSource, Method};
 use frontdesk_ring::Interest;
 use libtest_mimic::{Failed, Trial};
 use rustix::{event::epoll, thread::gettid};
-use std::{thread, time::Duration};
+use std::{os::fd::AsRawFd as _, thread, time::Duration};
+use vmm_sys_util::eventfd::EventFd;
 
 const VM: VmId = VmId(7);
 const VCPU: u16 = 3;
@@ -21,7 +24,7 @@ const STEPS: [u32; 6] = [TASKS[0], TASKS[1], TASKS[0], TASKS[2], TASKS[2], TASKS
 /// The trials that make sense with each of these methods on this host. The names tell the method.
 pub(crate) fn trials(methods: &[Method]) -> Vec<Trial> {
     type Test = fn(Method) -> Result<()>;
-    let all: [(&str, Test, &[Method]); 7] = [
+    let all: [(&str, Test, &[Method]); 8] = [
         (
             "follows_a_guest_from_task_to_task",
             follows_from_task_to_task,
@@ -36,6 +39,11 @@ pub(crate) fn trials(methods: &[Method]) -> Vec<Trial> {
         ("hears_every_task_at_exits", hears_every_task_at_exits, &[Method::Trap, Method::Exit]),
         ("hears_every_load", hears_every_load, &[Method::Trap]),
         ("guards_against_a_flood", guards_against_a_flood, &[Method::Exit]),
+        (
+            "shows_who_notifies_a_disk",
+            shows_who_notifies_a_disk,
+            &[Method::Trap, Method::Exit, Method::Switch],
+        ),
         ("refuses_a_thread_of_another_vm", refuses_a_thread_of_another_vm, &[Method::Switch]),
     ];
     let mut trials = Vec::new();
@@ -278,6 +286,66 @@ fn guards_against_a_flood(method: Method) -> Result<()> {
     let seen = |kind: &&EventKind| matches!(kind, EventKind::TaskSeen { .. });
     ensure!(heard.iter().rfind(seen) == Some(&runs(method, TASKS[1])), "at last {:?}", heard.last());
     Ok(())
+}
+
+/// A task notifies the disk, another one another device, and a third leaves the guest before it halts.
+fn shows_who_notifies_a_disk(method: Method) -> Result<()> {
+    // Flags of CR3, which the guest writes to the port as well.
+    const DISK: u8 = 8;
+    const OTHER: u8 = 16;
+    let [asks, sends, last] = TASKS;
+    let steps = [asks | u32::from(DISK), sends | u32::from(OTHER), last];
+    let guest = Guest::new(Program::Steps(Between::Out), &steps, Halts::InKvm)?;
+    let (disk, other) = (EventFd::new(libc::EFD_NONBLOCK)?, EventFd::new(libc::EFD_NONBLOCK)?);
+    guest.ring_for(STEP_PORT, DISK, &disk)?;
+    guest.ring_for(STEP_PORT, OTHER, &other)?;
+    let mut source = KvmSource::with(method)?;
+    ensure!(source.show_tasks(VM, &[]).is_err(), "it is not followed");
+    source.follow(VM, &[(VCPU, guest.tid)])?;
+    let shown = source.show_tasks(VM, &[number(&disk)?])?;
+    let memory = AskersMemory::map(shown, VCPU + 1, askers::layout())?;
+    ensure!(Seen::of(&memory, VCPU) == Seen { current: None, notified: None, notifications: 0 });
+    guest.begin()?;
+    let mut expected = Seen { current: Some(TaskId(last.into())), notified: None, notifications: 0 };
+    let mut heard = Vec::new();
+    for round in 1..=4 {
+        eventually("the guest halts", || {
+            heard.extend(drain(&mut source).unwrap_or_default());
+            guest.halts() == round && heard.last() == Some(&HALT)
+        })
+        .with_context(|| format!("in round {round}, heard {heard:?}"))?;
+        let of_both = (disk.read()?, other.read()?);
+        ensure!(of_both == (1, 1), "in round {round}, the devices heard {of_both:?}");
+        let by = [asks, asks, sends, sends][usize::try_from(round)? - 1];
+        expected.notified = Some(TaskId(by.into()));
+        // Nobody's notifications count in the last round.
+        expected.notifications += u64::from(round < 4);
+        let seen = Seen::of(&memory, VCPU);
+        ensure!(seen == expected, "in round {round}, it shows {seen:?} instead of {expected:?}");
+        let recorded = heard.iter().rfind(|kind| !matches!(**kind, HALT | RESUME));
+        ensure!(recorded == Some(&runs(method, last)), "recorded {recorded:?}, shown {seen:?}");
+        match round {
+            // As when a vCPU was added.
+            1 => source.follow(VM, &[(VCPU, guest.tid)])?,
+            2 => _ = source.show_tasks(VM, &[number(&other)?])?,
+            3 => _ = source.show_tasks(VM, &[])?,
+            _ => guest.command(0),
+        }
+        guest.wake()?;
+    }
+    guest.wait()?;
+    askers::seen_by_another(source.show_tasks(VM, &[])?, VCPU, &expected)?;
+    source.unfollow(VM);
+    drop(source);
+    ensure!(Seen::of(&memory, VCPU) == expected, "it goes with whoever has it mapped");
+    Ok(())
+}
+
+/// The kernel's number of an eventfd.
+fn number(eventfd: &EventFd) -> Result<u32> {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", eventfd.as_raw_fd()))?;
+    let number = told.lines().find_map(|line| line.strip_prefix("eventfd-id:"));
+    Ok(number.context("it has no number")?.trim().parse()?)
 }
 
 fn refuses_a_thread_of_another_vm(method: Method) -> Result<()> {

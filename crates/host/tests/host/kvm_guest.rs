@@ -233,6 +233,12 @@ impl Guest {
         self.vm.register_ioevent(doorbell, &port, NoDatamatch).context("set a doorbell")
     }
 
+    /// The same, of this value only.
+    pub(crate) fn ring_for(&self, port: u16, value: u8, doorbell: &EventFd) -> Result<()> {
+        let port = IoEventAddress::Pio(port.into());
+        self.vm.register_ioevent(doorbell, &port, value).context("set a doorbell")
+    }
+
     /// Waits until the guest has come to its end, after telling it to.
     pub(crate) fn end(self) -> Result<()> {
         self.command(0);

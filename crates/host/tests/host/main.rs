@@ -4,6 +4,7 @@
 //! `host_v2.rs` runs those on scheduling and control groups once more, in VMs whose kernels have control
 //! groups of version 2.
 
+mod askers;
 mod attacks;
 mod bpf;
 mod cgroup;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Some(word) if word.starts_with("kill-") => return kills::killer(word),
         Some("reserving") => return reserve::main(),
         Some("target") => return reserve::target(),
+        Some(askers::ARGUMENT) => return askers::back_end(),
         Some("fake-qemu") => return fake_qemu::main(),
         _ => {}
     }
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
     if rustix::process::geteuid().is_root() {
+        trials.extend(askers::trials());
         trials.extend(bpf::trials());
         trials.extend(display::trials());
         trials.extend(input::trials());

@@ -1,7 +1,7 @@
 //! The records and map entries shared with the BPF programs, field by field as `bpf/kvm.bpf.c` lays them out.
 
 use frontdesk_engine::{Event, EventKind, TaskId, Time, VmId};
-use frontdesk_ring::Interest;
+use frontdesk_ring::{Interest, TaskWords};
 
 const KIND_SWITCH: u8 = 1;
 const KIND_HALT: u8 = 2;
@@ -23,14 +23,29 @@ pub(super) enum Counter {
 }
 
 /// Value of the map `vcpus` (struct vcpu): nothing reported, no window opened yet. `interrupts`: whether they
-/// are wanted.
-pub(super) fn vcpu_value(vm: VmId, index: u16, interrupts: bool) -> [u8; 152] {
-    let mut value = [0; 152];
+/// are wanted. `shows`: whether its tasks are shown to back ends of disks.
+pub(super) fn vcpu_value(vm: VmId, index: u16, interrupts: bool, shows: bool) -> [u8; 160] {
+    let mut value = [0; 160];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());
     value[4..6].copy_from_slice(&index.to_ne_bytes());
     value[6] = interrupts.into();
+    value[148] = shows.into();
     value
 }
+
+/// Key of the map `notifiers` (struct notifier).
+pub(super) fn notifier_key(vm: VmId, eventfd: u32) -> [u8; 8] {
+    let mut key = [0; 8];
+    key[..4].copy_from_slice(&vm.0.to_ne_bytes());
+    key[4..].copy_from_slice(&eventfd.to_ne_bytes());
+    key
+}
+
+/// Value of the map `askers` (struct asker), one for each vCPU.
+pub(super) const ASKER: TaskWords = TaskWords { current: 0, notified: 8, notifications: 16, stride: 64 };
+
+/// vCPUs of a VM that have one.
+pub(super) const MAX_ASKERS: u16 = 512;
 
 /// Value of the map `armed`.
 pub(super) fn armed_value(interest: Interest) -> [u8; 1] {

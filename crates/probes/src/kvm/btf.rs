@@ -8,6 +8,7 @@ const MAGIC: u16 = 0xeb9f;
 /// Kinds of types.
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const FUNCTION: u32 = 12;
 /// Typedef, volatile, const, restrict and type tag: another type under it.
 const ALIASES: [u32; 5] = [8, 9, 10, 11, 18];
 
@@ -71,6 +72,18 @@ impl<'a> Btf<'a> {
             }
         }
         Some(bits / 8)
+    }
+
+    /// How many parameters a function has, if there is one of this name.
+    pub(super) fn parameters(&self, function: &str) -> Option<u32> {
+        let info = |at: usize| word(&self.bytes, at + 4);
+        let is_it = |at: usize| {
+            let name = word(&self.bytes, at).and_then(|called| self.name(called));
+            info(at).map(kind) == Some(FUNCTION) && name == Some(function.as_bytes())
+        };
+        let at = self.types.iter().copied().find(|at| is_it(*at))?;
+        let (btf, prototype) = self.numbered(word(&self.bytes, at + 8)?)?;
+        Some(word(&btf.bytes, prototype + 4)? & 0xffff)
     }
 
     /// The offset of a member, in bits, and the number of its type. Those of members without a name are
@@ -179,6 +192,14 @@ mod tests {
         assert_eq!(module.offset("inner", &["b"]), Some(4));
         assert_eq!(module.offset("outer", &["y"]), None);
         assert_eq!(module.offset("other", &["b"]), None);
+    }
+
+    #[test]
+    fn the_parameters_of_a_function_are_counted() {
+        // 1: int; 2: int (int, int); 3: int f(int, int).
+        let types = [1, of(INT, 0), 4, 32, 0, of(13, 2), 1, 0, 1, 0, 1, 5, of(FUNCTION, 0), 2];
+        let btf = Btf::parse(btf(&types, "\0int\0f\0"), None).unwrap();
+        assert_eq!([btf.parameters("f"), btf.parameters("int"), btf.parameters("g")], [Some(2), None, None]);
     }
 
     #[test]
