@@ -48,9 +48,9 @@ impl PartialBoost {
         first.into_iter().chain(vcpus.filter(takes).map(|(index, _)| index)).take(MAX_TARGETS).collect()
     }
 
-    /// Whether a vCPU where an I/O-bound task ran last runs something else on the physical CPU of another one
-    /// that takes the interrupt. Before that has, it can do nothing for the event, and would only run ahead of
-    /// it: it is boosted when the event is handed on, or when that one is done.
+    /// Whether a vCPU where an I/O-bound task ran last runs something else on the physical CPU of another
+    /// one that takes the interrupt. Before that has, it can do nothing for the event, and would only run
+    /// ahead of it: it is boosted when the event is handed on, or when that one is done.
     fn is_in_the_way(index: u16, takers: Option<u64>, view: &View<'_>) -> bool {
         let guest = view.guest;
         let (Some(takers), Some(known)) = (takers, guest.vcpus.get(usize::from(index))) else { return false };
