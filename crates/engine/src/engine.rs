@@ -69,6 +69,13 @@ impl Engine {
         [claim, self.ledger.next()].into_iter().flatten().min()
     }
 
+    /// When the engine settles what VMs are due and got; `None` while it has no reason to. What they ran is
+    /// to be told by then.
+    #[must_use]
+    pub fn next_settlement(&self) -> Option<Time> {
+        self.ledger.next()
+    }
+
     /// Tells the engine the time.
     pub fn on_deadline(&mut self, now: Time) {
         self.now = self.now.max(now);
@@ -309,6 +316,7 @@ impl Engine {
                     self.tell(vm, Fact::Episode);
                 }
             }
+            EventKind::OthersRan { vm, pcpu, ran_ns } => self.vms.get_mut(&vm)?.others_ran(pcpu, ran_ns),
             EventKind::World(world) => self.enter_world(world),
             EventKind::Standing { vm, standing } => self.set_standing(vm, standing)?,
         }

@@ -346,4 +346,14 @@ pub enum EventKind {
         /// These vCPUs: a bit for each index below 64; 0 when it does no longer.
         slow: u64,
     },
+    /// Threads of the VM's emulator that are not told of one by one ran on a physical CPU since this was told
+    /// last.
+    OthersRan {
+        /// The VM.
+        vm: VmId,
+        /// The physical CPU.
+        pcpu: u16,
+        /// For how long, in nanoseconds, all of them together.
+        ran_ns: u64,
+    },
 }

@@ -25,11 +25,17 @@ fn beside(capabilities: Capabilities) -> World {
 
 /// A second in which the VM is asked every 10 ms and uses the CPU alone although the other one wants it.
 fn greedy(world: &mut World) -> Vec<ActionKind> {
+    greedy_while(world, None)
+}
+
+/// The same, while something else happens every 10 ms.
+fn greedy_while(world: &mut World, happens: Option<EventKind>) -> Vec<ActionKind> {
     for _ in 0..100 {
         world.packet(7);
         world.deliver();
         world.handle(ECHO, 400 * US);
         world.pass(9 * MS);
+        happens.into_iter().for_each(|kind| world.feed(kind));
         while let Some(due) = world.engine.next_deadline().filter(|due| due.0 <= world.now) {
             world.engine.on_deadline(due);
         }
@@ -84,6 +90,37 @@ fn a_world_that_begins_to_act_boosts_at_once_and_one_that_ends_takes_all_back() 
     let ordinary = |action: &ActionKind| matches!(action, ActionKind::Share { permille: 1000, .. });
     assert!(actions[2..].iter().all(ordinary), "{actions:?}");
     assert_eq!(world.engine.next_deadline(), None);
+}
+
+/// What a VM runs in threads that nobody hears of one by one counts as its vCPUs' time does: who computes
+/// with these all the time is owed nothing.
+#[test]
+fn what_other_threads_run_is_settled() {
+    let others = EventKind::OthersRan { vm: OTHER, pcpu: 0, ran_ns: 9 * MS };
+    for (happens, is_owed) in [(None, true), (Some(others), false)] {
+        let mut world = beside(Capabilities::default());
+        let actions = greedy_while(&mut world, happens);
+        let raised = |action: &ActionKind| matches!(action, ActionKind::Share { vm: OTHER, permille } if *permille > 1000);
+        assert_eq!(actions.iter().any(raised), is_owed, "{:?}", shares(&actions));
+        let ran = if is_owed { 0 } else { 900 * MS };
+        assert_eq!(world.engine.explain(OTHER).unwrap().emulator_ran_ns, ran);
+    }
+}
+
+/// A VM that has a physical CPU to itself is none of those that share another one because a thread of theirs
+/// looked in there; it is if they compute there.
+#[test]
+fn who_only_looks_in_shares_no_cpu() {
+    const APART: VmId = VmId(3);
+    for (ran_ns, shares_it) in [(MS / 2, false), (2 * MS, true)] {
+        let mut world = beside(Capabilities::default());
+        world.feed(EventKind::VmAdded { vm: APART, vcpus: 1, weight: 1024 });
+        world.feed(EventKind::Run { vm: APART, thread: Thread::Vcpu(0), pcpu: 1 });
+        let others = EventKind::OthersRan { vm: OTHER, pcpu: 1, ran_ns };
+        let actions = greedy_while(&mut world, Some(others));
+        let lowered = |action: &ActionKind| matches!(action, ActionKind::Share { vm: APART, .. });
+        assert_eq!(actions.iter().any(lowered), shares_it, "{:?}", shares(&actions));
+    }
 }
 
 #[test]

@@ -108,6 +108,52 @@ struct {
 	__type(value, struct process);
 } processes SEC(".maps");
 
+/*
+ * What a VM's QEMU runs in threads that are not followed one by one. It may start and end as many as it likes
+ * at any time: none of them has to be known, and none has anything told of it. By process, and on each CPU by
+ * itself, where one of them runs at a time. Shared with src/bpf/abi.rs.
+ */
+struct others {
+	u64 ran;    /* ns, without that since `since` */
+	u64 since;  /* when one began to run here, CLOCK_MONOTONIC ns; 0 if none does */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, struct others);
+} others SEC(".maps");
+
+/* The first thread of a QEMU is always followed, and of other processes most have no second. */
+static __always_inline struct others *others_of(struct task_struct *task)
+{
+	u32 id = task->tgid;
+
+	return id != (u32)task->pid ? bpf_map_lookup_elem(&others, &id) : NULL;
+}
+
+static __always_inline void others_begin(struct task_struct *task)
+{
+	struct others *o = others_of(task);
+
+	if (o)
+		*(volatile u64 *)&o->since = bpf_ktime_get_ns();
+}
+
+/* One that is followed by now may have begun to run when it was not. */
+static __always_inline void others_end(struct task_struct *task)
+{
+	struct others *o = others_of(task);
+	u64 since = o ? o->since : 0;
+
+	if (!since)
+		return;
+	/* In this order: who reads both in between, `ran` first, finds too little and not too much. */
+	*(volatile u64 *)&o->since = 0;
+	*(volatile u64 *)&o->ran += bpf_ktime_get_ns() - since;
+}
+
 static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 role, u16 index, u32 request, u64 at, u64 wake)
 {
 	struct record *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
@@ -186,9 +232,12 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	if (t)
 		push_thread(t, KIND_STOP, preempt || prev_state == 0, 0);
+	others_end(prev);
 	t = followed(next);
 	if (t)
 		push_thread(t, KIND_RUN, 0, 0);
+	else
+		others_begin(next);
 	return 0;
 }
 

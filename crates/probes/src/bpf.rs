@@ -32,6 +32,7 @@
 //! to management (`qapi/ui.json`), the same from 7.2 to 10.0. Motions of the mouse end in the kernel.
 
 pub(crate) mod abi;
+mod others;
 mod probe;
 mod process;
 mod skeleton;
@@ -45,12 +46,13 @@ use crate::error::{advice, chain, refusal};
 use crate::libbpf::{keep, setup, silence_libbpf};
 use crate::packet;
 use abi::Counter;
-use frontdesk_engine::{Event, Thread, VmId};
+use frontdesk_engine::{Event, EventKind, Thread, VmId};
 use frontdesk_linux::Tap;
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, OpenObject,
     skel::{OpenSkel as _, SkelBuilder as _},
 };
+use others::Others;
 use probe::first_refused;
 use process::Programs;
 use skeleton::FrontdeskSkelBuilder;
@@ -96,6 +98,7 @@ pub struct BpfSource {
     acknowledgements: MapHandle,
     processes: MapHandle,
     budgets: MapHandle,
+    others: Others,
     followed: HashMap<VmId, MapKeys>,
     _links: Vec<Link>,
     programs: Arc<Programs>,
@@ -154,6 +157,7 @@ impl BpfSource {
             acknowledgements: keep(&maps.acknowledgements)?,
             processes: keep(&maps.processes)?,
             budgets: keep(&maps.budgets)?,
+            others: Others::new(keep(&maps.others)?),
             followed: HashMap::new(),
             _links: links,
             programs: Arc::new(Programs(skel)),
@@ -226,6 +230,24 @@ impl BpfSource {
         result
     }
 
+    /// Counts what the process of a VM's QEMU runs in threads that are not followed one by one: those that
+    /// there are and those that it starts, as many as there may be.
+    ///
+    /// # Errors
+    /// If the process is another VM's, or there are too many.
+    pub fn count_others(&mut self, vm: VmId, pid: i32) -> Result<(), BpfError> {
+        self.others.open(vm, pid)
+    }
+
+    /// Appends what they ran since the last call, as [`EventKind::OthersRan`]: for each VM one for each CPU,
+    /// at most. A system call for each VM.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn take_others(&mut self, out: &mut Vec<EventKind>) -> Result<(), BpfError> {
+        self.others.take(out)
+    }
+
     /// What sets the probes that disk reads and displays need.
     #[must_use]
     pub fn qemu_probes(&self) -> QemuProbes {
@@ -257,6 +279,7 @@ impl BpfSource {
 
     /// Stops following a VM. One that is not followed is no error. Events heard before are still drained.
     pub fn unfollow(&mut self, vm: VmId) {
+        self.others.close(vm);
         let Some(gone) = self.followed.remove(&vm) else { return };
         gone.probes.into_iter().for_each(Probes::drop_elsewhere);
         // Deleting fails only for what is not there.

@@ -7,7 +7,7 @@
 
 use crate::process;
 use crate::unheard;
-use crate::vm::{DiscoverError, MAX_VCPUS, QemuVm, in_order};
+use crate::vm::{DiscoverError, QemuVm, by_index, in_order};
 use frontdesk_linux::sched::ThreadId;
 use procfs::ProcessCGroups;
 use procfs::process::Process;
@@ -82,11 +82,9 @@ fn examine_pinned(pid: i32, pidfd: OwnedFd) -> Result<QemuVm, DiscoverError> {
     let command = fs::read(format!("/proc/{pid}/cmdline")).map_err(ended)?;
     let threads = process::threads(pid).map_err(ended)?;
     let main = ThreadId::of(pid, pid).ok_or_else(|| ended(io::ErrorKind::NotFound.into()))?;
-    let mut vcpus: Vec<(u16, ThreadId)> =
-        threads.iter().filter_map(|(thread, name)| Some((vcpu_index(name)?, *thread))).collect();
-    vcpus.sort_unstable_by_key(|(index, thread)| (*index, thread.tid));
-    vcpus.dedup_by_key(|(index, _)| *index);
-    vcpus.truncate(MAX_VCPUS);
+    let named = threads.iter().filter_map(|(thread, name)| Some((vcpu_index(name)?, *thread)));
+    // A process may be called as it likes.
+    let vcpus = by_index(named.filter(|(_, thread)| *thread != main).collect());
     if vcpus.is_empty() {
         let cause = if threads.iter().any(|(_, name)| name.starts_with("ALL CPUs/")) {
             "it runs all its vCPUs in one thread, which cannot be boosted one by one"

@@ -13,6 +13,9 @@ use std::{
 
 /// The mode bit that lets everybody write.
 const WRITABLE_BY_ALL: u32 = 0o002;
+/// Threads of a process that are looked at: one that starts them without end is to take nobody's time. Its
+/// vCPUs, its threads for I/O and some hundred workers fit in.
+const MAX_THREADS: usize = 1024;
 /// The kernel threads' parent.
 const KTHREADD: i32 = 2;
 
@@ -71,11 +74,15 @@ pub fn thread_count(pid: i32) -> u64 {
     fs::metadata(format!("/proc/{pid}/task")).map_or(0, |folder| folder.nlink())
 }
 
-/// Its threads with their names.
+/// Its threads with their names, the oldest first, and no more than [`MAX_THREADS`].
 pub(super) fn threads(pid: i32) -> io::Result<Vec<(ThreadId, String)>> {
+    oldest_threads(pid, MAX_THREADS)
+}
+
+fn oldest_threads(pid: i32, most: usize) -> io::Result<Vec<(ThreadId, String)>> {
     let tasks = Process::new(pid).and_then(|process| process.tasks()).map_err(io::Error::other)?;
     // A thread may end meanwhile.
-    let stats = tasks.flatten().filter_map(|task| task.stat().ok());
+    let stats = tasks.take(most).flatten().filter_map(|task| task.stat().ok());
     Ok(stats.map(|stat| (ThreadId { pid, tid: stat.pid, started: stat.starttime }, stat.comm)).collect())
 }
 
@@ -175,6 +182,21 @@ mod tests {
             leave_out("a part of a_qemu_is_known_by_a_program_of_roots", Need::Root, "it gives files away");
         }
         assert!(found(&copy).unwrap_err().contains("does not belong to root"));
+    }
+
+    /// Of a process that starts threads without end, the first are looked at.
+    #[test]
+    fn so_many_threads_are_looked_at() {
+        let pid = std::process::id().cast_signed();
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(held);
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| held.lock().unwrap().recv())));
+            assert!(oldest_threads(pid, MAX_THREADS).unwrap().len() > 4);
+            let oldest = oldest_threads(pid, 3).unwrap();
+            assert_eq!((oldest.len(), oldest[0].0.tid), (3, pid));
+            drop(hold);
+        });
     }
 
     #[test]

@@ -6,11 +6,12 @@ use crate::process;
 use crate::qmp::{Conversation, Qmp, QmpError, VmEvent};
 use crate::unheard;
 use crate::vm::{
-    DiscoverError, QemuVm, in_order, own_thread, parse_disks, parse_io_threads, parse_vcpus, text,
+    DiscoverError, QemuVm, by_index, in_order, own_thread, parse_disks, parse_io_threads, parse_vcpus, text,
 };
 use frontdesk_linux::Peer;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -98,14 +99,19 @@ impl Visit {
         let odd = |command, cause: String| DiscoverError::Answer { path: path(), command, cause };
         let name = text(name, "name");
         let status = text(status, "status").ok_or_else(|| odd("query-status", "no status".into()))?;
-        let mut vcpus = parse_vcpus(cpus, pid).map_err(|cause| odd("query-cpus-fast", cause))?;
-        vcpus.sort_unstable_by_key(|&(index, _)| index);
-        if vcpus.len() > 1 && vcpus.windows(2).any(|pair| pair[0].1 == pair[1].1) {
+        let vcpus = by_index(parse_vcpus(cpus, pid).map_err(|cause| odd("query-cpus-fast", cause))?);
+        // A thread that is two things could not be followed as either.
+        let threads: BTreeSet<i32> = vcpus.iter().map(|(_, thread)| thread.tid).collect();
+        if threads.len() < vcpus.len() {
             return Err(DiscoverError::OneThread { path: path() });
+        }
+        if vcpus.is_empty() || threads.contains(&pid) {
+            return Err(odd("query-cpus-fast", "no vCPU with a thread of its own".into()));
         }
         let main = own_thread(pid, pid.into()).map_err(|cause| odd("query-status", cause))?;
         let mut others = parse_io_threads(io_threads, pid).map_err(|cause| odd("query-iothreads", cause))?;
         others.extend(process::vhost_workers(pid).map_err(ended)?);
+        others.retain(|thread| !threads.contains(&thread.tid));
         let emulators = in_order(main, others);
         let disks = parse_disks(block);
         let taps = process::taps(pid).map_err(ended)?;

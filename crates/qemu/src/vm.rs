@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The engine follows no more vCPUs of a VM.
-pub(crate) const MAX_VCPUS: usize = 512;
+const MAX_VCPUS: usize = 512;
 /// More threads than any VM has for I/O: those of virtio devices with a queue for each vCPU.
 const MAX_EMULATORS: usize = 64;
 
@@ -148,6 +148,15 @@ impl QemuVm {
     }
 }
 
+/// The vCPUs by index, each once. Those beyond what the engine follows are left out: their threads are other
+/// threads of QEMU's.
+pub(crate) fn by_index(mut vcpus: Vec<(u16, ThreadId)>) -> Vec<(u16, ThreadId)> {
+    vcpus.retain(|(index, _)| usize::from(*index) < MAX_VCPUS);
+    vcpus.sort_unstable_by_key(|(index, thread)| (*index, thread.tid));
+    vcpus.dedup_by_key(|(index, _)| *index);
+    vcpus
+}
+
 /// The main thread and the others in one order, however they were found. One VM cannot take the room of all.
 pub(crate) fn in_order(main: ThreadId, mut others: Vec<ThreadId>) -> Vec<ThreadId> {
     others.retain(|thread| *thread != main);
@@ -252,6 +261,15 @@ mod tests {
         }
         assert!(parse_io_threads(&json!([{"id": "a", "thread-id": 1}]), own).is_err());
         assert!(parse_io_threads(&json!([]), own).unwrap().is_empty());
+    }
+
+    /// An index that the engine does not follow hides no thread among those that it does.
+    #[test]
+    fn a_vcpu_has_an_index_of_its_own_that_is_followed() {
+        let thread = |tid| ThreadId { pid: 1, tid, started: 0 };
+        let told = [(3, 7), (0, 9), (60_000, 4), (512, 6), (0, 5), (511, 8)];
+        let vcpus = by_index(told.map(|(index, tid)| (index, thread(tid))).to_vec());
+        assert_eq!(vcpus, [(0, thread(5)), (3, thread(7)), (511, thread(8))]);
     }
 
     #[test]

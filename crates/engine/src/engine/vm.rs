@@ -24,6 +24,11 @@ pub(crate) struct Situation<'a> {
     pub(crate) contended: bool,
 }
 
+/// Nanoseconds that other threads may run on a physical CPU, each time they are told of, before their VM is
+/// one of those that share it: they go where there is room, and one that only looks round there takes nothing
+/// from anybody.
+const STRAY: u64 = 1_000_000;
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Vm {
     pub(crate) weight: u32,
@@ -138,6 +143,14 @@ impl Vm {
         }
         self.account(thread, now, config);
         self.guest.run(thread, pcpu, config);
+    }
+
+    /// Threads of its emulator that are not told of one by one had a physical CPU for so long.
+    pub(crate) fn others_ran(&mut self, pcpu: u16, ran: u64) {
+        if ran > STRAY {
+            self.pcpus.insert(pcpu);
+        }
+        self.guest.others_ran(ran);
     }
 
     /// Whether a fact is to be told to any policy.
@@ -285,7 +298,7 @@ impl Vm {
             vm,
             weight: self.entitled_weight(),
             threads: self.guest.threads().count() as u64,
-            ran: total(self.guest.threads().map(|thread| thread.ran)),
+            ran: self.guest.ran(),
             unmet: total(self.guest.threads().map(ThreadTimes::unmet)),
             boosted: self.boosted_ran(),
             acting: self.standing == Standing::Acting,

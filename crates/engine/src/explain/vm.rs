@@ -25,7 +25,7 @@ pub struct VmExplain {
     pub pb_used_ratio: f64,
     /// CPU time that a boosted vCPU is given to answer an event, as learnt so far.
     pub patience_ns: u64,
-    /// CPU time its emulator threads used.
+    /// CPU time its emulator threads used, and what else its emulator ran.
     pub emulator_ran_ns: u64,
     /// Events of this VM alone that sources reported as lost.
     pub lost_events: u64,

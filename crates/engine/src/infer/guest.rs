@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 /// A guest has no more vCPUs than this; QEMU's limit is 4096, and more than 512 are not scheduled one by one.
 const MAX_VCPUS: u16 = 512;
 /// Emulator threads are told apart only for their run time; more than these share the last one's account.
-const MAX_EMULATORS: usize = 8;
+/// QEMU's main loop, and as many of its other threads as the daemon follows.
+const MAX_EMULATORS: usize = 65;
 /// The emulator thread that is QEMU's main loop.
 pub(super) const MAIN_LOOP: u16 = 0;
 
@@ -30,6 +31,9 @@ pub(super) const MAIN_LOOP: u16 = 0;
 pub(crate) struct Guest {
     pub(crate) vcpus: Vec<GuestVcpu>,
     pub(super) emulators: Vec<ThreadTimes>,
+    /// Nanoseconds that threads of the emulator ran that are not told of one by one.
+    #[serde(default)]
+    others_ran: u64,
     pub(crate) tasks: Registry,
     /// Which ports lead to an I/O-bound task,
     pub(crate) ports: PortMap,
@@ -110,6 +114,7 @@ impl Guest {
         let vcpus: Vec<_> = (0..vcpus.clamp(1, MAX_VCPUS)).map(|_| GuestVcpu::default()).collect();
         Guest {
             emulators: Vec::new(),
+            others_ran: 0,
             tasks: Registry::new(vcpus.len(), config),
             vcpus,
             ports: PortMap::new(config.counter_bits),
@@ -439,9 +444,20 @@ impl Guest {
         self.emulators.iter_mut().for_each(ThreadTimes::restart_window);
     }
 
-    /// Nanoseconds that its emulator threads ran.
+    /// Threads of the emulator that are not told of one by one ran for so long.
+    pub(crate) fn others_ran(&mut self, ran: u64) {
+        self.others_ran = self.others_ran.saturating_add(ran);
+    }
+
+    /// Nanoseconds that its emulator threads ran, those among them that are not told of one by one.
     pub(crate) fn emulator_ran(&self) -> u64 {
-        total(self.emulators.iter().map(|thread| thread.ran))
+        total(self.emulators.iter().map(|thread| thread.ran)).saturating_add(self.others_ran)
+    }
+
+    /// Nanoseconds that all its threads ran.
+    pub(crate) fn ran(&self) -> u64 {
+        let vcpus = total(self.vcpus.iter().map(|vcpu| vcpu.seen.thread.ran));
+        vcpus.saturating_add(self.emulator_ran())
     }
 
     /// Bytes held beyond its own size.

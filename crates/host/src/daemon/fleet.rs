@@ -128,7 +128,8 @@ impl Daemon {
     /// Listens to the VM's threads and taps.
     fn listen(&mut self, id: VmId) {
         let Some(vm) = self.vms.iter().find(|vm| vm.id == id) else { return };
-        if let Err(error) = self.bpf.follow(id, &watched_threads(&vm.qemu), &vm.qemu.taps) {
+        let followed = self.bpf.follow(id, &watched_threads(&vm.qemu), &vm.qemu.taps);
+        if let Err(error) = followed.and_then(|()| self.bpf.count_others(id, vm.qemu.pid)) {
             tracing::warn!(vm = vm.name, "nothing is heard of the VM, which is never boosted then: {error}");
         }
     }
@@ -173,13 +174,14 @@ impl Daemon {
         if !changes.is_empty() {
             tracing::info!(vm = state.name, vcpus = now.vcpus.len(), "the VM's threads have changed");
         }
-        if (!changes.is_empty() || before.taps != now.taps)
-            && let Err(error) = self.bpf.refollow(id, &watched_threads(now), &now.taps)
-        {
-            tracing::warn!(
-                vm = state.name,
-                "nothing is heard of the VM, which is never boosted then: {error}"
-            );
+        if !changes.is_empty() || before.taps != now.taps {
+            let followed = self.bpf.refollow(id, &watched_threads(now), &now.taps);
+            if let Err(error) = followed.and_then(|()| self.bpf.count_others(id, now.pid)) {
+                tracing::warn!(
+                    vm = state.name,
+                    "nothing is heard of the VM, which is never boosted then: {error}"
+                );
+            }
         }
         if before.taps != now.taps
             && let Err(error) = self.threads.set_taps(id, &now.taps)

@@ -145,6 +145,8 @@ pub struct Daemon {
     pub(super) looked: Time,
     /// When the extensions in guests were last told of episodes.
     pub(super) told_extensions: Time,
+    /// When the engine was last told what threads run that are not followed one by one.
+    pub(super) told_others: Time,
     pub(super) notifications: Receiver<Notification>,
     pub(super) mailbox: Mailbox,
     pub(super) watcher: Watcher,
@@ -262,6 +264,7 @@ impl Daemon {
             last_boost: None,
             looked: Time(0),
             told_extensions: Time(0),
+            told_others: Time(0),
             notifications,
             mailbox,
             watcher,

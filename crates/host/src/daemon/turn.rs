@@ -32,6 +32,9 @@ const BACK: u64 = 500_000_000;
 /// How often the nice values of vCPUs are looked at.
 const LOOK: u64 = 1_000_000_000;
 
+/// How often the engine is told what threads run that are not followed one by one, while it settles nothing.
+const OTHERS: u64 = 100_000_000;
+
 impl Daemon {
     pub(super) fn follow_until(&mut self, until: Until) -> Result<(), DaemonError> {
         let result = self.turn_until(until);
@@ -163,6 +166,7 @@ impl Daemon {
         }
         self.pending.drain(..ready);
         self.handled += ready;
+        self.tell_others()?;
         let time = monotonic();
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= time) {
             self.recordings.push(|| Record::Deadline(time));
@@ -173,6 +177,25 @@ impl Daemon {
         self.record_decisions();
         self.recordings.tick(time);
         Ok(())
+    }
+
+    /// Tells the engine what threads of VMs ran that are not followed one by one: before it settles, and now
+    /// and then.
+    fn tell_others(&mut self) -> Result<(), DaemonError> {
+        let now = monotonic();
+        let settles = self.engine.next_settlement().is_some_and(|next| next <= now);
+        if !settles && now.since(self.told_others) < OTHERS {
+            return Ok(());
+        }
+        self.told_others = now;
+        let mut ran = Vec::new();
+        self.bpf.take_others(&mut ran)?;
+        for kind in ran {
+            let event = Event { at: now, kind };
+            self.recordings.push(|| Record::Event(event));
+            self.engine.on_event(&event);
+        }
+        self.apply()
     }
 
     /// How long after its event an action that was just carried out has its effect.

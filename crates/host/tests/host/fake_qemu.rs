@@ -46,7 +46,8 @@ impl FakeQemu {
     /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; `flood`, to tell whoever connects
     /// events without end; `ring`, to be a QEMU with the plugin, and `spin`, to fill its ring;
     /// `reports PATH`, to pass there for a guest's reporter that has very much to tell; `names`, to call a
-    /// thread something else without end; `compute`; or an event's name.
+    /// thread something else without end; `compute`; `crowd`, to have more threads than are looked at, and
+    /// `births`, to start others without end; or an event's name.
     pub(crate) fn order(&mut self, order: &str) -> Result<()> {
         Ok(writeln!(self.orders, "{order}")?)
     }
@@ -123,6 +124,18 @@ fn compute() {
     }
 }
 
+/// Has threads that do nothing.
+fn crowd() {
+    (0..1200).for_each(|_| drop(thread::spawn(thread::park)));
+}
+
+/// Starts threads that end at once, one after the other.
+fn births() {
+    loop {
+        let _ = thread::spawn(|| ()).join();
+    }
+}
+
 impl State {
     fn plug(&mut self) {
         let (tell, told) = mpsc::channel();
@@ -177,6 +190,8 @@ pub(crate) fn main() -> ExitCode {
             }
             ["names"] => drop(thread::spawn(names)),
             ["compute"] => drop(thread::spawn(compute)),
+            ["crowd"] => crowd(),
+            ["births"] => drop(thread::spawn(births)),
             ["flood"] => {
                 let state = Arc::clone(&state);
                 thread::spawn(move || flood(&state));

@@ -21,6 +21,7 @@ mod kvm_interrupts;
 mod kvm_pair;
 mod kvm_vhost;
 mod many;
+mod others;
 mod qemu;
 mod reserve;
 mod support;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         trials.extend(attacks::trials());
         trials.extend(daemon::trials());
         trials.extend(many::trials());
+        trials.extend(others::trials());
         trials.extend(reserve::trials());
         trials.extend(fair::trials());
         trials.extend(trials_with_kvm());

@@ -64,6 +64,16 @@ pub(super) fn process_value(vm: VmId) -> [u8; 56] {
     value
 }
 
+/// Value of the map `others` (struct others) on a CPU: nothing ran yet.
+pub(super) const NO_OTHERS: [u8; 16] = [0; 16];
+
+/// What such a value says by the time `now`, in nanoseconds; `None` if it is none of ours.
+pub(super) fn others_ran(value: &[u8], now: u64) -> Option<u64> {
+    let &[ran, since] = value.as_chunks::<8>().0 else { return None };
+    let (ran, since) = (u64::from_ne_bytes(ran), u64::from_ne_bytes(since));
+    Some(ran.saturating_add(if since > 0 { now.saturating_sub(since) } else { 0 }))
+}
+
 /// Decodes a record of the ring (struct record), or `None` if it is none of ours.
 pub(crate) fn decode(record: &[u8]) -> Option<Event> {
     let at = Time(u64::from_ne_bytes(record.get(..8)?.try_into().ok()?));
@@ -150,6 +160,17 @@ mod tests {
         assert_eq!(decode(&record(11, 4, 0, 0)), None, "unknown input");
         assert_eq!(decode(&record(12, 0, 0, 0)), None, "unknown kind");
         assert_eq!(decode(&record(1, 0, 0, 2)[..19]), None, "cut short");
+    }
+
+    #[test]
+    fn what_others_run_is_told_while_they_do() {
+        let value = |ran: u64, since: u64| [ran, since].map(u64::to_ne_bytes).concat();
+        assert_eq!(others_ran(&NO_OTHERS, 100), Some(0));
+        assert_eq!(others_ran(&value(7, 0), 100), Some(7));
+        assert_eq!(others_ran(&value(7, 60), 100), Some(47));
+        assert_eq!(others_ran(&value(7, 101), 100), Some(7), "begun since");
+        assert_eq!(others_ran(&value(u64::MAX, 1), 100), Some(u64::MAX));
+        assert_eq!(others_ran(&[0; 15], 100), None);
     }
 
     proptest::proptest! {

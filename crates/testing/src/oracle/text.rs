@@ -114,6 +114,9 @@ pub fn event(event: &Event) -> String {
         EventKind::Timer { vm: VmId(vm), vcpu } => format!("timer vm={vm} vcpu={vcpu}"),
         EventKind::Input { vm: VmId(vm), input } => format!("input vm={vm} what={}", input_word(input)),
         EventKind::Isolated { vm: VmId(vm), slow } => format!("isolated vm={vm} slow={slow}"),
+        EventKind::OthersRan { vm: VmId(vm), pcpu, ran_ns } => {
+            format!("others-ran vm={vm} pcpu={pcpu} ran={ran_ns}")
+        }
         EventKind::World(world) => format!(
             "world acts={} charges-boosts={} realtime={} slice={} silence={}",
             world.acts, world.charges_boosts, world.realtime_permille, world.slice_ns, world.silence_ns
@@ -261,6 +264,9 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
         "timer" => EventKind::Timer { vm: vm(fields)?, vcpu: fields.take("vcpu")? },
         "input" => EventKind::Input { vm: vm(fields)?, input: input(fields)? },
         "isolated" => EventKind::Isolated { vm: vm(fields)?, slow: fields.take("slow")? },
+        "others-ran" => {
+            EventKind::OthersRan { vm: vm(fields)?, pcpu: fields.take("pcpu")?, ran_ns: fields.take("ran")? }
+        }
         "world" => EventKind::World(Capabilities {
             acts: fields.take("acts")?,
             charges_boosts: fields.take("charges-boosts")?,
