@@ -69,7 +69,10 @@ fn a_vcpu_runs_where_it_is_pinned_with_every_scheduler() {
 fn nice_values_weigh_vcpus_and_frontdesk_keeps_the_share_of_their_vm() {
     // Each vCPU beside one of the other VM's, so that the kernel gives the VM with the nice one less.
     let pin = "sim.pin={ uneven = [[0], [1]], even = [[0], [1]] }";
-    let simulated = simulated("smp/nice.toml", &["stock-10", "frontdesk-10"], &["duration=30s", pin]);
+    // Nobody asks anything, so that nothing but the nice value makes the engine look at shares.
+    let quiet = "load.0.think=[\"10min\", \"10min\"]";
+    let set = ["duration=30s", pin, quiet];
+    let simulated = simulated("smp/nice.toml", &["stock-10", "frontdesk-10"], &set);
     let threads = &model(&simulated, "stock-10").threads;
     let [kept, nice] = ["uneven/vCPU 0", "uneven/vCPU 1"].map(|thread| threads[thread].utilisation);
     assert!(kept > 1.5 * nice, "{kept} {nice}");
