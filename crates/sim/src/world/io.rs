@@ -6,6 +6,7 @@ use super::{EntityRole, World, number};
 use crate::feed::id;
 use crate::guest::{Interrupt, vectors};
 use crate::machine::{Flow, Machine};
+use crate::network::SimClient;
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
@@ -78,7 +79,8 @@ impl World {
                 }
                 let vector = if packet.protocol.is_some() { vectors::NETWORK } else { vectors::INPUT };
                 let to = self.vms[vm].routes.of(vector);
-                if packet.bytes > 0 {
+                let asks = |client: &SimClient| client.asks();
+                if packet.bytes > 0 && self.clients.get(packet.client as usize).is_some_and(asks) {
                     let runs = machine.host().running_on(self.vms[vm].entities[to]).is_some();
                     self.measure.notified(vm, to, runs, machine.now());
                 }

@@ -29,7 +29,7 @@ pub(crate) struct Measure {
     threads: Vec<ThreadTime>,
     responses: Vec<Vec<Nanos>>,
     operations: Vec<Vec<Operations>>,
-    /// The vCPUs of each VM for which a packet waits, and since when.
+    /// The vCPUs of each VM for which a request waits, and since when.
     notified: Vec<Vec<(usize, Nanos)>>,
     /// By VM and task.
     responded: Vec<Vec<TaskTimes>>,
@@ -123,7 +123,7 @@ pub(crate) struct Measured {
     pub(crate) operations: Vec<Vec<Operations>>,
     /// By VM and task, of those of files.
     pub(crate) responded: Vec<Vec<TaskTimes>>,
-    /// From a packet pending for a vCPU until that ran, by VM (TAVS Figure 4(b)).
+    /// From a request pending for a vCPU until that ran, by VM (TAVS Figure 4(b)).
     pub(crate) delivery: Vec<Vec<Nanos>>,
     pub(crate) boosts: u64,
     pub(crate) hits: u64,
@@ -259,7 +259,7 @@ impl Measure {
         }
     }
 
-    /// A packet is pending for a vCPU, which may run.
+    /// A request is pending for a vCPU, which may run.
     pub(super) fn notified(&mut self, vm: usize, vcpu: usize, runs: bool, now: Nanos) {
         let waiting = &mut self.notified[vm];
         if runs {
