@@ -163,8 +163,8 @@ pub struct Modelled {
     /// Events that the engine was told since then; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_events: Option<u64>,
-    /// From each request pending for a vCPU until that ran, in milliseconds, by VM (TAVS Figure 4(b)). Packets
-    /// of streams do not count.
+    /// From each request pending for a vCPU until that ran, in milliseconds, by VM (TAVS Figure 4(b)).
+    /// Packets of streams do not count.
     pub delivery_ms: IndexMap<String, Vec<f64>>,
     /// Each thread of the VMs, as "VM/vCPU 0" and "VM/emulator", and the driver domain.
     pub threads: IndexMap<String, ThreadUse>,
