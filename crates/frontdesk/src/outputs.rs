@@ -18,7 +18,8 @@ pub(crate) struct Outputs {
     /// Write the report, with its plots, as one HTML file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write a trace of the first repeat of the last arm that ran the daemon; opens in ui.perfetto.dev.
+    /// Write a trace of the first repeat of the last arm that ran the daemon, or of the last arm of a
+    /// simulation if none did; opens in ui.perfetto.dev.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Write the plot of the response times, or those of a study of reservations, as SVG.

@@ -31,8 +31,8 @@ pub use experiment::Experiment;
 pub use figure::{Figure, Mark, NumberTable, Series};
 pub use load::{ErrorLocation, Overrides, ScenarioError};
 pub use outcome::{
-    ArmResult, Bar, Check, DiskServed, Follow, Frames, HostInfo, Latency, Lost, Outcome, Rate, Repeat,
-    Screenshot, Summary, Unit,
+    ArmResult, Bar, Check, DiskServed, Follow, Frames, HostInfo, Latency, Lost, Modelled, Outcome, Rate,
+    Repeat, Screenshot, Summary, ThreadUse, Unit,
 };
 pub use scenario::{
     Across, Agent, Arm, ArmDisk, Checks, Compare, Daemon, Debian, Disk, DiskModel, Gain, Guest, Host,

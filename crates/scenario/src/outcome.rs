@@ -71,7 +71,8 @@ pub struct ArmResult {
     pub cpu_share: IndexMap<String, f64>,
     /// Throughput of each workload that has one, as VM/WORKLOAD.
     pub rates: IndexMap<String, Rate>,
-    /// How long the operations of each workload that repeats took, as VM/WORKLOAD, in milliseconds.
+    /// How long the operations of each workload that repeats took, as VM/WORKLOAD, in milliseconds; and the
+    /// response times of rt-app's tasks, as VM/WORKLOAD/TASK.
     pub times_ms: IndexMap<String, Summary>,
     /// The frames of each workload that shows some, as VM/WORKLOAD, where they are seen.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
@@ -111,7 +112,9 @@ pub struct Repeat {
     pub cpu_ms: IndexMap<String, f64>,
     /// Throughput of each workload that has one, as VM/WORKLOAD.
     pub rates: IndexMap<String, Rate>,
-    /// How long each operation of a workload that repeats took, as VM/WORKLOAD, in milliseconds.
+    /// How long each operation of a workload that repeats took, as VM/WORKLOAD, in milliseconds; and each
+    /// response time of rt-app's tasks, as VM/WORKLOAD/TASK: from the time at which its timer expired, its
+    /// sleep was over or it was resumed, until it waits for one of these again.
     pub times_ms: IndexMap<String, Vec<f64>>,
     /// The frames of each workload that shows some, as VM/WORKLOAD, where they are seen.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
@@ -147,6 +150,35 @@ pub struct Repeat {
     /// What the modelled disk did; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskServed>,
+    /// What only a model knows; absent in the lab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Modelled>,
+}
+
+/// What the simulator knows of a repeat beside what the lab measures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Modelled {
+    /// Events of the model, from its start, warm-up included.
+    pub events: u64,
+    /// Events that the engine was told since then; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_events: Option<u64>,
+    /// From each request pending for a vCPU until that ran, in milliseconds, by VM (TAVS Figure 4(b)).
+    /// Packets of streams do not count.
+    pub delivery_ms: IndexMap<String, Vec<f64>>,
+    /// Each thread of the VMs, as "VM/vCPU 0" and "VM/emulator", and the driver domain.
+    pub threads: IndexMap<String, ThreadUse>,
+}
+
+/// How a thread used the physical CPUs while a repeat was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ThreadUse {
+    /// How often it was given a physical CPU on which it had not run just before.
+    pub dispatches: u64,
+    /// CPU time, in milliseconds.
+    pub cpu_ms: f64,
+    /// CPU time over the measured time: 1 is a whole physical CPU.
+    pub utilisation: f64,
 }
 
 /// What a modelled disk of the lab did while a repeat was measured.

@@ -3,7 +3,7 @@
 mod disk;
 
 use crate::allowed::{Violation, one_of, period, quoted, range, require, seconds};
-use crate::scenario::Guest;
+use crate::scenario::{Guest, Host, VmSpec};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -23,6 +23,14 @@ pub struct Sim {
     pub host_cpus: Option<u16>,
     /// Parameters of `scheduler = "credit"`.
     pub credit: Credit,
+    /// The CPU time that each VM of an entry gets at most, in percent of one physical CPU, with `scheduler =
+    /// "credit"`. 1 to 1600.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub cap: IndexMap<String, u32>,
+    /// The physical CPUs on which the vCPUs of each VM of an entry may run: a list for each vCPU, of numbers
+    /// from 0 and below `pcpus`. An emulator's thread may run on all.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub pin: IndexMap<String, Vec<Vec<u16>>>,
     /// Reservations of the VMs of an entry, with `scheduler = "edf"`. Those without share what is left.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub reservations: IndexMap<String, SimReservation>,
@@ -64,6 +72,8 @@ impl Default for Sim {
             pcpus: None,
             host_cpus: None,
             credit: Credit::default(),
+            cap: IndexMap::new(),
+            pin: IndexMap::new(),
             reservations: IndexMap::new(),
             io_path: IoPath::default(),
             driver_vm: None,
@@ -120,6 +130,9 @@ pub enum IoPath {
     Emulator,
     /// A domain of its own for all VMs, as in Xen (TAVS §2.1).
     DriverDomain,
+    /// Nobody: each VM has devices of its own, whose interrupts come to it at once and whose work takes no
+    /// CPU time of the host.
+    Direct,
 }
 
 /// CPU time of the host's work. Each 0 s to 1 s.
@@ -148,7 +161,8 @@ pub struct HostCosts {
     #[serde(with = "humantime_serde")]
     pub sound: Duration,
     /// From the last notification that the I/O path sends until it sleeps. With 0 s, "send event" and "block"
-    /// are one step: the I/O path is not preempted by the vCPU that it wakes. Otherwise they are two.
+    /// are one step: the I/O path is not preempted by the vCPU that it wakes, nor a guest that notifies its
+    /// I/O path before it sleeps or uses CPU time again. Otherwise they are two.
     #[serde(with = "humantime_serde")]
     pub block: Duration,
     /// A clock tick of a guest, with `io_path = "emulator"`.
@@ -210,10 +224,10 @@ pub struct GuestCosts {
     /// A run of a program of the Debian system, of which nothing else is known.
     #[serde(with = "humantime_serde")]
     pub program: Duration,
-    /// Period of the clock tick, with `io_path = "emulator"`: a thread of the emulator keeps that time, and
-    /// each tick makes it run, also while the guest idles. It interrupts vCPUs that do not idle, and they set
-    /// their clock anew, which makes the thread run again; so does a vCPU that stops idling. 0 s: none. 0 s
-    /// to 1 s.
+    /// Period of the clock tick, without a driver domain. With `io_path = "emulator"` a thread of the
+    /// emulator keeps that time, and each tick makes it run, also while the guest idles. It interrupts vCPUs
+    /// that do not idle, and they set their clock anew, which makes the thread run again; so does a vCPU that
+    /// stops idling. 0 s: none. 0 s to 1 s.
     #[serde(with = "humantime_serde")]
     pub tick: Duration,
     /// The scheduler. If left out that of `guest.kernel`, as far as its version is known and there is a
@@ -338,6 +352,9 @@ pub struct Credit {
     pub multimedia_boost: bool,
     /// Credits are handed out by a timer of its own, as in Xen 3.4, not by the first CPU's tick.
     pub accounting_timer: bool,
+    /// Whether each physical CPU's ticks have a phase of their own, drawn from the seed, as those of CPUs
+    /// have that are started one after the other. Otherwise all tick at the same instant.
+    pub staggered_ticks: bool,
     /// How far a timer may be off. 0 s to 1 ms.
     #[serde(with = "humantime_serde")]
     pub timer_slop: Duration,
@@ -355,6 +372,7 @@ impl Default for Credit {
             head_of_list: false,
             multimedia_boost: false,
             accounting_timer: false,
+            staggered_ticks: false,
             timer_slop: Duration::from_micros(50),
             timers_late: false,
         }
@@ -362,10 +380,16 @@ impl Default for Credit {
 }
 
 impl Sim {
+    /// Number of physical CPUs, on a host of which `host` says what it is used for.
+    #[must_use]
+    pub fn pcpus(&self, host: &Host) -> u16 {
+        self.pcpus.unwrap_or_else(|| u16::try_from(host.vm_cpus.len()).unwrap_or(u16::MAX))
+    }
+
     /// The scheduler of the guests' kernel: the one that is said, or else the kernel's own.
     #[must_use]
     pub fn guest_scheduler(&self, guest: &Guest) -> GuestScheduler {
-        let ticks = self.io_path == IoPath::Emulator && !self.guest.tick.is_zero();
+        let ticks = self.io_path != IoPath::DriverDomain && !self.guest.tick.is_zero();
         let own = || match guest.version() {
             Some(version) if version >= (6, 6) && ticks => GuestScheduler::Eevdf,
             _ => GuestScheduler::Preempt,
@@ -373,9 +397,10 @@ impl Sim {
         self.guest.scheduler.unwrap_or_else(own)
     }
 
-    /// Checks every value against its documented range. `key`: where it is in the scenario; `vms`: the names
-    /// of the VM entries.
-    pub(crate) fn validate(&self, key: &str, vms: &[&str]) -> Result<(), Violation> {
+    /// Checks every value against its documented range. `key`: where it is in the scenario; `entries` and
+    /// `host` are the scenario's.
+    pub(crate) fn validate(&self, key: &str, entries: &[VmSpec], host: &Host) -> Result<(), Violation> {
+        let vms: &[&str] = &entries.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>();
         let at = |field: &str| format!("{key}.{field}");
         let second = Duration::ZERO..=seconds(1);
         range(at("pcpus"), self.pcpus.unwrap_or(1), 1..=128)?;
@@ -388,6 +413,8 @@ impl Sim {
         range(at("credit.slice_ticks"), slice_ticks, 1..=100)?;
         range(at("credit.accounting_ticks"), accounting_ticks, 1..=100)?;
         period(at("credit.timer_slop"), timer_slop, Duration::ZERO..=Duration::from_millis(1))?;
+        self.validate_caps(key, vms)?;
+        self.validate_pins(key, entries, host)?;
         if let Some(vm) = &self.driver_vm {
             require(vms.contains(&vm.as_str()), at("driver_vm"), quoted(vm), one_of(vms))?;
             let used = self.io_path == IoPath::DriverDomain;
@@ -442,13 +469,46 @@ impl Sim {
             period(at(field), cost, second.clone())?;
         }
         period(at("guest.slice"), guest.slice, Duration::from_micros(100)..=seconds(1))?;
-        let ticks = self.io_path == IoPath::Emulator && !guest.tick.is_zero();
+        let ticks = self.io_path != IoPath::DriverDomain && !guest.tick.is_zero();
         let works = ticks || guest.scheduler != Some(GuestScheduler::Eevdf);
         let allowed =
-            "\"eevdf\" only with a `guest.tick` and `io_path = \"emulator\"`: it goes by clock ticks";
+            "\"eevdf\" only with a `guest.tick`, and without a driver domain: it goes by clock ticks";
         require(works, at("guest.scheduler"), "\"eevdf\"", allowed)?;
         range(at("network.mbit_per_s"), self.network.mbit_per_s, 0.1..=100_000.0)?;
         range(at("network.window"), self.network.window, 1..=4096)?;
         self.disk.validate(&at, vms)
+    }
+
+    fn validate_caps(&self, key: &str, vms: &[&str]) -> Result<(), Violation> {
+        for (vm, percent) in &self.cap {
+            let own = format!("{key}.cap.{vm}");
+            require(vms.contains(&vm.as_str()), format!("{key}.cap"), quoted(vm), one_of(vms))?;
+            let capped = self.scheduler == Scheduler::Credit;
+            require(capped, own.as_str(), percent, "only with `scheduler = \"credit\"`")?;
+            range(own, *percent, 1..=1600)?;
+        }
+        Ok(())
+    }
+
+    fn validate_pins(&self, key: &str, vms: &[VmSpec], host: &Host) -> Result<(), Violation> {
+        let last = self.pcpus(host).saturating_sub(1);
+        for (vm, vcpus) in &self.pin {
+            let Some(entry) = vms.iter().find(|entry| entry.name == *vm) else {
+                let names = vms.iter().map(|entry| entry.name.as_str());
+                return require(false, format!("{key}.pin"), quoted(vm), one_of(names));
+            };
+            let own = format!("{key}.pin.{vm}");
+            let one_each = vcpus.len() == usize::from(entry.vcpus);
+            let allowed = format!("a list for each vCPU, of which {vm} has {}", entry.vcpus);
+            require(one_each, own.as_str(), format!("{vcpus:?}"), allowed)?;
+            for (vcpu, pcpus) in vcpus.iter().enumerate() {
+                let own = format!("{own}.{vcpu}");
+                require(!pcpus.is_empty(), own.as_str(), "[]", "at least one physical CPU")?;
+                for (place, pcpu) in pcpus.iter().enumerate() {
+                    range(format!("{own}.{place}"), *pcpu, 0..=last)?;
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -37,13 +37,12 @@ impl Scenario {
             require(free, format!("load.{index}.vm"), quoted(&load.vm), allowed)?;
         }
         validate_policy("policy", &self.policy)?;
-        let entries: Vec<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
-        self.sim.validate("sim", &entries)?;
+        self.sim.validate("sim", &self.vms, &self.host)?;
         require(!self.arms.is_empty(), "arms", "{}", "at least one arm")?;
         for (arm_name, arm) in &self.arms {
             let own = format!("arms.{arm_name}");
             name(&own, arm_name)?;
-            arm.validate(&own, &self.vms)?;
+            arm.validate(&own, &self.vms, &self.host)?;
             let modelled = self.disk_model.is_some() || arm.disk.is_none();
             require(modelled, format!("{own}.disk"), "given", "only beside a `disk_model`")?;
         }

@@ -36,6 +36,8 @@ fn full() -> Sim {
     };
     let reservation = SimReservation { period: Duration::ZERO, slice: Duration::ZERO, hard: false };
     sim.reservations.insert("VM".to_owned(), reservation);
+    sim.cap.insert("VM".to_owned(), 1);
+    sim.pin.insert("VM".to_owned(), vec![vec![0]]);
     sim.nice.insert("\"VM/WORKLOAD\"".to_owned(), 0);
     sim.guest.scheduler = Some(GuestScheduler::Eevdf);
     sim.network.delayed_ack = Some(Duration::ZERO);

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 /// Millions of events per second in a run, and the events.
 fn speed(scenario: &Scenario, arm: &str, repeat: u32) -> (f64, u64) {
     let begin = Instant::now();
-    let happened = frontdesk_sim::run(scenario, arm, repeat, 1, false).unwrap().happened;
+    let happened = frontdesk_sim::run(scenario, arm, repeat, 1, false).unwrap().repeat.model.unwrap().events;
     #[allow(clippy::cast_precision_loss)]
     let speed = happened as f64 / begin.elapsed().as_secs_f64() / 1e6;
     (speed, happened)

@@ -6,7 +6,7 @@ use crate::scheduler::{Entity, Group};
 use crate::world::Measure;
 use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Engine, EpisodeCause, Event, EventKind, Standing,
-    TaskId, Time, VmId, nice_for,
+    TaskId, Time, VmId, nice_for, nice_weight,
 };
 use frontdesk_scenario::Tracer;
 use std::collections::VecDeque;
@@ -26,6 +26,8 @@ pub(crate) struct VmEntities {
     pub(crate) group: Group,
     pub(crate) standing: Standing,
     pub(crate) vcpus: Vec<Entity>,
+    /// The niceness of each of them, as it was set by hand.
+    pub(crate) nices: Vec<i8>,
     /// The emulator's thread, which is part of its I/O path.
     pub(crate) emulator: Option<Entity>,
     /// Whether the engine is told about it.
@@ -100,10 +102,21 @@ impl Feed {
             let vcpus = u16::try_from(target.vcpus.len()).unwrap_or(u16::MAX);
             let added = EventKind::VmAdded { vm: id(vm), vcpus, weight: target.weight };
             let stands = EventKind::Standing { vm: id(vm), standing: target.standing };
-            for kind in [added, stands] {
+            let nices = (0..).zip(&target.nices).filter(|(_, nice)| **nice != 0);
+            let weights = nices.map(|(vcpu, nice)| {
+                let permille = u64::from(nice_weight(*nice)) * 1000 / u64::from(nice_weight(0));
+                let permille = u32::try_from(permille).unwrap_or(u32::MAX);
+                EventKind::VcpuWeight { vm: id(vm), vcpu, permille }
+            });
+            for kind in [added, stands].into_iter().chain(weights) {
                 engine.on_event(&Event { at: Time(0), kind });
             }
         }
+    }
+
+    /// How many events the engine was told; `None` without one.
+    pub(crate) fn events(&self) -> Option<u64> {
+        self.engine.as_ref().map(|_| self.events)
     }
 
     /// What the engine knows of a player: frames that it shows a second, those that it seems to want, and
@@ -251,8 +264,10 @@ impl Feed {
                 machine.share(self.targets[vm as usize].group, permille);
             }
             ActionKind::Weight { vm: VmId(vm), vcpu, permille } => {
-                if let Some(entity) = self.targets[vm as usize].vcpus.get(usize::from(vcpu)) {
-                    machine.set_nice(*entity, nice_for(0, permille));
+                let target = &self.targets[vm as usize];
+                let place = usize::from(vcpu);
+                if let (Some(entity), Some(nice)) = (target.vcpus.get(place), target.nices.get(place)) {
+                    machine.set_nice(*entity, nice_for(*nice, permille));
                 }
             }
             // The world tells everything at once.

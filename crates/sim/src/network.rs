@@ -112,11 +112,15 @@ impl SimClient {
         effort.max(1)
     }
 
+    /// Whether it waits for answers.
+    pub(crate) fn asks(&self) -> bool {
+        matches!(self.kind, ClientKind::Ask { .. })
+    }
+
     /// How long it has waited for the answer to its last request, if that has not come.
     pub(crate) fn waits(&self, now: Nanos) -> Option<Nanos> {
         let open = matches!(self.state, ClientState::Sent | ClientState::Waiting | ClientState::Answered);
-        let asks = matches!(self.kind, ClientKind::Ask { .. });
-        (asks && open).then(|| now.saturating_sub(self.sent))
+        (self.asks() && open).then(|| now.saturating_sub(self.sent))
     }
 
     /// When it begins.

@@ -276,6 +276,10 @@ pub(crate) struct GuestTask {
     pub(crate) affinity: Affinity,
     /// When it ran first.
     pub(crate) began: Option<Nanos>,
+    /// Since when it could do what it is at: its timer expired, its sleep was over, or it was resumed.
+    pub(crate) released: Option<Nanos>,
+    /// Whether it has used CPU time for that.
+    pub(crate) worked: bool,
     pub(crate) space: TaskId,
     pub(crate) request: Option<Packet>,
     /// Whether it waits for I/O and then computes next to nothing.
@@ -302,6 +306,8 @@ impl GuestTask {
             class: SchedClass::default(),
             affinity: Affinity::default(),
             began: None,
+            released: None,
+            worked: false,
             space,
             request: None,
             io_bound: false,

@@ -3,11 +3,14 @@
 use crate::feed::FeedEntry;
 use crate::machine::{Fault, Machine};
 use crate::queue::Nanos;
-use crate::world::{BuildError, Measured, SecondSample, SimError, WindowFrames, World, build, tracer};
+use crate::world::{
+    BuildError, Measured, SecondSample, SimError, TaskTimes, ThreadTime, WindowFrames, World, build,
+    entity_names, tracer,
+};
 use frontdesk_engine::{Action, Time, nanos};
 use frontdesk_scenario::{
-    Arm, Daemon, Extra, Frames, HostInfo, IoPath, Latency, Outcome, Rate, Repeat, Scenario, Summary,
-    Timeline, Unit, checks, cpu_shares, float, summarise, wanting_vms,
+    Arm, Daemon, Extra, Frames, HostInfo, IoPath, Latency, Modelled, Outcome, Rate, Repeat, Scenario,
+    Summary, ThreadUse, Timeline, Unit, checks, cpu_shares, float, summarise, wanting_vms,
 };
 use indexmap::IndexMap;
 
@@ -22,18 +25,12 @@ pub struct Run {
     pub repeat: Repeat,
     /// What happened, if it was asked for.
     pub timeline: Option<Timeline>,
-    /// CPU time of a driver domain over the measured time.
-    pub driver_cpu: Option<f64>,
-    /// From each packet pending for a VM until it ran, in milliseconds, by VM (TAVS Figure 4(b)).
-    pub delivery_ms: IndexMap<String, Vec<f64>>,
     /// What each workload showed, second by second, as VM/WORKLOAD, of those that show frames.
     pub frames: IndexMap<String, Vec<FrameSecond>>,
     /// Periods in which the sound card had nothing to play, by VM, of those in which that happened.
     pub underruns: IndexMap<String, u64>,
     /// CPU time of each VM in each second, in CPUs, if films, games or a person's programs run.
     pub cpu_seconds: IndexMap<String, Vec<f64>>,
-    /// Things that happened in the whole run.
-    pub happened: u64,
 }
 
 /// A second of a film or a game.
@@ -143,11 +140,12 @@ pub fn outcome(scenario: &Scenario, runs: IndexMap<String, Vec<Repeat>>) -> Outc
     (bars.plugin_cpu_slowdown, bars.plugin_fork_slowdown) = (None, None);
     let checks = checks(&modelled, &arms, &Extra::default());
     let sim = &scenario.sim;
-    let cpus = sim.pcpus.map_or(scenario.host.vm_cpus.len(), usize::from);
+    let cpus = usize::from(sim.pcpus(&scenario.host));
     let scheduler = format!("{:?}", sim.scheduler).to_lowercase();
     let path = match sim.io_path {
         IoPath::Emulator => "emulator threads",
         IoPath::DriverDomain => "driver domain",
+        IoPath::Direct => "devices of the VMs' own",
     };
     let host = HostInfo {
         kernel: format!("simulated, {scheduler}"),
@@ -174,7 +172,8 @@ fn failed(scenario: &Scenario, arm: &Arm, name: &str, repeat: u32, error: BuildE
                 Fault::NowhereToRun { entity } => Some(entity),
                 Fault::NoWeight { .. } => None,
             };
-            let concerned = concerned.and_then(|entity| crate::world::entity_name(scenario, arm, entity));
+            let names = entity_names(scenario, arm);
+            let concerned = concerned.and_then(|entity| names.into_iter().nth(entity.index()));
             let concerned = concerned.unwrap_or_default();
             SimError::Fault { arm: name.to_owned(), repeat, fault, concerned }
         }
@@ -285,19 +284,43 @@ fn result(scenario: &Scenario, name: &str, measured: &Measured) -> Run {
             }
         }
     }
-    let delivery = vms.iter().zip(&measured.delivery).filter(|(_, samples)| !samples.is_empty());
-    let delivery =
-        delivery.map(|(vm, samples)| (vm.clone(), samples.iter().map(|sample| millis(*sample)).collect()));
+    let entries = scenario.vms.iter().flat_map(|entry| std::iter::repeat_n(entry, usize::from(entry.count)));
+    for ((vm, entry), tasks) in vms.iter().zip(entries).zip(&measured.responded) {
+        for TaskTimes { workload, task, times } in tasks.iter().filter(|task| !task.times.is_empty()) {
+            let (Some(workload), Some(task)) = (entry.workloads.get(*workload), task) else { continue };
+            // The instances of a task are one.
+            let task = task.rsplit_once('/').map_or(&**task, |(name, _)| name);
+            let all = repeat.times_ms.entry(format!("{vm}/{}/{task}", workload.name)).or_default();
+            all.extend(times.iter().map(|time| millis(*time)));
+        }
+    }
+    repeat.model = Some(modelled(scenario, arm, measured));
     let underruns = vms.iter().zip(&measured.underruns).filter(|(_, count)| **count > 0);
     Run {
         repeat,
         timeline: None,
-        driver_cpu: measured.driver_cpu.map(|cpu| seconds(cpu) / seconds(measured.time)),
-        delivery_ms: delivery.collect(),
         frames,
         cpu_seconds: vms.iter().cloned().zip(measured.cpu_seconds.iter().cloned()).collect(),
         underruns: underruns.map(|(vm, count)| (vm.clone(), *count)).collect(),
-        happened: measured.happened,
+    }
+}
+
+/// What only the model knows of a repeat.
+fn modelled(scenario: &Scenario, arm: &Arm, measured: &Measured) -> Modelled {
+    let vms = scenario.vm_names();
+    let delivery = vms.iter().zip(&measured.delivery).filter(|(_, samples)| !samples.is_empty());
+    let delivery =
+        delivery.map(|(vm, samples)| (vm.clone(), samples.iter().map(|sample| millis(*sample)).collect()));
+    let threads = entity_names(scenario, arm).into_iter().zip(&measured.threads).map(|(name, thread)| {
+        let ThreadTime { dispatches, cpu } = *thread;
+        let utilisation = seconds(cpu) / seconds(measured.time);
+        (name, ThreadUse { dispatches, cpu_ms: millis(cpu), utilisation })
+    });
+    Modelled {
+        events: measured.happened,
+        engine_events: measured.engine_events,
+        delivery_ms: delivery.collect(),
+        threads: threads.collect(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::run::{Run, outcome, run};
 use crate::world::SimError;
-use frontdesk_scenario::{Daemon, Outcome, Repeat, Scenario, Timeline};
+use frontdesk_scenario::{Arm, Daemon, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Simulated {
     /// The result, as the lab gives it.
     pub outcome: Outcome,
-    /// What happened in the first repeat of each arm that ran the daemon.
+    /// What happened in the first repeat of each arm that ran the daemon, or of each if none did.
     pub timelines: Vec<Timeline>,
     /// What only the model knows, by arm and repeat.
     pub runs: IndexMap<String, Vec<Run>>,
@@ -49,7 +49,9 @@ pub fn simulate(
         {
             let (index, arm, repeat) = jobs[number];
             let scenario = &scenarios[index];
-            let trace = repeat == 1 && scenario.arms[arm].daemon != Daemon::Off;
+            let runs_daemon = |arm: &Arm| arm.daemon != Daemon::Off;
+            let traced = runs_daemon(&scenario.arms[arm]) || !scenario.arms.values().any(runs_daemon);
+            let trace = repeat == 1 && traced;
             let result = run(scenario, arm, repeat, seed, trace);
             if let Ok(mut place) = results[number].lock() {
                 *place = Some(result);

@@ -364,7 +364,7 @@ fn a_packet_for_a_vcpu_that_runs_is_delivered_at_once() {
     // Each has a physical CPU to itself, and computes all the time beside what it answers.
     let set = ["duration=10s", "repeats=1", "vm.cpu.count=1", "sim.pcpus=3", "sim.io_path=driver-domain"];
     let simulated = simulate(&[load("echo-mixed.toml", &set)], 1, 1, &|_, _| {}).unwrap().remove(0);
-    let delivery = &simulated.runs["stock"][0].delivery_ms["mixed"];
+    let delivery = &simulated.outcome.arms["stock"].repeats[0].model.as_ref().unwrap().delivery_ms["mixed"];
     let responses = &simulated.outcome.arms["stock"].repeats[0].samples_ms["mixed"];
     assert_eq!(delivery.len(), responses.len());
     let sum = |times: &[f64]| times.iter().sum::<f64>();

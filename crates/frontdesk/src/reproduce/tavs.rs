@@ -37,8 +37,9 @@ pub(super) fn rows(simulated: &Simulated) -> Vec<Row> {
             row("PBHR".to_owned(), paper_pbhr(name), format!("{:.0} %", pbhr * 100.0));
         }
         if outcome.scenario == "tavs-figure4" {
-            let samples =
-                simulated.runs[name].iter().filter_map(|run| run.delivery_ms.get("mixed")).flatten();
+            let models =
+                simulated.outcome.arms[name].repeats.iter().filter_map(|repeat| repeat.model.as_ref());
+            let samples = models.filter_map(|model| model.delivery_ms.get("mixed")).flatten();
             let longest = samples.copied().fold(0.0, f64::max);
             row("mixed: longest delivery, ms".to_owned(), paper_delivery(name), format!("{longest:.0}"));
         }

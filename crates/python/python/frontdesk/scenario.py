@@ -173,7 +173,7 @@ class Result:
         return np.array([ms for own in wanted for ms in own["samples_ms"].get(vm, [])], dtype=np.float64)
 
     def traced(self) -> list[str]:
-        """The arms that have a trace: those in which the daemon runs."""
+        """The arms that have a trace: those in which the daemon runs, or all if it runs in none."""
         return self._own.traced()
 
     def trace(self, arm: str) -> dict[str, pa.Table]:

@@ -1,6 +1,6 @@
 //! The ways to run the VMs.
 
-use super::{ArmDisk, VmSpec, Workload};
+use super::{ArmDisk, Host, VmSpec, Workload};
 use crate::allowed::{Violation, one_of, quoted, range, require, validate_policy};
 use crate::sim::Sim;
 use crate::study::{PeriodSlice, validate_reservation};
@@ -54,8 +54,8 @@ impl Arm {
         self.stop.iter().any(|stop| stop.split_once('/') == Some((&vm.name, &workload.name)))
     }
 
-    /// Checks it; `own` is its dotted key in the scenario, `vms` are the scenario's.
-    pub(crate) fn validate(&self, own: &str, vms: &[VmSpec]) -> Result<(), Violation> {
+    /// Checks it; `own` is its dotted key in the scenario, `vms` and `host` are the scenario's.
+    pub(crate) fn validate(&self, own: &str, vms: &[VmSpec], host: &Host) -> Result<(), Violation> {
         if let Some(policy) = &self.policy {
             let key = format!("{own}.policy");
             let allowed = "only in an arm with daemon = \"observe\" or \"act\"";
@@ -95,8 +95,7 @@ impl Arm {
             disk.validate(&format!("{own}.disk"), vms)?;
         }
         if let Some(sim) = &self.sim {
-            let entries: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
-            sim.validate(&format!("{own}.sim"), &entries)?;
+            sim.validate(&format!("{own}.sim"), vms, host)?;
         }
         for (index, stop) in self.stop.iter().enumerate() {
             let known = vms.iter().flat_map(|vm| {

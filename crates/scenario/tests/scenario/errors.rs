@@ -104,6 +104,19 @@ fn a_modelled_machine_that_cannot_work_is_refused() {
     let reservation = "sim.reservations.mixed={ period = \"1ms\", slice = \"2ms\" }";
     says(reservation, "sim.reservations.mixed.slice = 2ms: allowed is 1us to 1ms");
     says("sim.netwrk.latency=1ms", "did you mean `network`?");
+    let cap = "sim={ scheduler = \"credit\", cap = { cpu = 1601 } }";
+    says(cap, "sim.cap.cpu = 1601: allowed is 1 to 1600");
+    says("sim.cap.cpu=50", "sim.cap.cpu = 50: allowed is only with `scheduler = \"credit\"`");
+    says("sim.cap.gpu=50", "sim.cap = \"gpu\": allowed is one of mixed, cpu");
+    says("sim.pin.gpu=[[0]]", "sim.pin = \"gpu\": allowed is one of mixed, cpu");
+    says(
+        "sim.pin.cpu=[[0], [0]]",
+        "sim.pin.cpu = [[0], [0]]: allowed is a list for each vCPU, of which cpu has 1",
+    );
+    says("sim.pin.cpu=[[]]", "sim.pin.cpu.0 = []: allowed is at least one physical CPU");
+    // The host has one CPU for VMs.
+    says("sim.pin.cpu=[[0, 1]]", "sim.pin.cpu.0.1 = 1: allowed is 0 to 0");
+    says("arms.stock.sim.pin.cpu=[[1]]", "arms.stock.sim.pin.cpu.0.0 = 1: allowed is 0 to 0");
 }
 
 #[test]

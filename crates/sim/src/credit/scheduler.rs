@@ -3,6 +3,7 @@
 use super::priority::Priority;
 use super::queue::RunQueue;
 use crate::queue::{Nanos, Timer};
+use crate::rng::Rng;
 use crate::scheduler::{
     Entity, EntitySpec, Group, GroupSpec, Host, HostScheduler, Pcpu, PcpuSet, SchedulerTimer,
 };
@@ -56,6 +57,8 @@ pub struct Credit {
     pub(super) tick: Nanos,
     pub(super) slice: Nanos,
     slop: Nanos,
+    /// Where the phases of the physical CPUs' ticks are drawn from, if each has its own.
+    phases: Option<Rng>,
     pub(super) vcpus: Vec<CreditVcpu>,
     pub(super) domains: Vec<Domain>,
     /// Domains with active vCPUs, in the order in which they are served.
@@ -70,14 +73,16 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// A scheduler without vCPUs.
+    /// A scheduler without vCPUs. `phases`: where the phases of the ticks are drawn from, if they are
+    /// staggered.
     #[must_use]
-    pub fn new(config: &Config) -> Credit {
+    pub fn new(config: &Config, phases: Rng) -> Credit {
         let tick = nanos(config.tick);
         Credit {
             tick,
             slice: tick.saturating_mul(u64::from(config.slice_ticks)),
             slop: nanos(config.timer_slop),
+            phases: config.staggered_ticks.then_some(phases),
             config: config.clone(),
             ..Credit::default()
         }
@@ -234,7 +239,8 @@ impl HostScheduler for Credit {
             let number = u32::from(pcpu.0) * 2;
             let slice = host.add_timer(SchedulerTimer(number));
             let tick = host.add_timer(SchedulerTimer(number + 1));
-            let due = host.now() + self.tick;
+            let phase = self.phases.as_mut().map_or(self.tick, |rng| rng.uniform(1, self.tick));
+            let due = host.now() + phase;
             host.arm(tick, self.fires(due));
             self.pcpus.push(CreditPcpu {
                 queue: RunQueue::default(),

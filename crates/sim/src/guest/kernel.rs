@@ -61,6 +61,8 @@ pub(crate) enum Effect {
     Woke,
     /// A task did an operation, of so many bytes.
     Done { workload: usize, bytes: u32 },
+    /// A task of a file did what it was released for at a time.
+    Responded { task: usize, released: Nanos },
     /// A task answered.
     Reply { vcpu: usize, packet: Packet },
     /// A task took bytes that came over TCP.
@@ -181,6 +183,8 @@ pub(super) struct Costs {
     sees_stolen: bool,
     /// Whether it has a clock tick.
     pub(super) ticks: bool,
+    /// Whether who it notifies may preempt it only when it next uses CPU time, or sleeps.
+    one_step: bool,
 }
 
 impl Costs {
@@ -199,6 +203,7 @@ impl Costs {
             request: None,
             sees_stolen: costs.sees_stolen_time,
             ticks: !costs.tick.is_zero(),
+            one_step: false,
         }
     }
 }
@@ -219,6 +224,17 @@ impl GuestKernel {
         let own = BASE_SLICE * u64::from(1 + self.cpus.len().clamp(1, 8).ilog2());
         self.costs.request = Some(slice.unwrap_or(own));
         self
+    }
+
+    /// To notify somebody and to go on, or to sleep, is one step for it: nobody comes between the two.
+    pub(crate) fn in_one_step(mut self) -> GuestKernel {
+        self.costs.one_step = true;
+        self
+    }
+
+    /// Leaves the guest to notify somebody.
+    pub(super) fn exit(&mut self) {
+        self.exits = !self.costs.one_step;
     }
 
     /// Adds a task that starts at once, on the vCPU with the fewest. Returns its number.
@@ -457,7 +473,7 @@ impl GuestKernel {
             }
             Interrupt::Reschedule => self.cpus[vcpu].reschedule = true,
             Interrupt::Io { .. } => {
-                self.exits = true;
+                self.exit();
                 self.effects.push(Effect::DriverDone);
             }
         }
@@ -467,7 +483,7 @@ impl GuestKernel {
     /// hears of it.
     fn set_clock(&mut self, vcpu: usize) {
         if self.costs.ticks {
-            self.exits = true;
+            self.exit();
             self.effects.push(Effect::Clock { vcpu });
         }
     }

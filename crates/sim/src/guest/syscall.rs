@@ -45,13 +45,17 @@ impl GuestKernel {
 
     /// Lets the current task of a vCPU go on; false if it gets nowhere without CPU time or others.
     pub(super) fn execute(&mut self, vcpu: usize, task: usize) -> bool {
-        self.tasks[task].began.get_or_insert(self.now);
+        if self.tasks[task].began.is_none() {
+            self.tasks[task].began = Some(self.now);
+            self.tasks[task].released = Some(self.now);
+        }
         for _ in 0..MOST_FREE_STEPS {
             let step = self.tasks[task].step();
             if !self.tasks[task].paid {
                 self.tasks[task].paid = true;
                 self.tasks[task].left = self.price(task, step);
                 if self.tasks[task].left > 0 {
+                    self.tasks[task].worked |= !matches!(step, Step::WaitSignal { mutex: None, .. });
                     return true;
                 }
             }
@@ -76,7 +80,10 @@ impl GuestKernel {
                 state.repeat(from, times);
                 return None;
             }
-            Step::End => return Some(Waits::Nothing),
+            Step::End => {
+                self.respond(task);
+                return Some(Waits::Nothing);
+            }
             Step::Receive { socket, shift } => return self.receive(task, socket, shift),
             Step::Wait { channel, messages } => {
                 let channel_state = &mut self.channels[channel];
@@ -92,7 +99,10 @@ impl GuestKernel {
         }
         match step {
             Step::Sleep(time) => {
-                self.effects.push(Effect::Arm { task, at: self.now.saturating_add(time) });
+                let at = self.now.saturating_add(time);
+                self.respond(task);
+                self.tasks[task].released = Some(at);
+                self.effects.push(Effect::Arm { task, at });
                 Some(Waits::Time)
             }
             Step::SleepUntil(period) => {
@@ -107,26 +117,29 @@ impl GuestKernel {
             }
             Step::WaitSignal { channel, mutex } => {
                 self.channels[channel].waiting.push_back((task, 1));
-                if let Some(mutex) = mutex {
-                    self.channels[mutex].messages = self.channels[mutex].messages.saturating_add(1);
-                    self.serve_channel(vcpu, mutex);
+                match mutex {
+                    Some(mutex) => {
+                        self.channels[mutex].messages = self.channels[mutex].messages.saturating_add(1);
+                        self.serve_channel(vcpu, mutex);
+                    }
+                    None => self.respond(task),
                 }
                 Some(Waits::Messages { channel })
             }
             Step::Reply => {
                 if let Some(packet) = state.request.take() {
-                    self.exits = true;
+                    self.exit();
                     self.effects.push(Effect::Reply { vcpu, packet });
                 }
                 None
             }
             Step::Read { bytes, sequential } => {
-                self.exits = true;
+                self.exit();
                 self.effects.push(Effect::Disk { vcpu, task, bytes, sequential, write: false, waits: true });
                 Some(Waits::Disk)
             }
             Step::Write { bytes, sync: waits } => {
-                self.exits = true;
+                self.exit();
                 self.effects.push(Effect::Disk { vcpu, task, bytes, sequential: true, write: true, waits });
                 waits.then_some(Waits::Disk)
             }
@@ -160,7 +173,7 @@ impl GuestKernel {
                 None
             }
             Step::Display { window, gpu } => {
-                self.exits = true;
+                self.exit();
                 let window = window.or_else(|| self.asked.pop_front());
                 self.effects.push(Effect::Frame { vcpu, task, window, gpu });
                 if let Some(window) = window {
@@ -169,14 +182,14 @@ impl GuestKernel {
                 (gpu > 0).then_some(Waits::Gpu)
             }
             Step::Play { period } => {
-                self.exits = true;
+                self.exit();
                 self.effects.push(Effect::Sound { vcpu, task, period });
                 Some(Waits::Sound)
             }
             Step::Done { bytes } => {
                 let workload = state.workload;
                 if let Some(packet) = state.request.take_if(|_| bytes > 0) {
-                    self.exits = true;
+                    self.exit();
                     self.effects.push(Effect::Took { vcpu, packet });
                 }
                 self.effects.push(Effect::Done { workload, bytes });
@@ -192,6 +205,15 @@ impl GuestKernel {
                 None
             }
             _ => None,
+        }
+    }
+
+    /// A task of a file waits for time, or to be resumed: what it was released for is done.
+    fn respond(&mut self, task: usize) {
+        let state = &mut self.tasks[task];
+        let (released, worked) = (state.released.take(), std::mem::take(&mut state.worked));
+        if let Some(released) = released.filter(|_| worked && state.name.is_some()) {
+            self.effects.push(Effect::Responded { task, released });
         }
     }
 
@@ -228,7 +250,10 @@ impl GuestKernel {
         let began = self.tasks[task].began.unwrap_or(self.now);
         let at = self.timers[timer].unwrap_or(began).saturating_add(period);
         let missed = at <= self.now;
-        self.timers[timer] = Some(if missed && !absolute { self.now } else { at });
+        let expired = if missed && !absolute { self.now } else { at };
+        self.timers[timer] = Some(expired);
+        self.respond(task);
+        self.tasks[task].released = Some(expired);
         if missed {
             return None;
         }
@@ -238,6 +263,7 @@ impl GuestKernel {
 
     fn signal(&mut self, vcpu: usize, channel: usize, all: bool) {
         while let Some((task, _)) = self.channels[channel].waiting.pop_front() {
+            self.tasks[task].released.get_or_insert(self.now);
             self.wake(vcpu, task, false);
             if !all {
                 return;

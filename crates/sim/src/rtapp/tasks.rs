@@ -32,8 +32,8 @@ pub(crate) struct Planned {
 /// Tasks and steps that a file may have.
 const MOST_TASKS: usize = 2_000;
 const MOST_STEPS: usize = 100_000;
-/// Longest time of an event, in microseconds: an hour.
-const LONGEST_US: i64 = 3_600_000_000;
+/// Longest time of an event, in microseconds: a day, as long as a repeat may be.
+const LONGEST_US: i64 = 24 * 3_600_000_000;
 /// A loop without end: no run lasts for so many rounds.
 const FOR_EVER: u32 = u32::MAX;
 /// Members of `global`, which concern rt-app itself.

@@ -243,3 +243,57 @@ fn a_task_that_nobody_resumes_is_reported() {
     assert!(error.contains("t/0 of a/tasks waits for resumption of t since 0."), "{error}");
     assert!(error.contains("which nobody gives"), "{error}");
 }
+
+/// Response times of a file's tasks in milliseconds, by task.
+fn responses(name: &str, file: &str) -> Vec<(String, Vec<f64>)> {
+    let repeat = outcome(name, 1, file).unwrap().repeat;
+    let key = |key: String| key.strip_prefix("a/tasks/").unwrap().to_owned();
+    repeat.times_ms.into_iter().map(|(task, times)| (key(task), times)).collect()
+}
+
+#[test]
+fn a_task_responds_from_when_its_timer_expires_until_it_waits_again() {
+    let timer = r#""timer": { "ref": "unique", "period": 10000, "mode": "absolute" }"#;
+    let alone = responses("alone", &format!(r#"{{ "tasks": {{ "t": {{ "run": 2000, {timer} }} }} }}"#));
+    let [(task, times)] = &alone[..] else { panic!("{alone:?}") };
+    assert_eq!(task, "t");
+    assert!((190..=201).contains(&times.len()), "{}", times.len());
+    assert!(times.iter().all(|time| (2.0..2.2).contains(time)), "{times:?}");
+    // Every other time it waits for one that comes first, and runs for 3 ms.
+    let file = format!(
+        r#"{{ "tasks": {{
+            "front": {{ "policy": "SCHED_FIFO", "delay": 5000, "run": 3000, "timer": {{ "ref": "unique", "period": 20000, "mode": "absolute" }} }},
+            "back": {{ "run": 2000, {timer} }}
+        }} }}"#
+    );
+    let beside = responses("beside", &file);
+    let times = &beside.iter().find(|(task, _)| task == "back").unwrap().1;
+    let late = times.iter().filter(|time| (4.9..5.2).contains(*time)).count();
+    let prompt = times.iter().filter(|time| (2.0..2.2).contains(*time)).count();
+    assert!(late > 90 && prompt > 90 && late + prompt == times.len(), "{times:?}");
+}
+
+#[test]
+fn a_delay_is_no_response_and_who_is_resumed_responds_from_then() {
+    let file = r#"{ "tasks": {
+        "asks": { "delay": 50000, "run": 1000, "resume": "works", "sleep": 20000 },
+        "works": { "suspend": "works", "run": 4000 }
+    } }"#;
+    let all = responses("resumed", file);
+    let of = |task: &str| &all.iter().find(|(name, _)| name == task).unwrap().1;
+    assert!((80..=92).contains(&of("works").len()), "{all:?}");
+    assert!(of("asks").len().abs_diff(of("works").len()) <= 1, "{all:?}");
+    assert!(of("works").iter().all(|time| (4.0..4.2).contains(time)), "{all:?}");
+}
+
+#[test]
+fn an_event_takes_a_day_at_most() {
+    let sleep = |micros: i64| format!(r#"{{ "tasks": {{ "t": {{ "sleep": {micros} }} }} }}"#);
+    let day = 24 * 3_600_000_000;
+    assert_eq!(only(&plan(&sleep(day))).program[0], Step::Sleep(24 * 3_600_000_000_000));
+    let refused = refusal(&sleep(day + 1));
+    assert!(
+        refused.ends_with("tasks.t.sleep: 86400000001: must be a whole number, 0 to 86400000000"),
+        "{refused}"
+    );
+}

@@ -229,6 +229,11 @@ impl Host {
         (0..u16::try_from(self.pcpus.len()).unwrap_or(u16::MAX)).map(Pcpu)
     }
 
+    /// All entities.
+    pub fn entities(&self) -> impl Iterator<Item = Entity> + use<> {
+        (0..u32::try_from(self.places.len()).unwrap_or(u32::MAX)).map(Entity)
+    }
+
     /// What runs on a physical CPU. While [`HostScheduler::pick`] decides there: what ran until now and still
     /// wants to.
     #[must_use]

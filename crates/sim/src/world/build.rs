@@ -11,7 +11,7 @@ use crate::network::{ClientKind, SimClient};
 use crate::queue::{NEVER, Nanos};
 use crate::rng::Rng;
 use crate::rtapp::RtAppError;
-use crate::scheduler::{Entity, EntitySpec, Group, GroupSpec, HostScheduler, PcpuSet, cfs_on, edf, eevdf_on};
+use crate::scheduler::{EntitySpec, Group, GroupSpec, HostScheduler, Pcpu, PcpuSet, cfs_on, edf, eevdf_on};
 use crate::workload;
 use frontdesk_engine::reservation::{Reservation, ReservationError};
 use frontdesk_engine::{ConfigError, Engine, Protocol, Standing, Time, nanos};
@@ -93,6 +93,7 @@ const STREAM_CLIENT: u64 = 2 << 32;
 const STREAM_DISK: u64 = 3 << 32;
 const STREAM_TICK: u64 = 4 << 32;
 const STREAM_FILMS: u64 = 5 << 32;
+const STREAM_PHASES: u64 = 6 << 32;
 /// Between two packets of a storm.
 const STORM_PAUSE: Nanos = 50_000;
 
@@ -100,10 +101,13 @@ fn scheduler(
     scenario: &Scenario,
     sim: &Sim,
     reservations: &[(Group, Reservation)],
+    seed: u64,
 ) -> Box<dyn HostScheduler> {
     let host_cpus = host_cpus(scenario, sim);
     match sim.scheduler {
-        Scheduler::Credit if reservations.is_empty() => Box::new(Credit::new(&sim.credit)),
+        Scheduler::Credit if reservations.is_empty() => {
+            Box::new(Credit::new(&sim.credit, Rng::new(seed, STREAM_PHASES)))
+        }
         Scheduler::Eevdf => eevdf_on(host_cpus, reservations),
         Scheduler::Cfs => cfs_on(host_cpus, reservations),
         Scheduler::Credit | Scheduler::Edf => edf(reservations),
@@ -146,6 +150,11 @@ fn has_driver(sim: &Sim) -> bool {
     sim.io_path == IoPath::DriverDomain && sim.driver_vm.is_none()
 }
 
+/// Whether threads have nice values: those of Linux have.
+fn has_nice(sim: &Sim) -> bool {
+    matches!(sim.scheduler, Scheduler::Eevdf | Scheduler::Cfs)
+}
+
 /// The driver domain's name where one is needed.
 const DRIVER: &str = "driver domain";
 
@@ -160,9 +169,10 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         return Err(BuildError::Desktop(load.vm.clone()));
     }
     let sim = scenario.sim_of(arm);
-    let pcpus = sim.pcpus.unwrap_or_else(|| u16::try_from(scenario.host.vm_cpus.len()).unwrap_or(u16::MAX));
+    let pcpus = sim.pcpus(&scenario.host);
     let reservations = reservations(scenario, arm, sim)?;
-    let mut machine = Machine::new(pcpus, scheduler(scenario, sim, &reservations), nanos(sim.costs.switch));
+    let mut machine =
+        Machine::new(pcpus, scheduler(scenario, sim, &reservations, seed), nanos(sim.costs.switch));
     let everywhere = PcpuSet::first(pcpus);
     let mut sources = Vec::new();
     let mut timer = |machine: &mut Machine, source: TimerOwner| {
@@ -213,7 +223,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         tick: nanos(sim.guest.tick),
         spread: sim.costs.spread,
         requests: 0,
-        emulators: sim.io_path == IoPath::Emulator,
+        io_path: sim.io_path,
         forwarded: Vec::new(),
         feed,
         measure: Measure::new(vm_count, timed.collect()),
@@ -227,29 +237,35 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
         let spec = EntitySpec { group, affinity: everywhere, nice: 0, emulator: true };
         let entity = machine.add_entity(spec).map_err(BuildError::Fault)?;
         world.add_thread(entity, None, &sim.costs);
-        world.measure.driver = Some(entity);
     }
     let mut targets = Vec::new();
     for entry in &scenario.vms {
         for _ in 0..entry.count {
             let vm = world.vms.len();
-            let group = machine.add_group(GroupSpec::of_weight(entry.weight)).map_err(BuildError::Fault)?;
+            let cap = sim.cap.get(&entry.name).copied();
+            let spec = GroupSpec { cap, ..GroupSpec::of_weight(entry.weight) };
+            let group = machine.add_group(spec).map_err(BuildError::Fault)?;
             let spec = EntitySpec { group, affinity: everywhere, nice: 0, emulator: false };
-            let mut entities = Vec::new();
+            let (mut entities, mut nices) = (Vec::new(), Vec::new());
+            let by_hand = arm.nice.get(&entry.name).filter(|_| has_nice(sim));
             for vcpu in 0..usize::from(entry.vcpus) {
-                let nice =
-                    arm.nice.get(&entry.name).and_then(|values| values.get(vcpu)).copied().unwrap_or(0);
-                entities.push(machine.add_entity(EntitySpec { nice, ..spec }).map_err(BuildError::Fault)?);
+                let nice = by_hand.and_then(|values| values.get(vcpu)).copied().unwrap_or(0);
+                let pinned = sim.pin.get(&entry.name).and_then(|vcpus| vcpus.get(vcpu));
+                let affinity = pinned.map_or(everywhere, |pcpus| pcpus.iter().copied().map(Pcpu).collect());
+                let spec = EntitySpec { nice, affinity, ..spec };
+                entities.push(machine.add_entity(spec).map_err(BuildError::Fault)?);
+                nices.push(nice);
                 world.roles.push(EntityRole::Vcpu { vm, vcpu });
             }
             let mut own = entities.clone();
-            let (io, emulator) = if world.emulators {
+            let (io, emulator) = if world.io_path == IoPath::Emulator {
                 let spec = EntitySpec { emulator: true, ..spec };
                 let entity = machine.add_entity(spec).map_err(BuildError::Fault)?;
                 own.push(entity);
-                (world.add_thread(entity, Some(vm), &sim.costs), Some(entity))
+                (Some(world.add_thread(entity, Some(vm), &sim.costs)), Some(entity))
             } else {
-                (0, None)
+                // That of a driver domain which is no VM is the only one.
+                (has_driver(sim).then_some(0), None)
             };
             world.measure.entities.push(own);
             world.measure.knows_wakes.push(workload::knows_wakes(arm, entry));
@@ -258,6 +274,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
                 group,
                 standing: if reserved { Standing::Reserved } else { Standing::Acting },
                 vcpus: entities.clone(),
+                nices,
                 emulator,
                 tracked: entry.tracked,
                 weight: entry.weight,
@@ -271,7 +288,7 @@ pub(crate) fn build(scenario: &Scenario, arm: &Arm, seed: u64) -> Result<(Machin
             let vcpus = entities.len();
             let ticks: Vec<_> =
                 (0..vcpus).map(|vcpu| timer(&mut machine, TimerOwner::Tick { vm, vcpu })).collect();
-            if world.emulators && world.tick > 0 {
+            if world.io_path != IoPath::DriverDomain && world.tick > 0 {
                 // Each vCPU's clock has a phase of its own.
                 let mut rng = Rng::new(seed, STREAM_TICK + u64::from(id(vm).0));
                 for tick in &ticks {
@@ -349,6 +366,9 @@ fn guest(
     let slice = scenario.guest.time_slice;
     costs.slice = slice.unwrap_or(costs.slice);
     let mut guest = GuestKernel::new(entry.vcpus, &costs);
+    if sim.costs.block.is_zero() {
+        guest = guest.in_one_step();
+    }
     if sim.guest_scheduler(&scenario.guest) == GuestScheduler::Eevdf {
         guest = guest.with_eevdf(slice.map(nanos));
     }
@@ -428,8 +448,8 @@ pub(crate) fn tracer(scenario: &Scenario, arm: &Arm, from: Nanos, to: Nanos) -> 
     tracer
 }
 
-/// What an entity is called: VM and thread.
-pub(crate) fn entity_name(scenario: &Scenario, arm: &Arm, entity: Entity) -> Option<String> {
+/// What the entities are called, in order: VM and thread.
+pub(crate) fn entity_names(scenario: &Scenario, arm: &Arm) -> Vec<String> {
     let mut names = Vec::new();
     let sim = scenario.sim_of(arm);
     if has_driver(sim) {
@@ -437,11 +457,11 @@ pub(crate) fn entity_name(scenario: &Scenario, arm: &Arm, entity: Entity) -> Opt
     }
     for entry in &scenario.vms {
         for name in entry.names() {
-            names.extend((0..entry.vcpus).map(|vcpu| format!("{name}, vCPU {vcpu}")));
+            names.extend((0..entry.vcpus).map(|vcpu| format!("{name}/vCPU {vcpu}")));
             if sim.io_path == IoPath::Emulator {
-                names.push(format!("{name}, emulator"));
+                names.push(format!("{name}/emulator"));
             }
         }
     }
-    names.into_iter().nth(entity.index())
+    names
 }

@@ -1,15 +1,17 @@
 //! The I/O path: a driver domain, or an emulator thread for each VM, which does the devices' work on a CPU.
+//! Where nobody does it, it takes no time.
 
 use super::devices::{GpuFrame, IoJob, IoThread, SOUND_BUFFER};
 use super::{EntityRole, World, number};
 use crate::feed::id;
 use crate::guest::{Interrupt, vectors};
 use crate::machine::{Flow, Machine};
+use crate::network::SimClient;
 use crate::program::Packet;
 use crate::queue::{NEVER, Nanos};
 use crate::scheduler::Entity;
 use frontdesk_engine::{EventKind, MediaDevice, Thread, nanos};
-use frontdesk_scenario::HostCosts;
+use frontdesk_scenario::{HostCosts, IoPath};
 
 impl World {
     /// A guest asks its I/O path for something.
@@ -27,7 +29,8 @@ impl World {
             driver.jobs.push_back(job);
             return self.interrupt(machine, driver_vm, 0, Interrupt::Io { cost });
         }
-        let thread = &mut self.threads[self.vms[vm].io];
+        let Some(thread) = self.vms[vm].io else { return self.finish_job(machine, job) };
+        let thread = &mut self.threads[thread];
         thread.jobs.push_back(job);
         let (entity, owner) = (thread.entity, thread.vm);
         if machine.wake(entity)
@@ -71,12 +74,13 @@ impl World {
     fn finish_job(&mut self, machine: &mut Machine, job: IoJob) {
         match job {
             IoJob::PacketIn { vm, packet } => {
-                if !self.emulators && packet.protocol.is_some() {
+                if self.io_path == IoPath::DriverDomain && packet.protocol.is_some() {
                     self.forwarded.push((vm, packet));
                 }
                 let vector = if packet.protocol.is_some() { vectors::NETWORK } else { vectors::INPUT };
                 let to = self.vms[vm].routes.of(vector);
-                if packet.bytes > 0 {
+                let asks = |client: &SimClient| client.asks();
+                if packet.bytes > 0 && self.clients.get(packet.client as usize).is_some_and(asks) {
                     let runs = machine.host().running_on(self.vms[vm].entities[to]).is_some();
                     self.measure.notified(vm, to, runs, machine.now());
                 }
@@ -129,7 +133,7 @@ impl World {
                 }
             }
             IoJob::Frame { vm, window } => {
-                if self.emulators {
+                if self.io_path == IoPath::Emulator {
                     self.display_update(machine, vm, window);
                 }
                 self.measure.frame(vm, window, machine.now());
@@ -170,7 +174,7 @@ impl World {
     /// The disk has served a request.
     pub(super) fn block_ended(&mut self, machine: &mut Machine, slot: usize) {
         let Some(request) = self.disk.done(slot, machine.now()) else { return };
-        if self.emulators && !request.write {
+        if self.io_path == IoPath::Emulator && !request.write {
             self.tell(machine, request.vm, EventKind::BlockPending { vm: id(request.vm) });
         }
         self.queue_job(machine, request.vm, None, IoJob::BlockDone { request });
@@ -220,8 +224,8 @@ impl World {
     ) {
         self.device_access(machine, vm, vcpu, MediaDevice::Display, false);
         if gpu == 0 {
-            // An emulator tells when it has copied the frame, and Xen when it is written.
-            if !self.emulators {
+            // An emulator tells when it has copied the frame, and the hypervisor when it is written.
+            if self.io_path != IoPath::Emulator {
                 self.display_update(machine, vm, window);
             }
             if !self.waits_for_copy(vm, window) {
@@ -241,9 +245,10 @@ impl World {
 
     /// Whether a frame of a window waits to be copied: then that one is never seen, for the latest is.
     fn waits_for_copy(&self, vm: usize, window: Option<usize>) -> bool {
-        let jobs = match &self.driver_vm {
-            Some(driver) => &driver.jobs,
-            None => &self.threads[self.vms[vm].io].jobs,
+        let jobs = match (&self.driver_vm, self.vms[vm].io) {
+            (Some(driver), _) => &driver.jobs,
+            (None, Some(thread)) => &self.threads[thread].jobs,
+            (None, None) => return false,
         };
         jobs.iter()
             .any(|job| matches!(job, IoJob::Frame { vm: of, window: shown } if (*of, *shown) == (vm, window)))

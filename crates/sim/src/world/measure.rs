@@ -17,20 +17,22 @@ struct Boosted {
 /// What is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Measure {
-    /// The entities whose CPU time is each VM's, and that of a driver domain.
+    /// The entities whose CPU time is each VM's.
     pub(super) entities: Vec<Vec<Entity>>,
-    pub(super) driver: Option<Entity>,
     /// Whether the workloads of a VM know when they wake from I/O.
     pub(super) knows_wakes: Vec<bool>,
     /// By client: the VM, if it asks an I/O-bound server.
     pub(super) asks: Vec<Option<usize>>,
     begun: Nanos,
     before: Vec<Nanos>,
-    driver_before: Nanos,
+    /// By entity: how often it was given a physical CPU, and its CPU time when it began.
+    threads: Vec<ThreadTime>,
     responses: Vec<Vec<Nanos>>,
     operations: Vec<Vec<Operations>>,
-    /// The vCPU of each VM for which a packet waits, and since when.
-    notified: Vec<Option<(usize, Nanos)>>,
+    /// The vCPUs of each VM for which a request waits, and since when.
+    notified: Vec<Vec<(usize, Nanos)>>,
+    /// By VM and task.
+    responded: Vec<Vec<TaskTimes>>,
     delivery: Vec<Vec<Nanos>>,
     last_woken: Vec<Nanos>,
     boosted: Vec<Boosted>,
@@ -77,6 +79,23 @@ pub(crate) struct SecondSample {
     pub(crate) sound_client: Option<bool>,
 }
 
+/// How long a task of a file took for what it was released for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TaskTimes {
+    /// Its workload, by its number in the guest.
+    pub(crate) workload: usize,
+    /// What its file calls it.
+    pub(crate) task: Option<Box<str>>,
+    pub(crate) times: Vec<Nanos>,
+}
+
+/// How often an entity was given a physical CPU, and CPU time that it used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ThreadTime {
+    pub(crate) dispatches: u64,
+    pub(crate) cpu: Nanos,
+}
+
 /// What a workload did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Operations {
@@ -94,15 +113,17 @@ pub(crate) struct Measured {
     pub(crate) time: Nanos,
     /// CPU time of each VM.
     pub(crate) cpu: Vec<Nanos>,
-    /// CPU time of a driver domain.
-    pub(crate) driver_cpu: Option<Nanos>,
+    /// By entity.
+    pub(crate) threads: Vec<ThreadTime>,
     /// Response times by client.
     pub(crate) responses: Vec<Vec<Nanos>>,
     /// How long each client had waited at the end, if it still waited.
     pub(crate) open: Vec<Option<Nanos>>,
     /// By VM and workload.
     pub(crate) operations: Vec<Vec<Operations>>,
-    /// From a packet pending for a VM until the VM ran, by VM (TAVS Figure 4(b)).
+    /// By VM and task, of those of files.
+    pub(crate) responded: Vec<Vec<TaskTimes>>,
+    /// From a request pending for a vCPU until that ran, by VM (TAVS Figure 4(b)).
     pub(crate) delivery: Vec<Vec<Nanos>>,
     pub(crate) boosts: u64,
     pub(crate) hits: u64,
@@ -116,6 +137,8 @@ pub(crate) struct Measured {
     pub(crate) cpu_seconds: Vec<Vec<f64>>,
     /// Things that happened on the machine since its start.
     pub(crate) happened: u64,
+    /// Events that the engine was told since then, if there is one.
+    pub(crate) engine_events: Option<u64>,
 }
 
 impl Measure {
@@ -126,7 +149,8 @@ impl Measure {
         });
         Measure {
             operations: operations.collect(),
-            notified: vec![None; vms],
+            notified: vec![Vec::new(); vms],
+            responded: vec![Vec::new(); vms],
             delivery: vec![Vec::new(); vms],
             last_woken: vec![0; vms],
             boost_spans: vec![Vec::new(); vms],
@@ -139,10 +163,13 @@ impl Measure {
     pub(super) fn begin(&mut self, machine: &Machine, clients: &[SimClient]) {
         self.begun = machine.now();
         self.before = self.cpu(machine);
-        self.driver_before = self.driver.map_or(0, |driver| machine.host().ran(driver));
+        let host = machine.host();
+        let thread = |entity| ThreadTime { dispatches: 0, cpu: host.ran(entity) };
+        self.threads = host.entities().map(thread).collect();
         self.responses = vec![Vec::new(); clients.len()];
         self.replies.resize(clients.len(), (0, 0));
         self.delivery.iter_mut().for_each(Vec::clear);
+        self.responded.iter_mut().for_each(Vec::clear);
         for workload in self.operations.iter_mut().flatten() {
             *workload = Operations { timed: workload.timed, last: workload.last, ..Operations::default() };
         }
@@ -177,11 +204,17 @@ impl Measure {
             };
             self.seconds.windows(2).map(used).collect()
         });
+        let threads = machine
+            .host()
+            .entities()
+            .zip(&self.threads)
+            .map(|(entity, before)| ThreadTime { cpu: machine.host().ran(entity) - before.cpu, ..*before });
         Measured {
             cpu_seconds: cpu_seconds.collect(),
             time: machine.now() - self.begun,
             cpu: cpu.iter().zip(&self.before).map(|(now, before)| now - before).collect(),
-            driver_cpu: self.driver.map(|driver| machine.host().ran(driver) - self.driver_before),
+            threads: threads.collect(),
+            responded: self.responded,
             responses: self.responses,
             open: clients.iter().map(|client| client.waits(machine.now())).collect(),
             operations: self.operations,
@@ -193,6 +226,7 @@ impl Measure {
             windows: self.windows,
             underruns: self.underruns,
             happened: machine.happened(),
+            engine_events: None,
         }
     }
 
@@ -225,19 +259,42 @@ impl Measure {
         }
     }
 
-    /// A packet is pending for a vCPU, which may run.
+    /// A request is pending for a vCPU, which may run.
     pub(super) fn notified(&mut self, vm: usize, vcpu: usize, runs: bool, now: Nanos) {
+        let waiting = &mut self.notified[vm];
         if runs {
             self.delivery[vm].push(0);
-        } else if self.notified[vm].is_none() {
-            self.notified[vm] = Some((vcpu, now));
+        } else if !waiting.iter().any(|(notified, _)| *notified == vcpu) {
+            waiting.push((vcpu, now));
         }
     }
 
-    pub(super) fn dispatched(&mut self, vm: usize, vcpu: usize, now: Nanos) {
-        if let Some((_, since)) = self.notified[vm].take_if(|(notified, _)| *notified == vcpu) {
+    /// A vCPU runs, and with that has what waited for it.
+    pub(super) fn delivered(&mut self, vm: usize, vcpu: usize, now: Nanos) {
+        let waiting = &mut self.notified[vm];
+        if let Some(place) = waiting.iter().position(|(notified, _)| *notified == vcpu) {
+            let (_, since) = waiting.swap_remove(place);
             self.delivery[vm].push(now - since);
         }
+    }
+
+    /// An entity was given a physical CPU.
+    pub(super) fn dispatched(&mut self, entity: Entity) {
+        if let Some(thread) = self.threads.get_mut(entity.index()) {
+            thread.dispatches += 1;
+        }
+    }
+
+    /// A task of a file has done what it was released for at a time.
+    pub(super) fn responded(&mut self, vm: usize, task: usize, released: Nanos, now: Nanos) {
+        if released < self.begun {
+            return;
+        }
+        let tasks = &mut self.responded[vm];
+        if tasks.len() <= task {
+            tasks.resize(task + 1, TaskTimes::default());
+        }
+        tasks[task].times.push(now - released);
     }
 
     pub(super) fn woke(&mut self, vm: usize, now: Nanos) {
@@ -313,5 +370,24 @@ impl Measure {
 
     pub(super) fn underrun(&mut self, vm: usize) {
         self.underruns[vm] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_for_several_vcpus_are_delivered_each_when_its_own_runs() {
+        let mut measure = Measure::new(1, Vec::new());
+        measure.notified(0, 0, false, 10);
+        measure.notified(0, 1, false, 20);
+        // Another one for a vCPU that waits already comes with the first.
+        measure.notified(0, 0, false, 22);
+        measure.delivered(0, 1, 25);
+        measure.notified(0, 1, true, 30);
+        measure.delivered(0, 0, 40);
+        measure.delivered(0, 0, 50);
+        assert_eq!(measure.delivery[0], [5, 0, 30]);
     }
 }

@@ -11,7 +11,7 @@ use crate::program::Packet;
 use crate::queue::{NEVER, Nanos, Timer};
 use crate::scheduler::{Entity, Pcpu};
 use frontdesk_engine::{Event, EventKind, MediaDevice, Protocol, Thread, Time, UserInput, VmId};
-use frontdesk_scenario::Tracer;
+use frontdesk_scenario::{IoPath, Tracer};
 
 /// What an entity is.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +62,8 @@ pub(super) enum TimerOwner {
 pub(super) struct SimVm {
     pub(super) guest: GuestKernel,
     pub(super) entities: Vec<Entity>,
-    /// The thread that does its I/O.
-    pub(super) io: usize,
+    /// The thread that does its I/O, if one does.
+    pub(super) io: Option<usize>,
     /// A timer for each task.
     pub(super) timers: Vec<Timer>,
     /// Since when each vCPU waits for a physical CPU.
@@ -101,8 +101,7 @@ pub(crate) struct World {
     /// How much packets differ in what they cost.
     pub(super) spread: f64,
     pub(super) requests: u64,
-    /// Whether the I/O path is a thread of each VM's own, which the engine knows.
-    pub(super) emulators: bool,
+    pub(super) io_path: IoPath,
     /// Packets that the driver domain forwarded since it got the CPU, each with its VM: the hypervisor looks
     /// at them when it takes the CPU from the driver domain (TAVS §4.3.2).
     pub(super) forwarded: Vec<(usize, Packet)>,
@@ -140,7 +139,14 @@ impl World {
 
     /// What was measured, and what was written down.
     pub(crate) fn finish(self, machine: &Machine) -> (Measured, Option<Tracer>) {
-        (self.measure.finish(machine, &self.clients), self.trace)
+        let mut measured = self.measure.finish(machine, &self.clients);
+        measured.engine_events = self.feed.events();
+        for (times, vm) in measured.responded.iter_mut().zip(&self.vms) {
+            for (times, task) in times.iter_mut().zip(&vm.guest.tasks) {
+                (times.workload, times.task) = (task.workload, task.name.clone());
+            }
+        }
+        (measured, self.trace)
     }
 
     /// The tasks that will never go on, with their VM.
@@ -229,6 +235,7 @@ impl World {
             Effect::Arm { task, at } => machine.arm(self.vms[vm].timers[task], at),
             Effect::Woke => self.measure.woke(vm, now),
             Effect::Done { workload, bytes } => self.measure.done(vm, workload, bytes, now),
+            Effect::Responded { task, released } => self.measure.responded(vm, task, released, now),
             Effect::Reply { vcpu, packet } => {
                 self.measure.replied(vm, packet.client as usize, now);
                 self.ask(machine, vm, vcpu, IoJob::PacketOut { packet, content: true });
@@ -280,7 +287,7 @@ impl World {
             self.tell(machine, vm, EventKind::Input { vm: id(vm), input: UserInput::Enter });
             self.disk.input(vm, UserInput::Enter, machine.now());
             self.call_daemon(machine, vm);
-        } else if self.emulators {
+        } else if self.io_path != IoPath::DriverDomain {
             self.pending_packet(machine, vm, packet);
         }
         self.queue_job(machine, vm, None, IoJob::PacketIn { vm, packet });
@@ -294,7 +301,7 @@ impl World {
         }
         let Some(protocol) = packet.protocol else { return };
         // A driver domain sees packets pass, and does not tell what answers what.
-        self.vms[vm].asked = self.emulators.then_some((protocol, packet.port));
+        self.vms[vm].asked = (self.io_path != IoPath::DriverDomain).then_some((protocol, packet.port));
         let kind = EventKind::Packet { vm: id(vm), protocol, port: packet.port };
         self.tell(machine, vm, kind);
     }
@@ -344,8 +351,8 @@ impl Work for World {
             }
             TimerOwner::Task { vm, task } => {
                 let vcpu = self.vms[vm].guest.tasks[task].vcpu;
-                // Xen keeps the guests' one-shot timers itself.
-                if !self.emulators && !self.vms[vm].guest.windows.is_empty() {
+                // Without an emulator the hypervisor keeps the guests' one-shot timers itself.
+                if self.io_path != IoPath::Emulator && !self.vms[vm].guest.windows.is_empty() {
                     self.tell(machine, vm, EventKind::Timer { vm: id(vm), vcpu: number(vcpu) });
                 }
                 self.interrupt(machine, vm, vcpu, Interrupt::Wake { task, io: false, vector: None });
@@ -381,13 +388,14 @@ impl Work for World {
 
     fn dispatched(&mut self, machine: &mut Machine, entity: Entity, pcpu: Pcpu) {
         let now = machine.now();
+        self.measure.dispatched(entity);
         let (vm, thread) = match self.roles[entity.index()] {
             EntityRole::Vcpu { vm, vcpu } => {
                 let since = std::mem::replace(&mut self.vms[vm].waiting[vcpu], NEVER);
                 if since != NEVER {
                     self.vms[vm].guest.stolen(vcpu, now.saturating_sub(since));
                 }
-                self.measure.dispatched(vm, vcpu, now);
+                self.measure.delivered(vm, vcpu, now);
                 (vm, Thread::Vcpu(number(vcpu)))
             }
             EntityRole::Io { thread } => match self.threads[thread].vm {

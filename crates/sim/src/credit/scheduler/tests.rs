@@ -404,3 +404,24 @@ fn equal_weights_get_equal_shares_on_any_number_of_pcpus() {
         }
     }
 }
+
+#[test]
+fn staggered_ticks_have_a_phase_each_and_the_same_period() {
+    let due = |staggered_ticks, rng| {
+        let config = Config { staggered_ticks, ..exact() };
+        let mut bench = Bench::seeded(config, 4, &[(256, None); 4], rng);
+        let ticks = |bench: &Bench| bench.credit.get().pcpus.iter().map(|pcpu| pcpu.tick_due).collect();
+        let first: Vec<Nanos> = ticks(&bench);
+        (0..4).for_each(|hog| bench.hog(hog));
+        bench.to(1_000 * MS);
+        let last: Vec<Nanos> = ticks(&bench);
+        assert!(first.iter().zip(&last).all(|(first, last)| (last - first) % (10 * MS) == 0));
+        first
+    };
+    assert_eq!(due(false, Rng::new(1, 0)), [10 * MS; 4]);
+    let staggered = due(true, Rng::new(1, 0));
+    assert!(staggered.iter().all(|due| (1..=10 * MS).contains(due)), "{staggered:?}");
+    assert!((1..4).all(|pcpu| !staggered[..pcpu].contains(&staggered[pcpu])), "{staggered:?}");
+    assert_eq!(staggered, due(true, Rng::new(1, 0)));
+    assert_ne!(staggered, due(true, Rng::new(2, 0)));
+}

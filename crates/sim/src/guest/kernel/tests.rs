@@ -187,3 +187,26 @@ fn tasks_that_wait_for_each_other_are_found() {
     // The second one began to wait after the first one.
     assert!(first[0].since < first[1].since && first[1].since < MS, "{first:?}");
 }
+
+#[test]
+fn in_one_step_a_guest_sleeps_before_whom_it_notifies_may_preempt_it() {
+    let answered = |mut guest: GuestKernel| {
+        let socket = guest.add_socket(Some(Protocol::Tcp), 7);
+        guest.add_task(0, &[Step::Receive { socket, shift: None }, Step::Reply], true);
+        run(&mut guest, 0, 0, MS);
+        guest.cpus[0].pending.push_back(packet(7));
+        let mut steps = Vec::new();
+        loop {
+            guest.ran(0, guest.next(0));
+            let flow = guest.reached(0, MS);
+            if guest.effects.drain(..).any(|effect| matches!(effect, Effect::Reply { .. })) {
+                return flow;
+            }
+            steps.push(flow);
+            assert!(steps.len() < 100, "{steps:?}");
+        }
+    };
+    let guest = || GuestKernel::new(1, &GuestCosts::default());
+    assert_eq!(answered(guest()), Flow::Continue);
+    assert_eq!(answered(guest().in_one_step()), Flow::Block);
+}

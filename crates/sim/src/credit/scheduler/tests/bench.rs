@@ -77,7 +77,12 @@ pub(super) struct Bench {
 impl Bench {
     /// `domains`: weight and cap, with one vCPU each.
     pub(super) fn new(config: Config, pcpus: u16, domains: &[(u32, Option<u32>)]) -> Bench {
-        let credit = Shared(Arc::new(Mutex::new(Credit::new(&config))));
+        Bench::seeded(config, pcpus, domains, Rng::new(1, 0))
+    }
+
+    /// `phases`: where those of the ticks are drawn from.
+    pub(super) fn seeded(config: Config, pcpus: u16, domains: &[(u32, Option<u32>)], phases: Rng) -> Bench {
+        let credit = Shared(Arc::new(Mutex::new(Credit::new(&config, phases))));
         let mut machine = Machine::new(pcpus, Box::new(credit.clone()), 0);
         for (index, (weight, cap)) in domains.iter().enumerate() {
             // Only the first is one, and only matters where the test says so.
