@@ -144,6 +144,7 @@ impl PartialBoost {
     /// The same for an event that another vCPU has been boosted for since then: all of them together are
     /// boosted for it no longer than one may be.
     fn begin_since(&mut self, index: u16, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
+        self.behind = self.behind.filter(|behind| *behind != index);
         if self.is_boosted(index) {
             return;
         }

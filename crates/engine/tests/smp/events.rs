@@ -109,8 +109,12 @@ fn who_waits_for_the_handler_has_its_turn_after_it() {
     assert_eq!(world.boosted(), [1]);
     world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(NET), runnable: false });
     world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu: 0 });
-    world.answer(1);
-    assert_eq!(world.boosted(), []);
+    let boosts = |world: &World| world.engine.explain(VM).unwrap().vcpus[1].boosts;
+    let before = boosts(&world);
+    world.now += 100 * MS;
+    world.engine.on_deadline(Time(world.now));
+    assert_eq!(world.boosted(), [], "its patience is over");
+    assert_eq!(boosts(&world), before, "it has one turn");
 }
 
 /// A guest can have its vCPUs interrupt each other for ever, each as if it handled the event: that lasts as
