@@ -151,7 +151,12 @@ fn console_with(
             // One for VMs, and one for the rest.
             vcpus: 2,
             one_thread,
-            parameters: parameters.iter().copied().map(str::to_owned).collect(),
+            // Guests' pages stay where they are: what moves them is where the emulation went wrong before.
+            parameters: ["transparent_hugepage=never"]
+                .iter()
+                .chain(parameters)
+                .map(|p| (*p).to_owned())
+                .collect(),
             ..VmConfig::new("libvirt", &kernel, &initrd, run_dir.path())
         },
         PATIENCE,
