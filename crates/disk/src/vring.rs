@@ -66,9 +66,14 @@ impl Vring {
 
     /// The kernel's number of the eventfd by which the guest notifies it.
     pub(crate) fn notifier(&self) -> Option<u32> {
+        let descriptor = self.kick.as_ref()?.as_raw_fd();
+        // Of other kinds, which QEMU may hand us as well, the kernel may have far more to tell.
+        let kind = std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()?;
+        if kind.as_os_str() != "anon_inode:[eventfd]" {
+            return None;
+        }
         let mut told = String::new();
-        let path = format!("/proc/self/fdinfo/{}", self.kick.as_ref()?.as_raw_fd());
-        // Of other descriptors the kernel may tell without end.
+        let path = format!("/proc/self/fdinfo/{descriptor}");
         File::open(path).ok()?.take(4096).read_to_string(&mut told).ok()?;
         told.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok())
     }

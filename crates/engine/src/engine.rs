@@ -316,7 +316,11 @@ impl Engine {
                     self.tell(vm, Fact::Episode);
                 }
             }
-            EventKind::OthersRan { vm, pcpu, ran_ns } => self.vms.get_mut(&vm)?.others_ran(pcpu, ran_ns),
+            EventKind::OthersRan { vm, pcpu, ran_ns } => {
+                if !self.vms.get_mut(&vm)?.others_ran(pcpu, ran_ns, self.now) {
+                    self.ledger.leave_out(vm, ran_ns);
+                }
+            }
             EventKind::World(world) => self.enter_world(world),
             EventKind::Standing { vm, standing } => self.set_standing(vm, standing)?,
         }

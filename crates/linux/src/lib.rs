@@ -15,6 +15,10 @@ pub mod realtime;
 pub mod sched;
 mod tap;
 
+/// Threads of a process that are looked at, the oldest: one that starts them without end is to take nobody's
+/// time. A QEMU's vCPUs, its threads for I/O and some hundred workers fit in.
+pub const MAX_THREADS: usize = 1024;
+
 pub use clock::monotonic_ns;
 pub use cpus::online_cpus;
 pub use peer::{Peer, peer_groups};

@@ -141,10 +141,14 @@ static __always_inline void others_begin(struct task_struct *task)
 		*(volatile u64 *)&o->since = bpf_ktime_get_ns();
 }
 
-/* One that is followed by now may have begun to run when it was not. */
+/*
+ * Not by others_of(): one that is followed by now may have begun to run when it was not, and one that has
+ * called execve() since has the number of the first thread.
+ */
 static __always_inline void others_end(struct task_struct *task)
 {
-	struct others *o = others_of(task);
+	u32 id = task->tgid;
+	struct others *o = id ? bpf_map_lookup_elem(&others, &id) : NULL;
 	u64 since = o ? o->since : 0;
 
 	if (!since)

@@ -194,6 +194,12 @@ impl KvmSource {
     /// [`BpfError::Follow`] if a thread is followed for another VM, or there are too many. What was followed
     /// of this VM until then still is.
     pub fn follow(&mut self, vm: VmId, vcpus: &[(u16, i32)]) -> Result<(), BpfError> {
+        // One that is halted is not told to resume by a program that does not know.
+        let halted = |&(_, tid): &(u16, i32)| {
+            let of = self.followed.get(&vm)?.vcpus.iter().find(|(_, key)| *key == tid.to_ne_bytes())?;
+            Some(abi::is_halted(&self.vcpus.lookup(&of.1, MapFlags::ANY).ok()??))
+        };
+        let halted: Vec<bool> = vcpus.iter().map(|vcpu| halted(vcpu).unwrap_or(false)).collect();
         self.leave(vm);
         let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
         let entry = self.followed.entry(vm).or_default();
@@ -201,12 +207,12 @@ impl KvmSource {
         // With one vCPU there is no question which takes an interrupt.
         let interrupts = self.tells_interrupts && vcpus.len() > 1;
         let shows = self.shown.contains_key(&vm);
-        for &(index, tid) in vcpus {
+        for (&(index, tid), halted) in vcpus.iter().zip(halted) {
             let what = || format!("vCPU {index} (thread {tid})");
             let key = u32::try_from(tid).ok().filter(|&tid| tid > 0);
             let key = key.ok_or_else(|| fail(what(), "no such thread id".into()))?.to_ne_bytes();
             self.vcpus
-                .update(&key, &abi::vcpu_value(vm, index, interrupts, shows), MapFlags::NO_EXIST)
+                .update(&key, &abi::vcpu_value(vm, index, interrupts, halted, shows), MapFlags::NO_EXIST)
                 .map_err(|e| fail(what(), refusal(&e, "16384 threads")))?;
             entry.vcpus.push((index, key));
         }

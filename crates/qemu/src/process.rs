@@ -1,7 +1,7 @@
 //! What `/proc` tells about a QEMU process.
 
 use frontdesk_linux::sched::ThreadId;
-use frontdesk_linux::{Tap, of_root};
+use frontdesk_linux::{MAX_THREADS, Tap, of_root};
 use procfs::process::{Process, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -13,9 +13,6 @@ use std::{
 
 /// The mode bit that lets everybody write.
 const WRITABLE_BY_ALL: u32 = 0o002;
-/// Threads of a process that are looked at: one that starts them without end is to take nobody's time. Its
-/// vCPUs, its threads for I/O and some hundred workers fit in.
-const MAX_THREADS: usize = 1024;
 /// The kernel threads' parent.
 const KTHREADD: i32 = 2;
 

@@ -37,6 +37,7 @@ impl Engine {
         for state in self.vms.values_mut() {
             state.account_all(self.now, &self.config.tavs);
             state.restart_window();
+            state.others_told = None;
         }
         let accounts = self.accounts();
         let config = self.ledger_config();

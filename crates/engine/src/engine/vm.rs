@@ -58,6 +58,10 @@ pub(crate) struct Vm {
     /// What its share is raised to because they are, in permille.
     #[serde(default = "no_compensation")]
     pub(crate) compensation: u32,
+    /// When its other threads were told of first since the ledger was opened. What they ran until then may be
+    /// of before that.
+    #[serde(default)]
+    pub(crate) others_told: Option<Time>,
 }
 
 fn no_compensation() -> u32 {
@@ -83,6 +87,7 @@ impl Vm {
             unsure: false,
             was_uneven: false,
             compensation: no_compensation(),
+            others_told: None,
         }
     }
 
@@ -94,6 +99,7 @@ impl Vm {
         self.multimedia.check(now, self.guest.vcpus.len())?;
         self.asymmetric.check()?;
         check((1000..=16_000).contains(&self.compensation), "a share higher than any")?;
+        check(self.others_told.is_none_or(|told| told <= now), "other threads that are told of later")?;
         self.claims.check(self.guest.vcpus.len())?;
         self.log.check()
     }
@@ -145,12 +151,15 @@ impl Vm {
         self.guest.run(thread, pcpu, config);
     }
 
-    /// Threads of its emulator that are not told of one by one had a physical CPU for so long.
-    pub(crate) fn others_ran(&mut self, pcpu: u16, ran: u64) {
-        if ran > STRAY {
+    /// Threads of its emulator that are not told of one by one had a physical CPU for so long. Returns
+    /// whether all of that is since the ledger was opened.
+    pub(crate) fn others_ran(&mut self, pcpu: u16, ran: u64, now: Time) -> bool {
+        self.guest.others_ran(ran);
+        let is_since = *self.others_told.get_or_insert(now) < now;
+        if is_since && ran > STRAY {
             self.pcpus.insert(pcpu);
         }
-        self.guest.others_ran(ran);
+        is_since
     }
 
     /// Whether a fact is to be told to any policy.
@@ -396,5 +405,28 @@ impl Vm {
             hits: boosted.counts.hits,
             expired: boosted.counts.expired,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn what_other_threads_run_counts_once_they_were_told_of() {
+        let mut vm = Vm::new(1, 1024, &Config::default().tavs);
+        let mut told = |at, opened: bool| {
+            if opened {
+                vm.others_told = None;
+            }
+            // On two physical CPUs, at the same time.
+            [0, 1].map(|pcpu| vm.others_ran(pcpu, 2 * STRAY, Time(at)))
+        };
+        assert_eq!(told(100, true), [false, false]);
+        assert_eq!(told(200, false), [true, true]);
+        assert_eq!(told(300, true), [false, false]);
+        assert_eq!(told(400, false), [true, true]);
+        assert_eq!(vm.guest.emulator_ran(), 16 * STRAY, "all of it is told");
     }
 }

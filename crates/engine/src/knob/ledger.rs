@@ -71,6 +71,13 @@ impl Ledger {
         (account.ran, account.boosted) = (ran, boosted);
     }
 
+    /// A VM ran so long, but not in the time that is settled next.
+    pub(crate) fn leave_out(&mut self, vm: VmId, ran: u64) {
+        if let Some(account) = self.books.get_mut(&vm) {
+            account.ran = account.ran.saturating_add(ran);
+        }
+    }
+
     /// Accounts are settled once more, although there is nothing to settle now.
     pub(crate) fn keep_open(&mut self, now: Time, config: &Config) {
         self.next.get_or_insert(now.plus(nanos(config.period)));

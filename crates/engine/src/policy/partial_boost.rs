@@ -273,6 +273,7 @@ impl PartialBoost {
         asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Vcpu(index))));
         // A task that ran when the event came, and sleeps now, may have answered the one before.
         if serving.hit && !serving.part.is_help() && view.guest.is_answered(index) {
+            self.behind = None;
             self.end_waiting(index, view, asks);
         }
         if !self.vcpus.iter().any(BoostedVcpu::serves)
@@ -295,7 +296,7 @@ impl PartialBoost {
             return false;
         }
         self.begin_since(index, ended.since, view, asks);
-        true
+        self.is_boosted(index)
     }
 
     /// No vCPU serves the event any more, and the guest owes a reply: a task that was woken without an
@@ -502,6 +503,7 @@ impl Policy for PartialBoost {
             Fact::VcpuOver { vcpu } => {
                 // Who is woken without an interrupt does not wait there.
                 let sought = std::mem::replace(&mut self.sought, true);
+                self.behind = self.behind.filter(|behind| *behind != vcpu);
                 self.end(vcpu, view, asks);
                 self.sought = sought;
                 asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(vcpu)));

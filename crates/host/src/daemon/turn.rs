@@ -166,8 +166,8 @@ impl Daemon {
         }
         self.pending.drain(..ready);
         self.handled += ready;
-        self.tell_others()?;
         let time = monotonic();
+        self.tell_others(began, time)?;
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= time) {
             self.recordings.push(|| Record::Deadline(time));
             self.engine.on_deadline(time);
@@ -180,9 +180,8 @@ impl Daemon {
     }
 
     /// Tells the engine what threads of VMs ran that are not followed one by one: before it settles, and now
-    /// and then.
-    fn tell_others(&mut self) -> Result<(), DaemonError> {
-        let now = monotonic();
+    /// and then. What happened since `began` is for the next turn, and must not come late.
+    fn tell_others(&mut self, began: Time, now: Time) -> Result<(), DaemonError> {
         let settles = self.engine.next_settlement().is_some_and(|next| next <= now);
         if !settles && now.since(self.told_others) < OTHERS {
             return Ok(());
@@ -191,7 +190,7 @@ impl Daemon {
         let mut ran = Vec::new();
         self.bpf.take_others(&mut ran)?;
         for kind in ran {
-            let event = Event { at: now, kind };
+            let event = Event { at: began, kind };
             self.recordings.push(|| Record::Event(event));
             self.engine.on_event(&event);
         }

@@ -203,7 +203,11 @@ impl Identities {
             let _ = self.listen(vm, qemu, PACE_OF_NAMES);
         }
         match &mut self.kvm {
-            Some(kvm) if kvm.follows(vm) => kvm.follow(vm, &threads(qemu)),
+            Some(kvm) if kvm.follows(vm) => {
+                let followed = kvm.follow(vm, &threads(qemu));
+                self.rearm(vm);
+                followed
+            }
             _ => Ok(()),
         }
     }
@@ -266,6 +270,7 @@ impl Identities {
         if let Some(plugin) = self.plugins.get(&vm) {
             return Ok(Some(plugin.task_words()));
         }
+        self.rearm(vm);
         let Some(kvm) = self.kvm.as_mut().filter(|kvm| kvm.follows(vm)) else { return Ok(None) };
         Ok(Some((kvm.show_tasks(vm, eventfds)?.as_fd(), TaskMemory::words())))
     }

@@ -42,6 +42,11 @@ impl Identities {
         }
     }
 
+    /// The vCPUs of a VM are followed afresh, and nobody is asked about them any more.
+    pub(super) fn rearm(&mut self, vm: VmId) {
+        self.watched.iter_mut().filter(|watched| watched.vm == vm).for_each(|watched| watched.armed = false);
+    }
+
     /// Ends [`watch`](Self::watch). A wake-up may already be under way.
     pub fn unwatch(&mut self, vm: VmId, vcpu: u16) {
         let Some(index) = self.watched.iter().position(|w| (w.vm, w.vcpu) == (vm, vcpu)) else { return };

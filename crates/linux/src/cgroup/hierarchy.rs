@@ -3,6 +3,7 @@
 use super::file::{file_error, read_weight, write};
 use super::mounts::{self, Mount};
 use super::{CgroupError, Version};
+use crate::MAX_THREADS;
 use procfs::{ProcessCGroups, process::Process};
 use std::{
     fs::{self, File},
@@ -122,7 +123,7 @@ impl Hierarchy {
     ///
     /// libvirt spreads a VM's threads over children of a group named `libvirt`, the only child of the VM's
     /// own, and has all of them in one of these while the VM starts: then it is the VM's own, the one that
-    /// competes with other VMs.
+    /// competes with other VMs. Of a process with more than [`MAX_THREADS`] the oldest count.
     ///
     /// # Errors
     /// If the process has ended or is outside of what the mount shows.
@@ -130,7 +131,7 @@ impl Hierarchy {
         let fail = |cause: String| CgroupError::Process { pid, cause };
         let mut common: Option<PathBuf> = None;
         let tasks = Process::new(pid).and_then(|process| process.tasks()).map_err(|e| fail(e.to_string()))?;
-        for task in tasks.flatten() {
+        for task in tasks.take(MAX_THREADS).flatten() {
             // A thread may end meanwhile.
             let Ok(groups) = task.read("cgroup") else { continue };
             let path = mounts::group_path(&groups, self.version)

@@ -54,11 +54,12 @@ impl Others {
     /// CPUs, at most.
     pub(super) fn take(&mut self, out: &mut Vec<EventKind>) -> Result<(), BpfError> {
         for (&vm, known) in &mut self.known {
+            // Who runs on is told of up to now. First the time: one that stops before it is looked at has not
+            // run longer than it did.
+            let now = monotonic_ns();
             let accounts = self.map.lookup_percpu(&known.key, MapFlags::ANY);
             let accounts = accounts
                 .map_err(|e| BpfError::Read { what: "the run time of other threads", cause: chain(&e) })?;
-            // Who runs on is told of up to now.
-            let now = monotonic_ns();
             let accounts = accounts.into_iter().flatten();
             for ((pcpu, told), account) in (0..).zip(&mut known.told).zip(accounts) {
                 let ran = abi::others_ran(&account, now).unwrap_or(0);

@@ -22,15 +22,21 @@ pub(super) enum Counter {
     Lost = 2,
 }
 
-/// Value of the map `vcpus` (struct vcpu): nothing reported, no window opened yet. `interrupts`: whether they
-/// are wanted. `shows`: whether its tasks are shown to back ends of disks.
-pub(super) fn vcpu_value(vm: VmId, index: u16, interrupts: bool, shows: bool) -> [u8; 160] {
+/// Value of the map `vcpus` (struct vcpu): no task reported, no window opened yet. `interrupts`: whether they
+/// are wanted. `halted`: whether that was reported. `shows`: whether its tasks are shown to back ends of disks.
+pub(super) fn vcpu_value(vm: VmId, index: u16, interrupts: bool, halted: bool, shows: bool) -> [u8; 160] {
     let mut value = [0; 160];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());
     value[4..6].copy_from_slice(&index.to_ne_bytes());
     value[6] = interrupts.into();
+    value[7] = halted.into();
     value[148] = shows.into();
     value
+}
+
+/// Whether such a value's vCPU was last reported to be halted.
+pub(super) fn is_halted(value: &[u8]) -> bool {
+    value.get(7).is_some_and(|halted| *halted != 0)
 }
 
 /// Key of the map `notifiers` (struct notifier).

@@ -72,6 +72,33 @@ fn who_floods_keeps_nobody_from_settling() {
     assert!(ledger.debt(VmId(2)) >= signed(500 * boosted[2]), "{}", ledger.debt(VmId(2)));
 }
 
+/// Each time the accounts are opened one of two has had far more that is told only then; it is of before.
+#[test]
+fn what_is_of_before_is_not_settled() {
+    let config = Config::default();
+    let window = nanos(config.period);
+    for (leaves_out, is_lowered) in [(true, false), (false, true)] {
+        let mut ledger = Ledger::default();
+        let mut claims: Vec<VmAccount> = (0..2).map(|vm| VmAccount::on(vm, &[0])).collect();
+        let mut lowered = false;
+        for round in 0..50 {
+            let now = Time(round * 100 * window);
+            ledger.open(now, claims.iter().copied(), &config);
+            claims[1].ran += window / 2;
+            if leaves_out {
+                ledger.leave_out(claims[1].vm, window / 2);
+            }
+            for claim in &mut claims {
+                claim.ran += window / 2;
+                claim.unmet = window / 2;
+            }
+            let changes = ledger.settle(now.plus(window), &claims, &config);
+            lowered |= changes.iter().any(|(vm, permille)| *vm == claims[1].vm && *permille < FULL);
+        }
+        assert_eq!(lowered, is_lowered, "{leaves_out}");
+    }
+}
+
 #[test]
 fn what_a_boost_gave_is_taken_back() {
     let shares = shares_after(&[1024; 6], &[2_500_000], |_, _| 1000);
