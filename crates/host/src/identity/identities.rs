@@ -267,10 +267,13 @@ impl Identities {
         vm: VmId,
         eventfds: &[u32],
     ) -> Result<Option<(BorrowedFd<'_>, TaskWords)>, BpfError> {
+        if !self.plugins.contains_key(&vm) {
+            // Its vCPUs may be followed afresh for that.
+            self.rearm(vm);
+        }
         if let Some(plugin) = self.plugins.get(&vm) {
             return Ok(Some(plugin.task_words()));
         }
-        self.rearm(vm);
         let Some(kvm) = self.kvm.as_mut().filter(|kvm| kvm.follows(vm)) else { return Ok(None) };
         Ok(Some((kvm.show_tasks(vm, eventfds)?.as_fd(), TaskMemory::words())))
     }
