@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use std::{
     env, fs,
     io::{BufRead as _, BufReader, Write as _},
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::{
+        net::{UnixListener, UnixStream},
+        process::CommandExt as _,
+    },
     path::Path,
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -190,6 +193,8 @@ pub(crate) fn main() -> ExitCode {
             }
             ["names"] => drop(thread::spawn(names)),
             ["compute"] => drop(thread::spawn(compute)),
+            // By a thread that is not the first.
+            ["sleep"] => drop(thread::spawn(|| Command::new("sleep").arg("600").exec())),
             ["crowd"] => crowd(),
             ["births"] => drop(thread::spawn(births)),
             ["flood"] => {

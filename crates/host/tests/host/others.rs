@@ -12,10 +12,12 @@ use frontdesk_probes::bpf::BpfSource;
 use frontdesk_record::Record;
 use libtest_mimic::Trial;
 use procfs::process::Process;
+use std::{thread, time::Duration};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("bpf_counts_what_other_threads_run", counts_what_other_threads_run),
+        trial("bpf_counts_nothing_after_execve", counts_nothing_after_execve),
         trial("daemon_counts_what_a_qemu_starts_later", counts_what_a_qemu_starts_later),
         trial("daemon_follows_no_births_one_by_one", follows_no_births_one_by_one),
     ]
@@ -79,6 +81,27 @@ fn counts_what_other_threads_run() -> Result<()> {
     source.unfollow(VM);
     ensure!(ran(&mut source)? == 0, "counted after unfollow");
     source.count_others(VmId(8), pid)?;
+    Ok(())
+}
+
+/// A thread that calls execve has the number of the first one before it loses its CPU the next time. It is
+/// not taken to run from then on.
+fn counts_nothing_after_execve() -> Result<()> {
+    let place = Place::new()?;
+    let mut vm = FakeQemu::start(place.home.path())?;
+    let pid = vm.pid().cast_signed();
+    let mut source = BpfSource::open()?;
+    source.follow(VM, &[(pid, Thread::Emulator(0))], &[])?;
+    source.count_others(VM, pid)?;
+    vm.order("sleep")?;
+    let process = Process::new(pid)?;
+    eventually("it sleeps", || {
+        process.stat().is_ok_and(|stat| stat.comm == "sleep" && stat.state == 'S' && stat.num_threads == 1)
+    })?;
+    ran(&mut source)?;
+    thread::sleep(Duration::from_millis(300));
+    let counted = ran(&mut source)?;
+    ensure!(counted == 0, "{counted} ns of a process that sleeps");
     Ok(())
 }
 
