@@ -32,7 +32,7 @@ const VM: Spec = Spec::whole("vm", "vm");
 const VCPU: Spec = Spec::whole("vcpu", "vcpu");
 const PERMILLE: Spec = Spec::whole("permille", "permille");
 
-const EVENTS: [Spec; 30] = [
+const EVENTS: [Spec; 31] = [
     RECORD,
     AT,
     KIND,
@@ -40,6 +40,7 @@ const EVENTS: [Spec; 30] = [
     VCPU,
     Spec::text("thread", "thread"),
     Spec::whole("pcpu", "pcpu"),
+    Spec::whole("ran_ns", "ran_ns"),
     Spec::flag("runnable", "runnable"),
     Spec::whole("by", "by"),
     Spec::whole("task", "task"),
