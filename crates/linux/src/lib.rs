@@ -10,17 +10,15 @@ mod cpus;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod peer;
+mod process;
 mod program;
 pub mod realtime;
 pub mod sched;
 mod tap;
 
-/// Threads of a process that are looked at, the oldest: one that starts them without end is to take nobody's
-/// time. A QEMU's vCPUs, its threads for I/O and some hundred workers fit in.
-pub const MAX_THREADS: usize = 1024;
-
 pub use clock::monotonic_ns;
 pub use cpus::online_cpus;
 pub use peer::{Peer, peer_groups};
+pub use process::MAX_THREADS;
 pub use program::of_root;
 pub use tap::Tap;

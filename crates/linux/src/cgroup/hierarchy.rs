@@ -3,7 +3,7 @@
 use super::file::{file_error, read_weight, write};
 use super::mounts::{self, Mount};
 use super::{CgroupError, Version};
-use crate::MAX_THREADS;
+use crate::process::MAX_THREADS;
 use procfs::{ProcessCGroups, process::Process};
 use std::{
     fs::{self, File},

@@ -23,7 +23,8 @@ pub(super) enum Counter {
 }
 
 /// Value of the map `vcpus` (struct vcpu): no task reported, no window opened yet. `interrupts`: whether they
-/// are wanted. `halted`: whether that was reported. `shows`: whether its tasks are shown to back ends of disks.
+/// are wanted. `halted`: whether that was reported. `shows`: whether its tasks are shown to back ends of
+/// disks.
 pub(super) fn vcpu_value(vm: VmId, index: u16, interrupts: bool, halted: bool, shows: bool) -> [u8; 160] {
     let mut value = [0; 160];
     value[..4].copy_from_slice(&vm.0.to_ne_bytes());
