@@ -50,14 +50,20 @@ fn ran(source: &mut BpfSource) -> Result<u64> {
     ran.sum::<Option<u64>>().with_context(|| format!("{kinds:?}"))
 }
 
-/// A thread that is started later is counted, until it is followed itself.
-fn counts_what_other_threads_run() -> Result<()> {
-    let place = Place::new()?;
-    let mut vm = FakeQemu::start(place.home.path())?;
+/// A QEMU whose first thread is followed, and of which the others are counted.
+fn followed(place: &Place) -> Result<(FakeQemu, i32, BpfSource)> {
+    let vm = FakeQemu::start(place.home.path())?;
     let pid = vm.pid().cast_signed();
     let mut source = BpfSource::open()?;
     source.follow(VM, &[(pid, Thread::Emulator(0))], &[])?;
     source.count_others(VM, pid)?;
+    Ok((vm, pid, source))
+}
+
+/// A thread that is started later is counted, until it is followed itself.
+fn counts_what_other_threads_run() -> Result<()> {
+    let place = Place::new()?;
+    let (mut vm, pid, mut source) = followed(&place)?;
     ensure!(source.count_others(VmId(8), pid).is_err(), "another VM's");
     vm.order("compute")?;
     wait_until_used(&vm, SECOND)?;
@@ -88,11 +94,7 @@ fn counts_what_other_threads_run() -> Result<()> {
 /// not taken to run from then on.
 fn counts_nothing_after_execve() -> Result<()> {
     let place = Place::new()?;
-    let mut vm = FakeQemu::start(place.home.path())?;
-    let pid = vm.pid().cast_signed();
-    let mut source = BpfSource::open()?;
-    source.follow(VM, &[(pid, Thread::Emulator(0))], &[])?;
-    source.count_others(VM, pid)?;
+    let (mut vm, pid, mut source) = followed(&place)?;
     vm.order("sleep")?;
     let process = Process::new(pid)?;
     eventually("it sleeps", || {

@@ -1,5 +1,6 @@
-// The host at a glance: each VM, who waits in it and for what, and why it was or was not put first. From the answers to {"status":{}}, as
-// `frontdesk status` has them. Names come from guests and are only ever set as text.
+// The host at a glance: each VM, who waits in it and for what, and why it was or was not put first. From
+// the answers to {"status":{}}, as `frontdesk status` has them. Names come from guests and are only ever
+// set as text.
 
 const percent = (ratio) => `${+(ratio * 100).toFixed(ratio < 0.1 ? 1 : 0)} %`;
 const seconds = (ns) => `${(ns / 1e9).toFixed(1)} s`;

@@ -1,4 +1,5 @@
-// The page: shows the VMs and the reservations of a host, and steers these by hand. It asks /api what any client asks (docs/remote.md).
+// The page: shows the VMs and the reservations of a host, and steers these by hand. It asks /api what any
+// client asks (docs/remote.md).
 
 import { showVms } from "/host.js";
 
