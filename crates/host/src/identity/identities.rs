@@ -97,8 +97,9 @@ pub(super) struct WatchedVcpu {
     pub(super) armed: bool,
 }
 
-/// How often a reporter reports that only tells names: it costs the guest next to nothing then.
-const PACE_OF_NAMES: Duration = Duration::from_millis(100);
+/// How often a reporter reports that only tells names: it costs the guest next to nothing then. A new task
+/// needs three reports to be named, and a busy vCPU's ring holds the switches of half a second.
+const PACE_OF_NAMES: Duration = Duration::from_millis(500);
 
 /// What stands for KVM among the VMs in `epoll`: one ring serves all of them.
 pub(super) const KVM: u64 = u64::MAX;
