@@ -5,6 +5,10 @@ SCENARIO ?= scenarios/echo-mixed.toml
 ARGS ?=
 
 guest_target := x86_64-unknown-linux-gnu
+# What `build` compiles. Before the tests it is all that they need, too: with the features that tests have,
+# other crates would be compiled twice.
+selection := -p frontdesk -p frontdesk-tcg-plugin
+test: selection := --workspace --lib --bins --tests
 package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
@@ -63,7 +67,7 @@ lint: setup-lint
 
 # The program, the QEMU plugin, and the static binaries that run inside VMs: lab VMs, and those of users.
 build: setup-build
-	cargo build --release --locked -p frontdesk -p frontdesk-tcg-plugin
+	cargo build --release --locked $(selection)
 	$(crt_static) cargo build --release --locked --target $(guest_target) -p frontdesk-lab-guest -p frontdesk-guest
 
 # The Debian package, target/debian/frontdesk_VERSION_amd64.deb, with manual pages and completions from the
