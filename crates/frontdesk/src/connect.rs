@@ -190,7 +190,7 @@ fn remote(address: &Address, args: &RemoteArgs, expected: Option<Fingerprint>) -
 }
 
 /// Whether the user accepts a certificate that is not known yet, if they may be asked.
-fn accepts(address: &Address, fingerprint: Fingerprint, may_ask: bool) -> bool {
+pub(crate) fn accepts(address: &Address, fingerprint: Fingerprint, may_ask: bool) -> bool {
     if !may_ask {
         // Once, however many hosts there are.
         static SAID: Once = Once::new();

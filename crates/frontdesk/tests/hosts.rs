@@ -6,7 +6,7 @@ mod served;
 
 use frontdesk_control_protocol::Status;
 use serde_json::Value;
-use served::{PASSWORD, Served};
+use served::{LOOK_PASSWORD, PASSWORD, Served};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -31,16 +31,68 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A file with a password, as it has to be.
+fn password_file(folder: &Path, password: &str) -> String {
+    let path = folder.join(password.replace(' ', "-"));
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+    std::fs::write(&path, password).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn who_has_the_other_password_looks_in_and_changes_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let password = password_file(home.path(), LOOK_PASSWORD);
+    let one = host("alice");
+    let at = ["--host", &one.address, "--fingerprint", &one.fingerprint, "--password-file", &password];
+    let login = frontdesk(home.path(), &[&["login"], &at[..]].concat());
+    assert!(login.status.success(), "{}", text(&login.stderr));
+    let status = frontdesk(home.path(), &["status", "--host", &one.address]);
+    assert!(text(&status.stdout).contains("alice"), "{}", text(&status.stderr));
+    let reserve = ["reserve", "alice", "--period", "10ms", "--slice", "2ms", "--host", &one.address];
+    let refused = frontdesk(home.path(), &reserve);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("may only look in"), "{}", text(&refused.stderr));
+    assert!(one.daemon.asked().is_empty());
+}
+
+#[test]
+fn a_page_shows_another_host_only_with_a_password_that_looks_in() {
+    let home = tempfile::tempdir().unwrap();
+    let (changes, looks) = (password_file(home.path(), PASSWORD), password_file(home.path(), LOOK_PASSWORD));
+    let folder = home.path().join("serve");
+    let serve = |more: &[&str]| {
+        let output =
+            frontdesk(home.path(), &[&["serve", "--folder", folder.to_str().unwrap()], more].concat());
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    assert_eq!(serve(&["--setup", "--password-file", &changes, "--name", "localhost"]).0, Some(0));
+    let one = host("alice");
+    let (code, said) = serve(&["--add", &one.address, "--password-file", &looks]);
+    assert!(code == Some(2) && said.contains(&one.fingerprint), "nobody to ask: {said}");
+    let add = ["--add", &one.address, "--fingerprint", &one.fingerprint, "--password-file"];
+    let (code, said) = serve(&[&add[..], &[&changes]].concat());
+    assert!(code == Some(2) && said.contains("--setup --look"), "{said}");
+    let (code, said) = serve(&["--remove", &one.address]);
+    assert!(code == Some(2) && said.contains("is not shown"), "{said}");
+    let (code, said) = serve(&[&add[..], &[&looks]].concat());
+    assert!(code == Some(0) && said.contains("restart frontdesk-serve"), "{said}");
+    let kept = std::fs::metadata(folder.join("hosts.json")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&kept) & 0o777, 0o600);
+    assert_eq!(serve(&["--remove", &one.address]).0, Some(0));
+    let other = host("bob").fingerprint.clone();
+    let (code, said) = serve(&["--add", &one.address, "--fingerprint", &other, "--password-file", &looks]);
+    assert!(code == Some(2) && said.contains("shows another certificate"), "{said}");
+}
+
 #[test]
 fn several_hosts_are_told_side_by_side() {
     let home = tempfile::tempdir().unwrap();
-    let password = home.path().join("password");
-    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&password).unwrap();
-    std::fs::write(&password, PASSWORD).unwrap();
+    let password = password_file(home.path(), PASSWORD);
     let (one, other) = (host("alice"), host("bob"));
     for served in [&one, &other] {
         let login = ["login", "--host", &served.address, "--fingerprint", &served.fingerprint];
-        let login = [&login[..], &["--password-file", password.to_str().unwrap()]].concat();
+        let login = [&login[..], &["--password-file", &password]].concat();
         let output = frontdesk(home.path(), &login);
         assert!(output.status.success(), "{}", text(&output.stderr));
     }

@@ -17,7 +17,7 @@ use frontdesk_testing::{Need, leave_out};
 use hyper_util::client::legacy::connect::HttpConnector;
 use operator::{FRONTDESK, Process};
 use serde_json::{Value, json};
-use served::{PASSWORD, Served};
+use served::{LOOK_PASSWORD, PASSWORD, Served};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -211,11 +211,11 @@ fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
         let phone = json!({ "mobileEmulation": { "deviceMetrics": { "width": 390, "height": 844, "pixelRatio": 2.0 } } });
         let browser = driver.browser(phone).await;
         browser.log_in(served).await;
-        browser.says("#vms .vm:nth-child(1) h3", "alice").await;
-        browser.says("#vms .vm:nth-child(2) h3", "<i>bob</i>").await;
-        browser.says("#vms .vm:nth-child(2) .trouble", "it runs without frontdesk's QEMU plugin").await;
-        browser.says("#daemon", "Acting by real time. Decisions take 81 µs").await;
-        browser.find("#vms .vm:nth-child(1) summary").await.click().await.unwrap();
+        browser.says("#glance .vm:nth-child(1) h3", "alice").await;
+        browser.says("#glance .vm:nth-child(2) h3", "<i>bob</i>").await;
+        browser.says("#glance .vm:nth-child(2) .trouble", "it runs without frontdesk's QEMU plugin").await;
+        browser.says("#glance .daemon", "Acting by real time. Decisions take 81 µs").await;
+        browser.find("#glance .vm:nth-child(1) summary").await.click().await.unwrap();
         browser.says(".why", "Packets to tcp 7: 5 boosted; 2 not boosted: no I/O-bound task is known").await;
         browser.says(".why", "Believed to be I/O-bound: sshd (431).").await;
         // A second later it has run half of it, was boosted thrice, and is boosted now.
@@ -223,15 +223,75 @@ fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
         let vcpu = &mut status.vms[0].engine.vcpus[0];
         (vcpu.ran_ns, vcpu.boosts, vcpu.boosted) = (vcpu.ran_ns + 500 * MS, vcpu.boosts + 3, true);
         served.daemon.tell(status.clone());
-        browser.says("#vms .vm:nth-child(1) dl", "50 %").await;
-        browser.says("#vms .vm:nth-child(1) .marks", "boosted").await;
+        browser.says("#glance .vm:nth-child(1) dl", "50 %").await;
+        browser.says("#glance .vm:nth-child(1) .marks", "boosted").await;
         browser.picture("glance.png").await;
         let wider = "return document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.0.execute(wider, vec![]).await.unwrap(), json!(false), "a phone need not scroll");
         status.vms.truncate(1);
         served.daemon.tell(status);
-        browser.gone("#vms .vm:nth-child(2)").await;
+        browser.gone("#glance .vm:nth-child(2)").await;
         assert!(served.daemon.asked().is_empty(), "looking changes nothing");
+        browser.0.close().await.unwrap();
+    });
+}
+
+fn in_a_browser_alone(test: impl AsyncFn(&Driver)) {
+    let Some(driver) = Driver::start() else {
+        return leave_out("the page", Need::Browser, "chromedriver does not run (tools/setup.sh vms)");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(test(&driver));
+}
+
+#[test]
+fn other_hosts_are_on_the_same_page() {
+    in_a_browser_alone(async |driver| {
+        let mut status: Status = serde_json::from_str(include_str!("../src/status/sample.json")).unwrap();
+        let (one, other) = (Served::start(), Served::start());
+        let served = Served::showing(&[&one, &other]);
+        served.daemon.tell(status.clone());
+        status.vms[0].name = "<i>carol</i>".to_owned();
+        one.daemon.tell(status);
+        let browser = driver.browser(json!({})).await;
+        browser.log_in(&served).await;
+        browser.says("#others", &one.address).await;
+        browser.says("#others", "2 VMs").await;
+        browser.says("#others", "trouble with: bob").await;
+        // Its daemon has nothing to tell.
+        browser.says("#others .trouble", "not a real one").await;
+        let details = if one.address < other.address { 1 } else { 2 };
+        let host = format!(".other-host:nth-of-type({details})");
+        browser.find(&format!("{host} > summary")).await.click().await.unwrap();
+        browser.says(&format!("{host} .vm h3"), "<i>carol</i>").await;
+        browser.find(&format!("{host} .vm summary")).await.click().await.unwrap();
+        browser.says(&format!("{host} .why"), "Packets to tcp 7: 5 boosted").await;
+        browser.picture("hosts.png").await;
+        assert!(one.daemon.asked().is_empty() && other.daemon.asked().is_empty());
+        drop(one);
+        browser.says(&format!("{host} > summary"), "cannot connect").await;
+        browser.says("#glance .vm:nth-child(1) h3", "alice").await;
+        browser.0.close().await.unwrap();
+    });
+}
+
+#[test]
+fn who_may_only_look_in_sees_nothing_to_change() {
+    in_a_browser(async |driver, served| {
+        let reserve = br#"{"reserve":{"target":"vm:alice","period_ns":10000000,"slice_ns":1000000}}"#;
+        let reserve = Query::parse(reserve).unwrap();
+        frontdesk_control_protocol::ask(&served.daemon.socket(), &reserve).unwrap();
+        let browser = driver.browser(json!({})).await;
+        browser.0.goto(&format!("https://{}/", served.address)).await.unwrap();
+        browser.shown("#login").await;
+        let password = browser.find("#password").await;
+        password.send_keys(&format!("{LOOK_PASSWORD}{}", char::from(Key::Enter))).await.unwrap();
+        browser.says(".terms", "1 ms every 10 ms on cpu0").await;
+        browser.shown(".efficiency").await;
+        for changes in [".slice", ".pause", ".release", ".hard", "#targets"] {
+            assert!(!browser.is_shown(changes).await, "{changes}");
+        }
+        browser.picture("looks.png").await;
         browser.0.close().await.unwrap();
     });
 }

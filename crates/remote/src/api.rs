@@ -3,11 +3,12 @@
 #![allow(clippy::result_large_err)] // What goes wrong is an answer here, and moved once.
 
 use crate::limits::{Bucket, Limits, Peer, Wait};
-use crate::password::{Hashed, MAX_PASSWORD_BYTES};
-use crate::sessions::{Holder, Sessions};
+use crate::others::OtherHosts;
+use crate::password::{MAX_PASSWORD_BYTES, Passwords};
+use crate::sessions::{Holder, Right, Sessions};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Extension, Request, State};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
@@ -61,7 +62,8 @@ pub(crate) struct ConnectedClient {
 pub(crate) struct ServerState {
     /// The daemon's control socket.
     socket: PathBuf,
-    password: Hashed,
+    others: OtherHosts,
+    passwords: Passwords,
     limits: Mutex<Limits>,
     sessions: Mutex<Sessions>,
     asking: Semaphore,
@@ -71,11 +73,12 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    pub(crate) fn new(socket: PathBuf, password: Hashed) -> ServerState {
+    pub(crate) fn new(socket: PathBuf, others: OtherHosts, passwords: Passwords) -> ServerState {
         let now = Instant::now();
         ServerState {
             socket,
-            password,
+            others,
+            passwords,
             limits: Mutex::new(Limits::new(now)),
             sessions: Mutex::default(),
             asking: Semaphore::new(ASKING),
@@ -119,7 +122,8 @@ impl Log {
 pub(crate) fn routes(shared: Arc<ServerState>) -> Router {
     let mut router = Router::new()
         .route("/api", post(ask))
-        .route("/session", post(begin_session).delete(end_session))
+        .route("/hosts/{name}", post(ask_other))
+        .route("/session", get(session).post(begin_session).delete(end_session))
         .route("/token", post(make_token).delete(end_session));
     for (path, kind, text) in PAGE {
         router = router.route(path, get(move || async move { ([(header::CONTENT_TYPE, kind)], text) }));
@@ -179,14 +183,19 @@ async fn ask(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let known = token(&headers).is_some_and(|token| lock(&shared.sessions).has(token, Instant::now()));
-    if !known && !client.certified {
-        return refuse(StatusCode::UNAUTHORIZED, RefusalKind::Unauthenticated, "log in first");
-    }
+    let right = match right(&shared, client, &headers) {
+        Ok(right) => right,
+        Err(response) => return response,
+    };
     let query = match json(&headers, body).and_then(|body| Query::parse(&body).map_err(refused)) {
         Ok(Query::Record {}) => {
             let message = "a recording is made on the host itself, with `frontdesk record`";
             return refuse(StatusCode::BAD_REQUEST, RefusalKind::Malformed, message);
+        }
+        Ok(query) if query.changes() && right == Right::Look => {
+            let message =
+                "this login may only look in; log in with the password of those who may change something";
+            return refuse(StatusCode::FORBIDDEN, RefusalKind::Forbidden, message);
         }
         Ok(query) => query,
         Err(response) => return response,
@@ -211,6 +220,46 @@ async fn ask(
         }
         Err(_) => refuse(StatusCode::INTERNAL_SERVER_ERROR, RefusalKind::Unavailable, "the server failed"),
     }
+}
+
+/// `POST /hosts/NAME`: the same to another host's daemon, which is only looked at.
+async fn ask_other(
+    State(shared): State<Arc<ServerState>>,
+    Extension(client): Extension<ConnectedClient>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Answer>, Response> {
+    right(&shared, client, &headers)?;
+    let query = Query::parse(&json(&headers, body)?).map_err(refused)?;
+    shared.others.ask(&name, query).await.map(Json).map_err(refused)
+}
+
+/// What whoever has logged in may do, and what there is to see.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SessionInfo {
+    pub(crate) may_change: bool,
+    /// The other hosts to be asked at `/hosts/NAME`.
+    hosts: Vec<String>,
+}
+
+/// `GET /session`.
+async fn session(
+    State(shared): State<Arc<ServerState>>,
+    Extension(client): Extension<ConnectedClient>,
+    headers: HeaderMap,
+) -> Result<Json<SessionInfo>, Response> {
+    let may_change = right(&shared, client, &headers)? == Right::Change;
+    Ok(Json(SessionInfo { may_change, hosts: shared.others.names() }))
+}
+
+/// What whoever asks may do, if they have logged in.
+fn right(shared: &ServerState, client: ConnectedClient, headers: &HeaderMap) -> Result<Right, Response> {
+    if client.certified {
+        return Ok(Right::Change);
+    }
+    let right = token(headers).and_then(|token| lock(&shared.sessions).right(token, Instant::now()));
+    right.ok_or_else(|| refuse(StatusCode::UNAUTHORIZED, RefusalKind::Unauthenticated, "log in first"))
 }
 
 /// What is sent to log in.
@@ -277,18 +326,20 @@ async fn log_in(
         return Err(later(wait, "too many wrong passwords"));
     }
     let failed = || refuse(StatusCode::INTERNAL_SERVER_ERROR, RefusalKind::Unavailable, "the server failed");
-    let is_right = {
+    let right = {
         let _permit = shared.hashing.acquire().await.map_err(|_| failed())?;
-        let password = shared.password.clone();
-        tokio::task::spawn_blocking(move || password.is_of(&login.password)).await.map_err(|_| failed())?
+        let passwords = shared.passwords.clone();
+        tokio::task::spawn_blocking(move || passwords.right_of(&login.password))
+            .await
+            .map_err(|_| failed())?
     };
-    if !is_right {
+    let Some(right) = right else {
         shared.log(format_args!("{peer} gave a wrong password"));
         return Err(refuse(StatusCode::UNAUTHORIZED, RefusalKind::Unauthenticated, "the password is wrong"));
-    }
+    };
     lock(&shared.limits).right(peer);
-    let token = lock(&shared.sessions).begin(holder, Instant::now()).ok_or_else(failed)?;
-    tracing::info!("{peer} has logged in");
+    let token = lock(&shared.sessions).begin(holder, right, Instant::now()).ok_or_else(failed)?;
+    tracing::info!("{peer} has logged in{}", if right == Right::Look { " to look" } else { "" });
     Ok(token)
 }
 

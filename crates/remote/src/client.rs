@@ -8,7 +8,7 @@ pub use address::{Address, DEFAULT_PORT, NoAddress};
 pub use hosts::{Hosts, HostsError, KnownHost};
 pub use trust::{ClientCertificate, Trust, TrustError};
 
-use crate::api::LoginToken;
+use crate::api::{LoginToken, SessionInfo};
 use crate::fingerprint::Fingerprint;
 use frontdesk_control_protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, RefusalKind, SCHEMA};
 use http_body_util::{BodyExt, Full, Limited};
@@ -140,6 +140,16 @@ impl Remote {
         let token: LoginToken = serde_json::from_slice(&answer).map_err(|error| self.nonsense(error))?;
         self.token = Some(token.token.clone());
         Ok(token.token)
+    }
+
+    /// Whether whoever logged in may change something, and not only look.
+    ///
+    /// # Errors
+    /// [`RemoteError::NotLoggedIn`] without a token or with one whose time has come.
+    pub fn may_change(&mut self) -> Result<bool, RemoteError> {
+        let answer = self.request(Method::GET, "/session", String::new())?;
+        let info: SessionInfo = serde_json::from_slice(&answer).map_err(|error| self.nonsense(error))?;
+        Ok(info.may_change)
     }
 
     /// Ends the session of the token in use.

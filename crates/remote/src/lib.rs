@@ -10,6 +10,7 @@ pub mod client;
 mod fingerprint;
 mod hash;
 mod limits;
+mod others;
 mod password;
 mod server;
 mod sessions;

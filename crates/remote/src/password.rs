@@ -1,5 +1,6 @@
-//! The password, of which only an argon2id hash is kept.
+//! The passwords, of which only argon2id hashes are kept.
 
+use crate::sessions::Right;
 use argon2::Argon2;
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -39,6 +40,23 @@ impl Hashed {
     }
 }
 
+/// The passwords of a host.
+#[derive(Clone, Debug)]
+pub(crate) struct Passwords {
+    /// Of those who may do what the server may.
+    pub(crate) change: Hashed,
+    /// Of those who may only look in, if there is one.
+    pub(crate) look: Option<Hashed>,
+}
+
+impl Passwords {
+    /// What a password lets its holder do. Takes a while, too.
+    pub(crate) fn right_of(&self, password: &str) -> Option<Right> {
+        let looks = || self.look.as_ref().is_some_and(|look| look.is_of(password));
+        if self.change.is_of(password) { Some(Right::Change) } else { looks().then_some(Right::Look) }
+    }
+}
+
 impl std::fmt::Debug for Hashed {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Hashed")
@@ -59,6 +77,17 @@ mod tests {
         assert!(hashed.as_str().starts_with("$argon2id$"));
         assert!(Hashed::parse(&format!("{}\n", hashed.as_str())).unwrap().is_of("correct horse"));
         assert!(Hashed::parse("").is_none() && Hashed::parse("correct horse").is_none());
+    }
+
+    #[test]
+    fn each_password_has_its_right() {
+        let change = Hashed::new("correct horse").unwrap();
+        let mut passwords = Passwords { change, look: None };
+        assert_eq!(passwords.right_of("battery staple"), None);
+        passwords.look = Hashed::new("battery staple");
+        assert_eq!(passwords.right_of("battery staple"), Some(Right::Look));
+        assert_eq!(passwords.right_of("correct horse"), Some(Right::Change));
+        assert_eq!(passwords.right_of(""), None);
     }
 
     proptest! {

@@ -1,8 +1,10 @@
 //! The server: TLS connections, with a bound on their number and on the time each may take.
 
 use crate::api::{ConnectedClient, ServerState, routes};
+use crate::client::HostsError;
 use crate::fingerprint::Fingerprint;
 use crate::limits::Peer;
+use crate::others::OtherHosts;
 use crate::setup::{Credentials, Folder, SetupError};
 use axum::extract::Extension;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -43,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct ServerConfig {
     /// Where clients connect.
     pub listen: SocketAddr,
-    /// The password, key and certificate.
+    /// The passwords, key and certificate, and the other hosts that the page shows.
     pub folder: Folder,
     /// The daemon's control socket.
     pub socket: PathBuf,
@@ -58,6 +60,9 @@ pub enum ServerError {
     /// It is not set up.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// The file with the other hosts is of no use.
+    #[error(transparent)]
+    OtherHosts(#[from] HostsError),
     /// The certificate and key are of no use.
     #[error("the certificate and key of the server cannot be used: {0}")]
     Tls(String),
@@ -98,7 +103,9 @@ impl Server {
     pub fn start(config: &ServerConfig) -> Result<Server, ServerError> {
         let credentials = config.folder.load()?;
         let fingerprint = Fingerprint::of(&credentials.certificates[0]);
-        let shared = Arc::new(ServerState::new(config.socket.clone(), credentials.password.clone()));
+        let others = OtherHosts::new(&config.folder.other_hosts()?)?;
+        let passwords = credentials.passwords.clone();
+        let shared = Arc::new(ServerState::new(config.socket.clone(), others, passwords));
         let tls = tls(credentials, config.require_client_certificate)?;
         let address = config.listen;
         let failed = |source| ServerError::Listen { address, source };

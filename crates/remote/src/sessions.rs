@@ -29,8 +29,18 @@ impl Holder {
     }
 }
 
+/// What whoever has logged in may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// See everything and change nothing.
+    Look,
+    /// What the server may.
+    Change,
+}
+
 #[derive(Debug)]
 struct LoginSession {
+    right: Right,
     ends: Instant,
     used: Instant,
 }
@@ -41,7 +51,7 @@ pub(crate) struct Sessions(HashMap<[u8; 32], LoginSession>);
 
 impl Sessions {
     /// A new session's token; none if the system gives no chance.
-    pub(crate) fn begin(&mut self, holder: Holder, now: Instant) -> Option<String> {
+    pub(crate) fn begin(&mut self, holder: Holder, right: Right, now: Instant) -> Option<String> {
         let mut bytes = [0; BYTES];
         SystemRandom::new().fill(&mut bytes).ok()?;
         let token = hex(&bytes);
@@ -50,17 +60,15 @@ impl Sessions {
             let oldest = self.0.iter().min_by_key(|(_, session)| session.used).map(|(key, _)| *key);
             oldest.and_then(|key| self.0.remove(&key));
         }
-        self.0.insert(key(&token), LoginSession { ends: now + holder.lifetime(), used: now });
+        self.0.insert(key(&token), LoginSession { right, ends: now + holder.lifetime(), used: now });
         Some(token)
     }
 
-    /// Whether a token is that of a session.
-    pub(crate) fn has(&mut self, token: &str, now: Instant) -> bool {
-        let session = self.0.get_mut(&key(token)).filter(|session| now < session.ends);
-        session.is_some_and(|session| {
-            session.used = now;
-            true
-        })
+    /// What the holder of a token may do; none if it is no session's.
+    pub(crate) fn right(&mut self, token: &str, now: Instant) -> Option<Right> {
+        let session = self.0.get_mut(&key(token)).filter(|session| now < session.ends)?;
+        session.used = now;
+        Some(session.right)
     }
 
     /// Ends a session.
@@ -81,14 +89,14 @@ mod tests {
     fn a_session_ends_in_time_or_when_it_is_ended() {
         let now = Instant::now();
         let mut sessions = Sessions::default();
-        let token = sessions.begin(Holder::Browser, now).unwrap();
-        let other = sessions.begin(Holder::Command, now).unwrap();
+        let token = sessions.begin(Holder::Browser, Right::Change, now).unwrap();
+        let other = sessions.begin(Holder::Command, Right::Look, now).unwrap();
         assert!(token != other && token.len() == 2 * BYTES);
-        assert!(sessions.has(&token, now) && !sessions.has("", now));
+        assert_eq!((sessions.right(&token, now), sessions.right("", now)), (Some(Right::Change), None));
         let later = now + Holder::Browser.lifetime();
-        assert!(!sessions.has(&token, later) && sessions.has(&other, later));
+        assert_eq!((sessions.right(&token, later), sessions.right(&other, later)), (None, Some(Right::Look)));
         sessions.end(&other);
-        assert!(!sessions.has(&other, later));
+        assert_eq!(sessions.right(&other, later), None);
     }
 
     #[test]
@@ -96,10 +104,10 @@ mod tests {
         let now = Instant::now();
         let mut sessions = Sessions::default();
         let at = |index: usize| now + Duration::from_millis(index as u64);
-        let first = sessions.begin(Holder::Browser, now).unwrap();
-        let tokens: Vec<String> =
-            (1..=MOST).map(|index| sessions.begin(Holder::Browser, at(index)).unwrap()).collect();
-        assert!(!sessions.has(&first, at(MOST)), "the oldest had to go");
-        assert!(tokens.iter().all(|token| sessions.has(token, at(MOST))));
+        let mut begin = |index| sessions.begin(Holder::Browser, Right::Look, at(index)).unwrap();
+        let first = begin(0);
+        let tokens: Vec<String> = (1..=MOST).map(begin).collect();
+        assert_eq!(sessions.right(&first, at(MOST)), None, "the oldest had to go");
+        assert!(tokens.iter().all(|token| sessions.right(token, at(MOST)).is_some()));
     }
 }

@@ -1,8 +1,9 @@
 //! What a server needs before it starts: a password, a key and a certificate, in a folder that only its user
 //! can read. There are no defaults.
 
+use crate::client::{Hosts, HostsError};
 use crate::fingerprint::Fingerprint;
-use crate::password::{Hashed, MAX_PASSWORD_BYTES};
+use crate::password::{Hashed, MAX_PASSWORD_BYTES, Passwords};
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,9 +20,11 @@ pub const DEFAULT_USER: &str = "frontdesk";
 pub const LEAST_PASSWORD: usize = 10;
 
 const PASSWORD: &str = "password";
+const LOOK_PASSWORD: &str = "look-password";
 const KEY: &str = "key.pem";
 const CERTIFICATE: &str = "certificate.pem";
 const CLIENTS: &str = "clients.pem";
+const OTHER_HOSTS: &str = "hosts.json";
 /// No file of these is larger.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -57,6 +60,11 @@ pub enum SetupError {
     /// The password is not good enough.
     #[error("the password is too {0}: it has {LEAST_PASSWORD} to 1024 characters")]
     Password(&'static str),
+    /// One password would let its holder do two things.
+    #[error(
+        "those who may only look in have another password than those who may change something; choose another one"
+    )]
+    SamePassword,
     /// A name cannot be in a certificate.
     #[error("cannot make a certificate for {}: {reason}", names.join(", "))]
     Certificate {
@@ -86,7 +94,7 @@ pub struct SetUp {
 /// What is in the folder of a server that is set up.
 #[derive(Debug)]
 pub(crate) struct Credentials {
-    pub(crate) password: Hashed,
+    pub(crate) passwords: Passwords,
     pub(crate) key: PrivateKeyDer<'static>,
     pub(crate) certificates: Vec<CertificateDer<'static>>,
     /// Whoever has a certificate from one of these needs no password.
@@ -107,11 +115,10 @@ impl Folder {
     /// # Errors
     /// The password is too short or too long, or a file cannot be written.
     pub fn set_up(&self, password: &str, names: &[String]) -> Result<SetUp, SetupError> {
-        if password.chars().count() < LEAST_PASSWORD {
-            return Err(SetupError::Password("short"));
-        }
-        if password.len() > MAX_PASSWORD_BYTES {
-            return Err(SetupError::Password("long"));
+        check(password)?;
+        let look = self.has(LOOK_PASSWORD)?.then(|| self.hashed(LOOK_PASSWORD)).transpose()?;
+        if look.is_some_and(|look| look.is_of(password)) {
+            return Err(SetupError::SamePassword);
         }
         self.make()?;
         let hashed = Hashed::new(password).ok_or(SetupError::Random)?;
@@ -127,16 +134,42 @@ impl Folder {
         Ok(SetUp { fingerprint: Fingerprint::of(&credentials.certificates[0]), new_certificate })
     }
 
+    /// Sets the password of those who may only look in, of a server that is set up.
+    ///
+    /// # Errors
+    /// It is too short or too long or the other one, the server is not set up, or a file cannot be written.
+    pub fn set_look_password(&self, password: &str) -> Result<(), SetupError> {
+        check(password)?;
+        if self.hashed(PASSWORD)?.is_of(password) {
+            return Err(SetupError::SamePassword);
+        }
+        let hashed = Hashed::new(password).ok_or(SetupError::Random)?;
+        self.write(LOOK_PASSWORD, &format!("{}\n", hashed.as_str()))
+    }
+
+    /// The other hosts that the page shows, with the password that looks in there.
+    ///
+    /// # Errors
+    /// The file cannot be read, is something else, or others can read it.
+    pub fn other_hosts(&self) -> Result<Hosts, HostsError> {
+        Hosts::load(self.0.join(OTHER_HOSTS))
+    }
+
     /// Reads what [`Folder::set_up`] made, or an administrator put there instead.
     pub(crate) fn load(&self) -> Result<Credentials, SetupError> {
-        let nonsense = |name, what| SetupError::Nonsense { path: self.0.join(name), what };
-        let password = self.read(PASSWORD, true)?;
-        let password = Hashed::parse(&password).ok_or_else(|| nonsense(PASSWORD, "password hash"))?;
+        let change = self.hashed(PASSWORD)?;
+        let look = self.has(LOOK_PASSWORD)?.then(|| self.hashed(LOOK_PASSWORD)).transpose()?;
         let key = self.read(KEY, true)?;
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| nonsense(KEY, "private key"))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+            .map_err(|_| SetupError::Nonsense { path: self.0.join(KEY), what: "private key" })?;
         let certificates = self.certificates(CERTIFICATE)?;
         let clients = if self.has(CLIENTS)? { self.certificates(CLIENTS)? } else { Vec::new() };
-        Ok(Credentials { password, key, certificates, clients })
+        Ok(Credentials { passwords: Passwords { change, look }, key, certificates, clients })
+    }
+
+    fn hashed(&self, name: &str) -> Result<Hashed, SetupError> {
+        let nonsense = || SetupError::Nonsense { path: self.0.join(name), what: "password hash" };
+        Hashed::parse(&self.read(name, true)?).ok_or_else(nonsense)
     }
 
     fn certificates(&self, name: &str) -> Result<Vec<CertificateDer<'static>>, SetupError> {
@@ -191,26 +224,35 @@ impl Folder {
     /// Replaces a file in one step.
     fn write(&self, name: &str, text: &str) -> Result<(), SetupError> {
         let path = self.0.join(name);
-        write_secret(&path, text.as_bytes(), || {
-            let folder = fs::metadata(&self.0)?;
-            Ok(nix::unistd::geteuid().is_root().then(|| (folder.uid(), folder.gid())))
+        write_secret(&path, text.as_bytes()).map_err(|source| SetupError::File {
+            what: "write",
+            path,
+            source,
         })
-        .map_err(|source| SetupError::File { what: "write", path, source })
     }
 }
 
-/// Replaces a file in one step by one that only its owner can read; `owner` says whose, if not ours.
-pub(crate) fn write_secret(
-    path: &Path,
-    bytes: &[u8],
-    owner: impl FnOnce() -> io::Result<Option<(u32, u32)>>,
-) -> io::Result<()> {
+/// Whether a password is good enough.
+fn check(password: &str) -> Result<(), SetupError> {
+    if password.chars().count() < LEAST_PASSWORD {
+        return Err(SetupError::Password("short"));
+    }
+    if password.len() > MAX_PASSWORD_BYTES {
+        return Err(SetupError::Password("long"));
+    }
+    Ok(())
+}
+
+/// Replaces a file in one step by one that only its owner can read. What root writes belongs to the owner of
+/// the folder.
+pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     // What an interrupted run left.
     let _ = fs::remove_file(&new);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    if let Some((uid, gid)) = owner()? {
-        std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+    if let Some(folder) = path.parent().filter(|_| nix::unistd::geteuid().is_root()) {
+        let folder = fs::metadata(folder)?;
+        std::os::unix::fs::fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
     }
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -255,7 +297,7 @@ mod tests {
         assert!(!fs::read_to_string(path.join(PASSWORD)).unwrap().contains(GOOD));
         let again = folder.set_up("another password", &[]).unwrap();
         assert!(!again.new_certificate && again.fingerprint == first.fingerprint);
-        assert!(folder.load().unwrap().password.is_of("another password"));
+        assert!(folder.load().unwrap().passwords.change.is_of("another password"));
         fs::set_permissions(path.join(KEY), PermissionsExt::from_mode(0o640)).unwrap();
         assert!(matches!(folder.load(), Err(SetupError::Open(_))));
     }
@@ -269,8 +311,13 @@ mod tests {
         assert!(matches!(folder.set_up(&"x".repeat(1025), &[]), Err(SetupError::Password("long"))));
         assert!(!path.exists(), "nothing is left of that");
         folder.set_up(GOOD, &[]).unwrap();
-        for (name, what) in [(PASSWORD, "password hash"), (CERTIFICATE, "certificate"), (KEY, "private key")]
-        {
+        folder.set_look_password("battery staple").unwrap();
+        for (name, what) in [
+            (PASSWORD, "password hash"),
+            (LOOK_PASSWORD, "password hash"),
+            (CERTIFICATE, "certificate"),
+            (KEY, "private key"),
+        ] {
             let before = fs::read(path.join(name)).unwrap();
             fs::write(path.join(name), "nonsense").unwrap();
             let error = folder.load().unwrap_err().to_string();
@@ -278,5 +325,20 @@ mod tests {
             fs::write(path.join(name), before).unwrap();
         }
         folder.load().unwrap();
+    }
+
+    #[test]
+    fn who_looks_in_has_another_password() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = Folder::new(parent.path());
+        assert!(matches!(folder.set_look_password(GOOD), Err(SetupError::Missing(_))), "not set up");
+        folder.set_up(GOOD, &[]).unwrap();
+        assert!(matches!(folder.set_look_password(GOOD), Err(SetupError::SamePassword)));
+        assert!(matches!(folder.set_look_password("short"), Err(SetupError::Password("short"))));
+        assert!(folder.load().unwrap().passwords.look.is_none());
+        folder.set_look_password("battery staple").unwrap();
+        assert_eq!(fs::metadata(parent.path().join(LOOK_PASSWORD)).unwrap().mode() & 0o777, 0o600);
+        assert!(matches!(folder.set_up("battery staple", &[]), Err(SetupError::SamePassword)));
+        assert!(folder.load().unwrap().passwords.look.unwrap().is_of("battery staple"));
     }
 }

@@ -8,6 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 pub(crate) const PASSWORD: &str = "correct horse";
+/// Of those who may only look in.
+#[allow(dead_code)] // Not all that use this module look in.
+pub(crate) const LOOK_PASSWORD: &str = "battery staple";
 const NOBODY: u32 = 65_534;
 
 /// A server with a daemon behind it, a fake one unless told otherwise; ended with the value.
@@ -24,23 +27,38 @@ pub(crate) struct Served<D = FakeDaemon> {
 
 impl Served {
     pub(crate) fn start() -> Served {
+        Served::showing(&[])
+    }
+
+    /// With other hosts on its page.
+    pub(crate) fn showing(others: &[&Served]) -> Served {
         let daemon = FakeDaemon::start();
         let socket = daemon.socket();
-        Served::before(daemon, &socket)
+        let others: Vec<_> = others.iter().map(|other| (&*other.address, &*other.fingerprint)).collect();
+        Served::start_before(daemon, &socket, &others)
     }
 }
 
 impl<D> Served<D> {
     /// Before the daemon with this socket, as nobody if we are root, for the server does not run as root;
     /// else as who we are.
+    #[allow(dead_code)]
     pub(crate) fn before(daemon: D, socket: &Path) -> Served<D> {
+        Served::start_before(daemon, socket, &[])
+    }
+
+    /// The same, with other hosts, by address and fingerprint.
+    fn start_before(daemon: D, socket: &Path, others: &[(&str, &str)]) -> Served<D> {
         let is_root = rustix::process::geteuid().is_root();
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let (secrets, password) = (folder.path().join("serve"), folder.path().join("password"));
+        let look_password = folder.path().join("look-password");
         std::fs::create_dir(&secrets).unwrap();
-        std::fs::write(&password, PASSWORD).unwrap();
-        std::fs::set_permissions(&password, PermissionsExt::from_mode(0o600)).unwrap();
+        for (file, text) in [(&password, PASSWORD), (&look_password, LOOK_PASSWORD)] {
+            std::fs::write(file, text).unwrap();
+            std::fs::set_permissions(file, PermissionsExt::from_mode(0o600)).unwrap();
+        }
         // The build folder may be closed to others. Another process copies: were the copy open for writing
         // here, a process that another thread starts at that moment would hold it open, too, and what is
         // written to cannot be run.
@@ -56,9 +74,15 @@ impl<D> Served<D> {
         if is_root {
             chown(&secrets, Some(NOBODY), Some(NOBODY)).unwrap();
         }
-        let set_up =
-            program().args(["--setup", "--name", "localhost", "--password-file"]).arg(&password).output();
-        assert!(set_up.as_ref().unwrap().status.success(), "{set_up:?}");
+        let done = |what: &[&str], password: &Path| {
+            let output = program().args(what).arg("--password-file").arg(password).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        done(&["--setup", "--name", "localhost"], &password);
+        done(&["--setup", "--look"], &look_password);
+        for (address, fingerprint) in others {
+            done(&["--add", address, "--fingerprint", fingerprint], &look_password);
+        }
         let mut serve = program();
         serve.args(["--listen", "127.0.0.1:0", "--socket"]).arg(socket).stdout(Stdio::piped());
         if is_root {

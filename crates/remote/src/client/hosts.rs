@@ -55,6 +55,8 @@ pub struct KnownHost {
     fingerprint: Fingerprint,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    password: Option<String>,
 }
 
 impl KnownHost {
@@ -68,6 +70,12 @@ impl KnownHost {
     #[must_use]
     pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
+    }
+
+    /// The password that only looks in there, if it was kept: tokens end, and a server asks for itself.
+    #[must_use]
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
     }
 }
 
@@ -112,8 +120,28 @@ impl Hosts {
         fingerprint: Fingerprint,
         token: Option<String>,
     ) -> Result<(), HostsError> {
-        self.known.insert(address.to_string(), KnownHost { fingerprint, token });
+        self.known.insert(address.to_string(), KnownHost { fingerprint, token, password: None });
         self.store()
+    }
+
+    /// Remembers a server's certificate and a password that only looks in there.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn remember_password(
+        &mut self,
+        address: &Address,
+        fingerprint: Fingerprint,
+        password: String,
+    ) -> Result<(), HostsError> {
+        let known = KnownHost { fingerprint, token: None, password: Some(password) };
+        self.known.insert(address.to_string(), known);
+        self.store()
+    }
+
+    /// All that are known, by their addresses.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &KnownHost)> {
+        self.known.iter().map(|(address, known)| (address.as_str(), known))
     }
 
     /// Forgets a server; false if it was not known.
@@ -128,6 +156,11 @@ impl Hosts {
         Ok(known)
     }
 
+    /// What is in the file cannot be used.
+    pub(crate) fn nonsense(&self, reason: &dyn std::fmt::Display) -> HostsError {
+        HostsError::Nonsense { path: self.path.clone(), reason: reason.to_string() }
+    }
+
     fn store(&self) -> Result<(), HostsError> {
         if let Some(folder) = self.path.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -135,7 +168,7 @@ impl Hosts {
         }
         // A map of strings is JSON.
         let text = serde_json::to_vec_pretty(&self.known).unwrap_or_default();
-        write_secret(&self.path, &text, || Ok(None)).map_err(failed("write", &self.path))
+        write_secret(&self.path, &text).map_err(failed("write", &self.path))
     }
 }
 
@@ -187,7 +220,7 @@ mod tests {
         fn fuzz_files_of_known_hosts(text in "\\PC{0,80}|\\{\"[a-z]{0,5}:[0-9]{0,5}\":\\{\"fingerprint\":\"[0-9A-F:]{0,100}\"\\}\\}") {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("hosts.json");
-            write_secret(&path, text.as_bytes(), || Ok(None)).unwrap();
+            write_secret(&path, text.as_bytes()).unwrap();
             if let Err(error) = Hosts::load(&path) {
                 let is_told = matches!(error, HostsError::Nonsense { .. });
                 prop_assert!(is_told, "{}", error);

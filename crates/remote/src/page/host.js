@@ -85,8 +85,6 @@ function marks(vm, atNs) {
   return all;
 }
 
-const cards = new Map();
-
 class VmCard {
   constructor(name, askAbout) {
     this.name = name;
@@ -133,30 +131,82 @@ class VmCard {
   }
 }
 
-// Shows a status; `askAbout` gets that of one VM by its name.
-export function showVms(status, askAbout) {
-  const list = document.getElementById("vms");
-  const there = new Set(status.vms.map(({ name }) => name));
-  for (const [name, card] of cards) {
-    if (!there.has(name)) {
-      card.element.remove();
-      cards.delete(name);
+// The VMs of a host. `ask` gets a status: of all VMs, or of one by its name.
+export class HostVms {
+  constructor(ask) {
+    this.ask = ask;
+    this.cards = new Map();
+    this.element = element("div");
+    this.list = element("div", "vms");
+    this.none = element("p", "", "No VM is followed.");
+    this.daemon = element("p", "small daemon");
+    this.element.append(this.none, this.list, this.daemon);
+  }
+
+  show(status) {
+    const there = new Set(status.vms.map(({ name }) => name));
+    for (const [name, card] of this.cards) {
+      if (!there.has(name)) {
+        card.element.remove();
+        this.cards.delete(name);
+      }
+    }
+    for (const vm of status.vms) {
+      let card = this.cards.get(vm.name);
+      if (!card) {
+        card = new VmCard(vm.name, this.ask);
+        this.cards.set(vm.name, card);
+        this.list.append(card.element);
+      }
+      card.show(vm, status.at_ns);
+      if (card.details.open) card.explain();
+    }
+    this.none.hidden = status.vms.length > 0;
+    const { daemon } = status;
+    const { count, p50_ns, p99_ns } = daemon.decision_latency;
+    const latency = count ? ` Decisions take ${Math.round(p50_ns / 1e3)} µs, one in a hundred ${Math.round(p99_ns / 1e3)} µs and more.` : "";
+    const lost = daemon.lost_events ? ` ${daemon.lost_events.toLocaleString()} events were lost.` : "";
+    this.daemon.textContent = `${daemon.acting ? `Acting by ${daemon.mechanism}.` : "Observing only."}${latency}${lost}`;
+  }
+}
+
+// A host in a few words.
+function inShort(status) {
+  const { vms } = status;
+  const those = (what, list) => (list.length ? [`${what}: ${list.map(({ name }) => name).join(", ")}`] : []);
+  const waiting = those("somebody waits in", vms.filter((vm) => vm.asymmetric?.episode));
+  const playing = those("films in", vms.filter((vm) => vm.multimedia?.players.length));
+  const troubled = those("trouble with", vms.filter((vm) => vm.trouble || !vm.identity));
+  const boosts = sum(vms, (vm) => vm.recent.boosts_ended);
+  const counts = `${vms.length} ${vms.length === 1 ? "VM" : "VMs"}, ${boosts.toLocaleString()} boosts of late`;
+  return [counts, ...(status.daemon.acting ? [] : ["observing only"]), ...waiting, ...playing, ...troubled].join("; ");
+}
+
+// Another host, folded up until somebody wants to see its VMs. `ask` as above; it throws what is wrong.
+export class OtherHost {
+  constructor(name, ask) {
+    this.ask = ask;
+    this.vms = new HostVms((vm) => ask(vm).catch(() => null));
+    this.element = element("details", "other-host");
+    this.short = element("span", "small");
+    const summary = element("summary");
+    summary.append(element("strong", "", name), this.short);
+    const link = element("a", "small", "Its own page");
+    link.href = `https://${name}/`;
+    link.rel = "noreferrer";
+    this.element.append(summary, this.vms.element, link);
+    this.element.addEventListener("toggle", () => this.look());
+  }
+
+  async look() {
+    try {
+      const status = await this.ask();
+      this.short.textContent = inShort(status);
+      this.short.classList.remove("trouble");
+      if (this.element.open) this.vms.show(status);
+    } catch (error) {
+      this.short.textContent = error.message;
+      this.short.classList.add("trouble");
     }
   }
-  for (const vm of status.vms) {
-    let card = cards.get(vm.name);
-    if (!card) {
-      card = new VmCard(vm.name, askAbout);
-      cards.set(vm.name, card);
-      list.append(card.element);
-    }
-    card.show(vm, status.at_ns);
-    if (card.details.open) card.explain();
-  }
-  document.getElementById("no-vms").hidden = status.vms.length > 0;
-  const { daemon } = status;
-  const { count, p50_ns, p99_ns } = daemon.decision_latency;
-  const latency = count ? ` Decisions take ${Math.round(p50_ns / 1e3)} µs, one in a hundred ${Math.round(p99_ns / 1e3)} µs and more.` : "";
-  const lost = daemon.lost_events ? ` ${daemon.lost_events.toLocaleString()} events were lost.` : "";
-  document.getElementById("daemon").textContent = `${daemon.acting ? `Acting by ${daemon.mechanism}.` : "Observing only."}${latency}${lost}`;
 }

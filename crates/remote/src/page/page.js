@@ -1,10 +1,11 @@
 // The page: shows the VMs and the reservations of a host, and steers these by hand. It asks /api what any
 // client asks (docs/remote.md).
 
-import { showVms } from "/host.js";
+import { HostVms, OtherHost } from "/host.js";
 
 const POLL_MS = 250;
 const GLANCE_MS = 1000;
+const OTHERS_MS = 2000;
 const NS = { µs: 1e3, ms: 1e6, s: 1e9, min: 60e9, h: 3600e9 };
 // Periods on the slider: so many steps of each decade, for whoever counts.
 const STEPS = [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9];
@@ -351,13 +352,35 @@ async function status(vm) {
   }
 }
 
+const vms = new HostVms(status);
+
 async function glance() {
   if (connected && !document.hidden) {
     const all = await status();
     id("glance").hidden = !all;
-    if (all) showVms(all, status);
+    if (all) vms.show(all);
   }
   setTimeout(glance, GLANCE_MS);
+}
+
+// ---- other hosts ----
+
+let others = [];
+
+// What whoever has logged in may do, and the other hosts there are to see.
+async function begin() {
+  const { may_change, hosts } = await send("GET", "/session");
+  document.body.classList.toggle("looks", !may_change);
+  for (const other of others) other.element.remove();
+  others = hosts.map((name) => new OtherHost(name, async (vm) => (await send("POST", `/hosts/${encodeURIComponent(name)}`, { status: vm === undefined ? {} : { vm } })).status));
+  id("others").append(...others.map((other) => other.element));
+  id("others").hidden = others.length === 0;
+}
+
+// One that does not answer keeps no other from being looked at.
+async function lookAtOthers() {
+  if (connected && !document.hidden) await Promise.all(others.map((other) => other.look()));
+  setTimeout(lookAtOthers, OTHERS_MS);
 }
 
 let targets = { targets: [], left_off: 0 };
@@ -460,6 +483,7 @@ async function poll() {
       showLogin(false);
       showHost(reservations);
       if (!connected) {
+        await begin();
         connected = true;
         notice("");
         look();
@@ -497,5 +521,7 @@ document.body.append(probe);
 id("host").textContent = location.hostname;
 id("host").hidden = false;
 document.title = `${location.hostname}: frontdesk`;
+id("glance").append(vms.element);
 poll();
 glance();
+lookAtOthers();

@@ -117,6 +117,87 @@ fn a_certificate_stands_for_the_password() {
     }
 }
 
+const LOOK_PASSWORD: &str = "battery staple";
+
+fn with_look_password() -> World {
+    World::with(false, |folder| Folder::new(folder).set_look_password(LOOK_PASSWORD).unwrap())
+}
+
+#[test]
+fn who_may_only_look_in_changes_nothing() {
+    let world = with_look_password();
+    let mut client = world.client();
+    client.log_in(LOOK_PASSWORD).unwrap();
+    assert!(!client.may_change().unwrap());
+    client.ask(&Query::Reservations {}).unwrap();
+    client.ask(&Query::Targets {}).unwrap();
+    let target = || Target::Vm("alice".to_owned());
+    for change in [
+        reserve(MS),
+        Query::Release { target: target() },
+        Query::Pause { target: target() },
+        Query::Resume { target: target() },
+    ] {
+        let RemoteError::Refused { refusal, .. } = client.ask(&change).unwrap_err() else { panic!() };
+        assert_eq!(refusal.kind, RefusalKind::Forbidden, "{change:?}");
+    }
+    assert!(world.daemon.asked().is_empty());
+    assert!(world.user().may_change().unwrap());
+    not_logged_in(world.client().may_change());
+}
+
+/// What a server says of another host, asked by somebody who has logged in.
+fn of_other(world: &World, name: &str, query: &str) -> (u16, String) {
+    let token = world.client().log_in(PASSWORD).unwrap();
+    let answer =
+        world.request(&format!("POST /hosts/{name}"), &format!("Authorization: Bearer {token}\r\n"), query);
+    (status(&answer), answer)
+}
+
+#[test]
+fn another_host_is_looked_at_and_not_changed() {
+    let other = with_look_password();
+    other
+        .daemon
+        .tell(serde_json::from_str(include_str!("../../../frontdesk/src/status/sample.json")).unwrap());
+    let (name, fingerprint) = (other.address(), other.fingerprint);
+    let world = World::with(false, |folder| {
+        let mut hosts = Folder::new(folder).other_hosts().unwrap();
+        hosts.remember_password(&name, fingerprint, LOOK_PASSWORD.to_owned()).unwrap();
+    });
+    let name = name.to_string();
+    let body = "{\"status\":{}}";
+    assert_eq!(status(&world.request(&format!("POST /hosts/{name}"), "", body)), 401);
+    let (code, answer) = of_other(&world, &name, body);
+    assert!(code == 200 && answer.contains("\"alice\""), "{answer}");
+    let (code, answer) = of_other(&world, &name, "{\"status\":{\"vm\":\"bob\"}}");
+    assert!(code == 200 && !answer.contains("\"alice\""), "{answer}");
+    let reserve = "{\"reserve\":{\"target\":\"vm:alice\",\"period_ns\":10000000,\"slice_ns\":2000000}}";
+    assert_eq!(of_other(&world, &name, reserve).0, 403);
+    assert_eq!(of_other(&world, &name, "{\"record\":{}}").0, 403);
+    assert_eq!(of_other(&world, "other.example:9742", body).0, 404);
+    assert!(other.daemon.asked().is_empty() && world.daemon.asked().is_empty());
+    drop(other);
+    let (code, answer) = of_other(&world, &name, body);
+    assert!(code == 503 && answer.contains("cannot connect"), "{answer}");
+}
+
+/// A wrong password is not tried again and again: it would keep others at this address from logging in there.
+#[test]
+fn another_host_that_does_not_let_us_in_is_left_alone() {
+    let other = World::new();
+    let (name, fingerprint) = (other.address(), other.fingerprint);
+    let world = World::with(false, |folder| {
+        let mut hosts = Folder::new(folder).other_hosts().unwrap();
+        hosts.remember_password(&name, fingerprint, LOOK_PASSWORD.to_owned()).unwrap();
+    });
+    for _ in 0..10 {
+        let (code, answer) = of_other(&world, &name.to_string(), "{\"status\":{}}");
+        assert!(code == 503 && answer.contains("the password is wrong"), "{answer}");
+    }
+    other.client().log_in(PASSWORD).expect("nobody has used up the tries");
+}
+
 #[test]
 fn a_server_that_is_not_set_up_does_not_start() {
     let folder = tempfile::tempdir().unwrap();
