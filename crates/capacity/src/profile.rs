@@ -101,23 +101,12 @@ impl Profile {
         let mut scenario = self.scenario.clone();
         for (name, count) in self.mix.keys().zip(self.counts(desktops)) {
             if count == 0 {
-                remove(&mut scenario, name);
+                scenario.remove_vm(name);
             }
             let entry = scenario.vms.iter_mut().find(|vm| vm.name == *name);
             entry.into_iter().for_each(|vm| vm.count = u16::try_from(count).unwrap_or(u16::MAX));
         }
         scenario
-    }
-}
-
-/// Takes a VM entry out, and what is said about it.
-fn remove(scenario: &mut Scenario, name: &str) {
-    scenario.vms.retain(|vm| vm.name != name);
-    scenario.loads.retain(|load| load.vm != name);
-    for arm in scenario.arms.values_mut() {
-        arm.stop.retain(|stop| stop.split_once('/').is_none_or(|(vm, _)| vm != name));
-        arm.nice.shift_remove(name);
-        arm.reserve.shift_remove(name);
     }
 }
 

@@ -80,6 +80,17 @@ impl Scenario {
         self.vms.iter().flat_map(VmSpec::names).collect()
     }
 
+    /// Takes a VM entry out, and what loads and arms say about it.
+    pub fn remove_vm(&mut self, entry: &str) {
+        self.vms.retain(|vm| vm.name != entry);
+        self.loads.retain(|load| load.vm != entry);
+        for arm in self.arms.values_mut() {
+            arm.stop.retain(|stop| stop.split_once('/').is_none_or(|(vm, _)| vm != entry));
+            arm.nice.shift_remove(entry);
+            arm.reserve.shift_remove(entry);
+        }
+    }
+
     /// The clients that load the VMs from outside: the name of a VM and what its client does.
     pub fn clients(&self) -> impl Iterator<Item = (String, &LoadProfile)> {
         self.loads.iter().flat_map(|load| {

@@ -1,5 +1,6 @@
 //! The sweep file: a scenario, and which sets of parameters it is run with.
 
+use crate::cluster::{Cluster, DayPart};
 use crate::columns::measures;
 use crate::error::SweepError;
 use crate::range::{Drawing, Range, draw};
@@ -9,6 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
+/// In a cluster: the part of the day, and the host. No keys of a scenario.
+const OF_CLUSTER: [&str; 2] = ["cluster.part", "cluster.host"];
 /// Runs of a sweep at most: its rows are in memory at the end.
 const MOST_RUNS: usize = 100_000;
 
@@ -26,6 +29,7 @@ struct Document {
     grid: Table,
     random: Option<Drawn>,
     latin_hypercube: Option<Drawn>,
+    cluster: Option<Cluster>,
     #[serde(default)]
     pareto: Vec<Objective>,
 }
@@ -83,6 +87,8 @@ pub struct Sweep {
     pub arms: Vec<String>,
     /// What the Pareto front is of: two, or none.
     pub pareto: Vec<Objective>,
+    /// The cluster that the sets of parameters are of, and its day, if they are of one.
+    pub(crate) cluster: Option<(Cluster, Vec<DayPart>)>,
     /// The scenario file, its text, and the keys that are set in all runs.
     scenario_path: PathBuf,
     scenario_text: String,
@@ -125,7 +131,20 @@ impl Sweep {
         let scenario_path = path.parent().unwrap_or(Path::new("")).join(&document.scenario);
         let scenario_text = read(&scenario_path)?;
         let wrong = |(key, message): Wrong| SweepError::Key { path: path.to_owned(), key, message };
-        let Points { keys, points } = points(&document).map_err(wrong)?;
+        let cluster = document.cluster.clone().map(|cluster| {
+            let day = cluster.check().map(|()| cluster.day());
+            day.map(|day| (cluster, day)).map_err(|(key, message)| wrong((format!("cluster.{key}"), message)))
+        });
+        let cluster = cluster.transpose()?;
+        let mut design = points(&document).map_err(wrong)?;
+        if let Some((cluster, day)) = &cluster {
+            if !design.keys.is_empty() || !document.pareto.is_empty() {
+                let message = "allowed is nothing else beside it: no grid, random, latin-hypercube or pareto";
+                return Err(wrong(("cluster".to_owned(), message.to_owned())));
+            }
+            design = of_cluster(cluster, day);
+        }
+        let Points { keys, points } = design;
         let set = flat(&document.set, |_| false).into_iter().map(|(key, value)| format!("{key}={value}"));
         let mut sweep = Sweep {
             path: path.to_owned(),
@@ -135,6 +154,7 @@ impl Sweep {
             seeds: seeds(document.seeds.as_ref()).map_err(|message| wrong(("seeds".to_owned(), message)))?,
             arms: document.arms,
             pareto: document.pareto,
+            cluster,
             scenario_path,
             set: set.collect(),
             sources: BTreeMap::from([
@@ -147,6 +167,7 @@ impl Sweep {
         };
         sweep.check().map_err(wrong)?;
         let folder = sweep.scenario_path.parent().unwrap_or(Path::new("")).to_owned();
+        sweep.check_mix().map_err(wrong)?;
         for point in 0..sweep.points.len() {
             let mut scenario = sweep.scenario_with(&sweep.points[point], sweep.arms.clone())?;
             for file in files(&mut scenario) {
@@ -176,6 +197,39 @@ impl Sweep {
         Ok(sweep)
     }
 
+    /// The desktops of a cluster are VMs that are asked for something.
+    fn check_mix(&self) -> Result<(), Wrong> {
+        let Some((cluster, _)) = &self.cluster else { return Ok(()) };
+        let entries = self.entries();
+        for kind in cluster.mix.keys() {
+            match entries.iter().find(|(name, _)| name == kind) {
+                None => {
+                    let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
+                    let message = format!("there is no such VM; allowed is one of {}", names.join(", "));
+                    return Err((format!("cluster.mix.{kind}"), message));
+                }
+                Some((_, false)) => {
+                    let message = "it is asked for nothing, so nobody waits: it has no [[load]]";
+                    return Err((format!("cluster.mix.{kind}"), message.to_owned()));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The VM entries of the scenario as it is written, and whether they are asked for something.
+    fn entries(&self) -> Vec<(String, bool)> {
+        let overrides = Overrides { set: self.set.clone(), ..Overrides::default() };
+        // What is wrong with it is told for each set of parameters.
+        let parsed = Scenario::parse(&self.scenario_text, &self.scenario_path, &overrides);
+        let entries = parsed.map(|scenario| {
+            let asked = |name: &str| scenario.loads.iter().any(|load| load.vm == name);
+            scenario.vms.iter().map(|vm| (vm.name.clone(), asked(&vm.name))).collect()
+        });
+        entries.unwrap_or_default()
+    }
+
     fn check(&self) -> Result<(), Wrong> {
         if self.keys.iter().any(|key| key == "repeats")
             || self.set.iter().any(|set| set.starts_with("repeats="))
@@ -200,12 +254,15 @@ impl Sweep {
         self.points.len().saturating_mul(self.seeds.len()).saturating_mul(self.arms.len().max(1))
     }
 
-    /// A run by its number: all arms of a seed follow each other, and all seeds of a set of parameters.
+    /// A run by its number: all arms of a seed follow each other, and all seeds of a set of parameters. In a
+    /// cluster each set of parameters has seeds of its own, for hosts are no copies of each other.
     #[must_use]
     pub fn run(&self, number: usize) -> Option<SweepRun<'_>> {
         let (rest, arm) = (number / self.arms.len(), number % self.arms.len());
         let (point, seed) = (rest / self.seeds.len(), rest % self.seeds.len());
-        let (point, seed) = (self.points.get(point)?, self.seeds[seed]);
+        let (most, least) = (self.seeds.iter().max()?, self.seeds.iter().min()?);
+        let own = if self.cluster.is_some() { (most - least + 1).wrapping_mul(point as u64) } else { 0 };
+        let (point, seed) = (self.points.get(point)?, self.seeds[seed].wrapping_add(own));
         Some(SweepRun { number, point, seed, arm: &self.arms[arm] })
     }
 
@@ -232,11 +289,20 @@ impl Sweep {
     }
 
     fn scenario_with(&self, point: &[Value], arms: Vec<String>) -> Result<Scenario, SweepError> {
-        let own = self.keys.iter().zip(point).map(|(key, value)| format!("{key}={value}"));
+        let of_scenario = |(key, _): &(&String, &Value)| !OF_CLUSTER.contains(&key.as_str());
+        let own = self.keys.iter().zip(point).filter(of_scenario);
+        // Of a kind of desktops there may be none.
+        let (none, own): (Vec<_>, Vec<_>) =
+            own.partition(|(_, value)| self.cluster.is_some() && **value == Value::Integer(0));
+        let own = own.into_iter().map(|(key, value)| format!("{key}={value}"));
         let set = self.set.iter().cloned().chain(own).collect();
         let overrides = Overrides { set, repeats: Some(1), duration: None, arms };
         let parsed = Scenario::parse(&self.scenario_text, &self.scenario_path, &overrides);
-        parsed.map_err(|source| SweepError::Scenario { path: self.path.clone(), source: Box::new(source) })
+        let mut scenario = parsed
+            .map_err(|source| SweepError::Scenario { path: self.path.clone(), source: Box::new(source) })?;
+        let kinds = none.into_iter().filter_map(|(key, _)| key.strip_prefix("vm.")?.strip_suffix(".count"));
+        kinds.for_each(|kind| scenario.remove_vm(kind));
+        Ok(scenario)
     }
 }
 
@@ -281,6 +347,23 @@ impl Points {
         self.points = self.points.iter().flat_map(with).collect();
         self.keys.extend(keys);
         Ok(())
+    }
+}
+
+/// A set of parameters for each part of the day and host with somebody on it.
+fn of_cluster(cluster: &Cluster, day: &[DayPart]) -> Points {
+    let kinds = cluster.mix.keys().map(|kind| format!("vm.{kind}.count"));
+    let points = day.iter().enumerate().flat_map(|(part, of_day)| {
+        of_day.hosts.iter().map(move |(host, used)| {
+            let part = i64::try_from(part).unwrap_or(i64::MAX);
+            let numbers =
+                [part, i64::from(*host)].into_iter().chain(used.iter().map(|count| i64::from(*count)));
+            numbers.map(Value::Integer).collect()
+        })
+    });
+    Points {
+        keys: OF_CLUSTER.map(str::to_owned).into_iter().chain(kinds).collect(),
+        points: points.collect(),
     }
 }
 
@@ -394,6 +477,30 @@ mod tests {
         assert_eq!(scenario.arms.keys().collect::<Vec<_>>(), ["stock"]);
     }
 
+    const CLUSTER: &str = "[cluster]
+        desktops = 5
+        hosts = 3
+        room = 3
+        placement = \"fill\"
+        mix = { mixed = 1 }
+        in-use = [1.0, 0.0, 1.0]
+        limit = { measure = \"p95_ms\", most = 10.0 }
+        failure = [{ hosts = 3, from = 2 }]";
+
+    #[test]
+    fn a_cluster_has_a_run_for_each_host_in_each_part_of_the_day() {
+        let sweep = load(&format!("seeds = [5, 7]\narms = [\"stock\"]\n{CLUSTER}")).unwrap();
+        assert_eq!(sweep.keys, ["cluster.part", "cluster.host", "vm.mixed.count"]);
+        // Nobody is there in the second part, and no host in the third.
+        let whole = |numbers: [i64; 3]| numbers.map(Value::Integer).to_vec();
+        assert_eq!(sweep.points, [whole([0, 0, 3]), whole([0, 1, 2])]);
+        let runs: Vec<_> = (0..sweep.runs()).map(|number| sweep.run(number).unwrap().seed).collect();
+        assert_eq!(runs, [5, 7, 8, 10], "each host has its own");
+        let scenario = sweep.scenario_of(sweep.run(2).unwrap()).unwrap();
+        assert_eq!(scenario.vm_names()[..2], ["mixed-1", "mixed-2"]);
+        assert!(sweep.cluster.unwrap().1[2].homeless == 5);
+    }
+
     #[test]
     fn what_makes_no_sense_is_refused_by_its_key_before_anything_runs() {
         let pareto = |measure: &str, of: &str| {
@@ -420,6 +527,13 @@ mod tests {
             ("seeds = 0".to_owned(), "seeds: allowed is how many"),
             ("arms = [\"stok\"]".to_owned(), "there is no such arm"),
             ("\nseads = 3".to_owned(), "sweep.toml:3: unknown field `seads`"),
+            (CLUSTER.replace("hosts = 3", "hosts = 0"), "cluster.hosts: 0: allowed is 1 to 10000"),
+            (CLUSTER.replace("mixed", "cpu"), "cluster.mix.cpu: it is asked for nothing"),
+            (
+                CLUSTER.replace("mixed", "desk"),
+                "cluster.mix.desk: there is no such VM; allowed is one of mixed",
+            ),
+            (format!("grid.vm.cpu.count = [1]\n{CLUSTER}"), "cluster: allowed is nothing else beside it"),
             ("seeds = 50_000".to_owned(), "250000 runs: allowed are up to 100000"),
             (
                 pareto("p99", "mixed"),

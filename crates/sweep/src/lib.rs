@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod cluster;
 mod columns;
 mod design;
 mod elsewhere;
 mod error;
 mod folder;
 mod made;
+mod plan;
 mod range;
 mod ray;
 mod row;
@@ -22,6 +24,7 @@ pub use design::{Goal, Objective, Sweep, SweepRun};
 pub use elsewhere::{BUILT, Elsewhere};
 pub use error::SweepError;
 pub use folder::Folder;
+pub use plan::{Plan, plan};
 pub use row::Layout;
 pub use run::{Ended, Progress, Workers, run};
 pub use summary::summary;

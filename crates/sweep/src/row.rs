@@ -13,6 +13,8 @@ pub struct Layout {
     /// Their names, and what their values are. A parameter whose values are times has its column in seconds,
     /// and `_s` after its name.
     pub columns: Vec<Column>,
+    /// Whether only VMs have rows, and their workloads none: of a cluster there are many.
+    vms_only: bool,
 }
 
 /// What the values of a parameter are, all of them.
@@ -65,7 +67,7 @@ impl Layout {
         });
         let fixed = |(name, kind): &(&str, Kind)| ((*name).to_owned(), *kind);
         let columns = FIRST.iter().map(fixed).chain(varied).chain(LAST.iter().map(fixed)).collect();
-        Layout { parameters, columns }
+        Layout { parameters, columns, vms_only: sweep.cluster.is_some() }
     }
 
     /// The number of a column.
@@ -103,7 +105,9 @@ impl Layout {
         };
         match result {
             Ok(repeat) => {
-                of_whom(repeat).into_iter().map(|whom| row(measured(repeat, whom), Cell::Absent)).collect()
+                let wanted = |whom: &&str| !(self.vms_only && whom.contains('/'));
+                let whom = of_whom(repeat).into_iter().filter(wanted);
+                whom.map(|whom| row(measured(repeat, whom), Cell::Absent)).collect()
             }
             Err(error) => vec![row(vec![Cell::Absent; MEASURED], text(error))],
         }

@@ -1,5 +1,6 @@
 //! What the rows show: the effect of each parameter, the Pareto front, and what failed.
 
+use crate::cluster::{Cluster, DayPart};
 use crate::design::{Goal, Objective, Sweep};
 use crate::folder::Folder;
 use crate::row::Layout;
@@ -34,9 +35,31 @@ struct Sample<'a> {
 #[must_use]
 pub fn summary(sweep: &Sweep, folder: &Folder) -> Outcome {
     let layout = folder.layout();
+    let (mut tables, figures) = match &sweep.cluster {
+        Some((cluster, day)) => of_cluster(sweep, cluster, day, layout, folder.rows()),
+        None => of_parameters(sweep, layout, folder.rows()),
+    };
+    tables.extend(failures(layout, folder.rows()));
+    let host = sweep
+        .run(0)
+        .and_then(|run| sweep.scenario_of(run).ok())
+        .map_or_else(HostInfo::default, |of| frontdesk_sim::outcome(&of, Default::default()).host);
+    Outcome {
+        scenario: sweep.scenario.clone(),
+        host,
+        arms: Default::default(),
+        checks: Vec::new(),
+        tables,
+        figures,
+        screenshots: Vec::new(),
+    }
+}
+
+/// What each parameter does.
+fn of_parameters(sweep: &Sweep, layout: &Layout, rows: &[Row]) -> (Vec<NumberTable>, Vec<Figure>) {
     let mut measures: Vec<(Objective, Vec<Sample<'_>>)> = Vec::new();
-    for objective in objectives(sweep, layout, folder.rows()) {
-        let samples = samples(sweep, layout, folder.rows(), &objective);
+    for objective in objectives(sweep, layout, rows) {
+        let samples = samples(sweep, layout, rows, &objective);
         measures.push((objective, samples));
     }
     let mut tables = vec![effects(sweep, layout, &measures)];
@@ -53,20 +76,84 @@ pub fn summary(sweep: &Sweep, folder: &Folder) -> Outcome {
         tables.insert(0, table);
         figures.insert(0, figure);
     }
-    tables.extend(failures(layout, folder.rows()));
-    let host = sweep
-        .run(0)
-        .and_then(|run| sweep.scenario_of(run).ok())
-        .map_or_else(HostInfo::default, |of| frontdesk_sim::outcome(&of, Default::default()).host);
-    Outcome {
-        scenario: sweep.scenario.clone(),
-        host,
-        arms: Default::default(),
-        checks: Vec::new(),
-        tables,
-        figures,
-        screenshots: Vec::new(),
+    (tables, figures)
+}
+
+/// What became of a desktop in a part of the day, over all seeds.
+#[derive(Clone, Copy, Default)]
+struct Desktops {
+    asked: u64,
+    /// Their responses take longer than the limit, or never come.
+    late: u64,
+}
+
+/// How many desktops of a cluster keep the limit, part of the day by part.
+fn of_cluster(
+    sweep: &Sweep,
+    cluster: &Cluster,
+    day: &[DayPart],
+    layout: &Layout,
+    rows: &[Row],
+) -> (Vec<NumberTable>, Vec<Figure>) {
+    let column = |name: &str| layout.column(name);
+    let columns = (column("cluster.part"), column("arm"), column("vm"), column(&cluster.limit.measure));
+    let (Some(part), Some(arm), Some(vm), Some(measure)) = columns else { return Default::default() };
+    let mut found = vec![vec![Desktops::default(); day.len()]; sweep.arms.len()];
+    for row in rows {
+        let (Some(vm), Some(arm)) = (row[vm].text(), row[arm].text()) else { continue };
+        let arm = sweep.arms.iter().position(|own| own == arm);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // A part of the day.
+        let part = row[part].number().map(|part| part as usize);
+        let own = arm.zip(part).and_then(|(arm, part)| found.get_mut(arm)?.get_mut(part));
+        if let Some(own) = own.filter(|_| cluster.mix.keys().any(|kind| is_of(vm, kind))) {
+            own.asked += 1;
+            own.late += u64::from(row[measure].number().is_none_or(|value| value > cluster.limit.most));
+        }
     }
+    let seeds = sweep.seeds.len() as u64;
+    let late = |own: Desktops, homeless: u32| {
+        let (late, asked) = (own.late + u64::from(homeless) * seeds, own.asked + u64::from(homeless) * seeds);
+        (asked > 0).then(|| float(late) / float(asked) * 100.0)
+    };
+    let limit = format!("{} <= {}", cluster.limit.measure, cluster.limit.most);
+    let mut lines = Vec::new();
+    for (number, part) in day.iter().enumerate() {
+        let in_use: u32 = part.hosts.iter().flat_map(|(_, used)| used).sum();
+        let numbers = [part.up, in_use + part.homeless, part.homeless].map(|count| Some(f64::from(count)));
+        let of_arms = found.iter().map(|of_arm| late(of_arm[number], part.homeless));
+        lines.push((vec![number.to_string()], numbers.into_iter().chain(of_arms).collect()));
+    }
+    let whole_day = found.iter().map(|of_arm| {
+        let sum = |of: fn(&Desktops) -> u64| of_arm.iter().map(of).sum::<u64>();
+        let homeless = day.iter().map(|part| part.homeless).sum();
+        late(Desktops { asked: sum(|own| own.asked), late: sum(|own| own.late) }, homeless)
+    });
+    lines.push((vec!["day".to_owned()], [None; 3].into_iter().chain(whole_day).collect()));
+    let title = format!("Desktops in use that do not keep {limit} ms, or have no host, %");
+    let series = sweep.arms.iter().zip(&found).map(|(arm, of_arm)| {
+        let points = (0_u64..).zip(day).zip(of_arm);
+        let points =
+            points.filter_map(|((number, part), own)| Some((float(number), late(*own, part.homeless)?)));
+        Series { name: arm.clone(), points: points.collect() }
+    });
+    let figure = Figure::Chart {
+        title: title.clone(),
+        x: "part of the day".to_owned(),
+        log_x: false,
+        y: "%".to_owned(),
+        mark: Mark::Line,
+        series: series.collect(),
+    };
+    let fixed = ["hosts up", "in use", "without a host"].map(str::to_owned);
+    let columns = fixed.into_iter().chain(sweep.arms.iter().cloned()).collect();
+    let table = NumberTable { title, names: vec!["part".to_owned()], columns, rows: lines };
+    (vec![table], vec![figure])
+}
+
+/// Whether a VM is of an entry: of that name, or one of several.
+fn is_of(vm: &str, entry: &str) -> bool {
+    let number = |rest: &str| rest.strip_prefix('-').is_some_and(|rest| rest.parse::<u16>().is_ok());
+    vm.strip_prefix(entry).is_some_and(|rest| rest.is_empty() || number(rest))
 }
 
 /// Of whom a row is: VM, or VM/WORKLOAD.
@@ -336,6 +423,12 @@ mod tests {
         let line: Vec<(f64, f64)> = (0..100).map(|at| (f64::from(at), f64::from(at) * 3.0)).collect();
         let line = effect_of(&line).unwrap();
         assert!(line > 0.97 && line < 1.0, "{line}");
+    }
+
+    #[test]
+    fn a_vm_is_of_an_entry_by_its_name_and_number() {
+        assert!(is_of("desk", "desk") && is_of("desk-12", "desk"));
+        assert!(!is_of("desk-a", "desk") && !is_of("desks-1", "desk") && !is_of("des", "desk"));
     }
 
     #[test]
