@@ -40,8 +40,8 @@ pub(crate) enum ReporterError {
 enum End {
     /// Nobody listens any more.
     Unheard,
-    /// CPUs came or went.
-    Cpus,
+    /// All is to begin anew: CPUs came or went, or the host wants to be told at once, or no longer.
+    Anew,
 }
 
 /// Tells whoever listens at the port at `path` what happens, for ever; and isolates background work when it
@@ -58,13 +58,14 @@ pub(crate) fn run(path: &Path, isolate: bool) -> Result<Infallible, ReporterErro
         eprintln!("frontdesk-guest: what another left moved stays so: {error}");
     }
     // What is missing is told before anybody listens.
-    watch(&tracepoint)?;
+    watch(&tracepoint, true)?;
     let mut port = Port::open(path)?;
     let mut isolator = isolate.then(Isolator::new);
     loop {
         if port.has_host()? {
+            let mut interval = Duration::ZERO;
             loop {
-                let end = tell(&mut port, &tracepoint, isolator.as_mut());
+                let end = tell(&mut port, &tracepoint, isolator.as_mut(), &mut interval);
                 // Nobody orders it any more, or other vCPUs are there.
                 if let Some(isolator) = &mut isolator {
                     isolator.end();
@@ -79,23 +80,25 @@ pub(crate) fn run(path: &Path, isolate: bool) -> Result<Infallible, ReporterErro
 }
 
 /// Begins to watch all CPUs. Returns their rings, and how many vCPUs the guest has.
-fn watch(tracepoint: &SchedSwitch) -> Result<(Vec<Ring>, u16), ReporterError> {
+fn watch(tracepoint: &SchedSwitch, at_once: bool) -> Result<(Vec<Ring>, u16), ReporterError> {
     let cpus = rings::cpus().map_err(ReporterError::Cpus)?;
     let vcpus = cpus.iter().max().map_or(0, |last| last.saturating_add(1));
-    let rings = cpus.into_iter().map(|cpu| Ring::open(cpu, tracepoint));
+    let rings = cpus.into_iter().map(|cpu| Ring::open(cpu, tracepoint, at_once));
     Ok((rings.collect::<Result<_, _>>()?, vcpus))
 }
 
-/// Tells a host that listens what happens.
+/// Tells a host that listens what happens, at an `interval` that the host may change.
 fn tell(
     port: &mut Port,
     tracepoint: &SchedSwitch,
     mut isolator: Option<&mut Isolator>,
+    interval: &mut Duration,
 ) -> Result<End, ReporterError> {
-    let (mut rings, vcpus) = watch(tracepoint)?;
+    let (mut rings, vcpus) = watch(tracepoint, interval.is_zero())?;
     let mut follower = Follower::new(System, vcpus);
     follower.begin(now_ns());
     let mut pacer = Pacer::default();
+    pacer.set_interval(*interval);
     let mut heartbeat = Instant::now();
     let mut is_called = false;
     loop {
@@ -106,15 +109,18 @@ fn tell(
         }
         let due = heartbeat <= Instant::now();
         if due && rings::cpus().map_err(ReporterError::Cpus)?.into_iter().ne(rings.iter().map(Ring::cpu)) {
-            return Ok(End::Cpus);
+            return Ok(End::Anew);
         }
         if due || is_called {
             let Some(wanted) = port.read()? else { return Ok(End::Unheard) };
             if wanted.begin {
                 follower.begin(now_ns());
             }
-            if let Some(interval) = wanted.interval {
-                pacer.set_interval(interval);
+            if let Some(wanted) = wanted.interval {
+                pacer.set_interval(wanted);
+                if std::mem::replace(interval, wanted).is_zero() != wanted.is_zero() {
+                    return Ok(End::Anew);
+                }
             }
             if let (Some(isolator), Some(episode)) = (&mut isolator, wanted.episode) {
                 match episode {

@@ -50,8 +50,9 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Begins to watch `cpu`.
-    pub(crate) fn open(cpu: u16, tracepoint: &SchedSwitch) -> Result<Ring, RingError> {
+    /// Begins to watch `cpu`. Whoever waits is woken `at_once`, which costs whoever is switched to an
+    /// interrupt; or else when the ring is half full.
+    pub(crate) fn open(cpu: u16, tracepoint: &SchedSwitch, at_once: bool) -> Result<Ring, RingError> {
         let failed = |what| {
             move |source: io::Error| match source.kind() {
                 io::ErrorKind::PermissionDenied => RingError::Denied,
@@ -68,7 +69,10 @@ impl Ring {
             .sample(SampleFlag::TIME | SampleFlag::RAW)
             .clockid(Clock::MONOTONIC_RAW);
         let mut silent = builder.build().map_err(failed("perf_event_open"))?;
-        let waking = builder.wakeup_events(1).build().map_err(failed("perf_event_open"))?;
+        if at_once {
+            builder.wakeup_events(1);
+        }
+        let waking = builder.build().map_err(failed("perf_event_open"))?;
         let own = rustix::thread::gettid().as_raw_nonzero();
         set_filter(&waking, &format!("prev_pid != {own} && next_pid != {own}")).map_err(failed("filter"))?;
         set_filter(&silent, &format!("prev_pid == {own}")).map_err(failed("filter"))?;

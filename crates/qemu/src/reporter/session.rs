@@ -37,6 +37,8 @@ struct Change {
     at_ns: u64,
     /// `None`: it has nothing to run.
     task: Option<u32>,
+    /// What came after it was not told: until when it held is not known.
+    cut: bool,
 }
 
 /// What a guest told of one of its vCPUs.
@@ -68,6 +70,8 @@ pub(super) struct ReporterSession {
     /// Whether the guest has said hello, and nothing has made that void.
     live: bool,
     report: Vec<Change>,
+    /// Whether what comes after the report's changes was not told.
+    cut: bool,
     clock: GuestClock,
     /// By when they are due, and when they happened, as far as the guest says.
     held: VecDeque<(Time, Time, Change)>,
@@ -87,6 +91,7 @@ impl ReporterSession {
             vcpus,
             live: false,
             report: Vec::new(),
+            cut: false,
             clock: GuestClock::default(),
             held: VecDeque::new(),
             names: LruCache::new(MAX_NAMES),
@@ -113,6 +118,7 @@ impl ReporterSession {
             Some(GuestMessage::Hello { magic: MAGIC, version: VERSION, .. }) => {
                 self.live = true;
                 self.report.clear();
+                self.cut = false;
                 self.clock = self.clock.anew();
                 self.names.clear();
                 self.isolation = Isolation::Off;
@@ -128,11 +134,14 @@ impl ReporterSession {
                 self.names.put(task, Name::from_comm(name.as_str().as_bytes()));
             }
             Some(GuestMessage::Run { vcpu, at_ns, task }) => {
-                self.change(Change { vcpu, at_ns, task: Some(task) })
+                self.change(Change { vcpu, at_ns, task: Some(task), cut: false });
             }
-            Some(GuestMessage::Idle { vcpu, at_ns }) => self.change(Change { vcpu, at_ns, task: None }),
+            Some(GuestMessage::Idle { vcpu, at_ns }) => {
+                self.change(Change { vcpu, at_ns, task: None, cut: false });
+            }
             Some(GuestMessage::Lost { count }) => {
-                self.stats.lost = self.stats.lost.saturating_add(count.into())
+                self.cut = true;
+                self.stats.lost = self.stats.lost.saturating_add(count.into());
             }
             Some(GuestMessage::Isolation(isolation)) => self.isolate(isolation),
             Some(GuestMessage::Sent { at_ns }) => self.finish_report(at_ns, now),
@@ -177,7 +186,14 @@ impl ReporterSession {
     fn finish_report(&mut self, sent_ns: u64, now: HostTime) {
         let oldest = self.report.iter().map(|change| change.at_ns).min();
         let mapping = self.clock.report(oldest, sent_ns, now);
-        for change in std::mem::take(&mut self.report) {
+        let mut report = std::mem::take(&mut self.report);
+        if std::mem::take(&mut self.cut) {
+            for vcpu in 0..self.vcpus {
+                let last = report.iter_mut().rfind(|change| change.vcpu == vcpu);
+                last.into_iter().for_each(|change| change.cut = true);
+            }
+        }
+        for change in report {
             if self.held.len() >= MAX_HELD {
                 self.refuse();
                 continue;
@@ -205,14 +221,15 @@ impl ReporterSession {
         }
     }
 
-    /// Takes all that has been told, due or not, and when it happened.
+    /// Takes all that has been told, due or not, and when it happened. What was cut off held for no time that
+    /// is known.
     pub(super) fn take_told(&mut self) -> impl Iterator<Item = Told> {
         let Self { held, names, .. } = self;
-        held.drain(..).map(|(_, at, Change { vcpu, task, .. })| {
+        held.drain(..).map(|(_, at, Change { vcpu, task, cut, .. })| {
             if let Some(task) = &task {
                 names.promote(task);
             }
-            Told { vcpu, at, task }
+            Told { vcpu, at, task: task.filter(|_| !cut) }
         })
     }
 

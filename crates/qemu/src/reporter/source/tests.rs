@@ -131,6 +131,23 @@ fn what_a_guest_tells_becomes_events() {
     assert_eq!(fake.source.stats(), ReporterStats { changes: 2, lost: 0, refused: 0 });
 }
 
+/// Whoever ran last in a report that could not tell all did so for no time that is known.
+#[test]
+fn what_was_cut_off_names_nobody() {
+    let mut fake = Fake::new();
+    fake.hello();
+    let at_ns = fake.now_ns;
+    let run = |at_ns, task| GuestMessage::Run { vcpu: 0, at_ns, task };
+    fake.say(&[run(at_ns, 50), run(at_ns + 1, 51), GuestMessage::Lost { count: 9 }]);
+    fake.sent();
+    let told: Vec<_> = fake.source.take_told(Time(fake.now_ns)).map(|told| told.task).collect();
+    assert_eq!(told, [Some(50), None]);
+    fake.say(&[run(at_ns + 2, 52)]);
+    fake.sent();
+    let told: Vec<_> = fake.source.take_told(Time(fake.now_ns)).map(|told| told.task).collect();
+    assert_eq!(told, [Some(52)], "the next report is whole");
+}
+
 #[test]
 fn a_report_of_several_changes_keeps_the_time_between_them() {
     let mut fake = Fake::new();
