@@ -125,32 +125,40 @@ struct {
 	__type(value, struct others);
 } others SEC(".maps");
 
+/* The process whose clock runs on this CPU, or 0: at most switches none does, and nothing is looked up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} clocked SEC(".maps");
+
 /* The first thread of a QEMU is always followed, and of other processes most have no second. */
-static __always_inline struct others *others_of(struct task_struct *task)
-{
-	u32 id = task->tgid;
-
-	return id != (u32)task->pid ? bpf_map_lookup_elem(&others, &id) : NULL;
-}
-
 static __always_inline void others_begin(struct task_struct *task)
 {
-	struct others *o = others_of(task);
+	u32 id = task->tgid, first = 0, *running;
+	struct others *o = id != (u32)task->pid ? bpf_map_lookup_elem(&others, &id) : NULL;
 
-	if (o)
-		*(volatile u64 *)&o->since = bpf_ktime_get_ns();
+	running = o ? bpf_map_lookup_elem(&clocked, &first) : NULL;
+	if (!running)
+		return;
+	*running = id;
+	*(volatile u64 *)&o->since = bpf_ktime_get_ns();
 }
 
 /*
- * Not by others_of(): one that is followed by now may have begun to run when it was not, and one that has
+ * Whoever stops now: one that is followed by now may have begun to run when it was not, and one that has
  * called execve() since has the number of the first thread.
  */
-static __always_inline void others_end(struct task_struct *task)
+static __always_inline void others_end(void)
 {
-	u32 id = task->tgid;
+	u32 first = 0, *running = bpf_map_lookup_elem(&clocked, &first), id = running ? *running : 0;
 	struct others *o = id ? bpf_map_lookup_elem(&others, &id) : NULL;
 	u64 since = o ? o->since : 0;
 
+	if (!id)
+		return;
+	*running = 0;
 	if (!since)
 		return;
 	/* In this order: who reads both in between, `ran` first, finds too little and not too much. */
@@ -236,7 +244,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	if (t)
 		push_thread(t, KIND_STOP, preempt || prev_state == 0, 0);
-	others_end(prev);
+	others_end();
 	t = followed(next);
 	if (t)
 		push_thread(t, KIND_RUN, 0, 0);

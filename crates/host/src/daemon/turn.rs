@@ -146,9 +146,6 @@ impl Daemon {
     fn turn(&mut self) -> Result<(), DaemonError> {
         let began = monotonic();
         self.bpf.drain(&mut self.pending)?;
-        for (vm, count) in self.bpf.take_lost()? {
-            self.pending.push(Event { at: began, kind: EventKind::Lost { vm: Some(vm), count } });
-        }
         self.identities.drain(began, &mut self.pending)?;
         self.pending.sort_by_key(|event| event.at);
         // Sources are drained one after the other: what is later than the first drain may have company that
@@ -167,6 +164,10 @@ impl Daemon {
         self.pending.drain(..ready);
         self.handled += ready;
         let time = monotonic();
+        // Now, for a packet that is to be answered does not wait for it.
+        for (vm, count) in self.bpf.take_lost()?.into_iter().chain(self.identities.take_lost()?) {
+            self.pending.push(Event { at: time, kind: EventKind::Lost { vm: Some(vm), count } });
+        }
         self.tell_others(began, time)?;
         if self.engine.next_deadline().is_some_and(|deadline| deadline <= time) {
             self.recordings.push(|| Record::Deadline(time));

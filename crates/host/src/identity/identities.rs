@@ -97,8 +97,8 @@ pub(super) struct WatchedVcpu {
     pub(super) armed: bool,
 }
 
-/// How often a reporter reports that only tells names: it costs the guest next to nothing then. A new task
-/// needs three reports to be named, and a busy vCPU's ring holds the switches of half a second.
+/// How often a reporter reports at most that only tells names: it costs the guest next to nothing then, for
+/// it is woken by no switch.
 const PACE_OF_NAMES: Duration = Duration::from_millis(500);
 
 /// What stands for KVM among the VMs in `epoll`: one ring serves all of them.
@@ -331,8 +331,8 @@ impl Identities {
         self.epoll.as_fd()
     }
 
-    /// Appends what has happened since the last call, in order for each vCPU, and at `now` what was lost.
-    /// Never blocks.
+    /// Appends what has happened since the last call, in order for each vCPU, and at `now` what plugins have
+    /// lost. Never blocks.
     ///
     /// # Errors
     /// If the ring of KVM's events cannot be read, which no working kernel makes happen.
@@ -367,10 +367,15 @@ impl Identities {
         out[begin..].iter().for_each(|event| note(&mut self.names, event));
         let names = &mut self.names;
         self.reporters.drain(now, out, is_believed, |vm, told| names.entry(vm).or_default().told(told));
-        if let Some(kvm) = &mut self.kvm {
-            out.extend(kvm.take_lost()?.into_iter().map(|(vm, count)| lost(vm, count)));
-        }
         Ok(())
+    }
+
+    /// How many events of which VMs were lost under KVM since the last call. Takes a system call.
+    ///
+    /// # Errors
+    /// If the counts cannot be read, which no working kernel makes happen.
+    pub fn take_lost(&mut self) -> Result<Vec<(VmId, u64)>, BpfError> {
+        self.kvm.as_mut().map_or_else(|| Ok(Vec::new()), KvmSource::take_lost)
     }
 }
 
