@@ -23,10 +23,11 @@ const WIDTH: u16 = 100;
 /// Run a scenario on the modelled host with many sets of parameters.
 ///
 /// A sweep file names a scenario, and which values any of its keys have: grids, random points or Latin
-/// hypercubes, each with several seeds; or a cluster of such hosts with up to 100,000 desktops. Everything is checked before anything runs. The rows of finished
-/// runs are kept in the folder as Parquet files. After Ctrl-C or a crash, the same command goes on from
-/// there; when all is done, rows.parquet has all rows, and report.html what they show. A run that fails is
-/// a row with its error. The same rows come out on any number of threads, and on Ray.
+/// hypercubes, each with several seeds; or a cluster of such hosts with up to 100,000 desktops. Everything
+/// is checked before anything runs. The rows of finished runs are kept in the folder as Parquet files. After
+/// Ctrl-C or a crash, the same command goes on from there; when all is done, rows.parquet has all rows, and
+/// report.html what they show. A run that fails is a row with its error. The same rows come out on any
+/// number of threads, and on Ray.
 ///
 /// Exit status: 0 if all runs succeeded, 1 if one failed, 2 if the sweep could not be made, 130 after Ctrl-C.
 #[derive(clap::Args)]

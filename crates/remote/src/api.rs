@@ -2,6 +2,7 @@
 
 #![allow(clippy::result_large_err)] // What goes wrong is an answer here, and moved once.
 
+use crate::answers::{LoginToken, SessionInfo};
 use crate::limits::{Bucket, Limits, Peer, Wait};
 use crate::others::OtherHosts;
 use crate::password::{MAX_PASSWORD_BYTES, Passwords};
@@ -18,7 +19,7 @@ use axum::{Json, Router};
 use frontdesk_control_protocol::{
     self as control, Answer, ClientError, MAX_QUERY_BYTES, Query, Refusal, RefusalKind,
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -235,14 +236,6 @@ async fn ask_other(
     shared.others.ask(&name, query).await.map(Json).map_err(refused)
 }
 
-/// What whoever has logged in may do, and what there is to see.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct SessionInfo {
-    pub(crate) may_change: bool,
-    /// The other hosts to be asked at `/hosts/NAME`.
-    hosts: Vec<String>,
-}
-
 /// `GET /session`.
 async fn session(
     State(shared): State<Arc<ServerState>>,
@@ -267,12 +260,6 @@ fn right(shared: &ServerState, client: ConnectedClient, headers: &HeaderMap) -> 
 #[serde(deny_unknown_fields)]
 struct Login {
     password: String,
-}
-
-/// What a command gets for its password.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct LoginToken {
-    pub(crate) token: String,
 }
 
 /// `POST /session`: for the page; the token is in a cookie that scripts cannot read.

@@ -8,7 +8,7 @@ pub use address::{Address, DEFAULT_PORT, NoAddress};
 pub use hosts::{Hosts, HostsError, KnownHost};
 pub use trust::{ClientCertificate, Trust, TrustError};
 
-use crate::api::{LoginToken, SessionInfo};
+use crate::answers::{LoginToken, SessionInfo};
 use crate::fingerprint::Fingerprint;
 use frontdesk_control_protocol::{Answer, MAX_ANSWER_BYTES, Query, Refusal, RefusalKind, SCHEMA};
 use http_body_util::{BodyExt, Full, Limited};

@@ -5,6 +5,7 @@
 //! socket like anybody else, so that TLS, HTTP and passwords are never in the process that has them. A
 //! request and its answer are the same JSON as there.
 
+mod answers;
 mod api;
 pub mod client;
 mod fingerprint;
@@ -12,6 +13,7 @@ mod hash;
 mod limits;
 mod others;
 mod password;
+mod secret;
 mod server;
 mod sessions;
 pub mod setup;

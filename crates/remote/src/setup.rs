@@ -4,13 +4,14 @@
 use crate::client::{Hosts, HostsError};
 use crate::fingerprint::Fingerprint;
 use crate::password::{Hashed, MAX_PASSWORD_BYTES, Passwords};
+use crate::secret::write_secret;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::path::PathBuf;
 
 /// Where the credentials are unless told otherwise.
 pub const DEFAULT_FOLDER: &str = "/etc/frontdesk/serve";
@@ -241,22 +242,6 @@ fn check(password: &str) -> Result<(), SetupError> {
         return Err(SetupError::Password("long"));
     }
     Ok(())
-}
-
-/// Replaces a file in one step by one that only its owner can read. What root writes belongs to the owner of
-/// the folder.
-pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    // What an interrupted run left.
-    let _ = fs::remove_file(&new);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    if let Some(folder) = path.parent().filter(|_| nix::unistd::geteuid().is_root()) {
-        let folder = fs::metadata(folder)?;
-        std::os::unix::fs::fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
-    }
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }
 
 /// A key, and a certificate for it that nobody else vouches for, as PEM.

@@ -1,5 +1,5 @@
-//! A cluster over a day: which desktops are on which host, and which of them are in use. Hosts know nothing of
-//! each other, so that each host with who is in use there, in each part of the day, is a run of its own.
+//! A cluster over a day: which desktops are on which host, and which of them are in use. Hosts know nothing
+//! of each other, so that each host with who is in use there, in each part of the day, is a run of its own.
 
 use frontdesk_scenario::float;
 use frontdesk_sim::Rng;

@@ -3,7 +3,7 @@
 
 use super::Address;
 use crate::fingerprint::Fingerprint;
-use crate::setup::write_secret;
+use crate::secret::write_secret;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};

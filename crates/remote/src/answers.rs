@@ -1,0 +1,17 @@
+//! What the server itself answers, where the daemon does not.
+
+use serde::{Deserialize, Serialize};
+
+/// What whoever has logged in may do, and what there is to see.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SessionInfo {
+    pub(crate) may_change: bool,
+    /// The other hosts to be asked at `/hosts/NAME`.
+    pub(crate) hosts: Vec<String>,
+}
+
+/// What a command gets for its password.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LoginToken {
+    pub(crate) token: String,
+}
