@@ -140,6 +140,8 @@ fn ask_password(prompt: &str) -> anyhow::Result<String> {
 
 /// Remembers another host, once it has let us in.
 fn add(address: &Address, args: &ServeArgs, folder: &Folder) -> anyhow::Result<ExitCode> {
+    // It has its owner by then.
+    folder.check()?;
     let mut hosts = folder.other_hosts()?;
     let client = |fingerprint| Remote::new(address.clone(), Trust::Certificate(fingerprint), None);
     // Who is not logged in is told so, if the certificate is right.

@@ -66,8 +66,10 @@ fn a_page_shows_another_host_only_with_a_password_that_looks_in() {
             frontdesk(home.path(), &[&["serve", "--folder", folder.to_str().unwrap()], more].concat());
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
-    assert_eq!(serve(&["--setup", "--password-file", &changes, "--name", "localhost"]).0, Some(0));
     let one = host("alice");
+    let (code, said) = serve(&["--add", &one.address, "--password-file", &looks]);
+    assert!(code == Some(2) && said.contains("not set up") && !folder.exists(), "{said}");
+    assert_eq!(serve(&["--setup", "--password-file", &changes, "--name", "localhost"]).0, Some(0));
     let (code, said) = serve(&["--add", &one.address, "--password-file", &looks]);
     assert!(code == Some(2) && said.contains(&one.fingerprint), "nobody to ask: {said}");
     let add = ["--add", &one.address, "--fingerprint", &one.fingerprint, "--password-file"];

@@ -55,6 +55,8 @@ impl Wanted {
             // To a host of another version this one tells its own, and the host decides.
             Some(HostMessage::Start { magic: MAGIC, .. }) => {
                 (self.begin, self.episode) = (true, Some(None));
+                // At once, unless it says otherwise right after.
+                self.interval = Some(Duration::ZERO);
                 told.clear();
             }
             Some(HostMessage::Pace { interval_ms }) => {

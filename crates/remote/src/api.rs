@@ -67,9 +67,9 @@ pub(crate) struct ServerState {
     passwords: Passwords,
     limits: Mutex<Limits>,
     sessions: Mutex<Sessions>,
-    asking: Semaphore,
+    asking: Arc<Semaphore>,
     /// A hash takes memory and a CPU: one at a time.
-    hashing: Semaphore,
+    hashing: Arc<Semaphore>,
     log: Mutex<Log>,
 }
 
@@ -82,8 +82,8 @@ impl ServerState {
             passwords,
             limits: Mutex::new(Limits::new(now)),
             sessions: Mutex::default(),
-            asking: Semaphore::new(ASKING),
-            hashing: Semaphore::new(1),
+            asking: Arc::new(Semaphore::new(ASKING)),
+            hashing: Arc::new(Semaphore::new(1)),
             log: Mutex::new(Log { bucket: Bucket::new(0.2, 20.0, now), silent: 0 }),
         }
     }
@@ -204,11 +204,17 @@ async fn ask(
     if query.changes() {
         tracing::debug!("{} asks for {query:?}", client.peer);
     }
-    let Ok(_permit) = shared.asking.acquire().await else {
+    // Held by the thread, which goes on when whoever asked has hung up.
+    let Ok(permit) = Arc::clone(&shared.asking).acquire_owned().await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, RefusalKind::Busy, "the server is ending");
     };
     let socket = shared.socket.clone();
-    match tokio::task::spawn_blocking(move || control::ask(&socket, &query)).await {
+    let asked = tokio::task::spawn_blocking(move || {
+        let answer = control::ask(&socket, &query);
+        drop(permit);
+        answer
+    });
+    match asked.await {
         Ok(Ok(answer)) => Json(answer).into_response(),
         Ok(Err(ClientError::Refused(refusal))) => refused(refusal),
         Ok(Err(error)) => {
@@ -314,17 +320,23 @@ async fn log_in(
     }
     let failed = || refuse(StatusCode::INTERNAL_SERVER_ERROR, RefusalKind::Unavailable, "the server failed");
     let right = {
-        let _permit = shared.hashing.acquire().await.map_err(|_| failed())?;
+        let permit = Arc::clone(&shared.hashing).acquire_owned().await.map_err(|_| failed())?;
         let passwords = shared.passwords.clone();
-        tokio::task::spawn_blocking(move || passwords.right_of(&login.password))
-            .await
-            .map_err(|_| failed())?
+        let hashed = tokio::task::spawn_blocking(move || {
+            let right = passwords.right_of(&login.password);
+            drop(permit);
+            right
+        });
+        hashed.await.map_err(|_| failed())?
     };
     let Some(right) = right else {
         shared.log(format_args!("{peer} gave a wrong password"));
         return Err(refuse(StatusCode::UNAUTHORIZED, RefusalKind::Unauthenticated, "the password is wrong"));
     };
-    lock(&shared.limits).right(peer);
+    match right {
+        Right::Change => lock(&shared.limits).right(peer),
+        Right::Look => lock(&shared.limits).right_to_look(peer),
+    }
     let token = lock(&shared.sessions).begin(holder, right, Instant::now()).ok_or_else(failed)?;
     tracing::info!("{peer} has logged in{}", if right == Right::Look { " to look" } else { "" });
     Ok(token)

@@ -21,11 +21,14 @@ use rustls::pki_types::ServerName;
 use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use trust::Seen;
 
+/// A connection that was not used for so long is made anew: servers hang up on who is silent, and that is
+/// only seen when something is sent.
+const FRESH: Duration = Duration::from_secs(10);
 /// For a connection and an answer each.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -105,7 +108,8 @@ pub struct Remote {
     tls: TlsConnector,
     seen: Arc<Seen>,
     token: Option<String>,
-    connection: Option<SendRequest<Full<Bytes>>>,
+    /// And when it was used last.
+    connection: Option<(SendRequest<Full<Bytes>>, Instant)>,
 }
 
 impl Remote {
@@ -193,15 +197,15 @@ impl Remote {
         let (address, tls, seen) = (&self.address, &self.tls, &self.seen);
         let connection = &mut self.connection;
         let (status, bytes) = self.runtime.block_on(async {
-            // A server hangs up on who is silent for long.
-            let open = match connection.take() {
-                Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
+            let open = match connection.take().filter(|(_, used)| used.elapsed() < FRESH) {
+                Some((mut sender, _)) => sender.ready().await.is_ok().then_some(sender),
                 None => None,
             };
             let sender = match open {
-                Some(sender) => connection.insert(sender),
-                None => connection.insert(connect(address, tls, seen).await?),
+                Some(sender) => sender,
+                None => connect(address, tls, seen).await?,
             };
+            let (sender, _) = connection.insert((sender, Instant::now()));
             let lost = |reason: String| RemoteError::Connect { address: address.clone(), reason };
             let exchange = async {
                 let response = sender.send_request(request).await.map_err(|error| lost(error.to_string()))?;

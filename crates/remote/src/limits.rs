@@ -131,9 +131,17 @@ impl Limits {
         Ok(())
     }
 
-    /// The password was right.
+    /// The password was the one that may change something: nothing is left for this address to guess.
     pub(crate) fn right(&mut self, peer: Peer) {
         self.guesses.pop(&peer);
+    }
+
+    /// The password was the one that only looks in. Whoever has that may yet guess the other one: this try
+    /// was no guess, and those before stay.
+    pub(crate) fn right_to_look(&mut self, peer: Peer) {
+        if let Some(guesses) = self.guesses.get_mut(&peer) {
+            guesses.count = guesses.count.saturating_sub(1);
+        }
     }
 }
 
@@ -175,6 +183,26 @@ mod tests {
             limits.guess(user, now).unwrap();
             limits.right(user);
         }
+    }
+
+    #[test]
+    fn who_only_looks_in_may_not_guess_more_for_that() {
+        let mut now = Instant::now();
+        let mut limits = Limits::new(now);
+        let guesser = peer("192.0.2.1");
+        let mut waited = 0;
+        for _ in 0..20 {
+            for looks in [false, true] {
+                while let Err(wait) = limits.guess(guesser, now) {
+                    now += wait;
+                    waited += wait.as_secs();
+                }
+                if looks {
+                    limits.right_to_look(guesser);
+                }
+            }
+        }
+        assert!(waited > 3600, "twenty guesses took {waited} s");
     }
 
     #[test]

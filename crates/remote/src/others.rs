@@ -5,22 +5,24 @@
 use crate::client::{Address, Hosts, HostsError, Remote, RemoteError, Trust};
 use frontdesk_control_protocol::{Answer, Query, Refusal, RefusalKind};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Asked at once, all together: what does not answer holds a thread for some seconds, and this host's daemon
 /// must not wait for it.
 const ASKING: usize = 4;
-/// One that cannot be reached is left alone for so long.
-const PAUSE: Duration = Duration::from_secs(5);
-/// One that does not let us in counts our tries.
-const SHUT_OUT: Duration = Duration::from_secs(60);
+/// One that cannot be reached is left alone for so long: each try may hold a thread for a third of that.
+const PAUSE: Duration = Duration::from_secs(30);
+/// One that does not let us in counts our tries, and forgives them after an hour without any.
+const SHUT_OUT: Duration = Duration::from_secs(61 * 60);
+/// Nobody waits longer for an answer. Whoever asks after it has come gets a newer one.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The other hosts.
 pub(crate) struct OtherHosts {
     by_name: BTreeMap<String, Arc<Mutex<OtherHost>>>,
-    asking: Semaphore,
+    asking: Arc<Semaphore>,
 }
 
 /// The server of another host.
@@ -43,7 +45,7 @@ impl OtherHosts {
             let other = OtherHost { remote, password: password.to_owned(), trouble: None };
             by_name.insert(name.to_owned(), Arc::new(Mutex::new(other)));
         }
-        Ok(OtherHosts { by_name, asking: Semaphore::new(ASKING) })
+        Ok(OtherHosts { by_name, asking: Arc::new(Semaphore::new(ASKING)) })
     }
 
     /// Their addresses, in order.
@@ -61,22 +63,41 @@ impl OtherHosts {
         if !matches!(query, Query::Status { .. }) {
             return Err(Refusal::new(RefusalKind::Forbidden, "other hosts are only looked at from here"));
         }
-        let _permit =
-            self.asking.acquire().await.map_err(|_| unavailable("the server is ending".to_owned()))?;
-        let asked = tokio::task::spawn_blocking(move || {
-            other.lock().unwrap_or_else(PoisonError::into_inner).ask(&query, Instant::now())
-        });
-        asked.await.map_err(|_| unavailable("the server failed".to_owned()))?
+        let busy = || unavailable("it has not answered yet".to_owned());
+        if let Some(reason) = free(&other).ok_or_else(busy)?.trouble_now(Instant::now()) {
+            return Err(unavailable(reason));
+        }
+        let answer = async {
+            let permit = Arc::clone(&self.asking).acquire_owned().await;
+            let permit = permit.map_err(|_| unavailable("the server is ending".to_owned()))?;
+            let asked = tokio::task::spawn_blocking(move || {
+                let answer = free(&other).map(|mut other| other.ask(&query));
+                // Not before: whoever asked may have hung up.
+                drop(permit);
+                answer
+            });
+            asked.await.map_err(|_| unavailable("the server failed".to_owned()))?.ok_or_else(busy)?
+        };
+        tokio::time::timeout(PATIENCE, answer).await.map_err(|_| busy())?
+    }
+}
+
+/// A host that nobody else asks just now.
+fn free(other: &Mutex<OtherHost>) -> Option<MutexGuard<'_, OtherHost>> {
+    match other.try_lock() {
+        Ok(other) => Some(other),
+        Err(TryLockError::Poisoned(other)) => Some(other.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
 impl OtherHost {
-    fn ask(&mut self, query: &Query, now: Instant) -> Result<Answer, Refusal> {
-        if let Some((reason, until)) = &self.trouble
-            && now < *until
-        {
-            return Err(Refusal::new(RefusalKind::Unavailable, reason.clone()));
-        }
+    /// Why it is not asked again yet.
+    fn trouble_now(&self, now: Instant) -> Option<String> {
+        self.trouble.as_ref().filter(|(_, until)| now < *until).map(|(reason, _)| reason.clone())
+    }
+
+    fn ask(&mut self, query: &Query) -> Result<Answer, Refusal> {
         let mut answer = self.remote.ask(query);
         if let Err(RemoteError::NotLoggedIn { .. }) = answer {
             answer = self.remote.log_in(&self.password).and_then(|_| self.remote.ask(query));
@@ -87,8 +108,16 @@ impl OtherHost {
                 return refusal;
             }
             let pause = if matches!(error, RemoteError::NotLoggedIn { .. }) { SHUT_OUT } else { PAUSE };
-            self.trouble = Some((error.to_string(), Instant::now() + pause));
-            Refusal::new(RefusalKind::Unavailable, error.to_string())
+            let reason = match &error {
+                RemoteError::Changed { .. } | RemoteError::NotLoggedIn { .. } => {
+                    format!(
+                        "{error}; `frontdesk serve --add` on the host of this page, and a restart, begin anew"
+                    )
+                }
+                error => error.to_string(),
+            };
+            self.trouble = Some((reason.clone(), Instant::now() + pause));
+            Refusal::new(RefusalKind::Unavailable, reason)
         })
     }
 }

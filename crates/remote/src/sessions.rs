@@ -5,7 +5,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Sessions at once; one more ends the one that was not used for longest.
+/// Sessions at once; one more ends the one that was not used for longest, of those that only look if there
+/// are any.
 const MOST: usize = 64;
 /// Bytes of chance in a token.
 const BYTES: usize = 32;
@@ -57,7 +58,8 @@ impl Sessions {
         let token = hex(&bytes);
         self.0.retain(|_, session| now < session.ends);
         if self.0.len() >= MOST {
-            let oldest = self.0.iter().min_by_key(|(_, session)| session.used).map(|(key, _)| *key);
+            let rank = |session: &LoginSession| (session.right == Right::Change, session.used);
+            let oldest = self.0.iter().min_by_key(|(_, session)| rank(session)).map(|(key, _)| *key);
             oldest.and_then(|key| self.0.remove(&key));
         }
         self.0.insert(key(&token), LoginSession { right, ends: now + holder.lifetime(), used: now });
@@ -104,10 +106,12 @@ mod tests {
         let now = Instant::now();
         let mut sessions = Sessions::default();
         let at = |index: usize| now + Duration::from_millis(index as u64);
+        let steering = sessions.begin(Holder::Command, Right::Change, now).unwrap();
         let mut begin = |index| sessions.begin(Holder::Browser, Right::Look, at(index)).unwrap();
-        let first = begin(0);
-        let tokens: Vec<String> = (1..=MOST).map(begin).collect();
-        assert_eq!(sessions.right(&first, at(MOST)), None, "the oldest had to go");
+        let first = begin(1);
+        let tokens: Vec<String> = (2..=MOST).map(begin).collect();
+        assert_eq!(sessions.right(&first, at(MOST)), None, "the oldest that looks had to go");
         assert!(tokens.iter().all(|token| sessions.right(token, at(MOST)).is_some()));
+        assert_eq!(sessions.right(&steering, at(MOST)), Some(Right::Change), "who looks ends nobody else");
     }
 }

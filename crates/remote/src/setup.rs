@@ -148,6 +148,14 @@ impl Folder {
         self.write(LOOK_PASSWORD, &format!("{}\n", hashed.as_str()))
     }
 
+    /// Whether the server is set up.
+    ///
+    /// # Errors
+    /// What is missing, or of no use.
+    pub fn check(&self) -> Result<(), SetupError> {
+        self.load().map(drop)
+    }
+
     /// The other hosts that the page shows, with the password that looks in there.
     ///
     /// # Errors

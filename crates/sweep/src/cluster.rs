@@ -157,7 +157,11 @@ impl Cluster {
         let mut placing = Rng::new(self.seed, PLACED);
         let (mut using, mut failing) = (Rng::new(self.seed, IN_USE), Rng::new(self.seed, FAILED));
         let kinds = self.kinds(&mut placing);
-        let mut hosts = Hosts { up: vec![true; self.hosts as usize], taken: vec![0; self.hosts as usize] };
+        let mut hosts = Hosts {
+            up: vec![true; self.hosts as usize],
+            taken: vec![0; self.hosts as usize],
+            room: u64::from(self.hosts) * u64::from(self.room),
+        };
         let mut place: Vec<Option<usize>> = vec![None; kinds.len()];
         // The hosts that each failure took.
         let mut down: Vec<Vec<usize>> = vec![Vec::new(); self.failures.len()];
@@ -165,7 +169,10 @@ impl Cluster {
         for (part, in_use) in self.in_use.iter().enumerate() {
             for (failure, down) in self.failures.iter().zip(&mut down) {
                 if failure.to == Some(part) {
-                    down.drain(..).for_each(|host| hosts.up[host] = true);
+                    for host in down.drain(..) {
+                        hosts.up[host] = true;
+                        hosts.room += u64::from(self.room);
+                    }
                 }
             }
             for (failure, down) in
@@ -175,6 +182,7 @@ impl Cluster {
                     let up: Vec<usize> = (0..hosts.up.len()).filter(|host| hosts.up[*host]).collect();
                     let Some(last) = up.len().checked_sub(1) else { break };
                     let host = up[usize::try_from(failing.uniform(0, last as u64)).unwrap_or(0)];
+                    hosts.room -= u64::from(self.room - hosts.taken[host]);
                     (hosts.up[host], hosts.taken[host]) = (false, 0);
                     down.push(host);
                 }
@@ -203,11 +211,16 @@ impl Cluster {
 struct Hosts {
     up: Vec<bool>,
     taken: Vec<u32>,
+    /// Desktops for which those that are up have room yet.
+    room: u64,
 }
 
 impl Hosts {
     /// A host for another desktop, if there is one.
     fn place(&mut self, cluster: &Cluster, rng: &mut Rng) -> Option<usize> {
+        if self.room == 0 {
+            return None;
+        }
         let room = |host: &usize| self.up[*host] && self.taken[*host] < cluster.room;
         let mut hosts = (0..self.up.len()).filter(room);
         let host = match cluster.placement {
@@ -220,6 +233,7 @@ impl Hosts {
             }
         }?;
         self.taken[host] += 1;
+        self.room -= 1;
         Some(host)
     }
 }

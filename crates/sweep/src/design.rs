@@ -143,6 +143,16 @@ impl Sweep {
                 return Err(wrong(("cluster".to_owned(), message.to_owned())));
             }
             design = of_cluster(cluster, day);
+            if design.points.is_empty() {
+                let message = "nobody is in use on any host in any part of the day: there is nothing to run";
+                return Err(wrong(("cluster.in-use".to_owned(), message.to_owned())));
+            }
+            // Each is parsed below, of which there must be an end.
+            if design.points.len() > MOST_RUNS {
+                let message =
+                    format!("that makes {} runs or more: allowed are up to {MOST_RUNS}", design.points.len());
+                return Err(wrong(("cluster".to_owned(), message)));
+            }
         }
         let Points { keys, points } = design;
         let set = flat(&document.set, |_| false).into_iter().map(|(key, value)| format!("{key}={value}"));
@@ -167,7 +177,7 @@ impl Sweep {
         };
         sweep.check().map_err(wrong)?;
         let folder = sweep.scenario_path.parent().unwrap_or(Path::new("")).to_owned();
-        sweep.check_mix().map_err(wrong)?;
+        sweep.check_mix()?;
         for point in 0..sweep.points.len() {
             let mut scenario = sweep.scenario_with(&sweep.points[point], sweep.arms.clone())?;
             for file in files(&mut scenario) {
@@ -197,37 +207,33 @@ impl Sweep {
         Ok(sweep)
     }
 
-    /// The desktops of a cluster are VMs that are asked for something.
-    fn check_mix(&self) -> Result<(), Wrong> {
+    /// The desktops of a cluster are VMs in which somebody waits for one thing: the response times of a VM.
+    fn check_mix(&self) -> Result<(), SweepError> {
         let Some((cluster, _)) = &self.cluster else { return Ok(()) };
-        let entries = self.entries();
+        let overrides = Overrides { set: self.set.clone(), ..Overrides::default() };
+        let scenario = Scenario::parse(&self.scenario_text, &self.scenario_path, &overrides);
+        let scenario = scenario
+            .map_err(|source| SweepError::Scenario { path: self.path.clone(), source: Box::new(source) })?;
         for kind in cluster.mix.keys() {
-            match entries.iter().find(|(name, _)| name == kind) {
-                None => {
-                    let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
-                    let message = format!("there is no such VM; allowed is one of {}", names.join(", "));
-                    return Err((format!("cluster.mix.{kind}"), message));
-                }
-                Some((_, false)) => {
-                    let message = "it is asked for nothing, so nobody waits: it has no [[load]]";
-                    return Err((format!("cluster.mix.{kind}"), message.to_owned()));
-                }
-                Some(_) => {}
-            }
+            let waited_for =
+                scenario.loads.iter().filter(|load| load.vm == *kind && load.kind.waits()).count();
+            let message = if !scenario.vms.iter().any(|vm| vm.name == *kind) {
+                let names: Vec<&str> = scenario.vms.iter().map(|vm| vm.name.as_str()).collect();
+                format!("there is no such VM; allowed is one of {}", names.join(", "))
+            } else if waited_for != 1 {
+                format!(
+                    "{waited_for} of its [[load]] are waited for; allowed is one, whose response times count"
+                )
+            } else {
+                continue;
+            };
+            return Err(SweepError::Key {
+                path: self.path.clone(),
+                key: format!("cluster.mix.{kind}"),
+                message,
+            });
         }
         Ok(())
-    }
-
-    /// The VM entries of the scenario as it is written, and whether they are asked for something.
-    fn entries(&self) -> Vec<(String, bool)> {
-        let overrides = Overrides { set: self.set.clone(), ..Overrides::default() };
-        // What is wrong with it is told for each set of parameters.
-        let parsed = Scenario::parse(&self.scenario_text, &self.scenario_path, &overrides);
-        let entries = parsed.map(|scenario| {
-            let asked = |name: &str| scenario.loads.iter().any(|load| load.vm == name);
-            scenario.vms.iter().map(|vm| (vm.name.clone(), asked(&vm.name))).collect()
-        });
-        entries.unwrap_or_default()
     }
 
     fn check(&self) -> Result<(), Wrong> {
@@ -528,11 +534,13 @@ mod tests {
             ("arms = [\"stok\"]".to_owned(), "there is no such arm"),
             ("\nseads = 3".to_owned(), "sweep.toml:3: unknown field `seads`"),
             (CLUSTER.replace("hosts = 3", "hosts = 0"), "cluster.hosts: 0: allowed is 1 to 10000"),
-            (CLUSTER.replace("mixed", "cpu"), "cluster.mix.cpu: it is asked for nothing"),
+            (CLUSTER.replace("[1.0, 0.0, 1.0]", "[0.0, 0.0, 0.0]"), "cluster.in-use: nobody is in use"),
+            (CLUSTER.replace("mixed", "cpu"), "cluster.mix.cpu: 0 of its [[load]] are waited for"),
             (
                 CLUSTER.replace("mixed", "desk"),
                 "cluster.mix.desk: there is no such VM; allowed is one of mixed",
             ),
+            (format!("set = {{ duraton = \"1s\" }}\n{CLUSTER}"), "unknown field `duraton`"),
             (format!("grid.vm.cpu.count = [1]\n{CLUSTER}"), "cluster: allowed is nothing else beside it"),
             ("seeds = 50_000".to_owned(), "250000 runs: allowed are up to 100000"),
             (

@@ -37,8 +37,18 @@ struct Change {
     at_ns: u64,
     /// `None`: it has nothing to run.
     task: Option<u32>,
-    /// What came after it was not told: until when it held is not known.
-    cut: bool,
+    tells: Tells,
+}
+
+/// What a change tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tells {
+    /// What is so until the next change.
+    All,
+    /// What is so, but not until when: what came after it was not told.
+    Begin,
+    /// That what was told before may have ended any time. Only whoever looks for names hears of it.
+    Nothing,
 }
 
 /// What a guest told of one of its vCPUs.
@@ -70,8 +80,10 @@ pub(super) struct ReporterSession {
     /// Whether the guest has said hello, and nothing has made that void.
     live: bool,
     report: Vec<Change>,
-    /// Whether what comes after the report's changes was not told.
+    /// Whether there are changes before or after those of the report that were not told.
     cut: bool,
+    /// When the last report was sent, on the guest's clock.
+    sent_ns: u64,
     clock: GuestClock,
     /// By when they are due, and when they happened, as far as the guest says.
     held: VecDeque<(Time, Time, Change)>,
@@ -92,6 +104,7 @@ impl ReporterSession {
             live: false,
             report: Vec::new(),
             cut: false,
+            sent_ns: 0,
             clock: GuestClock::default(),
             held: VecDeque::new(),
             names: LruCache::new(MAX_NAMES),
@@ -134,10 +147,10 @@ impl ReporterSession {
                 self.names.put(task, Name::from_comm(name.as_str().as_bytes()));
             }
             Some(GuestMessage::Run { vcpu, at_ns, task }) => {
-                self.change(Change { vcpu, at_ns, task: Some(task), cut: false });
+                self.change(Change { vcpu, at_ns, task: Some(task), tells: Tells::All });
             }
             Some(GuestMessage::Idle { vcpu, at_ns }) => {
-                self.change(Change { vcpu, at_ns, task: None, cut: false });
+                self.change(Change { vcpu, at_ns, task: None, tells: Tells::All });
             }
             Some(GuestMessage::Lost { count }) => {
                 self.cut = true;
@@ -190,9 +203,12 @@ impl ReporterSession {
         if std::mem::take(&mut self.cut) {
             for vcpu in 0..self.vcpus {
                 let last = report.iter_mut().rfind(|change| change.vcpu == vcpu);
-                last.into_iter().for_each(|change| change.cut = true);
+                last.into_iter().for_each(|change| change.tells = Tells::Begin);
             }
+            let nothing = |vcpu| Change { vcpu, at_ns: self.sent_ns, task: None, tells: Tells::Nothing };
+            report.splice(..0, (0..self.vcpus).map(nothing));
         }
+        self.sent_ns = sent_ns;
         for change in report {
             if self.held.len() >= MAX_HELD {
                 self.refuse();
@@ -203,13 +219,17 @@ impl ReporterSession {
             let due = before.map_or(Time(0), |(due, ..)| *due).max(mapping.due(change.at_ns));
             let place = self.held.partition_point(|(time, ..)| *time <= due);
             self.held.insert(place, (due, mapping.happened(change.at_ns), change));
-            self.stats.changes = self.stats.changes.saturating_add(1);
+            self.stats.changes = self.stats.changes.saturating_add(u64::from(change.tells != Tells::Nothing));
         }
     }
 
     /// Appends what is due by `now` as events of `vm`.
     pub(super) fn drain(&mut self, vm: VmId, now: Time, out: &mut Vec<Event>) {
-        while let Some((at, _, Change { vcpu, task, .. })) = self.held.pop_front_if(|(due, ..)| *due <= now) {
+        while let Some((at, _, change)) = self.held.pop_front_if(|(due, ..)| *due <= now) {
+            let Change { vcpu, task, tells, .. } = change;
+            if tells == Tells::Nothing {
+                continue;
+            }
             let kind = match task {
                 Some(task) => {
                     self.names.promote(&task);
@@ -221,15 +241,15 @@ impl ReporterSession {
         }
     }
 
-    /// Takes all that has been told, due or not, and when it happened. What was cut off held for no time that
-    /// is known.
+    /// Takes all that has been told, due or not, and when it happened. Where not all was told, what was so
+    /// before or after is not known, and nobody is said to have run.
     pub(super) fn take_told(&mut self) -> impl Iterator<Item = Told> {
         let Self { held, names, .. } = self;
-        held.drain(..).map(|(_, at, Change { vcpu, task, cut, .. })| {
+        held.drain(..).map(|(_, at, Change { vcpu, task, tells, .. })| {
             if let Some(task) = &task {
                 names.promote(task);
             }
-            Told { vcpu, at, task: task.filter(|_| !cut) }
+            Told { vcpu, at, task: task.filter(|_| tells == Tells::All) }
         })
     }
 

@@ -198,7 +198,10 @@ export class OtherHost {
     this.element.addEventListener("toggle", () => this.look());
   }
 
+  // One that does not answer is not asked again before it does, or the server has lost patience.
   async look() {
+    if (this.asking) return;
+    this.asking = true;
     try {
       const status = await this.ask();
       this.short.textContent = inShort(status);
@@ -208,5 +211,6 @@ export class OtherHost {
       this.short.textContent = error.message;
       this.short.classList.add("trouble");
     }
+    this.asking = false;
   }
 }

@@ -377,10 +377,8 @@ async function begin() {
   id("others").hidden = others.length === 0;
 }
 
-// One that does not answer keeps no other from being looked at.
-async function lookAtOthers() {
-  if (connected && !document.hidden) await Promise.all(others.map((other) => other.look()));
-  setTimeout(lookAtOthers, OTHERS_MS);
+function lookAtOthers() {
+  if (connected && !document.hidden) others.forEach((other) => other.look());
 }
 
 let targets = { targets: [], left_off: 0 };
@@ -487,6 +485,7 @@ async function poll() {
         connected = true;
         notice("");
         look();
+        lookAtOthers();
       }
     } catch (error) {
       connected = false;
@@ -524,4 +523,4 @@ document.title = `${location.hostname}: frontdesk`;
 id("glance").append(vms.element);
 poll();
 glance();
-lookAtOthers();
+setInterval(lookAtOthers, OTHERS_MS);

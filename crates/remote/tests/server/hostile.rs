@@ -187,3 +187,29 @@ fn requests_that_never_end_are_dropped() {
     assert_eq!(status(&body), 408);
     is_well(&world);
 }
+
+/// Those who asked for it have hung up, and its threads go on; nobody else waits for them.
+#[test]
+fn another_host_that_says_nothing_holds_nobody_up() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let name: Address = silent.local_addr().unwrap().to_string().parse().unwrap();
+    let fingerprint = World::new().fingerprint;
+    let world = World::with(false, |folder| {
+        let mut hosts = Folder::new(folder).other_hosts().unwrap();
+        hosts.remember_password(&name, fingerprint, "battery staple".to_owned()).unwrap();
+    });
+    let token = world.client().log_in(PASSWORD).unwrap();
+    let body = "{\"status\":{}}";
+    let request = format!(
+        "POST /hosts/{name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Authorization: Bearer {token}\r\n\r\n{body}",
+        body.len()
+    );
+    for _ in 0..20 {
+        world.tls().write_all(request.as_bytes()).unwrap();
+    }
+    let bearer = format!("Authorization: Bearer {token}\r\n");
+    let answer = world.request(&format!("POST /hosts/{name}"), &bearer, body);
+    assert!(status(&answer) == 503 && answer.contains("has not answered yet"), "{answer}");
+    is_well(&world);
+}

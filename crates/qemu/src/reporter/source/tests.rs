@@ -140,12 +140,18 @@ fn what_was_cut_off_names_nobody() {
     let run = |at_ns, task| GuestMessage::Run { vcpu: 0, at_ns, task };
     fake.say(&[run(at_ns, 50), run(at_ns + 1, 51), GuestMessage::Lost { count: 9 }]);
     fake.sent();
-    let told: Vec<_> = fake.source.take_told(Time(fake.now_ns)).map(|told| told.task).collect();
-    assert_eq!(told, [Some(50), None]);
+    let of = |fake: &mut Fake, vcpu| {
+        let told = fake.source.take_told(Time(fake.now_ns)).filter(|told| told.vcpu == vcpu);
+        told.map(|told| told.task).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&mut fake, 0), [None, Some(50), None], "what was before may have ended, too");
     fake.say(&[run(at_ns + 2, 52)]);
     fake.sent();
-    let told: Vec<_> = fake.source.take_told(Time(fake.now_ns)).map(|told| told.task).collect();
-    assert_eq!(told, [Some(52)], "the next report is whole");
+    assert_eq!(of(&mut fake, 0), [Some(52)], "the next report is whole");
+    fake.say(&[run(at_ns + 3, 53), GuestMessage::Lost { count: 1 }]);
+    fake.sent();
+    assert_eq!(of(&mut fake, 1), [None], "the other vCPU may have changed what it runs");
+    assert_eq!(fake.source.stats().changes, 4);
 }
 
 #[test]
