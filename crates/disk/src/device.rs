@@ -258,6 +258,19 @@ impl Device {
         }
     }
 
+    /// Looks at all queues as if each guest had kicked, and tells those that wait for an interrupt.
+    ///
+    /// A guest asks to be told, and looks whether there is something already; we put something there, and
+    /// look whether it asks. One of the two sees the other, but for guests with one vCPU that QEMU emulates:
+    /// their locked instructions are none for another process, and kicks and interrupts get lost.
+    pub(crate) fn look_again(&mut self) {
+        let Session { memory: Some(memory), vrings, event_index, .. } = &self.session else { return };
+        for ((vring, pending), interrupt) in vrings.iter().zip(&mut self.pending).zip(&mut self.interrupts) {
+            *pending |= vring.running;
+            *interrupt |= vring.running && *event_index && vring.is_behind(memory);
+        }
+    }
+
     /// Ends to serve a queue, when all that was taken from it is done. Returns the next request in its ring.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::GuestAddress;
+use vm_memory::{Bytes as _, GuestAddress};
 
 /// The largest queue that a front end may ask for.
 pub(crate) const MAX_QUEUE_SIZE: u16 = 1024;
@@ -212,6 +212,15 @@ impl Vring {
             inflight.after_used(head, self.queue.next_used());
         }
         self.queue.needs_notification(memory.map()).map_err(|_| RingError::Place)
+    }
+
+    /// Whether the guest has asked, by its event index, to be told of something that is in the used ring
+    /// already.
+    pub(crate) fn is_behind(&self, memory: &Memory) -> bool {
+        // Behind the ring's flags, its index and its entries.
+        let place = self.queue.avail_ring() + 4 + 2 * u64::from(self.queue.size());
+        let event = memory.map().load::<u16>(GuestAddress(place), Ordering::Acquire);
+        event.is_ok_and(|event| u16::from_le(event) != self.queue.next_used())
     }
 
     /// Tells the guest whether to kick. Returns whether requests came meanwhile.

@@ -130,10 +130,11 @@ impl Worker<'_> {
         }
     }
 
-    /// Looks whether the image has another size now, and tells the guest.
+    /// Looks for what nobody tells, and whether the image has another size now, of which the guest is told.
     fn look(&mut self) -> io::Result<()> {
         let mut device = self.device();
         device.uring().after_a_second()?;
+        device.look_again();
         match device.image.read_size() {
             Ok(false) => {}
             Ok(true) => {
