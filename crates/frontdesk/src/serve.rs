@@ -168,8 +168,8 @@ fn add(address: &Address, args: &ServeArgs, folder: &Folder) -> anyhow::Result<E
     let _ = remote.log_out();
     ensure!(
         !may_change?,
-        "with this password one may change something at {address}, and it would be kept here: choose one there that may only look in, \
-         with `frontdesk serve --setup --look`"
+        "with this password one may change something at {address}, and it would be kept here: choose one \
+         there that may only look in, with `frontdesk serve --setup --look`"
     );
     hosts.remember_password(address, fingerprint, password)?;
     println!("{address} is remembered. The page shows it from when the server is restarted:");
