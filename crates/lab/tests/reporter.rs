@@ -174,12 +174,12 @@ fn orders(told: &[(u64, u64)], seen: &[(u64, u64)], space_of: &Spaces) -> (Vec<u
 fn spaces(tasks: &[u64], told: &[Vec<(u64, u64)>], seen: &[Vec<(u64, u64)>]) -> Spaces {
     // The reporter and init run often, too.
     let candidates = most_frequent(seen, tasks.len() + 3);
-    // What is seen and not told counts against it: whoever runs all the time, as the reporter does, would agree
-    // with anybody else.
+    // What is seen in between and not told counts against it: whoever runs all the time, as the reporter does,
+    // would agree with anybody else.
     let agreement = |space_of: &Spaces| -> i64 {
         let both = told.iter().zip(seen).map(|(told, seen)| orders(told, seen, space_of));
         let of = |(told, seen): (Vec<u64>, Vec<u64>)| {
-            2 * i64::try_from(common(&told, &seen)).unwrap() - i64::try_from(seen.len()).unwrap()
+            2 * i64::try_from(common(&told, &seen)).unwrap() - i64::try_from(spanned(&told, &seen)).unwrap()
         };
         both.map(of).sum()
     };

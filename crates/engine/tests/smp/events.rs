@@ -33,7 +33,7 @@ fn who_handed_the_event_on_is_boosted_no_longer_than_who_serves_it_and_not_for_l
     world.ipi(1);
     // It runs on, while the other one waits for a CPU.
     world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
-    world.now += THRESHOLD / 32;
+    world.now += THRESHOLD / 8;
     world.engine.on_deadline(Time(world.now));
     assert_eq!(world.boosted(), [1], "the other may wait for the CPU that it has");
     let hits = world.engine.explain(VM).unwrap().vcpus[0].hits;
@@ -64,7 +64,7 @@ fn an_event_is_handed_on_to_who_has_an_interrupt_to_take_already() {
             world.feed(EventKind::Interrupt { vm: VM, vcpu: NET, vector: VECTOR + 1 });
         }
         assert_eq!(world.boosted(), [0, 1]);
-        world.now += THRESHOLD / 32;
+        world.now += THRESHOLD / 8;
         world.engine.on_deadline(Time(world.now));
         let handed_on = interrupted && !taken && delivered;
         let expected: &[u16] = if handed_on { &[1] } else { &[0, 1] };
@@ -88,7 +88,7 @@ fn who_waits_for_the_handler_does_not_run_ahead_of_it_on_the_same_cpu() {
         world.ipi(1);
         assert_eq!(world.boosted(), [0, 1], "{task:?} on CPU {pcpu}: the event is handed on");
         world.answer(1);
-        world.now += THRESHOLD / 32;
+        world.now += THRESHOLD / 8;
         world.engine.on_deadline(Time(world.now));
         assert_eq!(world.boosted(), [], "{task:?} on CPU {pcpu}");
     }
@@ -213,7 +213,7 @@ fn an_event_is_handed_on_to_who_slept_since_it_came() {
     world.feed(EventKind::Ipi { vm: VM, vcpu: 0, to: 1 << 1, vector: 0xfb });
     world.feed(EventKind::Interrupt { vm: VM, vcpu: 0, vector: VECTOR });
     assert_eq!(world.boosted(), [0, 1]);
-    world.now += THRESHOLD / 32;
+    world.now += THRESHOLD / 8;
     world.engine.on_deadline(Time(world.now));
     assert_eq!(world.boosted(), [1], "the first has done its part");
 }

@@ -191,8 +191,7 @@ impl Serving {
             BoostRole::Serves => left.min(unaided(tavs).saturating_sub(ran)),
             BoostRole::Helped => left,
             BoostRole::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
-            BoostRole::HelpsAhead => left.min(ahead(tavs).saturating_sub(ran)),
-            BoostRole::Finishes => left.min(handler(tavs).saturating_sub(ran)),
+            BoostRole::HelpsAhead | BoostRole::Finishes => left.min(handler(tavs).saturating_sub(ran)),
         };
         view.now.plus(left).min(longest(self.since, tavs))
     }
@@ -204,17 +203,10 @@ pub(super) fn unaided(config: &Tavs) -> u64 {
     nanos(config.io_threshold) / 2
 }
 
-/// How long the guest's kernel has a lock at most, somewhere. Who is to answer waits for it on the same
-/// physical CPU meanwhile.
-fn ahead(config: &Tavs) -> u64 {
-    nanos(config.io_threshold) / 8
-}
-
-/// How long the rest of a handler takes, mostly, after it has handed the event on: it gives its locks back, and
-/// returns. The vCPUs may share a physical CPU, and then whoever is to answer waits for it. If it takes longer,
-/// it is helped like anybody else who has a lock.
+/// How long the rest of a handler takes at most, or whatever else has a lock in the guest's kernel. The vCPUs
+/// may share a physical CPU, and then whoever is to answer waits for it.
 fn handler(config: &Tavs) -> u64 {
-    nanos(config.io_threshold) / 32
+    nanos(config.io_threshold) / 8
 }
 
 /// When a boost that began then is over in any case.
