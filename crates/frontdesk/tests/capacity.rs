@@ -61,6 +61,17 @@ fn a_page_and_a_plot_are_written() {
     assert!(fs::read_to_string(plot).unwrap().starts_with("<svg"));
 }
 
+/// Desktops of all kinds, in short runs: letters of all, and programs that are started, have answers.
+#[test]
+fn the_mixed_profile_is_answered() {
+    let short = ["--set", "duration=4s", "--set", "warmup=1s", "--arms", "frontdesk", "--json", "-"];
+    let output =
+        capacity(&scenarios().join("mixed.toml"), &[&short[..], &["--limit", "p95 <= 50 ms"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["arms"][0]["held"]["desktops"].as_u64().unwrap() >= 10, "{found}");
+}
+
 #[test]
 fn a_limit_that_not_even_one_desktop_keeps_is_a_failure() {
     let short = ["--set", "duration=1s", "--set", "warmup=0s", "--limit", "mean <= 1us"];
