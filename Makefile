@@ -33,7 +33,7 @@ check:
 test: setup-vms setup-sim setup-python deb
 	tools/test.sh
 
-bench: setup-vms setup-sim
+bench: setup-vms setup-sim setup-python build
 	cargo bench --locked -p frontdesk-engine --bench engine
 	cargo bench --locked -p frontdesk-engine --bench scale
 	cargo bench --locked -p frontdesk-replay --bench replay
@@ -43,6 +43,8 @@ bench: setup-vms setup-sim
 	cargo bench --locked -p frontdesk-sim --bench kernel
 	cargo bench --locked -p frontdesk-sweep --bench speed
 	cargo bench --locked -p frontdesk-disk --bench backend
+	target/python/bin/python3 -m pip install --quiet .
+	target/python/bin/python3 crates/python/benches/speed.py
 
 # Every parser of what guests, sockets and files say, fed with rubbish: a little of it in `make test`, CASES
 # times here, and then, with nightly Rust and cargo-fuzz, for SECONDS each what finds new ways through the code.

@@ -1,19 +1,24 @@
 //! How many desktops a host holds at a limit of their response times, on the model.
 //!
 //! A [`Profile`] names a scenario and which of its VMs are desktops, in what proportion. [`capacity`] looks
-//! for the largest number of them with which a [`Limit`] is kept, in each arm.
+//! for the largest number of them with which a [`Limit`] is kept, in each arm. [`observe`] says what a
+//! recording tells of a host's VMs, and [`Derived`] makes a profile of that.
 
 #![forbid(unsafe_code)]
 
+mod derived;
 mod error;
 mod limit;
+mod observed;
 mod profile;
 mod search;
 mod sequential;
 mod summary;
 
+pub use derived::Derived;
 pub use error::CapacityError;
 pub use limit::{Limit, LimitError, Statistic, Whose};
+pub use observed::{Asked, Film, Observed, ObservedVm, observe};
 pub use profile::Profile;
 pub use search::{ArmCapacity, Held, Progress, Tried, capacity};
 pub use sequential::{MOST_RUNS, Sequential, Verdict};

@@ -116,7 +116,7 @@ pub struct VmStatus {
     /// was asked for by name.
     #[serde(flatten)]
     pub engine: VmExplain,
-    /// The decisions of the last seconds.
+    /// The decisions of the last minute.
     pub recent: Recent,
 }
 

@@ -7,6 +7,8 @@
 
 mod askers;
 mod channel;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod message;
 
 pub use askers::{AskersError, AskersMemory, Layout, MAX_VCPUS};

@@ -275,7 +275,7 @@ fn a_parameter_out_of_range_is_named() {
 fn the_recent_decisions_say_what_boosted_and_what_did_not() {
     let mut world = World::new(Config::default());
     world.learn_echo();
-    world.pass(20_000 * MS);
+    world.pass(80_000 * MS);
     world.request(7, ECHO, 200 * US);
     world.request(80, HOG, 200 * US);
     let recent = world.engine.recent(VM, Time(world.now)).unwrap();

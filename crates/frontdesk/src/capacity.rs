@@ -1,15 +1,20 @@
 //! `frontdesk capacity`.
 
-use crate::FAILED;
 use crate::lab::{INTERRUPTED, progress_bar};
 use crate::outputs::{check, write_json, write_text};
-use frontdesk_capacity::{ArmCapacity, Limit, Profile, Progress, capacity, summary};
+use crate::recording::{open, shown, warn_if_incomplete};
+use crate::{FAILED, words};
+use frontdesk_capacity::{
+    ArmCapacity, Derived, Limit, ObservedVm, Profile, Progress, capacity, observe, summary,
+};
+use frontdesk_engine::nanos;
 use frontdesk_scenario::Overrides;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Columns of its tables in a terminal, as those of the help.
 const WIDTH: u16 = 100;
@@ -21,15 +26,32 @@ const WIDTH: u16 = 100;
 /// frontdesk, say. For each number there are as many runs as a sequential test takes to be sure of it, each
 /// with another seed. A model is a model: what it leaves out is in the documentation.
 ///
+/// With --from a profile is made from a recording of one's own host: what each VM was asked for and used. It
+/// is written into a folder, to be looked at, and asked about by the same command.
+///
 /// Exit status: 0 if every arm holds a desktop or more, 1 if one holds none, 2 if that could not be tried,
 /// 130 after Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   frontdesk capacity scenarios/capacity/office.toml --limit \"p95 <= 100 ms\"
-  frontdesk capacity scenarios/capacity/echo.toml --limit \"worst p95 <= 20 ms\" --html capacity.html")]
+  frontdesk capacity scenarios/capacity/echo.toml --limit \"worst p95 <= 20 ms\" --html capacity.html
+  frontdesk capacity --from morning.fdsk --write morning
+  frontdesk capacity morning/profile.toml")]
 pub(crate) struct Args {
     /// The profile.
-    profile: PathBuf,
+    #[arg(required_unless_present = "from")]
+    profile: Option<PathBuf>,
+    /// Make a profile from a recording of `frontdesk record` (- is standard input), and ask nothing.
+    #[arg(
+        long,
+        value_name = "RECORDING",
+        requires = "write",
+        conflicts_with_all = ["profile", "limit", "set", "arms", "seed", "jobs", "json", "html", "plot"]
+    )]
+    from: Option<PathBuf>,
+    /// The folder into which that profile and its scenario are written; nothing in it is replaced.
+    #[arg(long, value_name = "FOLDER", requires = "from")]
+    write: Option<PathBuf>,
     /// What is to be kept: p1 to p100 or the mean of the response times, of all desktops together or
     /// ("worst p95 <= 50 ms") of the one that is worst off.
     #[arg(long, value_name = "LIMIT", default_value = "p95 <= 100 ms")]
@@ -67,8 +89,13 @@ struct Found<'a> {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    if let (Some(recording), Some(folder)) = (&args.from, &args.write) {
+        return derive(recording, folder);
+    }
+    // Without a recording the command line has one.
+    let Some(path) = &args.profile else { anyhow::bail!("name a profile, or a recording with --from") };
     let overrides = Overrides { set: args.set.clone(), arms: args.arms.clone(), ..Overrides::default() };
-    let profile = Profile::load(&args.profile, &overrides)?;
+    let profile = Profile::load(path, &overrides)?;
     let messages = check(args.json.iter().chain(&args.html).chain(&args.plot))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -101,4 +128,34 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     messages.line(frontdesk_report::table(&outcome, WIDTH, messages.in_colour()));
     let none = arms.iter().any(|arm| arm.held.desktops == 0);
     Ok(if none { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// Makes a profile from a recording, and tells what was seen.
+fn derive(path: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
+    let mut recording = open(path)?;
+    let observed = observe(&mut recording)?;
+    warn_if_incomplete(&recording);
+    let profile = Derived::of(&observed, recording.name())?.write(folder)?;
+    let header = ["VM", "CPU", "requests", "asked each", "CPU for each", "frames/s"];
+    println!("{}", words::table(&header, 1, None, observed.vms.iter().map(row)));
+    if observed.lost > 0 {
+        println!("\n{} events were lost meanwhile: the numbers are that far off.", observed.lost);
+    }
+    println!("\nLook at {}, and then: frontdesk capacity {}", folder.display(), profile.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was seen of a VM: of the port that was asked most.
+fn row(vm: &ObservedVm) -> [String; 6] {
+    let none = || "-".to_owned();
+    let time = |seconds: f64| words::duration(nanos(Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))));
+    let asked = vm.asked.iter().max_by_key(|asked| asked.requests);
+    [
+        shown(&vm.name, 30),
+        words::percent(vm.cpu),
+        vm.asked.iter().map(|asked| asked.requests).sum::<u64>().to_string(),
+        asked.map_or_else(none, |asked| time(asked.think_s.0)),
+        asked.and_then(|asked| asked.cost_s).map_or_else(none, time),
+        vm.film.map_or_else(none, |film| format!("{:.1}", film.rate)),
+    ]
 }

@@ -1,7 +1,7 @@
 //! `frontdesk record`.
 
-use crate::FAILED;
 use crate::recording::new_file;
+use crate::{FAILED, words};
 use anyhow::Context;
 use frontdesk_control_protocol::{DEFAULT_SOCKET, ask_recording};
 use frontdesk_record::{Ending, Record, RecordError, Recording};
@@ -51,13 +51,17 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         return Err(in_the_way(&args.file));
     }
     let stream = ask_recording(&args.socket)?;
-    let file = create(args)?;
-    let written = || format!("cannot write {}", args.file.display());
-    let copy = file.try_clone().with_context(written)?;
     let closer = stream.try_clone().context("cannot share the connection")?;
     let (ended, done) = std::io::pipe().context("cannot make a pipe")?;
     let duration = args.duration;
-    let waiter = std::thread::spawn(move || end_in_time(&stop, duration, ended.into(), &closer));
+    // Before there is a file: without a thread nothing is left behind. Whatever ends this hangs up `done`.
+    let waiter = std::thread::Builder::new()
+        .name("end".into())
+        .spawn(move || end_in_time(&stop, duration, ended.into(), &closer))
+        .context(words::NO_THREAD)?;
+    let file = create(args)?;
+    let written = || format!("cannot write {}", args.file.display());
+    let copy = file.try_clone().with_context(written)?;
     let result = receive(stream, copy, &args.file);
     drop(done);
     // It only waits for what has just happened.

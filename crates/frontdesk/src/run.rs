@@ -2,6 +2,7 @@
 
 use crate::companion::own_program;
 use crate::recording::new_file;
+use crate::words;
 use anyhow::{Context, ensure};
 use frontdesk_host::config::{DEFAULT_PATH, Settings};
 use frontdesk_host::{Daemon, DaemonConfig, LOCK, Reloader};
@@ -112,6 +113,6 @@ fn reload_on(mut signals: Signals, args: Args, reloader: Reloader) -> anyhow::Re
             }
         }
     };
-    std::thread::Builder::new().name("reload".into()).spawn(body).context("cannot start a thread")?;
+    std::thread::Builder::new().name("reload".into()).spawn(body).context(words::NO_THREAD)?;
     Ok(())
 }

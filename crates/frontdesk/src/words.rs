@@ -2,6 +2,9 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 
+/// What a thread that cannot be had is told as.
+pub(crate) const NO_THREAD: &str = "cannot start a thread; there are too many processes or too little memory (ulimit -u, and of a service TasksMax=)";
+
 /// A fraction in per cent.
 pub(crate) fn percent(ratio: f64) -> String {
     let tenths = format!("{:.1}", ratio * 100.0);

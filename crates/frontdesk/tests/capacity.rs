@@ -61,6 +61,42 @@ fn a_page_and_a_plot_are_written() {
     assert!(fs::read_to_string(plot).unwrap().starts_with("<svg"));
 }
 
+/// Desktops of all kinds, in short runs: letters of all, and programs that are started, have answers.
+#[test]
+fn the_mixed_profile_is_answered() {
+    let short = ["--set", "duration=4s", "--set", "warmup=1s", "--arms", "frontdesk", "--json", "-"];
+    let output =
+        capacity(&scenarios().join("mixed.toml"), &[&short[..], &["--limit", "p95 <= 50 ms"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["arms"][0]["held"]["desktops"].as_u64().unwrap() >= 10, "{found}");
+}
+
+#[test]
+fn a_recording_becomes_a_profile_that_is_asked_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/echo-mixed.fdsk");
+    let write = folder.path().join("recorded");
+    let derive = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
+        command.args(["capacity", "--from"]).arg(&recording).arg("--write").arg(&write).output().unwrap()
+    };
+    let output = derive();
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("mixed") && said.contains("requests"), "{said}");
+    let short = ["--set", "duration=2s", "--set", "warmup=1s", "--limit", "p95 <= 50 ms"];
+    let output = capacity(&write.join("profile.toml"), &short);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", told(&output));
+
+    let again = derive();
+    assert_eq!(again.status.code(), Some(2));
+    assert!(told(&again).contains("is there already"), "{}", told(&again));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
+    let alone = command.args(["capacity", "--from"]).arg(&recording).output().unwrap();
+    assert!(told(&alone).contains("--write <FOLDER>"), "{}", told(&alone));
+}
+
 #[test]
 fn a_limit_that_not_even_one_desktop_keeps_is_a_failure() {
     let short = ["--set", "duration=1s", "--set", "warmup=0s", "--limit", "mean <= 1us"];

@@ -140,3 +140,15 @@ fn several_hosts_are_told_side_by_side() {
     assert!(text(&why.stdout).contains("no VM is called alice"));
     assert_eq!(status(&hosts, &["--why", "dave"]).status.code(), Some(1));
 }
+
+/// Where a thread's stack has no room, there is no thread.
+#[test]
+fn without_threads_each_host_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
+    command.args(["status", "--host", "one.invalid,two.invalid"]).env("XDG_STATE_HOME", home.path());
+    let output = command.env("RUST_MIN_STACK", (1_u64 << 60).to_string()).output().unwrap();
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "{told}{}", text(&output.stderr));
+    assert_eq!(told.matches("cannot start a thread").count(), 2, "{told}");
+}

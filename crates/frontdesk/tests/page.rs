@@ -201,10 +201,48 @@ fn reservations_are_steered_with_the_keyboard_alone() {
     });
 }
 
+/// The sample, with a VM in which somebody waits beside background work, a film plays, and which has a disk.
+fn busy() -> Status {
+    let mut sample: Value = serde_json::from_str(include_str!("../src/status/sample.json")).unwrap();
+    let since = sample["at_ns"].as_u64().unwrap() - 2_500 * MS;
+    let application = |task: u64, name: Value, interactive: bool, served: [u64; 3]| {
+        let counts =
+            json!({ "task": task, "interactive": interactive, "post": 4, "pre": 1, "served": served });
+        let mut counts = counts.as_object().unwrap().clone();
+        counts.extend(name.is_string().then(|| ("name".to_owned(), name)));
+        Value::Object(counts)
+    };
+    let more = json!({
+        "multimedia": {
+            "players": [{
+                "task": 4096, "gpu": false, "since_ns": since, "frame_rate": 23.5, "desired_rate": 24.0, "share_permille": 1500,
+            }],
+            "share_permille": 1500, "boosts": 240, "in_debt": 0, "limited": 0, "boosted_ns": 1_000_000_000u64,
+        },
+        "asymmetric": {
+            "episode": { "cause": "enter", "since_ns": since, "until_ns": since + 5_000 * MS, "acts": true, "slow": [1] },
+            "background": [{ "task": 8192, "since_ns": since, "load_permille": 620 }],
+            "sound_client": null, "slowed": 3, "restored": 2,
+        },
+        "disks": [{
+            "name": "disk0", "thread": 12,
+            "report": {
+                "queues": 1, "served": [41, 12, 903], "known": 956,
+                "applications": [
+                    application(12288, json!("<b>calc</b>"), true, [41, 0, 3]),
+                    application(4096, Value::Null, false, [0, 12, 900]),
+                ],
+            },
+        }],
+    });
+    sample["vms"][0].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(sample).unwrap()
+}
+
 #[test]
 fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
     in_a_browser(async |driver, served| {
-        let mut status: Status = serde_json::from_str(include_str!("../src/status/sample.json")).unwrap();
+        let mut status = busy();
         // Whatever a guest or its owner calls it.
         status.vms[1].name = "<i>bob</i>".to_owned();
         served.daemon.tell(status.clone());
@@ -218,6 +256,22 @@ fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
         browser.find("#glance .vm:nth-child(1) summary").await.click().await.unwrap();
         browser.says(".why", "Packets to tcp 7: 5 boosted; 2 not boosted: no I/O-bound task is known").await;
         browser.says(".why", "Believed to be I/O-bound: sshd (431).").await;
+        browser.says(".why", "Background work: sshd (431) (62 %).").await;
+        browser
+            .says(
+                ".why",
+                "Disk disk0, <b>calc</b>: 41 High, 0 Common, 3 Low; a person is thought to wait for it.",
+            )
+            .await;
+        browser
+            .says(".why", "Disk disk0, task 0x1000: 0 High, 12 Common, 900 Low; it reads whether or not")
+            .await;
+        browser.says("#glance .vm:nth-child(1) .marks", "23.5 of 24 frames/s").await;
+        browser.says("#glance .vm:nth-child(1) .marks", "share × 1.5").await;
+        browser
+            .says("#glance .vm:nth-child(1) .marks", "somebody waits since the Enter key, 2.5 s ago")
+            .await;
+        browser.says("#glance .vm:nth-child(1) .marks", "slow: vCPU 1").await;
         // A second later it has run half of it, was boosted thrice, and is boosted now.
         status.at_ns += 1_000 * MS;
         let vcpu = &mut status.vms[0].engine.vcpus[0];
@@ -228,6 +282,20 @@ fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
         browser.picture("glance.png").await;
         let wider = "return document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.0.execute(wider, vec![]).await.unwrap(), json!(false), "a phone need not scroll");
+        // Nobody waits any more, and the film is over.
+        (status.vms[0].engine.asymmetric, status.vms[0].engine.multimedia) = (None, None);
+        served.daemon.tell(status.clone());
+        until("no episode", async || {
+            let marks = browser.find("#glance .vm:nth-child(1) .marks").await;
+            marks.text().await.is_ok_and(|text| !text.contains("waits") && !text.contains("frames"))
+        })
+        .await;
+        status.vms[1].recent = Default::default();
+        status.vms[1].recent.window_seconds = 60;
+        status.vms[1].engine.tasks.clear();
+        served.daemon.tell(status.clone());
+        browser.find("#glance .vm:nth-child(2) summary").await.click().await.unwrap();
+        browser.says("#glance .vm:nth-child(2) .why", "Nothing came for it in the last 60 s.").await;
         status.vms.truncate(1);
         served.daemon.tell(status);
         browser.gone("#glance .vm:nth-child(2)").await;

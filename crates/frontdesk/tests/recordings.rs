@@ -312,6 +312,19 @@ fn a_recording_ends_by_time_and_is_complete() {
     assert_eq!(fs::read(&file).unwrap(), BYTES);
 }
 
+/// Where a thread's stack has no room, there is no thread.
+#[test]
+fn without_a_thread_it_says_so_and_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, daemon) = daemon(folder.path(), YES, drop);
+    let file = folder.path().join("new.fdsk");
+    let output = record(&socket, &file).env("RUST_MIN_STACK", (1_u64 << 60).to_string()).output().unwrap();
+    daemon.join().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("cannot start a thread") && err(&output).contains("ulimit -u"));
+    assert!(!file.exists());
+}
+
 #[test]
 fn a_recording_ends_by_a_signal_and_is_complete() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -126,6 +127,59 @@ fn after_a_kill_and_after_ctrl_c_it_goes_on_and_the_rows_are_the_same() {
     assert_eq!(whole.status.code(), Some(0), "{}", told(&whole));
     assert_eq!(rows(&folder.path().join("out")), rows(&folder.path().join("whole")));
     assert_eq!(parts(&folder.path().join("out")), 0);
+}
+
+/// Twenty desktops on two hosts, of which one fails in the second of two parts of the day: three hosts with
+/// somebody on them, in two arms.
+const CLUSTER: &str = "
+    scenario = \"scenarios/desktops/office.toml\"
+    arms = [\"stock\", \"frontdesk\"]
+    set = { duration = \"600s\", warmup = \"0s\" }
+    cluster.desktops = 20
+    cluster.hosts = 2
+    cluster.room = 20
+    cluster.placement = \"spread\"
+    cluster.mix = { task-worker = 3, developer = 1 }
+    cluster.in-use = [0.5, 0.9]
+    cluster.failure = [{ hosts = 1, from = 1 }]
+    cluster.limit = { measure = \"p95_ms\", most = 20.0 }";
+
+#[test]
+fn a_cluster_is_planned_and_goes_on_after_it_was_killed() {
+    let folder = place();
+    fs::write(folder.path().join("s.toml"), CLUSTER).unwrap();
+    let planned = sweep(folder.path(), &["s.toml", "--plan"]);
+    assert_eq!(planned.status.code(), Some(0), "{}", told(&planned));
+    let text = String::from_utf8(planned.stdout).unwrap();
+    assert!(text.starts_with("6 runs, 1h of simulated time.") && text.contains("On 256 CPUs"), "{text}");
+    assert!(!folder.path().join("s").exists(), "a plan keeps nothing");
+
+    // On one thread, so that some are done and others not.
+    let one = ["s.toml", "--out", "out", "--jobs", "1"];
+    let mut child = command(folder.path(), &one).stderr(Stdio::null()).spawn().unwrap();
+    while parts(&folder.path().join("out")) == 0 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let last = sweep(folder.path(), &["s.toml", "--out", "out", "--json", "rows.json"]);
+    assert_eq!(last.status.code(), Some(0), "{}", told(&last));
+    let whole = sweep(folder.path(), &["s.toml", "--out", "whole"]);
+    assert_eq!(whole.status.code(), Some(0), "{}", told(&whole));
+    assert_eq!(rows(&folder.path().join("out")), rows(&folder.path().join("whole")));
+
+    let rows: Value = serde_json::from_slice(&fs::read(folder.path().join("rows.json")).unwrap()).unwrap();
+    let of_part = |part: u64| {
+        let rows = rows.as_array().unwrap().iter();
+        let rows = rows.filter(|row| row["cluster.part"] == part && row["arm"] == "stock");
+        let hosts: BTreeSet<u64> = rows.clone().map(|row| row["cluster.host"].as_u64().unwrap()).collect();
+        (hosts.len(), rows.count())
+    };
+    let ((hosts, desktops), (left, more)) = (of_part(0), of_part(1));
+    assert_eq!((hosts, left), (2, 1), "one has failed");
+    assert!((1..20).contains(&desktops) && desktops < more && more <= 20, "{desktops} and {more}");
+    let text = String::from_utf8(last.stdout).unwrap();
+    assert!(text.contains("p95_ms <= 20"), "{text}");
 }
 
 #[test]

@@ -12,6 +12,8 @@
 //! A supervisor that kills the whole process group or control group of its owner kills the guardian too
 //! unless told otherwise (systemd: `KillMode=process` or `mixed`).
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod group;
 mod guardian;
 mod journal;

@@ -85,6 +85,7 @@ mod tests {
         fn fuzz_frames(length in 0..200u32, body in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             let bytes = [&length.to_le_bytes()[..], &body].concat();
             proptest::prop_assert!(read_frame::<JournalMessage>(&bytes[..]).is_err());
+            crate::fuzzing::frame(&bytes);
         }
     }
 }

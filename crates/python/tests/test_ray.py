@@ -116,6 +116,27 @@ def test_a_driver_that_dies_is_said_and_a_sweep_goes_on_where_it_was(cluster, tm
     assert not _parts(out)
 
 
+def test_a_cluster_of_hosts_has_the_same_rows(cluster, tmp_path):
+    sweep = tmp_path / "s.toml"
+    sweep.write_text(f"""
+        scenario = {str(ROOT / "scenarios/desktops/office.toml")!r}
+        arms = ["stock"]
+        set = {{ duration = "5s", warmup = "1s" }}
+        cluster.desktops = 20
+        cluster.hosts = 2
+        cluster.room = 20
+        cluster.placement = "spread"
+        cluster.mix = {{ task-worker = 3, developer = 1 }}
+        cluster.in-use = [0.5, 0.9]
+        cluster.failure = [{{ hosts = 1, from = 1 }}]
+        cluster.limit = {{ measure = "p95_ms", most = 20.0 }}
+    """)
+    _done(_start(sweep, "--out", tmp_path / "ray", "--ray", cluster.address))
+    assert (tmp_path / "ray/rows.parquet").read_bytes() == _whole(sweep, tmp_path / "threads")
+    rows = pq.read_table(tmp_path / "ray/rows.parquet").to_pandas()
+    assert rows.groupby("cluster.part")["cluster.host"].nunique().to_list() == [2, 1]
+
+
 def test_a_run_that_fails_is_a_row_with_its_error(cluster, tmp_path):
     sweep = _write_sweep(tmp_path, seeds=1)
     (tmp_path / "tasks.toml").write_text(_TASKS)

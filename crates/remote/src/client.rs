@@ -5,6 +5,8 @@ mod hosts;
 mod trust;
 
 pub use address::{Address, DEFAULT_PORT, NoAddress};
+#[cfg(any(test, fuzzing))]
+pub(crate) use hosts::parse as parse_hosts;
 pub use hosts::{Hosts, HostsError, KnownHost};
 pub use trust::{ClientCertificate, Trust, TrustError};
 

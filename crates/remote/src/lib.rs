@@ -9,6 +9,8 @@ mod answers;
 mod api;
 pub mod client;
 mod fingerprint;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod hash;
 mod limits;
 mod others;

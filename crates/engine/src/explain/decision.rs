@@ -96,10 +96,10 @@ reasons! {
     Reserved, reserved, "the VM has a reservation";
 }
 
-/// The decisions about a VM in the last seconds.
+/// The decisions about a VM in the last minute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recent {
-    /// The window, of which the last second is not over yet.
+    /// The window, in seconds, of which the last tenth is not over yet.
     pub window_seconds: u64,
     /// About packets, by port; the most frequent first.
     pub packets: Vec<PortOutcomes>,

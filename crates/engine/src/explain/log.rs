@@ -1,4 +1,4 @@
-//! The decision log: what was decided about a VM in the last seconds: counts that say why it was boosted, or
+//! The decision log: what was decided about a VM in the last minute: counts that say why it was boosted, or
 //! was not.
 
 use super::decision::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
@@ -9,28 +9,32 @@ use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Buckets, one for each second of the window.
+/// Buckets of the window: a minute is kept in as little memory as ten seconds would be second by second.
 const BUCKETS: usize = 10;
+/// Seconds of a bucket.
+const BUCKET: u64 = 6;
 /// The window in seconds.
-const WINDOW: u64 = BUCKETS as u64;
-/// Ports told apart in a second; packets to more are counted together.
+const WINDOW: u64 = BUCKETS as u64 * BUCKET;
+/// Ports told apart in a bucket; packets to more are counted together.
 const PORTS: usize = 8;
 /// Decisions remembered one by one.
 const DECISIONS: usize = 16;
 const SECOND: u64 = 1_000_000_000;
 
-/// Decisions about a VM: one by one, and counted by the second.
+/// Decisions about a VM: one by one, and counted by the bucket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Log {
-    /// The bucket of second `n` is the one at `n % WINDOW`; empty until there is something to count.
-    seconds: Vec<Second>,
+    /// The bucket that begins at second `n` is the one at `n / BUCKET % BUCKETS`; empty until there is
+    /// something to count. A recording of an earlier release has one for each of ten seconds, wherever: they
+    /// count as long as they are in the window.
+    seconds: Vec<Bucket>,
     /// Latest last.
     decisions: VecDeque<Decision>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Second {
-    /// Of the monotonic clock.
+struct Bucket {
+    /// The second of the monotonic clock with which it begins.
     number: u64,
     ports: ArrayVec<(Port, Outcomes), PORTS>,
     other_packets: Outcomes,
@@ -54,14 +58,14 @@ impl Log {
             self.decisions.pop_front();
         }
         self.decisions.push_back(Decision { at, cause, verdict });
-        self.second(at).outcomes(cause).count(verdict);
+        self.bucket(at).outcomes(cause).count(verdict);
     }
 
     /// Notes the end of a boost, and whether an I/O-bound task ran in it.
     pub(crate) fn boost_ended(&mut self, at: Time, hit: bool) {
-        let second = self.second(at);
-        second.boosts_ended = second.boosts_ended.saturating_add(1);
-        second.hits = second.hits.saturating_add(u32::from(hit));
+        let bucket = self.bucket(at);
+        bucket.boosts_ended = bucket.boosts_ended.saturating_add(1);
+        bucket.hits = bucket.hits.saturating_add(u32::from(hit));
     }
 
     /// The latest decision.
@@ -69,27 +73,28 @@ impl Log {
         self.decisions.back().copied()
     }
 
-    /// The bucket of the present second.
-    fn second(&mut self, at: Time) -> &mut Second {
-        let number = at.0 / SECOND;
+    /// The present bucket.
+    fn bucket(&mut self, at: Time) -> &mut Bucket {
+        let count = at.0 / SECOND / BUCKET;
         if self.seconds.is_empty() {
-            self.seconds.resize(BUCKETS, Second::default());
+            self.seconds.resize(BUCKETS, Bucket::default());
         }
-        let bucket = usize::try_from(number % WINDOW).unwrap_or(0);
-        let second = &mut self.seconds[bucket];
-        if second.number != number {
-            *second = Second { number, ..Second::default() };
+        let place = usize::try_from(count % BUCKETS as u64).unwrap_or(0);
+        let bucket = &mut self.seconds[place];
+        let number = count * BUCKET;
+        if bucket.number != number {
+            *bucket = Bucket { number, ..Bucket::default() };
         }
-        second
+        bucket
     }
 
-    /// Sums up the window that ends at `now`. `counters` are those of the ports now.
+    /// Sums up the window that ends with the bucket of `now`. `counters` are those of the ports now.
     pub(crate) fn recent(&self, now: Time, counters: &PortMap) -> Recent {
-        let last = now.0 / SECOND;
+        let last = now.0 / SECOND / BUCKET * BUCKET;
         let mut recent = Recent { window_seconds: WINDOW, ..Recent::default() };
-        let window = self.seconds.iter().filter(|second| last.saturating_sub(second.number) < WINDOW);
-        for second in window {
-            for (port, outcomes) in &second.ports {
+        let window = self.seconds.iter().filter(|bucket| last.saturating_sub(bucket.number) < WINDOW);
+        for bucket in window {
+            for (port, outcomes) in &bucket.ports {
                 let same = |known: &&mut PortOutcomes| (known.protocol, known.port) == *port;
                 match recent.packets.iter_mut().find(same) {
                     Some(known) => known.outcomes.add(outcomes),
@@ -101,12 +106,12 @@ impl Log {
                     }),
                 }
             }
-            recent.other_packets.add(&second.other_packets);
-            recent.pending_reads.add(&second.pending_reads);
-            recent.reads.add(&second.reads);
-            recent.unanswered.add(&second.unanswered);
-            recent.boosts_ended = recent.boosts_ended.saturating_add(second.boosts_ended);
-            recent.hits = recent.hits.saturating_add(second.hits);
+            recent.other_packets.add(&bucket.other_packets);
+            recent.pending_reads.add(&bucket.pending_reads);
+            recent.reads.add(&bucket.reads);
+            recent.unanswered.add(&bucket.unanswered);
+            recent.boosts_ended = recent.boosts_ended.saturating_add(bucket.boosts_ended);
+            recent.hits = recent.hits.saturating_add(bucket.hits);
         }
         recent
             .packets
@@ -117,11 +122,11 @@ impl Log {
 
     /// Bytes held beyond its own size.
     pub(crate) fn bytes(&self) -> usize {
-        self.seconds.capacity() * size_of::<Second>() + self.decisions.capacity() * size_of::<Decision>()
+        self.seconds.capacity() * size_of::<Bucket>() + self.decisions.capacity() * size_of::<Decision>()
     }
 }
 
-impl Second {
+impl Bucket {
     fn outcomes(&mut self, cause: Cause) -> &mut Outcomes {
         match cause {
             Cause::PendingRead => &mut self.pending_reads,
@@ -153,26 +158,27 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_ten_seconds_is_summed_up() {
+    fn a_window_of_a_minute_is_summed_up() {
         let mut log = Log::default();
         let counters = PortMap::new(2);
-        for second in 0..25 {
+        // Two in each bucket.
+        for second in (0..150).step_by(3) {
             log.decided(Time(second * SECOND), packet(22), Reason::Boosted);
             log.decided(Time(second * SECOND + 1), packet(80), Reason::NotCorrelated);
             log.decided(Time(second * SECOND + 2), packet(80), Reason::AlreadyBoosted);
             log.decided(Time(second * SECOND + 3), Cause::Read, Reason::BudgetSpent);
             log.boost_ended(Time(second * SECOND + 4), second % 2 == 0);
         }
-        let recent = log.recent(Time(24 * SECOND + 5), &counters);
+        let recent = log.recent(Time(149 * SECOND + 5), &counters);
         let ports: Vec<_> = recent.packets.iter().map(|port| (port.port, port.outcomes.total())).collect();
-        assert_eq!(ports, [(80, 20), (22, 10)]);
-        assert_eq!((recent.reads.budget_spent, recent.reads.total()), (10, 10));
-        assert_eq!((recent.boosts_ended, recent.hits), (10, 5));
+        assert_eq!(ports, [(80, 40), (22, 20)]);
+        assert_eq!((recent.reads.budget_spent, recent.reads.total()), (20, 20));
+        assert_eq!((recent.boosts_ended, recent.hits), (20, 10));
         assert_eq!(recent.decisions.len(), DECISIONS);
         assert_eq!(log.last().map(|decision| decision.cause), Some(Cause::Read));
-        // Five seconds of silence later half of it is left, and after ten nothing.
-        assert_eq!(log.recent(Time(29 * SECOND), &counters).reads.total(), 5);
-        assert_eq!(log.recent(Time(34 * SECOND), &counters).reads.total(), 0);
+        // Half a minute of silence later half of it is left, and after a minute nothing.
+        assert_eq!(log.recent(Time(179 * SECOND), &counters).reads.total(), 10);
+        assert_eq!(log.recent(Time(209 * SECOND), &counters).reads.total(), 0);
     }
 
     #[test]

@@ -2,10 +2,13 @@
 
 use super::{Answered, Args, acts, ask, fold, notes, table, text};
 use crate::{FAILED, IMPOSSIBLE, words};
+use anyhow::Context;
 use frontdesk_control_protocol::Status;
 use frontdesk_remote::client::Address;
 use serde::Serialize;
+use std::io;
 use std::process::ExitCode;
+use std::thread::ScopedJoinHandle;
 
 /// One of them, as JSON has it.
 #[derive(Serialize)]
@@ -21,9 +24,15 @@ struct Told<'a> {
 pub(super) fn main(hosts: &[Address], args: &Args) -> anyhow::Result<ExitCode> {
     args.remote.check_for_several()?;
     let answers: Vec<anyhow::Result<Answered>> = std::thread::scope(|scope| {
-        let asked: Vec<_> = hosts.iter().map(|host| scope.spawn(move || ask(host, args, false))).collect();
+        let asked: Vec<_> = hosts
+            .iter()
+            .map(|host| std::thread::Builder::new().spawn_scoped(scope, move || ask(host, args, false)))
+            .collect();
         let panicked = |_| Err(anyhow::anyhow!("asking it failed"));
-        asked.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+        let answer = |thread: io::Result<ScopedJoinHandle<'_, _>>| {
+            thread.context(words::NO_THREAD)?.join().unwrap_or_else(panicked)
+        };
+        asked.into_iter().map(answer).collect()
     });
     let told: Vec<Told<'_>> = hosts
         .iter()

@@ -29,7 +29,7 @@ use std::{
 };
 
 /// Of each kind, after as long as that without one.
-const REPEATS: usize = 4;
+const REPEATS: usize = 5;
 const OVER: Duration = Duration::from_secs(12);
 /// What begins or ends is not measured.
 const SETTLED: Duration = Duration::from_secs(2);

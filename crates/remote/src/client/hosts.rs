@@ -59,6 +59,11 @@ pub struct KnownHost {
     password: Option<String>,
 }
 
+/// What is in a file of known servers.
+pub(crate) fn parse(text: &[u8]) -> serde_json::Result<BTreeMap<String, KnownHost>> {
+    serde_json::from_slice(text)
+}
+
 impl KnownHost {
     /// Of its certificate.
     #[must_use]
@@ -99,7 +104,7 @@ impl Hosts {
             return Err(HostsError::Nonsense { path, reason: "it is too large".to_owned() });
         }
         let text = fs::read(&path).map_err(failed("read", &path))?;
-        let known = serde_json::from_slice(&text)
+        let known = parse(&text)
             .map_err(|error| HostsError::Nonsense { path: path.clone(), reason: error.to_string() })?;
         Ok(Hosts { path, known })
     }
@@ -218,6 +223,7 @@ mod tests {
     proptest! {
         #[test]
         fn fuzz_files_of_known_hosts(text in "\\PC{0,80}|\\{\"[a-z]{0,5}:[0-9]{0,5}\":\\{\"fingerprint\":\"[0-9A-F:]{0,100}\"\\}\\}") {
+            crate::fuzzing::known_hosts(text.as_bytes());
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("hosts.json");
             write_secret(&path, text.as_bytes()).unwrap();

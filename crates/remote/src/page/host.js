@@ -79,7 +79,7 @@ function marks(vm, atNs) {
   const episode = vm.asymmetric?.episode;
   if (episode) {
     const cause = typeof episode.cause === "object" ? `port ${episode.cause.port}` : CAUSES[episode.cause];
-    all.push(`somebody waits since ${cause}, ${seconds(Math.max(0, atNs - episode.since))} ago`);
+    all.push(`somebody waits since ${cause}, ${seconds(Math.max(0, atNs - episode.since_ns))} ago`);
     if (episode.slow.length) all.push(`slow: ${episode.slow.map((vcpu) => `vCPU ${vcpu}`).join(", ")}`);
   }
   return all;
