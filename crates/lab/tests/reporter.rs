@@ -174,12 +174,14 @@ fn orders(told: &[(u64, u64)], seen: &[(u64, u64)], space_of: &Spaces) -> (Vec<u
 fn spaces(tasks: &[u64], told: &[Vec<(u64, u64)>], seen: &[Vec<(u64, u64)>]) -> Spaces {
     // The reporter and init run often, too.
     let candidates = most_frequent(seen, tasks.len() + 3);
-    // What is seen in between and not told counts against it: whoever runs all the time, as the reporter does,
-    // would agree with anybody else.
+    // Of those that agree as well, whoever is seen in between and not told is the wrong one: the reporter, which
+    // runs all the time, would agree with anybody. But what is told counts for more, for less is seen in
+    // between where less agrees.
     let agreement = |space_of: &Spaces| -> i64 {
         let both = told.iter().zip(seen).map(|(told, seen)| orders(told, seen, space_of));
         let of = |(told, seen): (Vec<u64>, Vec<u64>)| {
-            2 * i64::try_from(common(&told, &seen)).unwrap() - i64::try_from(spanned(&told, &seen)).unwrap()
+            let count = |count: usize| i64::try_from(count).unwrap();
+            16 * count(common(&told, &seen)) - count(spanned(&told, &seen))
         };
         both.map(of).sum()
     };
