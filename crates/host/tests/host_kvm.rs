@@ -1,4 +1,5 @@
-//! Guest task identity under KVM, on a host that has KVM: a VM with an AMD processor that can run VMs itself.
+//! Guest task identity, interrupts and doorbells under KVM, on a host that has KVM: a VM with an AMD
+//! processor that can run VMs itself.
 //!
 //! The host that runs the tests may have no hardware virtualisation. So this program boots a VM with itself
 //! as init, and does the trials of `host` with tiny guests in there, first with nested paging, then without:
@@ -6,11 +7,18 @@
 
 #[path = "host/askers.rs"]
 mod askers;
+#[path = "host/fake_qemu.rs"]
+mod fake_qemu;
 #[path = "host/kvm.rs"]
 mod kvm;
-#[allow(dead_code, reason = "trials that are made on hosts with KVM only use more of it")]
 #[path = "host/kvm_guest.rs"]
 mod kvm_guest;
+#[path = "host/kvm_interrupts.rs"]
+mod kvm_interrupts;
+#[path = "host/kvm_pair.rs"]
+mod kvm_pair;
+#[path = "host/kvm_vhost.rs"]
+mod kvm_vhost;
 #[path = "inside/own_init.rs"]
 mod own_init;
 #[path = "host/support.rs"]
@@ -38,6 +46,10 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// What the trials run beside this program itself.
 const TOOL: &str = "/bin/sleep";
 
+/// Kernel modules: KVM, which is loaded more than once and so comes last, and a device that the kernel
+/// emulates.
+const MODULES: [&str; 2] = ["vhost_net", "kvm_amd"];
+
 /// How KVM is loaded, the method that is best then, and the others that work.
 const SETTINGS: [(&CStr, Method, Method); 2] =
     [(c"npt=1", Method::Exit, Method::Switch), (c"npt=0", Method::Trap, Method::Switch)];
@@ -46,8 +58,10 @@ fn main() -> ExitCode {
     if process::id() == 1 {
         init();
     }
-    if env::args().nth(1).as_deref() == Some(askers::ARGUMENT) {
-        return askers::back_end();
+    match env::args().nth(1).as_deref() {
+        Some(askers::ARGUMENT) => return askers::back_end(),
+        Some("fake-qemu") => return fake_qemu::main(),
+        _ => {}
     }
     if let Some(setting) = env::args().nth(1).and_then(|argument| inside(&argument)) {
         return trials(setting);
@@ -82,7 +96,7 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
     let kernel = Kernel::resolve(kernel, None)?;
     let program = env::current_exe()?;
     let initrd = run_dir.path().join("initrd");
-    write_initramfs_with(&kernel, &program, &["kvm_amd"], &initrd)?;
+    write_initramfs_with(&kernel, &program, &MODULES, &initrd)?;
     let mut files = libraries(&program)?;
     files.extend(libraries(Path::new(TOOL))?);
     files.insert(TOOL.into());
@@ -90,7 +104,8 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
     // What the flood guard lets through is a matter of time, and how fast this machine emulates shall not
     // matter.
     let vm = VmConfig {
-        memory_mib: 384,
+        // Half of it is for files, and the program is there twice: as what passes for a QEMU, too.
+        memory_mib: 768,
         counted_time: true,
         ..VmConfig::new("host-kvm", &kernel, &initrd, run_dir.path())
     };
@@ -99,16 +114,22 @@ fn kvm_trials_pass_on(kernel: &str) -> Result<()> {
 }
 
 fn all_passed(console: &str) -> Result<()> {
+    let has_passed = |of: &str, suffix: &str| {
+        console.lines().any(|line| {
+            let ok = line.trim_end().ends_with(" ok");
+            line.starts_with(&format!("test {of}")) && line.contains(suffix) && ok
+        })
+    };
+    ensure!(has_passed("askers_", ""), "no trial askers_* passed");
+    ensure!(has_passed("kvm_vhost_", ""), "no trial kvm_vhost_* passed");
     for (setting, (_, best, other)) in SETTINGS.into_iter().enumerate() {
         for method in [best, other] {
             let suffix = format!("_by_{method:?}").to_lowercase();
-            let done = console.lines().any(|line| {
-                line.starts_with("test kvm_") && line.contains(&suffix) && line.trim_end().ends_with(" ok")
-            });
-            ensure!(done, "no trial *{suffix} passed");
+            ensure!(has_passed("kvm_", &suffix), "no trial *{suffix} passed");
         }
+        let suffix = format!("_interrupts_by_{best:?}").to_lowercase();
+        ensure!(has_passed("kvm_tells_", &suffix), "no trial kvm_tells_*{suffix} passed");
         let passed = passed(setting);
-        ensure!(console.contains("test askers_"), "no trial askers_*");
         ensure!(console.lines().any(|line| line.trim_end() == passed), "{passed:?} is missing");
     }
     Ok(())
@@ -149,6 +170,9 @@ fn trials(setting: usize) -> ExitCode {
     let arguments =
         Arguments { test_threads: Some(1), color: Some(ColorSetting::Never), ..Arguments::default() };
     let mut trials = kvm::trials(&[best, other]);
+    // Samples at thread switches tell no interrupts.
+    trials.extend(kvm_interrupts::trials(&[best]));
+    trials.extend(kvm_vhost::trials());
     trials.extend(askers::trials());
     trials.push(chosen);
     libtest_mimic::run(&arguments, trials).exit_code()

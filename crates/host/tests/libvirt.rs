@@ -1,6 +1,7 @@
 //! The Debian package beside libvirt, in a Debian system with both: a VM that virsh defines and starts, run
 //! by KVM as the user libvirt-qemu, is followed, boosted and reserved for, whatever happens to it, to libvirt
-//! and to frontdesk. What an operator types is what docs/guides/libvirt.md says.
+//! and to frontdesk. What an operator types is what docs/guides/libvirt.md says. Then the same for a VM
+//! without libvirt, by docs/guides/proxmox.md, as far as that is about plain QEMU.
 //!
 //! As `package.rs`, this program boots a VM with itself as init, which hands over to systemd.
 
@@ -18,6 +19,8 @@ mod libvirt_trial;
 mod own_init;
 #[path = "libvirt/plain.rs"]
 mod plain;
+#[path = "libvirt/proxmox.rs"]
+mod proxmox;
 #[path = "libvirt/response.rs"]
 mod response;
 #[allow(dead_code)] // Only a part of it is for here.

@@ -6,11 +6,15 @@ use frontdesk_guest_protocol::{GuestMessage, MAGIC, MAX_ENCODED, VERSION, encode
 use frontdesk_ring::{Entry, EntryKind, Producer};
 use serde_json::{Value, json};
 use std::{
-    env, fs,
-    io::{BufRead as _, BufReader, Write as _},
-    os::unix::{
-        net::{UnixListener, UnixStream},
-        process::CommandExt as _,
+    env,
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader, Write as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::{
+            net::{UnixListener, UnixStream},
+            process::CommandExt as _,
+        },
     },
     path::Path,
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
@@ -49,8 +53,8 @@ impl FakeQemu {
     /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; `flood`, to tell whoever connects
     /// events without end; `ring`, to be a QEMU with the plugin, and `spin`, to fill its ring;
     /// `reports PATH`, to pass there for a guest's reporter that has very much to tell; `names`, to call a
-    /// thread something else without end; `compute`; `crowd`, to have more threads than are looked at, and
-    /// `births`, to start others without end; or an event's name.
+    /// thread something else without end; `compute`; `vhost`, to have a worker of the kernel's; `crowd`, to
+    /// have more threads than are looked at, and `births`, to start others without end; or an event's name.
     pub(crate) fn order(&mut self, order: &str) -> Result<()> {
         Ok(writeln!(self.orders, "{order}")?)
     }
@@ -127,6 +131,17 @@ fn compute() {
     }
 }
 
+/// A device of the kernel's vhost-net, and with it a worker that is called after the calling thread.
+pub(crate) fn vhost_device() -> io::Result<File> {
+    const SET_OWNER: libc::c_ulong = 0xaf01;
+    let device = File::options().read(true).write(true).open("/dev/vhost-net")?;
+    // SAFETY: takes no argument.
+    if unsafe { libc::ioctl(device.as_raw_fd(), SET_OWNER, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(device)
+}
+
 /// Has threads that do nothing.
 fn crowd() {
     (0..1200).for_each(|_| drop(thread::spawn(thread::park)));
@@ -167,6 +182,7 @@ impl State {
 /// Is one, until its standard input closes.
 pub(crate) fn main() -> ExitCode {
     let state = Arc::new(Mutex::new(State::default()));
+    let mut devices = Vec::new();
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let words: Vec<&str> = line.split(' ').collect();
         let mut now = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,6 +209,10 @@ pub(crate) fn main() -> ExitCode {
             }
             ["names"] => drop(thread::spawn(names)),
             ["compute"] => drop(thread::spawn(compute)),
+            ["vhost"] => match vhost_device() {
+                Ok(device) => devices.push(device),
+                Err(_) => return ExitCode::FAILURE,
+            },
             // By a thread that is not the first.
             ["sleep"] => drop(thread::spawn(|| Command::new("sleep").arg("600").exec())),
             ["crowd"] => crowd(),

@@ -83,6 +83,8 @@ fn tells_devices(method: Method) -> Result<()> {
     let pair = Pair::new()?;
     source.follow(VM, &[(RECEIVER, pair.tids[1])])?;
     pair.begin()?;
+    // Before it has switched its controller on, it takes nothing.
+    eventually("the clock ticks", || pair.ticks() == 1)?;
     pair.interrupt(DEVICE)?;
     eventually("the guest takes it", || pair.taken(DEVICE) == 1)?;
     let heard = drain(&mut source)?;

@@ -1,20 +1,20 @@
 //! A guest's doorbell for a device that the kernel emulates: what a vhost worker is woken by.
 
 use crate::{
+    fake_qemu::{FakeQemu, vhost_device},
     kvm_guest::{Between, Guest, Halts, Program, STEP_PORT, TASKS, pinned},
     support::{eventually, trial},
 };
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_engine::{Event, EventKind, Thread, VmId};
 use frontdesk_probes::bpf::BpfSource;
-use frontdesk_qemu::examine_libvirt;
+use frontdesk_qemu::discover;
 use libtest_mimic::Trial;
 use rustix::thread::gettid;
 use std::{
     fs::{self, File},
     io,
     os::fd::AsRawFd as _,
-    sync::mpsc::channel,
     thread,
     time::Duration,
 };
@@ -23,6 +23,8 @@ use vmm_sys_util::eventfd::EventFd;
 const VM: VmId = VmId(7);
 const VCPU: u16 = 3;
 const WORKER: Thread = Thread::Emulator(2);
+/// How long a QEMU may take to answer.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -40,7 +42,6 @@ struct Vhost {
 
 impl Vhost {
     fn new(kick: &EventFd) -> Result<Vhost> {
-        const SET_OWNER: libc::c_ulong = 0xaf01;
         const SET_VRING_KICK: libc::c_ulong = 0x4008_af20;
         const TRANSMIT: u32 = 1;
         #[repr(C)]
@@ -48,25 +49,21 @@ impl Vhost {
             index: u32,
             fd: i32,
         }
-        let device =
-            File::options().read(true).write(true).open("/dev/vhost-net").context("/dev/vhost-net")?;
-        let done =
-            |result, what| if result < 0 { Err(io::Error::last_os_error()).context(what) } else { Ok(()) };
-        // SAFETY: takes no argument.
-        done(unsafe { libc::ioctl(device.as_raw_fd(), SET_OWNER, 0) }, "own a vhost device")?;
+        let device = vhost_device().context("own /dev/vhost-net")?;
         let vring = Vring { index: TRANSMIT, fd: kick.as_raw_fd() };
         // SAFETY: reads a struct vhost_vring_file, which this is.
         let kicked = unsafe { libc::ioctl(device.as_raw_fd(), SET_VRING_KICK, &raw const vring) };
-        done(kicked, "set its doorbell")?;
-        Ok(Vhost { _device: device, worker: worker()? })
+        ensure!(kicked >= 0, "set its doorbell: {}", io::Error::last_os_error());
+        let own = gettid().as_raw_nonzero().get();
+        Ok(Vhost { _device: device, worker: worker("/proc/self/task", own)? })
     }
 }
 
-/// The worker that the calling thread has just made: a thread of this process since Linux 6.4, before that
-/// one of the kernel's.
-fn worker() -> Result<i32> {
-    let name = format!("vhost-{}", gettid().as_raw_nonzero());
-    let threads = ["/proc/self/task", "/proc"].into_iter().filter_map(|folder| fs::read_dir(folder).ok());
+/// The worker that a thread has made: one of the threads of its process, which are in the folder, since Linux
+/// 6.4, before that one of the kernel's.
+fn worker(threads: &str, owner: i32) -> Result<i32> {
+    let name = format!("vhost-{owner}");
+    let threads = [threads, "/proc"].into_iter().filter_map(|folder| fs::read_dir(folder).ok());
     let named = threads.flatten().flatten().find(|thread| {
         fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
     });
@@ -74,21 +71,19 @@ fn worker() -> Result<i32> {
     Ok(thread.to_string_lossy().parse()?)
 }
 
-/// This process stands for a QEMU. The worker belongs to the VM whichever of its threads made it, whether the
-/// worker is a thread of it or of the kernel's.
+/// The worker belongs to the VM, whether it is a thread of QEMU or of the kernel's.
 fn worker_is_found() -> Result<()> {
-    let ((start, started), (end, ended)) = (channel(), channel::<()>());
-    let vcpu = thread::Builder::new().name("CPU 0/KVM".into()).spawn(move || {
-        let _ = start.send(());
-        let _ = ended.recv();
-    })?;
-    started.recv()?;
-    let vhost = Vhost::new(&EventFd::new(libc::EFD_NONBLOCK)?)?;
-    let found = examine_libvirt(std::process::id().cast_signed())?;
+    let home = tempfile::tempdir()?;
+    let socket = home.path().join("qmp");
+    let mut qemu = FakeQemu::start(home.path())?;
+    qemu.order("vhost")?;
+    qemu.order(&format!("listen {} alice", socket.display()))?;
+    eventually("it listens", || socket.exists())?;
+    let pid = qemu.pid().cast_signed();
+    let worker = worker(&format!("/proc/{pid}/task"), pid)?;
+    let found = discover(&socket, PATIENCE)?;
     let emulators: Vec<i32> = found.emulators.iter().map(|thread| thread.tid).collect();
-    ensure!(emulators.contains(&vhost.worker), "{} is none of {emulators:?}", vhost.worker);
-    drop(end);
-    ensure!(vcpu.join().is_ok());
+    ensure!(emulators.contains(&worker), "{worker} is none of {emulators:?}");
     Ok(())
 }
 

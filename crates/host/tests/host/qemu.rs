@@ -158,7 +158,7 @@ fn paths_of_packets_are_heard_or_told() -> Result<()> {
         let (_macvtap, descriptor) = open_macvtap()?;
         let by_descriptor = format!("tap,id=net2,fd={descriptor}");
         #[rustfmt::skip]
-        let _vm = start(&socket, &[
+        let vm = start(&socket, &[
             "-netdev", "tap,id=net0,ifname=fdqueues,queues=2,script=no,downscript=no",
             "-device", "virtio-net-pci,netdev=net0,mq=on,romfile=",
             "-netdev", "tap,id=net1,ifname=fdbridged,script=no,downscript=no", "-device", "virtio-net-pci,netdev=net1,romfile=",
@@ -170,6 +170,15 @@ fn paths_of_packets_are_heard_or_told() -> Result<()> {
         ensure!(found.taps == taps, "{:?}", found.taps);
         let unheard = [Unheard::Macvtap, Unheard::Backend("user".into())];
         ensure!(found.unheard == unheard, "{:?}", found.unheard);
+        let told = frontdesk_host::doctor::examine();
+        for path in &unheard {
+            let vm = format!("process {}", vm.pid());
+            let mut of_it = told.iter().filter(|finding| finding.advice.as_deref() == Some(path.instead()));
+            ensure!(
+                of_it.any(|finding| finding.found.contains(&vm) && finding.found.ends_with(&path.what())),
+                "doctor does not tell {path} of {vm}: {told:?}"
+            );
+        }
 
         let mut source = BpfSource::open()?;
         source.follow(VmId(7), &[], &found.taps)?;

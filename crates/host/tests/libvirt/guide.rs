@@ -1,4 +1,4 @@
-//! What docs/guides/libvirt.md says to type, in its order.
+//! What a guide for operators says to type, in its order.
 
 use crate::host::type_in;
 use anyhow::{Result, ensure};
@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 pub(crate) struct Guide(Vec<&'static str>);
 
 impl Guide {
-    pub(crate) fn open() -> Guide {
-        let blocks = include_str!("../../../../docs/guides/libvirt.md").split("```").skip(1).step_by(2);
+    pub(crate) fn open(page: &'static str) -> Guide {
+        let blocks = page.split("```").skip(1).step_by(2);
         let lines = blocks.filter_map(|block| block.strip_prefix("sh\n")).flat_map(str::lines);
         let mut lines: Vec<_> = lines.filter_map(|line| line.strip_prefix("# ")).collect();
         lines.reverse();
@@ -17,8 +17,13 @@ impl Guide {
 
     /// Does what comes next, which is to be this.
     pub(crate) fn follow(&mut self, command: &str) -> Result<String> {
+        self.follow_with(command, "")
+    }
+
+    /// The same with what the guide leaves to the reader, where it has dots.
+    pub(crate) fn follow_with(&mut self, command: &str, dots: &str) -> Result<String> {
         self.pass(command)?;
-        type_in(command)
+        type_in(&command.replace("...", dots))
     }
 
     /// Does not do what comes next, which is to be this: the guide says that it is not for every host.

@@ -1,7 +1,7 @@
 //! VMs without libvirt, started by hand.
 
 use crate::{
-    guest::{Guest, USER},
+    guest::{Guest, HARDWARE, USER},
     host::run_for_output,
     init::HOME,
 };
@@ -11,7 +11,6 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     os::unix::net::UnixStream,
-    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -65,10 +64,26 @@ impl Plain {
         times.into_iter().any(|stat| stat.utime + stat.stime > procfs::ticks_per_second())
     }
 
-    /// Has its monitor do something, and waits until that is done: a monitor whose reader hangs up may drop
-    /// what it has not read.
-    pub(crate) fn tell(&self, monitor: &str, command: &str) -> Result<()> {
-        let mut stream = UnixStream::connect(Path::new(monitor)).context("its monitor")?;
+    /// Starts one that is worked in, on this network device, with sockets for QMP and a monitor. It may take
+    /// over the state of another one, from this address.
+    pub(crate) fn start_desktop(name: &'static str, tap: &str, incoming: Option<&str>) -> Result<Plain> {
+        let socket = |kind| format!("unix:{HOME}/vms/{name}.{kind},server=on,wait=off");
+        let (qmp, monitor) = (socket("qmp"), socket("monitor"));
+        let (firmware, disk) =
+            (format!("{HOME}/firmware"), format!("file={HOME}/vms/disk,format=raw,if=ide"));
+        let network = format!("tap,id=net,ifname={tap},script=no,downscript=no");
+        let card = format!("virtio-net-pci,netdev=net,mac={HARDWARE},romfile=");
+        let mut options = vec!["-bios", &firmware, "-drive", &disk, "-netdev", &network, "-device", &card];
+        options.extend(["-qmp", &qmp, "-monitor", &monitor]);
+        options.extend(incoming.into_iter().flat_map(|from| ["-incoming", from]));
+        Plain::start(name, &options)
+    }
+
+    /// Has the monitor of one that is worked in do something, and waits until that is done: a monitor whose
+    /// reader hangs up may drop what it has not read.
+    pub(crate) fn tell(&self, command: &str) -> Result<()> {
+        let monitor = format!("{HOME}/vms/{}.monitor", self.0.name);
+        let mut stream = UnixStream::connect(monitor).context("its monitor")?;
         stream.set_read_timeout(Some(ANSWER))?;
         let mut told = Vec::new();
         let mut until_prompt = |stream: &mut UnixStream| -> Result<()> {

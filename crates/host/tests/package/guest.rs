@@ -11,7 +11,7 @@ use frontdesk_linux::sched::{self, Attributes, Policy};
 use procfs::process::{Process, Stat};
 use std::{
     fs,
-    net::UdpSocket,
+    net::{Ipv4Addr, UdpSocket},
     os::unix::fs::MetadataExt as _,
     thread,
     time::{Duration, Instant},
@@ -25,7 +25,9 @@ pub(crate) const TAP: &str = "vm-tap";
 pub(crate) const HARDWARE: &str = "52:54:00:00:00:02";
 /// The host's address on it, and the guest's. Nobody answers there: that something comes is enough.
 const OURS: &str = "10.99.0.1";
-const THEIRS: &str = "10.99.0.2";
+pub(crate) const THEIRS: &str = "10.99.0.2";
+/// To which packets are sent.
+pub(crate) const PORT: u16 = 7;
 
 /// What boosts any task for any packet, and for as long as that can be: however slow the machine is, and
 /// whatever was believed of the task before, which was no less than the -100 of the default.
@@ -52,11 +54,16 @@ pub(crate) fn prepare() -> Result<()> {
     fs::write(format!("{HOME}/disk"), [0; 1 << 16])?;
     // As udev has it where it runs.
     run_for_output("chmod", &["666", "/dev/net/tun"])?;
+    make_tap(TAP, OURS, THEIRS)
+}
+
+/// Makes a network device for VMs, with the host's address on it and the guest's.
+pub(crate) fn make_tap(tap: &str, ours: &str, theirs: &str) -> Result<()> {
     for command in [
-        format!("tuntap add dev {TAP} mode tap user {USER}"),
-        format!("addr add {OURS}/24 dev {TAP}"),
-        format!("link set {TAP} up"),
-        format!("neigh add {THEIRS} lladdr {HARDWARE} dev {TAP}"),
+        format!("tuntap add dev {tap} mode tap user {USER}"),
+        format!("addr add {ours}/24 dev {tap}"),
+        format!("link set {tap} up"),
+        format!("neigh add {theirs} lladdr {HARDWARE} dev {tap}"),
     ] {
         run_for_output("ip", &command.split(' ').collect::<Vec<_>>())?;
     }
@@ -95,10 +102,15 @@ impl Guest {
     /// frontdesk sees all that there is to see of it: its tasks, its reads by the probes in QEMU, and packets
     /// on the network device. And it boosts.
     pub(crate) fn is_seen_and_boosted(&self) -> Result<()> {
+        self.is_seen_and_boosted_at(THEIRS)
+    }
+
+    /// The same with another address than that of the first network device.
+    pub(crate) fn is_seen_and_boosted_at(&self, address: &'static str) -> Result<()> {
         self.has_tasks()?;
         self.becomes("reads are heard of", |told| sum(&told["recent"]["reads"]) > 0)?;
         let vcpu = self.vcpu()?;
-        let boosted = thread::spawn(move || sees_a_boost(vcpu)).join();
+        let boosted = thread::spawn(move || sees_a_boost(vcpu, address)).join();
         let told = || format!("{:#}", status_of(self.name).unwrap_or_default());
         boosted.map_err(|_| anyhow!("it panicked"))?.with_context(told)?;
         self.becomes("packets are heard of", |told| {
@@ -163,15 +175,15 @@ fn stat_of(tid: i32) -> Result<Stat> {
 }
 
 /// Sends packets until the vCPU is seen in real time.
-fn sees_a_boost(vcpu: i32) -> Result<()> {
+fn sees_a_boost(vcpu: i32, address: &str) -> Result<()> {
     // A boosted vCPU computes, and this machine has one CPU.
     sched::set(0, Attributes::fifo(AHEAD))?;
-    let socket = UdpSocket::bind((OURS, 0))?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let begin = Instant::now();
     let mut sent = None;
     while begin.elapsed() < PATIENCE {
         if sent.is_none_or(|at: Instant| at.elapsed() > Duration::from_millis(50)) {
-            socket.send_to(b"?", (THEIRS, 7))?;
+            socket.send_to(b"?", (address, PORT))?;
             sent = Some(Instant::now());
         }
         if matches!(sched::get(vcpu)?.policy, Policy::Fifo { .. }) {
@@ -183,7 +195,7 @@ fn sees_a_boost(vcpu: i32) -> Result<()> {
 }
 
 /// Of all the numbers in an object.
-fn sum(counts: &serde_json::Value) -> u64 {
+pub(crate) fn sum(counts: &serde_json::Value) -> u64 {
     counts.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
 }
 
