@@ -175,8 +175,8 @@ fn spaces(tasks: &[u64], told: &[Vec<(u64, u64)>], seen: &[Vec<(u64, u64)>]) -> 
     // The reporter and init run often, too.
     let candidates = most_frequent(seen, tasks.len() + 3);
     // Of those that agree as well, whoever is seen in between and not told is the wrong one: the reporter,
-    // which runs all the time, would agree with anybody. But what is told counts for more, for less is seen in
-    // between where less agrees.
+    // which runs all the time, would agree with anybody. But what is told counts for more, for less is seen
+    // in between where less agrees.
     let agreement = |space_of: &Spaces| -> i64 {
         let both = told.iter().zip(seen).map(|(told, seen)| orders(told, seen, space_of));
         let of = |(told, seen): (Vec<u64>, Vec<u64>)| {
