@@ -88,7 +88,7 @@ pub struct Film {
 /// It cannot be read or gone through, or no VM was there while it was made.
 pub fn observe<R: Read>(recording: &mut Recording<R>) -> Result<Observed, CapacityError> {
     let mut observer = Observer::default();
-    while let Some(record) = recording.next() {
+    for record in recording.by_ref() {
         observer.add(&record.map_err(ReplayError::from)?)?;
     }
     observer.finish(recording.name())
@@ -174,13 +174,13 @@ impl Observer {
 
     fn event(&mut self, at: Time, kind: EventKind) {
         match kind {
-            EventKind::VmAdded { vm, vcpus, weight } => {
-                if self.accounts.len() < MOST_VMS || self.accounts.contains_key(&vm) {
-                    let account = self.accounts.entry(vm).or_insert_with(|| Account::new(at, weight));
-                    account.come(at);
-                    for index in 0..vcpus {
-                        account.vcpus.entry(index).or_insert_with(|| Vcpu::new(at)).current = None;
-                    }
+            EventKind::VmAdded { vm, vcpus, weight }
+                if self.accounts.len() < MOST_VMS || self.accounts.contains_key(&vm) =>
+            {
+                let account = self.accounts.entry(vm).or_insert_with(|| Account::new(at, weight));
+                account.come(at);
+                for index in 0..vcpus {
+                    account.vcpus.entry(index).or_insert_with(|| Vcpu::new(at)).current = None;
                 }
             }
             EventKind::VmRemoved { vm } => self.with(vm, |account| account.go(at)),
