@@ -54,7 +54,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ARM,...", value_delimiter = ',')]
     arms: Vec<String>,
     /// Keep the daemon's recording of the arm in which it acts, for `frontdesk replay`. If there are several
-    /// such arms or repeats, each has its name and number before the extension: FILE-ARM-REPEAT.
+    /// such arms or repeats, each has its name and number before the extension: FILE-ARM-REPEAT. The daemon's
+    /// log is kept beside it, as FILE.log.
     #[arg(long, value_name = "FILE", value_parser = new_file)]
     record: Option<PathBuf>,
     #[command(flatten)]

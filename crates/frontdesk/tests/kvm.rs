@@ -25,7 +25,7 @@ fn requests_to_a_guest_under_kvm_are_answered_sooner_with_frontdesk() {
         return leave_out(TESTS, Need::Root, "VMs get taps and control groups");
     }
     let folder = tempfile::tempdir().unwrap();
-    let json = folder.path().join("result.json");
+    let (json, recording) = (folder.path().join("result.json"), folder.path().join("run.fdsk"));
     let output = Command::new(env!("CARGO_BIN_EXE_frontdesk"))
         .arg("lab")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/kvm/echo-mixed.toml"))
@@ -33,6 +33,8 @@ fn requests_to_a_guest_under_kvm_are_answered_sooner_with_frontdesk() {
         // What else runs here takes time from the host's CPUs, and an answer seems to take so much longer.
         .args(["--set", "policy.tavs.io_threshold=3ms", "--json"])
         .arg(&json)
+        .arg("--record")
+        .arg(&recording)
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -48,4 +50,9 @@ fn requests_to_a_guest_under_kvm_are_answered_sooner_with_frontdesk() {
     let (boosts, requests) = (arm("frontdesk")["boosts"].as_f64().unwrap(), response("frontdesk", "count"));
     assert!(boosts > requests / 2.0, "{boosts} boosts for {requests} requests\n{said}");
     assert!(result["host"]["emulated_on"].is_object(), "{said}");
+
+    let recorded = std::fs::metadata(recording).unwrap().len();
+    assert!(recorded > 0, "{said}");
+    let log = std::fs::read_to_string(folder.path().join("run.fdsk.log")).unwrap();
+    assert!(log.contains("its guest tasks are known from"), "its log does not tell of the VM: {log:?}");
 }

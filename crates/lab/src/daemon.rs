@@ -56,7 +56,15 @@ pub(crate) struct Following<'a> {
     pub(crate) cpus: &'a [u16],
     /// Whether it acts, or only watches.
     pub(crate) act: bool,
+    /// Its log is beside it.
     pub(crate) recording: PathBuf,
+}
+
+/// Where the log of a daemon is that makes this recording.
+pub(crate) fn log_beside(recording: &Path) -> PathBuf {
+    let mut log = recording.as_os_str().to_owned();
+    log.push(".log");
+    log.into()
 }
 
 /// A running daemon. Dropping it kills it, and its guardian restores the VMs.
@@ -80,7 +88,8 @@ impl DaemonProcess {
         arguments.extend(sockets.iter().flat_map(|socket| ["--qmp".into(), socket.as_os_str().into()]));
         arguments.extend(cpus.iter().flat_map(|cpu| ["--cpu".into(), cpu.to_string().into()]));
         arguments.extend((!act).then(|| "--observe".into()));
-        let mut daemon = DaemonProcess::spawn(frontdesk, run_dir, policy, settings, &arguments)?;
+        let log = log_beside(&recording);
+        let mut daemon = DaemonProcess::spawn(frontdesk, run_dir, policy, settings, log, &arguments)?;
         daemon.recording = recording;
         daemon.hear(&format!("following {} VMs:", sockets.len()))?;
         Ok(daemon)
@@ -93,7 +102,8 @@ impl DaemonProcess {
         policy: &Config,
         settings: &str,
     ) -> Result<DaemonProcess, DaemonProcessError> {
-        let mut daemon = DaemonProcess::spawn(frontdesk, run_dir, policy, settings, &[])?;
+        let log = run_dir.join("daemon.log");
+        let mut daemon = DaemonProcess::spawn(frontdesk, run_dir, policy, settings, log, &[])?;
         daemon.hear("following no VM")?;
         Ok(daemon)
     }
@@ -103,9 +113,10 @@ impl DaemonProcess {
         run_dir: &Path,
         policy: &Config,
         settings: &str,
+        log: PathBuf,
         arguments: &[OsString],
     ) -> Result<DaemonProcess, DaemonProcessError> {
-        let (config, log) = (run_dir.join("policy.toml"), run_dir.join("daemon.log"));
+        let config = run_dir.join("policy.toml");
         let policy = toml::to_string(policy)
             .map_err(|error| failed("write the policy")(std::io::Error::other(error)))?;
         // Whatever else runs on the host is no part of the experiment.

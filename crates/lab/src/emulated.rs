@@ -10,6 +10,7 @@ mod order;
 pub use inside::{INSIDE_ARGUMENT, inside};
 
 use crate::cache::{Image, make_image};
+use crate::daemon::log_beside;
 use crate::debian::{debian, size};
 use crate::lab::{self, interrupted, make_run_dir};
 use crate::machine::Busy;
@@ -275,12 +276,14 @@ fn read_product(run_dir: &Path, vm: &mut RunningVm) -> Result<(Outcome, Vec<Time
     product.map_err(LabError::Inside)
 }
 
-/// Puts the recordings that there are where they are to be.
+/// Puts the recordings that there are, and the daemons' logs, where they are to be.
 fn keep_recordings(run_dir: &Path, config: &LabConfig) -> Result<(), LabError> {
     for (index, to) in config.recordings.values().enumerate() {
         let from = run_dir.join(order::OUT).join(order::recording(index));
-        if from.exists() {
-            std::fs::copy(&from, to).map_err(failed(&format!("writing {}", to.display())))?;
+        for (from, to) in [(log_beside(&from), log_beside(to)), (from, to.clone())] {
+            if from.exists() {
+                std::fs::copy(&from, &to).map_err(failed(&format!("writing {}", to.display())))?;
+            }
         }
     }
     Ok(())
@@ -323,5 +326,32 @@ mod tests {
             assert_eq!(outcome(vec![Err(lost()), Err(lost()), Ok(3)]), (Err(said), 2));
         }
         assert_eq!(outcome(vec![Err(refused()), Ok(2)]), (Err(refused().to_string()), 1));
+    }
+
+    #[test]
+    fn recordings_and_logs_are_kept_as_far_as_there_are_any() {
+        let (run_dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let out = run_dir.path().join(order::OUT);
+        std::fs::create_dir(&out).unwrap();
+        let write = |name: String, text: &str| std::fs::write(out.join(name), text).unwrap();
+        write(order::recording(0), "first");
+        write(format!("{}.log", order::recording(0)), "its log");
+        // The daemon died before it recorded anything.
+        write(format!("{}.log", order::recording(1)), "its last words");
+        let to = |arm: &str| ((arm.to_owned(), 1), kept.path().join(format!("{arm}.fdsk")));
+        let config = LabConfig {
+            guest: PathBuf::new(),
+            reporter: None,
+            plugin: None,
+            frontdesk: PathBuf::new(),
+            recordings: ["a", "b", "c"].map(to).into(),
+            stop: Default::default(),
+        };
+        keep_recordings(run_dir.path(), &config).unwrap();
+        let read = |name: &str| std::fs::read_to_string(kept.path().join(name)).ok();
+        assert_eq!(read("a.fdsk").as_deref(), Some("first"));
+        assert_eq!(read("a.fdsk.log").as_deref(), Some("its log"));
+        assert_eq!(read("b.fdsk.log").as_deref(), Some("its last words"));
+        assert_eq!(std::fs::read_dir(kept.path()).unwrap().count(), 3);
     }
 }

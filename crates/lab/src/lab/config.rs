@@ -19,7 +19,8 @@ pub struct LabConfig {
     pub plugin: Option<PathBuf>,
     /// The frontdesk program: the daemon and the guardian.
     pub frontdesk: PathBuf,
-    /// Where the daemon's recordings are kept, by arm and number of the repeat; others go with the run.
+    /// Where the daemon's recordings are kept, by arm and number of the repeat, and its logs beside them
+    /// (`.log` is added to the name); others go with the run.
     pub recordings: BTreeMap<(String, u32), PathBuf>,
     /// Set to end the run early.
     pub stop: Arc<AtomicBool>,
