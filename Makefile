@@ -65,7 +65,7 @@ lint: setup-lint
 	cargo fmt --all --check
 	cargo deny --locked check licenses bans sources
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
-	cargo test --release --locked -p frontdesk-testing --test circles --test comments --test crates --test extending
+	cargo test --release --locked --workspace --test circles --test comments --test crates --test extending
 
 # The program, the QEMU plugin, and the static binaries that run inside VMs: lab VMs, and those of users.
 build: setup-build

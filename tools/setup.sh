@@ -75,14 +75,19 @@ if [ $rust = missing ]; then
 fi
 [ "${unfinished:-no}" = no ] || exit 1
 
+# Tools that work for a moment each: the time it takes to make them fast is never won back.
+install_tool() {
+    say "installing: $1 $2"
+    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=256 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 \
+        cargo install --locked --quiet "$1@$2" >&2
+}
+
 install_cargo_tools() {
     if [ "$target" = deb ] && [ "$(cargo deb --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
-        say "installing: cargo-deb $cargo_deb"
-        cargo install --locked --quiet "cargo-deb@$cargo_deb" >&2
+        install_tool cargo-deb "$cargo_deb"
     fi
     if [ "$target" = lint ] && [ "$(cargo deny --version 2>/dev/null)" != "cargo-deny $cargo_deny" ]; then
-        say "installing: cargo-deny $cargo_deny"
-        cargo install --locked --quiet "cargo-deny@$cargo_deny" >&2
+        install_tool cargo-deny "$cargo_deny"
     fi
 }
 

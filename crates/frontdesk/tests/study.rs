@@ -72,11 +72,13 @@ fn a_parallel_program_makes_steps_with_and_without_reservations() {
     assert!(matches!(output.status.code(), Some(0 | 1)), "{told}");
     let result = result(folder.path());
     let rows = result["tables"][0]["rows"].as_array().unwrap();
-    let rates = rows.iter().filter(|row| row[0][1] != "contention");
-    assert!(
-        rates.clone().count() == 5 && rates.into_iter().all(|row| row[1][0].as_f64().unwrap() > 0.0),
-        "{rows:?}"
-    );
+    let rates: Vec<&Value> = rows.iter().filter(|row| row[0][1] != "contention").collect();
+    assert_eq!(rates.len(), 5, "{rows:?}");
+    // Whatever else runs here may keep it from any step in so short a time, but not where it has slices.
+    for row in rates {
+        let rate = row[1][0].as_f64().unwrap();
+        assert!(rate > 0.0 || row[0][0] == "stock", "{rows:?}");
+    }
 }
 
 #[test]

@@ -56,7 +56,9 @@ fn follows_many_vms_with_the_same_threads() -> Result<()> {
     let others = (1..MANY).map(|n| place.vm(&format!("many-{n}"))).collect::<Result<Vec<_>>>()?;
     let (others, groups): (Vec<FakeQemu>, Vec<Group>) = others.into_iter().unzip();
     all_are_acted_on(&groups)?;
-    ensure!(threads()? == before, "{} threads, not {before}, for {MANY} VMs", threads()?);
+    // Some of those before may have been about to end.
+    let after = threads()?;
+    ensure!(after <= before, "{after} threads, not {before}, for {MANY} VMs");
     drop(others);
     daemon.end()?;
     Ok(())

@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(420);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// What the trials run beside the test program itself.
 const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
