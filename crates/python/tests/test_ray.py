@@ -17,6 +17,8 @@ from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 STORE = 80 << 20
+# Generous: nothing here is about speed.
+PATIENCE_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,8 @@ def cluster() -> Iterator[Cluster]:
             "num_cpus": 0,
             "object_store_memory": STORE,
             "include_dashboard": False,
-            # A node that dies is missed within seconds.
-            "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 3},
+            # A node that dies is missed within some seconds, and one that only waits for a CPU is not.
+            "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 20},
         },
     )
     made.add_node(num_cpus=1, object_store_memory=STORE)
@@ -56,14 +58,20 @@ def _start(*arguments: str | Path, path: str | None = None) -> subprocess.Popen[
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PATH": path})
 
 
+def _told(process: subprocess.Popen[str]) -> tuple[str, str]:
+    return process.communicate(timeout=PATIENCE_S)
+
+
 def _done(process: subprocess.Popen[str]) -> None:
-    told = process.communicate(timeout=120)
+    told = _told(process)
     assert process.returncode == 0, told
 
 
 def _until(there: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + PATIENCE_S
     while not there():
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, _told(process)
+        assert time.monotonic() < end, "it makes no run"
         time.sleep(0.02)
 
 
@@ -95,10 +103,10 @@ def test_a_driver_that_dies_is_said_and_a_sweep_goes_on_where_it_was(cluster, tm
     process = _start(sweep, "--out", out, "--ray", cluster.address)
     _until(lambda: _parts(out), process)
     second = _start(sweep, "--out", out)
-    assert "another sweep writes into" in second.communicate()[1] and second.returncode == 2
+    assert "another sweep writes into" in _told(second)[1] and second.returncode == 2
     [driver] = [child for child in psutil.Process(process.pid).children() if "frontdesk.ray" in child.cmdline()]
     driver.kill()
-    told = process.communicate()[1]
+    told = _told(process)[1]
     assert process.returncode == 2 and "run the sweep again, and it goes on from there" in told, told
     before = len(_parts(out))
     assert before > 0
@@ -108,8 +116,8 @@ def test_a_driver_that_dies_is_said_and_a_sweep_goes_on_where_it_was(cluster, tm
     _until(lambda: len(_parts(out)) > before, process)
     [driver] = [child for child in psutil.Process(process.pid).children() if "frontdesk.ray" in child.cmdline()]
     process.send_signal(signal.SIGKILL)
-    process.communicate()
-    driver.wait(timeout=60)
+    _told(process)
+    driver.wait(timeout=PATIENCE_S)
 
     _done(_start(sweep, "--out", out, "--ray", cluster.address))
     assert (out / "rows.parquet").read_bytes() == _whole(sweep, tmp_path / "threads")
@@ -145,7 +153,7 @@ def test_a_run_that_fails_is_a_row_with_its_error(cluster, tmp_path):
     sweep.write_text('scenario = "tasks.toml"\ngrid."vm.0.workloads.0.file" = ["good.json", "wrong.json"]')
     for out, how in (("ray", ["--ray", cluster.address]), ("threads", [])):
         process = _start(sweep, "--out", tmp_path / out, *how)
-        told = process.communicate()
+        told = _told(process)
         assert process.returncode == 1, told
     assert (tmp_path / "ray/rows.parquet").read_bytes() == (tmp_path / "threads/rows.parquet").read_bytes()
     errors = pq.read_table(tmp_path / "ray/rows.parquet").column("error").drop_null().to_pylist()
@@ -157,7 +165,7 @@ def test_what_is_missing_is_said_with_what_to_do(cluster, tmp_path):
 
     def told(path: str | None = None, address: str = cluster.address) -> str:
         process = _start(sweep, "--out", tmp_path / "out", "--ray", address, path=path)
-        said = process.communicate(timeout=120)[1]
+        said = _told(process)[1]
         assert process.returncode == 2, said
         return said
 
