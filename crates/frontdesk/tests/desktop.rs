@@ -38,8 +38,8 @@ fn a_film_beside_hogs_shows_more_frames_and_they_are_counted() {
     let frames = |arm: &str| &result["arms"][arm]["frames"]["film/player"];
     let shown = |arm: &str| frames(arm)["per_s"].as_f64().unwrap();
     assert!(shown("frontdesk") > shown("stock"), "{result}");
-    // By the player's own count. On a machine that does nothing else the scenario asks for 3 %; where what runs
-    // beside it makes the film falter, the smoothed estimate comes after.
+    // By the player's own count. On a machine that does nothing else the scenario asks for 3 %; where what
+    // runs beside it makes the film falter, the smoothed estimate comes after.
     let error = frames("frontdesk")["estimate_error"].as_f64().unwrap();
     assert!(error < 0.15, "{error}: {}", frames("frontdesk"));
 }

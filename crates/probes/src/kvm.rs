@@ -25,6 +25,8 @@
 
 pub(crate) mod abi;
 mod btf;
+#[cfg(test)]
+mod cost;
 mod host;
 mod layout;
 mod method;
@@ -45,7 +47,7 @@ use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, OpenObject, libbpf_sys,
     skel::{OpenSkel as _, Skel as _, SkelBuilder as _},
 };
-use skeleton::{KvmSkel, KvmSkelBuilder};
+use skeleton::{KvmSkel, KvmSkelBuilder, types};
 use std::{
     collections::{BTreeSet, HashMap},
     mem::MaybeUninit,
@@ -440,11 +442,21 @@ fn load(
     extras: Extras,
     storage: &mut MaybeUninit<OpenObject>,
 ) -> Result<KvmSkel<'_>, BpfError> {
+    let (layout, notifications) = layout::layout(method)?;
+    load_with(layout, method, extras, notifications.filter(|_| extras.notifications), storage)
+}
+
+/// The same for KVM's state as it is laid out.
+fn load_with<'a>(
+    layout: types::layout,
+    method: Method,
+    extras: Extras,
+    notifications: Option<&'static str>,
+    storage: &'a mut MaybeUninit<OpenObject>,
+) -> Result<KvmSkel<'a>, BpfError> {
     silence_libbpf();
     let program = method.programs()[0];
     let more: &[&str] = if extras.interrupts { &INTERRUPTS } else { &[] };
-    let (layout, notifications) = layout::layout(method)?;
-    let notifications = notifications.filter(|_| extras.notifications);
     let refused = |e: libbpf_rs::Error| BpfError::Program { program, cause: chain(&e), advice: advice() };
     let mut open = KvmSkelBuilder::default().open(storage).map_err(refused)?;
     for mut candidate in open.open_object_mut().progs_mut() {
