@@ -34,7 +34,7 @@ fn run(scenario: &str, arguments: &[&str]) -> Value {
 
 #[test]
 fn a_film_beside_hogs_shows_more_frames_and_they_are_counted() {
-    let result = run("beside-hog", &["--arms", "stock,frontdesk", "--repeats", "1"]);
+    let result = run("beside-hog", &["--arms", "stock,frontdesk", "--repeats", "1", "--duration", "20s"]);
     let frames = |arm: &str| &result["arms"][arm]["frames"]["film/player"];
     let shown = |arm: &str| frames(arm)["per_s"].as_f64().unwrap();
     assert!(shown("frontdesk") > shown("stock"), "{result}");
@@ -49,7 +49,7 @@ fn a_spreadsheet_opens_pages_turn_and_a_film_plays() {
     let folder = tempfile::tempdir().unwrap();
     let html = folder.path().join("report.html");
     let result =
-        run("desktop", &["--arms", "still,playing", "--duration", "60s", "--html", html.to_str().unwrap()]);
+        run("desktop", &["--arms", "still,playing", "--duration", "40s", "--html", html.to_str().unwrap()]);
     let (still, playing) = (&result["arms"]["still"], &result["arms"]["playing"]);
     for vm in ["office", "reader"] {
         assert!(still["response_ms"][vm]["count"].as_u64().unwrap() > 0, "{still}");

@@ -402,7 +402,10 @@ fn table1_in_short_answers_the_mixed_vms_first() {
 fn ports_in_short_tell_the_servers_apart() {
     let _alone = alone();
     let arms = ["--arms", "bits-2,none", "--duration", "10s", "--set", "vm.cpu.count=2"];
-    let result = in_short("tavs/ports.toml", &arms);
+    // Beside much else nobody may be boosted in so short a time.
+    let mut runs = (0..3).map(|_| in_short("tavs/ports.toml", &arms));
+    let boosted = |result: &Value| ["bits-2", "none"].iter().all(|arm| result["arms"][arm]["pbhr"].is_f64());
+    let result = runs.find(boosted).expect("nobody was boosted in three runs");
     let pbhr = |arm: &str| result["arms"][arm]["pbhr"].as_f64().unwrap();
     assert!(pbhr("bits-2") > pbhr("none"), "{} > {}", pbhr("bits-2"), pbhr("none"));
     assert!((0.0..=1.0).contains(&pbhr("none")) && pbhr("bits-2") <= 1.0);

@@ -64,6 +64,9 @@ impl Scenario {
                 require(vms.insert(name), own.as_str(), quoted(&vm.name), allowed)?;
             }
             vm.validate(self.guest.debian.is_some())?;
+            let one = self.disk_model.is_none() || vm.disk.is_none() || !(vm.debian || vm.desktop);
+            let allowed = "a VM with a Debian system has no other disk, if there is a `disk_model`";
+            require(one, format!("vm.{}.disk", vm.name), "given", allowed)?;
             for workload in vm.workloads.iter().filter(|workload| workload.kind.writes_disk()) {
                 let key = format!("vm.{}.workloads.{}.run", vm.name, workload.name);
                 let allowed =

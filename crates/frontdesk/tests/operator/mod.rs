@@ -60,8 +60,9 @@ impl Qmp {
     }
 
     pub(crate) fn execute(&mut self, command: &str, arguments: &Value) -> Value {
-        let line = json!({"execute": command, "arguments": arguments});
-        writeln!(self.0.get_mut(), "{line}").unwrap();
+        // At once: one that ends QEMU is carried out before the line does.
+        let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));
+        self.0.get_mut().write_all(line.as_bytes()).unwrap();
         loop {
             let mut line = String::new();
             self.0.read_line(&mut line).unwrap();

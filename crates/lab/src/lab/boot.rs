@@ -53,6 +53,16 @@ impl Boot<'_> {
         let disks = data.into_iter().chain(system);
         disks.map(|(image, kind)| DiskConfig { image: image.clone(), kind }).collect()
     }
+
+    /// What of each VM entry is on the modelled disk, where it is its own: its data disk, or its system.
+    fn modelled(&self, scenario: &Scenario) -> IndexMap<String, DiskConfig> {
+        let own = |disk: DiskConfig| match disk.kind {
+            DiskKind::Debian => DiskConfig { kind: DiskKind::OwnDebian, ..disk },
+            _ => DiskConfig { kind: DiskKind::Own, ..disk },
+        };
+        let of = |vm: &scenario::VmSpec| self.disks(vm).pop().map(|disk| (vm.name.clone(), own(disk)));
+        scenario.vms.iter().filter_map(of).collect()
+    }
 }
 
 impl<'a> Lab<'a> {
@@ -65,7 +75,8 @@ impl<'a> Lab<'a> {
     ) -> Result<Lab<'a>, LabError> {
         let first = scenario.arms.values().next().map(|arm| scenario.disk_of(arm)).unwrap_or_default();
         let (frontdesk, folder) = (config.frontdesk.as_path(), run_dir.as_path());
-        let maker = Maker { scenario, frontdesk, folder, guardian: &guardian, images: &boot.images };
+        let modelled = boot.modelled(scenario);
+        let maker = Maker { scenario, frontdesk, folder, guardian: &guardian, disks: &modelled };
         let shared = maker.make(first)?;
         let mut lab = Lab {
             scenario,
@@ -75,7 +86,7 @@ impl<'a> Lab<'a> {
             run_dir,
             qemu: machine::qemu_version(),
             guest_kernel: String::new(),
-            images: boot.images.clone(),
+            modelled,
             debian: None,
             screenshots: Vec::new(),
             steps_per_s: 0.0,

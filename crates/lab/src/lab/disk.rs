@@ -16,7 +16,7 @@ impl Lab<'_> {
             frontdesk: &self.config.frontdesk,
             folder: &self.run_dir,
             guardian: &self.guardian,
-            images: &self.images,
+            disks: &self.modelled,
         }
     }
 

@@ -2,9 +2,8 @@
 
 use super::LabError;
 use crate::back_end::BackEnd;
-use crate::{DiskConfig, DiskKind, SlowDisk, VmConfig};
+use crate::{DiskConfig, SlowDisk, VmConfig};
 use frontdesk_guardian::{Guardian, Undo};
-use frontdesk_lab_guest::DATA_PARAMETER;
 use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{ArmDisk, Scenario, VmSpec};
 use indexmap::IndexMap;
@@ -19,8 +18,8 @@ const WEIGHT: u16 = 100;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) disk: SlowDisk,
-    /// Where each VM's image is.
-    images: IndexMap<String, PathBuf>,
+    /// What each VM has of it.
+    parts: IndexMap<String, DiskConfig>,
     /// How it is shared.
     pub(super) arm: ArmDisk,
     back_end: Option<BackEnd>,
@@ -32,8 +31,8 @@ pub(super) struct Maker<'a> {
     pub(super) frontdesk: &'a Path,
     pub(super) folder: &'a Path,
     pub(super) guardian: &'a Guardian,
-    /// Images of data disks, by VM entry.
-    pub(super) images: &'a IndexMap<String, PathBuf>,
+    /// What is on it, by VM entry.
+    pub(super) disks: &'a IndexMap<String, DiskConfig>,
 }
 
 impl Maker<'_> {
@@ -43,22 +42,28 @@ impl Maker<'_> {
         let host = &self.scenario.host;
         let entries =
             self.scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));
-        let on_it = entries.filter_map(|(name, vm)| Some((name, vm, self.images.get(&vm.name)?.clone())));
-        let on_it: Vec<(String, &VmSpec, PathBuf)> = on_it.collect();
-        let images: Vec<PathBuf> = on_it.iter().map(|(_, _, image)| image.clone()).collect();
+        let on_it = entries.filter_map(|(name, vm)| Some((name, vm, self.disks.get(&vm.name)?.clone())));
+        let on_it: Vec<(String, &VmSpec, DiskConfig)> = on_it.collect();
+        let images: Vec<PathBuf> = on_it.iter().map(|(_, _, disk)| disk.image.clone()).collect();
         let disk = SlowDisk::start(self.frontdesk, model, &images, self.folder, &host.client_cpus)?;
         self.record(disk.pid())?;
         disk.schedule(&arm, self.guardian)?;
         for (name, vm, _) in on_it.iter().filter(|_| !arm.weights.is_empty()) {
             self.set_weight(name, *arm.weights.get(&vm.name).unwrap_or(&WEIGHT))?;
         }
-        let names = on_it.into_iter().map(|(name, ..)| name);
-        let images: IndexMap<String, PathBuf> = names.zip(disk.partitions().iter().cloned()).collect();
+        let part = |((name, _, of), image): ((_, _, DiskConfig), &PathBuf)| {
+            (name, DiskConfig { image: image.clone(), kind: of.kind })
+        };
+        let parts: IndexMap<String, DiskConfig> =
+            on_it.into_iter().zip(disk.partitions()).map(part).collect();
         let told = model.has_arm() && arm.arm;
-        let serve = || BackEnd::start(self.frontdesk, self.folder, images.iter(), told, &host.vm_cpus);
+        let serve = || {
+            let images = parts.iter().map(|(vm, part)| (vm, &part.image));
+            BackEnd::start(self.frontdesk, self.folder, images, told, &host.vm_cpus)
+        };
         let back_end = arm.back_end.then(serve).transpose()?;
         back_end.as_ref().map_or(Ok(()), |back_end| self.record(back_end.pid()))?;
-        Ok(Some(Shared { disk, images, arm, back_end }))
+        Ok(Some(Shared { disk, parts, arm, back_end }))
     }
 
     /// Gives a VM a weight for block devices.
@@ -86,21 +91,20 @@ impl Maker<'_> {
 impl Shared {
     /// Gives a VM its part of the disk.
     pub(super) fn attach(&self, config: &mut VmConfig) {
-        let Some(image) = self.images.get(&config.name) else { return };
+        let Some(part) = self.parts.get(&config.name) else { return };
         config.cgroup_procs.retain(|procs| !procs.starts_with(BLKIO));
         config
             .cgroup_procs
             .extend((!self.arm.weights.is_empty()).then(|| group_of(&config.name).join("cgroup.procs")));
-        config.disks.retain(|disk| !matches!(disk.kind, DiskKind::Data | DiskKind::Own));
+        // Those are on it.
+        config.disks.clear();
         config.parameters.clear();
         config.arguments.clear();
         if self.back_end.is_none() {
-            config.disks.insert(0, DiskConfig { image: image.clone(), kind: DiskKind::Own });
+            config.disks.push(part.clone());
             return;
         }
-        // It comes after the others.
-        let letter = char::from(b'a' + u8::try_from(config.disks.len()).unwrap_or_default());
-        config.parameters.push(format!("{DATA_PARAMETER}=vd{letter}"));
+        config.parameters.push(format!("{}=vda", part.kind.parameter()));
         let socket = config.run_dir.join(format!("{}.sock", config.name));
         let options = [
             ("object", format!("memory-backend-memfd,id=memory,size={}M,share=on", config.memory_mib)),

@@ -6,7 +6,7 @@ use crate::debian::Debian;
 use crate::machine::Busy;
 use crate::net::Link;
 use crate::web::WebServer;
-use crate::{RunningVm, VmConfig};
+use crate::{DiskConfig, RunningVm, VmConfig};
 use frontdesk_engine::Time;
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{Agent, Scenario, Screenshot};
@@ -20,8 +20,8 @@ pub(super) struct Lab<'a> {
     pub(super) vms: IndexMap<String, LabVm>,
     /// The modelled disk that they are on.
     pub(super) shared: Option<Shared>,
-    /// Images of data disks, by VM entry.
-    pub(super) images: IndexMap<String, PathBuf>,
+    /// What is on the modelled disk, if there is one, by VM entry.
+    pub(super) modelled: IndexMap<String, DiskConfig>,
     pub(super) run_dir: PathBuf,
     pub(super) qemu: String,
     pub(super) guest_kernel: String,

@@ -107,6 +107,8 @@ pub enum DiskKind {
     Own,
     /// A Debian system. What the guest writes goes to a temporary file, and is gone with the VM.
     Debian,
+    /// The same, but what the guest writes stays on it. Those of no other VM.
+    OwnDebian,
     /// What the VM is handed over to once its Debian system is there: the program `init` on it becomes its
     /// process 1. What the guest writes is in the image afterwards.
     Handover,
@@ -114,10 +116,10 @@ pub enum DiskKind {
 
 impl DiskKind {
     /// The kernel parameter that tells the guest which disk it is.
-    pub(super) fn parameter(self) -> &'static str {
+    pub(crate) fn parameter(self) -> &'static str {
         match self {
             DiskKind::Data | DiskKind::Own => DATA_PARAMETER,
-            DiskKind::Debian => DEBIAN_PARAMETER,
+            DiskKind::Debian | DiskKind::OwnDebian => DEBIAN_PARAMETER,
             DiskKind::Handover => HANDOVER_PARAMETER,
         }
     }

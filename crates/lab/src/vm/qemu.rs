@@ -147,7 +147,7 @@ pub(super) fn arguments(
         let change = match disk.kind {
             DiskKind::Data => "readonly=on",
             DiskKind::Debian => "snapshot=on",
-            DiskKind::Own | DiskKind::Handover => "readonly=off",
+            DiskKind::Own | DiskKind::OwnDebian | DiskKind::Handover => "readonly=off",
         };
         let mode = if *direct { "cache=none,aio=native" } else { "cache=writeback,aio=threads" };
         add("drive", &format!("file={image},format=raw,if=none,id=disk{number},{change},{mode}"));

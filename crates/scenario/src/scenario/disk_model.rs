@@ -6,8 +6,9 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A slow disk that the lab serves the VMs instead of the machine's own. The images of all VMs with a `disk`
-/// are on it, one after the other in the order of the file. It serves requests one at a time, in the order in
+/// A slow disk that the lab serves the VMs instead of the machine's own. The images of all VMs that have a
+/// `disk` or a Debian system are on it, one after the other in the order of the file. A VM has only one of
+/// both, and what it writes to its system is gone with the arm. The disk serves requests one at a time, in the order in
 /// which the kernel gives them to it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,7 +116,7 @@ impl ArmDisk {
         let allowed = "only with `scheduler = \"bfq\"`, and not with `back_end`";
         let by_weight = bfq && !self.back_end;
         require(by_weight || self.weights.is_empty(), key("weights"), "given", allowed)?;
-        let names: Vec<&str> = vms.iter().filter(|vm| vm.disk.is_some()).map(|vm| vm.name.as_str()).collect();
+        let names: Vec<&str> = vms.iter().filter(|vm| vm.has_image()).map(|vm| vm.name.as_str()).collect();
         for vm in self.first.iter().chain(self.weights.keys()) {
             let field = if self.first.contains(vm) { "first" } else { "weights" };
             require(names.contains(&vm.as_str()), key(field), quoted(vm), one_of(&names))?;

@@ -54,6 +54,12 @@ impl VmSpec {
         }
     }
 
+    /// Whether it has a disk: with data, or with a Debian system.
+    #[must_use]
+    pub fn has_image(&self) -> bool {
+        self.disk.is_some() || self.debian || self.desktop
+    }
+
     /// Checks everything but the name, which is to be like no other. `system`: whether there is a Debian
     /// system.
     pub(crate) fn validate(&self, system: bool) -> Result<(), Violation> {
