@@ -6,9 +6,10 @@
 //!
 //! What `--nocapture` prints as "measured" is what `docs/sched-ext.md` tells.
 
+#[allow(dead_code)] // The trials here use only a part of it.
 mod inside;
 mod scx;
-#[allow(dead_code)] // The trials here use only a part of it.
+#[allow(dead_code)]
 #[path = "host/support.rs"]
 mod support;
 #[allow(dead_code)]

@@ -16,12 +16,18 @@ mod guardian;
 mod inside;
 #[path = "host/kills.rs"]
 mod kills;
+#[path = "host/lock_step.rs"]
+mod lock_step;
+#[path = "host/partner.rs"]
+mod partner;
 #[path = "host/reserve.rs"]
 mod reserve;
 #[path = "host/support.rs"]
 mod support;
 #[path = "host/threads.rs"]
 mod threads;
+#[path = "host/turns.rs"]
+mod turns;
 #[path = "host/wire.rs"]
 mod wire;
 
@@ -43,6 +49,7 @@ fn main() -> ExitCode {
         word if word.starts_with("kill-") => Some(kills::killer(word)),
         "reserving" => Some(reserve::main()),
         "target" => Some(reserve::target()),
+        "turns" => Some(turns::main()),
         _ => None,
     };
     let outside = vec![
@@ -53,6 +60,10 @@ fn main() -> ExitCode {
         trial("host_trials_pass_on_linux_7_3", || {
             frontdesk_testing::left_out::tell("fair_server_* on Linux 7.3", FAIR_SERVERS_OF_7_3);
             host_trials_pass_on("7.3-cloud", &[])
+        }),
+        trial("lock_step_trials_pass_on_two_hosts", || {
+            let hosts = ["first", "second"].map(|host| format!("{}={host}", lock_step::HOST));
+            inside::trials_pass_on_two("6.12-cloud", 384, &hosts, &["lock_step_"])
         }),
     ];
     inside::main(role, trials, outside)
@@ -66,6 +77,9 @@ fn host_trials_pass_on(kernel: &str, more: &[&str]) -> Result<()> {
 
 /// The trials themselves, in a VM.
 fn trials() -> Vec<Trial> {
+    if let Some(trials) = lock_step::trials() {
+        return trials;
+    }
     let version = Hierarchy::detect().map(|hierarchy| hierarchy.version());
     assert!(matches!(version, Ok(Version::V2)), "not on control groups of version 2: {version:?}");
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

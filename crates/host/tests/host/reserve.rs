@@ -110,7 +110,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn start(arguments: &[&str]) -> Result<Process> {
+    pub(crate) fn start(arguments: &[&str]) -> Result<Process> {
         Process::with(arguments, &[])
     }
 
@@ -126,12 +126,12 @@ impl Process {
         self.child.id().cast_signed()
     }
 
-    fn say(&mut self, line: &str) -> Result<()> {
+    pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("no input")?;
         Ok(writeln!(stdin, "{line}")?)
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill_process(Pid::from_raw(self.pid()).context("pid")?, signal)?)
     }
 }
@@ -149,7 +149,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    fn start(mechanism: &str) -> Result<Service> {
+    pub(crate) fn start(mechanism: &str) -> Result<Service> {
         Service::with_spare(mechanism, 0.05)
     }
 
@@ -202,7 +202,11 @@ impl Service {
         slice_ns: u64,
         hard: bool,
     ) -> Result<Reservation> {
-        self.about(&Query::Reserve(Reserve { target, period_ns, slice_ns, hard, phase_ns: None }))
+        self.reserve_as(Reserve { target, period_ns, slice_ns, hard, phase_ns: None })
+    }
+
+    pub(crate) fn reserve_as(&self, reserve: Reserve) -> Result<Reservation> {
+        self.about(&Query::Reserve(reserve))
     }
 
     fn refused(&self, target: Target, period_ns: u64, slice_ns: u64) -> Result<(RefusalKind, String)> {

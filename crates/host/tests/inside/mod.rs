@@ -6,14 +6,14 @@ mod own_init;
 use anyhow::{Context as _, Result, ensure};
 use frontdesk_lab::{Kernel, VmConfig, add_to_initramfs, write_initramfs_with};
 use libtest_mimic::{Arguments, ColorSetting, Trial};
-use own_init::{console_of, libraries, load_module, modules, mount_kernel_file_systems};
+use own_init::{console_of, consoles_of, libraries, load_module, modules, mount_kernel_file_systems};
 use rustix::{
     mount::{MountFlags, mount},
     process::{WaitOptions, setsid, wait},
 };
 use std::{
     env,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, Command, ExitCode},
     time::Duration,
 };
@@ -22,10 +22,10 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// What the trials run beside the test program itself.
-const TOOLS: [&str; 2] = ["/bin/sleep", "/bin/false"];
+const TOOLS: [&str; 3] = ["/bin/sleep", "/bin/false", "/bin/ip"];
 
-/// Kernel modules for the trials: taps.
-const MODULES_NEEDED: [&str; 1] = ["tun"];
+/// Kernel modules for the trials: taps, and network cards.
+const MODULES_NEEDED: [&str; 3] = ["tun", "virtio_pci", "virtio_net"];
 
 /// The argument with which init starts the test program.
 const INSIDE: &str = "trials-inside-the-vm";
@@ -71,19 +71,63 @@ pub(crate) fn trials_pass(kernel: &str, vcpus: u16, memory_mib: u32, prefixes: &
         console = console_of_trials(kernel, vcpus, memory_mib)?;
     }
     all_passed(&console, prefixes).with_context(|| format!("the VM's console:\n{console}"))?;
-    // For those who run this by hand, with --nocapture.
+    tell_measured(&console);
+    Ok(())
+}
+
+/// The same in two VMs at once, each with one vCPU and a network card on the same wire. The kernel of each is
+/// told its parameter.
+pub(crate) fn trials_pass_on_two(
+    kernel: &str,
+    memory_mib: u32,
+    parameters: &[String; 2],
+    prefixes: &[&str],
+) -> Result<()> {
+    let run_dir = tempfile::tempdir()?;
+    let (kernel, initrd) = image(kernel, run_dir.path())?;
+    let end = |side: usize| run_dir.path().join(format!("wire-{side}")).display().to_string();
+    let config = |side: usize| {
+        let (local, remote) = (end(side), end(1 - side));
+        // Packets go from one QEMU to the other as datagrams, and nowhere else.
+        let wire = "dgram,id=wire,local.type=unix,remote.type=unix";
+        let card = format!("virtio-net-pci,netdev=wire,mac=52:54:00:fd:01:0{side},romfile=");
+        let network = format!("{wire},local.path={local},remote.path={remote}");
+        VmConfig {
+            memory_mib,
+            parameters: vec![parameters[side].clone()],
+            arguments: vec!["-netdev".into(), network, "-device".into(), card],
+            ..VmConfig::new(&format!("host-{side}"), &kernel, &initrd, run_dir.path())
+        }
+    };
+    let consoles = consoles_of(&[config(0), config(1)], PATIENCE)?;
+    for console in &consoles {
+        all_passed(console, prefixes)
+            .with_context(|| format!("the VMs' consoles:\n{}", consoles.concat()))?;
+    }
+    consoles.iter().for_each(|console| tell_measured(console));
+    Ok(())
+}
+
+/// For those who run this by hand, with --nocapture.
+fn tell_measured(console: &str) {
     // The first line of a trial follows its name.
     let measured = |line: &str| line.find("measured:").map(|at| line[at..].to_owned());
     console.lines().filter_map(measured).for_each(|line| println!("{line}"));
-    Ok(())
 }
 
 /// Boots the VM, and returns what it says until it has ended.
 fn console_of_trials(kernel: &str, vcpus: u16, memory_mib: u32) -> Result<String> {
     let run_dir = tempfile::tempdir()?;
+    let (kernel, initrd) = image(kernel, run_dir.path())?;
+    let config = VmConfig { vcpus, memory_mib, ..VmConfig::new("host", &kernel, &initrd, run_dir.path()) };
+    console_of(&config, PATIENCE)
+}
+
+/// What such a VM boots into.
+fn image(kernel: &str, run_dir: &Path) -> Result<(Kernel, PathBuf)> {
     let kernel = Kernel::resolve(kernel, None)?;
     let program = env::current_exe()?;
-    let initrd = run_dir.path().join("initrd");
+    let initrd = run_dir.join("initrd");
     write_initramfs_with(&kernel, &program, &MODULES_NEEDED, &initrd)?;
     let tools = TOOLS.map(PathBuf::from);
     let mut files = libraries(&program)?;
@@ -92,8 +136,7 @@ fn console_of_trials(kernel: &str, vcpus: u16, memory_mib: u32) -> Result<String
     }
     files.extend(tools);
     add_to_initramfs(&initrd, &files)?;
-    let config = VmConfig { vcpus, memory_mib, ..VmConfig::new("host", &kernel, &initrd, run_dir.path()) };
-    console_of(&config, PATIENCE)
+    Ok((kernel, initrd))
 }
 
 fn all_passed(console: &str, prefixes: &[&str]) -> Result<()> {

@@ -16,18 +16,23 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::{self, Command},
-    thread,
+    slice, thread,
     time::{Duration, Instant},
 };
 
 /// Boots a VM, and returns what it says until it has ended, or this time is over.
 pub(crate) fn console_of(config: &VmConfig, patience: Duration) -> Result<String> {
-    let mut vm = RunningVm::boot(config)?;
+    Ok(consoles_of(slice::from_ref(config), patience)?.concat())
+}
+
+/// The same for VMs that run at the same time.
+pub(crate) fn consoles_of(configs: &[VmConfig], patience: Duration) -> Result<Vec<String>> {
+    let mut vms = configs.iter().map(RunningVm::boot).collect::<Result<Vec<_>, _>>()?;
     let deadline = Instant::now() + patience;
-    while vm.is_alive() && Instant::now() < deadline {
+    while vms.iter_mut().any(RunningVm::is_alive) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(50));
     }
-    Ok(String::from_utf8_lossy(&fs::read(vm.console())?).into_owned())
+    vms.iter().map(|vm| Ok(String::from_utf8_lossy(&fs::read(vm.console())?).into_owned())).collect()
 }
 
 /// The libraries that a program loads, and the loader.
