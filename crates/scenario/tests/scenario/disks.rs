@@ -45,7 +45,7 @@ fn what_makes_no_sense_is_refused() {
         ("arms.bfq-weight.disk.weights.desk=0", "allowed is 1 to 1000"),
         ("arms.bfq.disk.scheduler=cfq", "unknown variant `cfq`"),
         ("vm.desk.workloads.open.read_kib=6", "allowed is a multiple of 4"),
-        ("vm.desk={ desktop = true, memory_mib = 768 }", "with a Debian system has no other disk"),
+        ("vm.desk.debian=true", "only beside `guest.debian`"),
         ("vm.desk.workloads.open.reads=0", "allowed is 1 to 10000"),
     ];
     for (assignment, why) in refused {
