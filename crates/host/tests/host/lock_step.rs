@@ -1,5 +1,5 @@
-//! One of two hosts that keep a parallel program in lock step (VSched §2.1): with the same reservation and the
-//! same clock on each, nobody has to tell the other when to run.
+//! One of two hosts that keep a parallel program in lock step (VSched §2.1): with the same reservation and
+//! the same clock on each, nobody has to tell the other when to run.
 //!
 //! The kernel's parameter [`HOST`] says which of the two this is. Each has its own kernel, clock, daemon and
 //! network card, and both do the same at the same time.
@@ -33,8 +33,8 @@ const MOST_REPEATS: usize = 6;
 /// else runs around it. Half a period is what it must be told from.
 const TOLERANCE: u64 = PERIOD / 5;
 
-/// So much the clocks are put on before each measurement. Hosts that boot at once have alike monotonic clocks,
-/// and those are not to be taken for the wall clock, nor is what that showed before.
+/// So much the clocks are put on before each measurement. Hosts that boot at once have alike monotonic
+/// clocks, and those are not to be taken for the wall clock, nor is what that showed before.
 const ON: u64 = PERIOD * 3 / 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

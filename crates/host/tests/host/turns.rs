@@ -66,8 +66,8 @@ impl Turns {
     }
 }
 
-/// The process: `turns first|second asking|sleeping`. It says when it is connected, is told when a measurement
-/// begins and ends, and says what it did.
+/// The process: `turns first|second asking|sleeping`. It says when it is connected, is told when a
+/// measurement begins and ends, and says what it did.
 pub(crate) fn main() -> ExitCode {
     let run = || -> Result<()> {
         let mut arguments = env::args().skip(2);
