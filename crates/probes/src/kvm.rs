@@ -25,13 +25,13 @@
 
 pub(crate) mod abi;
 mod btf;
-#[cfg(test)]
-mod cost;
 mod host;
 mod layout;
 mod method;
 mod skeleton;
 mod task_memory;
+#[cfg(test)]
+mod tests;
 
 pub use method::{Interrupts, KvmError, Method};
 pub use task_memory::TaskMemory;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 /// A slow disk that the lab serves the VMs instead of the machine's own. The images of all VMs that have a
 /// `disk` or a Debian system are on it, one after the other in the order of the file. A VM has only one of
-/// both, and what it writes to its system is gone with the arm. The disk serves requests one at a time, in the order in
-/// which the kernel gives them to it.
+/// both, and what it writes to its system is gone with the arm. The disk serves requests one at a time, in
+/// the order in which the kernel gives them to it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskModel {
