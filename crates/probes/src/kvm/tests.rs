@@ -103,7 +103,7 @@ fn time_of(program: &ProgramMut<'_>, arguments: &[u64], between: Duration) -> f6
 }
 
 #[test]
-#[ignore = "a measurement, not a test; needs root: cargo test --release --workspace --locked --lib -- --ignored --nocapture what_an_exit_costs"]
+#[ignore = "a measurement, not a test; needs root"]
 fn what_an_exit_costs() {
     // The "vCPU" begins with a pointer to its "control block", which is some map.
     let layout = types::layout { vmcb: 0, id: 0, cr3: 0, mp_state: 0, notifier: 0 };

@@ -45,13 +45,14 @@ fn what_makes_no_sense_is_refused() {
         ("arms.bfq-weight.disk.weights.desk=0", "allowed is 1 to 1000"),
         ("arms.bfq.disk.scheduler=cfq", "unknown variant `cfq`"),
         ("vm.desk.workloads.open.read_kib=6", "allowed is a multiple of 4"),
-        ("vm.desk.debian=true", "only beside `guest.debian`"),
         ("vm.desk.workloads.open.reads=0", "allowed is 1 to 10000"),
     ];
     for (assignment, why) in refused {
         let error = parse(&[assignment]).unwrap_err();
         assert!(error.contains(why), "{assignment}: {error}");
     }
+    let error = parse(&["vm.desk.desktop=true", "vm.desk.memory_mib=768"]).unwrap_err();
+    assert!(error.contains("with a Debian system has no other disk"), "{error}");
     let without =
         BURSTS.replacen("[disk_model]\nseek = \"17ms\"\nrotation = \"8333us\"\nmb_per_s = 100.0\n", "", 1);
     let error = Scenario::parse(&without, Path::new("bursts.toml"), &Overrides::default()).unwrap_err();
