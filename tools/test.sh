@@ -84,5 +84,9 @@ for failed in "$said"/*.failed; do
     [ -e "$failed" ] || continue
     echo "Failed in ${failed%.failed}:"
     grep '^test .* FAILED' "${failed%.failed}" | sed 's/^/  /'
+    # The first lines of what each of them said.
+    awk '/^(failures:|test result:)/ { left = 0 }
+         /^---- / { left = 8 }
+         left-- > 0 { print "  " substr($0, 1, 400) }' "${failed%.failed}"
 done
 exit "$status"

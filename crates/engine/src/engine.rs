@@ -316,8 +316,8 @@ impl Engine {
                     self.tell(vm, Fact::Episode);
                 }
             }
-            EventKind::OthersRan { vm, pcpu, ran_ns } => {
-                if !self.vms.get_mut(&vm)?.others_ran(pcpu, ran_ns, self.now) {
+            EventKind::OthersRan { vm, pcpu, ran_ns, waited_ns } => {
+                if !self.vms.get_mut(&vm)?.others_ran(pcpu, [ran_ns, waited_ns], self.now) {
                     self.ledger.leave_out(vm, ran_ns);
                 }
             }

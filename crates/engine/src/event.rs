@@ -355,5 +355,9 @@ pub enum EventKind {
         pcpu: u16,
         /// For how long, in nanoseconds, all of them together.
         ran_ns: u64,
+        /// For how long those that have stopped there had waited for it, runnable, in nanoseconds: more than
+        /// the time since then, if several did at once.
+        #[serde(default)]
+        waited_ns: u64,
     },
 }

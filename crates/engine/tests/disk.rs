@@ -227,6 +227,45 @@ fn an_arm_waits_for_who_comes_back_soon_and_not_for_who_thinks_for_long() {
     assert!(late > 1_900, "{late}");
 }
 
+/// A program reads a hundred times after an input, most times a millisecond after the answer and each tenth
+/// time, or always, later, beside a VM that always wants to read, for a person or not: for how many pauses of
+/// the program the arm left it.
+fn left(later: u64, always: bool, for_a_person: bool) -> u32 {
+    let mut bench = Bench::new(DiskConfig::default(), Device::Arm, 1, 0);
+    bench.input(1);
+    if for_a_person {
+        bench.input(2);
+    }
+    bench.read(2, 1);
+    let (mut next, mut answered, mut left, mut is_left) = (Some(Time(0)), 0, 0, false);
+    while answered < 100 {
+        if next.is_some_and(|at| at <= bench.now) {
+            next = None;
+            is_left = false;
+            bench.read(1, 1);
+        }
+        let Some(done) = bench.step(next.unwrap_or(Time(u64::MAX))) else { continue };
+        if done.request.vm == VmId(2) {
+            // In the program's pause.
+            left += u32::from(next.is_some() && !std::mem::replace(&mut is_left, true));
+            bench.read(2, 1);
+            continue;
+        }
+        answered += 1;
+        let pause = if always || answered % 10 == 0 { later } else { MS };
+        next = Some(bench.now.plus(pause));
+    }
+    left
+}
+
+#[test]
+fn an_arm_waits_longer_for_a_person_who_mostly_comes_back_soon() {
+    assert!(left(20 * MS, false, false) <= 1, "{}", left(20 * MS, false, false));
+    assert!(left(40 * MS, false, false) >= 9, "only so long");
+    assert!(left(20 * MS, true, false) > 90, "not if it is always late");
+    assert!(left(20 * MS, false, true) >= 9, "and nobody else's person waits for that");
+}
+
 #[test]
 fn who_reads_here_and_there_has_its_share_of_an_arm() {
     // One with 1.3 ms for each answer, and one with 13, as if it were a seek away.

@@ -96,7 +96,7 @@ fn a_world_that_begins_to_act_boosts_at_once_and_one_that_ends_takes_all_back() 
 /// with these all the time is owed nothing.
 #[test]
 fn what_other_threads_run_is_settled() {
-    let others = EventKind::OthersRan { vm: OTHER, pcpu: 0, ran_ns: 9 * MS };
+    let others = EventKind::OthersRan { vm: OTHER, pcpu: 0, ran_ns: 9 * MS, waited_ns: 0 };
     for (happens, is_owed) in [(None, true), (Some(others), false)] {
         let mut world = beside(Capabilities::default());
         let actions = greedy_while(&mut world, happens);
@@ -104,6 +104,20 @@ fn what_other_threads_run_is_settled() {
         assert_eq!(actions.iter().any(raised), is_owed, "{:?}", shares(&actions));
         let ran = if is_owed { 0 } else { 900 * MS };
         assert_eq!(world.engine.explain(OTHER).unwrap().emulator_ran_ns, ran);
+    }
+}
+
+/// Who computes in such threads is owed what others get beyond their share, as far as the threads wait for it.
+#[test]
+fn what_other_threads_wait_for_is_wanted() {
+    for (waited_ns, is_owed) in [(0, false), (8 * MS, true)] {
+        let mut world = beside(Capabilities::default());
+        world.feed(EventKind::Run { vm: OTHER, thread: Thread::Vcpu(0), pcpu: 0 });
+        world.feed(EventKind::Stop { vm: OTHER, thread: Thread::Vcpu(0), runnable: false });
+        let others = EventKind::OthersRan { vm: OTHER, pcpu: 0, ran_ns: MS, waited_ns };
+        let actions = greedy_while(&mut world, Some(others));
+        let raised = |action: &ActionKind| matches!(action, ActionKind::Share { vm: OTHER, permille } if *permille > 1000);
+        assert_eq!(actions.iter().any(raised), is_owed, "{:?}", shares(&actions));
     }
 }
 
@@ -116,7 +130,7 @@ fn who_only_looks_in_shares_no_cpu() {
         let mut world = beside(Capabilities::default());
         world.feed(EventKind::VmAdded { vm: APART, vcpus: 1, weight: 1024 });
         world.feed(EventKind::Run { vm: APART, thread: Thread::Vcpu(0), pcpu: 1 });
-        let others = EventKind::OthersRan { vm: OTHER, pcpu: 1, ran_ns };
+        let others = EventKind::OthersRan { vm: OTHER, pcpu: 1, ran_ns, waited_ns: 0 };
         let actions = greedy_while(&mut world, Some(others));
         let lowered = |action: &ActionKind| matches!(action, ActionKind::Share { vm: APART, .. });
         assert_eq!(actions.iter().any(lowered), shares_it, "{:?}", shares(&actions));

@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 mod operator;
+#[path = "page/real.rs"]
+mod real;
 mod served;
 
 use fantoccini::actions::{InputSource, MOUSE_BUTTON_LEFT, MouseActions, PointerAction};
@@ -15,11 +17,9 @@ use fantoccini::{Client, ClientBuilder, Locator};
 use frontdesk_control_protocol::{Query, Status, Target};
 use frontdesk_testing::{Need, leave_out};
 use hyper_util::client::legacy::connect::HttpConnector;
-use operator::{FRONTDESK, Process};
 use serde_json::{Value, json};
 use served::{LOOK_PASSWORD, PASSWORD, Served};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -456,93 +456,4 @@ fn a_narrow_screen_shows_all_without_scrolling_sideways() {
         browser.picture("narrow.png").await;
         browser.0.close().await.unwrap();
     });
-}
-
-/// The page and the commands, here and from elsewhere, say the same of a real daemon, which needs root.
-#[test]
-fn what_is_impossible_is_what_the_daemon_refuses() {
-    if !rustix::process::geteuid().is_root() {
-        return leave_out("what_is_impossible_is_what_the_daemon_refuses", Need::Root, "it starts a daemon");
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let home = folder.path();
-    std::fs::set_permissions(home, PermissionsExt::from_mode(0o755)).unwrap();
-    let (socket, config, password) =
-        (home.join("control.sock"), home.join("frontdesk.toml"), home.join("password"));
-    let terms = "[vms]\nlibvirt = false\n[control]\noperators = 'nogroup'\noperator_targets = ['pid:*']\n[reserve]\nspare = 0.1\ncpus = [0, 1]\n";
-    std::fs::write(&config, terms).unwrap();
-    let mut daemon = operator::Daemon::start(home, &config, &["--socket", socket.to_str().unwrap()]);
-    assert!(daemon.line.starts_with("following"), "{}", daemon.log());
-    let served = Served::before((), &socket);
-    let run = |words: &[&str], whence: &[&str]| {
-        let mut command = Command::new(FRONTDESK);
-        let output = command.args(words).args(whence).env("XDG_STATE_HOME", home).output().unwrap();
-        (output.status.code().unwrap(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default())
-    };
-    let (here, elsewhere) = (["--socket", socket.to_str().unwrap()], ["--host", served.address.as_str()]);
-    std::fs::write(&password, PASSWORD).unwrap();
-    std::fs::set_permissions(&password, PermissionsExt::from_mode(0o600)).unwrap();
-    let login =
-        ["login", "--fingerprint", &served.fingerprint, "--password-file", password.to_str().unwrap()];
-    assert_eq!(run(&login, &elsewhere).0, 0);
-
-    let idle = || Process(Command::new("sleep").arg("600").spawn().unwrap());
-    let processes = [idle(), idle(), idle()];
-    let pids: Vec<String> = processes.iter().map(|process| process.0.id().to_string()).collect();
-    let ask = |pid: &str, slice: &str, whence: &[&str]| {
-        run(&["reserve", pid, "--period", "10ms", "--slice", slice, "--json"], whence)
-    };
-    for pid in &pids[..2] {
-        assert_eq!(ask(pid, "6ms", &elsewhere).0, 0);
-    }
-    assert_eq!(ask(&pids[2], "1ms", &elsewhere).1["slice_ns"], MS);
-    let (status, refused) = ask(&pids[2], "4ms", &elsewhere);
-    assert_eq!(
-        (status, &refused),
-        (1, &ask(&pids[2], "4ms", &here).1),
-        "the same from here and from elsewhere"
-    );
-    // Deciding takes 60 us of each period: of the one with six milliseconds, and of this one.
-    let fitting = 3 * MS - 120_000;
-    assert_eq!(refused["refused"]["fit"]["slice_ns"], fitting, "{refused}");
-    let slice_of_third = || {
-        let (_, list) = run(&["list", "--json"], &here);
-        let target = json!(format!("pid:{}", pids[2]));
-        let all = list["reservations"].as_array().unwrap().clone();
-        all.iter().find(|one| one["target"] == target).unwrap()["slice_ns"].as_u64().unwrap()
-    };
-    assert_eq!(slice_of_third(), MS, "a refusal changes nothing");
-
-    match Driver::start() {
-        None => eprintln!("without a browser: chromedriver is not installed (tools/setup.sh vms)"),
-        Some(driver) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let browser = driver.browser(json!({})).await;
-                browser.log_in(&served).await;
-                until("three cards", async || {
-                    browser.0.find_all(Locator::Css(".card")).await.is_ok_and(|cards| cards.len() == 3)
-                })
-                .await;
-                // A position of the slider, in thousandths of the period.
-                let moves = async |position: u32| {
-                    let script = "const slice = document.querySelectorAll('.slice')[2]; slice.value = arguments[0]; \
-                                  slice.dispatchEvent(new Event('input', { bubbles: true }))";
-                    browser.0.execute(script, vec![json!(position)]).await.unwrap();
-                };
-                moves(1000).await;
-                browser.says(".card.wrong .verdict", "Impossible: at most 2.88 ms of 10 ms").await;
-                moves(288).await;
-                until("what just fits", async || slice_of_third() == fitting).await;
-                browser.gone(".card.wrong").await;
-                moves(289).await;
-                browser.says(".card.wrong .verdict", "Impossible: at most 2.88 ms of 10 ms").await;
-                assert_eq!(slice_of_third(), fitting);
-                browser.0.close().await.unwrap();
-            });
-        }
-    }
-    assert_eq!(ask(&pids[2], "2.89ms", &here).0, 1, "the daemon says so, too");
-    assert_eq!(run(&["release", &pids[2], "--json"], &elsewhere).1["slice_ns"], fitting);
-    daemon.end();
 }

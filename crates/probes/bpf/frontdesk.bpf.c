@@ -7,6 +7,7 @@
  */
 #include "packet.h"
 #include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -116,6 +117,8 @@ struct {
 struct others {
 	u64 ran;    /* ns, without that since `since` */
 	u64 since;  /* when one began to run here, CLOCK_MONOTONIC ns; 0 if none does */
+	u64 waited; /* ns runnable before they ran here, those that have stopped */
+	u64 delay;  /* what the one that runs had waited in all before it waited to run here, ns */
 };
 
 struct {
@@ -133,6 +136,13 @@ struct {
 	__type(value, u32);
 } clocked SEC(".maps");
 
+/* How long a task has been runnable without running, up to when it ran last: the kernel adds to it after the
+ * tracepoint of the switch. 0 of kernels that do not count. */
+static __always_inline u64 delay_of(struct task_struct *task)
+{
+	return bpf_core_field_exists(task->sched_info.run_delay) ? task->sched_info.run_delay : 0;
+}
+
 /* The first thread of a QEMU is always followed, and of other processes most have no second. */
 static __always_inline void others_begin(struct task_struct *task)
 {
@@ -143,6 +153,7 @@ static __always_inline void others_begin(struct task_struct *task)
 	if (!running)
 		return;
 	*running = id;
+	o->delay = delay_of(task);
 	*(volatile u64 *)&o->since = bpf_ktime_get_ns();
 }
 
@@ -150,7 +161,7 @@ static __always_inline void others_begin(struct task_struct *task)
  * Whoever stops now: one that is followed by now may have begun to run when it was not, and one that has
  * called execve() since has the number of the first thread.
  */
-static __always_inline void others_end(void)
+static __always_inline void others_end(struct task_struct *task)
 {
 	u32 first = 0, *running = bpf_map_lookup_elem(&clocked, &first), id = running ? *running : 0;
 	struct others *o = id ? bpf_map_lookup_elem(&others, &id) : NULL;
@@ -164,6 +175,8 @@ static __always_inline void others_end(void)
 	/* In this order: who reads both in between, `ran` first, finds too little and not too much. */
 	*(volatile u64 *)&o->since = 0;
 	*(volatile u64 *)&o->ran += bpf_ktime_get_ns() - since;
+	/* Who began here is who stops here. */
+	*(volatile u64 *)&o->waited += delay_of(task) - o->delay;
 }
 
 static __always_inline void push(u32 vm, u8 kind, u8 detail, u16 role, u16 index, u32 request, u64 at, u64 wake)
@@ -244,7 +257,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	if (t)
 		push_thread(t, KIND_STOP, preempt || prev_state == 0, 0);
-	others_end();
+	others_end(prev);
 	t = followed(next);
 	if (t)
 		push_thread(t, KIND_RUN, 0, 0);

@@ -45,9 +45,14 @@ struct hlist_head {
 	struct hlist_node *first;
 } __core;
 
+struct sched_info {
+	unsigned long long run_delay;
+} __core;
+
 struct task_struct {
 	int pid;
 	int tgid;
+	struct sched_info sched_info;
 	/*
 	 * A signed int before 7.3, a byte since: the size of a load is adapted only if it is unsigned here.
 	 */

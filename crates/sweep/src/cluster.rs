@@ -5,7 +5,9 @@ use frontdesk_scenario::float;
 use frontdesk_sim::Rng;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::ops::Range;
+use toml::Table;
 
 /// Desktops of a cluster at most.
 const MOST_DESKTOPS: u32 = 100_000;
@@ -38,6 +40,8 @@ pub(crate) struct Cluster {
     in_use: Vec<f64>,
     #[serde(default, rename = "failure")]
     failures: Vec<Failure>,
+    #[serde(default, rename = "change")]
+    pub(crate) changes: Vec<Change>,
     /// What a desktop's response times are to keep.
     pub(crate) limit: DesktopLimit,
 }
@@ -66,6 +70,30 @@ struct Failure {
     to: Option<usize>,
 }
 
+/// What is another way in some parts of the day: programs are started in the morning, and backups made at
+/// night.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Change {
+    /// The part of the day from which on, from 0.
+    from: usize,
+    /// The part before which it ends. If that is not after the first, it lasts over midnight.
+    to: usize,
+    /// Keys of the scenario, and their values. Of VMs whose `count` is 0 there are none.
+    pub(crate) set: Table,
+}
+
+impl Change {
+    /// Whether it is so in a part of the day.
+    pub(crate) fn holds(&self, part: usize) -> bool {
+        if self.from < self.to {
+            (self.from..self.to).contains(&part)
+        } else {
+            part >= self.from || part < self.to
+        }
+    }
+}
+
 /// What a desktop's response times are to keep.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,6 +102,23 @@ pub(crate) struct DesktopLimit {
     pub(crate) measure: String,
     /// The most that it may be, in milliseconds.
     pub(crate) most: f64,
+    /// The same of kinds of desktops in which something else is waited for.
+    #[serde(default)]
+    kinds: IndexMap<String, f64>,
+}
+
+impl DesktopLimit {
+    /// The most that it may be for a kind of desktops.
+    pub(crate) fn of(&self, kind: &str) -> f64 {
+        self.kinds.get(kind).copied().unwrap_or(self.most)
+    }
+}
+
+impl fmt::Display for DesktopLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} <= {}", self.measure, self.most)?;
+        self.kinds.iter().try_for_each(|(kind, most)| write!(f, ", {most} of {kind}"))
+    }
 }
 
 /// A part of the day.
@@ -122,11 +167,24 @@ impl Cluster {
                 return Err(("failure.from, failure.to", message));
             }
         }
+        let parts = self.in_use.len();
+        if self.changes.iter().any(|change| change.from >= parts || change.to > parts) {
+            return Err((
+                "change.from, change.to",
+                format!("allowed are parts of the day, 0 to {}", parts - 1),
+            ));
+        }
         if !["mean_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms"].contains(&self.limit.measure.as_str()) {
             return wrong("limit.measure", "allowed is mean_ms, p50_ms, p95_ms, p99_ms or max_ms");
         }
-        if self.limit.most.is_nan() || self.limit.most <= 0.0 {
-            return wrong("limit.most", "allowed is a time above 0, in milliseconds");
+        if self.limit.kinds.values().chain([&self.limit.most]).any(|most| most.is_nan() || *most <= 0.0) {
+            return wrong("limit.most, limit.kinds", "allowed are times above 0, in milliseconds");
+        }
+        if let Some(kind) = self.limit.kinds.keys().find(|kind| !self.mix.contains_key(*kind)) {
+            return Err((
+                "limit.kinds",
+                format!("{kind:?} is no kind of desktops: allowed are those of mix"),
+            ));
         }
         Ok(())
     }
@@ -286,7 +344,8 @@ mod tests {
         let with = |from: &str, to: &str| {
             let text = "desktops = 8\nhosts = 4\nroom = 3\nplacement = \"spread\"\nin-use = [1.0, 0.5]\n\
                         limit = { measure = \"p95_ms\", most = 100.0 }\nmix = { a = 3 }\n\
-                        failure = [{ hosts = 2, from = 1, to = 2 }]";
+                        failure = [{ hosts = 2, from = 1, to = 2 }]\n\
+                        change = [{ from = 1, to = 0, set = {} }]";
             let cluster: Cluster = toml::from_str(&text.replace(from, to)).unwrap();
             cluster.check().map_err(|(key, _)| key)
         };
@@ -301,11 +360,25 @@ mod tests {
             ("[1.0, 0.5]", "[]", "in-use"),
             ("hosts = 2", "hosts = 5", "failure.hosts"),
             ("to = 2", "to = 1", "failure.from, failure.to"),
+            ("from = 1, to = 0", "from = 2, to = 0", "change.from, change.to"),
             ("p95_ms", "requests", "limit.measure"),
-            ("most = 100.0", "most = 0.0", "limit.most"),
+            ("most = 100.0", "most = 0.0", "limit.most, limit.kinds"),
+            ("most = 100.0", "most = 1.0, kinds = { a = -1.0 }", "limit.most, limit.kinds"),
+            ("most = 100.0", "most = 1.0, kinds = { b = 1.0 }", "limit.kinds"),
         ] {
             assert_eq!(with(from, to), Err(key), "{to}");
         }
+    }
+
+    #[test]
+    fn a_change_may_last_over_midnight() {
+        let parts = |from, to| {
+            let change = Change { from, to, set: Table::new() };
+            (0..6).filter(|part| change.holds(*part)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(1, 3), [1, 2]);
+        assert_eq!(parts(4, 1), [0, 4, 5]);
+        assert_eq!(parts(2, 2), [0, 1, 2, 3, 4, 5]);
     }
 
     proptest! {
@@ -331,7 +404,8 @@ mod tests {
                 mix: [("a".to_owned(), 2), ("b".to_owned(), 3)].into_iter().collect(),
                 in_use: vec![1.0; 4],
                 failures: failures.iter().map(failure).collect(),
-                limit: DesktopLimit { measure: "p95_ms".to_owned(), most: 1.0 },
+                changes: Vec::new(),
+                limit: DesktopLimit { measure: "p95_ms".to_owned(), most: 1.0, kinds: IndexMap::new() },
             };
             prop_assert_eq!(cluster.check(), Ok(()));
             for part in cluster.day() {

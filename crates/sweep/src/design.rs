@@ -5,6 +5,7 @@ use crate::columns::measures;
 use crate::error::SweepError;
 use crate::range::{Drawing, Range, draw};
 use frontdesk_scenario::{Overrides, Scenario, WorkloadKind};
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -294,20 +295,49 @@ impl Sweep {
             .fold(message, |message, (name, placed)| message.replace(&shown(placed), &shown(name)))
     }
 
+    /// What a cluster's scenario has in the part of the day that a set of parameters is of.
+    fn changed(&self, point: &[Value]) -> Vec<(String, &Value)> {
+        let part = self.keys.iter().zip(point).find(|(key, _)| *key == OF_CLUSTER[0]);
+        let part = part.and_then(|(_, part)| usize::try_from(part.as_integer()?).ok());
+        let (Some((cluster, _)), Some(part)) = (&self.cluster, part) else { return Vec::new() };
+        let changes = cluster.changes.iter().filter(|change| change.holds(part));
+        changes.flat_map(|change| flat(&change.set, |_| false)).collect()
+    }
+
     fn scenario_with(&self, point: &[Value], arms: Vec<String>) -> Result<Scenario, SweepError> {
         let of_scenario = |(key, _): &(&String, &Value)| !OF_CLUSTER.contains(&key.as_str());
-        let own = self.keys.iter().zip(point).filter(of_scenario);
-        // Of a kind of desktops there may be none.
-        let (none, own): (Vec<_>, Vec<_>) =
-            own.partition(|(_, value)| self.cluster.is_some() && **value == Value::Integer(0));
+        let changed = self.changed(point);
+        let changed = changed.iter().map(|(key, value)| (key, *value));
+        // A change may be changed by another one, and counts of desktops by none.
+        let own: IndexMap<&String, &Value> =
+            changed.chain(self.keys.iter().zip(point).filter(of_scenario)).collect();
+        // Of desktops of a kind, or of VMs at this time of the day, there may be none.
+        let is_none = |(key, value): &(&String, &Value)| {
+            self.cluster.is_some()
+                && **value == Value::Integer(0)
+                && key.starts_with("vm.")
+                && key.ends_with(".count")
+        };
+        let (none, own): (Vec<_>, Vec<_>) = own.into_iter().partition(is_none);
         let own = own.into_iter().map(|(key, value)| format!("{key}={value}"));
         let set = self.set.iter().cloned().chain(own).collect();
         let overrides = Overrides { set, repeats: Some(1), duration: None, arms };
         let parsed = Scenario::parse(&self.scenario_text, &self.scenario_path, &overrides);
         let mut scenario = parsed
             .map_err(|source| SweepError::Scenario { path: self.path.clone(), source: Box::new(source) })?;
-        let kinds = none.into_iter().filter_map(|(key, _)| key.strip_prefix("vm.")?.strip_suffix(".count"));
-        kinds.for_each(|kind| scenario.remove_vm(kind));
+        for kind in none.into_iter().filter_map(|(key, _)| key.strip_prefix("vm.")?.strip_suffix(".count")) {
+            if !scenario.vms.iter().any(|vm| vm.name == kind) {
+                let names: Vec<&str> = scenario.vms.iter().map(|vm| vm.name.as_str()).collect();
+                let message =
+                    format!("there is no VM {kind:?}; allowed is a count of one of {}", names.join(", "));
+                return Err(SweepError::Key {
+                    path: self.path.clone(),
+                    key: "cluster.change.set".to_owned(),
+                    message,
+                });
+            }
+            scenario.remove_vm(kind);
+        }
         Ok(scenario)
     }
 }

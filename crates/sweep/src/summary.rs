@@ -105,9 +105,11 @@ fn of_cluster(
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // A part of the day.
         let part = row[part].number().map(|part| part as usize);
         let own = arm.zip(part).and_then(|(arm, part)| found.get_mut(arm)?.get_mut(part));
-        if let Some(own) = own.filter(|_| cluster.mix.keys().any(|kind| is_of(vm, kind))) {
+        let kind = cluster.mix.keys().find(|kind| is_of(vm, kind));
+        if let Some((own, kind)) = own.zip(kind) {
             own.asked += 1;
-            own.late += u64::from(row[measure].number().is_none_or(|value| value > cluster.limit.most));
+            let most = cluster.limit.of(kind);
+            own.late += u64::from(row[measure].number().is_none_or(|value| value > most));
         }
     }
     let seeds = sweep.seeds.len() as u64;
@@ -115,7 +117,7 @@ fn of_cluster(
         let (late, asked) = (own.late + u64::from(homeless) * seeds, own.asked + u64::from(homeless) * seeds);
         (asked > 0).then(|| float(late) / float(asked) * 100.0)
     };
-    let limit = format!("{} <= {}", cluster.limit.measure, cluster.limit.most);
+    let limit = cluster.limit.to_string();
     let mut lines = Vec::new();
     for (number, part) in day.iter().enumerate() {
         let in_use: u32 = part.hosts.iter().flat_map(|(_, used)| used).sum();

@@ -204,3 +204,56 @@ fn sweeps_that_come_with_frontdesk_can_be_run() {
     let loaded = folder.map(|entry| Sweep::load(&entry.unwrap().path()).unwrap().runs());
     assert!(loaded.sum::<usize>() > 100);
 }
+
+/// Two hosts, each with one desktop that is in use all day, of three parts.
+const CLUSTER: &str = "
+    arms = [\"stock\"]
+    set = { duration = \"2s\", warmup = \"1s\" }
+    [cluster]
+    desktops = 2
+    hosts = 2
+    room = 1
+    placement = \"spread\"
+    mix = { mixed = 1 }
+    in-use = [1.0, 1.0, 1.0]
+    limit = { measure = \"p95_ms\", most = 20.0 }
+";
+
+#[test]
+fn a_cluster_has_other_vms_in_other_parts_of_the_day() {
+    let without = "
+        [[cluster.change]]
+        from = 0
+        to = 3
+        set.vm.cpu.count = 1
+        [[cluster.change]]
+        from = 2
+        to = 1
+        set.vm.cpu.count = 0
+    ";
+    let place = Place::new(&format!("{CLUSTER}{without}"));
+    place.finish("out", 2);
+    let folder = place.open("out").unwrap();
+    let column = |name| folder.layout().column(name).unwrap();
+    let (part, vm) = (column("cluster.part"), column("vm"));
+    let rows = folder.rows().iter().map(|row| (row[part].clone(), row[vm].text().unwrap()));
+    let has =
+        |of, name| rows.clone().any(|(part, vm)| part == frontdesk_sweep::Cell::Whole(of) && vm == name);
+    assert_eq!([0, 1, 2].map(|part| has(part, "mixed")), [true; 3]);
+    assert_eq!([0, 1, 2].map(|part| has(part, "cpu")), [false, true, false]);
+}
+
+#[test]
+fn a_change_of_what_is_not_there_is_refused() {
+    for (set, says) in [
+        ("set.vm.cup.count = 0", "there is no VM \"cup\"; allowed is a count of one of mixed, cpu"),
+        ("set.vm.cup.count = 1", "cup"),
+        ("set.duraton = \"1s\"", "duraton"),
+    ] {
+        let change = format!("[[cluster.change]]\nfrom = 1\nto = 2\n{set}");
+        let place = Place::new(&format!("{CLUSTER}{change}"));
+        let error = Sweep::load(&place.out("sweep.toml")).unwrap_err();
+        let said = format!("{error}: {:?}", std::error::Error::source(&error));
+        assert!(said.contains(says), "{said}");
+    }
+}

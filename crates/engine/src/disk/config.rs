@@ -93,6 +93,10 @@ pub struct DiskConfig {
     /// to 100 ms; 0 never keeps it.
     #[serde(with = "humantime_serde")]
     pub idle: Duration,
+    /// The same while a person waits for that request, if most come within `idle`: about what it costs to
+    /// leave and to come back (not in the paper). 0 to 100 ms; less than `idle` is as `idle`.
+    #[serde(with = "humantime_serde")]
+    pub idle_high: Duration,
     /// How long at most a flush that nobody waits for is held while a `High` request waits or is served (not
     /// in the paper). 0 to 1 s; 0 holds none.
     #[serde(with = "humantime_serde")]
@@ -125,6 +129,7 @@ impl Default for DiskConfig {
             max_depth: 32,
             slice: Duration::from_millis(100),
             idle: Duration::from_millis(8),
+            idle_high: Duration::from_millis(24),
             hold_flush: Duration::from_millis(50),
         }
     }
@@ -138,6 +143,7 @@ impl DiskConfig {
             inputs: Inputs::All,
             unit: Unit::Requests,
             carry: 1,
+            idle_high: Duration::ZERO,
             hold_flush: Duration::ZERO,
             ..DiskConfig::default()
         }
@@ -183,6 +189,7 @@ impl DiskConfig {
             number("disk.max_depth", self.max_depth, 1, 1024, "1 to 1024"),
             duration("disk.slice", self.slice, 0, 1_000_000_000, "0s to 1s"),
             duration("disk.idle", self.idle, 0, 100_000_000, "0s to 100ms"),
+            duration("disk.idle_high", self.idle_high, 0, 100_000_000, "0s to 100ms"),
             duration("disk.hold_flush", self.hold_flush, 0, 1_000_000_000, "0s to 1s"),
         ];
         checks.into_iter().filter_map(Result::err).collect()

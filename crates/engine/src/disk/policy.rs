@@ -71,6 +71,9 @@ struct Stay {
     lane: Lane,
     class: DiskClass,
     from: Time,
+    /// Until when it stays for this one if others of the same class wait,
+    short: Time,
+    /// and if they do not.
     until: Time,
 }
 
@@ -179,7 +182,9 @@ impl DiskPolicy {
         }
         let turn = self.turn()?;
         if let Some(stay) = self.stay {
-            if turn.class >= stay.class && turn.order != Order::Last {
+            // Another person waits less long for this one.
+            let is_equal = turn.class == stay.class && stay.short <= self.now;
+            if turn.class >= stay.class && !is_equal && turn.order != Order::Last {
                 return None;
             }
             self.move_on();
@@ -266,7 +271,10 @@ impl DiskPolicy {
             _ if high => DiskClass::High,
             _ => DiskClass::Common,
         };
-        self.stay = Some(Stay { vm, lane, class, from: self.now, until: self.now.plus(idle) });
+        // Who waits for most requests only a little waits longer for some, and to leave then would cost more.
+        let long = if high { idle.max(nanos(self.config.idle_high)) } else { idle };
+        let (short, until) = (self.now.plus(idle), self.now.plus(long));
+        self.stay = Some(Stay { vm, lane, class, from: self.now, short, until });
     }
 
     /// It does not stay any longer. Whom it stayed for is charged if somebody else could have been served.
@@ -285,7 +293,7 @@ impl DiskPolicy {
     pub fn deadline(&self) -> Option<Time> {
         let hold = nanos(self.config.hold_flush);
         let flushes = self.queues.flushes().map(|since| since.plus(hold));
-        let stay = self.stay.map(|stay| stay.until);
+        let stay = self.stay.into_iter().flat_map(|stay| [stay.short, stay.until]);
         let room = self.flow.has_room();
         flushes.chain(stay).filter(|at| room && *at > self.now).min()
     }

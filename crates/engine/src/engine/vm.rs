@@ -7,7 +7,7 @@ use crate::event::{Protocol, Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
 use crate::infer::Guest;
 use crate::knob::{Claims, PcpuSet, VmAccount, compensation, is_worth};
-use crate::nanos::{nanos, total};
+use crate::nanos::nanos;
 use crate::observe::ThreadTimes;
 use crate::policy::{Ask, Asymmetric, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, View};
 use crate::recorded::RecordedPolicy;
@@ -151,11 +151,11 @@ impl Vm {
         self.guest.run(thread, pcpu, config);
     }
 
-    /// Threads of its emulator that are not told of one by one had a physical CPU for so long. Returns
-    /// whether all of that is since the ledger was opened.
-    pub(crate) fn others_ran(&mut self, pcpu: u16, ran: u64, now: Time) -> bool {
-        self.guest.others_ran(ran);
+    /// Threads of its emulator that are not told of one by one had a physical CPU for so long, and waited so
+    /// long for it. Returns whether all of that is since the ledger was opened.
+    pub(crate) fn others_ran(&mut self, pcpu: u16, [ran, waited]: [u64; 2], now: Time) -> bool {
         let is_since = *self.others_told.get_or_insert(now) < now;
+        self.guest.others_ran(ran, if is_since { waited } else { 0 });
         if is_since && ran > STRAY {
             self.pcpus.insert(pcpu);
         }
@@ -308,7 +308,7 @@ impl Vm {
             weight: self.entitled_weight(),
             threads: self.guest.threads().count() as u64,
             ran: self.guest.ran(),
-            unmet: total(self.guest.threads().map(ThreadTimes::unmet)),
+            unmet: self.guest.unmet(),
             boosted: self.boosted_ran(),
             acting: self.standing == Standing::Acting,
             uneven: self.was_uneven || self.is_uneven(),
@@ -421,12 +421,13 @@ mod tests {
                 vm.others_told = None;
             }
             // On two physical CPUs, at the same time.
-            [0, 1].map(|pcpu| vm.others_ran(pcpu, 2 * STRAY, Time(at)))
+            [0, 1].map(|pcpu| vm.others_ran(pcpu, [2 * STRAY, STRAY], Time(at)))
         };
         assert_eq!(told(100, true), [false, false]);
         assert_eq!(told(200, false), [true, true]);
         assert_eq!(told(300, true), [false, false]);
         assert_eq!(told(400, false), [true, true]);
         assert_eq!(vm.guest.emulator_ran(), 16 * STRAY, "all of it is told");
+        assert_eq!(vm.guest.unmet(), 4 * STRAY, "what they waited before is not");
     }
 }

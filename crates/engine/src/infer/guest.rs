@@ -34,6 +34,9 @@ pub(crate) struct Guest {
     /// Nanoseconds that threads of the emulator ran that are not told of one by one.
     #[serde(default)]
     others_ran: u64,
+    /// Nanoseconds that these waited since the last settlement.
+    #[serde(default)]
+    others_waited: u64,
     pub(crate) tasks: Registry,
     /// Which ports lead to an I/O-bound task,
     pub(crate) ports: PortMap,
@@ -115,6 +118,7 @@ impl Guest {
         Guest {
             emulators: Vec::new(),
             others_ran: 0,
+            others_waited: 0,
             tasks: Registry::new(vcpus.len(), config),
             vcpus,
             ports: PortMap::new(config.counter_bits),
@@ -442,11 +446,19 @@ impl Guest {
     pub(crate) fn restart_window(&mut self) {
         self.vcpus.iter_mut().for_each(|vcpu| vcpu.seen.thread.restart_window());
         self.emulators.iter_mut().for_each(ThreadTimes::restart_window);
+        self.others_waited = 0;
     }
 
-    /// Threads of the emulator that are not told of one by one ran for so long.
-    pub(crate) fn others_ran(&mut self, ran: u64) {
+    /// Threads of the emulator that are not told of one by one ran and waited for so long.
+    pub(crate) fn others_ran(&mut self, ran: u64, waited: u64) {
         self.others_ran = self.others_ran.saturating_add(ran);
+        self.others_waited = self.others_waited.saturating_add(waited);
+    }
+
+    /// What its threads would have run since the last settlement beyond what they did. Of those that are not
+    /// told of one by one it is not known how much they slept: all that they waited counts.
+    pub(crate) fn unmet(&self) -> u64 {
+        total(self.threads().map(ThreadTimes::unmet)).saturating_add(self.others_waited)
     }
 
     /// Nanoseconds that its emulator threads ran, those among them that are not told of one by one.

@@ -89,8 +89,9 @@ pub(crate) fn kind() -> impl Strategy<Value = EventKind> {
         2 => (vm(), any_vcpu()).prop_map(|(vm, vcpu)| EventKind::Timer { vm, vcpu }),
         2 => (vm(), input()).prop_map(|(vm, input)| EventKind::Input { vm, input }),
         1 => (vm(), targets()).prop_map(|(vm, slow)| EventKind::Isolated { vm, slow }),
-        2 => (vm(), pcpu(), any::<u64>())
-            .prop_map(|(vm, pcpu, ran)| EventKind::OthersRan { vm, pcpu, ran_ns: ran >> (ran % 64) }),
+        2 => (vm(), pcpu(), any::<u64>()).prop_map(|(vm, pcpu, ran)| {
+            EventKind::OthersRan { vm, pcpu, ran_ns: ran >> (ran % 64), waited_ns: ran >> (ran / 64 % 64) }
+        }),
         1 => world().prop_map(EventKind::World),
         1 => (vm(), standing).prop_map(|(vm, standing)| EventKind::Standing { vm, standing }),
         1 => (vm(), any_vcpu(), 1..4000u32).prop_map(|(vm, vcpu, permille)| EventKind::VcpuWeight { vm, vcpu, permille }),

@@ -51,7 +51,8 @@ impl FakeQemu {
     }
 
     /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; `flood`, to tell whoever connects
-    /// events without end; `ring`, to be a QEMU with the plugin, and `spin`, to fill its ring;
+    /// events without end; `ring`, to be a QEMU with the plugin, `switch`, to tell of a task, and `spin`, to
+    /// fill its ring; `tap NAME`, to have a network device;
     /// `reports PATH`, to pass there for a guest's reporter that has very much to tell; `names`, to call a
     /// thread something else without end; `compute`; `vhost`, to have a worker of the kernel's; `crowd`, to
     /// have more threads than are looked at, and `births`, to start others without end; or an event's name.
@@ -142,6 +143,23 @@ pub(crate) fn vhost_device() -> io::Result<File> {
     Ok(device)
 }
 
+/// A network device for VMs, as QEMU has it open.
+fn tap_device(name: &str) -> io::Result<File> {
+    // SAFETY: zeros are such a request.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let bytes = name.bytes().take(libc::IFNAMSIZ - 1);
+    request.ifr_name.iter_mut().zip(bytes).for_each(|(to, from)| *to = from.cast_signed());
+    #[allow(clippy::cast_possible_truncation)] // They are bits of a short.
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    request.ifr_ifru.ifru_flags = flags;
+    let device = File::options().read(true).write(true).open("/dev/net/tun")?;
+    // SAFETY: the kernel reads and writes the request, which outlives the call.
+    if unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(device)
+}
+
 /// Has threads that do nothing.
 fn crowd() {
     (0..1200).for_each(|_| drop(thread::spawn(thread::park)));
@@ -157,13 +175,14 @@ fn births() {
 impl State {
     fn plug(&mut self) {
         let (tell, told) = mpsc::channel();
-        thread::spawn(move || {
+        let vcpu = move || {
             // SAFETY: gettid touches no memory.
             let _ = tell.send(unsafe { libc::gettid() });
             loop {
                 thread::park();
             }
-        });
+        };
+        let _ = thread::Builder::new().name(format!("CPU {}/TCG", self.vcpus.len())).spawn(vcpu);
         self.vcpus.extend(told.recv());
     }
 
@@ -199,6 +218,11 @@ pub(crate) fn main() -> ExitCode {
             ["plug"] => now.plug(),
             ["mute"] => now.mute = true,
             ["ring"] => now.ring = Producer::create(1).ok().map(Arc::new),
+            ["switch"] => {
+                let at_ns = frontdesk_linux::monotonic_ns();
+                let entry = Entry { at_ns, kind: EntryKind::Switch { task: 1 << 12 } };
+                now.ring.as_deref().map(|ring| ring.push(0, entry));
+            }
             ["spin"] => {
                 let ring = now.ring.clone();
                 thread::spawn(move || ring.as_deref().map(spin));
@@ -210,6 +234,10 @@ pub(crate) fn main() -> ExitCode {
             ["names"] => drop(thread::spawn(names)),
             ["compute"] => drop(thread::spawn(compute)),
             ["vhost"] => match vhost_device() {
+                Ok(device) => devices.push(device),
+                Err(_) => return ExitCode::FAILURE,
+            },
+            ["tap", name] => match tap_device(name) {
                 Ok(device) => devices.push(device),
                 Err(_) => return ExitCode::FAILURE,
             },

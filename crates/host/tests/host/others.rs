@@ -5,18 +5,23 @@ use crate::{
     fake_qemu::FakeQemu,
     support::{eventually, trial},
 };
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use frontdesk_engine::{Event, EventKind, Thread, VmId};
-use frontdesk_linux::online_cpus;
+use frontdesk_linux::{monotonic_ns, online_cpus};
 use frontdesk_probes::bpf::BpfSource;
 use frontdesk_record::Record;
 use libtest_mimic::Trial;
 use procfs::process::Process;
+use rustix::{
+    process::Pid,
+    thread::{CpuSet, sched_setaffinity},
+};
 use std::{thread, time::Duration};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("bpf_counts_what_other_threads_run", counts_what_other_threads_run),
+        trial("bpf_counts_how_long_other_threads_wait", counts_how_long_other_threads_wait),
         trial("bpf_counts_nothing_after_execve", counts_nothing_after_execve),
         trial("daemon_counts_what_a_qemu_starts_later", counts_what_a_qemu_starts_later),
         trial("daemon_follows_no_births_one_by_one", follows_no_births_one_by_one),
@@ -41,13 +46,17 @@ fn wait_until_used(vm: &FakeQemu, nanos: u64) -> Result<()> {
 
 /// What the others ran since the last call.
 fn ran(source: &mut BpfSource) -> Result<u64> {
+    Ok(ran_and_waited(source)?[0])
+}
+
+/// And how long they waited for that.
+fn ran_and_waited(source: &mut BpfSource) -> Result<[u64; 2]> {
     let mut kinds = Vec::new();
     source.take_others(&mut kinds)?;
-    let ran = kinds.iter().map(|kind| match kind {
-        EventKind::OthersRan { vm: VM, ran_ns, .. } => Some(*ran_ns),
-        _ => None,
-    });
-    ran.sum::<Option<u64>>().with_context(|| format!("{kinds:?}"))
+    kinds.iter().try_fold([0, 0], |[ran, waited], kind| match kind {
+        EventKind::OthersRan { vm: VM, ran_ns, waited_ns, .. } => Ok([ran + ran_ns, waited + waited_ns]),
+        _ => bail!("{kinds:?}"),
+    })
 }
 
 /// A QEMU whose first thread is followed, and of which the others are counted.
@@ -87,6 +96,27 @@ fn counts_what_other_threads_run() -> Result<()> {
     source.unfollow(VM);
     ensure!(ran(&mut source)? == 0, "counted after unfollow");
     source.count_others(VmId(8), pid)?;
+    Ok(())
+}
+
+/// Two that compute on one CPU: while one runs the other one waits.
+fn counts_how_long_other_threads_wait() -> Result<()> {
+    let place = Place::new()?;
+    let (mut vm, pid, mut source) = followed(&place)?;
+    let mut cpu = CpuSet::new();
+    cpu.set(0);
+    sched_setaffinity(Pid::from_raw(pid), &cpu)?;
+    vm.order("compute")?;
+    vm.order("compute")?;
+    wait_until_used(&vm, SECOND)?;
+    let [ran, waited] = ran_and_waited(&mut source)?;
+    ensure!(waited > ran / 2, "they waited {waited} ns, and ran {ran}");
+    // Whoever waits is heard of once he has run.
+    let began = monotonic_ns();
+    wait_until_used(&vm, 2 * SECOND)?;
+    let [_, waited] = ran_and_waited(&mut source)?;
+    let most = 2 * (monotonic_ns() - began) + SECOND;
+    ensure!(waited < most, "two waited {waited} ns, of {most} that passed for both");
     Ok(())
 }
 
@@ -162,7 +192,7 @@ fn follows_no_births_one_by_one() -> Result<()> {
     let events = events_of(&daemon.end()?, "fertile")?;
     let is_told = |kind| matches!(kind, EventKind::OthersRan { .. });
     let told: Vec<u64> = events.iter().filter(|event| is_told(event.kind)).map(|event| event.at.0).collect();
-    let (Some(first), Some(last)) = (told.first(), told.last()) else { anyhow::bail!("nothing was told") };
+    let (Some(first), Some(last)) = (told.first(), told.last()) else { bail!("nothing was told") };
     let turns = (last - first) / TOLD_EVERY + (last - first) / SETTLED_EVERY + 2;
     let most = turns * online_cpus()?.len() as u64;
     ensure!(told.len() as u64 <= most, "told {} times, not {most}", told.len());

@@ -12,20 +12,29 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+/// The user whose VMs are tried.
+pub(crate) fn add_user() -> Result<()> {
+    run_for_output("useradd", &["--system", "--no-create-home", "--home-dir", "/nonexistent", USER])?;
+    Ok(())
+}
+
+/// Gives a file of the trial's to that user.
+pub(crate) fn give_to_user(path: &str) -> Result<()> {
+    let id = |flag| -> Result<u32> { Ok(run_for_output("id", &[flag, USER])?.parse()?) };
+    Ok(chown(format!("{HOME}/{path}"), Some(id("-u")?), Some(id("-g")?))?)
+}
+
 /// The VM, and its process, which is killed with the value.
 pub(crate) struct Bob(pub(crate) Guest, Child);
 
 impl Bob {
     /// What is to be there before: his user, and his files.
     pub(crate) fn prepare() -> Result<()> {
-        run_for_output("useradd", &["--system", "--no-create-home", "--home-dir", "/nonexistent", USER])?;
-        let id = |flag| -> Result<u32> { Ok(run_for_output("id", &[flag, USER])?.parse()?) };
+        add_user()?;
         guest::prepare()?;
         fs::create_dir(format!("{HOME}/bob"))?;
-        for path in ["bob", "disk"] {
-            chown(format!("{HOME}/{path}"), Some(id("-u")?), Some(id("-g")?))?;
-        }
-        Ok(())
+        give_to_user("bob")?;
+        give_to_user("disk")
     }
 
     pub(crate) fn start() -> Result<Bob> {

@@ -52,13 +52,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn prepare() -> Result<()> {
     fs::write(format!("{HOME}/firmware"), firmware())?;
     fs::write(format!("{HOME}/disk"), [0; 1 << 16])?;
-    // As udev has it where it runs.
-    run_for_output("chmod", &["666", "/dev/net/tun"])?;
     make_tap(TAP, OURS, THEIRS)
 }
 
 /// Makes a network device for VMs, with the host's address on it and the guest's.
 pub(crate) fn make_tap(tap: &str, ours: &str, theirs: &str) -> Result<()> {
+    // As udev has it where it runs.
+    run_for_output("chmod", &["666", "/dev/net/tun"])?;
     for command in [
         format!("tuntap add dev {tap} mode tap user {USER}"),
         format!("addr add {ours}/24 dev {tap}"),
@@ -162,11 +162,16 @@ impl Guest {
     }
 
     fn vcpu(&self) -> Result<i32> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten();
-        let mut tids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-        let is_vcpu = |tid: &i32| stat_of(*tid).is_ok_and(|stat| stat.comm.starts_with("CPU 0/"));
-        tids.find(is_vcpu).context("it has no vCPU")
+        first_vcpu(self.pid)
     }
+}
+
+/// The thread of a QEMU's first vCPU.
+pub(crate) fn first_vcpu(pid: u32) -> Result<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
+    let mut tids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+    let is_vcpu = |tid: &i32| stat_of(*tid).is_ok_and(|stat| stat.comm.starts_with("CPU 0/"));
+    tids.find(is_vcpu).context("it has no vCPU")
 }
 
 /// What the kernel tells of a process or thread.
@@ -175,7 +180,7 @@ fn stat_of(tid: i32) -> Result<Stat> {
 }
 
 /// Sends packets until the vCPU is seen in real time.
-fn sees_a_boost(vcpu: i32, address: &str) -> Result<()> {
+pub(crate) fn sees_a_boost(vcpu: i32, address: &str) -> Result<()> {
     // A boosted vCPU computes, and this machine has one CPU.
     sched::set(0, Attributes::fifo(AHEAD))?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;

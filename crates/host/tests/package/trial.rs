@@ -8,7 +8,8 @@ use crate::{
         active_daemon, another_daemon, no_process_is_left, run_for_output, status_of, step, systemctl,
         type_in,
     },
-    init::{DEB, HOME},
+    init::{DEB, HOME, parameter},
+    many::{PARAMETER, many},
     support::eventually,
 };
 use anyhow::{Context as _, Result, ensure};
@@ -21,14 +22,18 @@ use std::{
     process::{Child, Command, ExitCode, Stdio},
 };
 
-const CONFIGURATION: &str = "/etc/frontdesk/frontdesk.toml";
+pub(crate) const CONFIGURATION: &str = "/etc/frontdesk/frontdesk.toml";
 
 /// Where the weight of the VM is.
 const WEIGHT: &str = "/sys/fs/cgroup/system.slice/alice.scope/cpu.weight";
 
 /// Does the trial, and tells how it went.
 pub(crate) fn run() -> ExitCode {
-    match package() {
+    let trial = match parameter(PARAMETER) {
+        Ok(Some(_)) => many,
+        _ => package,
+    };
+    match trial() {
         Ok(()) => {
             println!("{PASSED}");
             ExitCode::SUCCESS

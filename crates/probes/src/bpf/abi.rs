@@ -65,13 +65,14 @@ pub(super) fn process_value(vm: VmId) -> [u8; 56] {
 }
 
 /// Value of the map `others` (struct others) on a CPU: nothing ran yet.
-pub(super) const NO_OTHERS: [u8; 16] = [0; 16];
+pub(super) const NO_OTHERS: [u8; 32] = [0; 32];
 
-/// What such a value says by the time `now`, in nanoseconds; `None` if it is none of ours.
-pub(super) fn others_ran(value: &[u8], now: u64) -> Option<u64> {
-    let &[ran, since] = value.as_chunks::<8>().0 else { return None };
-    let (ran, since) = (u64::from_ne_bytes(ran), u64::from_ne_bytes(since));
-    Some(ran.saturating_add(if since > 0 { now.saturating_sub(since) } else { 0 }))
+/// What such a value says by the time `now`, in nanoseconds: for how long they ran, and for how long those
+/// that have stopped had waited for that. `None` if it is none of ours.
+pub(super) fn others(value: &[u8], now: u64) -> Option<(u64, u64)> {
+    let &[ran, since, waited, _] = value.as_chunks::<8>().0 else { return None };
+    let [ran, since, waited] = [ran, since, waited].map(u64::from_ne_bytes);
+    Some((ran.saturating_add(if since > 0 { now.saturating_sub(since) } else { 0 }), waited))
 }
 
 /// Decodes a record of the ring (struct record), or `None` if it is none of ours.
@@ -164,13 +165,13 @@ mod tests {
 
     #[test]
     fn what_others_run_is_told_while_they_do() {
-        let value = |ran: u64, since: u64| [ran, since].map(u64::to_ne_bytes).concat();
-        assert_eq!(others_ran(&NO_OTHERS, 100), Some(0));
-        assert_eq!(others_ran(&value(7, 0), 100), Some(7));
-        assert_eq!(others_ran(&value(7, 60), 100), Some(47));
-        assert_eq!(others_ran(&value(7, 101), 100), Some(7), "begun since");
-        assert_eq!(others_ran(&value(u64::MAX, 1), 100), Some(u64::MAX));
-        assert_eq!(others_ran(&[0; 15], 100), None);
+        let value = |ran: u64, since: u64| [ran, since, 5, 3].map(u64::to_ne_bytes).concat();
+        assert_eq!(others(&NO_OTHERS, 100), Some((0, 0)));
+        assert_eq!(others(&value(7, 0), 100), Some((7, 5)));
+        assert_eq!(others(&value(7, 60), 100), Some((47, 5)));
+        assert_eq!(others(&value(7, 101), 100), Some((7, 5)), "begun since");
+        assert_eq!(others(&value(u64::MAX, 1), 100), Some((u64::MAX, 5)));
+        assert_eq!(others(&[0; 31], 100), None);
     }
 
     proptest::proptest! {

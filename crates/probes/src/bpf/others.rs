@@ -19,8 +19,8 @@ pub(super) struct Others {
 struct Known {
     /// Its process, as the map's key.
     key: [u8; 4],
-    /// Nanoseconds that were told, by CPU.
-    told: Vec<u64>,
+    /// What was told by CPU: nanoseconds that they ran, and that they waited.
+    told: Vec<(u64, u64)>,
 }
 
 impl Others {
@@ -38,7 +38,7 @@ impl Others {
         let (key, none) = (pid.to_ne_bytes(), vec![abi::NO_OTHERS.to_vec(); cpus]);
         let opened = self.map.update_percpu(&key, &none, MapFlags::NO_EXIST);
         opened.map_err(|e| fail(refusal(&e, "1024 VMs")))?;
-        self.known.insert(vm, Known { key, told: vec![0; cpus] });
+        self.known.insert(vm, Known { key, told: vec![(0, 0); cpus] });
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl Others {
         }
     }
 
-    /// Appends what ran since the last call, as [`EventKind::OthersRan`]: for each VM as many as there are
+    /// Appends what ran and waited since the last call, as [`EventKind::OthersRan`]: for each VM as many as there are
     /// CPUs, at most.
     pub(super) fn take(&mut self, out: &mut Vec<EventKind>) -> Result<(), BpfError> {
         for (&vm, known) in &mut self.known {
@@ -62,10 +62,11 @@ impl Others {
                 .map_err(|e| BpfError::Read { what: "the run time of other threads", cause: chain(&e) })?;
             let accounts = accounts.into_iter().flatten();
             for ((pcpu, told), account) in (0..).zip(&mut known.told).zip(accounts) {
-                let ran = abi::others_ran(&account, now).unwrap_or(0);
-                if ran > *told {
-                    out.push(EventKind::OthersRan { vm, pcpu, ran_ns: ran - *told });
-                    *told = ran;
+                let (ran, waited) = abi::others(&account, now).unwrap_or_default();
+                let (ran_ns, waited_ns) = (ran.saturating_sub(told.0), waited.saturating_sub(told.1));
+                if ran_ns > 0 || waited_ns > 0 {
+                    out.push(EventKind::OthersRan { vm, pcpu, ran_ns, waited_ns });
+                    *told = (told.0 + ran_ns, told.1 + waited_ns);
                 }
             }
         }

@@ -114,8 +114,8 @@ pub fn event(event: &Event) -> String {
         EventKind::Timer { vm: VmId(vm), vcpu } => format!("timer vm={vm} vcpu={vcpu}"),
         EventKind::Input { vm: VmId(vm), input } => format!("input vm={vm} what={}", input_word(input)),
         EventKind::Isolated { vm: VmId(vm), slow } => format!("isolated vm={vm} slow={slow}"),
-        EventKind::OthersRan { vm: VmId(vm), pcpu, ran_ns } => {
-            format!("others-ran vm={vm} pcpu={pcpu} ran={ran_ns}")
+        EventKind::OthersRan { vm: VmId(vm), pcpu, ran_ns, waited_ns } => {
+            format!("others-ran vm={vm} pcpu={pcpu} ran={ran_ns} waited={waited_ns}")
         }
         EventKind::World(world) => format!(
             "world acts={} charges-boosts={} realtime={} slice={} silence={}",
@@ -265,7 +265,8 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
         "input" => EventKind::Input { vm: vm(fields)?, input: input(fields)? },
         "isolated" => EventKind::Isolated { vm: vm(fields)?, slow: fields.take("slow")? },
         "others-ran" => {
-            EventKind::OthersRan { vm: vm(fields)?, pcpu: fields.take("pcpu")?, ran_ns: fields.take("ran")? }
+            let (vm, pcpu) = (vm(fields)?, fields.take("pcpu")?);
+            EventKind::OthersRan { vm, pcpu, ran_ns: fields.take("ran")?, waited_ns: fields.take("waited")? }
         }
         "world" => EventKind::World(Capabilities {
             acts: fields.take("acts")?,
