@@ -231,7 +231,12 @@ fn an_arm_waits_for_who_comes_back_soon_and_not_for_who_thinks_for_long() {
 /// time, or always, later, beside a VM that always wants to read, for a person or not: for how many pauses of
 /// the program the arm left it.
 fn left(later: u64, always: bool, for_a_person: bool) -> u32 {
+    left_by("program", later, always, for_a_person)
+}
+
+fn left_by(name: &str, later: u64, always: bool, for_a_person: bool) -> u32 {
     let mut bench = Bench::new(DiskConfig::default(), Device::Arm, 1, 0);
+    bench.policy.named(VmId(1), TaskId(1), name);
     bench.input(1);
     if for_a_person {
         bench.input(2);
@@ -264,6 +269,7 @@ fn an_arm_waits_longer_for_a_person_who_mostly_comes_back_soon() {
     assert!(left(40 * MS, false, false) >= 9, "only so long");
     assert!(left(20 * MS, true, false) > 90, "not if it is always late");
     assert!(left(20 * MS, false, true) >= 9, "and nobody else's person waits for that");
+    assert!(left_by("mpv", 20 * MS, false, false) >= 9, "nor for a player");
 }
 
 #[test]

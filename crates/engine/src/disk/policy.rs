@@ -249,7 +249,7 @@ impl DiskPolicy {
         self.high -= u32::from(class == DiskClass::High);
         if self.guests.contains_key(&vm) && !self.queues.waits(vm, lane) {
             self.streams.emptied(vm, lane, self.now);
-            self.perhaps_stay(vm, lane);
+            self.perhaps_stay(vm, lane, why.verdict);
         }
         let read = class == DiskClass::High && operation == DiskOperation::Read;
         Some(Finished { vm, class, cost_ns, boost: vcpu.filter(|_| read) })
@@ -257,7 +257,7 @@ impl DiskPolicy {
 
     /// The arm stays for who was served last, if the next request can be expected soon. Even if that will be
     /// far: whose turn would end with each answer would have one request for each slice of the others.
-    fn perhaps_stay(&mut self, vm: VmId, lane: Lane) {
+    fn perhaps_stay(&mut self, vm: VmId, lane: Lane, of: Verdict) {
         let idle = nanos(self.config.idle);
         let beyond = self.beyond(vm);
         let high = lane == Lane::Interactive && beyond.is_none();
@@ -271,8 +271,10 @@ impl DiskPolicy {
             _ if high => DiskClass::High,
             _ => DiskClass::Common,
         };
-        // Who waits for most requests only a little waits longer for some, and to leave then would cost more.
-        let long = if high { idle.max(nanos(self.config.idle_high)) } else { idle };
+        // Of a program for which most is soon there some requests come later, and to leave would cost more. A
+        // player asks again when its next frames are due, however soon it could.
+        let long = high && of != Verdict::Player;
+        let long = if long { idle.max(nanos(self.config.idle_high)) } else { idle };
         let (short, until) = (self.now.plus(idle), self.now.plus(long));
         self.stay = Some(Stay { vm, lane, class, from: self.now, short, until });
     }
