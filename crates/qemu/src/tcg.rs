@@ -52,8 +52,8 @@ const MAX_ENTRIES: usize = 8192;
 /// And so many in a millisecond, for long: sixty-four vCPUs that each switch to another task once. Whoever
 /// fills its ring all the time takes a hundredth of a core from the host then.
 const PACE: u64 = 64;
-/// Of many VMs that do so, all together: seven hundredths of a core.
-const PACE_OF_ALL: u64 = 384;
+/// Of many VMs that do so, all together: as much as of three.
+const PACE_OF_ALL: u64 = 192;
 /// But each, however many there are: one vCPU that switches this often gets nothing else done.
 const LEAST_PACE: u64 = 8;
 
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(source.take_dropped(), 2 * u64::from(frontdesk_ring::CAPACITY));
 
         // And so it goes on: what is taken then depends on how long it was, and of how many.
-        let after = [(0, 1, 0), (1, 1, 64), (2, 6, 128), (2, 8, 96), (1, 100, 8), (1_000, 1, 4096)];
+        let after = [(0, 1, 0), (1, 1, 64), (2, 3, 128), (2, 8, 48), (1, 100, 8), (1_000, 1, 4096)];
         for (ms, sources, taken) in after {
             (0..u64::from(frontdesk_ring::CAPACITY)).for_each(|at| push(0, at, EntryKind::Halt));
             now = now.plus(ms * 1_000_000);
