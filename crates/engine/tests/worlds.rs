@@ -107,7 +107,7 @@ fn what_other_threads_run_is_settled() {
     }
 }
 
-/// Who computes in such threads is owed what others get beyond their share, as far as the threads wait for it.
+/// Who computes in such threads is owed what others get beyond their share, as far as they wait for it.
 #[test]
 fn what_other_threads_wait_for_is_wanted() {
     for (waited_ns, is_owed) in [(0, false), (8 * MS, true)] {

@@ -37,7 +37,8 @@ pub(crate) struct DiskArgs {
     #[arg(long, value_name = "REQUESTS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
     /// The physical disk has an arm: VMs take turns of 100 ms, and the arm is kept for up to 8 ms for the
-    /// next request of whom it serves, and up to 24 ms for a person. Set the kernel's scheduler for it to "none".
+    /// next request of whom it serves, and up to 24 ms for a person. Set the kernel's scheduler for it to
+    /// "none".
     #[arg(long)]
     arm: bool,
 }

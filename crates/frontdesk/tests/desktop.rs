@@ -41,8 +41,8 @@ fn a_film_beside_hogs_shows_more_frames_and_they_are_counted() {
         let frames = |arm: &str| &result["arms"][arm]["frames"]["film/player"];
         let more =
             frames("frontdesk")["per_s"].as_f64().unwrap() > frames("stock")["per_s"].as_f64().unwrap();
-        // By the player's own count. On a machine that does nothing else the scenario asks for 3 %; where what
-        // runs beside it makes the film falter, the smoothed estimate comes after, or there is none.
+        // By the player's own count. On a machine that does nothing else the scenario asks for 3 %; where
+        // what runs beside it makes the film falter, the smoothed estimate comes after, or there is none.
         let counted = frames("frontdesk")["estimate_error"].as_f64().is_some_and(|error| error < 0.15);
         said.push(format!("stock: {}; frontdesk: {}", frames("stock"), frames("frontdesk")));
         more && counted

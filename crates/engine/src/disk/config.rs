@@ -94,7 +94,8 @@ pub struct DiskConfig {
     #[serde(with = "humantime_serde")]
     pub idle: Duration,
     /// The same while a person waits for that request, and not a player, if most come within `idle`: about
-    /// what it costs to leave and to come back (not in the paper). 0 to 100 ms; less than `idle` is as `idle`.
+    /// what it costs to leave and to come back (not in the paper). 0 to 100 ms; less than `idle` is as
+    /// `idle`.
     #[serde(with = "humantime_serde")]
     pub idle_high: Duration,
     /// How long at most a flush that nobody waits for is held while a `High` request waits or is served (not

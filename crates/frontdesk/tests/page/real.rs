@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// A host has one daemon.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// The page and the commands, here and from elsewhere, say the same.
 #[test]
@@ -19,6 +23,7 @@ fn what_is_impossible_is_what_the_daemon_refuses() {
     if !rustix::process::geteuid().is_root() {
         return leave_out("what_is_impossible_is_what_the_daemon_refuses", Need::Root, "it starts a daemon");
     }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
     std::fs::set_permissions(home, PermissionsExt::from_mode(0o755)).unwrap();
@@ -108,6 +113,7 @@ fn what_happens_to_vms_is_seen_at_a_glance() {
     if !rustix::process::geteuid().is_root() {
         return leave_out("what_happens_to_vms_is_seen_at_a_glance", Need::Root, "it starts a daemon");
     }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     in_a_browser_alone(async |driver| {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path();
@@ -137,7 +143,7 @@ fn what_happens_to_vms_is_seen_at_a_glance() {
         let (_alice, mut operator_of_alice) =
             boot(home, &alices, "alice", &["-bios", computes.to_str().unwrap()]);
         browser.says("#glance .vm:nth-child(1) h3", "alice").await;
-        browser.says("#glance .vm:nth-child(1) .trouble", "it runs without frontdesk's QEMU plugin").await;
+        browser.says("#glance .vm:nth-child(1) .trouble", "without frontdesk's QEMU plugin").await;
         let cpu = async || {
             let first = browser.0.find(Locator::Css("#glance .vm:nth-child(1) dd")).await.ok()?;
             let text = first.text().await.ok()?;

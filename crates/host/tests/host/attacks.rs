@@ -148,8 +148,8 @@ impl Town {
             let mut answer = [0; 64];
             ensure!(self.client.recv(&mut answer)? == 18, "another answer");
             times.push(asked.elapsed().as_secs_f64() * 1e3);
-            // Of the lengths that thinking takes, none is in step with anything. Its answers are a fifth of what
-            // the VM is due: with half of that, `pb_ratio`, it would not be boosted for some.
+            // Of the lengths that thinking takes, none is in step with anything. The answers take a fifth of
+            // what the VM is due: if they took half of that, `pb_ratio`, it would not be boosted for some.
             thread::sleep(Duration::from_micros(60_000 + times.len() as u64 * 7919 % 40_000));
         }
         let lasted = began.elapsed().as_secs_f64();

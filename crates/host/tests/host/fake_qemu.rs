@@ -221,7 +221,9 @@ pub(crate) fn main() -> ExitCode {
             ["switch"] => {
                 let at_ns = frontdesk_linux::monotonic_ns();
                 let entry = Entry { at_ns, kind: EntryKind::Switch { task: 1 << 12 } };
-                now.ring.as_deref().map(|ring| ring.push(0, entry));
+                if let Some(ring) = now.ring.as_deref() {
+                    ring.push(0, entry);
+                }
             }
             ["spin"] => {
                 let ring = now.ring.clone();

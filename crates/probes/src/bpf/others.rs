@@ -50,8 +50,8 @@ impl Others {
         }
     }
 
-    /// Appends what ran and waited since the last call, as [`EventKind::OthersRan`]: for each VM as many as there are
-    /// CPUs, at most.
+    /// Appends what ran and waited since the last call, as [`EventKind::OthersRan`]: for each VM as many as
+    /// there are CPUs, at most.
     pub(super) fn take(&mut self, out: &mut Vec<EventKind>) -> Result<(), BpfError> {
         for (&vm, known) in &mut self.known {
             // Who runs on is told of up to now. First the time: one that stops before it is looked at has not
