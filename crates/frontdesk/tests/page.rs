@@ -111,12 +111,17 @@ impl Browser {
 
     /// Waits until an element has a text.
     async fn says(&self, selector: &str, text: &str) {
-        let what = format!("{selector} says {text}");
-        until(&what, async || match self.0.find(Locator::Css(selector)).await {
-            Ok(element) => element.text().await.is_ok_and(|said| said.contains(text)),
-            Err(_) => false,
-        })
-        .await;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = match self.0.find(Locator::Css(selector)).await {
+                Ok(element) => element.text().await,
+                Err(error) => Err(error),
+            };
+            if said.as_ref().is_ok_and(|said| said.contains(text)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{selector} does not say {text:?}: {said:?}");
+        }
     }
 
     /// Presses the button with a label; once more if it was drawn anew in between.

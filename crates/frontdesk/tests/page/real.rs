@@ -143,7 +143,7 @@ fn what_happens_to_vms_is_seen_at_a_glance() {
         let (_alice, mut operator_of_alice) =
             boot(home, &alices, "alice", &["-bios", computes.to_str().unwrap()]);
         browser.says("#glance .vm:nth-child(1) h3", "alice").await;
-        browser.says("#glance .vm:nth-child(1) .trouble", "without frontdesk's QEMU plugin").await;
+        browser.says("#glance .vm:nth-child(1) .trouble", "its tasks cannot be told apart").await;
         let cpu = async || {
             let first = browser.0.find(Locator::Css("#glance .vm:nth-child(1) dd")).await.ok()?;
             let text = first.text().await.ok()?;
