@@ -32,7 +32,7 @@ const VM: Spec = Spec::whole("vm", "vm");
 const VCPU: Spec = Spec::whole("vcpu", "vcpu");
 const PERMILLE: Spec = Spec::whole("permille", "permille");
 
-const EVENTS: [Spec; 31] = [
+const EVENTS: [Spec; 32] = [
     RECORD,
     AT,
     KIND,
@@ -41,6 +41,7 @@ const EVENTS: [Spec; 31] = [
     Spec::text("thread", "thread"),
     Spec::whole("pcpu", "pcpu"),
     Spec::whole("ran_ns", "ran_ns"),
+    Spec::whole("waited_ns", "waited_ns"),
     Spec::flag("runnable", "runnable"),
     Spec::whole("by", "by"),
     Spec::whole("task", "task"),
