@@ -92,6 +92,10 @@ fn a_world_that_begins_to_act_boosts_at_once_and_one_that_ends_takes_all_back() 
     assert_eq!(world.engine.next_deadline(), None);
 }
 
+fn is_raised(action: &ActionKind) -> bool {
+    matches!(action, ActionKind::Share { vm: OTHER, permille } if *permille > 1000)
+}
+
 /// What a VM runs in threads that nobody hears of one by one counts as its vCPUs' time does: who computes
 /// with these all the time is owed nothing.
 #[test]
@@ -100,8 +104,7 @@ fn what_other_threads_run_is_settled() {
     for (happens, is_owed) in [(None, true), (Some(others), false)] {
         let mut world = beside(Capabilities::default());
         let actions = greedy_while(&mut world, happens);
-        let raised = |action: &ActionKind| matches!(action, ActionKind::Share { vm: OTHER, permille } if *permille > 1000);
-        assert_eq!(actions.iter().any(raised), is_owed, "{:?}", shares(&actions));
+        assert_eq!(actions.iter().any(is_raised), is_owed, "{:?}", shares(&actions));
         let ran = if is_owed { 0 } else { 900 * MS };
         assert_eq!(world.engine.explain(OTHER).unwrap().emulator_ran_ns, ran);
     }
@@ -116,8 +119,7 @@ fn what_other_threads_wait_for_is_wanted() {
         world.feed(EventKind::Stop { vm: OTHER, thread: Thread::Vcpu(0), runnable: false });
         let others = EventKind::OthersRan { vm: OTHER, pcpu: 0, ran_ns: MS, waited_ns };
         let actions = greedy_while(&mut world, Some(others));
-        let raised = |action: &ActionKind| matches!(action, ActionKind::Share { vm: OTHER, permille } if *permille > 1000);
-        assert_eq!(actions.iter().any(raised), is_owed, "{:?}", shares(&actions));
+        assert_eq!(actions.iter().any(is_raised), is_owed, "{:?}", shares(&actions));
     }
 }
 

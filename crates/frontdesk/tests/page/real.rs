@@ -29,7 +29,8 @@ fn what_is_impossible_is_what_the_daemon_refuses() {
     std::fs::set_permissions(home, PermissionsExt::from_mode(0o755)).unwrap();
     let (socket, config, password) =
         (home.join("control.sock"), home.join("frontdesk.toml"), home.join("password"));
-    let terms = "[vms]\nlibvirt = false\n[control]\noperators = 'nogroup'\noperator_targets = ['pid:*']\n[reserve]\nspare = 0.1\ncpus = [0, 1]\n";
+    let terms = "[vms]\nlibvirt = false\n[control]\noperators = 'nogroup'\noperator_targets = ['pid:*']\n\
+                 [reserve]\nspare = 0.1\ncpus = [0, 1]\n";
     std::fs::write(&config, terms).unwrap();
     let mut daemon = operator::Daemon::start(home, &config, &["--socket", socket.to_str().unwrap()]);
     assert!(daemon.line.starts_with("following"), "{}", daemon.log());
