@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// The daemon answers within less than this, or not at all.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// The same for what changes something.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(20);
 
 /// The daemon does not say what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +95,8 @@ pub fn ask_recording(socket: &Path) -> Result<UnixStream, ClientError> {
 
 fn connect(socket: &Path, query: &Query) -> Result<DeadlineStream<UnixStream>, ClientError> {
     let stream = UnixStream::connect(socket).map_err(failed(socket))?;
-    let mut connection = DeadlineStream::new(stream, DEADLINE);
+    let deadline = if query.changes() { CHANGE_DEADLINE } else { DEADLINE };
+    let mut connection = DeadlineStream::new(stream, deadline);
     match connection.write(&line(query)) {
         // A daemon that turns us away answers without having read this.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(failed(socket)(error)),

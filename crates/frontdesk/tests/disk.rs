@@ -14,6 +14,7 @@ use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_scenario::WorkloadKind;
 use operator::desk::built;
 use operator::{Daemon, FRONTDESK, Process, Qmp, eventually};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::Path;
@@ -125,7 +126,7 @@ fn what_a_person_waits_for_comes_first() {
     assert!(of_both * 10 > (high + common) * 9, "who asks is mistaken: {after}");
 
     // The daemon dies, and another comes: the disk goes on, and hears of it.
-    daemon.process.signal("KILL");
+    daemon.process.signal(Signal::KILL);
     daemon.process.0.wait().unwrap();
     let mut daemon = Daemon::start(home, &config, &["--observe"]);
     let reads_again = |what: &str| {

@@ -11,6 +11,7 @@ use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_record::{Record, read_recording};
 use operator::{Daemon, FRONTDESK, Qmp, boot, eventually};
+use rustix::process::Signal;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -59,11 +60,11 @@ fn vms_are_followed_through_all_that_happens_to_them() {
     daemon.says(&["bob", "the VM has ended"]);
 
     fs::write(&config, "[tavs]\npb_ratio = 7\n").unwrap();
-    daemon.process.signal("HUP");
+    daemon.process.signal(Signal::HUP);
     daemon.says(&["stays as it was", "tavs.pb_ratio = 7 is out of range: allowed is 0 to 1"]);
     let new = format!("[vms]\nqmp = ['{}/*.qmp']\n[vm.alice]\nweight = 200\n", home.display());
     fs::write(&config, new).unwrap();
-    daemon.process.signal("HUP");
+    daemon.process.signal(Signal::HUP);
     eventually("alice has her weight", || alices.weight().unwrap() == 2048);
     let second = Command::new(FRONTDESK).args(["run", "--observe"]).output().unwrap();
     let refusal = String::from_utf8_lossy(&second.stderr);

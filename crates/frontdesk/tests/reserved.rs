@@ -11,6 +11,7 @@ use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_testing::{Need, leave_out};
 use operator::{Daemon, FRONTDESK, Process, Qmp, boot, eventually, firmware};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
@@ -376,7 +377,7 @@ fn a_recording_holds_what_was_decided_about_reservations() {
     host.periods(&names[0], 20);
     host.told(&["resume", &pids[1]]);
     let told = host.periods(&names[0], 20);
-    recorder.signal("INT");
+    recorder.signal(Signal::INT);
     assert!(recorder.0.wait().unwrap().success());
     for pid in &pids {
         host.told(&["release", pid]);

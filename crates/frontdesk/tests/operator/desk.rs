@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Generous: emulated machines on a busy one are slow.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How long one waits for an answer that may be lost.
+const IMPATIENCE: Duration = Duration::from_secs(5);
 const PORT: u16 = 7;
 /// A person thinks before the next question.
 const THINK: Duration = Duration::from_millis(20);
@@ -100,12 +102,14 @@ impl Desk {
         std::thread::sleep(THINK);
     }
 
-    /// Asks for as long as there are answers, in a thread of its own.
+    /// Asks until the test ends, in a thread of its own. A question that is lost is asked again.
     pub(crate) fn keep_asking(&self) {
         let client = self.client.try_clone().unwrap();
+        client.set_read_timeout(Some(IMPATIENCE)).unwrap();
         std::thread::spawn(move || {
             let mut answer = [0; 64];
-            while client.send(b"is somebody there?").and_then(|_| client.recv(&mut answer)).is_ok() {
+            loop {
+                let _ = client.send(b"is somebody there?").and_then(|_| client.recv(&mut answer));
                 std::thread::sleep(THINK);
             }
         });

@@ -5,6 +5,7 @@
 pub(crate) mod desk;
 
 use frontdesk_linux::cgroup::Group;
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -29,9 +30,8 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
-    pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([format!("-{name}"), self.0.id().to_string()]).status();
-        assert!(status.unwrap().success());
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 }
 
@@ -168,7 +168,7 @@ impl Daemon {
 
     /// Ends it, as Ctrl-C does.
     pub(crate) fn end(&mut self) {
-        self.process.signal("TERM");
+        self.process.signal(Signal::TERM);
         assert!(self.process.0.wait().unwrap().success(), "{}", self.log());
     }
 }

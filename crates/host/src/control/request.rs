@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// So long a client has for its request, the loop for its answer, and the client to take it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+/// So long the loop has for what changes something. What it does later than that, nobody is told of; so it is
+/// more than what a slow machine needs to change many threads. Less than what the client waits.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(15);
 
 /// What clients ask of the loop.
 #[derive(Debug)]
@@ -132,19 +135,20 @@ impl LoopHandle {
     pub(crate) fn status(&self, vm: Option<String>, most: usize) -> Result<Status, Refusal> {
         let (reply, answer) = sync_channel(1);
         self.send(ControlRequest::Status(StatusRequest::new(vm, most, reply)))?;
-        wait_for(&answer)
+        wait_for(&answer, DEADLINE)
     }
 
     /// Asks about reservations and waits for the answer.
     pub(crate) fn reservation(&self, query: Query) -> Result<Answer, Refusal> {
         let (reply, answer) = sync_channel(1);
+        let deadline = if query.changes() { CHANGE_DEADLINE } else { DEADLINE };
         self.send(ControlRequest::Reservation(ReservationRequest { query, reply }))?;
-        wait_for(&answer)
+        wait_for(&answer, deadline)
     }
 }
 
-fn wait_for<T>(answer: &Receiver<Result<T, Refusal>>) -> Result<T, Refusal> {
-    answer.recv_timeout(DEADLINE).unwrap_or_else(|error| match error {
+fn wait_for<T>(answer: &Receiver<Result<T, Refusal>>, deadline: Duration) -> Result<T, Refusal> {
+    answer.recv_timeout(deadline).unwrap_or_else(|error| match error {
         RecvTimeoutError::Timeout => Err(unavailable("the daemon's loop does not answer")),
         RecvTimeoutError::Disconnected => Err(unavailable(ENDING)),
     })
