@@ -10,6 +10,7 @@ mod channel;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod message;
+mod trace;
 
 pub use askers::{AskersError, AskersMemory, Layout, MAX_VCPUS};
 pub use channel::{Channel, ChannelError, listen};
@@ -17,3 +18,4 @@ pub use message::{
     ALIVE, ApplicationReport, DEFAULT_SOCKET, DiskReport, FromDaemon, FromDisk, MAX_APPLICATIONS, MAX_DISKS,
     MAX_NAME, MAX_NOTIFIERS, READS, READS_PERIOD, SILENCE,
 };
+pub use trace::TracedWork;

@@ -54,6 +54,14 @@ pub enum DiskError {
         /// Why, and what to do.
         why: String,
     },
+    /// The file for a trace cannot be made.
+    #[error("trace {}: {source}", path.display())]
+    Trace {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The kernel refuses what is needed to serve.
     #[error("{what}: {source}")]
     Kernel {

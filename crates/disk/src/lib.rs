@@ -19,6 +19,7 @@ mod request;
 mod scheduler;
 mod serve;
 mod session;
+mod trace;
 mod transfer;
 mod uring;
 mod vm;
@@ -26,4 +27,4 @@ mod vring;
 mod worker;
 
 pub use error::DiskError;
-pub use serve::{VmDisk, serve};
+pub use serve::{ServeConfig, VmDisk, serve};

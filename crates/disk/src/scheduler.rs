@@ -6,6 +6,7 @@
 //! something waiting, that comes first which had least of the disk's time. A VM that had nothing to do does
 //! not save up for later.
 
+use crate::trace::Trace;
 use crate::vm::{Source, Vm};
 use frontdesk_disk_protocol::{AskersMemory, Channel, FromDaemon, FromDisk, READS, READS_PERIOD};
 use frontdesk_engine::disk::{Asker, Device, DiskConfig, DiskOperation, DiskPolicy, DiskRequest};
@@ -37,6 +38,7 @@ struct State {
     told: (Time, u32),
     /// Of a disk with an arm: readable when it has been kept for somebody for long enough.
     timer: Option<Arc<OwnedFd>>,
+    trace: Option<Trace>,
 }
 
 /// What a piece asks of the disk.
@@ -131,6 +133,19 @@ impl Scheduler {
     pub(crate) fn report(&self) {
         self.state().0.report();
     }
+
+    /// All that is done is written to a trace from now on.
+    pub(crate) fn trace(&self, trace: Trace) {
+        self.state().0.trace = Some(trace);
+    }
+
+    /// No longer.
+    pub(crate) fn end_trace(&self) {
+        let trace = self.state().0.trace.take();
+        if let Some(Err(error)) = trace.map(Trace::end) {
+            tracing::warn!("the end of the trace is lost: {error}");
+        }
+    }
 }
 
 impl State {
@@ -139,7 +154,7 @@ impl State {
         let device = if timer.is_some() { Device::Arm } else { Device::Flash };
         let mut policy = DiskPolicy::new(config, device);
         policy.set_limited(false);
-        State { policy, vms: Vec::new(), daemon: None, told: (Time(0), 0), timer }
+        State { policy, vms: Vec::new(), daemon: None, told: (Time(0), 0), timer, trace: None }
     }
 
     fn join(&mut self, wake: Arc<OwnedFd>) -> u32 {
@@ -245,6 +260,9 @@ impl State {
         let id = id(vm, number);
         let request = DiskRequest { id, vm: VmId(vm), asker, operation, offset, bytes, at };
         self.vms[vm as usize].known += u64::from(asker.is_some_and(|asker| asker.task.is_some()));
+        if let Some(trace) = &mut self.trace {
+            trace.asked(&self.vms[vm as usize].name, &request);
+        }
         // A VM has one piece of a number at a time, so it is always taken.
         let _ = self.policy.arrive(&request);
         let disk = u16::try_from(vm).unwrap_or(u16::MAX);
@@ -255,6 +273,11 @@ impl State {
 
     fn done(&mut self, vm: u32, number: u32, at: Time) {
         self.policy.complete(id(vm, number), at);
+        let written = self.trace.as_mut().map_or(Ok(()), |trace| trace.done(id(vm, number), at));
+        if let Err(error) = written {
+            tracing::warn!("the trace ends here, the disk goes on: {error}");
+            self.trace = None;
+        }
         if self.vms[vm as usize].told.remove(&number)
             && let Some(daemon) = &self.daemon
         {
@@ -271,6 +294,7 @@ impl State {
         let mut woken = Vec::new();
         while let Some(submit) = self.policy.next(at) {
             let (vm, number) = parts(submit.id);
+            self.trace.iter_mut().for_each(|trace| trace.begun(&submit, at));
             if let Some(given) = self.vms.get_mut(vm as usize) {
                 given.grant(number, submit.class);
             }

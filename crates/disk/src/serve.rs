@@ -5,11 +5,12 @@ use crate::device::Device;
 use crate::error::DiskError;
 use crate::image::Image;
 use crate::scheduler::Scheduler;
+use crate::trace::Trace;
 use crate::worker::work;
 use frontdesk_disk_protocol::MAX_DISKS;
 use rustix::fs::Mode;
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
@@ -59,21 +60,29 @@ impl FromStr for VmDisk {
     }
 }
 
-/// Serves these disks until `stop` can be read, each at the socket `NAME.sock` in `sockets`. `depth` is how
-/// many pieces of work the physical disk is given at a time at most, 1 to 1024, and `arm` whether it has an
-/// arm, which is then moved no more than it must be. The daemon that listens at
-/// `daemon`, whenever there is one, tells what a person waits for.
+/// What a back end serves, and how.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// The disks.
+    pub disks: Vec<VmDisk>,
+    /// Folder for the sockets: that of each disk is `NAME.sock`.
+    pub sockets: PathBuf,
+    /// The daemon that listens there, whenever there is one, tells what a person waits for.
+    pub daemon: PathBuf,
+    /// How many pieces of work the physical disk is given at a time at most, 1 to 1024.
+    pub depth: u32,
+    /// Whether it has an arm, which is then moved no more than it must be.
+    pub arm: bool,
+    /// A file for [what is done](frontdesk_disk_protocol::TracedWork); it is made anew.
+    pub trace: Option<PathBuf>,
+}
+
+/// Serves disks until `stop` can be read.
 ///
 /// # Errors
-/// [`DiskError`] if one of them cannot be served: then none is.
-pub fn serve(
-    disks: &[VmDisk],
-    sockets: &Path,
-    daemon: &Path,
-    depth: u32,
-    arm: bool,
-    stop: OwnedFd,
-) -> Result<(), DiskError> {
+/// [`DiskError`] if one of them cannot be served, or the trace not be made: then none is.
+pub fn serve(config: &ServeConfig, stop: OwnedFd) -> Result<(), DiskError> {
+    let ServeConfig { disks, sockets, daemon, depth, arm, trace } = config;
     if disks.len() > usize::from(MAX_DISKS) {
         return Err(DiskError::Many(disks.len()));
     }
@@ -82,7 +91,7 @@ pub fn serve(
         return Err(DiskError::Twice(twice.name.clone()));
     }
     let timer = |source| DiskError::Kernel { what: "timer", source };
-    let scheduler = Scheduler::new(depth, arm).map_err(timer)?;
+    let scheduler = Scheduler::new(*depth, *arm).map_err(timer)?;
     let stop = Arc::new(stop);
     // All images and sockets first, so that what is wrong with one is told before any VM is served.
     let mut ready = Vec::new();
@@ -90,11 +99,15 @@ pub fn serve(
         let image = Image::open(&disk.image, disk.read_only, PATIENCE)?;
         ready.push((disk, image, Socket::bind(sockets.join(format!("{}.sock", disk.name)))?));
     }
+    if let Some(path) = trace {
+        let trace = |source| DiskError::Trace { path: path.clone(), source };
+        scheduler.trace(Trace::new(File::create(path).map_err(trace)?));
+    }
     let (to_hear, daemon, ends) = (Arc::clone(&scheduler), daemon.to_owned(), Arc::clone(&stop));
     let hear = move || follow(&to_hear, &daemon, &ends);
     let hearing = thread::Builder::new().name("daemon".into()).spawn(hear);
     hearing.map_err(|source| DiskError::Kernel { what: "thread", source })?;
-    if arm {
+    if *arm {
         let (keeper, ends) = (Arc::clone(&scheduler), Arc::clone(&stop));
         let keep_time =
             move || keeper.keep_time(&ends).inspect_err(|error| tracing::error!("the timer: {error}"));
@@ -125,6 +138,7 @@ pub fn serve(
         });
         result = result.and(ended);
     }
+    scheduler.end_trace();
     result
 }
 

@@ -38,6 +38,19 @@ fn data_that_is_not_aligned_goes_to_its_place() {
     );
 }
 
+/// The first line is there at once, others within a tenth of a second.
+#[test]
+fn what_the_disk_does_is_traced() {
+    let server = Server::start();
+    Guest::connect(&server, "bob").works();
+    let trace = std::fs::read_to_string(server.folder.path().join("trace")).unwrap();
+    let work: frontdesk_disk_protocol::TracedWork =
+        serde_json::from_str(trace.lines().next().unwrap()).unwrap();
+    assert_eq!((work.vm.as_str(), work.class.as_str()), ("bob", "common"), "{trace}");
+    assert_eq!((work.why.as_str(), work.task), ("nobody is known to wait for it", None), "{trace}");
+    assert!(work.asked_ns <= work.begun_ns && work.begun_ns < work.done_ns, "{trace}");
+}
+
 #[test]
 fn requests_that_make_no_sense_are_errors_and_no_more() {
     let server = Server::start();

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
-use frontdesk_disk::VmDisk;
+use frontdesk_disk::{ServeConfig, VmDisk};
 use frontdesk_disk_protocol::DEFAULT_SOCKET;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -41,11 +41,23 @@ pub(crate) struct DiskArgs {
     /// "none".
     #[arg(long)]
     arm: bool,
+    /// Write each piece of work that is done to this file, with its class, the reason for it and the guest task
+    /// that asked, as a line of JSON of some 300 bytes. A file that is there is replaced.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 pub(crate) fn main(args: &DiskArgs) -> anyhow::Result<ExitCode> {
     let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
     let stop: OwnedFd = stop.as_fd().try_clone_to_owned().context("cannot handle signals")?;
-    frontdesk_disk::serve(&args.vms, &args.socket_dir, &args.daemon, args.depth, args.arm, stop)?;
+    let config = ServeConfig {
+        disks: args.vms.clone(),
+        sockets: args.socket_dir.clone(),
+        daemon: args.daemon.clone(),
+        depth: args.depth,
+        arm: args.arm,
+        trace: args.trace.clone(),
+    };
+    frontdesk_disk::serve(&config, stop)?;
     Ok(ExitCode::SUCCESS)
 }

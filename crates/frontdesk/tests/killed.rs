@@ -8,12 +8,12 @@ mod operator;
 
 use frontdesk_guardian::{GUARDIAN_ARGUMENT, Guardian};
 use frontdesk_lab::{Kernel, write_initramfs};
-use frontdesk_linux::cgroup::{Group, Hierarchy};
+use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::{self, Attributes, Policy};
 use operator::desk::{Desk, IdentitySource, built};
+use operator::had::Had;
 use operator::{Daemon, FRONTDESK, boot, eventually, firmware};
 use rustix::process::Signal;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -28,59 +28,6 @@ const DESK: usize = 0;
 const NICE: usize = 1;
 const UNEVEN: usize = 2;
 const KEPT: usize = 3;
-
-/// What frontdesk may change of a VM.
-#[derive(Debug, PartialEq)]
-struct Had {
-    threads: BTreeMap<i32, Thread>,
-    share: u32,
-    /// What its control group has of real time, where there is such a thing.
-    real_time: Option<String>,
-}
-
-#[derive(Debug, PartialEq)]
-struct Thread {
-    attributes: Attributes,
-    cpus: String,
-    groups: String,
-    stopped: bool,
-}
-
-impl Had {
-    fn by(pid: u32, group: &Group) -> Had {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        // A thread may end meanwhile.
-        let threads = tasks.filter_map(|task| {
-            let folder = task.unwrap().path();
-            let read = |file| fs::read_to_string(folder.join(file)).ok();
-            let tid = folder.file_name()?.to_str()?.parse().ok()?;
-            let (status, groups) = (read("status")?, read("cgroup")?);
-            let said = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-            let (cpus, stopped) = (said("Cpus_allowed_list:")?.to_owned(), said("State:")?.starts_with('T'));
-            Some((tid, Thread { attributes: sched::get(tid).ok()?, cpus, groups, stopped }))
-        });
-        let real_time = fs::read_to_string(group.dir().join("cpu.rt_runtime_us")).ok();
-        Had { threads: threads.collect(), share: group.weight().unwrap(), real_time }
-    }
-
-    fn is_boosted(&self) -> bool {
-        self.threads.values().any(|thread| matches!(thread.attributes.policy, Policy::Fifo { .. }))
-    }
-
-    /// Whether each thread is scheduled as it was not before.
-    fn is_other_than(&self, before: &Had) -> bool {
-        self.threads.iter().all(|(tid, thread)| before.threads.get(tid) != Some(thread))
-    }
-
-    /// Somebody gives a thread another nice value.
-    fn renice(&mut self, thread: u64, nice: i32) {
-        let words = ["-n", &nice.to_string(), "-p", &thread.to_string()];
-        assert!(Command::new("renice").args(words).status().unwrap().success());
-        let had = self.threads.get_mut(&i32::try_from(thread).unwrap()).unwrap();
-        let Policy::Other { nice: had, .. } = &mut had.attributes.policy else { panic!("{had:?}") };
-        *had = nice;
-    }
-}
 
 /// The throttle of real time, which reservations change for the whole host.
 fn throttle() -> String {

@@ -20,6 +20,8 @@ const EPISODES: u64 = 190_000;
 const PACKETS: u64 = 200_000;
 /// the blocks that it reads,
 const READS: u64 = 300_000;
+/// what its disk does,
+const DISK: u64 = 350_000;
 /// what it draws,
 const DISPLAY: u64 = 400_000;
 /// and when it is at its sound card.
@@ -27,8 +29,8 @@ const SOUND: u64 = 500_000;
 
 /// Writes what happened in one repeat as a trace that <https://ui.perfetto.dev> opens: a track for each
 /// physical CPU with the VM thread on it, and for each VM a track for each vCPU with the guest task on it,
-/// the boosts, when a vCPU is slow and in which episode, the packets, the blocks read, what is drawn,
-/// accesses to the sound card, frame rates and the degrees of belief. The slices of a track are sorted and do
+/// the boosts, when a vCPU is slow and in which episode, the packets, the blocks read, what its disk does, in
+/// which class and for which task, what is drawn, accesses to the sound card, frame rates and the degrees of belief. The slices of a track are sorted and do
 /// not overlap.
 ///
 /// # Errors
@@ -96,6 +98,7 @@ pub fn perfetto(timeline: &Timeline, out: &mut impl Write) -> Result<()> {
             None => trace.event(&Event { s: Some("t"), args, ..event("i", read.at) })?,
         }
     }
+    trace.disk_work(timeline)?;
     let drawing: BTreeSet<_> = timeline.updates.iter().map(|update| update.vm).collect();
     for vm in drawing {
         trace.name("thread_name", vm_process(vm), DISPLAY, "display")?;
@@ -238,6 +241,28 @@ impl<'a, W: Write> Trace<'a, W> {
                 let event = Event::new("X", &slice.name, process, thread, slice.start);
                 self.event(&Event { dur, args: slice.args, ..event })?;
             }
+        }
+        Ok(())
+    }
+
+    /// What waits, and what the disk is at, overlap: both are asynchronous, the one within the other.
+    fn disk_work(&mut self, timeline: &Timeline) -> Result<()> {
+        let served: BTreeSet<_> = timeline.disk_work.iter().map(|work| work.vm).collect();
+        for vm in served {
+            self.name("thread_name", vm_process(vm), DISK, "disk")?;
+        }
+        for (index, work) in timeline.disk_work.iter().enumerate() {
+            let event = |ph, name, at| {
+                let event = Event::new(ph, name, vm_process(work.vm), DISK, at);
+                Event { cat: Some("disk"), id: Some(index), ..event }
+            };
+            let name = format!("{} {}", work.class, work.operation);
+            let (begun, end) = (work.begun.max(work.start), work.end.max(work.begun).max(work.start));
+            let args = json!({ "task": work.task, "why": work.why, "bytes": work.bytes });
+            self.event(&Event { args, ..event("b", &name, work.start) })?;
+            self.event(&event("b", "at the disk", begun))?;
+            self.event(&event("e", "at the disk", end))?;
+            self.event(&event("e", &name, end))?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ mod synthetic;
 
 use frontdesk_report::{Quantity, html, perfetto, svg_arms, svg_cdf, table};
 use frontdesk_scenario::{
-    BeliefPoint, DisplayMark, EpisodeSlice, Figure, FrameRatePoint, Frames, HostInfo, Lost, Mark,
+    BeliefPoint, DiskSlice, DisplayMark, EpisodeSlice, Figure, FrameRatePoint, Frames, HostInfo, Lost, Mark,
     NumberTable, Outcome, Rate, RunSlice, Series, SoundMark, Timeline, Unit, WeightSlice,
 };
 use serde_json::Value;
@@ -512,6 +512,39 @@ fn episodes_and_slow_vcpus_have_tracks() {
     assert_eq!(
         (&named("slow")["tid"], &named("slow")["args"]["permille"]),
         (track("weight of vCPU 1"), &Value::from(333))
+    );
+}
+
+#[test]
+fn a_trace_shows_what_a_disk_did_and_why() {
+    let work = |vm, task: Option<&str>, [start, begun, end]: [u64; 3]| DiskSlice {
+        vm,
+        operation: "read".to_owned(),
+        bytes: 4096,
+        class: "high".to_owned(),
+        why: "of a media player".to_owned(),
+        task: task.map(str::to_owned),
+        start,
+        begun,
+        end,
+    };
+    let disk_work =
+        vec![work(0, Some("0x5000"), [1_000, 2_000, 9_000]), work(1, None, [1_500, 1_500, 2_500])];
+    let vms = vec!["desk".to_owned(), "other".to_owned()];
+    let events = trace(&Timeline { vms, disk_work, ..Timeline::default() });
+    let of_first: Vec<_> = events.iter().filter(|event| event["id"] == 0).collect();
+    let told: Vec<_> =
+        of_first.iter().map(|event| (event["ph"].as_str().unwrap(), event["ts"].as_f64().unwrap())).collect();
+    assert_eq!(told, [("b", 1.0), ("b", 2.0), ("e", 9.0), ("e", 9.0)]);
+    assert_eq!(of_first[0]["name"], "high read");
+    assert_eq!(
+        (&of_first[0]["args"]["task"], &of_first[0]["args"]["why"]),
+        (&"0x5000".into(), &"of a media player".into())
+    );
+    assert_eq!(
+        events.iter().filter(|event| event["args"]["name"] == "disk").count(),
+        2,
+        "a track for each VM"
     );
 }
 

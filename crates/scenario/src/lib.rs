@@ -48,10 +48,10 @@ pub use statistics::{float, mean_and_deviation, median, quantile};
 pub use study::{Enforcer, PeriodSlice, Study, StudyArm, StudyCheck, StudyKind, StudyMeasure, duration_text};
 pub use summary::{Extra, checks, cpu_shares, latency, summarise, wanting_vms};
 pub use timeline::{
-    BeliefPoint, BlockMark, BoostSlice, DisplayMark, EpisodeSlice, FrameRatePoint, PacketMark, RunSlice,
-    SoundMark, TaskSlice, Timeline, WeightSlice,
+    BeliefPoint, BlockMark, BoostSlice, DiskSlice, DisplayMark, EpisodeSlice, FrameRatePoint, PacketMark,
+    RunSlice, SoundMark, TaskSlice, Timeline, WeightSlice,
 };
-pub use tracer::Tracer;
+pub use tracer::{Tracer, task_name};
 
 /// The example in the crate's README, as a test.
 #[cfg(doctest)]

@@ -22,6 +22,9 @@ pub struct Timeline {
     /// Blocks that VMs read from their disks.
     #[serde(default)]
     pub reads: Vec<BlockMark>,
+    /// What a disk did for VMs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disk_work: Vec<DiskSlice>,
     /// What VMs draw on their displays.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<DisplayMark>,
@@ -144,6 +147,29 @@ pub struct BlockMark {
     pub done: Option<u64>,
     /// What the engine decided about it, in words.
     pub decision: String,
+}
+
+/// A piece of work that a disk did for a VM.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DiskSlice {
+    /// Index of the VM.
+    pub vm: usize,
+    /// "read", "write", "flush" or "discard".
+    pub operation: String,
+    /// How much, in bytes.
+    pub bytes: u64,
+    /// "high", "common" or "low" (vSIP).
+    pub class: String,
+    /// Why it has this class, in words.
+    pub why: String,
+    /// The guest task that asked, as shown to people, if that is known.
+    pub task: Option<String>,
+    /// When it was asked for,
+    pub start: u64,
+    /// given to the disk,
+    pub begun: u64,
+    /// and done.
+    pub end: u64,
 }
 
 /// What a VM drew on its display.

@@ -316,6 +316,8 @@ fn decision(engine: Option<&Engine>, vm: VmId) -> String {
     decision.map(|decision| decision.verdict.to_string()).unwrap_or_default()
 }
 
-fn task_name(task: TaskId) -> String {
+/// A guest task as shown to people.
+#[must_use]
+pub fn task_name(task: TaskId) -> String {
     format!("{:#x}", task.0)
 }

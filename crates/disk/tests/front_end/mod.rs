@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(dead_code, reason = "no program uses all of it")]
 
-use frontdesk_disk::{VmDisk, serve};
+use frontdesk_disk::{ServeConfig, VmDisk, serve};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -66,10 +66,17 @@ impl Server {
     /// For these VMs: names, and the images that they have, perhaps only to read.
     pub(crate) fn of<const VMS: usize>(folder: TempDir, vms: [(&str, (PathBuf, bool)); VMS]) -> Server {
         let disks = vms.map(|(name, (image, read_only))| VmDisk { name: name.into(), image, read_only });
+        let config = ServeConfig {
+            disks: disks.to_vec(),
+            sockets: folder.path().to_owned(),
+            daemon: folder.path().join("none"),
+            depth: 4,
+            arm: false,
+            trace: Some(folder.path().join("trace")),
+        };
         let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        let (end, sockets) = (stop.try_clone().unwrap(), folder.path().to_owned());
-        let thread =
-            thread::spawn(move || serve(&disks, &sockets, &sockets.join("none"), 4, false, end).unwrap());
+        let end = stop.try_clone().unwrap();
+        let thread = thread::spawn(move || serve(&config, end).unwrap());
         Server { folder, stop, thread: Some(thread) }
     }
 

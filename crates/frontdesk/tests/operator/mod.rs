@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Not all that use this module use all of it.
 
 pub(crate) mod desk;
+pub(crate) mod had;
 
 use frontdesk_linux::cgroup::Group;
 use rustix::process::{Pid, Signal};
@@ -78,6 +79,11 @@ impl Qmp {
     pub(crate) fn vcpus(&mut self) -> Vec<u64> {
         let all = self.execute("query-cpus-fast", &json!({}));
         all.as_array().unwrap().iter().map(|vcpu| vcpu["thread-id"].as_u64().unwrap()).collect()
+    }
+
+    /// Somebody presses Enter, and lets it go.
+    pub(crate) fn press_enter(&mut self) {
+        self.execute("send-key", &json!({"keys": [{"type": "qcode", "data": "ret"}]}));
     }
 
     /// Puts another vCPU into one of the VM's free slots.

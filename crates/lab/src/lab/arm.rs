@@ -145,7 +145,11 @@ impl Lab<'_> {
             let vm = vm_of(workload);
             of.estimate_error = shown.get(&vm).and_then(|shown| findings.estimate_error(&vm, shown));
         }
-        let timeline = Timeline { arm: name.to_owned(), repeat: number, ..findings.timeline };
+        let disk_work = match &self.shared {
+            Some(shared) if number == 1 => shared.work(&findings.timeline.vms, from.1, to.1)?,
+            _ => Vec::new(),
+        };
+        let timeline = Timeline { arm: name.to_owned(), repeat: number, disk_work, ..findings.timeline };
         Ok((repeat, Some(timeline), Some(speed)))
     }
 

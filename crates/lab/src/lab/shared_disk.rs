@@ -3,9 +3,11 @@
 use super::LabError;
 use crate::back_end::BackEnd;
 use crate::{DiskConfig, SlowDisk, VmConfig};
+use frontdesk_disk_protocol::TracedWork;
+use frontdesk_engine::Time;
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_linux::sched::process_start_time;
-use frontdesk_scenario::{ArmDisk, Scenario, VmSpec};
+use frontdesk_scenario::{ArmDisk, DiskSlice, Scenario, VmSpec, task_name};
 use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
 
@@ -89,6 +91,26 @@ impl Maker<'_> {
 }
 
 impl Shared {
+    /// What the back end did between two points in time, if there is one. Of VMs in this order.
+    pub(super) fn work(&self, vms: &[String], from: Time, to: Time) -> Result<Vec<DiskSlice>, LabError> {
+        let Some(back_end) = &self.back_end else { return Ok(Vec::new()) };
+        let failed = |source| LabError::Io { what: "reading what the disk did".to_owned(), source };
+        let slice = |work: TracedWork| {
+            Some(DiskSlice {
+                vm: vms.iter().position(|vm| *vm == work.vm)?,
+                operation: work.operation,
+                bytes: work.bytes,
+                class: work.class,
+                why: work.why,
+                task: work.task.map(task_name),
+                start: Time(work.asked_ns).since(from),
+                begun: Time(work.begun_ns).since(from),
+                end: Time(work.done_ns).since(from),
+            })
+        };
+        Ok(back_end.work(from, to).map_err(failed)?.into_iter().filter_map(slice).collect())
+    }
+
     /// Gives a VM its part of the disk.
     pub(super) fn attach(&self, config: &mut VmConfig) {
         let Some(part) = self.parts.get(&config.name) else { return };
