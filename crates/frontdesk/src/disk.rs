@@ -41,8 +41,8 @@ pub(crate) struct DiskArgs {
     /// "none".
     #[arg(long)]
     arm: bool,
-    /// Write each piece of work that is done to this file, with its class, the reason for it and the guest task
-    /// that asked, as a line of JSON of some 300 bytes. A file that is there is replaced.
+    /// Write each piece of work that is done to this file, with its class, the reason for it and the guest
+    /// task that asked, as a line of JSON of some 300 bytes. A file that is there is replaced.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }

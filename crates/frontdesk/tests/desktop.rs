@@ -32,8 +32,8 @@ fn run(scenario: &str, arguments: &[&str]) -> Value {
     serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap()
 }
 
-/// Beside much else a single run may show the contrary, so that there are four of them, if need be: beside two
-/// hogs, and, where the machine is so slow that the film shows nothing at all then, beside one.
+/// Beside much else a single run may show the contrary, so that there are four of them, if need be: beside
+/// two hogs, and, where the machine is so slow that the film shows nothing at all then, beside one.
 #[test]
 fn a_film_beside_hogs_shows_more_frames_and_they_are_counted() {
     let beside = |hogs: u8| {
@@ -80,4 +80,19 @@ fn a_spreadsheet_opens_pages_turn_and_a_film_plays() {
     }
     // A film is no document.
     assert_ne!(shots[1]["png"], shots[2]["png"]);
+}
+
+/// Beside much else a single run may show the contrary, so that there are two of them, if need be.
+#[test]
+fn a_program_comes_up_sooner_in_an_episode() {
+    let arguments = ["--arms", "stock,high-extension", "--repeats", "1", "--duration", "50s"];
+    let mut said = Vec::new();
+    let sooner = (0..2).map(|_| run("../vamp/launch", &arguments)).any(|result| {
+        let mean = |arm: &str| result["arms"][arm]["response_ms"]["desk"]["mean"].as_f64();
+        let (stock, acting) = (mean("stock"), mean("high-extension"));
+        said.push(format!("stock: {stock:?} ms; frontdesk: {acting:?} ms"));
+        // What is not there when the run ends has no time.
+        acting.is_some_and(|acting| stock.is_none_or(|stock| acting < stock))
+    });
+    assert!(sooner, "{said:#?}");
 }

@@ -1,5 +1,5 @@
-//! A person starts something in a VM that computes: its vCPUs are unequal meanwhile, and whatever happens then,
-//! each of its threads has again what it had.
+//! A person starts something in a VM that computes: its vCPUs are unequal meanwhile, and whatever happens
+//! then, each of its threads has again what it had.
 //!
 //! Needs root, QEMU, and what `make build` makes.
 

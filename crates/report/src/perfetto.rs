@@ -30,8 +30,8 @@ const SOUND: u64 = 500_000;
 /// Writes what happened in one repeat as a trace that <https://ui.perfetto.dev> opens: a track for each
 /// physical CPU with the VM thread on it, and for each VM a track for each vCPU with the guest task on it,
 /// the boosts, when a vCPU is slow and in which episode, the packets, the blocks read, what its disk does, in
-/// which class and for which task, what is drawn, accesses to the sound card, frame rates and the degrees of belief. The slices of a track are sorted and do
-/// not overlap.
+/// which class and for which task, what is drawn, accesses to the sound card, frame rates and the degrees of
+/// belief. The slices of a track are sorted and do not overlap.
 ///
 /// # Errors
 /// When `out` cannot be written to.
