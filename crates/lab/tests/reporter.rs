@@ -185,12 +185,23 @@ fn spaces(tasks: &[u64], told: &[Vec<(u64, u64)>], seen: &[Vec<(u64, u64)>]) -> 
         };
         both.map(of).sum()
     };
-    let mut best: Spaces = tasks.iter().copied().zip(candidates.iter().copied()).collect();
+    // From several beginnings: from one alone, where three would have to change at a time, it stays wrong.
+    let beginnings = (0..candidates.len()).map(|first| {
+        let rotated = candidates.iter().cycle().skip(first).copied();
+        tasks.iter().copied().zip(rotated).collect::<Spaces>()
+    });
+    let improved = beginnings.map(|beginning| improved(beginning, &candidates, agreement));
+    improved.max_by_key(agreement).unwrap()
+}
+
+/// The best that comes of a beginning by giving one task another space, which may be that of another task.
+fn improved(mut best: Spaces, candidates: &[u64], agreement: impl Fn(&Spaces) -> i64) -> Spaces {
+    let tasks: Vec<u64> = best.keys().copied().collect();
     let mut most = agreement(&best);
     loop {
         let before = most;
-        for task in tasks {
-            for space in &candidates {
+        for task in &tasks {
+            for space in candidates {
                 let mut other = best.clone();
                 let given_up = other.insert(*task, *space).unwrap();
                 if let Some((_, owners)) = other.iter_mut().find(|(owner, of)| *owner != task && *of == space)
