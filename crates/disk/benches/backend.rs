@@ -14,7 +14,7 @@
 mod front_end;
 
 use front_end::{DATA, Guest, READ_REQUEST, Shape, WRITE_REQUEST};
-use frontdesk_disk::{VmDisk, serve};
+use frontdesk_disk::{ServeConfig, VmDisk, serve};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
 use std::io::Write;
@@ -209,7 +209,8 @@ fn main() -> ExitCode {
         let disk = VmDisk { name: "disk".into(), image: (&arguments[2]).into(), read_only: false };
         let never = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let folder = Path::new(&arguments[3]);
-        serve(&[disk], folder, &folder.join("none"), 32, false, never).unwrap();
+        let config = ServeConfig { daemon: folder.join("none"), ..ServeConfig::new(&[disk], folder) };
+        serve(&config, never).unwrap();
         return ExitCode::SUCCESS;
     }
     // Beside what is built, for what is in memory has no direct I/O.

@@ -7,7 +7,7 @@ use crate::image::Image;
 use crate::scheduler::Scheduler;
 use crate::trace::Trace;
 use crate::worker::work;
-use frontdesk_disk_protocol::MAX_DISKS;
+use frontdesk_disk_protocol::{DEFAULT_SOCKET, MAX_DISKS};
 use rustix::fs::Mode;
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -75,6 +75,22 @@ pub struct ServeConfig {
     pub arm: bool,
     /// A file for [what is done](frontdesk_disk_protocol::TracedWork); it is made anew.
     pub trace: Option<PathBuf>,
+}
+
+impl ServeConfig {
+    /// For these disks, and a physical disk without an arm that is given 32 pieces at a time at most. The
+    /// daemon is where it listens if nothing else is configured.
+    #[must_use]
+    pub fn new(disks: &[VmDisk], sockets: &Path) -> ServeConfig {
+        ServeConfig {
+            disks: disks.to_vec(),
+            sockets: sockets.to_owned(),
+            daemon: DEFAULT_SOCKET.into(),
+            depth: 32,
+            arm: false,
+            trace: None,
+        }
+    }
 }
 
 /// Serves disks until `stop` can be read.

@@ -6,7 +6,7 @@
 mod front_end;
 
 use front_end::{DATA, FLUSH_REQUEST, Guest, PATIENCE, READ_REQUEST, SIZE, Server, WRITE_REQUEST};
-use frontdesk_disk::{VmDisk, serve};
+use frontdesk_disk::{ServeConfig, VmDisk, serve};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::{self, File};
@@ -89,9 +89,9 @@ fn refusal(image: &Path, read_only: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
     let disk = VmDisk { name: "mallory".into(), image: image.to_owned(), read_only };
     let stop = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
-    serve(&[disk], folder.path(), &folder.path().join("none"), 4, false, stop)
-        .expect_err("it is served")
-        .to_string()
+    let config =
+        ServeConfig { daemon: folder.path().join("none"), ..ServeConfig::new(&[disk], folder.path()) };
+    serve(&config, stop).expect_err("it is served").to_string()
 }
 
 #[test]

@@ -51,12 +51,11 @@ pub(crate) fn main(args: &DiskArgs) -> anyhow::Result<ExitCode> {
     let stop = frontdesk_host::stop_signal().context("cannot handle signals")?;
     let stop: OwnedFd = stop.as_fd().try_clone_to_owned().context("cannot handle signals")?;
     let config = ServeConfig {
-        disks: args.vms.clone(),
-        sockets: args.socket_dir.clone(),
         daemon: args.daemon.clone(),
         depth: args.depth,
         arm: args.arm,
         trace: args.trace.clone(),
+        ..ServeConfig::new(&args.vms, &args.socket_dir)
     };
     frontdesk_disk::serve(&config, stop)?;
     Ok(ExitCode::SUCCESS)

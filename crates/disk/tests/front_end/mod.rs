@@ -67,12 +67,10 @@ impl Server {
     pub(crate) fn of<const VMS: usize>(folder: TempDir, vms: [(&str, (PathBuf, bool)); VMS]) -> Server {
         let disks = vms.map(|(name, (image, read_only))| VmDisk { name: name.into(), image, read_only });
         let config = ServeConfig {
-            disks: disks.to_vec(),
-            sockets: folder.path().to_owned(),
             daemon: folder.path().join("none"),
             depth: 4,
-            arm: false,
             trace: Some(folder.path().join("trace")),
+            ..ServeConfig::new(&disks, folder.path())
         };
         let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let end = stop.try_clone().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::trials::{PATIENCE, console};
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_disk::VmDisk;
+use frontdesk_disk::{ServeConfig, VmDisk};
 use frontdesk_lab::RunningVm;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -33,7 +33,8 @@ fn try_serve() -> Result<()> {
     let disks = arguments.map(|disk| disk.parse()).collect::<Result<Vec<VmDisk>, _>>()?;
     let never = eventfd(0, EventfdFlags::CLOEXEC)?;
     let folder = Path::new(&folder);
-    Ok(frontdesk_disk::serve(&disks, folder, &folder.join("none"), 32, false, never)?)
+    let config = ServeConfig { daemon: folder.join("none"), ..ServeConfig::new(&disks, folder) };
+    Ok(frontdesk_disk::serve(&config, never)?)
 }
 
 /// A back end for one VM, killed when dropped.

@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::own_init::libraries;
 use crate::pattern::{BLOCK, Pattern};
 use anyhow::{Context as _, Result, ensure};
-use frontdesk_disk::{VmDisk, serve};
+use frontdesk_disk::{ServeConfig, VmDisk, serve};
 use frontdesk_lab::{Kernel, RunningVm, VmConfig, add_to_initramfs, write_initramfs_with};
 use libtest_mimic::{Failed, Trial};
 use rustix::event::{EventfdFlags, eventfd};
@@ -237,8 +237,8 @@ fn two_back_ends() -> Result<()> {
     let elsewhere = trials.folder.path().join("elsewhere");
     fs::create_dir(&elsewhere)?;
     let disk = VmDisk { name: "bob".into(), image: trials.image.clone(), read_only: false };
-    let error =
-        serve(&[disk], &elsewhere, &elsewhere.join("none"), 32, false, eventfd(0, EventfdFlags::CLOEXEC)?);
+    let config = ServeConfig { daemon: elsewhere.join("none"), ..ServeConfig::new(&[disk], &elsewhere) };
+    let error = serve(&config, eventfd(0, EventfdFlags::CLOEXEC)?);
     let error = error.err().context("two back ends write to one image")?.to_string();
     ensure!(error.contains("another process uses it"), "{error}");
     ensure!(!Path::new(&elsewhere).join("bob.sock").exists(), "there is a socket");
