@@ -35,6 +35,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Who sees nothing happen for so long moves the pointer.
 const RESTLESS: Duration = Duration::from_secs(5);
+/// Who has got no keyboard by a click within this clicks again.
+const CLICK_AGAIN: Duration = Duration::from_secs(30);
 /// A letter that is not shown for so long will not be.
 const LETTER: Duration = Duration::from_secs(15);
 /// How often somebody who waits looks whether the run is over.
@@ -231,9 +233,16 @@ fn reach_terminal(vnc: &mut Vnc, goes_on: &mut dyn FnMut() -> bool) -> Result<bo
     // if it had the keyboard already, another prompt.
     vnc.click(IN_TERMINAL.0, IN_TERMINAL.1)?;
     let begin = Instant::now();
+    let mut clicked = begin;
     while goes_on() {
         if begin.elapsed() > PATIENCE {
             return Err(not_shown("what is typed into the terminal"));
+        }
+        // A guest that waits for a CPU may lose a click, too.
+        if clicked.elapsed() > CLICK_AGAIN {
+            start_over(vnc)?;
+            vnc.click(IN_TERMINAL.0, IN_TERMINAL.1)?;
+            clicked = Instant::now();
         }
         vnc.key(keys::RETURN)?;
         if terminal_changes(vnc, RESTLESS)? {

@@ -5,6 +5,7 @@ use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
 use crate::daemon::DaemonProcessError;
 use crate::data_disk::data_disk;
 use crate::debian::{debian, desktop};
+use crate::load::LoadError;
 use crate::{Kernel, VmError, add_to_initramfs, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
@@ -123,7 +124,8 @@ impl<'a> Lab<'a> {
         Ok((arms.collect(), timelines, extra))
     }
 
-    /// Makes a repeat, and makes it again if a VM died in it, or was not followed.
+    /// Makes a repeat, and makes it again if a VM died in it, or was not followed, or a desktop did not show
+    /// what it was to show.
     fn repeat_arm(
         &mut self,
         name: &str,
@@ -139,6 +141,8 @@ impl<'a> Lab<'a> {
                 LabError::LateDisk { .. } | LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => {
                     true
                 }
+                // What somebody waits for may be lost in a guest that has too little of the CPU.
+                LabError::Load(LoadError::Desktop { .. }) => true,
                 // On an emulated host, QEMU may not answer the daemon in time.
                 LabError::Daemon(DaemonProcessError::Incomplete { .. }) => self.config.plugin.is_none(),
                 _ => false,
