@@ -117,6 +117,11 @@ pub fn serve(config: &ServeConfig, stop: OwnedFd) -> Result<(), DiskError> {
     }
     if let Some(path) = trace {
         let trace = |source| DiskError::Trace { path: path.clone(), source };
+        // A file that is there is replaced, but never an image.
+        let there = fs::canonicalize(path).ok();
+        if there.is_some() && disks.iter().any(|disk| fs::canonicalize(&disk.image).ok() == there) {
+            return Err(trace(io::Error::other("that is the image of a VM: name another file")));
+        }
         scheduler.trace(Trace::new(File::create(path).map_err(trace)?));
     }
     let (to_hear, daemon, ends) = (Arc::clone(&scheduler), daemon.to_owned(), Arc::clone(&stop));

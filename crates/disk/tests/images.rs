@@ -84,6 +84,19 @@ impl Drop for Small {
     }
 }
 
+#[test]
+fn a_trace_replaces_no_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("alice");
+    fs::write(&image, [7; 4096]).unwrap();
+    let disk = VmDisk { name: "alice".into(), image: image.clone(), read_only: false };
+    let trace = Some(folder.path().join("../").join(folder.path().file_name().unwrap()).join("alice"));
+    let config = ServeConfig { trace, ..ServeConfig::new(&[disk], folder.path()) };
+    let error = serve(&config, eventfd(1, EventfdFlags::CLOEXEC).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("the image of a VM"), "{error}");
+    assert_eq!(fs::read(&image).unwrap(), [7; 4096]);
+}
+
 /// Why it is not served.
 fn refusal(image: &Path, read_only: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
