@@ -84,9 +84,15 @@ for failed in "$said"/*.failed; do
     [ -e "$failed" ] || continue
     echo "Failed in ${failed%.failed}:"
     grep '^test .* FAILED' "${failed%.failed}" | sed 's/^/  /'
-    # The first lines of what each of them said.
-    awk '/^(failures:|test result:)/ { left = 0 }
-         /^---- / { left = 8 }
-         left-- > 0 { print "  " substr($0, 1, 400) }' "${failed%.failed}"
+    # The first lines of what each of them said, and the last ones: a VM's console ends with why it failed.
+    awk 'function tail(i) {
+             if (lines > first + last) print "  ..."
+             for (i = lines - last + 1; i <= lines; i++) if (i > first) print "  " kept[i % last]
+             lines = 0
+         }
+         BEGIN { first = 8; last = 40 }
+         /^(failures:|test result:|---- )/ { tail(); saying = /^---- / }
+         saying { line = substr($0, 1, 400); kept[++lines % last] = line; if (lines <= first) print "  " line }
+         END { tail() }' "${failed%.failed}"
 done
 exit "$status"

@@ -5,6 +5,8 @@
 //! hands over to the systemd of a Debian system, which starts this program once more to do the trial. It also
 //! is the process that passes for a QEMU.
 
+#[path = "package/ansible.rs"]
+mod ansible;
 #[path = "package/bob.rs"]
 mod bob;
 #[allow(dead_code)] // systemd starts it here, for it is to have a control group of its own.
@@ -34,7 +36,7 @@ use own_init::{console_of, libraries};
 use std::{
     env,
     path::{Path, PathBuf},
-    process::{self, ExitCode},
+    process::{self, Command, ExitCode},
     time::Duration,
 };
 use support::trial;
@@ -44,6 +46,9 @@ const PATIENCE: Duration = Duration::from_secs(900);
 
 /// What the package, systemd and the trial need.
 const PACKAGES: [&str; 4] = ["iproute2", "libelf1", "systemd-sysv", "zlib1g"];
+
+/// What a host needs for Ansible, and the program that has the role done.
+const FOR_ANSIBLE: [&str; 3] = ["ansible-core", "python3-apt", "sudo"];
 
 /// Kernel modules: the disk with the system, and the network device of a VM inside.
 const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "ext4", "tun"];
@@ -68,6 +73,7 @@ fn main() -> ExitCode {
     }
     let tests = vec![
         trial("package_works_and_leaves_nothing_changed", package_works),
+        trial("package_is_installed_and_configured_by_ansible", package_by_ansible),
         trial("package_boosts_a_hundred_vms_of_another_user", package_boosts_many).with_ignored_flag(true),
     ];
     // One VM at a time is load enough.
@@ -82,28 +88,51 @@ fn package() -> PathBuf {
 }
 
 fn package_works() -> Result<()> {
-    if !package().is_file() {
-        let why = format!("{} is not built (make deb)", package().display());
-        leave_out("package_works_and_leaves_nothing_changed", Need::Package, why);
+    if lacks_package("package_works_and_leaves_nothing_changed") {
         return Ok(());
     }
-    passes(1024, &[]).map(drop)
+    passes(1024, &[], &[], None).map(drop)
+}
+
+fn package_by_ansible() -> Result<()> {
+    if lacks_package("package_is_installed_and_configured_by_ansible") {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let mut tar = Command::new("tar");
+    tar.arg("--create").arg("--file").arg(folder.path().join(ansible::ARCHIVE));
+    ensure!(tar.arg("--directory").arg(packaging).arg("ansible").status()?.success(), "tar");
+    let parameters =
+        [format!("{}=1", ansible::PARAMETER), format!("{}={}", init::GUESTS_PARAMETER, folder.path().display())];
+    passes(1024, &parameters, &FOR_ANSIBLE, Some(&folder.path().join(ansible::ARCHIVE))).map(drop)
+}
+
+/// Whether there is no package, which then is said.
+fn lacks_package(test: &str) -> bool {
+    let lacks = !package().is_file();
+    if lacks {
+        leave_out(test, Need::Package, format!("{} is not built (make deb)", package().display()));
+    }
+    lacks
 }
 
 /// By name only: with a hundred processes the emulated machine takes minutes.
 fn package_boosts_many() -> Result<()> {
     ensure!(package().is_file(), "{} is not built (make deb)", package().display());
-    let console = passes(3072, &[format!("{}=1", many::PARAMETER)])?;
+    let console = passes(3072, &[format!("{}=1", many::PARAMETER)], &[], None)?;
     // The first line of a trial follows what systemd has said.
     let measured = |line: &str| line.find("measured:").map(|at| line[at..].to_owned());
     console.lines().filter_map(measured).for_each(|line| println!("{line}"));
     Ok(())
 }
 
-/// Does a trial in a Debian system, whose kernel is told these parameters; what its console said.
-fn passes(memory_mib: u32, parameters: &[String]) -> Result<String> {
+/// Does a trial in a Debian system, whose kernel is told these parameters; it has more packages and a file
+/// from here. Returns what its console said.
+fn passes(memory_mib: u32, parameters: &[String], more: &[&str], file: Option<&Path>) -> Result<String> {
     let run_dir = tempfile::tempdir()?;
-    let system = debian(&PACKAGES.map(str::to_owned), &[], &|step| eprintln!("{step}"))?;
+    let packages: Vec<String> = PACKAGES.iter().chain(more).map(|name| (*name).to_owned()).collect();
+    let system = debian(&packages, &[], &|step| eprintln!("{step}"))?;
     let kernel = Kernel::resolve("6.1-cloud", None)?;
     let program = env::current_exe()?;
     let initrd = run_dir.path().join("initrd");
@@ -114,6 +143,7 @@ fn passes(memory_mib: u32, parameters: &[String]) -> Result<String> {
     let qemu = PathBuf::from(QEMU);
     files.extend(libraries(&qemu)?);
     files.insert(qemu);
+    files.extend(file.map(Path::to_owned));
     add_to_initramfs(&initrd, &files)?;
     let console = console_of(
         &VmConfig {

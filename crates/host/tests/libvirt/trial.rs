@@ -45,11 +45,11 @@ pub(crate) fn run() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            println!("{error:?}");
             for unit in ["frontdesk", "libvirtd"] {
                 let log = run_for_output("journalctl", &["--no-pager", "-o", "cat", "-u", unit]);
                 println!("the journal of {unit}: {}", log.unwrap_or_else(|error| error.to_string()));
             }
+            println!("the trial failed: {error:?}");
             ExitCode::FAILURE
         }
     }

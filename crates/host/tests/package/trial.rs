@@ -1,7 +1,7 @@
 //! What is tried in the Debian system.
 
 use crate::{
-    PASSED,
+    PASSED, ansible,
     bob::Bob,
     guest,
     host::{
@@ -9,7 +9,7 @@ use crate::{
         type_in,
     },
     init::{DEB, HOME, parameter},
-    many::{PARAMETER, many},
+    many,
     support::eventually,
 };
 use anyhow::{Context as _, Result, ensure};
@@ -29,19 +29,23 @@ const WEIGHT: &str = "/sys/fs/cgroup/system.slice/alice.scope/cpu.weight";
 
 /// Does the trial, and tells how it went.
 pub(crate) fn run() -> ExitCode {
-    let trial = match parameter(PARAMETER) {
-        Ok(Some(_)) => many,
-        _ => package,
+    let is_asked = |name| matches!(parameter(name), Ok(Some(_)));
+    let done = if is_asked(many::PARAMETER) {
+        many::many()
+    } else if is_asked(ansible::PARAMETER) {
+        ansible::ansible()
+    } else {
+        package()
     };
-    match trial() {
+    match done {
         Ok(()) => {
             println!("{PASSED}");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            println!("{error:?}");
             let log = run_for_output("journalctl", &["--no-pager", "-o", "cat", "-u", "frontdesk"]);
             println!("the journal: {}", log.unwrap_or_else(|error| error.to_string()));
+            println!("the trial failed: {error:?}");
             ExitCode::FAILURE
         }
     }
@@ -185,10 +189,10 @@ fn limits() -> Result<(String, Vec<PathBuf>)> {
 }
 
 /// A process that passes for a QEMU, in a control group of its own.
-struct Alice(Child);
+pub(crate) struct Alice(Child);
 
 impl Alice {
-    fn start() -> Result<Alice> {
+    pub(crate) fn start() -> Result<Alice> {
         // What a process runs is to be a QEMU of root's.
         let program = format!("{HOME}/qemu-fake");
         fs::copy(format!("{HOME}/trial"), &program)?;
@@ -211,7 +215,7 @@ impl Alice {
         Ok(alice)
     }
 
-    fn runs_untouched(&mut self) -> Result<()> {
+    pub(crate) fn runs_untouched(&mut self) -> Result<()> {
         ensure!(self.0.try_wait()?.is_none(), "the VM has ended");
         let pid = self.0.id();
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -232,11 +236,11 @@ impl Drop for Alice {
     }
 }
 
-fn weight() -> Result<u32> {
+pub(crate) fn weight() -> Result<u32> {
     Ok(fs::read_to_string(WEIGHT)?.trim_end().parse()?)
 }
 
-fn weight_becomes(wanted: u32) -> Result<()> {
+pub(crate) fn weight_becomes(wanted: u32) -> Result<()> {
     eventually(&format!("the weight is {wanted}"), || weight().is_ok_and(|weight| weight == wanted))
 }
 

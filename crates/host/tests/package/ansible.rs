@@ -1,0 +1,77 @@
+//! The Ansible role on a host that has nothing of frontdesk yet: it installs the package, configures and
+//! checks, as an operator has it done. A second time it finds nothing to do.
+
+use crate::{
+    host::{active_daemon, run_for_output, step, systemctl, type_in},
+    init::{DEB, GUESTS, HOME},
+    package_trial::{Alice, weight, weight_becomes},
+};
+use anyhow::{Context as _, Result, ensure};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
+/// On the kernel's command line: that this is what is to be tried.
+pub(crate) const PARAMETER: &str = "trial.ansible";
+
+/// What comes into the system: packaging/ansible.
+pub(crate) const ARCHIVE: &str = "ansible.tar";
+
+/// Where Prometheus fetches.
+const METRICS: &str = "127.0.0.1:9741";
+
+pub(crate) fn ansible() -> Result<()> {
+    let mut vm = Alice::start()?;
+    run_for_output("tar", &["--extract", "--directory=/run", &format!("--file={GUESTS}/{ARCHIVE}")])?;
+
+    step("the role, for the first time");
+    let told = play(50, "")?;
+    ensure!(told.contains("VMs are followed"), "{told}");
+    weight_becomes(50)?;
+    let daemon = active_daemon()?;
+    ensure!(systemctl(&["is-enabled", "frontdesk"])? == "enabled", "not enabled");
+    let metrics = metrics()?;
+    ensure!(metrics.contains("\nfrontdesk_"), "no metrics: {metrics}");
+
+    step("the same once more");
+    let told = play(50, "")?;
+    ensure!(told.contains("changed=0 "), "{told}");
+    ensure!(told.contains("1 VMs are followed"), "{told}");
+
+    step("another setting");
+    let told = play(25, "--tags configure")?;
+    // The configuration, and the reload.
+    ensure!(told.contains("changed=2 "), "{told}");
+    weight_becomes(25)?;
+
+    step("a wrong setting");
+    let refused = play(0, "--tags configure").err().context("a weight of 0 is taken")?.to_string();
+    ensure!(refused.contains("vm.alice.weight"), "{refused}");
+    run_for_output("frontdesk", &["run", "--check"])?;
+    ensure!(weight()? == 25, "the former configuration does not hold");
+    ensure!(active_daemon()? == daemon, "another daemon runs");
+    vm.runs_untouched()
+}
+
+/// Has the example done on this host, with such a weight for the VM. An emulated host lacks some of what
+/// `frontdesk doctor` looks for.
+fn play(weight: u32, more: &str) -> Result<String> {
+    let settings = format!(
+        r#"{{"frontdesk_settings": {{"control": {{"metrics": "{METRICS}"}}, "vms": {{"qmp": ["{HOME}/*.qmp"]}},
+             "vm": {{"alice": {{"weight": {weight}}}}}}}}}"#
+    );
+    type_in(&format!(
+        "LC_ALL=C.UTF-8 ansible-playbook -i localhost, -c local /run/ansible/site.yml \
+         -e frontdesk_package={DEB} -e frontdesk_strict=false -e '{settings}' {more}"
+    ))
+}
+
+/// What Prometheus gets.
+fn metrics() -> Result<String> {
+    let mut stream = TcpStream::connect(METRICS)?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
