@@ -1,6 +1,6 @@
 //! A connection that keeps messages apart, and passes descriptors.
 
-use rustix::fs::{Mode, chmod};
+use rustix::fs::{Mode, Uid, chown, fchmod};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -42,14 +42,16 @@ pub enum ChannelError {
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
-/// Listens at `path`, where everybody may connect: who does is asked of the kernel. What a killed daemon left
-/// there is replaced.
+/// Listens at `path`, where `user` may connect, or our own user if none is named, and root: others do not
+/// even wake us. What a killed daemon left there is replaced.
 ///
 /// # Errors
 /// If the kernel refuses, or something else than a socket is there.
-pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+pub fn listen(path: &Path, user: Option<u32>) -> io::Result<OwnedFd> {
     let socket = new_socket(SocketFlags::NONBLOCK)?;
     let address = SocketAddrUnix::new(path)?;
+    // What it is bound to has this mode from the first moment on.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     if let Err(Errno::ADDRINUSE) = bind(&socket, &address) {
         // The daemon's lock keeps a second daemon away, so nobody listens there.
         let left = std::fs::symlink_metadata(path)?;
@@ -59,7 +61,9 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
         std::fs::remove_file(path)?;
         bind(&socket, &address)?;
     }
-    chmod(path, Mode::from_raw_mode(0o666))?;
+    if let Some(user) = user {
+        chown(path, Some(Uid::from_raw(user)), None)?;
+    }
     listen_to(&socket, BACKLOG)?;
     Ok(socket)
 }

@@ -116,7 +116,7 @@ mod tests {
         let scheduler = Scheduler::new(4, false).unwrap();
         let share = scheduler.join().unwrap();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        let listener = listen(&path).unwrap();
+        let listener = listen(&path, None).unwrap();
         let (of_thread, ends) = (Arc::clone(&scheduler), Arc::clone(&stop));
         let thread = std::thread::spawn(move || follow(&of_thread, &path, &ends));
 

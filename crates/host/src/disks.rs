@@ -3,6 +3,7 @@
 //! One thread for all of them. It looks through what they say before the loop hears of it: whose connection
 //! it is, and whose threads. Who says too much is heard later, and who says nonsense no more.
 
+use crate::control::accept_rate::AcceptRate;
 use crate::notification::{DiskNews, Mailbox, Notification};
 use crate::wake::Wake;
 use frontdesk_disk_protocol::{
@@ -57,10 +58,19 @@ impl DiskServer {
     /// # Errors
     /// If there can be no socket or thread.
     pub(crate) fn start(path: &Path, access: DiskAccess, mailbox: Mailbox) -> io::Result<DiskServer> {
-        let listener = listen(path)?;
+        let owner = access.0.filter(|_| rustix::process::geteuid().is_root());
+        let listener = listen(path, owner)?;
         let stop = Wake::new()?;
         let (path, told) = (path.to_owned(), stop.clone());
-        let mut hearing = Hearing { listener, access, mailbox, back_ends: BTreeMap::new(), next: 0 };
+        let mut hearing = Hearing {
+            listener,
+            access,
+            mailbox,
+            back_ends: BTreeMap::new(),
+            next: 0,
+            rate: AcceptRate::new(Instant::now()),
+            accepts_at: None,
+        };
         let thread = std::thread::Builder::new().name("disks".into()).spawn(move || {
             if let Err(error) = sched::set(0, REAL_TIME) {
                 tracing::debug!("what is said of reads may wait for a CPU: {error}");
@@ -87,6 +97,9 @@ struct Hearing {
     mailbox: Mailbox,
     back_ends: BTreeMap<u32, BackEnd>,
     next: u32,
+    rate: AcceptRate,
+    /// When the next is accepted, if not at once.
+    accepts_at: Option<Instant>,
 }
 
 struct BackEnd {
@@ -117,7 +130,10 @@ impl Hearing {
                 false => silenced = true,
             }
         }
-        let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        self.accepts_at = self.accepts_at.filter(|at| now < *at);
+        silenced |= self.accepts_at.is_some();
+        let accepted = if self.accepts_at.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(&self.listener, accepted)];
         fds.extend(heard.iter().map(|(_, channel)| PollFd::new(&**channel, PollFlags::IN)));
         let pause = Timespec { tv_sec: 0, tv_nsec: READS_PERIOD.subsec_nanos().into() };
         // After a signal it is looked again.
@@ -145,6 +161,8 @@ impl Hearing {
     }
 
     fn accept(&mut self) {
+        let now = Instant::now();
+        self.accepts_at = self.rate.count(now).map(|wait| now + wait);
         let Ok(channel) = Channel::accept(&self.listener) else { return };
         let Ok((pid, user)) = channel.peer() else { return };
         if !self.access.allows(user) {
@@ -192,6 +210,7 @@ fn look_through(message: FromDisk, descriptor: Option<OwnedFd>, pid: i32) -> Res
             let peer = socket_peercred(&connection).map_err(|e| format!("its connection is none: {e}"))?;
             let thread = ThreadId::of(pid, thread).ok_or("a thread that is not its own")?;
             let qemu = peer.pid.as_raw_nonzero().get();
+            let qemu = ThreadId::of(qemu, qemu).ok_or("a connection of a process that has ended")?;
             DiskNews::Attached { disk: known(disk)?, name, qemu, thread }
         }
         FromDisk::Detached { disk } => DiskNews::Detached { disk: known(disk)? },

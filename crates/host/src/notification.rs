@@ -66,7 +66,7 @@ pub(crate) enum DiskNews {
     Attached {
         disk: u16,
         name: String,
-        qemu: i32,
+        qemu: ThreadId,
         /// Its thread that serves the disk.
         thread: ThreadId,
     },

@@ -338,13 +338,10 @@ impl Threads {
     }
 
     /// Says on which taps the packets of an adopted VM come.
-    ///
-    /// # Errors
-    /// The kernel cannot be told of one.
-    pub fn set_taps(&mut self, vm: VmId, taps: &[Tap]) -> Result<(), ThreadsError> {
+    pub fn set_taps(&mut self, vm: VmId, taps: &[Tap]) {
         match &mut self.mechanism {
-            Mechanism::SchedExt(scx) if scx.has_fast_path() => Ok(scx.set_taps(vm, taps)?),
-            Mechanism::SchedExt(_) | Mechanism::RealTime => Ok(()),
+            Mechanism::SchedExt(scx) if scx.has_fast_path() => scx.set_taps(vm, taps),
+            Mechanism::SchedExt(_) | Mechanism::RealTime => {}
         }
     }
 

@@ -72,7 +72,15 @@ impl Both {
 
     fn connect(&mut self, vm: &RunningVm, vcpus: u16) {
         assert!(
-            self.reporters.follow(VM, vm.pid(), vcpus, Duration::ZERO, HostTime::now().monotonic).unwrap()
+            self.reporters
+                .follow(
+                    VM,
+                    (vm.pid(), find_port(vm.pid()).unwrap().as_deref()),
+                    vcpus,
+                    Duration::ZERO,
+                    HostTime::now().monotonic,
+                )
+                .unwrap()
         );
     }
 

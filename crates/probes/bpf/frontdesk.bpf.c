@@ -96,7 +96,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 4096);
 	__type(key, struct tap_key);
 	__type(value, struct tap);
 } taps SEC(".maps");

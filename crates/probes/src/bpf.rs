@@ -44,7 +44,7 @@ use crate::BpfError;
 use crate::channel::{Channel, Maps};
 use crate::error::{advice, chain, refusal};
 use crate::libbpf::{keep, setup, silence_libbpf};
-use crate::packet;
+use crate::packet::{self, MAX_TAPS};
 use abi::Counter;
 use frontdesk_engine::{Event, EventKind, Thread, VmId};
 use frontdesk_linux::Tap;
@@ -176,16 +176,28 @@ impl BpfSource {
     }
 
     /// Follows a VM's threads (by thread id) and taps. A VM that is followed already is followed afresh.
+    /// Returns what it goes on without: taps that another VM has, beyond [`MAX_TAPS`], or for which there is no
+    /// room. A process may say that it has any.
     ///
     /// # Errors
-    /// If an id or name is impossible, is followed for another VM, or does not fit in (16384 threads, 1024
-    /// taps, 1024 VMs). The VM is then not followed at all.
-    pub fn follow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+    /// If an id is impossible, is followed for another VM, or does not fit in (16384 threads, 1024 VMs). The
+    /// VM is then not followed at all.
+    pub fn follow(
+        &mut self,
+        vm: VmId,
+        threads: &[(i32, Thread)],
+        taps: &[Tap],
+    ) -> Result<Vec<BpfError>, BpfError> {
         self.unfollow(vm);
         self.refollow(vm, threads, taps)
     }
 
-    fn insert(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+    fn insert(
+        &mut self,
+        vm: VmId,
+        threads: &[(i32, Thread)],
+        taps: &[Tap],
+    ) -> Result<Vec<BpfError>, BpfError> {
         let fail = |what: String, cause: String| BpfError::Follow { vm, what, cause };
         let entry = self.followed.entry(vm).or_default();
         self.channel.follow(vm)?;
@@ -201,16 +213,22 @@ impl BpfSource {
                 .map_err(|e| fail(what(), refusal(&e, "16384 threads")))?;
             entry.tids.push(key);
         }
-        for tap in taps {
-            let what = || format!("tap {:?}", tap.ifname);
-            let key = packet::tap_key(tap.netns, &tap.ifname)
-                .ok_or_else(|| fail(what(), format!("a name has 1 to {} bytes", packet::NAME_MAX)))?;
-            self.taps
-                .update(&key, &abi::tap_value(vm), MapFlags::NO_EXIST)
-                .map_err(|e| fail(what(), refusal(&e, "1024 taps")))?;
-            entry.taps.push(key);
+        let mut left_out = Vec::new();
+        for (index, tap) in taps.iter().enumerate() {
+            let inserted = match packet::tap_key(tap.netns, &tap.ifname) {
+                None => Err(format!("a name has 1 to {} bytes", packet::NAME_MAX)),
+                Some(_) if index >= MAX_TAPS => Err(format!("a VM has {MAX_TAPS} at most")),
+                Some(key) => self
+                    .taps
+                    .update(&key, &abi::tap_value(vm), MapFlags::NO_EXIST)
+                    .map(|()| entry.taps.push(key))
+                    .map_err(|e| refusal(&e, "4096 taps")),
+            };
+            if let Err(cause) = inserted {
+                left_out.push(fail(format!("tap {:?}", tap.ifname), cause));
+            }
         }
-        Ok(())
+        Ok(left_out)
     }
 
     /// Follows other threads and taps of a VM from now on, keeping its probes. One that is not followed is
@@ -218,7 +236,12 @@ impl BpfSource {
     ///
     /// # Errors
     /// As [`BpfSource::follow`]; the VM is then not followed at all.
-    pub fn refollow(&mut self, vm: VmId, threads: &[(i32, Thread)], taps: &[Tap]) -> Result<(), BpfError> {
+    pub fn refollow(
+        &mut self,
+        vm: VmId,
+        threads: &[(i32, Thread)],
+        taps: &[Tap],
+    ) -> Result<Vec<BpfError>, BpfError> {
         if let Some(entry) = self.followed.get_mut(&vm) {
             entry.tids.drain(..).for_each(|key| drop(self.threads.delete(&key)));
             entry.taps.drain(..).for_each(|key| drop(self.taps.delete(&key)));

@@ -12,3 +12,4 @@ mod packet;
 pub mod scx;
 
 pub use error::BpfError;
+pub use packet::MAX_TAPS;

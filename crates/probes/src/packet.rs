@@ -6,6 +6,10 @@ pub(crate) const PROTOCOL_UDP: u8 = 17;
 /// Longest interface name, without the terminating zero (IFNAMSIZ - 1).
 pub(crate) const NAME_MAX: usize = 15;
 
+/// Taps of a VM; packets that come by more of them are not heard. A process can hold as many as it likes, and
+/// is to leave room for others.
+pub const MAX_TAPS: usize = 32;
+
 /// Key of the map `taps` (struct tap_key), or `None` if no interface can have that name.
 pub(crate) fn tap_key(netns: u32, name: &str) -> Option<[u8; 20]> {
     if name.is_empty() || name.len() > NAME_MAX || name.bytes().any(|b| b == 0) {

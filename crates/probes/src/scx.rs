@@ -9,7 +9,7 @@ mod skeleton;
 pub use abi::{Gift, Mandate, Usage};
 
 use crate::libbpf::silence_libbpf;
-use crate::packet::tap_key;
+use crate::packet::{MAX_TAPS, tap_key};
 use abi::{EMULATOR, MAX_VMS, ScxCommand};
 use frontdesk_engine::{Boost, Protocol, Time, VmId};
 use frontdesk_linux::Tap;
@@ -274,24 +274,19 @@ impl Scx {
         self.has_fast_path
     }
 
-    /// Says on which taps the packets of a VM come. A VM without account is no error.
-    ///
-    /// # Errors
-    /// An interface cannot have that name, or there are more than 1024.
-    pub fn set_taps(&mut self, vm: VmId, taps: &[Tap]) -> Result<(), ScxError> {
-        let Some(account) = self.vms.get_mut(&vm) else { return Ok(()) };
+    /// Says on which taps the packets of a VM come. Those of one that is another VM's, or for which there is
+    /// no room, take the way through user space, and a VM without account has none.
+    pub fn set_taps(&mut self, vm: VmId, taps: &[Tap]) {
+        let Some(account) = self.vms.get_mut(&vm) else { return };
         let map = &self.skel.maps.taps;
         // Deleting fails only for what is not there.
         account.fast_path.taps.drain(..).for_each(|key| drop(map.delete(&key)));
-        for tap in taps {
-            let failed = |cause| ScxError::Vm { vm, step: "follow the taps", cause };
-            let key = tap_key(tap.netns, &tap.ifname)
-                .ok_or_else(|| failed(format!("no interface is named {:?}", tap.ifname)))?;
-            map.update(&key, &abi::receiver(vm, account.number), MapFlags::ANY)
-                .map_err(|e| failed(format!("{e:#}")))?;
-            account.fast_path.taps.push(key);
+        for tap in taps.iter().take(MAX_TAPS) {
+            let Some(key) = tap_key(tap.netns, &tap.ifname) else { continue };
+            if map.update(&key, &abi::receiver(vm, account.number), MapFlags::NO_EXIST).is_ok() {
+                account.fast_path.taps.push(key);
+            }
         }
-        Ok(())
     }
 
     /// Says whether packets to a port are those that a [mandate](Scx::mandate) is for. Repeating it costs

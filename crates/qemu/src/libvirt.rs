@@ -79,7 +79,7 @@ fn ended(pid: i32, source: &io::Error) -> DiscoverError {
 fn examine_pinned(pid: i32, pidfd: OwnedFd) -> Result<QemuVm, DiscoverError> {
     let fail = |cause: String| DiscoverError::Libvirt { pid, cause };
     let ended = |source: io::Error| ended(pid, &source);
-    let command = fs::read(format!("/proc/{pid}/cmdline")).map_err(ended)?;
+    let command = process::command_line(pid).map_err(ended)?;
     let threads = process::threads(pid).map_err(ended)?;
     let main = ThreadId::of(pid, pid).ok_or_else(|| ended(io::ErrorKind::NotFound.into()))?;
     let named = threads.iter().filter_map(|(thread, name)| Some((vcpu_index(name)?, *thread)));
@@ -97,13 +97,13 @@ fn examine_pinned(pid: i32, pidfd: OwnedFd) -> Result<QemuVm, DiscoverError> {
     let mut others: Vec<ThreadId> = io_threads.collect();
     others.extend(process::vhost_workers(pid).map_err(ended)?);
     let taps = process::taps(pid).map_err(ended)?;
-    let unheard = unheard::of(pid).map_err(ended)?;
+    let (unheard, port) = unheard::and_port(pid).map_err(ended)?;
     if process::has_ended(&pidfd) {
         return Err(ended(io::ErrorKind::NotFound.into()));
     }
     let (name, emulators) = (process::guest_name(&command), in_order(main, others));
     let (status, disks) = (None, Vec::new());
-    Ok(QemuVm { name, pid, status, vcpus, emulators, disks, taps, unheard, pidfd })
+    Ok(QemuVm { name, pid, status, vcpus, emulators, disks, taps, port, unheard, pidfd })
 }
 
 /// The vCPU of a thread that QEMU calls so: `CPU 3/KVM`, `CPU 3/TCG`.

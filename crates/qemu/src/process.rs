@@ -6,35 +6,58 @@ use procfs::process::{Process, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
 };
 
 /// The mode bit that lets everybody write.
 const WRITABLE_BY_ALL: u32 = 0o002;
+/// The mode bit that lets only owners remove what is in a folder.
+const STICKY: u32 = 0o1000;
 /// The kernel threads' parent.
 const KTHREADD: i32 = 2;
+/// More descriptors of a process are not looked at: those that matter were opened when the VM began.
+pub(crate) const MAX_DESCRIPTORS: usize = 16_384;
+/// More of a command line is not read. libvirt's are some ten thousand bytes.
+const MAX_COMMAND_LINE: u64 = 1 << 20;
 
-/// Checks that only root or `user`, who listens at it, can have put a socket where it is.
+/// The words with which a process was started, each ended by a zero byte: the beginning, if there are too
+/// many.
+pub(crate) fn command_line(pid: i32) -> io::Result<Vec<u8>> {
+    let mut command = Vec::new();
+    File::open(format!("/proc/{pid}/cmdline"))?.take(MAX_COMMAND_LINE).read_to_end(&mut command)?;
+    Ok(command)
+}
+
+/// Checks that only root or `user`, who listens at it, can have put a socket where it is: neither it nor a
+/// folder that it is in, up to the root of all, may be anybody else's to replace.
 pub(super) fn check_place(socket: &Path, user: u32) -> Result<(), String> {
-    let folder = socket.parent().unwrap_or(Path::new("/"));
-    let (socket, found) = match (fs::metadata(socket), fs::metadata(folder)) {
-        (Ok(socket), Ok(folder)) => (socket, folder),
-        (Err(error), _) | (_, Err(error)) => return Err(format!("it cannot be looked at: {error}")),
-    };
+    let unseen = |error: io::Error| format!("it cannot be looked at: {error}");
     let trusted = |owner: u32| owner == 0 || owner == user;
-    if found.mode() & WRITABLE_BY_ALL != 0 {
-        return Err(format!(
-            "every user can put a socket into {}; give VMs a folder of their own, such as /run/vms",
-            folder.display()
-        ));
+    let others =
+        |what: &Path| format!("{} belongs to another user than the one who listens, {user}", what.display());
+    // Without links, which others could turn to another place later.
+    let real = fs::canonicalize(socket).map_err(unseen)?;
+    let mut below = fs::metadata(&real).map_err(unseen)?.uid();
+    if !trusted(below) {
+        return Err(others(socket));
     }
-    if !trusted(found.uid()) || !trusted(socket.uid()) {
-        return Err(format!(
-            "it, or {}, belongs to another user than the one who listens, {user}",
-            folder.display()
-        ));
+    for (depth, folder) in real.ancestors().skip(1).enumerate() {
+        let found = fs::metadata(folder).map_err(unseen)?;
+        let all_may_write = found.mode() & WRITABLE_BY_ALL != 0;
+        // In /tmp anybody may have been first, but what is there stays its owner's.
+        if all_may_write && (depth == 0 || found.mode() & STICKY == 0) {
+            return Err(format!(
+                "every user can put a socket into {}; give VMs a folder of their own, such as /run/vms",
+                folder.display()
+            ));
+        }
+        below = found.uid();
+        if !trusted(below) {
+            return Err(others(folder));
+        }
     }
     Ok(())
 }
@@ -57,6 +80,15 @@ pub(super) fn check_is_qemu(pid: i32) -> Result<(), String> {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("{exe:?} that is no program of this host's ({error})")),
     }
+}
+
+/// The user as whom a process acts; `None` if it has ended. By hand: the procfs crate wants the name in that
+/// file to be UTF-8.
+pub(crate) fn user(pid: i32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    // Real, effective, saved and of the file system.
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Whether the process behind a pidfd has ended.
@@ -105,7 +137,7 @@ pub(super) fn vhost_workers(pid: i32) -> io::Result<Vec<ThreadId>> {
 
 fn has_vhost(pid: i32) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    descriptors.into_iter().any(|descriptor| {
+    descriptors.into_iter().take(MAX_DESCRIPTORS).any(|descriptor| {
         fs::read_link(descriptor.path()).is_ok_and(|file| file.to_string_lossy().starts_with("/dev/vhost-"))
     })
 }
@@ -115,7 +147,7 @@ pub(super) fn taps(pid: i32) -> io::Result<Vec<Tap>> {
     let netns = fs::metadata(format!("/proc/{pid}/ns/net"))?.ino();
     let netns = u32::try_from(netns).map_err(io::Error::other)?;
     let mut names = BTreeSet::new();
-    for descriptor in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
+    for descriptor in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.take(MAX_DESCRIPTORS).flatten() {
         // It may be closed meanwhile.
         let info = fs::read_to_string(descriptor.path()).unwrap_or_default();
         names.extend(
@@ -212,6 +244,18 @@ mod tests {
             chown(&socket, Some(65534), None).unwrap();
             assert!(check_place(&socket, 0).unwrap_err().contains("another user"));
             assert_eq!(check_place(&socket, 65534), Ok(()));
+            // Mallory made the folder above, where `/tmp/vms/*/qmp` is followed.
+            let (made, inside) = (home.path().join("vms"), home.path().join("vms/alice"));
+            fs::create_dir_all(&inside).unwrap();
+            let below = inside.join("qmp");
+            let _listener = UnixListener::bind(&below).unwrap();
+            assert_eq!(check_place(&below, 0), Ok(()));
+            chown(&made, Some(65534), None).unwrap();
+            assert!(check_place(&below, 0).unwrap_err().contains("another user"));
+            // What a link leads to counts.
+            let link = home.path().join("link");
+            std::os::unix::fs::symlink(&inside, &link).unwrap();
+            assert!(check_place(&link.join("qmp"), 0).unwrap_err().contains("another user"));
         } else {
             leave_out(
                 "a part of sockets_are_where_only_their_owner_can_put_them",

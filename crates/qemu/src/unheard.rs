@@ -1,12 +1,18 @@
 //! Paths of a VM's I/O that the host's kernel and QEMU do not tell of.
 
-use crate::process;
+use crate::process::{self, MAX_DESCRIPTORS, command_line};
+use crate::qmp::excerpt;
+use crate::reporter::find_port;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fmt, fs, io,
     os::unix::ffi::OsStrExt as _,
+    path::PathBuf,
 };
+
+/// So many paths of a VM are told.
+const MAX_UNHEARD: usize = 16;
 
 /// A path of a VM's I/O of which nothing is heard: what comes that way boosts nobody. Its `Display` says so,
 /// and what to use instead.
@@ -14,7 +20,8 @@ use std::{
 pub enum Unheard {
     /// A macvtap or ipvtap: its packets are handed over without being transmitted.
     Macvtap,
-    /// A network backend of this type that is no tap.
+    /// A network backend of this type that is no tap: the beginning of what the command line says, which can
+    /// be printed.
     Backend(String),
     /// Devices that another process serves.
     VhostUser,
@@ -26,6 +33,8 @@ pub enum Unheard {
     Passthrough,
     /// Disks that the kernel serves.
     VhostScsi,
+    /// A port for a guest's reporter that is not connected to, and why: the beginning, which can be printed.
+    Reporter(String),
 }
 
 impl Unheard {
@@ -43,6 +52,7 @@ impl Unheard {
                 "use a tap in a bridge (libvirt: interface type 'bridge' or 'network'), and virtio-blk or \
                  virtio-scsi of QEMU's own"
             }
+            Unheard::Reporter(_) => "have QEMU itself listen at a socket of the user as whom it runs",
             Unheard::VhostScsi => "use virtio-blk or virtio-scsi of QEMU's own",
         }
     }
@@ -65,6 +75,7 @@ impl Unheard {
                                      are not heard"
                     .into()
             }
+            Unheard::Reporter(why) => format!("what its guest's reporter tells is not heard ({why})"),
             Unheard::VhostScsi => "reads of disks that vhost-scsi serves are not heard".into(),
         }
     }
@@ -119,7 +130,7 @@ fn running() -> impl Iterator<Item = (i32, String, Vec<u8>)> {
     // A process may end meanwhile.
     let processes = procfs::process::all_processes().into_iter().flatten().flatten();
     processes.map(|process| process.pid()).filter(|pid| process::check_is_qemu(*pid).is_ok()).map(|pid| {
-        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let command = command_line(pid).unwrap_or_default();
         let name = process::guest_name(&command).unwrap_or_else(|| format!("process {pid}"));
         (pid, name, command)
     })
@@ -139,15 +150,32 @@ pub fn unheard() -> BTreeMap<Unheard, Vec<String>> {
     all
 }
 
-/// Those of a QEMU process, each once, from what it has open and its command line. Devices that were plugged
-/// in later are known by what they have open only.
+/// Those of a QEMU process, each once, from what it has open and its command line: no more than
+/// [`MAX_UNHEARD`]. Devices that were plugged in later are known by what they have open only.
 pub(crate) fn of(pid: i32) -> io::Result<Vec<Unheard>> {
-    let command = fs::read(format!("/proc/{pid}/cmdline"))?;
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    let command = command_line(pid)?;
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.take(MAX_DESCRIPTORS).flatten();
     // One may be closed meanwhile.
     let files = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
     let files = files.filter_map(|file| by_file(file.as_os_str()));
-    Ok(files.chain(by_command(&command)).collect::<BTreeSet<_>>().into_iter().collect())
+    Ok(first(files.chain(by_command(&command))))
+}
+
+/// The same, and the port of the guest's reporter if it has one that can be heard.
+pub(crate) fn and_port(pid: i32) -> io::Result<(Vec<Unheard>, Option<PathBuf>)> {
+    let mut unheard = of(pid)?;
+    match find_port(pid) {
+        Ok(port) => Ok((unheard, port)),
+        Err(error) => {
+            unheard.push(Unheard::Reporter(excerpt(&error.to_string())));
+            Ok((unheard, None))
+        }
+    }
+}
+
+/// Each once, and not too many: a process writes its command line as it likes.
+fn first(all: impl Iterator<Item = Unheard>) -> Vec<Unheard> {
+    all.collect::<BTreeSet<_>>().into_iter().take(MAX_UNHEARD).collect()
 }
 
 /// The device files are called so by udev.
@@ -177,7 +205,7 @@ fn by_option(option: &str, value: &str) -> Option<Unheard> {
             // Those of vDPA have a file open.
             "tap" | "bridge" | "hubport" | "nic" | "none" | "vhost-vdpa" => None,
             "vhost-user" => Some(Unheard::VhostUser),
-            other => Some(Unheard::Backend(other.to_owned())),
+            other => Some(Unheard::Backend(excerpt(other))),
         },
         "device" => match kind(value, "driver")?.strip_prefix("vhost-user-")? {
             disk if disk.starts_with("blk") => Some(Unheard::VhostUserDisk),
@@ -228,6 +256,17 @@ mod tests {
         ] {
             assert_eq!(by_words(words), [unheard], "{words}");
         }
+    }
+
+    /// A local user's QEMU can have any command line.
+    #[test]
+    fn what_a_command_line_says_is_bounded_and_can_be_printed() {
+        let long = "x".repeat(1 << 20);
+        let told = by_option("-netdev", &format!("\u{1b}[2J\nfrontdesk: all is well{long}")).unwrap();
+        let text = told.to_string();
+        assert!(text.len() < 1000 && !text.chars().any(char::is_control), "{text}");
+        let many = (0..10_000).map(|number| Unheard::Backend(number.to_string()));
+        assert_eq!(first(many).len(), MAX_UNHEARD);
     }
 
     #[test]

@@ -115,13 +115,13 @@ impl Visit {
         let emulators = in_order(main, others);
         let disks = parse_disks(block);
         let taps = process::taps(pid).map_err(ended)?;
-        let unheard = unheard::of(pid).map_err(ended)?;
+        let (unheard, port) = unheard::and_port(pid).map_err(ended)?;
         let pidfd = self.process.try_clone().map_err(ended)?;
         if process::has_ended(&pidfd) {
             return Err(ended(io::ErrorKind::NotFound.into()));
         }
         let status = Some(status);
-        Ok(QemuVm { name, pid, status, vcpus, emulators, disks, taps, unheard, pidfd })
+        Ok(QemuVm { name, pid, status, vcpus, emulators, disks, taps, port, unheard, pidfd })
     }
 
     /// What it means that it does not go on.

@@ -116,6 +116,8 @@ pub struct QemuVm {
     pub disks: Vec<Disk>,
     /// Its tap devices, each once. They are taken to be in QEMU's own network namespace.
     pub taps: Vec<Tap>,
+    /// The socket of the port of its guest's reporter, if it has one.
+    pub port: Option<PathBuf>,
     /// Paths of its I/O of which nothing is heard, each once.
     pub unheard: Vec<Unheard>,
     pub(crate) pidfd: OwnedFd,

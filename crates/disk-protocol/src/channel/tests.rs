@@ -8,7 +8,7 @@ use std::fs;
 fn pair() -> (Channel, Channel) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
-    let listener = listen(&path).unwrap();
+    let listener = listen(&path, None).unwrap();
     let disk = Channel::connect(&path).unwrap();
     (Channel::accept(&listener).unwrap(), disk)
 }
@@ -58,14 +58,27 @@ fn who_does_not_read_is_not_waited_for() {
 fn what_a_killed_daemon_left_is_replaced_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
-    drop(listen(&path).unwrap());
+    drop(listen(&path, None).unwrap());
     assert!(Channel::connect(&path).is_err(), "nobody listens");
-    let _listener = listen(&path).unwrap();
+    let _listener = listen(&path, None).unwrap();
     Channel::connect(&path).unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "data").unwrap();
-    assert!(listen(&file).unwrap_err().to_string().contains("no socket"));
+    assert!(listen(&file, None).unwrap_err().to_string().contains("no socket"));
     assert_eq!(fs::read(&file).unwrap(), b"data");
+}
+
+/// A stranger costs the daemon, whose thread is real-time, nothing: the kernel refuses it.
+#[test]
+fn nobody_else_can_connect() {
+    use std::os::unix::fs::MetadataExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    let own = rustix::process::geteuid().as_raw();
+    let user = if own == 0 { 65534 } else { own };
+    let _listener = listen(&path, Some(user)).unwrap();
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!((found.mode() & 0o777, found.uid()), (0o600, user));
 }
 
 proptest! {

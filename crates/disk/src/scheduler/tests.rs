@@ -272,7 +272,7 @@ fn each_daemon_is_told_once_by_what_a_guest_notifies() {
 fn channels() -> (Channel, Channel) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.disk");
-    let listener = listen(&path).unwrap();
+    let listener = listen(&path, None).unwrap();
     let disk = Channel::connect(&path).unwrap();
     (Channel::accept(&listener).unwrap(), disk)
 }

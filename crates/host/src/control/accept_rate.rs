@@ -31,18 +31,18 @@ pub(super) fn become_ordinary() {
 
 /// Counts clients: at most [`CLIENTS`] in each [`PERIOD`].
 #[derive(Debug)]
-pub(super) struct AcceptRate {
+pub(crate) struct AcceptRate {
     since: Instant,
     count: u32,
 }
 
 impl AcceptRate {
-    pub(super) fn new(now: Instant) -> AcceptRate {
+    pub(crate) fn new(now: Instant) -> AcceptRate {
         AcceptRate { since: now, count: 0 }
     }
 
     /// Another client has come; how long the next has to wait.
-    pub(super) fn count(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn count(&mut self, now: Instant) -> Option<Duration> {
         if now.duration_since(self.since) >= PERIOD {
             *self = AcceptRate::new(now);
         }

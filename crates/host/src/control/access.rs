@@ -99,12 +99,14 @@ impl Rights<'_> {
         match self {
             Rights::Look { change } if query.changes() => Err(change),
             Rights::Change { targets } => match query {
-                // What has a reservation can be released and resumed by all who may change some.
-                Query::Reserve(Reserve { target, .. }) | Query::Pause { target }
+                Query::Reserve(Reserve { target, .. })
+                | Query::Pause { target }
+                | Query::Resume { target }
+                | Query::Release { target }
                     if !targets.iter().any(|pattern| pattern.matches(&target.to_string())) =>
                 {
                     let message = format!(
-                        "only root may reserve or pause {target}; operator_targets in [control] of frontdesk's configuration says what operators may"
+                        "only root may reserve, pause, resume or release {target}; operator_targets in [control] of frontdesk's configuration says what operators may"
                     );
                     Err(Refusal::new(RefusalKind::Forbidden, message))
                 }

@@ -321,7 +321,7 @@ fn only_root_and_the_group_may_look_in() {
 
 /// What comes back when a reservation is released that there is not.
 fn release(socket: &Path) -> RefusalKind {
-    match ask(socket, &Query::Release { target: Target::Process(1) }).unwrap_err() {
+    match ask(socket, &Query::Release { target: Target::Vm("desk".into()) }).unwrap_err() {
         ClientError::Refused(refusal) => refusal.kind,
         error => panic!("{error}"),
     }
@@ -376,7 +376,13 @@ fn operators_have_their_targets() {
     assert_eq!(kind(&reserve(Target::Vm("desk".into())), Some(BIN)), RefusalKind::Infeasible);
     for target in [Target::Process(1), Target::Unit("ssh.service".into()), Target::Cgroup("/".into())] {
         assert_eq!(kind(&reserve(target.clone()), Some(BIN)), RefusalKind::Forbidden, "{target}");
-        assert_eq!(kind(&Query::Pause { target: target.clone() }, Some(BIN)), RefusalKind::Forbidden);
+        for query in [
+            Query::Pause { target: target.clone() },
+            Query::Resume { target: target.clone() },
+            Query::Release { target: target.clone() },
+        ] {
+            assert_eq!(kind(&query, Some(BIN)), RefusalKind::Forbidden, "{query:?}");
+        }
         assert_eq!(kind(&reserve(target.clone()), None), RefusalKind::Infeasible, "root may all");
     }
 }

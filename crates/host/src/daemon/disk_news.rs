@@ -5,6 +5,7 @@ use super::{Daemon, DaemonError};
 use crate::clock::monotonic;
 use crate::notification::DiskNews;
 use frontdesk_engine::{EventKind, Time, UserInput, VmId};
+use frontdesk_linux::sched::ThreadId;
 
 impl Daemon {
     /// A back end told something.
@@ -41,8 +42,8 @@ impl Daemon {
         Ok(())
     }
 
-    fn vm_of(&self, qemu: i32) -> Option<VmId> {
-        self.vms.iter().find(|vm| vm.qemu.pid == qemu).map(|vm| vm.id)
+    fn vm_of(&self, qemu: ThreadId) -> Option<VmId> {
+        self.vms.iter().find(|vm| vm.qemu.main_thread() == qemu).map(|vm| vm.id)
     }
 
     /// Tells the back ends of a VM's disks where to look up who asks.

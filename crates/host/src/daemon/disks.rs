@@ -33,8 +33,8 @@ pub(super) struct DiskId {
 pub(super) struct ServedDisk {
     id: DiskId,
     name: String,
-    /// QEMU's process.
-    qemu: i32,
+    /// QEMU's process, by its first thread.
+    qemu: ThreadId,
     /// What serves it.
     thread: ThreadId,
     /// Whether its back end can look up who asks.
@@ -86,19 +86,20 @@ impl Disks {
         }
     }
 
-    /// The disks of the QEMU process `pid`.
-    pub(super) fn of(&self, pid: i32) -> impl Iterator<Item = &ServedDisk> {
-        self.served.iter().filter(move |disk| disk.qemu == pid)
+    /// The disks of a VM.
+    pub(super) fn of(&self, qemu: &QemuVm) -> impl Iterator<Item = &ServedDisk> {
+        let main = qemu.main_thread();
+        self.served.iter().filter(move |disk| disk.qemu == main)
     }
 
     /// The threads that serve them.
-    pub(super) fn threads(&self, pid: i32) -> impl Iterator<Item = ThreadId> {
-        self.of(pid).map(|disk| disk.thread)
+    pub(super) fn threads(&self, qemu: &QemuVm) -> impl Iterator<Item = ThreadId> {
+        self.of(qemu).map(|disk| disk.thread)
     }
 
     /// A person did something in a VM.
     pub(super) fn input(&self, qemu: &QemuVm, input: UserInput, at: Time) {
-        for disk in self.of(qemu.pid) {
+        for disk in self.of(qemu) {
             let DiskId { back_end, number } = disk.id;
             self.say(back_end, FromDaemon::Input { disk: number, input, at_ns: at.0 }, None);
         }
@@ -106,15 +107,15 @@ impl Disks {
 
     /// Tells where to look up who asks in a VM, if it has such a disk and that is known.
     pub(super) fn offer(&mut self, vm: VmId, qemu: &QemuVm, identities: &mut Identities) {
-        if self.of(qemu.pid).next().is_none() {
+        if self.of(qemu).next().is_none() {
             return;
         }
-        let eventfds: Vec<u32> = self.of(qemu.pid).flat_map(|disk| &disk.eventfds).copied().collect();
+        let eventfds: Vec<u32> = self.of(qemu).flat_map(|disk| &disk.eventfds).copied().collect();
         let (memory, words) = match identities.task_words(vm, &eventfds) {
             Ok(Some(found)) => found,
             Ok(None) => return,
             Err(error) => {
-                let of_vm = self.served.iter_mut().filter(|disk| disk.qemu == qemu.pid);
+                let of_vm = self.served.iter_mut().filter(|disk| disk.qemu == qemu.main_thread());
                 for disk in of_vm.filter(|disk| !disk.told && !disk.refused) {
                     tracing::warn!(
                         disk = disk.name,
@@ -130,7 +131,7 @@ impl Disks {
         let vcpus = qemu.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1));
         for index in 0..self.served.len() {
             let ServedDisk { id: DiskId { back_end, number: disk }, told, .. } = self.served[index];
-            if self.served[index].qemu == qemu.pid && !told {
+            if self.served[index].qemu == qemu.main_thread() && !told {
                 self.say(back_end, FromDaemon::Askers { disk, vcpus, layout }, Some(memory));
                 self.served[index].told = true;
             }
@@ -141,7 +142,7 @@ impl Disks {
     pub(super) fn withdraw(&mut self, qemu: &QemuVm) {
         for index in 0..self.served.len() {
             let ServedDisk { id: DiskId { back_end, number: disk }, told, .. } = self.served[index];
-            if self.served[index].qemu == qemu.pid && told {
+            if self.served[index].qemu == qemu.main_thread() && told {
                 self.say(back_end, FromDaemon::NoAskers { disk }, None);
                 self.served[index].told = false;
             }
@@ -161,7 +162,7 @@ impl Disks {
     }
 
     /// The QEMU process `qemu` is connected to a disk, which a thread serves.
-    pub(super) fn attached(&mut self, disk: DiskId, name: String, qemu: i32, thread: ThreadId) {
+    pub(super) fn attached(&mut self, disk: DiskId, name: String, qemu: ThreadId, thread: ThreadId) {
         self.detached(disk);
         let report = DiskReport::default();
         let (told, refused, eventfds) = (false, false, Vec::new());
@@ -188,13 +189,13 @@ impl Disks {
     }
 
     /// The QEMU process that is connected to a disk.
-    pub(super) fn qemu(&self, disk: DiskId) -> Option<i32> {
+    pub(super) fn qemu(&self, disk: DiskId) -> Option<ThreadId> {
         self.served.iter().find(|served| served.id == disk).map(|served| served.qemu)
     }
 
-    /// A QEMU has ended. Its number may soon be another's.
-    pub(super) fn ended(&mut self, pid: i32) {
-        self.served.retain(|disk| disk.qemu != pid);
+    /// A VM has ended.
+    pub(super) fn ended(&mut self, qemu: &QemuVm) {
+        self.served.retain(|disk| disk.qemu != qemu.main_thread());
     }
 
     /// Says that we are there, once in a while.

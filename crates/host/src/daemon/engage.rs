@@ -63,7 +63,7 @@ impl Daemon {
             share.set_base(vm.settings.shares(), guardian)?;
         }
         self.threads.set_weight(id, share.base())?;
-        self.threads.set_taps(id, &vm.qemu.taps)?;
+        self.threads.set_taps(id, &vm.qemu.taps);
         vm.control = Some(VmControls { group, share });
         self.budgets_stale = true;
         Ok(())

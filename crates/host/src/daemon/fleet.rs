@@ -8,6 +8,7 @@ use crate::notification::{Notification, Sighting, VmOrigin};
 use frontdesk_engine::{Event, EventKind, Standing, VmId};
 use frontdesk_linux::cgroup::DEFAULT_WEIGHT;
 use frontdesk_linux::sched::ThreadId;
+use frontdesk_probes::BpfError;
 use frontdesk_probes::bpf::Probes;
 use frontdesk_qemu::{QemuVm, Unheard, VmEvent};
 use frontdesk_record::Record;
@@ -58,7 +59,7 @@ impl Daemon {
     fn seen(&mut self, mut sighting: Sighting) -> Result<(), DaemonError> {
         // A thread in another control group may have no real-time budget there.
         if self.budget.is_none() {
-            let threads = self.disks.threads(sighting.vm.pid);
+            let threads: Vec<ThreadId> = self.disks.threads(&sighting.vm).collect();
             sighting.vm.emulators.extend(threads);
         }
         let main = sighting.vm.main_thread();
@@ -129,9 +130,8 @@ impl Daemon {
     fn listen(&mut self, id: VmId) {
         let Some(vm) = self.vms.iter().find(|vm| vm.id == id) else { return };
         let followed = self.bpf.follow(id, &watched_threads(&vm.qemu), &vm.qemu.taps);
-        if let Err(error) = followed.and_then(|()| self.bpf.count_others(id, vm.qemu.pid)) {
-            tracing::warn!(vm = vm.name, "nothing is heard of the VM, which is never boosted then: {error}");
-        }
+        let counted = |left_out| self.bpf.count_others(id, vm.qemu.pid).map(|()| left_out);
+        tell_followed(&vm.name, followed.and_then(counted));
     }
 
     /// What QEMU does for the VM can be followed, as far as its functions could be probed.
@@ -176,17 +176,11 @@ impl Daemon {
         }
         if !changes.is_empty() || before.taps != now.taps {
             let followed = self.bpf.refollow(id, &watched_threads(now), &now.taps);
-            if let Err(error) = followed.and_then(|()| self.bpf.count_others(id, now.pid)) {
-                tracing::warn!(
-                    vm = state.name,
-                    "nothing is heard of the VM, which is never boosted then: {error}"
-                );
-            }
+            let counted = |left_out| self.bpf.count_others(id, now.pid).map(|()| left_out);
+            tell_followed(&state.name, followed.and_then(counted));
         }
-        if before.taps != now.taps
-            && let Err(error) = self.threads.set_taps(id, &now.taps)
-        {
-            tracing::warn!(vm = state.name, "{error}");
+        if before.taps != now.taps {
+            self.threads.set_taps(id, &now.taps);
         }
         if !changes.is_empty()
             && let Err(error) = self.identities.refollow(id, now)
@@ -265,7 +259,7 @@ impl Daemon {
     pub(super) fn vm_ended(&mut self, id: VmId) -> Result<(), DaemonError> {
         if let Some(vm) = self.vms.iter().find(|vm| vm.id == id) {
             tracing::info!(vm = vm.name, "the VM has ended");
-            self.disks.ended(vm.qemu.pid);
+            self.disks.ended(&vm.qemu);
         }
         self.remove(id)
     }
@@ -282,6 +276,20 @@ impl Daemon {
         self.supervisor.changed(&self.summary());
         epoll::delete(&self.epoll, vm.qemu.pidfd())?;
         Ok(())
+    }
+}
+
+/// Says what of a VM cannot be followed.
+fn tell_followed(vm: &str, followed: Result<Vec<BpfError>, BpfError>) {
+    match followed {
+        Ok(left_out) => {
+            for error in left_out {
+                tracing::warn!(vm, "packets that come that way are not heard: {error}");
+            }
+        }
+        Err(error) => {
+            tracing::warn!(vm, "nothing is heard of the VM, which is never boosted then: {error}");
+        }
     }
 }
 

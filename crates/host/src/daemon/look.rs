@@ -86,7 +86,7 @@ impl Daemon {
                 tracing::warn!(vm = vm.name, "{error}");
                 None
             });
-            let disks = self.disks.of(vm.qemu.pid);
+            let disks = self.disks.of(&vm.qemu);
             told.disks = disks.map(|disk| disk.status(vm.id, &vm.qemu, &self.identities)).collect();
             for task in &mut told.engine.tasks {
                 let process = self.identities.process(vm.id, task.id);

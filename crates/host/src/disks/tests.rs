@@ -50,7 +50,10 @@ fn a_back_end_is_heard_until_it_is_gone() {
     let (connection, _qemu) = UnixStream::pair().unwrap();
     disk.send(&attached(own()), Some(connection.as_fd())).unwrap();
     let (from, DiskNews::Attached { disk: 3, name, qemu, thread }) = bench.news() else { panic!() };
-    assert_eq!((from, name.as_str(), qemu, thread.tid), (number, "alice", own(), own()));
+    assert_eq!(
+        (from, name.as_str(), qemu, thread.tid),
+        (number, "alice", ThreadId::of(own(), own()).unwrap(), own())
+    );
     disk.send(&FromDisk::ReadDone { disk: 3, request: 9 }, None).unwrap();
     assert!(matches!(bench.news().1, DiskNews::Read { disk: 3, request: 9, done: true }));
     drop(disk);

@@ -181,7 +181,9 @@ impl Identities {
     fn listen(&mut self, vm: VmId, qemu: &QemuVm, pace: Duration) -> Result<bool, IdentityError> {
         let vcpus = qemu.vcpus.last().map_or(0, |(index, _)| index.saturating_add(1));
         let now = crate::clock::monotonic();
-        self.reporters.follow(vm, qemu.pid, vcpus, pace, now).map_err(IdentityError::Reporter)
+        self.reporters
+            .follow(vm, (qemu.pid, qemu.port.as_deref()), vcpus, pace, now)
+            .map_err(IdentityError::Reporter)
     }
 
     fn follow_by_kvm(&mut self, vm: VmId, qemu: &QemuVm) -> Result<Identity, IdentityError> {

@@ -77,7 +77,7 @@ impl Found {
             }
             Target::Unit(name) => {
                 let processes = processes_where(|groups| {
-                    groups.into_iter().any(|group| group.pathname.split('/').any(|part| part == name))
+                    groups.into_iter().any(|group| is_of_unit(&group.pathname, name))
                 });
                 Found { name: name.clone(), processes, family: true, vcpus: Vec::new() }
             }
@@ -174,6 +174,20 @@ pub(super) fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// Whether a control group is that of a unit of the system's, or below it: slices lead to a unit, and what is
+/// below that the unit names as it likes. So no user's own unit passes for one of the system's.
+fn is_of_unit(group: &str, unit: &str) -> bool {
+    for part in group.split('/').filter(|part| !part.is_empty()) {
+        if part == unit {
+            return true;
+        }
+        if !Path::new(part).extension().is_some_and(|kind| kind == "slice") {
+            return false;
+        }
+    }
+    false
+}
+
 /// The processes whose control groups are such.
 fn processes_where(is_member: impl Fn(&ProcessCGroups) -> bool) -> Vec<i32> {
     let all = procfs::process::all_processes().into_iter().flatten().flatten();
@@ -244,6 +258,24 @@ mod tests {
             assert!(stat.flags & StatFlags::PF_KTHREAD.bits() != 0);
             assert!(refused("pid:2", &[]).1.contains("thread of the kernel"));
         }
+    }
+
+    #[test]
+    fn a_unit_is_the_systems_and_no_users() {
+        for (group, is) in [
+            ("/system.slice/render.service", true),
+            ("/system.slice/system-render.slice/render.service", true),
+            ("/machine.slice/render.service/libvirt/vcpu0", true),
+            ("/render.service", true),
+            // What a user starts.
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/render.service", false),
+            ("/system.slice/other.service/render.service", false),
+            ("/system.slice/render.service.d", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_of_unit(group, "render.service"), is, "{group}");
+        }
+        assert!(is_of_unit("/user.slice/user-1000.slice/session-3.scope", "user-1000.slice"));
     }
 
     #[test]

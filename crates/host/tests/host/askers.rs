@@ -58,7 +58,7 @@ pub(crate) fn seen_by_another(memory: &TaskMemory, vcpu: u16, seen: &Seen) -> Re
     let folder = tempfile::tempdir()?;
     chmod(folder.path(), Mode::from_raw_mode(0o755))?;
     let socket = folder.path().join("disk");
-    let listener = listen(&socket)?;
+    let listener = listen(&socket, None)?;
     let mut other = Command::new("/proc/self/exe");
     other.arg(ARGUMENT).arg(&socket).arg(vcpu.to_string()).uid(NOBODY).gid(NOBODY);
     let other = other.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;

@@ -4,8 +4,9 @@ use crate::support::{eventually, trial};
 use crate::wire::{ACK, FIN, SYN, Wire, datagram, ethernet, ipv4, ipv6, segment, tcp, udp};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use frontdesk_engine::{Event, EventKind, Protocol, Thread, VmId};
+use frontdesk_linux::Tap;
 use frontdesk_linux::{monotonic_ns, realtime};
-use frontdesk_probes::bpf::BpfSource;
+use frontdesk_probes::{MAX_TAPS, bpf::BpfSource};
 use libtest_mimic::Trial;
 use rustix::{
     event::epoll,
@@ -26,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bpf_tells_preemption_from_sleep", tells_preemption_from_sleep),
         trial("bpf_tells_a_doorbell_also_on_an_idle_cpu", tells_a_doorbell_also_on_an_idle_cpu),
         trial("bpf_refuses_a_thread_of_another_vm", refuses_a_thread_of_another_vm),
+        trial("bpf_goes_on_without_the_taps_of_another_vm", goes_on_without_the_taps_of_another_vm),
         trial("bpf_hears_packets_towards_a_tap", hears_packets_towards_a_tap),
         trial("bpf_hears_the_reply_to_a_packet", hears_the_reply_to_a_packet),
         trial("bpf_guards_against_a_flood", guards_against_a_flood),
@@ -194,6 +196,26 @@ fn on_a_wire(test: fn(&Wire, &mut BpfSource) -> Result<()>) -> Result<()> {
     })
     .join()
     .unwrap_or_else(|_| bail!("the test's thread panicked"))
+}
+
+/// Which taps a VM has it says itself. What it says wrongly must not cost another one more than that tap.
+fn goes_on_without_the_taps_of_another_vm() -> Result<()> {
+    let mut source = BpfSource::open()?;
+    let tap = |ifname: String| Tap { netns: 1, ifname };
+    let claims: Vec<Tap> = (0..=MAX_TAPS).map(|number| tap(format!("claimed{number}"))).collect();
+    let left_out = source.follow(VmId(8), &[], &claims)?;
+    ensure!(left_out.len() == 1, "{left_out:?}");
+    let left_out =
+        source.follow(VM, &[(own_tid(), Thread::Vcpu(0))], &[claims[0].clone(), tap("own".into())])?;
+    ensure!(left_out.len() == 1 && left_out[0].to_string().contains("another VM"), "{left_out:?}");
+    drain_until(&mut source, "its thread is heard", |heard| {
+        heard.iter().any(|kind| matches!(kind, EventKind::Stop { vm: VM, .. }))
+    })?;
+    // Whoever comes once the other has gone has it.
+    source.unfollow(VmId(8));
+    let left_out = source.refollow(VM, &[], &[claims[0].clone()])?;
+    ensure!(left_out.is_empty(), "{left_out:?}");
+    Ok(())
 }
 
 fn hears_packets_towards_a_tap() -> Result<()> {

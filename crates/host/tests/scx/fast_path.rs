@@ -76,7 +76,7 @@ fn beside(wire: &Wire, guardian: &Guardian) -> Result<([Work; 3], Threads, BpfSo
     let (work, mut threads) = three([1024; 3], 1, guardian, Scx::load(true)?)?;
     let mut source = BpfSource::open()?;
     source.follow(VM, &[], &[wire.tap()])?;
-    threads.set_taps(VM, &[wire.tap()])?;
+    threads.set_taps(VM, &[wire.tap()]);
     ensure!(threads.has_fast_path() && !threads.learn_port(VM, Protocol::Udp, PORT, true));
     Ok((work, threads, source))
 }
@@ -343,7 +343,7 @@ fn boosts_sooner(wire: &Wire) -> Result<()> {
     }
     let mut source = BpfSource::open()?;
     source.follow(VM, &[(work[0].workers[0].tid, Thread::Vcpu(0))], &[wire.tap()])?;
-    threads.set_taps(VM, &[wire.tap()])?;
+    threads.set_taps(VM, &[wire.tap()]);
     threads.learn_port(VM, Protocol::Udp, PORT, true);
     let mut config = Config::default();
     config.tavs.pb_ratio = 1.0;

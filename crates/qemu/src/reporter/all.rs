@@ -2,12 +2,13 @@
 
 use super::clock::HostTime;
 use super::session::Told;
-use super::{EpisodeOrder, ReporterSource, find_port};
+use super::{EpisodeOrder, ReporterSource};
 use frontdesk_engine::{Event, Time, VmId};
 use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 /// The reporters of those VMs that have a port for one.
@@ -42,18 +43,26 @@ impl Reporters {
     }
 
     /// Begins to listen to the reporter of `vm`, which is QEMU process `pid` and has so many vCPUs, if it has
-    /// a port for one; whether it has. It reports no more often than `pace`; zero is for at once. Of a VM
-    /// that is listened to already, only the number of vCPUs changes.
+    /// a port for one, which [`find_port`](super::find_port) found; whether it has. It reports no more often
+    /// than `pace`; zero is for at once. Of a VM that is listened to already, only the number of vCPUs
+    /// changes.
     ///
     /// # Errors
-    /// The process cannot be looked into, or there are no more descriptors.
-    pub fn follow(&mut self, vm: VmId, pid: i32, vcpus: u16, pace: Duration, now: Time) -> io::Result<bool> {
+    /// There are no more descriptors.
+    pub fn follow(
+        &mut self,
+        vm: VmId,
+        (pid, port): (i32, Option<&Path>),
+        vcpus: u16,
+        pace: Duration,
+        now: Time,
+    ) -> io::Result<bool> {
         if let Some(source) = self.sources.get_mut(&vm) {
             source.set_vcpus(vcpus);
             return Ok(true);
         }
-        let Some(path) = find_port(pid)? else { return Ok(false) };
-        let mut source = ReporterSource::new(path, pid, vcpus, pace, now)?;
+        let Some(port) = port else { return Ok(false) };
+        let mut source = ReporterSource::new(port.to_owned(), pid, vcpus, pace, now)?;
         source.set_io_threshold(self.io_threshold);
         let data = epoll::EventData::new_u64(vm.0.into());
         epoll::add(&self.epoll, source.fd(), data, epoll::EventFlags::IN)?;
