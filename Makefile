@@ -12,7 +12,7 @@ test: selection := --workspace --lib --bins --tests
 package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo check test bench fuzz miri lint build deb setup-build setup-lint setup-vms setup-deb setup-sim setup-python
+.PHONY: demo check test nightly bench fuzz miri lint build deb setup-build setup-lint setup-vms setup-deb setup-sim setup-python
 
 demo: setup-vms build
 	mkdir -p target/demo
@@ -55,6 +55,13 @@ fuzz: setup-build
 		-p frontdesk-guardian -p frontdesk-guest-protocol -p frontdesk-host -p frontdesk-lab-guest -p frontdesk-linux -p frontdesk-probes -p frontdesk-qemu -p frontdesk-record \
 		-p frontdesk-remote -p frontdesk-ring -p frontdesk-sim -p frontdesk-tcg-plugin --lib --bins --test properties --test disk fuzz_
 	tools/fuzz.sh $(SECONDS)
+
+# What takes too long for each change: a thousand kills, what attacks cost, a hundred VMs under systemd, and
+# disks whose back end or VM is killed a hundred times. Hours.
+nightly: setup-vms deb
+	cargo test --release --locked -p frontdesk-host --test host -- --ignored --nocapture
+	cargo test --release --locked -p frontdesk-host --test package -- --ignored --nocapture
+	cargo test --release --locked -p frontdesk-disk --test vm -- --ignored --nocapture
 
 # The code that reads and decides, interpreted, with every access to memory checked.
 miri:

@@ -202,7 +202,8 @@ async fn ask(
         Err(response) => return response,
     };
     if query.changes() {
-        tracing::debug!("{} asks for {query:?}", client.peer);
+        // The daemon's own log knows only the server's user.
+        tracing::info!("{} asks for {query:?}", client.peer);
     }
     // Held by the thread, which goes on when whoever asked has hung up.
     let Ok(permit) = Arc::clone(&shared.asking).acquire_owned().await else {

@@ -259,6 +259,8 @@ impl AdmissionThread {
     ) -> Result<Found, Refusal> {
         reservation.validate().map_err(|error| stats::refusal(&error.into(), self.capacity))?;
         let found = Found::find(target, vms, &self.own, &self.hierarchy)?;
+        // Too many threads are refused here, before anything is changed for them.
+        found.threads()?;
         for other in &self.targets {
             if let Some(both) = other.processes.iter().find(|process| found.processes.contains(&process.pid))
             {

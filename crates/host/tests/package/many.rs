@@ -83,7 +83,8 @@ impl Vm {
         make_tap(&tap, &format!("10.98.{number}.1"), &address)?;
         // systemd-run becomes the process that it starts.
         let mut command = Command::new("systemd-run");
-        command.args(["--quiet", "--scope", &format!("--unit={name}"), &format!("--uid={USER}")]);
+        command.args(["--quiet", "--scope", "--property=CPUWeight=100"]);
+        command.args([&format!("--unit={name}"), &format!("--uid={USER}")]);
         command.args([&format!("{HOME}/qemu-fake"), "fake-qemu"]).current_dir("/").stdin(Stdio::piped());
         let mut process = command.spawn().context("start systemd-run")?;
         let orders = process.stdin.as_mut().context("no standard input")?;

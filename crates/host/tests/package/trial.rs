@@ -147,6 +147,10 @@ fn package() -> Result<()> {
     systemctl(&["start", "frontdesk"])?;
     let third = another_daemon(second)?;
     weight_becomes(30)?;
+    // In microseconds: the kernel kills it if it runs in real time for as long without a pause.
+    let bounds = fs::read_to_string(format!("/proc/{third}/limits"))?;
+    let real_time = bounds.lines().find(|line| line.starts_with("Max realtime timeout"));
+    ensure!(real_time.is_some_and(|line| line.contains(" 5000000 ")), "{real_time:?}");
     systemctl(&["kill", "--kill-who=main", "--signal=STOP", "frontdesk"])?;
     let fourth = another_daemon(third)?;
     weight_becomes(30)?;
