@@ -103,8 +103,10 @@ fn package_by_ansible() -> Result<()> {
     let mut tar = Command::new("tar");
     tar.arg("--create").arg("--file").arg(folder.path().join(ansible::ARCHIVE));
     ensure!(tar.arg("--directory").arg(packaging).arg("ansible").status()?.success(), "tar");
-    let parameters =
-        [format!("{}=1", ansible::PARAMETER), format!("{}={}", init::GUESTS_PARAMETER, folder.path().display())];
+    let parameters = [
+        format!("{}=1", ansible::PARAMETER),
+        format!("{}={}", init::GUESTS_PARAMETER, folder.path().display()),
+    ];
     passes(1024, &parameters, &FOR_ANSIBLE, Some(&folder.path().join(ansible::ARCHIVE))).map(drop)
 }
 

@@ -102,9 +102,7 @@ pub fn run(
             folder.keep(std::mem::take(&mut rows))?;
             written = Instant::now();
         }
-        let others = u32::try_from(missing.len().saturating_sub(done)).unwrap_or(u32::MAX);
-        let each = begin.elapsed().checked_div(u32::try_from(done).unwrap_or(u32::MAX));
-        let left = each.map(|each| each.saturating_mul(others));
+        let left = left(begin.elapsed(), done, missing.len().saturating_sub(done));
         progress(Progress { done: total - missing.len() + done, total, left, written: written_now });
         if let Some(error) = failed {
             return Err(error);
@@ -117,6 +115,13 @@ pub fn run(
             return Ok(Ended::Stopped);
         }
     }
+}
+
+/// How long so many other runs will take, if each takes as long as those that were done in this time; unknown
+/// before there are any.
+fn left(took: Duration, done: usize, others: usize) -> Option<Duration> {
+    let each = took.checked_div(u32::try_from(done).unwrap_or(u32::MAX))?;
+    Some(each.saturating_mul(u32::try_from(others).unwrap_or(u32::MAX)))
 }
 
 /// Starts so many threads that send the rows of these runs.
@@ -141,5 +146,19 @@ fn start_threads(
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_takes_as_long_as_what_was_done() {
+        let seconds = Duration::from_secs;
+        assert_eq!(left(seconds(60), 0, 100), None);
+        assert_eq!(left(seconds(60), 20, 100), Some(seconds(300)));
+        assert_eq!(left(seconds(60), 120, 0), Some(Duration::ZERO));
+        assert_eq!(left(Duration::MAX, 1, usize::MAX), Some(Duration::MAX), "it does not overflow");
     }
 }
