@@ -1,8 +1,9 @@
 //! How many runs it takes to know: Wald's sequential probability ratio test.
 //!
 //! Runs with other seeds are independent of each other; each keeps the limit or does not. Tested is whether a
-//! run keeps it with a probability of [`KEEPS`] rather than [`DOUBTFUL`], with errors of about [`ERROR`] either
-//! way (A. Wald, "Sequential tests of statistical hypotheses", Annals of Mathematical Statistics 16, 1945).
+//! run keeps it with a probability of [`KEEPS`] rather than [`DOUBTFUL`], with errors of about [`ERROR`]
+//! either way (A. Wald, "Sequential tests of statistical hypotheses", Annals of Mathematical Statistics 16,
+//! 1945).
 
 /// With this probability a run keeps the limit where it is held.
 const KEEPS: f64 = 0.95;
@@ -53,7 +54,8 @@ impl Sequential {
 }
 
 /// The probability, at least, that of so many tests one after the other none is wrong. Which numbers are
-/// tried depends on the verdicts; but the first that is wrong is one of those that are tried if all are right.
+/// tried depends on the verdicts; but the first that is wrong is one of those that are tried if all are
+/// right.
 #[must_use]
 pub(crate) fn confidence(tests: usize) -> f64 {
     (0..tests).fold(1.0, |left, _| f64::max(left - WRONG, 0.0))
