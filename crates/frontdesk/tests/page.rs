@@ -420,7 +420,7 @@ fn other_hosts_are_on_the_same_page() {
         served.daemon.tell(status.clone());
         status.vms[0].name = "<i>carol</i>".to_owned();
         // Nothing in it where a line could be broken.
-        let unheard = "not-heard-".repeat(12);
+        let unheard = "unheard".repeat(20);
         status.vms[0].unheard = vec![unheard.clone()];
         one.daemon.tell(status);
         let details = if one.address < other.address { 1 } else { 2 };
