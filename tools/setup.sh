@@ -2,7 +2,7 @@
 # Installs what frontdesk needs on Debian 12, or says exactly what is missing.
 #
 #   tools/setup.sh build   compilers and libraries
-#   tools/setup.sh vms     the same, and what boots real VMs and a browser
+#   tools/setup.sh vms     the same, and what boots real VMs, a browser, and promtool, in target/promtool
 #   tools/setup.sh lint    as build, and what looks at the dependencies
 #   tools/setup.sh deb     as build, and what makes the Debian package
 #   tools/setup.sh sim     as build, and SimSo, which the simulator is compared with, in target/simso
@@ -23,6 +23,7 @@ simso_venv=$(dirname "$0")/../target/simso
 python_tests="ansible-core==2.18.19 maturin==1.16.0 numpy==2.4.6 pandas==3.1.1 pyarrow==26.0.1 ray==2.60.0 pytest==9.2.0 mypy==2.4.1 nbclient==0.11.0 \
     nbformat==5.11.1 ipykernel==7.4.0 matplotlib==3.11.2 psutil==7.2.2"
 python_venv=$(dirname "$0")/../target/python
+promtool=$(dirname "$0")/../target/promtool/promtool
 qemu_packages="qemu-system-x86 qemu-utils"
 qemu_least=9.2 # the plugin interface that the QEMU plugin uses
 backports=/etc/apt/sources.list.d/frontdesk-backports.sources
@@ -103,6 +104,24 @@ install_simso() {
     fi
 }
 
+# Of Debian's Prometheus, which would start a server, only the program that tells when alerts fire. Without it
+# everything else works.
+install_promtool() {
+    if [ "$target" = vms ] && ! command -v promtool >/dev/null && [ ! -x "$promtool" ]; then
+        say "installing: promtool in target/promtool"
+        folder=$(mktemp -d)
+        # So that apt's own user, which downloads, may write there.
+        chown _apt "$folder" 2>/dev/null || true
+        mkdir -p "$(dirname "$promtool")"
+        {
+            { apt-cache show prometheus >/dev/null 2>&1 || apt-get update -q; } &&
+                (cd "$folder" && apt-get download -q prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar x ./usr/bin/promtool) &&
+                mv "$folder/usr/bin/promtool" "$promtool"
+        } >&2 || say "promtool could not be installed: the trial of the alerts fails, unless FRONTDESK_ALLOW_MISSING names promtool"
+        rm -rf "$folder"
+    fi
+}
+
 # Made anew if what is wanted has changed.
 install_python() {
     if [ "$target" = python ] && [ "$(cat "$python_venv/wanted" 2>/dev/null)" != "$python_tests" ]; then
@@ -119,6 +138,7 @@ install_python() {
 if [ -z "$wanted" ]; then
     install_cargo_tools
     install_simso
+    install_promtool
     install_python
     exit 0
 fi
@@ -152,4 +172,5 @@ EOF
 fi
 install_cargo_tools
 install_simso
+install_promtool
 install_python

@@ -3,7 +3,7 @@
 use crate::error::CapacityError;
 use crate::limit::Limit;
 use crate::profile::Profile;
-use crate::sequential::{Sequential, Verdict};
+use crate::sequential::{Sequential, Verdict, confidence};
 use frontdesk_scenario::Scenario;
 use frontdesk_sim::SimError;
 use std::collections::BTreeMap;
@@ -41,6 +41,9 @@ pub struct ArmCapacity {
     pub arm: String,
     /// How many desktops.
     pub held: Held,
+    /// With this probability at least no verdict about a number that was tried is wrong, and so neither is
+    /// `held`. The errors of all of them are added up.
+    pub confidence: f64,
     /// What was tried, by the number of desktops.
     pub tried: Vec<Tried>,
 }
@@ -91,7 +94,8 @@ pub fn capacity(
             Ok::<_, CapacityError>(Some(verdict))
         })?;
         let Some(held) = held else { return Ok(None) };
-        arms.push(ArmCapacity { arm: arm.clone(), held, tried: tried.into_values().collect() });
+        let (confidence, tried) = (confidence(tried.len()), tried.into_values().collect());
+        arms.push(ArmCapacity { arm: arm.clone(), held, confidence, tried });
     }
     Ok(Some(arms))
 }

@@ -1,15 +1,20 @@
 //! How many runs it takes to know: Wald's sequential probability ratio test.
 //!
 //! Runs with other seeds are independent of each other; each keeps the limit or does not. Tested is whether a
-//! run keeps it with a probability of [`KEEPS`] rather than [`DOUBTFUL`], with errors of [`ERROR`] either way
-//! (A. Wald, "Sequential tests of statistical hypotheses", Annals of Mathematical Statistics 16, 1945).
+//! run keeps it with a probability of [`KEEPS`] rather than [`DOUBTFUL`], with errors of about [`ERROR`]
+//! either way (A. Wald, "Sequential tests of statistical hypotheses", Annals of Mathematical Statistics 16,
+//! 1945).
 
 /// With this probability a run keeps the limit where it is held.
 const KEEPS: f64 = 0.95;
 /// With this one it does where it is not.
 const DOUBTFUL: f64 = 0.5;
-/// How probable it is at most that the test is wrong, either way.
+/// The error that the bounds of the test are for. It is wrong with a probability of [`WRONG`] at most, either
+/// way.
 const ERROR: f64 = 0.05;
+/// The likelihood ratio that decides is the inverse of this, and runs of the other kind reach that no more
+/// often.
+const WRONG: f64 = ERROR / (1.0 - ERROR);
 /// After so many runs nothing is decided any more.
 pub const MOST_RUNS: u32 = 40;
 
@@ -38,7 +43,7 @@ impl Sequential {
         self.runs += 1;
         self.log_ratio +=
             if kept { (KEEPS / DOUBTFUL).ln() } else { ((1.0 - KEEPS) / (1.0 - DOUBTFUL)).ln() };
-        let bound = ((1.0 - ERROR) / ERROR).ln();
+        let bound = -WRONG.ln();
         match self.log_ratio {
             ratio if ratio >= bound => Some(Verdict::Kept),
             ratio if ratio <= -bound => Some(Verdict::Broken),
@@ -46,6 +51,14 @@ impl Sequential {
             _ => None,
         }
     }
+}
+
+/// The probability, at least, that of so many tests one after the other none is wrong. Which numbers are
+/// tried depends on the verdicts; but the first that is wrong is one of those that are tried if all are
+/// right.
+#[must_use]
+pub(crate) fn confidence(tests: usize) -> f64 {
+    (0..tests).fold(1.0, |left, _| f64::max(left - WRONG, 0.0))
 }
 
 #[cfg(test)]
@@ -83,6 +96,13 @@ mod tests {
         for (probability, wrong) in [(KEEPS, Verdict::Broken), (DOUBTFUL, Verdict::Kept)] {
             let wrong = (0..1000).filter(|_| verdict(|_| random() < probability).1 == wrong).count();
             assert!(wrong <= 60, "{wrong} of 1000 with {probability}");
+        }
+    }
+
+    #[test]
+    fn errors_of_several_tests_add_up() {
+        for (tests, least) in [(0, 1.0), (1, 18.0 / 19.0), (9, 10.0 / 19.0), (19, 0.0), (64, 0.0)] {
+            assert!((confidence(tests) - least).abs() < 1e-9, "{tests}: {}", confidence(tests));
         }
     }
 }

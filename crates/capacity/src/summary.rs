@@ -12,11 +12,16 @@ pub fn summary(profile: &Profile, limit: &Limit, arms: &[ArmCapacity]) -> Outcom
     let held = NumberTable {
         title: format!("Desktops on {} CPUs with {limit}", profile.scenario.host.vm_cpus.len()),
         names: vec!["arm".to_owned()],
-        columns: vec!["held".to_owned(), "at most".to_owned()],
+        columns: ["held", "at most", "sure by, %"].map(str::to_owned).to_vec(),
         rows: arms
             .iter()
             .map(|of| {
-                (vec![of.arm.clone()], vec![number(of.held.desktops), of.held.at_most.and_then(number)])
+                let numbers = vec![
+                    number(of.held.desktops),
+                    of.held.at_most.and_then(number),
+                    Some(of.confidence * 100.0),
+                ];
+                (vec![of.arm.clone()], numbers)
             })
             .collect(),
     };

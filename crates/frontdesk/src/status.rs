@@ -32,7 +32,7 @@ const WIDTH: u16 = 80;
   frontdesk status --json | jq '.vms[] | {name, debt_ns}'
   frontdesk status --host vdi-1,vdi-2,vdi-3")]
 pub(crate) struct Args {
-    /// Tell everything about one VM, and why it was or was not boosted in the last seconds.
+    /// Tell everything about one VM, and why it was or was not boosted in the last minute.
     #[arg(long, value_name = "VM")]
     why: Option<String>,
     /// Print all of it as JSON; of several hosts as an array, each with `host`, and `status` or `error`.

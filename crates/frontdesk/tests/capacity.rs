@@ -41,6 +41,9 @@ fn frontdesk_holds_more_desktops_than_stock_on_any_number_of_threads() {
             let tried = tried.iter().find(|tried| tried["desktops"].as_u64() == Some(desktops));
             tried.map(|tried| tried["verdict"].as_str().unwrap().to_owned())
         };
+        let tried = u32::try_from(arm["tried"].as_array().unwrap().len()).unwrap();
+        let confidence = arm["confidence"].as_f64().unwrap();
+        assert!((confidence - (1.0 - f64::from(tried) / 19.0).max(0.0)).abs() < 1e-9, "{arm}");
         if held(arm) > 0 {
             assert_eq!(verdict(held(arm)).unwrap(), "kept");
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -11,7 +12,10 @@ fn sim(folder: &Path, arguments: &[&str]) -> Output {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/echo-mixed.toml");
     let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
     command.current_dir(folder).arg("sim").arg(file).args(["--repeat", "1", "--duration", "1s"]);
-    command.args(["--arms", "stock"]).args(arguments).output().unwrap()
+    if !arguments.contains(&"--arms") {
+        command.args(["--arms", "stock"]);
+    }
+    command.args(arguments).output().unwrap()
 }
 
 fn is_empty(folder: &Path) -> bool {
@@ -41,6 +45,43 @@ fn results_of_a_sweep_go_to_standard_output_too() {
     assert_eq!(counts[0], "vm.cpu.count");
     assert!(counts[1..].iter().all(|count| ["1", "2"].contains(count)) && counts.contains(&"2"), "{lines}");
     assert!(folder.path().join("out.json").exists() && !folder.path().join("-").exists());
+}
+
+/// What happened, as Perfetto opens it: also of an arm in which no daemon ran, and else of the last that had
+/// one.
+#[test]
+fn a_trace_has_all_that_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = |arms: &str| {
+        let output = sim(folder.path(), &["--trace", "trace.json", "--arms", arms]);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+        let trace = std::fs::read(folder.path().join("trace.json")).unwrap();
+        serde_json::from_slice::<Value>(&trace).unwrap()["traceEvents"].as_array().unwrap().clone()
+    };
+    let named = |events: &[Value], kind: &str| -> BTreeSet<String> {
+        let of = events.iter().filter(|event| event["ph"] == "M" && event["name"] == kind);
+        of.map(|event| event["args"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    for (arms, boosts) in [("stock", false), ("stock,frontdesk", true)] {
+        let events = trace(arms);
+        let processes = named(&events, "process_name");
+        let vms = ["mixed", "cpu-1", "cpu-2", "cpu-3", "cpu-4", "cpu-5"].map(|name| format!("VM {name}"));
+        let all = vms.into_iter().chain(["physical CPUs".to_owned()]).collect();
+        assert_eq!(processes, all, "{arms}");
+        let tracks = named(&events, "thread_name");
+        assert!(tracks.contains("CPU 0") && tracks.contains("vCPU 0"), "{arms}: {tracks:?}");
+        assert_eq!(tracks.contains("boosts of vCPU 0"), boosts, "{arms}: {tracks:?}");
+        let slices = |name: &str| {
+            let of = events.iter().filter(|event| event["ph"] == "X" && event["name"] == name);
+            of.map(|event| event["dur"].as_f64().unwrap()).sum::<f64>() / 1e6
+        };
+        // Six VMs share a CPU for a second: each vCPU had about a sixth of it, on the track of the CPU.
+        let shares = ["mixed", "cpu-1", "cpu-5"].map(|vm| slices(&format!("{vm} vCPU 0")));
+        assert!(shares.iter().all(|share| (0.1..0.3).contains(share)), "{arms}: {shares:?}");
+        assert_eq!(slices("boost") > 0.0, boosts, "{arms}");
+        let packets = events.iter().filter(|event| event["ph"] == "i" && event["name"] == "tcp 7").count();
+        assert!(packets > 2, "{arms}: {packets} packets");
+    }
 }
 
 #[test]

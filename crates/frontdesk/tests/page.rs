@@ -230,7 +230,7 @@ fn busy() -> Status {
             "sound_client": null, "slowed": 3, "restored": 2,
         },
         "disks": [{
-            "name": "disk0", "thread": 12,
+            "name": "disk0", "thread": 12, "trouble": "its <i>channel</i> is closed",
             "report": {
                 "queues": 1, "served": [41, 12, 903], "known": 956,
                 "applications": [
@@ -241,6 +241,7 @@ fn busy() -> Status {
         }],
     });
     sample["vms"][0].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    sample["vms"][0]["unheard"] = json!(["packets that come by <b>macvtap</b> are not heard"]);
     serde_json::from_value(sample).unwrap()
 }
 
@@ -271,6 +272,17 @@ fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
         browser
             .says(".why", "Disk disk0, task 0x1000: 0 High, 12 Common, 900 Low; it reads whether or not")
             .await;
+        for text in [
+            "Ports: tcp 7 (3 of 3, boosts).",
+            "A boosted vCPU is given 6.0 ms of CPU time to answer: a guest may finish a tick",
+            "Note: packets that come by <b>macvtap</b> are not heard.",
+            "Note: disk disk0: nobody comes first, for its <i>channel</i> is closed.",
+        ] {
+            browser.says("#glance .vm:nth-child(1) .why", text).await;
+        }
+        let notes = "packets that come by <b>macvtap</b> are not heard. disk disk0: nobody comes first";
+        browser.says("#glance .vm:nth-child(1) .notes", notes).await;
+        assert!(!browser.is_shown("#glance .vm:nth-child(2) .notes").await, "bob has none");
         browser.says("#glance .vm:nth-child(1) .marks", "23.5 of 24 frames/s").await;
         browser.says("#glance .vm:nth-child(1) .marks", "share × 1.5").await;
         browser
@@ -301,10 +313,92 @@ fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
         served.daemon.tell(status.clone());
         browser.find("#glance .vm:nth-child(2) summary").await.click().await.unwrap();
         browser.says("#glance .vm:nth-child(2) .why", "Nothing came for it in the last 60 s.").await;
+        browser.says("#glance .vm:nth-child(2) .why", "Ports: none has led to an I/O-bound task yet.").await;
+        let trouble = "Trouble: it runs without frontdesk's QEMU plugin.";
+        browser.says("#glance .vm:nth-child(2) .why", trouble).await;
         status.vms.truncate(1);
         served.daemon.tell(status);
         browser.gone("#glance .vm:nth-child(2)").await;
         assert!(served.daemon.asked().is_empty(), "looking changes nothing");
+        browser.0.close().await.unwrap();
+    });
+}
+
+/// A status, changed by this.
+type Change = fn(&mut Status);
+
+/// Sentences that both write are the same word by word.
+#[test]
+fn the_page_gives_the_advice_of_the_command() {
+    let outcomes = |change: &Value| {
+        let none: Status = serde_json::from_str(include_str!("../src/status/sample.json")).unwrap();
+        let mut none = serde_json::to_value(none.vms[0].recent.reads).unwrap();
+        none.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        serde_json::from_value(none).unwrap()
+    };
+    let counted = |reason: &str| {
+        let mut status: Status = serde_json::from_str(include_str!("../src/status/sample.json")).unwrap();
+        status.vms.truncate(1);
+        status.vms[0].recent.packets[0].outcomes = outcomes(&json!({ reason: 9, "already_boosted": 40 }));
+        status.vms[0].engine.io_bound_count = 0;
+        status
+    };
+    let mut statuses: Vec<(Status, &str)> = [
+        ("budget_spent", "give this VM a larger pb_ratio"),
+        ("limit_reached", "raises boost_limit"),
+        ("not_correlated", "A port is learnt"),
+        ("no_io_bound_task", "after some 5 runs of at most 500 µs"),
+        ("off", "set pb_ratio above 0"),
+        ("reserved", "ends the reservation"),
+    ]
+    .map(|(reason, says)| (counted(reason), says))
+    .into();
+    let others: [(Change, &str); 5] = [
+        (|status| status.daemon.acting = false, "without --observe"),
+        (|status| status.vms[0].identity = None, "start its QEMU with frontdesk's plugin"),
+        (|status| status.vms[0].recent = Default::default(), "cannot be followed"),
+        (|status| status.policy.tavs.io_threshold = Duration::from_micros(12_345), "at most 12 ms"),
+        (|status| status.vms[0].engine.patience_ns = 4_500_000, "after some 5 runs"),
+    ];
+    statuses.extend(others.map(|(change, says)| {
+        let mut status = counted("no_io_bound_task");
+        change(&mut status);
+        (status, says)
+    }));
+    in_a_browser(async |driver, served| {
+        let browser = driver.browser(json!({})).await;
+        browser.log_in(served).await;
+        for (number, (status, says)) in statuses.iter().enumerate() {
+            // Another VM each time, so that nothing on the page is of the one before.
+            let (name, mut status) = (format!("vm-{number}"), status.clone());
+            status.vms[0].name.clone_from(&name);
+            served.daemon.tell(status);
+            let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
+            let output =
+                command.args(["status", "--why", &name, "--socket"]).arg(served.daemon.socket()).output();
+            let told = String::from_utf8(output.unwrap().stdout).unwrap();
+            let starting = |with: &str| {
+                let paragraph = told.split("\n\n").find(|paragraph| paragraph.starts_with(with));
+                paragraph.map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))
+            };
+            let advice = starting("Advice: ").unwrap_or_else(|| panic!("no advice in {told}"));
+            assert!(advice.contains(says), "{says}: {advice}");
+            browser.says("#glance .vm h3", &name).await;
+            browser.find("#glance .vm summary").await.click().await.unwrap();
+            browser.says("#glance .vm .why", &advice).await;
+            if let Some(patience) = starting("A boosted vCPU") {
+                browser.says("#glance .vm .why", &patience).await;
+            }
+        }
+        // All is well: none of them advises anything.
+        let mut status = counted("boosted");
+        status.vms[0].name = "well".to_owned();
+        served.daemon.tell(status);
+        browser.says("#glance .vm h3", "well").await;
+        browser.find("#glance .vm summary").await.click().await.unwrap();
+        browser.says("#glance .vm .why", "Packets to tcp 7: 9 boosted").await;
+        let said = browser.find("#glance .vm .why").await.text().await.unwrap();
+        assert!(!said.contains("Advice"), "{said}");
         browser.0.close().await.unwrap();
     });
 }
@@ -325,20 +419,33 @@ fn other_hosts_are_on_the_same_page() {
         let served = Served::showing(&[&one, &other]);
         served.daemon.tell(status.clone());
         status.vms[0].name = "<i>carol</i>".to_owned();
+        // Nothing in it where a line could be broken.
+        let unheard = "unheard".repeat(20);
+        status.vms[0].unheard = vec![unheard.clone()];
         one.daemon.tell(status);
-        let browser = driver.browser(json!({})).await;
-        browser.log_in(&served).await;
-        browser.says("#others", &one.address).await;
-        browser.says("#others", "2 VMs").await;
-        browser.says("#others", "trouble with: bob").await;
-        // Its daemon has nothing to tell.
-        browser.says("#others .trouble", "not a real one").await;
         let details = if one.address < other.address { 1 } else { 2 };
         let host = format!(".other-host:nth-of-type({details})");
-        browser.find(&format!("{host} > summary")).await.click().await.unwrap();
-        browser.says(&format!("{host} .vm h3"), "<i>carol</i>").await;
-        browser.find(&format!("{host} .vm summary")).await.click().await.unwrap();
-        browser.says(&format!("{host} .why"), "Packets to tcp 7: 5 boosted").await;
+        let look = async |browser: &Browser| {
+            browser.log_in(&served).await;
+            browser.says("#others", &one.address).await;
+            browser.says("#others", "2 VMs").await;
+            browser.says("#others", "trouble with: bob").await;
+            // Its daemon has nothing to tell.
+            browser.says("#others .trouble", "not a real one").await;
+            browser.find(&format!("{host} > summary")).await.click().await.unwrap();
+            browser.says(&format!("{host} .vm h3"), "<i>carol</i>").await;
+            browser.find(&format!("{host} .vm summary")).await.click().await.unwrap();
+            browser.says(&format!("{host} .why"), "Packets to tcp 7: 5 boosted").await;
+        };
+        let phone = driver.browser(json!({ "mobileEmulation": { "deviceMetrics": { "width": 360, "height": 800, "pixelRatio": 2.0 } } })).await;
+        look(&phone).await;
+        phone.says(&format!("{host} .notes"), &unheard).await;
+        let width = phone.0.execute("return document.documentElement.scrollWidth", vec![]).await.unwrap();
+        assert_eq!(width, 360, "a phone need not scroll");
+        phone.picture("hosts-narrow.png").await;
+        phone.0.close().await.unwrap();
+        let browser = driver.browser(json!({})).await;
+        look(&browser).await;
         browser.picture("hosts.png").await;
         assert!(one.daemon.asked().is_empty() && other.daemon.asked().is_empty());
         drop(one);

@@ -67,6 +67,12 @@ fn rows(folder: &Path) -> Vec<u8> {
     fs::read(folder.join("rows.parquet")).unwrap()
 }
 
+/// Whether git can do something in the repository.
+fn git(arguments: &[&str]) -> bool {
+    let output = Command::new("git").current_dir(root()).args(arguments).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
 #[test]
 fn the_commands_of_the_readme_do_what_they_say() {
     let folder = place();
@@ -82,9 +88,16 @@ fn the_commands_of_the_readme_do_what_they_say() {
     assert!(last.contains("Effect of each parameter") && last.contains("vm.cpu.count"), "{last}");
     let report = fs::read_to_string(folder.path().join("neighbours/report.html")).unwrap();
     assert!(report.contains("p99_ms of mixed over vm.cpu.count") && report.contains("<svg"), "{report}");
+    assert!(report.contains("Pareto front: the least p99_ms of mixed and the least cpu_share of mixed"));
+    assert!(report.contains("on the front") && last.contains("Pareto front"), "{last}");
     let rows: Value = serde_json::from_slice(&fs::read(folder.path().join("rows.json")).unwrap()).unwrap();
     let rows = rows.as_array().unwrap();
     assert!(rows.iter().all(|row| row["error"].is_null() && row["version"].is_string()));
+    let commits: BTreeSet<Option<&str>> = rows.iter().map(|row| row["commit"].as_str()).collect();
+    let commit = commits.first().unwrap().unwrap_or_default();
+    let length = if git(&["rev-parse", "HEAD"]) { 40 } else { 0 };
+    assert_eq!((commits.len(), commit.len()), (1, length), "{commits:?}");
+    assert!(commit.is_empty() || git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]), "{commit}");
     let mean = |arm: &str| {
         let of =
             rows.iter().filter(|row| row["arm"] == arm && row["vm"] == "mixed" && row["vm.cpu.count"] == 7);
@@ -127,6 +140,8 @@ fn after_a_kill_and_after_ctrl_c_it_goes_on_and_the_rows_are_the_same() {
     assert_eq!(whole.status.code(), Some(0), "{}", told(&whole));
     assert_eq!(rows(&folder.path().join("out")), rows(&folder.path().join("whole")));
     assert_eq!(parts(&folder.path().join("out")), 0);
+    let report = fs::read_to_string(folder.path().join("out/report.html")).unwrap();
+    assert!(report.contains("Effect of each parameter") && !report.contains("Pareto"), "it has none");
 }
 
 /// Twenty desktops on two hosts, of which one fails in the second of two parts of the day: three hosts with

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +17,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from ray.cluster_utils import Cluster
+
+from frontdesk import ray as driver
 
 ROOT = Path(__file__).resolve().parents[3]
 STORE = 80 << 20
@@ -158,6 +163,20 @@ def test_a_run_that_fails_is_a_row_with_its_error(cluster, tmp_path):
     assert (tmp_path / "ray/rows.parquet").read_bytes() == (tmp_path / "threads/rows.parquet").read_bytes()
     errors = pq.read_table(tmp_path / "ray/rows.parquet").column("error").drop_null().to_pylist()
     assert len(errors) == 1 and f"{tmp_path}/wrong.json: tasks.one.fly" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "suits"),
+    [("2.39.0", False), ("2.40.0", True), ("2.9.3", False), ("2.100.0rc1", True), ("3.1", False), ("1.50.0", False), ("dev", False)],
+)
+def test_only_a_ray_of_the_versions_that_the_package_asks_for_is_used(monkeypatch, version, suits):
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(__version__=version))
+    # This one can do nothing, and so what is used of it fails.
+    says = "cannot use Ray at auto" if suits else f"has ray {version}, and this is written for 2.40 and later"
+    with pytest.raises(driver._Trouble, match=re.escape(says)):
+        driver._connect("auto")
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ray"]
+    assert wanted == ["ray>=2.40,<3"]
 
 
 def test_what_is_missing_is_said_with_what_to_do(cluster, tmp_path):

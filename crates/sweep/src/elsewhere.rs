@@ -8,9 +8,15 @@ use crate::table::{Row, write};
 use cbor4ii::serde::{from_slice, to_vec};
 use tempfile::TempDir;
 
-/// Version and commit that this is built of. Rows hold both, so that whoever makes some has to be built of
-/// the same.
-pub const BUILT: &str = concat!(env!("CARGO_PKG_VERSION"), " ", env!("FRONTDESK_COMMIT"));
+/// Version, commit and sources that this is built of. Rows hold the first two and follow from the sources, so
+/// that whoever makes some has to be built of the same. The commit is empty in a build without git.
+pub const BUILT: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("FRONTDESK_COMMIT"),
+    ") sources ",
+    env!("FRONTDESK_SOURCES")
+);
 
 /// A sweep that came as bytes.
 #[derive(Debug)]
@@ -125,6 +131,9 @@ mod tests {
         let packed = Elsewhere::pack(&load(folder.path())).unwrap();
         let error = Elsewhere::unpack("0.0.1 abc", &packed).unwrap_err().to_string();
         assert!(error.contains("0.0.1 abc") && error.contains("install the package again"), "{error}");
+        // Of the same commit, with something changed since.
+        let changed = BUILT.replace("sources ", "sources 0");
+        assert!(Elsewhere::unpack(&changed, &packed).unwrap_err().to_string().contains(&changed));
         for length in 0..packed.len() {
             assert!(Elsewhere::unpack(BUILT, &packed[..length]).is_err(), "{length} bytes");
         }

@@ -40,6 +40,17 @@ pub struct Progress {
     pub written: bool,
 }
 
+impl Progress {
+    /// After this process has done so many of the runs that were missing when it began, in this time.
+    fn after(took: Duration, total: usize, missing: usize, done: usize, written: bool) -> Progress {
+        let count = |runs: usize| u32::try_from(runs).unwrap_or(u32::MAX);
+        // Each of the others takes as long as these did. Runs of earlier times say nothing of that.
+        let each = took.checked_div(count(done));
+        let left = each.map(|each| each.saturating_mul(count(missing.saturating_sub(done))));
+        Progress { done: total - missing + done, total, left, written }
+    }
+}
+
 /// How a sweep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -102,10 +113,7 @@ pub fn run(
             folder.keep(std::mem::take(&mut rows))?;
             written = Instant::now();
         }
-        let others = u32::try_from(missing.len().saturating_sub(done)).unwrap_or(u32::MAX);
-        let each = begin.elapsed().checked_div(u32::try_from(done).unwrap_or(u32::MAX));
-        let left = each.map(|each| each.saturating_mul(others));
-        progress(Progress { done: total - missing.len() + done, total, left, written: written_now });
+        progress(Progress::after(begin.elapsed(), total, missing.len(), done, written_now));
         if let Some(error) = failed {
             return Err(error);
         }
@@ -141,5 +149,26 @@ fn start_threads(
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_takes_as_long_as_what_was_done_now() {
+        let of = |took, total, missing, done| {
+            let progress = Progress::after(took, total, missing, done, false);
+            (progress.done, progress.left)
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(of(seconds(60), 120, 120, 0), (0, None));
+        assert_eq!(of(seconds(60), 120, 120, 20), (20, Some(seconds(300))));
+        assert_eq!(of(seconds(60), 120, 120, 120), (120, Some(Duration::ZERO)));
+        // Of a thousand runs 900 were there.
+        assert_eq!(of(seconds(60), 1000, 100, 0), (900, None));
+        assert_eq!(of(seconds(60), 1000, 100, 20), (920, Some(seconds(240))));
+        assert_eq!(of(Duration::MAX, usize::MAX, usize::MAX, 1), (1, Some(Duration::MAX)), "no overflow");
     }
 }

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 fn scenarios() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
@@ -88,11 +89,24 @@ fn rows_are_the_same_on_any_number_of_threads_and_however_often_it_was_stopped()
         let before = folder.missing().len();
         let stop = Arc::new(AtomicBool::new(false));
         let started = Cell::new(0);
-        let ended =
-            run(&sweep, &mut folder, Workers::Threads(1), &stop, &|Progress { done, total, .. }| {
-                started.set(started.get().max(done + before - total));
+        let ended = run(
+            &sweep,
+            &mut folder,
+            Workers::Threads(1),
+            &stop,
+            &|Progress { done, total, left, .. }| {
+                let own = done + before - total;
+                // Runs of earlier times say nothing of how long others take.
+                assert_eq!(left.is_some(), own > 0, "{own} of {before}, and {left:?} left");
+                assert_eq!(
+                    left == Some(Duration::ZERO),
+                    done == total,
+                    "{done} of {total}, and {left:?} left"
+                );
+                started.set(started.get().max(own));
                 stop.store(started.get() >= 3, Ordering::Relaxed);
-            });
+            },
+        );
         if ended.unwrap() == Ended::Finished {
             break;
         }
@@ -135,6 +149,14 @@ fn what_is_damaged_is_computed_again_and_nothing_else() {
     drop(folder);
     let rows = place.finish("out", 2);
     assert_eq!(rows, place.finish("other", 2));
+    // The file with all rows is cut, at its end or nearly whole.
+    for length in [rows.len() - 1, rows.len() / 2, 0] {
+        fs::write(place.out("out/rows.parquet"), &rows[..length]).unwrap();
+        let folder = place.open("out").unwrap();
+        assert_eq!(folder.damaged, [place.out("out/rows.parquet")], "{length} bytes");
+        assert_eq!((folder.rows().len(), folder.missing().len()), (0, sweep.runs()), "{length} bytes");
+    }
+    assert_eq!(place.finish("out", 2), rows);
     // As if it was killed when all rows were in one file, and before the parts were gone.
     fs::write(&part, &whole).unwrap();
     assert_eq!(place.finish("out", 2), rows);
@@ -198,11 +220,32 @@ fn a_run_that_fails_is_a_row_with_its_error() {
     assert_eq!(rows, place.finish("again", 1));
 }
 
+/// The first runs of each, a second of them: of the whole sweep there may be thousands.
 #[test]
 fn sweeps_that_come_with_frontdesk_can_be_run() {
-    let folder = fs::read_dir(scenarios().join("sweeps")).unwrap();
-    let loaded = folder.map(|entry| Sweep::load(&entry.unwrap().path()).unwrap().runs());
-    assert!(loaded.sum::<usize>() > 100);
+    let short = toml::Table::from_iter(["duration", "warmup"].map(|key| (key.to_owned(), "1s".into())));
+    let mut runs = 0;
+    for entry in fs::read_dir(scenarios().join("sweeps")).unwrap() {
+        let path = entry.unwrap().path();
+        let place = Place { folder: tempfile::tempdir().unwrap() };
+        let mut text: toml::Table = toml::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let scenario = path.with_file_name(text["scenario"].as_str().unwrap());
+        text.insert("scenario".to_owned(), scenario.to_str().unwrap().into());
+        let set = text.entry("set").or_insert_with(|| toml::Table::new().into()).as_table_mut().unwrap();
+        set.extend(short.clone());
+        place.write("sweep.toml", &toml::to_string(&text).unwrap());
+        let sweep = place.sweep();
+        runs += sweep.runs();
+        let mut folder = place.open("out").unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let enough = |Progress { done, .. }| stop.store(done > 0, Ordering::Relaxed);
+        run(&sweep, &mut folder, Workers::Threads(1), &stop, &enough).unwrap();
+        let name = path.display();
+        assert!(!folder.rows().is_empty() && folder.failures() == 0, "{name}: {:?}", folder.rows());
+        let vms = folder.layout().column("vm").unwrap();
+        assert!(folder.rows().iter().all(|row| row[vms].text().is_some()), "{name}");
+    }
+    assert!(runs > 9_000, "{runs} in all");
 }
 
 /// Two hosts, each with one desktop that is in use all day, of three parts.

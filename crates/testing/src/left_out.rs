@@ -34,10 +34,12 @@ pub enum Need {
     Package,
     /// `SimSo` in `target/simso`.
     SimSo,
+    /// Prometheus' `promtool`, in `target/promtool` or in the `PATH`.
+    Promtool,
 }
 
 impl Need {
-    const ALL: [(Need, &str); 10] = [
+    const ALL: [(Need, &str); 11] = [
         (Need::Root, "root"),
         (Need::Kvm, "kvm"),
         (Need::VhostNet, "vhost-net"),
@@ -48,6 +50,7 @@ impl Need {
         (Need::Debian, "mmdebstrap"),
         (Need::Package, "package"),
         (Need::SimSo, "simso"),
+        (Need::Promtool, "promtool"),
     ];
 
     /// Whether a list of names has it. A name that is none is refused: it would allow nothing.

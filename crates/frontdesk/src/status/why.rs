@@ -1,4 +1,4 @@
-//! Why a VM was or was not boosted in the last seconds, in words. Only from what the daemon told.
+//! Why a VM was or was not boosted in the last minute, in words. Only from what the daemon told.
 
 use super::disk;
 use super::table::{frame_rate, task_name};

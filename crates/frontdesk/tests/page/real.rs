@@ -75,7 +75,7 @@ fn what_is_impossible_is_what_the_daemon_refuses() {
     assert_eq!(slice_of_third(), MS, "a refusal changes nothing");
 
     match Driver::start() {
-        None => eprintln!("without a browser: chromedriver is not installed (tools/setup.sh vms)"),
+        None => leave_out("the page", Need::Browser, "chromedriver does not run (tools/setup.sh vms)"),
         Some(driver) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {

@@ -581,6 +581,27 @@ fn the_dashboard_and_the_rules_know_the_metrics() {
     insta::assert_snapshot!(text.lines().filter(|line| line.starts_with('#')).collect::<Vec<_>>().join("\n"));
 }
 
+/// Each alert fires when it should and not before: crates/host/tests/alerts.yml has when.
+#[test]
+fn the_alerts_fire_when_they_should() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let cases = root.join("crates/host/tests/alerts.yml");
+    let (rules, tried) =
+        (root.join("packaging/prometheus-rules.yml"), std::fs::read_to_string(&cases).unwrap());
+    for line in std::fs::read_to_string(rules).unwrap().lines() {
+        if let Some((_, alert)) = line.split_once("- alert: ") {
+            assert!(tried.contains(&format!("- alertname: {alert}\n")), "{alert} never fires in {cases:?}");
+        }
+    }
+    let own = root.join("target/promtool/promtool");
+    let program = if own.exists() { own.as_path() } else { Path::new("promtool") };
+    let Ok(output) = std::process::Command::new(program).args(["test", "rules"]).arg(&cases).output() else {
+        let why = "it is neither in target/promtool nor in the PATH (tools/setup.sh vms)";
+        return leave_out("the_alerts_fire_when_they_should", Need::Promtool, why);
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 #[test]
 fn requests_of_disks_are_counted_by_class() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);

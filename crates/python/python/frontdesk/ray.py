@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,12 @@ class _Trouble(Exception):
     """Why it cannot go on, and what to do."""
 
 
+def _suits(version: str) -> bool:
+    """Whether a version of Ray is one that this is written for, as pyproject.toml says it."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (2, 40) <= (int(numbers[1]), int(numbers[2])) < (3, 0)
+
+
 def _connect(address: str) -> None:
     try:
         import ray
@@ -35,10 +42,10 @@ def _connect(address: str) -> None:
             f"{sys.executable} has no package ray ({error}): pip install 'ray>=2.40,<3', of the version that the "
             "cluster has"
         ) from error
-    if not ray.__version__.startswith("2."):
+    if not _suits(ray.__version__):
         raise _Trouble(
-            f"{sys.executable} has ray {ray.__version__}, and this is written for 2: pip install 'ray>=2.40,<3', "
-            "of the version that the cluster has"
+            f"{sys.executable} has ray {ray.__version__}, and this is written for 2.40 and later ones before 3: "
+            "pip install 'ray>=2.40,<3', of the version that the cluster has"
         )
     try:
         host, _, port = address.rpartition(":")

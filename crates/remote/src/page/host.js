@@ -6,6 +6,17 @@ const percent = (ratio) => `${+(ratio * 100).toFixed(ratio < 0.1 ? 1 : 0)} %`;
 const seconds = (ns) => `${(ns / 1e9).toFixed(1)} s`;
 const sum = (list, of) => list.reduce((all, each) => all + of(each), 0);
 
+// A time in the unit that suits it, as the command writes it.
+function duration(ns) {
+  if (ns === 0) return "0";
+  const [unit, name] = [[3600e9, "h"], [60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"]].find(([unit]) => ns >= unit) ?? [1e3, "µs"];
+  return `${(ns / unit).toFixed(ns / unit < 9.95 ? 1 : 0)} ${name}`;
+}
+
+// A parameter's time, such as "1s 24ms".
+const UNITS = { h: 3600e9, m: 60e9, s: 1e9, ms: 1e6, us: 1e3, ns: 1 };
+const nanos = (text) => sum([...text.matchAll(/(\d+)(ms|us|ns|h|m|s)/g)], ([, number, unit]) => number * UNITS[unit]);
+
 // What became of events, in the words of `frontdesk status --why`.
 const REASONS = {
   boosted: "boosted",
@@ -37,8 +48,71 @@ function outcomes(what, counts) {
   return [`${what}: ${told.map(([reason, words]) => `${counts[reason].toLocaleString()} ${words}`).join("; ")}.`];
 }
 
+const total = (counts) => sum(Object.keys(REASONS), (reason) => counts[reason]);
+
+// How long an answer may take, if that is longer than an I/O-bound task runs.
+function patience({ policy: { tavs } }, vm) {
+  const threshold = nanos(tavs.io_threshold);
+  if (!vm.identity || vm.patience_ns <= threshold) return [];
+  const unlearnt = vm.patience_ns === Math.min(Math.max(nanos(tavs.patience), threshold), nanos(tavs.max_boost));
+  const reason = unlearnt
+    ? "a guest may finish a tick before it runs the task, and how long this one takes is not known yet"
+    : "its guest has been seen to finish a tick before it runs the task";
+  return [`A boosted vCPU is given ${duration(vm.patience_ns)} of CPU time to answer: ${reason}.`];
+}
+
+// The ports whose packets woke an I/O-bound task, with their counters.
+function ports({ policy: { tavs } }, vm) {
+  if (!vm.ports.length) return "Ports: none has led to an I/O-bound task yet.";
+  const most = 2 ** Math.min(tavs.counter_bits, 8) - 1;
+  const told = vm.ports.map(({ protocol, port, counter, boosts }) => `${protocol.toLowerCase()} ${port} (${counter} of ${most}${boosts ? ", boosts" : ""})`);
+  return `Ports: ${told.join(", ")}.`;
+}
+
+// What the operator can do about the reason that kept most events from boosting, in the words of the command.
+function advice({ daemon, policy: { tavs } }, vm) {
+  const { recent } = vm;
+  const all = [recent.other_packets, recent.pending_reads, recent.reads, ...recent.packets.map(({ outcomes }) => outcomes)];
+  const of = (reason) => sum(all, (counts) => counts[reason]);
+  if (!daemon.acting) return "run the daemon without --observe for it to act.";
+  if (!vm.identity) return "start its QEMU with frontdesk's plugin, or see `frontdesk doctor` for other ways to tell its tasks apart.";
+  if (!sum(all, total)) {
+    return vm.multimedia?.players.length
+      ? null
+      : "if somebody works in it now, its network or disk cannot be followed; `frontdesk doctor` and the daemon's log say more.";
+  }
+  const against = Object.keys(REASONS).filter((reason) => reason !== "boosted" && reason !== "already_boosted");
+  const reason = against.reduce((most, next) => (of(next) >= of(most) ? next : most));
+  if (!of(reason)) return null;
+  switch (reason) {
+    case "budget_spent":
+      return "its I/O-bound work uses more CPU than may be boosted. If people wait for it, give this VM a larger pb_ratio: other VMs lose nothing but the order.";
+    case "limit_reached":
+      return "all VMs share the CPU time that the host gives to real time; a larger budget for its control group raises boost_limit.";
+    case "not_correlated":
+      return of("boosted") ? null : "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an I/O-bound task.";
+    case "no_io_bound_task": {
+      if (vm.io_bound_count) return null;
+      const runs = Math.trunc(tavs.belief_threshold / Math.max(tavs.positive_evidence, 1)) + 1;
+      return `nothing is wrong if it only computes. A task is believed to be I/O-bound after some ${runs} runs of at most ${duration(nanos(tavs.io_threshold))} right after an event; one longer run undoes several.`;
+    }
+    case "off":
+      return "set pb_ratio above 0 and off = false for this VM, and reload the daemon, to boost it.";
+    case "reserved":
+      return "nothing is wrong. `frontdesk release` ends the reservation, and it is boosted again.";
+    default:
+      return null;
+  }
+}
+
+// What is worth a sentence at a glance: what is not heard, and disks where nobody comes first.
+function notes(vm) {
+  const disks = (vm.disks ?? []).filter(({ trouble }) => trouble);
+  return [...(vm.unheard ?? []), ...disks.map(({ name, trouble }) => `disk ${name}: nobody comes first, for ${trouble}`)];
+}
+
 // Why a VM was or was not put first of late, sentence by sentence.
-export function why(vm) {
+export function why(status, vm) {
   const { recent } = vm;
   const lines = [];
   for (const { protocol, port, outcomes: counts } of recent.packets) lines.push(...outcomes(`Packets to ${protocol.toLowerCase()} ${port}`, counts));
@@ -50,8 +124,10 @@ export function why(vm) {
   );
   if (recent.boosts_ended) lines.push(`In ${recent.hits} of ${recent.boosts_ended} boosts an I/O-bound task ran, or the VM slept again.`);
   if (!lines.length) lines.push(`Nothing came for it in the last ${recent.window_seconds} s.`);
+  lines.push(ports(status, vm));
   const waiting = vm.tasks.filter((task) => task.io_bound).map(taskName);
   if (waiting.length) lines.push(`Believed to be I/O-bound: ${waiting.join(", ")}.`);
+  lines.push(...patience(status, vm));
   const background = vm.asymmetric?.background ?? [];
   if (background.length) {
     const load = ({ task, load_permille }) => `${taskName(vm.tasks.find(({ id }) => id === task) ?? { id: task })} (${percent(load_permille / 1000)})`;
@@ -64,6 +140,10 @@ export function why(vm) {
     }
   }
   if (vm.debt_ns > 0) lines.push(`It had ${seconds(vm.debt_ns)} of CPU time more than its share, and repays it.`);
+  if (vm.trouble) lines.push(`Trouble: ${vm.trouble}.`);
+  lines.push(...notes(vm).map((note) => `Note: ${note}.`));
+  const todo = advice(status, vm);
+  if (todo) lines.push(`Advice: ${todo}`);
   return lines;
 }
 
@@ -95,10 +175,11 @@ class VmCard {
     head.append(element("h3", "", name), this.marks);
     this.numbers = element("dl");
     this.trouble = element("p", "trouble small");
+    this.notes = element("p", "small notes");
     this.details = element("details");
     this.why = element("ul", "why");
     this.details.append(element("summary", "", "Why"), this.why);
-    this.element.append(head, this.numbers, this.trouble, this.details);
+    this.element.append(head, this.numbers, this.trouble, this.notes, this.details);
     this.details.addEventListener("toggle", () => this.details.open && this.explain());
   }
 
@@ -122,12 +203,14 @@ class VmCard {
     const trouble = vm.trouble ?? (vm.identity ? "" : "its tasks cannot be told apart");
     this.trouble.hidden = !trouble;
     this.trouble.textContent = trouble;
+    this.notes.textContent = notes(vm).map((note) => `${note}.`).join(" ");
+    this.notes.hidden = !this.notes.textContent;
   }
 
   async explain() {
     const status = await this.askAbout(this.name);
     const vm = status?.vms[0];
-    if (vm) this.why.replaceChildren(...why(vm).map((line) => element("li", "", line)));
+    if (vm) this.why.replaceChildren(...why(status, vm).map((line) => element("li", "", line)));
   }
 }
 
