@@ -3,12 +3,13 @@
 use crate::lab::{INTERRUPTED, progress_bar};
 use crate::outputs::{check, write_json, write_text};
 use crate::recording::{open, shown, warn_if_incomplete};
-use crate::{FAILED, words};
+use crate::{FAILED, compare, words};
 use frontdesk_capacity::{
     ArmCapacity, Derived, Limit, ObservedVm, Profile, Progress, capacity, observe, summary,
 };
 use frontdesk_engine::nanos;
 use frontdesk_scenario::Overrides;
+use frontdesk_sim::Calibration;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ const WIDTH: u16 = 100;
 #[command(after_help = "Examples:
   frontdesk capacity scenarios/capacity/office.toml --limit \"p95 <= 100 ms\"
   frontdesk capacity scenarios/capacity/echo.toml --limit \"worst p95 <= 20 ms\" --html capacity.html
+  frontdesk capacity scenarios/capacity/echo.toml --calibrate scenarios/echo-mixed.toml lab.json
   frontdesk capacity --from morning.fdsk --write morning
   frontdesk capacity morning/profile.toml")]
 pub(crate) struct Args {
@@ -46,7 +48,7 @@ pub(crate) struct Args {
         long,
         value_name = "RECORDING",
         requires = "write",
-        conflicts_with_all = ["profile", "limit", "set", "arms", "seed", "jobs", "json", "html", "plot"]
+        conflicts_with_all = ["profile", "limit", "calibrate", "set", "arms", "seed", "jobs", "json", "html", "plot"]
     )]
     from: Option<PathBuf>,
     /// The folder into which that profile and its scenario are written; nothing in it is replaced.
@@ -56,6 +58,10 @@ pub(crate) struct Args {
     /// ("worst p95 <= 50 ms") of the one that is worst off.
     #[arg(long, value_name = "LIMIT", default_value = "p95 <= 100 ms")]
     limit: Limit,
+    /// Calibrate what packets and requests cost by a scenario that was run on real VMs of the host: its file,
+    /// and what `frontdesk lab` wrote, as `frontdesk compare` does.
+    #[arg(long, num_args = 2, value_names = ["SCENARIO", "RESULT"])]
+    calibrate: Vec<PathBuf>,
     /// Change a key of the scenario, as vm.builder.vcpus=2; may be given several times.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -83,6 +89,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Found<'a> {
     scenario: &'a str,
+    calibration: Option<Calibration>,
     limit: String,
     limit_ms: f64,
     arms: &'a [ArmCapacity],
@@ -95,8 +102,16 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     // Without a recording the command line has one.
     let Some(path) = &args.profile else { anyhow::bail!("name a profile, or a recording with --from") };
     let overrides = Overrides { set: args.set.clone(), arms: args.arms.clone(), ..Overrides::default() };
-    let profile = Profile::load(path, &overrides)?;
+    let mut profile = Profile::load(path, &overrides)?;
+    let calibration = match args.calibrate.as_slice() {
+        [scenario, result] => Some(compare::calibration(scenario, result, args.seed)?),
+        _ => None,
+    };
     let messages = check(args.json.iter().chain(&args.html).chain(&args.plot))?;
+    if let Some(Calibration { cost_factor, spread, .. }) = calibration {
+        messages.line(format_args!("Calibrated: costs x {cost_factor:.2}, spread {spread:.3}."));
+    }
+    calibration.iter().for_each(|calibration| calibration.apply(&mut profile.scenario));
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -117,7 +132,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let outcome = summary(&profile, &args.limit, &arms);
     if let Some(file) = &args.json {
         let (scenario, limit) = (profile.scenario.name.as_str(), args.limit.to_string());
-        write_json(file, &Found { scenario, limit, limit_ms: args.limit.most_ms(), arms: &arms })?;
+        write_json(
+            file,
+            &Found { scenario, calibration, limit, limit_ms: args.limit.most_ms(), arms: &arms },
+        )?;
     }
     if let Some(file) = &args.html {
         write_text(file, &frontdesk_report::html(&outcome, &[])?)?;

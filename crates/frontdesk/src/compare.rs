@@ -5,7 +5,7 @@ use crate::lab::{Recordings, measure};
 use crate::outputs::{check, write_json, write_text};
 use anyhow::Context;
 use frontdesk_report::{Ratio, compare, comparison_table, svg_comparison};
-use frontdesk_scenario::{Outcome, Overrides, Scenario};
+use frontdesk_scenario::{ArmResult, Outcome, Overrides, Scenario};
 use frontdesk_sim::{Calibration, Conditions, calibrate, predict};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -96,13 +96,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         anyhow::bail!("the lab's result is of the scenario {:?}, not of {:?}", lab.scenario, scenario.name);
     }
     let (reference, result) = other.as_ref().map_or((&scenario, &lab), |(scenario, lab)| (scenario, lab));
-    let Some(arm) = result.arms.get(CALIBRATED_BY) else {
-        anyhow::bail!(
-            "the lab's result of {:?} has no arm {CALIBRATED_BY:?}, from which the model is calibrated; name a scenario and a result that \
-             have one with --calibrate",
-            result.scenario
-        );
-    };
+    let arm = calibrating_arm(result)?;
     let calibration = calibrate(reference, CALIBRATED_BY, arm, args.seed)?;
     let conditions: BTreeMap<String, Vec<Conditions>> = lab
         .arms
@@ -126,6 +120,28 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     ));
     let within = ratios.iter().all(|ratio| ratio.within);
     Ok(if within { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// The calibration by a scenario and what `frontdesk lab` wrote when it ran that.
+///
+/// # Errors
+/// They cannot be read, are not of each other, or do not tell what a request costs.
+pub(crate) fn calibration(scenario: &Path, result: &Path, seed: u64) -> anyhow::Result<Calibration> {
+    let (scenario, lab) = (Scenario::load(scenario, &Overrides::default())?, read(result)?);
+    if lab.scenario != scenario.name {
+        anyhow::bail!("the lab's result is of the scenario {:?}, not of {:?}", lab.scenario, scenario.name);
+    }
+    Ok(calibrate(&scenario, CALIBRATED_BY, calibrating_arm(&lab)?, seed)?)
+}
+
+fn calibrating_arm(result: &Outcome) -> anyhow::Result<&ArmResult> {
+    result.arms.get(CALIBRATED_BY).with_context(|| {
+        format!(
+            "the lab's result of {:?} has no arm {CALIBRATED_BY:?}, from which the model is calibrated; name a scenario and a result that \
+             have one with --calibrate",
+            result.scenario
+        )
+    })
 }
 
 /// What the model was told of the lab's arms, in words.

@@ -54,6 +54,43 @@ fn frontdesk_holds_more_desktops_than_stock_on_any_number_of_threads() {
     assert_eq!(found(&["--limit", "p95 <= 20 ms", "--jobs", "3"]), alone);
 }
 
+/// What a slower host gives is made by the model, with costs ten times as high.
+#[test]
+fn a_calibrated_model_is_as_slow_as_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let lab = folder.path().join("lab.json");
+    let scenario = scenarios().join("../echo-mixed.toml");
+    let mut sim = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
+    sim.arg("sim").arg(&scenario).args(["--arms", "io-only", "--json"]).arg(&lab);
+    for (key, us) in [
+        ("costs.packet_in", 50),
+        ("costs.packet_out", 70),
+        ("costs.block", 20),
+        ("costs.timer", 60),
+        ("guest.receive", 310),
+        ("guest.request", 170),
+        ("guest.send", 160),
+    ] {
+        sim.args(["--set", &format!("sim.{key}={us}us")]);
+    }
+    let output = sim.output().unwrap();
+    assert!(lab.is_file(), "{}", told(&output));
+    let limit = ["--arms", "stock", "--limit", "p95 <= 20 ms"];
+    let files = ["--calibrate", scenario.to_str().unwrap(), lab.to_str().unwrap()];
+    let (fast, slow) = (found(&limit), found(&[&limit[..], &files].concat()));
+    let factor = slow["calibration"]["cost_factor"].as_f64().unwrap();
+    assert!((9.0..11.0).contains(&factor), "{slow}");
+    let held = |found: &Value| found["arms"][0]["held"]["desktops"].as_u64().unwrap();
+    assert!(held(&slow) < held(&fast), "{slow} {fast}");
+
+    let missing = capacity(&scenarios().join("echo.toml"), &[&files[..2], &["no-such.json"]].concat());
+    assert!(
+        missing.status.code() == Some(2) && told(&missing).contains("no-such.json"),
+        "{}",
+        told(&missing)
+    );
+}
+
 #[test]
 fn a_page_and_a_plot_are_written() {
     let folder = tempfile::tempdir().unwrap();

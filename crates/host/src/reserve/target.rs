@@ -181,7 +181,7 @@ fn is_of_unit(group: &str, unit: &str) -> bool {
         if part == unit {
             return true;
         }
-        if !Path::new(part).extension().is_some_and(|kind| kind == "slice") {
+        if Path::new(part).extension().is_none_or(|kind| kind != "slice") {
             return false;
         }
     }
