@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     }
     let tests = vec![
         trial("package_works_and_leaves_nothing_changed", package_works),
-        trial("package_is_installed_and_configured_by_ansible", package_by_ansible),
+        trial("package_is_installed_and_configured_by_ansible", package_by_ansible).with_ignored_flag(true),
         trial("package_boosts_a_hundred_vms_of_another_user", package_boosts_many).with_ignored_flag(true),
     ];
     // One VM at a time is load enough.
@@ -94,6 +94,7 @@ fn package_works() -> Result<()> {
     passes(1024, &[], &[], None).map(drop)
 }
 
+/// By name only: Ansible takes minutes on an emulated machine, and beside other tests a quarter of an hour.
 fn package_by_ansible() -> Result<()> {
     if lacks_package("package_is_installed_and_configured_by_ansible") {
         return Ok(());
