@@ -7,7 +7,7 @@ use frontdesk_engine::TaskId;
 use frontdesk_probes::kvm::TaskMemory;
 use frontdesk_ring::TaskWords;
 use libtest_mimic::Trial;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, chmod};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::env;
@@ -58,11 +58,13 @@ pub(crate) fn seen_by_another(memory: &TaskMemory, vcpu: u16, seen: &Seen) -> Re
     let folder = tempfile::tempdir()?;
     chmod(folder.path(), Mode::from_raw_mode(0o755))?;
     let socket = folder.path().join("disk");
-    let listener = listen(&socket, None)?;
+    let listener = listen(&socket, Some(NOBODY))?;
     let mut other = Command::new("/proc/self/exe");
     other.arg(ARGUMENT).arg(&socket).arg(vcpu.to_string()).uid(NOBODY).gid(NOBODY);
     let other = other.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    poll(&mut [PollFd::new(&listener, PollFlags::IN)], None)?;
+    // Whoever cannot connect does not come.
+    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+    ensure!(poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&patience))? == 1, "nobody connects");
     let channel = Channel::accept(&listener)?;
     ensure!(channel.peer()?.1 == NOBODY, "it is {:?}", channel.peer()?);
     let message = FromDaemon::Askers { disk: 0, vcpus: MAX_VCPUS, layout: layout() };
