@@ -12,7 +12,8 @@ test: selection := --workspace --lib --bins --tests
 package := target/release/package
 crt_static := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 
-.PHONY: demo check test nightly bench fuzz miri lint build deb setup-build setup-lint setup-vms setup-deb setup-sim setup-python
+.PHONY: demo check test nightly bench fuzz miri lint build deb
+.PHONY: setup-build setup-lint setup-vms setup-deb setup-sim setup-python
 
 demo: setup-vms build
 	mkdir -p target/demo

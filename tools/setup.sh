@@ -115,9 +115,11 @@ install_promtool() {
         mkdir -p "$(dirname "$promtool")"
         {
             { apt-cache show prometheus >/dev/null 2>&1 || apt-get update -q; } &&
-                (cd "$folder" && apt-get download -q prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar x ./usr/bin/promtool) &&
+                (cd "$folder" && apt-get download -q prometheus &&
+                    dpkg-deb --fsys-tarfile prometheus_*.deb | tar x ./usr/bin/promtool) &&
                 mv "$folder/usr/bin/promtool" "$promtool"
-        } >&2 || say "promtool could not be installed: the trial of the alerts fails, unless FRONTDESK_ALLOW_MISSING names promtool"
+        } >&2 || say "promtool could not be installed: the trial of the alerts fails, unless" \
+            "FRONTDESK_ALLOW_MISSING names promtool"
         rm -rf "$folder"
     fi
 }

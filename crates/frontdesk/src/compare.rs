@@ -137,8 +137,8 @@ pub(crate) fn calibration(scenario: &Path, result: &Path, seed: u64) -> anyhow::
 fn calibrating_arm(result: &Outcome) -> anyhow::Result<&ArmResult> {
     result.arms.get(CALIBRATED_BY).with_context(|| {
         format!(
-            "the lab's result of {:?} has no arm {CALIBRATED_BY:?}, from which the model is calibrated; name a scenario and a result that \
-             have one with --calibrate",
+            "the lab's result of {:?} has no arm {CALIBRATED_BY:?}, from which the model is calibrated; name a \
+             scenario and a result that have one with --calibrate",
             result.scenario
         )
     })

@@ -437,7 +437,8 @@ fn other_hosts_are_on_the_same_page() {
             browser.find(&format!("{host} .vm summary")).await.click().await.unwrap();
             browser.says(&format!("{host} .why"), "Packets to tcp 7: 5 boosted").await;
         };
-        let phone = driver.browser(json!({ "mobileEmulation": { "deviceMetrics": { "width": 360, "height": 800, "pixelRatio": 2.0 } } })).await;
+        let metrics = json!({ "width": 360, "height": 800, "pixelRatio": 2.0 });
+        let phone = driver.browser(json!({ "mobileEmulation": { "deviceMetrics": metrics } })).await;
         look(&phone).await;
         phone.says(&format!("{host} .notes"), &unheard).await;
         let width = phone.0.execute("return document.documentElement.scrollWidth", vec![]).await.unwrap();

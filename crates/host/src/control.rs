@@ -8,7 +8,6 @@
 //! Root and the daemon's own user may look in and change reservations. The configuration names a group that
 //! may look in, and another that may do both.
 
-pub(crate) mod accept_rate;
 mod access;
 mod config;
 mod error;

@@ -3,13 +3,13 @@
 //! One thread for all of them. It looks through what they say before the loop hears of it: whose connection
 //! it is, and whose threads. Who says too much is heard later, and who says nonsense no more.
 
-use crate::control::accept_rate::AcceptRate;
+use crate::accept_rate::{self, AcceptRate};
 use crate::notification::{DiskNews, Mailbox, Notification};
 use crate::wake::Wake;
 use frontdesk_disk_protocol::{
     Channel, ChannelError, FromDisk, MAX_DISKS, MAX_NAME, MAX_NOTIFIERS, READS, READS_PERIOD, listen,
 };
-use frontdesk_linux::sched::{self, Attributes, Policy, ThreadId};
+use frontdesk_linux::sched::ThreadId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt::socket_peercred;
@@ -25,8 +25,6 @@ use std::time::Instant;
 const MAX_BACK_ENDS: usize = 16;
 /// Messages of a back end in a period: of reads both begin and end, and some more for all else.
 const MESSAGES: u32 = 2 * READS + 28;
-/// What is said of a read cannot wait for ordinary threads. Above boosts, as those who accept clients.
-const REAL_TIME: Attributes = Attributes { policy: Policy::Fifo { priority: 3 }, reset_on_fork: false };
 
 /// Who may be a back end, besides root and the daemon's own user.
 #[derive(Clone, Debug)]
@@ -72,9 +70,8 @@ impl DiskServer {
             accepts_at: None,
         };
         let thread = std::thread::Builder::new().name("disks".into()).spawn(move || {
-            if let Err(error) = sched::set(0, REAL_TIME) {
-                tracing::debug!("what is said of reads may wait for a CPU: {error}");
-            }
+            // What is said of a read cannot wait for ordinary threads.
+            accept_rate::become_real_time();
             while hearing.turn(&told) {}
         })?;
         Ok(DiskServer { stop, thread: Some(thread), path })

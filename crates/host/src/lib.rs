@@ -3,6 +3,7 @@
 //!
 //! Everything here needs Linux, and nearly everything root; [`doctor`] says what a host lacks.
 
+mod accept_rate;
 pub mod budget;
 mod clock;
 pub mod config;

@@ -176,8 +176,8 @@ impl BpfSource {
     }
 
     /// Follows a VM's threads (by thread id) and taps. A VM that is followed already is followed afresh.
-    /// Returns what it goes on without: taps that another VM has, beyond [`MAX_TAPS`], or for which there is no
-    /// room. A process may say that it has any.
+    /// Returns what it goes on without: taps that another VM has, beyond [`MAX_TAPS`], or for which there is
+    /// no room. A process may say that it has any.
     ///
     /// # Errors
     /// If an id is impossible, is followed for another VM, or does not fit in (16384 threads, 1024 VMs). The

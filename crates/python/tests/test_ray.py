@@ -167,7 +167,15 @@ def test_a_run_that_fails_is_a_row_with_its_error(cluster, tmp_path):
 
 @pytest.mark.parametrize(
     ("version", "suits"),
-    [("2.39.0", False), ("2.40.0", True), ("2.9.3", False), ("2.100.0rc1", True), ("3.1", False), ("1.50.0", False), ("dev", False)],
+    [
+        ("2.39.0", False),
+        ("2.40.0", True),
+        ("2.9.3", False),
+        ("2.100.0rc1", True),
+        ("3.1", False),
+        ("1.50.0", False),
+        ("dev", False),
+    ],
 )
 def test_only_a_ray_of_the_versions_that_the_package_asks_for_is_used(monkeypatch, version, suits):
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(__version__=version))

@@ -4,6 +4,7 @@ use frontdesk_linux::sched::ThreadId;
 use frontdesk_linux::{MAX_THREADS, Tap, of_root};
 use procfs::process::{Process, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::geteuid;
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -35,28 +36,26 @@ pub(crate) fn command_line(pid: i32) -> io::Result<Vec<u8>> {
 /// folder that it is in, up to the root of all, may be anybody else's to replace.
 pub(super) fn check_place(socket: &Path, user: u32) -> Result<(), String> {
     let unseen = |error: io::Error| format!("it cannot be looked at: {error}");
-    let trusted = |owner: u32| owner == 0 || owner == user;
-    let others =
-        |what: &Path| format!("{} belongs to another user than the one who listens, {user}", what.display());
     // Without links, which others could turn to another place later.
     let real = fs::canonicalize(socket).map_err(unseen)?;
     let mut below = fs::metadata(&real).map_err(unseen)?.uid();
-    if !trusted(below) {
-        return Err(others(socket));
-    }
-    for (depth, folder) in real.ancestors().skip(1).enumerate() {
-        let found = fs::metadata(folder).map_err(unseen)?;
-        let all_may_write = found.mode() & WRITABLE_BY_ALL != 0;
-        // In /tmp anybody may have been first, but what is there stays its owner's.
-        if all_may_write && (depth == 0 || found.mode() & STICKY == 0) {
+    for (depth, path) in real.ancestors().enumerate() {
+        let found = fs::metadata(path).map_err(unseen)?;
+        // In /tmp what is there stays its owner's. But anybody may have been the first to make it.
+        let was_ours = found.mode() & STICKY != 0 && (below == 0 || below == geteuid().as_raw());
+        if depth > 0 && found.mode() & WRITABLE_BY_ALL != 0 && (depth == 1 || !was_ours) {
             return Err(format!(
-                "every user can put a socket into {}; give VMs a folder of their own, such as /run/vms",
-                folder.display()
+                "every user can put a socket into {}, or a folder in which one is; give VMs a folder of their \
+                 own, such as /run/vms",
+                path.display()
             ));
         }
         below = found.uid();
-        if !trusted(below) {
-            return Err(others(folder));
+        if below != 0 && below != user {
+            return Err(format!(
+                "{} belongs to another user than the one who listens, {user}",
+                path.display()
+            ));
         }
     }
     Ok(())
@@ -252,6 +251,14 @@ mod tests {
             assert_eq!(check_place(&below, 0), Ok(()));
             chown(&made, Some(65534), None).unwrap();
             assert!(check_place(&below, 0).unwrap_err().contains("another user"));
+            // Or Mallory was first in /tmp, and listens there.
+            fs::set_permissions(home.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+            for path in [&inside, &below] {
+                chown(path, Some(65534), None).unwrap();
+            }
+            assert!(check_place(&below, 65534).unwrap_err().contains("every user can put a socket"));
+            fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+            assert_eq!(check_place(&below, 65534), Ok(()));
             // What a link leads to counts.
             let link = home.path().join("link");
             std::os::unix::fs::symlink(&inside, &link).unwrap();

@@ -10,7 +10,8 @@ use std::path::Path;
 
 /// A workspace of three crates: the first is made from the second, and the third is for tests only.
 fn workspace(folder: &Path) {
-    let manifest = "[package]\nname = \"frontdesk-a\"\n\n[dependencies]\nbytes.workspace = true\nfrontdesk-b.workspace = true\n\n[dev-dependencies]\nfrontdesk-c.workspace = true\n";
+    let manifest = "[package]\nname = \"frontdesk-a\"\n\n[dependencies]\nbytes.workspace = true\n\
+                    frontdesk-b.workspace = true\n\n[dev-dependencies]\nfrontdesk-c.workspace = true\n";
     for (name, manifest) in [("a", manifest), ("b", "[dependencies]\n"), ("c", "")] {
         fs::create_dir_all(folder.join(name).join("src/inner")).unwrap();
         fs::write(folder.join(name).join("Cargo.toml"), manifest).unwrap();

@@ -106,7 +106,8 @@ impl Rights<'_> {
                     if !targets.iter().any(|pattern| pattern.matches(&target.to_string())) =>
                 {
                     let message = format!(
-                        "only root may reserve, pause, resume or release {target}; operator_targets in [control] of frontdesk's configuration says what operators may"
+                        "only root may reserve, pause, resume or release {target}; operator_targets in [control] of \
+                         frontdesk's configuration says what operators may"
                     );
                     Err(Refusal::new(RefusalKind::Forbidden, message))
                 }

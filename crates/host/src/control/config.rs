@@ -17,8 +17,8 @@ pub struct ControlConfig {
     /// Members of this group may look in and change reservations, besides root and the daemon's own user.
     /// Nobody else may if there is no such group.
     pub operators: String,
-    /// What they may reserve or pause: patterns of targets, as `frontdesk ps` writes them, with `*` and `?`.
-    /// Root may everything.
+    /// What they may reserve, pause, resume or release: patterns of targets, as `frontdesk ps` writes them,
+    /// with `*` and `?`. Root may everything.
     pub operator_targets: Vec<String>,
     /// This user may serve disks (`frontdesk disk`), besides root and the daemon's own user: it hears of
     /// inputs and tasks of the VMs that are connected to it. Nobody else may if there is no such user.

@@ -1,6 +1,6 @@
 //! The server: threads that talk to clients, and ask the daemon's loop on their behalf.
 
-use crate::control::accept_rate::{self, AcceptRate};
+use crate::accept_rate::{self, AcceptRate};
 use crate::control::access::Access;
 use crate::control::permit::{MAX_CLIENTS, Permit};
 use crate::control::request::{DEADLINE, LoopHandle, channel};

@@ -9,7 +9,8 @@ const sum = (list, of) => list.reduce((all, each) => all + of(each), 0);
 // A time in the unit that suits it, as the command writes it.
 function duration(ns) {
   if (ns === 0) return "0";
-  const [unit, name] = [[3600e9, "h"], [60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"]].find(([unit]) => ns >= unit) ?? [1e3, "µs"];
+  const units = [[3600e9, "h"], [60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
+  const [unit, name] = units.find(([unit]) => ns >= unit) ?? units.at(-1);
   return `${(ns / unit).toFixed(ns / unit < 9.95 ? 1 : 0)} ${name}`;
 }
 
@@ -54,7 +55,8 @@ const total = (counts) => sum(Object.keys(REASONS), (reason) => counts[reason]);
 function patience({ policy: { tavs } }, vm) {
   const threshold = nanos(tavs.io_threshold);
   if (!vm.identity || vm.patience_ns <= threshold) return [];
-  const unlearnt = vm.patience_ns === Math.min(Math.max(nanos(tavs.patience), threshold), nanos(tavs.max_boost));
+  const first = Math.min(Math.max(nanos(tavs.patience), threshold), nanos(tavs.max_boost));
+  const unlearnt = vm.patience_ns === first;
   const reason = unlearnt
     ? "a guest may finish a tick before it runs the task, and how long this one takes is not known yet"
     : "its guest has been seen to finish a tick before it runs the task";
@@ -65,36 +67,49 @@ function patience({ policy: { tavs } }, vm) {
 function ports({ policy: { tavs } }, vm) {
   if (!vm.ports.length) return "Ports: none has led to an I/O-bound task yet.";
   const most = 2 ** Math.min(tavs.counter_bits, 8) - 1;
-  const told = vm.ports.map(({ protocol, port, counter, boosts }) => `${protocol.toLowerCase()} ${port} (${counter} of ${most}${boosts ? ", boosts" : ""})`);
+  const told = vm.ports.map(({ protocol, port, counter, boosts }) => {
+    return `${protocol.toLowerCase()} ${port} (${counter} of ${most}${boosts ? ", boosts" : ""})`;
+  });
   return `Ports: ${told.join(", ")}.`;
 }
 
 // What the operator can do about the reason that kept most events from boosting, in the words of the command.
 function advice({ daemon, policy: { tavs } }, vm) {
   const { recent } = vm;
-  const all = [recent.other_packets, recent.pending_reads, recent.reads, ...recent.packets.map(({ outcomes }) => outcomes)];
+  const packets = recent.packets.map(({ outcomes }) => outcomes);
+  const all = [recent.other_packets, recent.pending_reads, recent.reads, ...packets];
   const of = (reason) => sum(all, (counts) => counts[reason]);
   if (!daemon.acting) return "run the daemon without --observe for it to act.";
-  if (!vm.identity) return "start its QEMU with frontdesk's plugin, or see `frontdesk doctor` for other ways to tell its tasks apart.";
+  if (!vm.identity) {
+    return "start its QEMU with frontdesk's plugin, or see `frontdesk doctor` for other ways to tell its tasks " +
+      "apart.";
+  }
   if (!sum(all, total)) {
     return vm.multimedia?.players.length
       ? null
-      : "if somebody works in it now, its network or disk cannot be followed; `frontdesk doctor` and the daemon's log say more.";
+      : "if somebody works in it now, its network or disk cannot be followed; `frontdesk doctor` and the daemon's " +
+        "log say more.";
   }
   const against = Object.keys(REASONS).filter((reason) => reason !== "boosted" && reason !== "already_boosted");
   const reason = against.reduce((most, next) => (of(next) >= of(most) ? next : most));
   if (!of(reason)) return null;
   switch (reason) {
     case "budget_spent":
-      return "its I/O-bound work uses more CPU than may be boosted. If people wait for it, give this VM a larger pb_ratio: other VMs lose nothing but the order.";
+      return "its I/O-bound work uses more CPU than may be boosted. If people wait for it, give this VM a larger " +
+        "pb_ratio: other VMs lose nothing but the order.";
     case "limit_reached":
-      return "all VMs share the CPU time that the host gives to real time; a larger budget for its control group raises boost_limit.";
+      return "all VMs share the CPU time that the host gives to real time; a larger budget for its control group " +
+        "raises boost_limit.";
     case "not_correlated":
-      return of("boosted") ? null : "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an I/O-bound task.";
+      if (of("boosted")) return null;
+      return "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an " +
+        "I/O-bound task.";
     case "no_io_bound_task": {
       if (vm.io_bound_count) return null;
       const runs = Math.trunc(tavs.belief_threshold / Math.max(tavs.positive_evidence, 1)) + 1;
-      return `nothing is wrong if it only computes. A task is believed to be I/O-bound after some ${runs} runs of at most ${duration(nanos(tavs.io_threshold))} right after an event; one longer run undoes several.`;
+      const longest = duration(nanos(tavs.io_threshold));
+      return `nothing is wrong if it only computes. A task is believed to be I/O-bound after some ${runs} runs of ` +
+        `at most ${longest} right after an event; one longer run undoes several.`;
     }
     case "off":
       return "set pb_ratio above 0 and off = false for this VM, and reload the daemon, to boost it.";
@@ -108,7 +123,8 @@ function advice({ daemon, policy: { tavs } }, vm) {
 // What is worth a sentence at a glance: what is not heard, and disks where nobody comes first.
 function notes(vm) {
   const disks = (vm.disks ?? []).filter(({ trouble }) => trouble);
-  return [...(vm.unheard ?? []), ...disks.map(({ name, trouble }) => `disk ${name}: nobody comes first, for ${trouble}`)];
+  const told = disks.map(({ name, trouble }) => `disk ${name}: nobody comes first, for ${trouble}`);
+  return [...(vm.unheard ?? []), ...told];
 }
 
 // Why a VM was or was not put first of late, sentence by sentence.

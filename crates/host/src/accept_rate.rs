@@ -17,14 +17,14 @@ const CLIENTS: u32 = 20;
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Makes the calling thread a real-time one, and the threads that it starts.
-pub(super) fn become_real_time() {
+pub(crate) fn become_real_time() {
     if let Err(error) = sched::set(0, REAL_TIME) {
         tracing::debug!("requests may wait for a CPU: {error}");
     }
 }
 
 /// Makes the calling thread ordinary again.
-pub(super) fn become_ordinary() {
+pub(crate) fn become_ordinary() {
     // It can always be had.
     let _ = sched::set(0, ORDINARY);
 }
