@@ -31,6 +31,8 @@ fi
 cd "$(dirname "$0")/.."
 said=$PWD/target/tests
 export FRONTDESK_LEFT_OUT="$said/left-out"
+# A test says what is wrong by its message; the stack of a test is the same each time.
+export RUST_BACKTRACE=0
 
 # Always with all tests: for fewer, Cargo would compile other crates with other features.
 if [ $# = 1 ]; then
@@ -82,17 +84,21 @@ else
 fi
 for failed in "$said"/*.failed; do
     [ -e "$failed" ] || continue
-    echo "Failed in ${failed%.failed}:"
-    grep '^test .* FAILED' "${failed%.failed}" | sed 's/^/  /'
     # The first lines of what each of them said, and the last ones: a VM's console ends with why it failed.
     awk 'function tail(i) {
              if (lines > first + last) print "  ..."
              for (i = lines - last + 1; i <= lines; i++) if (i > first) print "  " kept[i % last]
              lines = 0
          }
-         BEGIN { first = 8; last = 40 }
+         BEGIN { first = 6; last = 20 }
          /^(failures:|test result:|---- )/ { tail(); saying = /^---- / }
-         saying { line = substr($0, 1, 400); kept[++lines % last] = line; if (lines <= first) print "  " line }
+         saying && NF { line = substr($0, 1, 400); kept[++lines % last] = line; if (lines <= first) print "  " line }
          END { tail() }' "${failed%.failed}"
+done
+# Their names last, where nobody has to look for them.
+for failed in "$said"/*.failed; do
+    [ -e "$failed" ] || continue
+    echo "Failed in ${failed%.failed}:"
+    grep '^test .* FAILED\|^error: could not compile' "${failed%.failed}" | sed 's/^/  /'
 done
 exit "$status"

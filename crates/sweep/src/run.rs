@@ -117,11 +117,12 @@ pub fn run(
         if let Some(error) = failed {
             return Err(error);
         }
-        if ended && folder.missing().is_empty() {
-            folder.finish()?;
-            return Ok(Ended::Finished);
-        }
         if ended || stopped {
+            // Who is stopped with the last run has all of them.
+            if folder.missing().is_empty() {
+                folder.finish()?;
+                return Ok(Ended::Finished);
+            }
             return Ok(Ended::Stopped);
         }
     }
