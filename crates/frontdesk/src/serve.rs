@@ -1,6 +1,7 @@
 //! `frontdesk serve`.
 
 use crate::connect::{accepts, read_password};
+use crate::status::why;
 use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args};
 use frontdesk_control_protocol::DEFAULT_SOCKET;
@@ -92,6 +93,7 @@ pub(crate) fn main(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         folder,
         socket: args.socket.clone(),
         require_client_certificate: args.require_client_certificate,
+        explain: why::words,
     })?;
     let address = server.address().context("cannot tell the address")?;
     println!("serving at https://{address}, certificate {}", server.fingerprint());

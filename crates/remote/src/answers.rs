@@ -15,3 +15,10 @@ pub(crate) struct SessionInfo {
 pub(crate) struct LoginToken {
     pub(crate) token: String,
 }
+
+/// Why a VM was or was not put first of late.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Why {
+    /// A paragraph each.
+    pub(crate) why: Vec<String>,
+}

@@ -1,11 +1,12 @@
-//! What is served: the page, logging in and out, and the daemon's protocol at `/api`.
+//! What is served: the page, logging in and out, the daemon's protocol at `/api`, and what it told in words.
 
 #![allow(clippy::result_large_err)] // What goes wrong is an answer here, and moved once.
 
-use crate::answers::{LoginToken, SessionInfo};
+use crate::answers::{LoginToken, SessionInfo, Why};
 use crate::limits::{Bucket, Limits, Peer, Wait};
 use crate::others::OtherHosts;
 use crate::password::{MAX_PASSWORD_BYTES, Passwords};
+use crate::server::Explain;
 use crate::sessions::{Holder, Right, Sessions};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -63,6 +64,7 @@ pub(crate) struct ConnectedClient {
 pub(crate) struct ServerState {
     /// The daemon's control socket.
     socket: PathBuf,
+    explain: Explain,
     others: OtherHosts,
     passwords: Passwords,
     limits: Mutex<Limits>,
@@ -74,10 +76,16 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    pub(crate) fn new(socket: PathBuf, others: OtherHosts, passwords: Passwords) -> ServerState {
+    pub(crate) fn new(
+        socket: PathBuf,
+        explain: Explain,
+        others: OtherHosts,
+        passwords: Passwords,
+    ) -> ServerState {
         let now = Instant::now();
         ServerState {
             socket,
+            explain,
             others,
             passwords,
             limits: Mutex::new(Limits::new(now)),
@@ -123,7 +131,9 @@ impl Log {
 pub(crate) fn routes(shared: Arc<ServerState>) -> Router {
     let mut router = Router::new()
         .route("/api", post(ask))
+        .route("/why", post(why))
         .route("/hosts/{name}", post(ask_other))
+        .route("/hosts/{name}/why", post(why_elsewhere))
         .route("/session", get(session).post(begin_session).delete(end_session))
         .route("/token", post(make_token).delete(end_session));
     for (path, kind, text) in PAGE {
@@ -205,10 +215,16 @@ async fn ask(
         // The daemon's own log knows only the server's user.
         tracing::info!("{} asks for {query:?}", client.peer);
     }
+    ask_daemon(&shared, query).await.map_or_else(|refusal| refusal, |answer| Json(answer).into_response())
+}
+
+/// What this host's daemon answers.
+async fn ask_daemon(shared: &ServerState, query: Query) -> Result<Answer, Response> {
     // Held by the thread, which goes on when whoever asked has hung up.
-    let Ok(permit) = Arc::clone(&shared.asking).acquire_owned().await else {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, RefusalKind::Busy, "the server is ending");
-    };
+    let permit = Arc::clone(&shared.asking)
+        .acquire_owned()
+        .await
+        .map_err(|_| refuse(StatusCode::SERVICE_UNAVAILABLE, RefusalKind::Busy, "the server is ending"))?;
     let socket = shared.socket.clone();
     let asked = tokio::task::spawn_blocking(move || {
         let answer = control::ask(&socket, &query);
@@ -216,17 +232,19 @@ async fn ask(
         answer
     });
     match asked.await {
-        Ok(Ok(answer)) => Json(answer).into_response(),
-        Ok(Err(ClientError::Refused(refusal))) => refused(refusal),
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(ClientError::Refused(refusal))) => Err(refused(refusal)),
         Ok(Err(error)) => {
             shared.log(format_args!("{error}"));
-            refuse(
+            Err(refuse(
                 StatusCode::BAD_GATEWAY,
                 RefusalKind::Unavailable,
                 "the host's daemon does not answer; is it running?",
-            )
+            ))
         }
-        Err(_) => refuse(StatusCode::INTERNAL_SERVER_ERROR, RefusalKind::Unavailable, "the server failed"),
+        Err(_) => {
+            Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, RefusalKind::Unavailable, "the server failed"))
+        }
     }
 }
 
@@ -241,6 +259,51 @@ async fn ask_other(
     right(&shared, client, &headers)?;
     let query = Query::parse(&json(&headers, body)?).map_err(refused)?;
     shared.others.ask(&name, query).await.map(Json).map_err(refused)
+}
+
+/// `POST /why`: why a VM was or was not put first of late, in words. Asked for as its status is.
+async fn why(
+    State(shared): State<Arc<ServerState>>,
+    Extension(client): Extension<ConnectedClient>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Why>, Response> {
+    right(&shared, client, &headers)?;
+    let query = about_one_vm(&headers, body)?;
+    explained(&shared, &ask_daemon(&shared, query).await?)
+}
+
+/// `POST /hosts/NAME/why`: the same of another host's VM.
+async fn why_elsewhere(
+    State(shared): State<Arc<ServerState>>,
+    Extension(client): Extension<ConnectedClient>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Why>, Response> {
+    right(&shared, client, &headers)?;
+    let query = about_one_vm(&headers, body)?;
+    explained(&shared, &shared.others.ask(&name, query).await.map_err(refused)?)
+}
+
+/// The request for the status of a VM, and no other.
+fn about_one_vm(headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Query, Response> {
+    let query = Query::parse(&json(headers, body)?).map_err(refused)?;
+    if matches!(query, Query::Status { vm: Some(_) }) {
+        return Ok(query);
+    }
+    let message = "this tells of one VM: ask as for its status, {\"status\":{\"vm\":\"NAME\"}}";
+    Err(refuse(StatusCode::BAD_REQUEST, RefusalKind::Malformed, message))
+}
+
+/// What a daemon told of a VM, in words.
+fn explained(shared: &ServerState, answer: &Answer) -> Result<Json<Why>, Response> {
+    match answer {
+        Answer::Status(status) if !status.vms.is_empty() => {
+            Ok(Json(Why { why: (shared.explain)(status, &status.vms[0]) }))
+        }
+        _ => Err(refuse(StatusCode::BAD_GATEWAY, RefusalKind::Unavailable, "the daemon told of no VM")),
+    }
 }
 
 /// `GET /session`.

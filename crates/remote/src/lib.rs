@@ -22,4 +22,4 @@ pub mod setup;
 
 pub use client::DEFAULT_PORT;
 pub use fingerprint::{Fingerprint, NoFingerprint};
-pub use server::{Server, ServerConfig, ServerError};
+pub use server::{Explain, Server, ServerConfig, ServerError};

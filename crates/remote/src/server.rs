@@ -7,6 +7,7 @@ use crate::limits::Peer;
 use crate::others::OtherHosts;
 use crate::setup::{Credentials, Folder, SetupError};
 use axum::extract::Extension;
+use frontdesk_control_protocol::{Status, VmStatus};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::RootCertStore;
@@ -40,6 +41,9 @@ const HEAD_LINES: usize = 64;
 /// Before trying again to accept a client when that fails.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Says why a VM was or was not put first of late, in paragraphs, from what the daemon told.
+pub type Explain = fn(&Status, &VmStatus) -> Vec<String>;
+
 /// How to serve.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -52,6 +56,8 @@ pub struct ServerConfig {
     /// Whether whoever has no certificate from one of those in the folder's `clients.pem` is turned away
     /// before anything is asked.
     pub require_client_certificate: bool,
+    /// How the page explains a VM.
+    pub explain: Explain,
 }
 
 /// The server does not start or has ended.
@@ -105,7 +111,7 @@ impl Server {
         let fingerprint = Fingerprint::of(&credentials.certificates[0]);
         let others = OtherHosts::new(&config.folder.other_hosts()?)?;
         let passwords = credentials.passwords.clone();
-        let shared = Arc::new(ServerState::new(config.socket.clone(), others, passwords));
+        let shared = Arc::new(ServerState::new(config.socket.clone(), config.explain, others, passwords));
         let tls = tls(credentials, config.require_client_certificate)?;
         let address = config.listen;
         let failed = |source| ServerError::Listen { address, source };

@@ -151,8 +151,8 @@ fn what_happens_to_vms_is_seen_at_a_glance() {
             text.trim_end_matches(" %").parse::<f64>().ok()
         };
         until("she computes", async || cpu().await.is_some_and(|percent| percent > 1.0)).await;
-        browser.find("#glance .vm:nth-child(1) summary").await.click().await.unwrap();
-        browser.says("#glance .vm:nth-child(1) .why", "Nothing came for it").await;
+        browser.open("#glance .vm:nth-child(1) details").await;
+        browser.says("#glance .vm:nth-child(1) .why", "nothing came that could boost alice").await;
         operator_of_alice.execute("stop", &json!({}));
         browser.says("#glance .vm:nth-child(1) .marks", "paused").await;
         until("she does nothing", async || cpu().await.is_some_and(|percent| percent < 1.0)).await;
@@ -169,11 +169,7 @@ fn what_happens_to_vms_is_seen_at_a_glance() {
         bob.0.wait().unwrap();
         browser.gone("#glance .vm:nth-child(2)").await;
         operator_of_alice.execute("cont", &json!({}));
-        until("she goes on", async || {
-            let marks = browser.find("#glance .vm:nth-child(1) .marks").await;
-            marks.text().await.is_ok_and(|text| !text.contains("paused"))
-        })
-        .await;
+        browser.lacks("#glance .vm:nth-child(1) .marks", &["paused"]).await;
         browser.picture("glance-real.png").await;
         browser.0.close().await.unwrap();
         daemon.end();

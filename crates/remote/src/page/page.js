@@ -342,17 +342,26 @@ function newCpu() {
   return item;
 }
 
-// A status, of all VMs or of one; none if the daemon has none.
-async function status(vm) {
+// A function for why a VM was or was not put first, from such a host.
+const askWhyAt = (path) => async (vm) => {
   try {
-    return (await ask({ status: vm === undefined ? {} : { vm } })).status;
+    return (await send("POST", `${path}/why`, { status: { vm } })).why;
   } catch {
-    // A VM may be gone by now; what else is wrong the poll says.
+    // It may be gone by now; what else is wrong the poll says.
+    return null;
+  }
+};
+
+const vms = new HostVms(askWhyAt(""));
+
+// The status of all VMs; none if the daemon has none.
+async function status() {
+  try {
+    return (await ask({ status: {} })).status;
+  } catch {
     return null;
   }
 }
-
-const vms = new HostVms(status);
 
 async function glance() {
   if (connected && !document.hidden) {
@@ -372,7 +381,10 @@ async function begin() {
   const { may_change, hosts } = await send("GET", "/session");
   document.body.classList.toggle("looks", !may_change);
   for (const other of others) other.element.remove();
-  others = hosts.map((name) => new OtherHost(name, async (vm) => (await send("POST", `/hosts/${encodeURIComponent(name)}`, { status: vm === undefined ? {} : { vm } })).status));
+  others = hosts.map((name) => {
+    const path = `/hosts/${encodeURIComponent(name)}`;
+    return new OtherHost(name, async () => (await send("POST", path, { status: {} })).status, askWhyAt(path));
+  });
   id("others").append(...others.map((other) => other.element));
   id("others").hidden = others.length === 0;
 }

@@ -146,6 +146,33 @@ fn who_may_only_look_in_changes_nothing() {
     not_logged_in(world.client().may_change());
 }
 
+#[test]
+fn a_vm_is_explained_to_who_has_logged_in() {
+    let world = with_look_password();
+    world
+        .daemon
+        .tell(serde_json::from_str(include_str!("../../../frontdesk/src/status/sample.json")).unwrap());
+    let token = world.client().log_in(LOOK_PASSWORD).unwrap();
+    let bearer = format!("Authorization: Bearer {token}\r\n");
+    let ask = |query: &str| {
+        let answer = world.request("POST /why", &bearer, query);
+        (status(&answer), answer)
+    };
+    let alice = "{\"status\":{\"vm\":\"alice\"}}";
+    let (code, answer) = ask(alice);
+    assert!(code == 200 && answer.ends_with("{\"why\":[\"alice of 1 VMs\"]}"), "{answer}");
+    assert_eq!(status(&world.request("POST /why", "", alice)), 401);
+    for (query, expected, says) in [
+        ("{\"status\":{\"vm\":\"nobody\"}}", 404, "nobody"),
+        ("{\"status\":{}}", 400, "one VM"),
+        ("{\"reservations\":{}}", 400, "one VM"),
+        ("{", 400, "malformed"),
+    ] {
+        let (code, answer) = ask(query);
+        assert!(code == expected && answer.contains(says), "{query}: {answer}");
+    }
+}
+
 /// What a server says of another host, asked by somebody who has logged in.
 fn of_other(world: &World, name: &str, query: &str) -> (u16, String) {
     let token = world.client().log_in(PASSWORD).unwrap();
@@ -176,6 +203,8 @@ fn another_host_is_looked_at_and_not_changed() {
     assert_eq!(of_other(&world, &name, reserve).0, 403);
     assert_eq!(of_other(&world, &name, "{\"record\":{}}").0, 403);
     assert_eq!(of_other(&world, "other.example:9742", body).0, 404);
+    let why = of_other(&world, &format!("{name}/why"), "{\"status\":{\"vm\":\"bob\"}}");
+    assert!(why.0 == 200 && why.1.ends_with("{\"why\":[\"bob of 1 VMs\"]}"), "{}", why.1);
     assert!(other.daemon.asked().is_empty() && world.daemon.asked().is_empty());
     drop(other);
     let (code, answer) = of_other(&world, &name, body);
@@ -206,6 +235,7 @@ fn a_server_that_is_not_set_up_does_not_start() {
         folder: Folder::new(folder.path()),
         socket: folder.path().join("none.sock"),
         require_client_certificate: false,
+        explain: |_, _| Vec::new(),
     };
     let error = Server::start(&config).unwrap_err().to_string();
     assert!(error.contains("not set up"), "{error}");

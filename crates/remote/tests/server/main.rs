@@ -49,6 +49,7 @@ impl World {
             folder: of_server,
             socket: daemon.socket(),
             require_client_certificate,
+            explain: |status, vm| vec![format!("{} of {} VMs", vm.name, status.vms.len())],
         })
         .unwrap();
         let (address, fingerprint) = (server.address().unwrap(), server.fingerprint());
