@@ -21,7 +21,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Generous: emulated machines on a busy one are slow.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(600);
 /// As in `scenarios/echo-mixed.toml`, where the reasons are.
 const POLICY: &str = "[tavs]\nio_threshold = '3ms'\npb_ratio = 0.5\n";
 

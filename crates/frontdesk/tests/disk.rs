@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Generous: emulated machines on a busy one are slow.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Starts `frontdesk disk`, and waits until it serves.
 fn serve(home: &Path, number: u32) -> Process {

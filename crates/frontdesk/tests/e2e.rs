@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Generous: emulated guests on a busy machine are slow.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(600);
 const FRONTDESK: &str = env!("CARGO_BIN_EXE_frontdesk");
 
 /// One lab at a time: each wants the machine's real-time budget.

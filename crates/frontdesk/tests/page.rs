@@ -25,7 +25,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Generous: a browser on a busy machine is slow.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 const MS: u64 = 1_000_000;
 
 /// The program that drives the browser; ended with the value, and the browser with it.

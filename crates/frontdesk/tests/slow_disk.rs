@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const FRONTDESK: &str = env!("CARGO_BIN_EXE_frontdesk");
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 const BLOCK: usize = 4096;
 /// Bytes of an image.
 const IMAGE: u64 = 128 << 20;

@@ -41,7 +41,7 @@ use std::{
 use support::trial;
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(1500);
 
 /// What the trials run beside this program itself.
 const TOOL: &str = "/bin/sleep";

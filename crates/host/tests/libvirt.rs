@@ -41,7 +41,7 @@ use std::{
 use support::trial;
 
 /// Generous: an emulated system on a busy machine is slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(1500);
 
 /// What an operator has on a host, and what the package needs.
 const PACKAGES: [&str; 8] = [

@@ -42,7 +42,7 @@ use std::{
 use support::trial;
 
 /// Generous: an emulated system on a busy machine is slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(1500);
 
 /// What the package, systemd and the trial need.
 const PACKAGES: [&str; 4] = ["iproute2", "libelf1", "systemd-sysv", "zlib1g"];

@@ -154,7 +154,7 @@ fn failure(command: Command, kind: WorkloadKind) -> String {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(120), "waited in vain until {what}");
+        assert!(begin.elapsed() < Duration::from_secs(600), "waited in vain until {what}");
         sleep(Duration::from_millis(1));
     }
 }
@@ -169,7 +169,7 @@ fn free_port(protocol: Protocol) -> u16 {
 
 fn udp_client() -> UdpSocket {
     let client = UdpSocket::bind((LOCAL, 0)).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
     client
 }
 

@@ -22,7 +22,7 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMma
 use vmm_sys_util::eventfd::EventFd;
 
 /// Generous: nothing here is about speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) const SIZE: u64 = 1 << 20;
 pub(crate) const MEMORY: u64 = MEMORY_BYTES as u64;

@@ -92,7 +92,7 @@ impl Backend {
     }
 
     fn ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(600);
         while !self.said()?.contains("serving") {
             ensure!(self.process.try_wait()?.is_none(), "the back end has ended: {}", self.said()?);
             ensure!(Instant::now() < deadline, "the back end does not start: {}", self.said()?);

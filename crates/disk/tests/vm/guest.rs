@@ -24,7 +24,7 @@ pub(crate) fn main() -> Result<()> {
     for module in modules()? {
         load_module(&module, c"")?;
     }
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(600);
     while !Path::new(DISK).exists() {
         ensure!(Instant::now() < deadline, "there is no {DISK}");
         thread::sleep(Duration::from_millis(20));
@@ -136,7 +136,7 @@ fn read_only() -> Result<()> {
 fn resized() -> Result<()> {
     let before = sectors()?;
     println!("guest: ready");
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_secs(600);
     while sectors()? == before {
         ensure!(Instant::now() < deadline, "nobody said that the disk has grown");
         thread::sleep(Duration::from_millis(20));

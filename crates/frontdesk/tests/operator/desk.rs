@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Generous: emulated machines on a busy one are slow.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(600);
 /// How long one waits for an answer that may be lost.
 const IMPATIENCE: Duration = Duration::from_secs(5);
 const PORT: u16 = 7;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const FRONTDESK: &str = env!("CARGO_BIN_EXE_frontdesk");
 /// Generous: emulated machines on a busy one are slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

@@ -40,7 +40,7 @@ const SHARE: f64 = 0.02;
 const DAEMON: f64 = 0.1;
 
 /// Generous: emulated machines on a busy one are slow.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 const PORT: u16 = 7;
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -333,7 +333,7 @@ fn guards_against_a_flood() -> Result<()> {
         // On a slow machine, or a busy one, few bursts are in one window.
         let start = Instant::now();
         while bursts < 500 {
-            ensure!(start.elapsed() < Duration::from_secs(120), "{bursts} bursts in one window");
+            ensure!(start.elapsed() < Duration::from_secs(300), "{bursts} bursts in one window");
             for _ in 0..100 {
                 let begun = window();
                 (0..BURST).try_for_each(|_| wire.send(&frame))?;

@@ -35,7 +35,7 @@ const COUNTS: u32 = 0x3010;
 const STACKS: [u32; 2] = [0x8000, 0x9000];
 
 /// Longer than anything takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A handler, which counts what it takes, and tells the interrupt controller (EOI).
 fn handler(count: u32) -> Vec<u8> {

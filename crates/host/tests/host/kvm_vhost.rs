@@ -24,7 +24,7 @@ const VM: VmId = VmId(7);
 const VCPU: u16 = 3;
 const WORKER: Thread = Thread::Emulator(2);
 /// How long a QEMU may take to answer.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

@@ -114,7 +114,7 @@ impl Drop for Stranger {
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
     while !is_so() {
-        ensure!(start.elapsed() < Duration::from_secs(120), "not within 120 s: {what}");
+        ensure!(start.elapsed() < Duration::from_secs(300), "not within 300 s: {what}");
         thread::sleep(Duration::from_millis(2));
     }
     Ok(())

@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(1500);
 
 /// What the trials run beside the test program itself.
 const TOOLS: [&str; 3] = ["/bin/sleep", "/bin/false", "/bin/ip"];

@@ -18,7 +18,7 @@ use std::{
 /// With which QEMU's monitor says that it has done what it was told.
 const PROMPT: &[u8] = b"(qemu) ";
 /// Generous: an emulated system on a busy machine is slow.
-const ANSWER: Duration = Duration::from_secs(120);
+const ANSWER: Duration = Duration::from_secs(300);
 
 /// A guest that does nothing but leave for KVM: `cpuid`, again and again, from the first instruction on.
 pub(crate) const FLOOD: &str = "flood";

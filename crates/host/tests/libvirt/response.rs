@@ -33,7 +33,7 @@ const TIME: Duration = Duration::from_millis(2500).saturating_mul(DILATION);
 const THINK: [u64; 7] = [330, 70, 510, 180, 600, 240, 90];
 /// Of a request and its answer.
 const BYTES: usize = 40;
-const ANSWER: Duration = Duration::from_secs(120);
+const ANSWER: Duration = Duration::from_secs(300);
 /// Ahead of boosts and of the daemon, but not of its guardian.
 const AHEAD: u32 = 55;
 

@@ -46,7 +46,7 @@ tavs.max_boost = '1s'
 const LOOK: Duration = Duration::from_micros(200);
 /// Ahead of boosts and of the daemon, but not of its guardian.
 const AHEAD: u32 = 55;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Writes the firmware and the disk of a guest, and makes its network device.
 pub(crate) fn prepare() -> Result<()> {

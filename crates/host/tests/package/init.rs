@@ -58,7 +58,7 @@ pub(crate) fn parameter(name: &str) -> Result<Option<String>> {
 }
 
 /// How long the disk may take to appear.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Boots the Debian system. If that fails, says why and powers the VM off.
 pub(crate) fn init() -> ! {

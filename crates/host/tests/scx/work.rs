@@ -98,7 +98,7 @@ impl Schedstat {
 }
 
 /// How long a trial may take to come true: emulated CPUs of a busy machine do little in a second.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What each VM used, once that is `total` together at least, and `is_so` for it.
 ///

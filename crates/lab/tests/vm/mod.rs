@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Generous: emulated guests on a busy machine are slow, and nothing here is about speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A file that another build makes: named by `variable`, or below the folder that holds this test's profile
 /// folder.
