@@ -18,6 +18,7 @@ pub fn examine() -> Vec<Finding> {
     findings.extend(kernel::probed_functions());
     findings.extend([kernel::control_groups(), kernel::real_time_groups(), kernel::real_time_throttle()]);
     findings.extend([
+        kernel::weights(),
         kernel::fair_server(),
         kernel::reservations(),
         kernel::sched_ext(),
@@ -63,6 +64,7 @@ mod tests {
             "displays of VMs",
             "input of VMs",
             "fair server",
+            "changes of weight",
             "tasks under KVM",
             "interrupts under KVM",
         ] {

@@ -14,6 +14,14 @@ pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// The third number as well, 0 if there is none.
+pub(super) fn full_version(text: &str) -> Option<(u32, u32, u32)> {
+    let (major, minor) = version(text)?;
+    let from = text.find(|c: char| c.is_ascii_digit())?;
+    let third = text[from..].split(|c: char| !c.is_ascii_digit()).nth(2);
+    Some((major, minor, third.and_then(|number| number.parse().ok()).unwrap_or(0)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -24,5 +32,8 @@ mod tests {
         assert_eq!(version("6.18.44-amd64"), Some((6, 18)));
         assert_eq!(version("none"), None);
         assert_eq!(version("7"), None);
+        assert_eq!(full_version("6.18.44-fc-v657"), Some((6, 18, 44)));
+        assert_eq!(full_version("6.12+deb13"), Some((6, 12, 0)));
+        assert_eq!(full_version("7.0-rc1"), Some((7, 0, 0)));
     }
 }

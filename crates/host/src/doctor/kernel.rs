@@ -1,6 +1,6 @@
 //! The kernel: what it is, allows and schedules.
 
-use super::file::{read, version};
+use super::file::{full_version, read, version};
 use super::{Finding, machine};
 use crate::reserve;
 use crate::reserve::ReserveMechanism;
@@ -190,6 +190,29 @@ pub(super) fn real_time_throttle() -> Finding {
     }
 }
 
+/// Whether the kernel's own scheduler may forget somebody when weights change.
+pub(super) fn weights() -> Finding {
+    weights_of(&release_name())
+}
+
+fn weights_of(release: &str) -> Finding {
+    const AREA: &str = "changes of weight";
+    // Since 6d71a9c61604 whoever runs is placed too far behind when its weight changes, and so goes on;
+    // 101f3498b4bd takes that back.
+    const BROKEN: [std::ops::Range<(u32, u32, u32)>; 2] = [(6, 13, 0)..(6, 18, 45), (6, 19, 0)..(7, 0, 0)];
+    match full_version(release) {
+        Some(found) if BROKEN.iter().any(|broken| broken.contains(&found)) => Finding::limited(
+            AREA,
+            format!(
+                "Linux {release} may let a vCPU that could run wait for seconds when weights of control groups change, as the kernel's \
+                 own do all the time where VMs with several vCPUs share CPUs"
+            ),
+            "use Linux 6.18.45 or newer (7.0, if it is 6.19); it concerns VMs with several vCPUs, with and without frontdesk",
+        ),
+        _ => Finding::ok(AREA, "nobody is known to be forgotten"),
+    }
+}
+
 pub(super) fn fair_server() -> Finding {
     const AREA: &str = "fair server";
     const FIRST: (u32, u32) = (6, 12);
@@ -254,5 +277,27 @@ pub(super) fn autogroup() -> Finding {
              kernel.sched_autogroup_enabled=0",
         ),
         _ => Finding::ok(AREA, "off"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Status;
+
+    #[test]
+    fn kernels_that_forget_somebody_are_named() {
+        for (release, status) in [
+            ("6.1.0-41-amd64", Status::Ok),
+            ("6.12.48+deb13-amd64", Status::Ok),
+            ("6.13.0", Status::Limited),
+            ("6.18.44-fc", Status::Limited),
+            ("6.18.45", Status::Ok),
+            ("6.19.3", Status::Limited),
+            ("7.0.0", Status::Ok),
+            ("of my own", Status::Ok),
+        ] {
+            assert_eq!(weights_of(release).status, status, "{release}");
+        }
     }
 }
