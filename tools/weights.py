@@ -11,6 +11,7 @@ and more (docs/install.md). Nothing is left when it ends.
 
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,15 +24,19 @@ def compute(group: Path, number: int, cpus: list[int]) -> int:
     child = os.fork()
     if child:
         return child
-    os.setpriority(os.PRIO_PROCESS, 0, 0)
-    (group / "cgroup.procs").write_text(str(os.getpid()))
-    os.sched_setaffinity(0, cpus if number == 2 else {cpus[number]})
-    rest = random.Random(number)
-    while True:
-        until = time.perf_counter() + rest.uniform(0.0002, 0.002)
-        while number < 2 or time.perf_counter() < until:
-            pass
-        time.sleep(rest.uniform(0.001, 0.02))
+    # What its parent has to clean up is none of its business.
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        os.sched_setaffinity(0, cpus if number == 2 else {cpus[number]})
+        rest = random.Random(number)
+        while True:
+            until = time.perf_counter() + rest.uniform(0.0002, 0.002)
+            while number < 2 or time.perf_counter() < until:
+                pass
+            time.sleep(rest.uniform(0.001, 0.02))
+    finally:
+        os._exit(0)
 
 
 def longest(root: Path, knob: str, usual: int, cpus: list[int], seconds: float, changes: bool) -> float:
@@ -81,6 +86,8 @@ def main() -> None:
     if os.geteuid() != 0 or len(cpus) < 2:
         sys.exit("tools/weights.py: needs root and two CPUs")
     mount, knob, usual = next(found for found in MOUNTS if found[0].joinpath("cgroup.procs").exists())
+    # Also when it is ended by a signal nothing is left.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # Ahead of what it watches.
     os.setpriority(os.PRIO_PROCESS, 0, -20)
     root = mount / f"frontdesk-weights-{os.getpid()}"
