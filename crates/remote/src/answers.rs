@@ -1,6 +1,10 @@
 //! What the server itself answers, where the daemon does not.
 
+use frontdesk_control_protocol::{Status, VmStatus};
 use serde::{Deserialize, Serialize};
+
+/// Says why a VM was or was not put first of late, in paragraphs, from what the daemon told.
+pub type Explain = fn(&Status, &VmStatus) -> Vec<String>;
 
 /// What whoever has logged in may do, and what there is to see.
 #[derive(Debug, Serialize, Deserialize)]

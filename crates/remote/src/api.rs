@@ -2,11 +2,10 @@
 
 #![allow(clippy::result_large_err)] // What goes wrong is an answer here, and moved once.
 
-use crate::answers::{LoginToken, SessionInfo, Why};
+use crate::answers::{Explain, LoginToken, SessionInfo, Why};
 use crate::limits::{Bucket, Limits, Peer, Wait};
 use crate::others::OtherHosts;
 use crate::password::{MAX_PASSWORD_BYTES, Passwords};
-use crate::server::Explain;
 use crate::sessions::{Holder, Right, Sessions};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;

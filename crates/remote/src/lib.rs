@@ -20,6 +20,7 @@ mod server;
 mod sessions;
 pub mod setup;
 
+pub use answers::Explain;
 pub use client::DEFAULT_PORT;
 pub use fingerprint::{Fingerprint, NoFingerprint};
-pub use server::{Explain, Server, ServerConfig, ServerError};
+pub use server::{Server, ServerConfig, ServerError};

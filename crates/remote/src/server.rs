@@ -1,5 +1,6 @@
 //! The server: TLS connections, with a bound on their number and on the time each may take.
 
+use crate::answers::Explain;
 use crate::api::{ConnectedClient, ServerState, routes};
 use crate::client::HostsError;
 use crate::fingerprint::Fingerprint;
@@ -7,7 +8,6 @@ use crate::limits::Peer;
 use crate::others::OtherHosts;
 use crate::setup::{Credentials, Folder, SetupError};
 use axum::extract::Extension;
-use frontdesk_control_protocol::{Status, VmStatus};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::RootCertStore;
@@ -40,9 +40,6 @@ const HEAD_BYTES: usize = 8192;
 const HEAD_LINES: usize = 64;
 /// Before trying again to accept a client when that fails.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Says why a VM was or was not put first of late, in paragraphs, from what the daemon told.
-pub type Explain = fn(&Status, &VmStatus) -> Vec<String>;
 
 /// How to serve.
 #[derive(Clone, Debug)]

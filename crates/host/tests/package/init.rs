@@ -78,7 +78,8 @@ fn boot() -> Result<()> {
     fs::create_dir_all(DEBIAN)?;
     mount("/dev/vda", DEBIAN, "ext4", MountFlags::empty(), None).context("mount the Debian system")?;
     let inside = |path: &str| format!("{DEBIAN}{path}");
-    mount("tmpfs", inside("/run"), "tmpfs", MountFlags::empty(), None).context("mount /run")?;
+    // As on every host: only root makes folders there.
+    mount("tmpfs", inside("/run"), "tmpfs", MountFlags::empty(), c"mode=0755").context("mount /run")?;
     let units = inside("/run/systemd/system");
     fs::create_dir_all(inside(HOME))?;
     fs::create_dir_all(format!("{units}/multi-user.target.wants"))?;
