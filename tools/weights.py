@@ -5,8 +5,8 @@
 
 Two control groups with two processes that compute and one that comes and goes, one of each on either of two
 CPUs, for SECONDS (10) each: without changes, and with their weights changed by up to a quarter twenty times a
-second. Tells the longest time that one of the four got no CPU. Linux 6.13 to 6.18.44 let it wait for a second
-and more (docs/install.md). Nothing is left when it ends.
+second. Tells the longest time that one of the four got no CPU. Linux 6.13 to 6.18.44 let it wait for up to a
+second and more (docs/install.md). Nothing is left when it ends.
 """
 
 import os
@@ -48,7 +48,8 @@ def longest(root: Path, knob: str, usual: int, cpus: list[int], seconds: float, 
             group.mkdir()
             if knob == "cpu.weight" and group == root:
                 (root / "cgroup.subtree_control").write_text("+cpu")
-        children = [compute(group, number, cpus) for group in groups for number in range(3)]
+        for group, number in [(group, number) for group in groups for number in range(3)]:
+            children.append(compute(group, number, cpus))
         computing = [pid for index, pid in enumerate(children) if index % 3 < 2]
         chance, weights = random.Random(1), [float(usual)] * 2
         begin = change = time.monotonic()

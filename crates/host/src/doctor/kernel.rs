@@ -204,10 +204,11 @@ fn weights_of(release: &str) -> Finding {
         Some(found) if BROKEN.iter().any(|broken| broken.contains(&found)) => Finding::limited(
             AREA,
             format!(
-                "Linux {release} may let a vCPU that could run wait for seconds when weights of control groups change, as the kernel's \
-                 own do all the time where VMs with several vCPUs share CPUs"
+                "Linux {release} may let a vCPU that could run wait for seconds when weights of control groups \
+                 change, as parts of them do all the time where VMs with several vCPUs share CPUs"
             ),
-            "use Linux 6.18.45 or newer (7.0, if it is 6.19); it concerns VMs with several vCPUs, with and without frontdesk",
+            "use Linux 6.18.45 or newer (7.0, if it is 6.19); it concerns VMs with several vCPUs, with and \
+             without frontdesk",
         ),
         _ => Finding::ok(AREA, "nobody is known to be forgotten"),
     }
