@@ -115,11 +115,44 @@ pub struct Ledger {
     pub horizon: Duration,
     /// A VM's share is never lowered below this fraction of its weight. 0.01 to 1.
     pub min_share: f64,
+    /// A thread that wants a physical CPU for so long, and for longer than turns take, though its VM has not
+    /// had more than its share, has been forgotten by the host's scheduler: it gets turns of
+    /// `tavs.max_boost` until it has one of its own again (not in the papers). 0 turns that off, else 10 ms
+    /// to 60 s.
+    #[serde(with = "humantime_serde")]
+    pub longest_wait: Duration,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Ledger { period: Duration::from_millis(50), horizon: Duration::from_millis(250), min_share: 0.05 }
+        Ledger {
+            period: Duration::from_millis(50),
+            horizon: Duration::from_millis(250),
+            min_share: 0.05,
+            longest_wait: Duration::from_millis(100),
+        }
+    }
+}
+
+impl Ledger {
+    fn checks(&self) -> [Result<(), ConfigError>; 5] {
+        let wait = self.longest_wait;
+        [
+            duration("ledger.period", self.period, 1_000_000, 10_000_000_000, "1ms to 10s"),
+            duration("ledger.horizon", self.horizon, 1_000_000, 60_000_000_000, "1ms to 60s"),
+            if self.horizon < self.period {
+                let value = format!("{:?}", self.horizon);
+                Err(ConfigError { key: "ledger.horizon", value, allowed: "at least ledger.period" })
+            } else {
+                Ok(())
+            },
+            number("ledger.min_share", self.min_share, 0.01, 1.0, "0.01 to 1"),
+            if wait.is_zero() {
+                Ok(())
+            } else {
+                duration("ledger.longest_wait", wait, 10_000_000, 60_000_000_000, "0s, or 10ms to 60s")
+            },
+        ]
     }
 }
 
@@ -414,7 +447,12 @@ impl Config {
                 time_slice: by(tavs.time_slice),
                 ..tavs.clone()
             },
-            ledger: Ledger { period: by(ledger.period), horizon: by(ledger.horizon), ..ledger.clone() },
+            ledger: Ledger {
+                period: by(ledger.period),
+                horizon: by(ledger.horizon),
+                longest_wait: by(ledger.longest_wait),
+                ..ledger.clone()
+            },
             // A film has as many frames a second as ever.
             multimedia: Multimedia { max_boost: by(self.multimedia.max_boost), ..self.multimedia.clone() },
             asymmetric: Asymmetric {
@@ -431,7 +469,6 @@ impl Config {
     #[must_use]
     pub fn problems(&self) -> Vec<ConfigError> {
         let t = &self.tavs;
-        let ledger = &self.ledger;
         let between = "between tavs.belief_min and tavs.belief_max";
         let checks = [
             duration("tavs.io_threshold", t.io_threshold, 1_000, 1_000_000_000, "1us to 1s"),
@@ -449,18 +486,10 @@ impl Config {
             number("tavs.counter_bits", t.counter_bits, 1, 8, "1 to 8"),
             number("tavs.tasks_per_vcpu", t.tasks_per_vcpu, 2, 65_536, "2 to 65536"),
             duration("tavs.time_slice", t.time_slice, 1_000_000, 10_000_000_000, "1ms to 10s"),
-            duration("ledger.period", ledger.period, 1_000_000, 10_000_000_000, "1ms to 10s"),
-            duration("ledger.horizon", ledger.horizon, 1_000_000, 60_000_000_000, "1ms to 60s"),
-            if ledger.horizon < ledger.period {
-                let value = format!("{:?}", ledger.horizon);
-                Err(ConfigError { key: "ledger.horizon", value, allowed: "at least ledger.period" })
-            } else {
-                Ok(())
-            },
-            number("ledger.min_share", ledger.min_share, 0.01, 1.0, "0.01 to 1"),
         ];
         checks
             .into_iter()
+            .chain(self.ledger.checks())
             .chain(self.multimedia.checks())
             .chain(self.asymmetric.checks())
             .filter_map(Result::err)

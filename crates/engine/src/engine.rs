@@ -3,6 +3,7 @@
 //! It routes events to the rooms and what these find to the next ones, and decides nothing itself.
 
 mod claims;
+mod looking;
 mod settling;
 mod state;
 mod vm;
@@ -17,6 +18,7 @@ use crate::explain::Cause;
 use crate::infer::{Device, EpisodeCause, Shown, bit};
 use crate::knob::Ledger;
 use crate::policy::Fact;
+use looking::first_look;
 use state::MAX_VMS;
 use vm::{Situation, Vm};
 
@@ -66,7 +68,7 @@ impl Engine {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let claim = self.ends.first().map(|(until, ..)| *until);
-        [claim, self.ledger.next()].into_iter().flatten().min()
+        [claim, self.ledger.next(), self.look].into_iter().flatten().min()
     }
 
     /// When the engine settles what VMs are due and got; `None` while it has no reason to. What they ran is
@@ -82,6 +84,9 @@ impl Engine {
         self.expire();
         if self.ledger.next().is_some_and(|next| next <= self.now) {
             self.settle();
+        }
+        if self.look.is_some_and(|look| look <= self.now) {
+            self.look();
         }
     }
 
@@ -108,6 +113,9 @@ impl Engine {
                 self.tell_of_delivery(vm);
             }
             EventKind::Stop { vm, thread, runnable } => {
+                if runnable {
+                    self.look = self.look.or_else(|| first_look(&self.config, self.world, now));
+                }
                 let state = self.vms.get_mut(&vm)?;
                 state.account(thread, now, config);
                 if let Thread::Vcpu(vcpu) = thread {
@@ -125,6 +133,7 @@ impl Engine {
                 }
             }
             EventKind::Wake { vm, thread, by } => {
+                self.look = self.look.or_else(|| first_look(&self.config, self.world, now));
                 let state = self.vms.get_mut(&vm)?;
                 state.account(thread, now, config);
                 let halted = state.guest.is_halted(thread);
@@ -267,6 +276,7 @@ impl Engine {
                 state.unsure = true;
                 state.unplug(vcpu);
             }
+            EventKind::Limited { vm, limited } => self.vms.get_mut(&vm)?.limited = limited,
             EventKind::Weight { vm, weight } => self.vms.get_mut(&vm)?.weight = weight.max(1),
             EventKind::VcpuWeight { vm, vcpu, permille } => {
                 let seen = &mut self.vms.get_mut(&vm)?.guest.vcpu(vcpu)?.seen;
@@ -428,6 +438,7 @@ impl Engine {
             let _ = self.let_go(vm);
         }
         self.ledger = Ledger::default();
+        self.look = None;
     }
 
     fn set_standing(&mut self, vm: VmId, standing: Standing) -> Option<()> {

@@ -300,6 +300,13 @@ pub enum EventKind {
         /// How it stands.
         standing: Standing,
     },
+    /// Whether somebody limits the CPU time that the VM may have. Until that is said, nobody does.
+    Limited {
+        /// The VM.
+        vm: VmId,
+        /// If so, it gets what it is allowed, and is never owed any.
+        limited: bool,
+    },
     /// The guest changed what its display shows (MM §5.1.1).
     DisplayUpdate {
         /// The VM.

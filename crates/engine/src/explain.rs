@@ -8,5 +8,5 @@ pub use decision::{Cause, Decision, Outcomes, PortOutcomes, Reason, Recent};
 pub(crate) use log::Log;
 pub use vm::{
     AsymmetricExplain, BackgroundExplain, EpisodeExplain, MultimediaExplain, PlayerExplain, PortExplain,
-    TaskExplain, VcpuExplain, VmExplain,
+    StarvationExplain, TaskExplain, VcpuExplain, VmExplain,
 };

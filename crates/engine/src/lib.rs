@@ -38,7 +38,8 @@ pub use engine::{Engine, Troubles};
 pub use event::{Event, EventKind, MediaDevice, Protocol, Region, TaskId, Thread, Time, UserInput, VmId};
 pub use explain::{
     AsymmetricExplain, BackgroundExplain, Cause, Decision, EpisodeExplain, MultimediaExplain, Outcomes,
-    PlayerExplain, PortExplain, PortOutcomes, Reason, Recent, TaskExplain, VcpuExplain, VmExplain,
+    PlayerExplain, PortExplain, PortOutcomes, Reason, Recent, StarvationExplain, TaskExplain, VcpuExplain,
+    VmExplain,
 };
 pub use infer::EpisodeCause;
 pub use nanos::nanos;

@@ -6,10 +6,12 @@ mod claim;
 mod multimedia;
 mod partial_boost;
 pub mod reservation;
+mod starvation;
 mod view;
 
 pub(crate) use asymmetric::Asymmetric;
 pub(crate) use claim::{Ask, Claim, Knob, Owner};
 pub(crate) use multimedia::Multimedia;
 pub(crate) use partial_boost::PartialBoost;
+pub(crate) use starvation::Starvation;
 pub(crate) use view::{Fact, Policy, View};

@@ -59,6 +59,8 @@ struct RecordedLedger {
     #[serde(rename = "horizon_ns", with = "nanoseconds")]
     horizon: Duration,
     min_share: f64,
+    #[serde(default, rename = "longest_wait_ns", with = "nanoseconds")]
+    longest_wait: Duration,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -294,7 +294,10 @@ fn a_fast_vcpu_gets_more_and_the_vm_as_much_as_ever() {
 
 #[test]
 fn without_others_who_want_the_cpus_nothing_is_done() {
-    let mut host = Host::new(config(Ratio::High), 2);
+    let mut config = config(Ratio::High);
+    // The vCPUs that are not told of any more seem to wait.
+    config.ledger.longest_wait = Duration::ZERO;
+    let mut host = Host::new(config, 2);
     host.desks[1].tasks.fill(None);
     for vcpu in 0..2 {
         host.feed(EventKind::Halt { vm: OTHER, vcpu });

@@ -9,7 +9,7 @@ use frontdesk_engine::{
     Action, ActionKind, Boost, BoostTarget, Capabilities, Config, Engine, Event, EventKind, MediaDevice,
     Protocol, Region, Standing, TaskId, Time, UserInput, VmId,
 };
-use frontdesk_testing::all_ends::{TASKS, all_ends, config, go_on, run};
+use frontdesk_testing::all_ends::{TASKS, all_ends, config, go_on, run, without_turns};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -62,6 +62,7 @@ proptest! {
         go_on(&mut engine, &more);
         let vms: Vec<VmId> = engine.vms().collect();
         vms.into_iter().for_each(|vm| drop(engine.explain(vm)));
+        without_turns(&mut engine);
         engine.on_deadline(Time(u64::MAX));
         let boosted = engine.vms().filter_map(|vm| engine.explain(vm)).flat_map(|vm| vm.vcpus);
         prop_assert!(boosted.into_iter().all(|vcpu| !vcpu.boosted));
@@ -122,6 +123,7 @@ proptest! {
             let Some(vm) = boosted.filter(|_| floods < 3) else { continue };
             floods += 1;
             let mut flooded = engine.clone();
+            without_turns(&mut flooded);
             // Longer than any boost.
             for (step, (vcpu, to, vector)) in (0..60_000_000 / STEP).zip(flood.iter().cycle()) {
                 let (vcpu, to, vector) = (*vcpu, *to, *vector);

@@ -7,13 +7,17 @@ mod world;
 use frontdesk_engine::{
     ActionKind, Boost, Capabilities, Config, EventKind, Reason, Standing, TaskId, Thread, Time, VmId,
 };
+use std::time::Duration;
 use world::{ECHO, HOG, MS, US, VM, World, boost};
 
 const OTHER: VmId = VmId(2);
 
 /// A VM that has learnt its server, beside another one that only computes, on one physical CPU.
 fn beside(capabilities: Capabilities) -> World {
-    let mut world = World::new(Config::default());
+    let mut config = Config::default();
+    // It wants to run all the time, and is not let.
+    config.ledger.longest_wait = Duration::ZERO;
+    let mut world = World::new(config);
     world.feed(EventKind::World(capabilities));
     world.feed(EventKind::VmAdded { vm: OTHER, vcpus: 1, weight: 1024 });
     world.feed(EventKind::TaskSwitch { vm: OTHER, vcpu: 0, task: TaskId(9) });
@@ -120,6 +124,18 @@ fn what_other_threads_wait_for_is_wanted() {
         let others = EventKind::OthersRan { vm: OTHER, pcpu: 0, ran_ns: MS, waited_ns };
         let actions = greedy_while(&mut world, Some(others));
         assert_eq!(actions.iter().any(is_raised), is_owed, "{:?}", shares(&actions));
+    }
+}
+
+/// What a VM may not have it is not owed.
+#[test]
+fn who_is_limited_is_owed_nothing() {
+    for limited in [false, true] {
+        let mut world = beside(Capabilities::default());
+        world.feed(EventKind::Limited { vm: OTHER, limited });
+        let actions = greedy(&mut world);
+        assert_eq!(actions.iter().any(is_raised), !limited, "{:?}", shares(&actions));
+        assert_eq!(world.engine.explain(OTHER).unwrap().debt_ns < 0, !limited);
     }
 }
 

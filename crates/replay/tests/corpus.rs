@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../record/tests/corpus");
 /// The version that this release writes.
-const VERSION: &str = "5.6";
+const VERSION: &str = "5.7";
 
 /// The names of the recordings in the corpus.
 fn names() -> Vec<String> {
@@ -317,6 +317,7 @@ fn kinds() -> Vec<Record> {
         EventKind::Standing { vm: other, standing: Standing::Observed },
         EventKind::Lost { vm: Some(other), count: 12 },
         EventKind::OthersRan { vm, pcpu: 1, ran_ns: 40_000, waited_ns: 30_000 },
+        EventKind::Limited { vm: other, limited: true },
         EventKind::VmPaused { vm: other },
         EventKind::VmResumed { vm: other },
         EventKind::Standing { vm: other, standing: Standing::Reserved },

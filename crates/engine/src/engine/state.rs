@@ -54,6 +54,9 @@ pub struct Engine {
     #[serde(skip)]
     pub(super) asks: Vec<Ask>,
     pub(crate) ledger: Ledger,
+    /// When threads that wait are looked at next.
+    #[serde(default)]
+    pub(super) look: Option<Time>,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) troubles: Troubles,
 }
@@ -76,6 +79,7 @@ impl Engine {
             ends: BTreeSet::new(),
             asks: Vec::new(),
             ledger: Ledger::default(),
+            look: None,
             actions: VecDeque::new(),
             troubles: Troubles::default(),
         })
@@ -190,6 +194,8 @@ struct Saved {
     now: Time,
     vms: BTreeMap<VmId, Vm>,
     ledger: Ledger,
+    #[serde(default)]
+    look: Option<Time>,
     actions: VecDeque<Action>,
     troubles: Troubles,
 }
@@ -198,7 +204,7 @@ impl TryFrom<Saved> for Engine {
     type Error = StateError;
 
     fn try_from(saved: Saved) -> Result<Engine, StateError> {
-        let Saved { config, world, now, mut vms, ledger, actions, troubles } = saved;
+        let Saved { config, world, now, mut vms, ledger, look, actions, troubles } = saved;
         config.validate()?;
         check(vms.len() <= MAX_VMS, "more VMs than any host runs")?;
         for vm in vms.values_mut() {
@@ -210,6 +216,6 @@ impl TryFrom<Saved> for Engine {
             vms.iter().flat_map(|(vm, state)| state.claims.iter().map(|claim| end(*vm, claim))).collect();
         let boosts = ends.iter().any(|(.., knob)| matches!(knob, Knob::Boost(_)));
         check(!boosts || ledger.next().is_some(), "a boost without a ledger")?;
-        Ok(Engine { config, world, now, vms, ends, asks: Vec::new(), ledger, actions, troubles })
+        Ok(Engine { config, world, now, vms, ends, asks: Vec::new(), ledger, look, actions, troubles })
     }
 }

@@ -5,11 +5,11 @@ use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, Tavs, VmPolicy};
 use crate::event::{Protocol, Thread, Time, VmId};
 use crate::explain::{Log, PortExplain, TaskExplain, VcpuExplain, VmExplain};
-use crate::infer::Guest;
+use crate::infer::{Guest, GuestVcpu};
 use crate::knob::{Claims, PcpuSet, VmAccount, compensation, is_worth};
-use crate::nanos::nanos;
+use crate::nanos::{nanos, total};
 use crate::observe::ThreadTimes;
-use crate::policy::{Ask, Asymmetric, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, View};
+use crate::policy::{Ask, Asymmetric, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, Starvation, View};
 use crate::recorded::RecordedPolicy;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,11 @@ pub(crate) struct Vm {
     pub(crate) multimedia: Multimedia,
     #[serde(default)]
     pub(crate) asymmetric: Asymmetric,
+    #[serde(default)]
+    pub(crate) starvation: Starvation,
+    /// Whether somebody limits what it may have.
+    #[serde(default)]
+    pub(crate) limited: bool,
     pub(crate) claims: Claims,
     pub(crate) log: Log,
     /// Events of this VM alone that sources reported as lost.
@@ -79,6 +84,8 @@ impl Vm {
             partial_boost: PartialBoost::new(guest.vcpus.len()),
             multimedia: Multimedia::default(),
             asymmetric: Asymmetric::default(),
+            starvation: Starvation::default(),
+            limited: false,
             guest,
             claims: Claims::default(),
             log: Log::default(),
@@ -98,6 +105,7 @@ impl Vm {
         self.partial_boost.check(now, self.guest.vcpus.len())?;
         self.multimedia.check(now, self.guest.vcpus.len())?;
         self.asymmetric.check()?;
+        self.starvation.check()?;
         check((1000..=16_000).contains(&self.compensation), "a share higher than any")?;
         check(self.others_told.is_none_or(|told| told <= now), "other threads that are told of later")?;
         self.claims.check(self.guest.vcpus.len())?;
@@ -117,16 +125,20 @@ impl Vm {
 
     /// Brings the times of a thread up to `now`.
     pub(crate) fn account(&mut self, thread: Thread, now: Time, config: &Tavs) {
-        let (ran, target) = match thread {
-            Thread::Vcpu(index) => (self.guest.account_vcpu(index, now, config), BoostTarget::Vcpu(index)),
-            Thread::Emulator(index) => (self.guest.account_emulator(index, now), BoostTarget::Emulators),
+        let ran = match thread {
+            Thread::Vcpu(index) => self.guest.account_vcpu(index, now, config),
+            Thread::Emulator(index) => self.guest.account_emulator(index, now),
         };
         if ran > 0 {
+            let target = boost_target(thread);
             let boosted = self.claims.level(target) > Boost::None;
-            let partly = boosted && self.claims.of(Owner::PartialBoost, Knob::Boost(target)) > 0;
+            let by = |owner| boosted && self.claims.of(owner, Knob::Boost(target)) > 0;
+            let partly = by(Owner::PartialBoost);
             self.partial_boost.ran(thread, ran, partly, now, config);
-            if boosted && !partly {
+            if by(Owner::Multimedia) && !partly {
                 self.multimedia.ran(ran);
+            } else if boosted && !partly {
+                self.starvation.ran(ran);
             }
         }
     }
@@ -148,7 +160,24 @@ impl Vm {
             self.account_all(now, config);
         }
         self.account(thread, now, config);
-        self.guest.run(thread, pcpu, config);
+        let boosted = self.claims.level(boost_target(thread)) > Boost::None;
+        self.guest.run(thread, pcpu, boosted, config);
+    }
+
+    /// Its threads that want a physical CPU as much as any and have got none by themselves: since when, and
+    /// the CPU. One that is boosted gets one, and a slow vCPU is to wait.
+    pub(crate) fn starving(&self) -> impl Iterator<Item = (BoostTarget, Time, Option<u16>)> {
+        let is_slow = |index: u16, vcpu: &GuestVcpu| {
+            self.claims.weight(index) < 1000 || vcpu.seen.weight.is_some_and(|weight| weight < 1000)
+        };
+        let vcpus = (0u16..).zip(&self.guest.vcpus).filter(move |(index, vcpu)| !is_slow(*index, vcpu));
+        let vcpus = vcpus.map(|(index, vcpu)| (BoostTarget::Vcpu(index), &vcpu.seen.thread));
+        let emulators = self.guest.emulator_threads().map(|thread| (BoostTarget::Emulators, thread));
+        let starved = |(target, thread): (BoostTarget, &ThreadTimes)| {
+            thread.starved_since().map(|since| (target, since, thread.pcpu))
+        };
+        let known = vcpus.chain(emulators).filter_map(starved);
+        known.filter(|(target, ..)| self.claims.level(*target) == Boost::None)
     }
 
     /// Threads of its emulator that are not told of one by one had a physical CPU for so long, and waited so
@@ -167,6 +196,7 @@ impl Vm {
         self.partial_boost.is_concerned(fact)
             || self.multimedia.is_concerned(fact)
             || self.asymmetric.is_concerned(fact)
+            || self.starvation.is_concerned(fact)
     }
 
     /// Adds what the policies ask for after a fact.
@@ -227,20 +257,29 @@ impl Vm {
     fn policies<'a>(
         &'a mut self,
         situation: &'a Situation<'a>,
-    ) -> ([(Owner, &'a mut dyn Policy); 3], View<'a>, &'a mut Log) {
+    ) -> ([(Owner, &'a mut dyn Policy); 4], View<'a>, &'a mut Log) {
         let boosted = self.boosted_ran();
-        let Vm { guest, partial_boost, multimedia, asymmetric, standing, own, paused, log, .. } = self;
+        let Vm {
+            guest, partial_boost, multimedia, asymmetric, starvation, standing, own, paused, log, ..
+        } = self;
         let (standing, own, paused) = (*standing, *own, *paused);
         let &Situation { now, config, world, debt, contended } = situation;
         let view = View { now, config, world, guest, standing, own, paused, debt, boosted, contended };
         let partial_boost: (_, &mut dyn Policy) = (Owner::PartialBoost, partial_boost);
-        let policies = [partial_boost, (Owner::Multimedia, multimedia), (Owner::Asymmetric, asymmetric)];
+        let policies = [
+            partial_boost,
+            (Owner::Multimedia, multimedia),
+            (Owner::Asymmetric, asymmetric),
+            (Owner::Starvation, starvation),
+        ];
         (policies, view, log)
     }
 
     /// Nanoseconds that its threads ran boosted.
     fn boosted_ran(&self) -> u64 {
-        self.partial_boost.boosted_ran().saturating_add(self.multimedia.boosted_ran())
+        let of_each =
+            [self.partial_boost.boosted_ran(), self.multimedia.boosted_ran(), self.starvation.boosted_ran()];
+        total(of_each.into_iter())
     }
 
     /// Whether its vCPUs have unequal weights.
@@ -308,7 +347,8 @@ impl Vm {
             weight: self.entitled_weight(),
             threads: self.guest.threads().count() as u64,
             ran: self.guest.ran(),
-            unmet: self.guest.unmet(),
+            // What it may not have it is not owed.
+            unmet: if self.limited { 0 } else { self.guest.unmet() },
             boosted: self.boosted_ran(),
             acting: self.standing == Standing::Acting,
             uneven: self.was_uneven || self.is_uneven(),
@@ -378,6 +418,7 @@ impl Vm {
             share_permille,
             multimedia: self.multimedia.explain(self.claims.entitlement()),
             asymmetric: self.asymmetric.explain(&self.guest, now),
+            starvation: self.starvation.explain(),
             pb_allowed_ratio: if self.own.off {
                 0.0
             } else {
@@ -405,6 +446,13 @@ impl Vm {
             hits: boosted.counts.hits,
             expired: boosted.counts.expired,
         }
+    }
+}
+
+fn boost_target(thread: Thread) -> BoostTarget {
+    match thread {
+        Thread::Vcpu(index) => BoostTarget::Vcpu(index),
+        Thread::Emulator(_) => BoostTarget::Emulators,
     }
 }
 

@@ -45,6 +45,20 @@ pub struct VmExplain {
     /// What a person does with it; absent as long as nobody has done anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asymmetric: Option<AsymmetricExplain>,
+    /// How its threads starved; absent as long as none has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starvation: Option<StarvationExplain>,
+}
+
+/// How threads of a VM starved: the host's scheduler gave them no physical CPU for longer than turns take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StarvationExplain {
+    /// Turns that they were given.
+    pub turns: u64,
+    /// The longest time that one wanted a physical CPU and got none by itself, as far as was looked.
+    pub longest_wait_ns: u64,
+    /// CPU time that they used in such turns alone.
+    pub boosted_ns: u64,
 }
 
 /// What a person does with a VM, and what it gets for that (vAMP).

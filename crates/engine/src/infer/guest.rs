@@ -252,7 +252,12 @@ impl Guest {
         self.emulator(index).account(now)
     }
 
-    /// How many emulator threads are told apart.
+    /// The emulator threads that are told apart.
+    pub(crate) fn emulator_threads(&self) -> impl Iterator<Item = &ThreadTimes> {
+        self.emulators.iter()
+    }
+
+    /// How many they are.
     pub(crate) fn emulators(&self) -> u16 {
         u16::try_from(self.emulators.len()).unwrap_or(u16::MAX)
     }
@@ -272,11 +277,11 @@ impl Guest {
 
     /// A thread got a physical CPU. Times are up to date, those of all vCPUs if this
     /// [delivers](Self::delivers).
-    pub(crate) fn run(&mut self, thread: Thread, pcpu: u16, config: &Tavs) {
+    pub(crate) fn run(&mut self, thread: Thread, pcpu: u16, boosted: bool, config: &Tavs) {
         match thread {
             Thread::Vcpu(index) => {
                 let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
-                vcpu.seen.thread.run(pcpu);
+                vcpu.seen.thread.run(pcpu, boosted);
                 let verdict = vcpu.observer.begin(&vcpu.seen, &mut self.tasks, config);
                 if !self.undelivered {
                     self.arrivals.clear();
@@ -284,7 +289,7 @@ impl Guest {
                 self.learn(verdict);
             }
             Thread::Emulator(index) => {
-                self.emulator(index).run(pcpu);
+                self.emulator(index).run(pcpu, boosted);
                 if std::mem::take(&mut self.undelivered) {
                     self.deliverer = index;
                     self.delivering = true;

@@ -25,7 +25,7 @@ impl One {
     }
 
     fn run(&mut self, config: &Tavs) {
-        self.0.run(Thread::Vcpu(0), 0, config);
+        self.0.run(Thread::Vcpu(0), 0, false, config);
     }
 
     fn preempt(&mut self) {

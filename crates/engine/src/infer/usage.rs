@@ -197,7 +197,7 @@ mod tests {
 
         fn run(&mut self, task: TaskId, nanos: u64) {
             self.vcpu.switch(task, 0);
-            self.vcpu.thread.run(0);
+            self.vcpu.thread.run(0, false);
             self.pass(nanos);
         }
 
@@ -303,7 +303,7 @@ mod tests {
         #[test]
         fn extreme_times_do_no_harm(times in prop::collection::vec(any::<u64>(), 2..20)) {
             let mut bench = Bench::new();
-            bench.vcpu.thread.run(0);
+            bench.vcpu.thread.run(0, false);
             bench.vcpu.switch(HOG, 0);
             let mut now = 0;
             for time in times {

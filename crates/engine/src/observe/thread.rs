@@ -28,6 +28,9 @@ pub(crate) struct ThreadTimes {
     waited_in_window: u64,
     /// Whether it was woken and has not run since.
     woken: bool,
+    /// Since when it has wanted a physical CPU without getting one by itself.
+    #[serde(default)]
+    starved_since: Option<Time>,
     /// The physical CPU it last ran on.
     pub(crate) pcpu: Option<u16>,
 }
@@ -65,10 +68,12 @@ impl ThreadTimes {
         self.ran.saturating_add(if self.is_running() { now.since(self.since) } else { 0 })
     }
 
-    /// The thread got a physical CPU. Call after [`account`](Self::account).
-    pub(crate) fn run(&mut self, pcpu: u16) {
+    /// The thread got a physical CPU, because it was `boosted` or by itself. Call after
+    /// [`account`](Self::account), like the next two.
+    pub(crate) fn run(&mut self, pcpu: u16, boosted: bool) {
         self.state = RunState::Running;
         self.woken = false;
+        self.starved_since = self.starved_since.filter(|_| boosted);
         self.pcpu = Some(pcpu);
     }
 
@@ -76,6 +81,7 @@ impl ThreadTimes {
     pub(crate) fn stop(&mut self, runnable: bool) {
         self.state = if runnable { RunState::Runnable } else { RunState::Sleeping };
         self.woken = false;
+        self.starved_since = runnable.then(|| self.starved_since.unwrap_or(self.since));
     }
 
     /// The thread became runnable. A wake-up of a running thread changes nothing.
@@ -83,6 +89,7 @@ impl ThreadTimes {
         if self.state != RunState::Running {
             self.state = RunState::Runnable;
             self.woken = true;
+            self.starved_since.get_or_insert(self.since);
         }
     }
 
@@ -90,6 +97,7 @@ impl ThreadTimes {
     pub(crate) fn forget(&mut self) {
         self.state = RunState::Unknown;
         self.woken = false;
+        self.starved_since = None;
     }
 
     /// What it would have run since the last settlement beyond what it did: what it waited would have made it
@@ -108,6 +116,12 @@ impl ThreadTimes {
     /// Whether it was woken and has not run since: what it slept for, it has or is about to take.
     pub(crate) fn is_woken(&self) -> bool {
         self.woken
+    }
+
+    /// Since when it has wanted a physical CPU, if it wants one now. That it ran boosted in between does not
+    /// count: what else gives it one has not.
+    pub(crate) fn starved_since(&self) -> Option<Time> {
+        self.starved_since.filter(|_| self.state == RunState::Runnable)
     }
 
     /// Whether it runs or wants to.
@@ -139,14 +153,14 @@ mod tests {
             thread.account(Time(0));
             thread.wake();
             thread.account(Time(40));
-            thread.run(0);
+            thread.run(0, false);
             thread.account(Time(50));
         }
         hungry.stop(true);
         dozer.stop(false);
         sleeper.stop(false);
         dozer.account(Time(51));
-        dozer.run(0);
+        dozer.run(0, false);
         for thread in [&mut hungry, &mut dozer, &mut sleeper] {
             thread.account(Time(100));
         }
@@ -157,5 +171,35 @@ mod tests {
         }
         assert_eq!((hungry.unmet(), dozer.unmet(), sleeper.unmet()), (10, 0, 0));
         assert_eq!((hungry.ran, hungry.waited), (10, 100));
+    }
+
+    #[test]
+    fn a_boost_does_not_end_that_a_thread_starves_and_a_turn_of_its_own_does() {
+        let mut thread = ThreadTimes::default();
+        let at = |thread: &mut ThreadTimes, time| {
+            thread.account(Time(time));
+        };
+        at(&mut thread, 10);
+        thread.wake();
+        at(&mut thread, 30);
+        assert_eq!(thread.starved_since(), Some(Time(10)));
+        thread.run(0, true);
+        assert_eq!(thread.starved_since(), None, "it runs");
+        at(&mut thread, 40);
+        thread.stop(true);
+        assert_eq!(thread.starved_since(), Some(Time(10)));
+        at(&mut thread, 50);
+        thread.run(0, false);
+        at(&mut thread, 60);
+        thread.stop(true);
+        assert_eq!(thread.starved_since(), Some(Time(60)));
+        thread.stop(false);
+        thread.wake();
+        assert_eq!(thread.starved_since(), Some(Time(60)));
+        at(&mut thread, 70);
+        thread.stop(false);
+        at(&mut thread, 80);
+        thread.wake();
+        assert_eq!(thread.starved_since(), Some(Time(80)), "who sleeps wants none");
     }
 }

@@ -13,6 +13,8 @@ pub(crate) enum Owner {
     Multimedia,
     /// Asymmetric vCPUs (vAMP).
     Asymmetric,
+    /// Turns for who starves.
+    Starvation,
 }
 
 /// A knob of a VM.

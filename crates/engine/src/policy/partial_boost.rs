@@ -437,7 +437,8 @@ impl Policy for PartialBoost {
     fn is_concerned(&self, fact: &Fact) -> bool {
         match fact {
             Fact::Event { .. } | Fact::Over | Fact::VcpuOver { .. } => true,
-            Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode | Fact::Interrupted { .. } => false,
+            Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode => false,
+            Fact::Interrupted { .. } | Fact::Starves { .. } => false,
             Fact::EmulatorSlept if self.lingers => true,
             _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
         }
@@ -498,7 +499,8 @@ impl Policy for PartialBoost {
                     (0..).take(self.vcpus.len()).for_each(|index| self.stalled(index, view, asks));
                 }
             }
-            Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode | Fact::Interrupted { .. } => {}
+            Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode => {}
+            Fact::Interrupted { .. } | Fact::Starves { .. } => {}
             Fact::Over => self.over(asks),
             Fact::VcpuOver { vcpu } => {
                 // Who is woken without an interrupt does not wait there.

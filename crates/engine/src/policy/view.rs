@@ -1,6 +1,7 @@
 //! What policies are told, what they decide by, and what they are.
 
 use super::claim::{Ask, Knob};
+use crate::action::BoostTarget;
 use crate::capabilities::{Capabilities, Standing};
 use crate::config::{Config, VmPolicy};
 use crate::event::Time;
@@ -61,6 +62,9 @@ pub(crate) enum Fact {
     Interrupted { to: u64 },
     /// An emulator thread sleeps.
     EmulatorSlept,
+    /// A thread, or one of the emulator's, has wanted a physical CPU for longer than turns take, and got none
+    /// but by boosts: since when.
+    Starves { target: BoostTarget, since: Time },
     /// All is over for now: the VM is paused, reset, let go.
     Over,
     /// The same for one vCPU.

@@ -92,6 +92,7 @@ pub(crate) fn kind() -> impl Strategy<Value = EventKind> {
         2 => (vm(), pcpu(), any::<u64>()).prop_map(|(vm, pcpu, ran)| {
             EventKind::OthersRan { vm, pcpu, ran_ns: ran >> (ran % 64), waited_ns: ran >> (ran / 64 % 64) }
         }),
+        1 => (vm(), any::<bool>()).prop_map(|(vm, limited)| EventKind::Limited { vm, limited }),
         1 => world().prop_map(EventKind::World),
         1 => (vm(), standing).prop_map(|(vm, standing)| EventKind::Standing { vm, standing }),
         1 => (vm(), any_vcpu(), 1..4000u32).prop_map(|(vm, vcpu, permille)| EventKind::VcpuWeight { vm, vcpu, permille }),

@@ -2,7 +2,7 @@
 //! labels are a VM's name, and a vCPU's index, or a disk's name and a class, at most.
 
 use frontdesk_control_protocol::{Status, VmStatus};
-use frontdesk_engine::{AsymmetricExplain, MultimediaExplain, Standing, VcpuExplain};
+use frontdesk_engine::{AsymmetricExplain, MultimediaExplain, Standing, StarvationExplain, VcpuExplain};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,6 +20,7 @@ pub fn exposition(status: &Status) -> String {
     metrics.vms(&status.vms);
     metrics.media(&status.vms);
     metrics.interaction(&status.vms);
+    metrics.starvation(&status.vms);
     metrics.vcpus(&status.vms);
     metrics.disks(&status.vms);
     let mut text = String::new();
@@ -219,6 +220,25 @@ impl Metrics {
             "vm_vcpus_restored",
             "Of these, those that ended with an interrupt for something else than background work",
             each(|of| count(of.restored)),
+        );
+    }
+
+    /// Of VMs whose threads the host's scheduler has kept waiting.
+    fn starvation(&mut self, vms: &[VmStatus]) {
+        let each = |value: fn(&StarvationExplain) -> f64| {
+            vms.iter().filter_map(move |vm| {
+                Some((vec![("vm", vm.name.clone())], value(vm.engine.starvation.as_ref()?)))
+            })
+        };
+        self.gauge(
+            "vm_longest_wait_seconds",
+            "The longest time that a thread of the VM was runnable and got no CPU by itself",
+            each(|of| seconds(of.longest_wait_ns)),
+        );
+        self.counter(
+            "vm_starvation_turns",
+            "Boosts for threads of the VM that waited too long",
+            each(|of| count(of.turns)),
         );
     }
 

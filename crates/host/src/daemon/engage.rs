@@ -42,6 +42,7 @@ impl Daemon {
             Err(EngageError::Daemon(error)) => return Err(error),
         }
         self.tell_weight(id)?;
+        self.tell_limit(id)?;
         self.tell_policy(id)?;
         self.tell_standing(id)
     }
@@ -171,6 +172,17 @@ impl Daemon {
             tracing::warn!(vm = vm.name, "{error}");
         }
         self.feed(EventKind::Weight { vm: id, weight })
+    }
+
+    /// Tells the engine whether a VM that is acted on may only have so much.
+    fn tell_limit(&mut self, id: VmId) -> Result<(), DaemonError> {
+        let Some(vm) = self.vms.iter_mut().find(|vm| vm.id == id) else { return Ok(()) };
+        let limited = vm.control.as_ref().is_some_and(|control| control.group.is_limited());
+        if std::mem::replace(&mut vm.limited, limited) == limited {
+            return Ok(());
+        }
+        tracing::info!(vm = vm.name, limited, "whether somebody limits the VM's CPU time has changed");
+        self.feed(EventKind::Limited { vm: id, limited })
     }
 
     /// Tells the engine the weights of a VM's vCPUs inside it, where they are others than it was told.

@@ -83,6 +83,7 @@ impl Daemon {
             sources: BTreeSet::from([source]),
             control: None,
             weight: weight.unwrap_or(DEFAULT_WEIGHT),
+            limited: false,
             vcpu_weights: BTreeMap::new(),
             policy: None,
             standing: Standing::default(),

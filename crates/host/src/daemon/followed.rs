@@ -22,6 +22,8 @@ pub(super) struct FollowedVm {
     pub(super) control: Option<VmControls>,
     /// As the engine was told.
     pub(super) weight: u32,
+    /// Whether somebody limits what it may have of the CPUs, as the engine was told.
+    pub(super) limited: bool,
     /// Of its vCPUs inside it, in permille, as the engine was told.
     pub(super) vcpu_weights: BTreeMap<u16, u32>,
     pub(super) paused: bool,

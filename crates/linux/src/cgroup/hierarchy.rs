@@ -16,6 +16,8 @@ use std::{
 /// How long a group that is removed is given to empty: the processes in it were killed just before.
 const EMPTYING: Duration = Duration::from_secs(2);
 const EMPTY_POLL: Duration = Duration::from_millis(5);
+/// How deep below a VM's group others may limit its threads: libvirt has `libvirt/vcpu0`.
+const SUBGROUP_DEPTH: u32 = 2;
 
 /// On version 2 only the groups of a parent that enables the controller have a weight. systemd does so when
 /// asked.
@@ -323,6 +325,24 @@ impl Group {
         write(&file, native.to_string(), "")
     }
 
+    /// Whether somebody limits what its threads may have of the CPUs (`cpu.max`, `cpu.cfs_quota_us`): by this
+    /// group, by one that it is in, or by one in it, such as those that libvirt makes for each vCPU. What
+    /// cannot be read limits nothing.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        let (name, free) = match self.hierarchy.version {
+            Version::V1 => ("cpu.cfs_quota_us", "-1"),
+            Version::V2 => ("cpu.max", "max"),
+        };
+        let limits = |dir: &Path| {
+            let content = fs::read_to_string(dir.join(name));
+            content.is_ok_and(|content| !content.starts_with(free))
+        };
+        let mount = &self.hierarchy.mount;
+        self.dir().ancestors().take_while(|dir| dir.starts_with(mount)).any(limits)
+            || subgroups(&self.dir(), SUBGROUP_DEPTH).take(MAX_THREADS).any(|dir| limits(&dir))
+    }
+
     /// The version of its hierarchy.
     #[must_use]
     pub fn version(&self) -> Version {
@@ -370,6 +390,16 @@ impl Group {
             }
         }
     }
+}
+
+/// The groups in a group, and in those, so deep.
+fn subgroups(dir: &Path, depth: u32) -> Box<dyn Iterator<Item = PathBuf>> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Box::new(groups.map(|entry| entry.path()).flat_map(move |dir| {
+        let below = if depth > 1 { subgroups(&dir, depth - 1) } else { Box::new(std::iter::empty()) };
+        std::iter::once(dir).chain(below)
+    }))
 }
 
 #[cfg(test)]
@@ -424,6 +454,26 @@ mod tests {
         fs::write(&file, "idle\n").unwrap();
         assert!(matches!(group.weight(), Err(CgroupError::Content { .. })));
         assert!(matches!(hierarchy.root_group().set_weight(1), Err(CgroupError::Root { .. })));
+    }
+
+    #[test]
+    fn a_limit_is_seen_on_the_group_above_it_and_in_it() {
+        let home = tempfile::tempdir().unwrap();
+        let hierarchy = fake_v2(home.path(), "cpu").unwrap();
+        let group = Group { hierarchy, path: "machine.slice/vm.scope".into() };
+        let inner = group.dir().join("libvirt/vcpu0");
+        fs::create_dir_all(&inner).unwrap();
+        let slice = home.path().join("machine.slice");
+        let neighbour = slice.join("other.scope");
+        fs::create_dir_all(&neighbour).unwrap();
+        fs::write(neighbour.join("cpu.max"), "1000 100000\n").unwrap();
+        assert!(!group.is_limited(), "nothing says so of this one");
+        for dir in [&group.dir(), &inner, &slice] {
+            fs::write(dir.join("cpu.max"), "50000 100000\n").unwrap();
+            assert!(group.is_limited(), "{}", dir.display());
+            fs::write(dir.join("cpu.max"), "max 100000\n").unwrap();
+            assert!(!group.is_limited(), "{}", dir.display());
+        }
     }
 
     #[test]

@@ -117,6 +117,7 @@ pub fn event(event: &Event) -> String {
         EventKind::OthersRan { vm: VmId(vm), pcpu, ran_ns, waited_ns } => {
             format!("others-ran vm={vm} pcpu={pcpu} ran={ran_ns} waited={waited_ns}")
         }
+        EventKind::Limited { vm: VmId(vm), limited } => format!("limited vm={vm} limited={limited}"),
         EventKind::World(world) => format!(
             "world acts={} charges-boosts={} realtime={} slice={} silence={}",
             world.acts, world.charges_boosts, world.realtime_permille, world.slice_ns, world.silence_ns
@@ -236,6 +237,7 @@ fn kind_of(kind: &str, fields: &mut Fields<'_>) -> Result<EventKind, String> {
         "vm-resumed" => EventKind::VmResumed { vm: vm(fields)? },
         "vcpu-added" => EventKind::VcpuAdded { vm: vm(fields)?, vcpu: fields.take("vcpu")? },
         "vcpu-removed" => EventKind::VcpuRemoved { vm: vm(fields)?, vcpu: fields.take("vcpu")? },
+        "limited" => EventKind::Limited { vm: vm(fields)?, limited: fields.take("limited")? },
         "weight" => EventKind::Weight { vm: vm(fields)?, weight: fields.take("weight")? },
         "task-seen" => EventKind::TaskSeen {
             vm: vm(fields)?,
@@ -336,12 +338,16 @@ pub fn config(config: &Config) -> String {
         ("ledger.horizon_ns", ns(ledger.horizon)),
         ("ledger.min_share", ledger.min_share.to_string()),
     ];
-    fields.iter().fold("config".to_owned(), |line, (key, value)| format!("{line} {key}={value}"))
+    let later = ("ledger.longest_wait_ns", ns(ledger.longest_wait));
+    let later = (!ledger.longest_wait.is_zero()).then_some(&later);
+    fields.iter().chain(later).fold("config".to_owned(), |line, (key, value)| format!("{line} {key}={value}"))
 }
 
-/// Parameters; those that the line does not name are the defaults.
+/// Parameters; those that the line does not name are the defaults, and what came after the lines were frozen
+/// is off.
 fn config_of(fields: &mut Fields<'_>) -> Result<Config, String> {
     let mut config = Config::default();
+    config.ledger.longest_wait = Duration::ZERO;
     let (tavs, ledger) = (&mut config.tavs, &mut config.ledger);
     fields.set("tavs.io_threshold_ns", &mut tavs.io_threshold, Duration::from_nanos)?;
     fields.set("tavs.positive_evidence", &mut tavs.positive_evidence, |it: i32| it)?;
@@ -362,6 +368,7 @@ fn config_of(fields: &mut Fields<'_>) -> Result<Config, String> {
     fields.set("ledger.period_ns", &mut ledger.period, Duration::from_nanos)?;
     fields.set("ledger.horizon_ns", &mut ledger.horizon, Duration::from_nanos)?;
     fields.set("ledger.min_share", &mut ledger.min_share, |it: f64| it)?;
+    fields.set("ledger.longest_wait_ns", &mut ledger.longest_wait, Duration::from_nanos)?;
     Ok(config)
 }
 

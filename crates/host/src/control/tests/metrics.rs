@@ -4,6 +4,7 @@ use super::*;
 use frontdesk_disk_protocol::DiskReport;
 use frontdesk_engine::{
     AsymmetricExplain, BackgroundExplain, EpisodeCause, EpisodeExplain, MultimediaExplain, PlayerExplain,
+    StarvationExplain,
 };
 use std::net::TcpStream;
 
@@ -220,6 +221,20 @@ fn what_a_vm_plays_is_measured() {
         ("media_boosts_refused_total", "7.0"),
         ("media_boosted_seconds_total", "0.3"),
     ] {
+        let line = format!("\nfrontdesk_vm_{metric}{{vm=\"alice\"}} {value}\n");
+        assert!(text.contains(&line), "{line}{text}");
+    }
+}
+
+#[test]
+fn metrics_of_what_the_host_forgot() {
+    let (reply, _) = std::sync::mpsc::sync_channel(1);
+    let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
+    assert!(!exposition(&status).contains("longest_wait"), "it forgot nobody");
+    status.vms[0].engine.starvation =
+        Some(StarvationExplain { turns: 31, longest_wait_ns: 1_600_000_000, boosted_ns: 300_000_000 });
+    let text = exposition(&status);
+    for (metric, value) in [("longest_wait_seconds", "1.6"), ("starvation_turns_total", "31.0")] {
         let line = format!("\nfrontdesk_vm_{metric}{{vm=\"alice\"}} {value}\n");
         assert!(text.contains(&line), "{line}{text}");
     }

@@ -1,0 +1,53 @@
+//! Looks, now and then, for threads that wait for a physical CPU longer than turns take.
+
+use super::state::Engine;
+use crate::capabilities::Capabilities;
+use crate::config::Config;
+use crate::event::Time;
+use crate::nanos::nanos;
+use crate::policy::Fact;
+use std::collections::BTreeMap;
+
+/// Rounds in which the world's scheduler has given each thread that wants a physical CPU its slice.
+const ROUNDS: u64 = 4;
+
+/// When threads that want a physical CPU from now on are looked at first; `None` if they never are. A
+/// scheduler that charges boosts is one of ours, which forgets nobody.
+pub(super) fn first_look(config: &Config, world: Capabilities, now: Time) -> Option<Time> {
+    let longest = nanos(config.ledger.longest_wait);
+    (longest > 0 && world.acts && !world.charges_boosts).then(|| now.plus(longest))
+}
+
+impl Engine {
+    /// Tells of threads that starve, and looks again when the next one might: not at all if none waits.
+    pub(super) fn look(&mut self) {
+        self.look = None;
+        let Some(longest) = first_look(&self.config, self.world, Time(0)).map(|Time(longest)| longest) else {
+            return;
+        };
+        let mut wanted = BTreeMap::new();
+        for thread in self.vms.values().flat_map(|vm| vm.guest.threads()).filter(|thread| thread.is_awake()) {
+            *wanted.entry(thread.pcpu).or_insert(0u64) += 1;
+        }
+        let (turn, slice) = (nanos(self.config.tavs.max_boost), self.world.slice_ns);
+        let mut starved = Vec::new();
+        // Who is limited waits because of that.
+        for (vm, state) in self.vms.iter().filter(|(_, state)| !state.limited) {
+            for (target, since, pcpu) in state.starving() {
+                let rivals = wanted.get(&pcpu).copied().unwrap_or(1);
+                let turns = slice.saturating_mul(rivals).saturating_mul(ROUNDS);
+                let due = since.plus(longest.max(turns));
+                if due <= self.now {
+                    starved.push((*vm, target, since));
+                }
+                // One that had a turn lets each of the others have one, too.
+                let again = self.now.plus(turn.saturating_mul(rivals));
+                let next = if due <= self.now { again } else { due };
+                self.look = Some(self.look.map_or(next, |look| look.min(next)));
+            }
+        }
+        for (vm, target, since) in starved {
+            let _ = self.tell(vm, Fact::Starves { target, since });
+        }
+    }
+}
