@@ -97,13 +97,19 @@ fn who_does_not_read_keeps_no_place() {
     drop((mute, at_socket));
 }
 
+const FORGOTTEN: StarvationExplain =
+    StarvationExplain { turns: 31, longest_wait_ns: 1_600_000_000, boosted_ns: 300_000_000 };
+
 /// Every metric in the dashboard and the alert rules is one that there is.
 #[test]
 fn the_dashboard_and_the_rules_know_the_metrics() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);
-    let text = exposition(&answer(&StatusRequest::new(None, 0, reply)).unwrap());
+    let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
+    let text = exposition(&status);
     assert!(text.ends_with("# EOF\n"));
-    let exists = |name: &str| text.lines().any(|line| line.split(['{', ' ']).next() == Some(name));
+    status.vms[0].engine.starvation = Some(FORGOTTEN);
+    let all = exposition(&status);
+    let exists = |name: &str| all.lines().any(|line| line.split(['{', ' ']).next() == Some(name));
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     for file in ["grafana-dashboard.json", "prometheus-rules.yml"] {
         let content = std::fs::read_to_string(packaging.join(file)).unwrap();
@@ -231,8 +237,7 @@ fn metrics_of_what_the_host_forgot() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);
     let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
     assert!(!exposition(&status).contains("longest_wait"), "it forgot nobody");
-    status.vms[0].engine.starvation =
-        Some(StarvationExplain { turns: 31, longest_wait_ns: 1_600_000_000, boosted_ns: 300_000_000 });
+    status.vms[0].engine.starvation = Some(FORGOTTEN);
     let text = exposition(&status);
     for (metric, value) in [("longest_wait_seconds", "1.6"), ("starvation_turns_total", "31.0")] {
         let line = format!("\nfrontdesk_vm_{metric}{{vm=\"alice\"}} {value}\n");
