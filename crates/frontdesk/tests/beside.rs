@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 /// Generous: emulated machines on a busy one are slow.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// As in `scenarios/echo-mixed.toml`, where the reasons are.
-const POLICY: &str = "[tavs]\nio_threshold = '3ms'\npb_ratio = 0.5\n";
+/// As in `scenarios/echo-mixed.toml`, where the reasons are, but for machines that are half as fast as well:
+/// there a server needs 2.5 ms for a request in a guest that also reports.
+const POLICY: &str = "[tavs]\nio_threshold = '6ms'\npb_ratio = 0.5\n";
 
 /// A process that ends with the test.
 struct Process(Child);
@@ -125,16 +126,17 @@ fn an_operator_sees_what_frontdesk_does_for_vms_that_were_there_before() {
     // In the order in which they were found.
     assert!(line.starts_with("following 2 VMs: desk-"), "{line}{log}");
 
-    ask_until(&desks, "both are boosted", || {
-        ["desk-1", "desk-2"].iter().all(|name| boosts(&operator.vm(name)) > 20)
+    // The workloads of a lab VM are /proc/self/exe again, and only who reports tells so.
+    let is_server = |task: &Value| task["name"] == "exe" && task["pid"].is_u64();
+    ask_until(&desks, "both are boosted, for a task that is told of", || {
+        let [one, other] = ["desk-1", "desk-2"].map(|name| operator.vm(name));
+        let boosted = [&one, &other].iter().all(|vm| boosts(vm) > 20);
+        boosted && io_bound(&one).count() > 0 && io_bound(&other).any(is_server)
     });
     let told = operator.vm("desk-1");
     assert_eq!(told["identity"]["exact"], true, "{told}");
-    assert!(io_bound(&told).count() > 0, "{told}");
     let told = operator.vm("desk-2");
     assert!(told["identity"]["source"].as_str().unwrap().contains("reporter"), "{told}");
-    // The workloads of a lab VM are /proc/self/exe again.
-    assert!(io_bound(&told).any(|task| task["name"] == "exe" && task["pid"].is_u64()), "{told}");
     let why = String::from_utf8(operator.run(&["status", "--why", "desk-1"]).stdout).unwrap();
     assert!(why.contains("boost") && why.lines().all(|line| line.chars().count() <= 80), "{why}");
 
