@@ -59,13 +59,16 @@ fn a_film_beside_hogs_shows_more_frames_and_they_are_counted() {
 fn a_spreadsheet_opens_pages_turn_and_a_film_plays() {
     let folder = tempfile::tempdir().unwrap();
     let html = folder.path().join("report.html");
-    let result =
-        run("desktop", &["--arms", "still,playing", "--duration", "40s", "--html", html.to_str().unwrap()]);
-    let (still, playing) = (&result["arms"]["still"], &result["arms"]["playing"]);
-    for vm in ["office", "reader"] {
-        assert!(still["response_ms"][vm]["count"].as_u64().unwrap() > 0, "{still}");
-    }
-    assert!(playing["rates"]["film/player"]["per_s"].as_f64().unwrap() > 0.0, "{playing}");
+    let arguments = ["--arms", "still,playing", "--html", html.to_str().unwrap()];
+    // Where much else runs, nothing may be ready sooner.
+    let result = ["40s", "160s"].into_iter().find_map(|duration| {
+        let result = run("desktop", &[&arguments[..], &["--duration", duration]].concat());
+        let (still, playing) = (&result["arms"]["still"], &result["arms"]["playing"]);
+        let waited = |vm| still["response_ms"][vm]["count"].as_u64().is_some_and(|count| count > 0);
+        let plays = playing["rates"]["film/player"]["per_s"].as_f64().is_some_and(|rate| rate > 0.0);
+        (waited("office") && waited("reader") && plays).then_some(result)
+    });
+    let result = result.expect("nobody opened anything, or nothing played");
 
     let page = std::fs::read_to_string(html).unwrap();
     let shots: Vec<&Value> =
