@@ -116,8 +116,8 @@ pub struct Ledger {
     /// A VM's share is never lowered below this fraction of its weight. 0.01 to 1.
     pub min_share: f64,
     /// A thread that wants a physical CPU for so long, and for longer than turns take, though its VM has not
-    /// had more than its share, has been forgotten by the host's scheduler: it gets turns of
-    /// `tavs.max_boost` until it has one of its own again (not in the papers). 0 turns that off, else 10 ms
+    /// had more than its share, has been forgotten by the host's scheduler: it gets turns of a slice,
+    /// `tavs.max_boost` at most, until it has one of its own again (not in the papers). 0 turns that off, else 10 ms
     /// to 60 s.
     #[serde(with = "humantime_serde")]
     pub longest_wait: Duration,

@@ -13,5 +13,5 @@ pub(crate) use asymmetric::Asymmetric;
 pub(crate) use claim::{Ask, Claim, Knob, Owner};
 pub(crate) use multimedia::Multimedia;
 pub(crate) use partial_boost::PartialBoost;
-pub(crate) use starvation::Starvation;
+pub(crate) use starvation::{Starvation, turn};
 pub(crate) use view::{Fact, Policy, View};

@@ -68,6 +68,15 @@ fn who_is_forgotten_has_turns_until_it_gets_one_by_itself() {
     assert_eq!(turns(&mut world, 5).first(), Some(&(1, on)));
 }
 
+/// As long as those that the scheduler itself gives, and as many.
+#[test]
+fn a_turn_is_as_long_as_a_slice() {
+    let slice = Capabilities { slice_ns: 3 * MS, ..Capabilities::default() };
+    let mut world = forgotten(Config::default(), slice);
+    let (on, off) = (Boost::Io, Boost::None);
+    assert_eq!(turns(&mut world, 110), [(100, on), (103, off), (106, on), (109, off)]);
+}
+
 /// Nobody waits: there is nothing to look at.
 #[test]
 fn who_sleeps_is_not_forgotten() {

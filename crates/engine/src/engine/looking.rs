@@ -5,7 +5,7 @@ use crate::capabilities::Capabilities;
 use crate::config::Config;
 use crate::event::Time;
 use crate::nanos::nanos;
-use crate::policy::Fact;
+use crate::policy::{Fact, turn};
 use std::collections::BTreeMap;
 
 /// Rounds in which the world's scheduler has given each thread that wants a physical CPU its slice.
@@ -29,7 +29,7 @@ impl Engine {
         for thread in self.vms.values().flat_map(|vm| vm.guest.threads()).filter(|thread| thread.is_awake()) {
             *wanted.entry(thread.pcpu).or_insert(0u64) += 1;
         }
-        let (turn, slice) = (nanos(self.config.tavs.max_boost), self.world.slice_ns);
+        let (turn, slice) = (turn(&self.config, self.world), self.world.slice_ns);
         let mut starved = Vec::new();
         // Who is limited waits because of that.
         for (vm, state) in self.vms.iter().filter(|(_, state)| !state.limited) {

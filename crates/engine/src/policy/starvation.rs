@@ -11,7 +11,8 @@ use super::budget::Allowance;
 use super::claim::{Ask, Claim, Knob, Owner, value};
 use super::view::{Fact, Policy, View};
 use crate::action::{Boost, BoostTarget};
-use crate::capabilities::Standing;
+use crate::capabilities::{Capabilities, Standing};
+use crate::config::Config;
 use crate::event::Time;
 use crate::explain::{Cause, Reason, StarvationExplain};
 use crate::nanos::nanos;
@@ -64,6 +65,13 @@ impl Starvation {
     }
 }
 
+/// How long a turn is, in nanoseconds: what the scheduler itself would let the thread run, so that nobody who
+/// is boosted for an event waits for longer than that; `max_boost` where it is not known, and at most.
+pub(crate) fn turn(config: &Config, world: Capabilities) -> u64 {
+    let most = nanos(config.tavs.max_boost);
+    if world.slice_ns == 0 { most } else { world.slice_ns.min(most) }
+}
+
 fn boost(target: BoostTarget, until: Time) -> Ask {
     let (owner, knob) = (Owner::Starvation, Knob::Boost(target));
     Ask::Claim(Claim { owner, knob, value: value(Boost::Io), until })
@@ -81,7 +89,7 @@ impl Policy for Starvation {
                 self.longest = self.longest.max(view.now.since(since));
                 if self.may_act(view) {
                     self.turns = self.turns.saturating_add(1);
-                    let until = view.now.plus(nanos(view.config.tavs.max_boost));
+                    let until = view.now.plus(turn(view.config, view.world));
                     // They deliver what the vCPU may wait for: they must never be behind it.
                     asks.push(boost(BoostTarget::Emulators, until.plus(EMULATOR_GRACE)));
                     if target != BoostTarget::Emulators {
