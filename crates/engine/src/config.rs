@@ -117,8 +117,8 @@ pub struct Ledger {
     pub min_share: f64,
     /// A thread that wants a physical CPU for so long, and for longer than turns take, though its VM has not
     /// had more than its share, has been forgotten by the host's scheduler: it gets turns of a slice,
-    /// `tavs.max_boost` at most, until it has one of its own again (not in the papers). 0 turns that off, else 10 ms
-    /// to 60 s.
+    /// `tavs.max_boost` at most, until it has one of its own again (not in the papers). 0 turns that off,
+    /// else 10 ms to 60 s.
     #[serde(with = "humantime_serde")]
     pub longest_wait: Duration,
 }
