@@ -57,12 +57,12 @@ fuzz: setup-build
 		-p frontdesk-remote -p frontdesk-ring -p frontdesk-sim -p frontdesk-tcg-plugin --lib --bins --test properties --test disk fuzz_
 	tools/fuzz.sh $(SECONDS)
 
-# What takes too long for each change: a thousand kills, what attacks cost, a hundred VMs under systemd, and
-# disks whose back end or VM is killed a hundred times. Hours.
-nightly: setup-vms deb
-	cargo test --release --locked -p frontdesk-host --test host -- --ignored --nocapture
-	cargo test --release --locked -p frontdesk-host --test package -- --ignored --nocapture
-	cargo test --release --locked -p frontdesk-disk --test vm -- --ignored --nocapture
+# What takes too long for each change: the trials inside VMs on other kernels, libvirt where VMs and daemons end
+# in all ways, a launch in an episode, a thousand kills, what attacks cost, a hundred VMs under systemd, disks
+# whose back end or VM is killed a hundred times, and pip. Hours.
+nights := host host_kvm host_scx host_v2 libvirt package desktop vm pytest
+nightly: setup-vms setup-python deb
+	cargo test --release --workspace --locked --no-fail-fast $(nights:%=--test %) -- --ignored --nocapture --skip response_times
 
 # The code that reads and decides, interpreted, with every access to memory checked.
 miri:

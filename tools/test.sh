@@ -5,14 +5,17 @@
 #   tools/test.sh GROUP    one group only, as the lines that it says begin
 #
 # Trials that run wholly inside a VM, with a kernel of its own, disturb nobody, and wait as much as they
-# compute: so two groups run at a time.
+# compute: so two groups run at a time. Desktops that somebody looks at come last, alone: beside others, an
+# emulated one may take minutes until it shows anything.
 #
 # What a test needs and this machine lacks is a failure, unless the environment variable
 # FRONTDESK_ALLOW_MISSING names it (crates/testing/src/left_out.rs has the names).
 set -u
 
 # Each of these is a test program that does so, and a group. What takes longest comes first.
-inside="libvirt host_v2 host_scx host_kvm package kvm"
+inside="host_v2 host_scx host_kvm package kvm"
+alone=desktop
+groups="others $inside documentation $alone"
 
 # Cargo runs a program of tests by this: only if it is one of the group.
 if [ "${1:-}" = --of ]; then
@@ -20,7 +23,7 @@ if [ "${1:-}" = --of ]; then
     shift 2
     name=${1##*/}
     name=${name%-*}
-    case " $inside " in
+    case " $inside $alone " in
     *" $name "*) ;;
     *) name=others ;;
     esac
@@ -36,15 +39,16 @@ export RUST_BACKTRACE=0
 
 # Always with all tests: for fewer, Cargo would compile other crates with other features.
 if [ $# = 1 ]; then
-    case " others $inside documentation " in
+    case " $groups " in
     *" $1 "*) ;;
     *)
-        echo "tools/test.sh: there is no group $1: allowed is others $inside documentation" >&2
+        echo "tools/test.sh: there is no group $1: allowed is $groups" >&2
         exit 2
         ;;
     esac
     mkdir -p "$said"
     touch "$said/$1.failed"
+    begun=$(date +%s)
     {
         if [ "$1" = documentation ]; then
             cargo test --release --workspace --locked --no-fail-fast --doc 2>&1
@@ -53,6 +57,7 @@ if [ $# = 1 ]; then
                 --config "target.'cfg(all())'.runner = ['$PWD/tools/test.sh', '--of', '$1']" 2>&1
         fi && rm "$said/$1.failed"
     } | tee "$said/$1" | sed -u "s/^/$1: /"
+    echo "$1: $(($(date +%s) - begun)) s"
     [ ! -e "$said/$1.failed" ]
     exit
 fi
@@ -65,9 +70,10 @@ cargo test --release --workspace --locked --lib --bins --tests --no-run || exit
 # shellcheck disable=SC2086 # a list of words
 printf '%s\n' others $inside documentation | xargs -n 1 -P 2 tools/test.sh
 status=$?
+tools/test.sh "$alone" || status=1
 
 # Those that only run by name, each with the file that it is in.
-for group in others $inside documentation; do
+for group in $groups; do
     awk '/^ *Running / { file = $2 == "unittests" ? $3 " " $4 : $2 }
          /^ *Doc-tests / { file = "documentation of " $2 }
          /^test .* \.\.\. ignored/ {

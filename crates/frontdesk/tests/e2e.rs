@@ -416,12 +416,16 @@ fn ports_in_short_tell_the_servers_apart() {
 fn reads_from_a_disk_boost() {
     let _alone = alone();
     let set = ["--set", "vm.mixed.disk.files=64", "--set", "vm.cpu.count=2"];
-    let result =
-        in_short("tavs/pbratio.toml", &[&["--arms", "disk-1-4", "--duration", "5s"], &set[..]].concat());
-    let arm = &result["arms"]["disk-1-4"];
-    assert!(arm["boosts"].as_u64().unwrap() > 0);
-    assert!(arm["rates"]["mixed/reader"]["per_s"].as_f64().unwrap() > 0.0);
-    assert_eq!(arm["rates"]["mixed/reader"]["unit"], "bytes");
+    // Beside much else nothing may be learnt in a short run.
+    let mut runs = ["5s", "15s", "45s"].into_iter().map(|duration| {
+        let arms = ["--arms", "disk-1-4", "--duration", duration];
+        in_short("tavs/pbratio.toml", &[&arms[..], &set[..]].concat())
+    });
+    let boosts = |result: &Value| result["arms"]["disk-1-4"]["boosts"].as_u64().unwrap();
+    let result = runs.find(|result| boosts(result) > 0).expect("no read has led to a boost");
+    let reads = &result["arms"]["disk-1-4"]["rates"]["mixed/reader"];
+    assert!(reads["per_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(reads["unit"], "bytes");
 }
 
 #[test]

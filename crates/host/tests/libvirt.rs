@@ -92,7 +92,8 @@ fn main() -> ExitCode {
     ];
     // A measurement, not a test: cargo test --release -p frontdesk-host --test libvirt -- --ignored response
     let measured = trial("response_times_with_the_package", response_times).with_ignored_flag(true);
-    let tests = tests.into_iter().chain([measured]).collect();
+    // By night: each takes ten minutes and more, for libvirt in an emulated system is slow.
+    let tests = tests.into_iter().map(|test| test.with_ignored_flag(true)).chain([measured]).collect();
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 

@@ -9,7 +9,7 @@
 
 use super::account::{Delta, VmAccount};
 use super::book::{Book, FULL, MOST};
-use super::fair_share::{fair_shares, pools};
+use super::fair_share::{Fair, fair_shares, pools};
 use crate::config::Ledger as Config;
 use crate::event::{Time, VmId};
 use crate::nanos::{nanos, total};
@@ -125,23 +125,27 @@ impl Ledger {
                     account.book(now, delta, *fair, config);
                 }
             }
-            // What one repays is to be had by the others of the pool. What all owe that want more is owed to
-            // nobody, and whoever else is on these CPUs would have it.
-            let wanting = || pool.iter().zip(&fair).filter(|(_, fair)| fair.unwanted == 0);
-            let all_owe = wanting().map(|(place, _)| self.debt(sure[*place].vm)).min().unwrap_or(0);
-            for (place, _) in wanting().filter(|_| all_owe > 0) {
-                let account = self.books.get_mut(&sure[*place].vm);
-                if let Some(debt) = account.and_then(|account| account.debt.as_mut()) {
-                    *debt -= all_owe;
-                }
-            }
-            for ((place, delta), fair) in pool.iter().zip(&deltas).zip(fair) {
+            let is_wanting = |fair: &Fair| fair.unwanted == 0;
+            let wanting = pool.iter().zip(&fair).filter(|(_, fair)| is_wanting(fair));
+            let wanting: Vec<VmId> = wanting.map(|(place, _)| sure[*place].vm).collect();
+            self.forgive(&wanting, window, config);
+            let target = |((place, delta), fair): ((&usize, &Delta), &Fair)| {
                 let claim = &sure[*place];
-                let Some(account) = self.books.get_mut(&claim.vm) else { continue };
-                if !claim.acting {
-                    continue;
-                }
-                let permille = account.target(delta, fair.share, window, config);
+                let account = self.books.get(&claim.vm).filter(|_| claim.acting);
+                account.map_or(self.permille(claim.vm), |account| {
+                    account.target(delta, fair.share, window, config)
+                })
+            };
+            let targets: Vec<u32> = pool.iter().zip(&deltas).zip(&fair).map(target).collect();
+            // What all that want more are raised by raises nobody: they would go on until all have the highest share that
+            // there is, and then it would no longer matter who is owed what.
+            let raised =
+                targets.iter().zip(&fair).filter(|(_, fair)| is_wanting(fair)).map(|(target, _)| *target);
+            let all_raised = raised.min().unwrap_or(FULL).max(FULL);
+            for ((place, target), fair) in pool.iter().zip(targets).zip(fair) {
+                let claim = &sure[*place];
+                let Some(account) = self.books.get_mut(&claim.vm).filter(|_| claim.acting) else { continue };
+                let permille = if is_wanting(&fair) { target * FULL / all_raised } else { target };
                 let change = permille.abs_diff(account.permille);
                 if change >= account.permille.div_ceil(STEP) || permille == FULL && account.permille != FULL {
                     account.permille = permille;
@@ -161,6 +165,22 @@ impl Ledger {
         let open = self.books.values().any(|account| account.debt.is_some());
         self.next = open.then(|| now.plus(nanos(config.period)));
         changes
+    }
+
+    /// Of VMs that share CPUs and want more than they may have: what one repays is to be had by the others, so
+    /// that what all owe is owed to nobody, and whoever else is on these CPUs would have it. What all are owed
+    /// nobody owes, and whoever else is there would pay: it is forgotten as fast as it would be repaid.
+    fn forgive(&mut self, vms: &[VmId], window: u64, config: &Config) {
+        let debts = || vms.iter().map(|vm| self.debt(*vm));
+        let all_owe = debts().min().unwrap_or(0).max(0);
+        let all_are_owed = i128::from(debts().max().unwrap_or(0).min(0));
+        let repaid = all_are_owed * i128::from(window) / i128::from(nanos(config.horizon).max(1));
+        let common = all_owe.saturating_add(i64::try_from(repaid.max(all_are_owed)).unwrap_or(0));
+        for vm in vms {
+            if let Some(debt) = self.books.get_mut(vm).and_then(|account| account.debt.as_mut()) {
+                *debt -= common;
+            }
+        }
     }
 
     fn delta(&self, claim: &VmAccount, window: u64) -> Delta {

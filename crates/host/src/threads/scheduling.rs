@@ -33,6 +33,8 @@ pub(crate) struct Scheduling {
     original: Attributes,
     /// What it was set to last, if that is known to have worked.
     now: Option<Attributes>,
+    /// The nice value that it has by us, or had when it was taken or looked at.
+    nice: Option<i32>,
     undo: UndoId,
 }
 
@@ -53,7 +55,7 @@ impl Scheduling {
         guardian: &Guardian,
     ) -> Result<Scheduling, GuardianError> {
         let undo = guardian.record(Undo::Thread { thread: thread.id(), attributes: original })?;
-        Ok(Scheduling { thread, original, now: Some(original), undo })
+        Ok(Scheduling { thread, original, now: Some(original), nice: original.policy.nice(), undo })
     }
 
     pub(crate) fn thread(&self) -> ThreadId {
@@ -69,44 +71,59 @@ impl Scheduling {
     }
 
     /// Gives it other attributes, and looks whether it has them. Those that it was given last cost nothing.
-    /// One that has ended needs none.
+    /// One that has ended needs none. A nice value that somebody else has given it meanwhile it keeps.
     pub(crate) fn set(&mut self, wanted: Attributes) -> Result<(), SchedulingError> {
         if self.now == Some(wanted) {
             return Ok(());
         }
         self.now = None;
         let tid = self.thread.id().tid;
-        let found = match self.thread.set(wanted).and_then(|()| self.thread.get()) {
+        let mut given = wanted;
+        if let (Some((nice, _)), Some(others)) = (given.policy.fair_mut(), self.nice_by_others()?) {
+            *nice = others;
+        }
+        let found = match self.thread.set(given).and_then(|()| self.thread.get()) {
             Err(SchedError::Vanished { .. }) => return Ok(()),
             result => result?,
         };
-        if !wanted.agrees_with(found) {
-            return Err(SchedulingError::NotKept { tid, wanted, found });
+        if !given.agrees_with(found) {
+            return Err(SchedulingError::NotKept { tid, wanted: given, found });
         }
         self.now = Some(wanted);
+        if given == wanted {
+            self.nice = wanted.policy.nice().or(self.nice);
+        }
         Ok(())
     }
 
     /// Gives it what it had, whatever it was given meanwhile, and by whom.
     pub(crate) fn restore(&mut self) -> Result<(), SchedulingError> {
-        self.now = None;
+        (self.now, self.nice) = (None, None);
         self.set(self.original)
     }
 
     /// Looks whether somebody else has given it another nice value since it was last set: that is what it has
-    /// from then on, as if it had had it when it was taken. One that is real-time now has none to look at.
+    /// from then on, as if it had had it when it was taken.
     pub(crate) fn look(&mut self, guardian: &Guardian) -> Result<(), SchedulingError> {
-        let Some(expected) = self.now.and_then(|now| now.policy.nice()) else { return Ok(()) };
-        let found = attributes_of(&self.thread)?.and_then(|found| found.policy.nice());
-        let Some(found) = found.filter(|found| *found != expected) else { return Ok(()) };
+        let Some(found) = self.nice_by_others()? else { return Ok(()) };
         let mut attributes = self.original;
         if let Some((nice, _)) = attributes.policy.fair_mut() {
             *nice = found;
         }
         let undo = guardian.record(Undo::Thread { thread: self.thread.id(), attributes })?;
         guardian.forget(std::mem::replace(&mut self.undo, undo))?;
-        (self.original, self.now) = (attributes, None);
+        (self.original, self.now, self.nice) = (attributes, None, Some(found));
         Ok(())
+    }
+
+    /// Its nice value, if somebody else has given it another one than it has by us; also while it is boosted,
+    /// and `None` if it has ended.
+    fn nice_by_others(&self) -> Result<Option<i32>, SchedError> {
+        let Some(expected) = self.nice else { return Ok(None) };
+        match self.thread.nice() {
+            Err(SchedError::Vanished { .. }) => Ok(None),
+            found => Ok(found.map(Some)?.filter(|found| *found != expected)),
+        }
     }
 
     /// It has what it had, or has ended: the guardian needs not know of it any more.

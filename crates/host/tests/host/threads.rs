@@ -186,6 +186,20 @@ fn keep_a_nice_value_set_by_hand() -> Result<()> {
     threads.weigh(VM, 0, 1000)?;
     renice(7)?;
     threads.look(VM, &guardian)?;
+    // While it is boosted, which shows no nice value; and looked at then, or not.
+    for (set, is_looked_at) in [(3, false), (4, true), (7, false)] {
+        threads.boost(VM, VCPU, Boost::Io)?;
+        rustix::process::setpriority_process(rustix::process::Pid::from_raw(vcpu.pid()), set)?;
+        if is_looked_at {
+            threads.look(VM, &guardian)?;
+        }
+        threads.boost(VM, VCPU, Boost::None)?;
+        ensure!(nice()? == Some(set), "{set}: {:?}", nice()?);
+        threads.look(VM, &guardian)?;
+        threads.boost(VM, VCPU, Boost::Io)?;
+        threads.boost(VM, VCPU, Boost::None)?;
+        ensure!(nice()? == Some(set), "{set}: {:?}", nice()?);
+    }
     threads.boost(VM, VCPU, Boost::Io)?;
     // As after a kill -9: the guardian is left to undo.
     drop(threads);

@@ -3,7 +3,7 @@
 use libc::sched_attr;
 use rustix::{
     io::Errno,
-    process::Pid,
+    process::{Pid, getpriority_process},
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use serde::{Deserialize, Serialize};
@@ -284,6 +284,17 @@ pub fn get(tid: i32) -> Result<Attributes, SchedError> {
     Attributes::from_raw(&raw).ok_or_else(|| SchedError::Get {
         tid,
         source: io::Error::new(io::ErrorKind::Unsupported, format!("unknown policy {}", raw.sched_policy)),
+    })
+}
+
+/// The nice value of a thread, also of one whose policy does not heed it: it does again when it is ordinary.
+///
+/// # Errors
+/// [`SchedError::Vanished`] if there is no such thread, [`SchedError::Get`] otherwise.
+pub(super) fn nice(tid: i32) -> Result<i32, SchedError> {
+    getpriority_process(Pid::from_raw(tid)).map_err(|source| match source {
+        Errno::SRCH => SchedError::Vanished { tid },
+        source => SchedError::Get { tid, source: source.into() },
     })
 }
 

@@ -94,6 +94,15 @@ impl PinnedThread {
         self.number().map(|_| found)
     }
 
+    /// Its nice value, which it has while it is real-time, too.
+    ///
+    /// # Errors
+    /// [`SchedError::Vanished`] if it has ended, [`SchedError::Get`] if it cannot be read.
+    pub fn nice(&self) -> Result<i32, SchedError> {
+        let found = attributes::nice(self.thread.tid)?;
+        self.number().map(|_| found)
+    }
+
     /// Sets its scheduling attributes.
     ///
     /// # Errors

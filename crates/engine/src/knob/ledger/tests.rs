@@ -292,3 +292,60 @@ fn what_all_owe_is_owed_to_nobody() {
     let parts = ran.map(|ran| nanos_f64(ran) / nanos_f64(steps * window));
     assert!(parts.iter().all(|part| *part > 0.08), "{parts:?}");
 }
+
+/// One of two is kept from running for a second and owed for it, but from then on is alone on its CPU, beside
+/// processes that nobody tells of. It pays back nobody, and nobody pays it.
+#[test]
+fn what_all_are_owed_nobody_owes() {
+    let config = Config::default();
+    let window = nanos(config.period);
+    let mut ledger = Ledger::default();
+    let mut claims: Vec<VmAccount> = (0..2).map(|vm| VmAccount::on(vm, &[0])).collect();
+    ledger.open(Time(0), claims.iter().copied(), &config);
+    for _ in 0..20 {
+        let_run(&mut ledger, &mut claims, [0, window]);
+    }
+    assert!(ledger.debt(VmId(0)) < 0 && ledger.permille(VmId(0)) > FULL);
+    claims[0].pcpus = VmAccount::on(0, &[1]).pcpus;
+    for _ in 0..1000 {
+        let_run(&mut ledger, &mut claims, [window / 2, window]);
+        assert_eq!(ledger.permille(VmId(0)), FULL);
+    }
+    assert_eq!((ledger.debt(VmId(0)), ledger.next()), (0, None));
+}
+
+/// A window in which each had so much and wanted all.
+fn let_run(ledger: &mut Ledger, claims: &mut [VmAccount], ran: [u64; 2]) {
+    let config = Config::default();
+    let window = nanos(config.period);
+    for (claim, ran) in claims.iter_mut().zip(ran) {
+        claim.ran += ran;
+        claim.unmet = window - ran;
+    }
+    ledger.settle(ledger.settled.plus(window), claims, &config);
+}
+
+proptest::proptest! {
+    /// Of two whose vCPUs are of unequal weight, and whom a scheduler forgets now and then, one always has no
+    /// more than its weight: the ratio of the shares is what counts, and both together cannot be raised.
+    #[test]
+    fn not_all_are_raised(forgotten in proptest::collection::vec(0..4u32, 200)) {
+        let config = Config::default();
+        let window = nanos(config.period);
+        let mut ledger = Ledger::default();
+        let claim = |vm| VmAccount { uneven: true, threads: 2, ..VmAccount::on(vm, &[0]) };
+        let mut claims: Vec<VmAccount> = (0..2).map(claim).collect();
+        ledger.open(Time(0), claims.iter().copied(), &config);
+        for forgotten in forgotten {
+            let effective = |vm: u32| {
+                let permille = u64::from(ledger.permille(VmId(vm)));
+                if vm == forgotten { permille / 50 } else { permille }
+            };
+            let all: u64 = (0..2).map(effective).sum();
+            let ran = [0, 1].map(|vm| window * effective(vm) / all.max(1));
+            let_run(&mut ledger, &mut claims, ran);
+            let shares = [0, 1].map(|vm| ledger.permille(VmId(vm)));
+            proptest::prop_assert!(shares.iter().any(|share| *share <= FULL), "{:?}", shares);
+        }
+    }
+}
