@@ -60,7 +60,7 @@ fuzz: setup-build
 # What takes too long for each change: the trials inside VMs on other kernels, libvirt where VMs and daemons end
 # in all ways, a launch in an episode, a thousand kills, what attacks cost, a hundred VMs under systemd, disks
 # whose back end or VM is killed a hundred times, and pip. Hours.
-nights := host host_kvm host_scx host_v2 libvirt package desktop vm pytest
+nights := host host_kvm host_scx host_v2 libvirt package e2e desktop vm pytest
 nightly: setup-vms setup-python deb
 	cargo test --release --workspace --locked --no-fail-fast $(nights:%=--test %) -- --ignored --nocapture --skip response_times
 
@@ -73,7 +73,7 @@ lint: setup-lint
 	cargo fmt --all --check
 	cargo deny --locked check licenses bans sources
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
-	cargo test --release --locked --workspace --test circles --test comments --test crates --test extending
+	cargo test --release --locked --workspace --test circles --test comments --test crates
 
 # The program, the QEMU plugin, and the static binaries that run inside VMs: lab VMs, and those of users.
 build: setup-build

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+use frontdesk_testing::left_out;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -32,14 +33,25 @@ fn run(scenario: &str, arguments: &[&str]) -> Value {
     serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap()
 }
 
+/// Of the frames that the film has, the part that must be shown with nobody beside it: what neighbours take
+/// from it is seen only where it plays at all.
+const PLAYS: f64 = 0.8;
+
 /// Beside much else a single run may show the contrary, so that there are four of them, if need be: beside
 /// two hogs, and, where the machine is so slow that the film shows nothing at all then, beside one.
 #[test]
 fn a_film_beside_hogs_shows_more_frames_and_they_are_counted() {
+    let short = ["--repeats", "1", "--duration", "20s"];
+    let alone = run("beside-hog", &[&["--arms", "alone"][..], &short[..]].concat());
+    let alone = &alone["arms"]["alone"]["frames"]["film/player"];
+    if alone["dropped"].as_f64().unwrap() > 1.0 - PLAYS {
+        let why = format!("this machine is too slow for the film even alone: {alone}");
+        return left_out::tell("a film beside hogs", why);
+    }
     let beside = |hogs: u8| {
         let hogs = format!("vm.other.count={hogs}");
-        let arms = ["--arms", "stock,frontdesk", "--repeats", "1", "--duration", "20s"];
-        run("beside-hog", &[&arms[..], &["--set", &hogs]].concat())
+        let arms = ["--arms", "stock,frontdesk", "--set", &hogs];
+        run("beside-hog", &[&arms[..], &short[..]].concat())
     };
     let mut said = Vec::new();
     let shown = [2, 1, 2, 1].into_iter().map(beside).any(|result| {
@@ -59,7 +71,10 @@ fn a_film_beside_hogs_shows_more_frames_and_they_are_counted() {
 fn a_spreadsheet_opens_pages_turn_and_a_film_plays() {
     let folder = tempfile::tempdir().unwrap();
     let html = folder.path().join("report.html");
-    let arguments = ["--arms", "still,playing", "--html", html.to_str().unwrap()];
+    // Three desktops begin, which no measurement hangs on: on all CPUs.
+    let everywhere = ["--set", "host.vm_cpus=[0,1]", "--set", "host.busy_cpus=[]"];
+    let arms = ["--arms", "still,playing", "--html", html.to_str().unwrap()];
+    let arguments = [arms, everywhere].concat();
     // Where much else runs, nothing may be ready sooner.
     let result = ["40s", "160s"].into_iter().find_map(|duration| {
         let result = run("desktop", &[&arguments[..], &["--duration", duration]].concat());

@@ -26,6 +26,19 @@ pub(crate) struct Ledger {
     distrust: bool,
 }
 
+/// One of those who shared physical CPUs in the window that is settled.
+struct Member {
+    claim: VmAccount,
+    delta: Delta,
+    fair: Fair,
+}
+
+impl Member {
+    fn wants_more(&self) -> bool {
+        self.fair.unwanted == 0
+    }
+}
+
 /// Longest time between settlements that can be configured.
 const MAX_PERIOD: Duration = Duration::from_secs(10);
 /// A change by less than this fraction of the share is not worth a system call.
@@ -120,32 +133,21 @@ impl Ledger {
                 continue;
             }
             let fair = fair_shares(capacity, &deltas);
-            for ((place, delta), fair) in pool.iter().zip(&deltas).zip(&fair) {
-                if let Some(account) = self.books.get_mut(&sure[*place].vm) {
+            let of_pool = pool.iter().map(|place| sure[*place]);
+            let members: Vec<Member> = of_pool
+                .zip(deltas)
+                .zip(fair)
+                .map(|((claim, delta), fair)| Member { claim, delta, fair })
+                .collect();
+            for Member { claim, delta, fair } in &members {
+                if let Some(account) = self.books.get_mut(&claim.vm) {
                     account.book(now, delta, *fair, config);
                 }
             }
-            let is_wanting = |fair: &Fair| fair.unwanted == 0;
-            let wanting = pool.iter().zip(&fair).filter(|(_, fair)| is_wanting(fair));
-            let wanting: Vec<VmId> = wanting.map(|(place, _)| sure[*place].vm).collect();
-            self.forgive(&wanting, window, config);
-            let target = |((place, delta), fair): ((&usize, &Delta), &Fair)| {
-                let claim = &sure[*place];
-                let account = self.books.get(&claim.vm).filter(|_| claim.acting);
-                account.map_or(self.permille(claim.vm), |account| {
-                    account.target(delta, fair.share, window, config)
-                })
-            };
-            let targets: Vec<u32> = pool.iter().zip(&deltas).zip(&fair).map(target).collect();
-            // What all that want more are raised by raises nobody: they would go on until all have the highest share that
-            // there is, and then it would no longer matter who is owed what.
-            let raised =
-                targets.iter().zip(&fair).filter(|(_, fair)| is_wanting(fair)).map(|(target, _)| *target);
-            let all_raised = raised.min().unwrap_or(FULL).max(FULL);
-            for ((place, target), fair) in pool.iter().zip(targets).zip(fair) {
-                let claim = &sure[*place];
+            self.forgive(&members, window, config);
+            let targets = self.targets(&members, window, config);
+            for (Member { claim, .. }, permille) in members.iter().zip(targets) {
                 let Some(account) = self.books.get_mut(&claim.vm).filter(|_| claim.acting) else { continue };
-                let permille = if is_wanting(&fair) { target * FULL / all_raised } else { target };
                 let change = permille.abs_diff(account.permille);
                 if change >= account.permille.div_ceil(STEP) || permille == FULL && account.permille != FULL {
                     account.permille = permille;
@@ -167,20 +169,38 @@ impl Ledger {
         changes
     }
 
-    /// Of VMs that share CPUs and want more than they may have: what one repays is to be had by the others, so
-    /// that what all owe is owed to nobody, and whoever else is on these CPUs would have it. What all are owed
-    /// nobody owes, and whoever else is there would pay: it is forgotten as fast as it would be repaid.
-    fn forgive(&mut self, vms: &[VmId], window: u64, config: &Config) {
-        let debts = || vms.iter().map(|vm| self.debt(*vm));
+    /// What one repays is to be had by the others that want more than they may have. So what all of these owe
+    /// is owed to nobody, and whoever else is on these CPUs would have it. What all are owed nobody owes, and
+    /// whoever else is there would pay: it is forgotten as fast as it would be repaid.
+    fn forgive(&mut self, members: &[Member], window: u64, config: &Config) {
+        let wanting = || members.iter().filter(|member| member.wants_more()).map(|member| member.claim.vm);
+        let debts = || wanting().map(|vm| self.debt(vm));
         let all_owe = debts().min().unwrap_or(0).max(0);
         let all_are_owed = i128::from(debts().max().unwrap_or(0).min(0));
         let repaid = all_are_owed * i128::from(window) / i128::from(nanos(config.horizon).max(1));
         let common = all_owe.saturating_add(i64::try_from(repaid.max(all_are_owed)).unwrap_or(0));
-        for vm in vms {
-            if let Some(debt) = self.books.get_mut(vm).and_then(|account| account.debt.as_mut()) {
+        for vm in wanting() {
+            if let Some(debt) = self.books.get_mut(&vm).and_then(|account| account.debt.as_mut()) {
                 *debt -= common;
             }
         }
+    }
+
+    /// The shares that they should have in the next window, in permille of their weights. What all that want
+    /// more would be raised by raises none of them: they would go on until all have the highest share that
+    /// there is, and then it would no longer matter who is owed what.
+    fn targets(&self, members: &[Member], window: u64, config: &Config) -> Vec<u32> {
+        let target = |Member { claim, delta, fair }: &Member| match self.books.get(&claim.vm) {
+            Some(account) if claim.acting => account.target(delta, fair.share, window, config),
+            _ => self.permille(claim.vm),
+        };
+        let targets: Vec<u32> = members.iter().map(target).collect();
+        let raised = members.iter().zip(&targets).filter(|(member, _)| member.wants_more());
+        let all_raised = raised.map(|(_, target)| *target).min().unwrap_or(FULL).max(FULL);
+        let relative = |(member, target): (&Member, u32)| {
+            if member.wants_more() { target * FULL / all_raised } else { target }
+        };
+        members.iter().zip(targets).map(relative).collect()
     }
 
     fn delta(&self, claim: &VmAccount, window: u64) -> Delta {
