@@ -130,8 +130,8 @@ fn recipes_compile_and_touch_few_files() {
     fs::write(copy.join("Cargo.toml"), workspace.replace("\"crates/", &format!("\"{COPY}/"))).unwrap();
     let mut check = Command::new(env!("CARGO"));
     check.args(["check", "--release", "--workspace", "--locked", "--offline", "--target-dir"]).arg(target);
-    // What Cargo tells this test of its package. Build scripts that look at such names would run again, here and
-    // once more when the workspace is compiled next, with all that needs their crates: for minutes.
+    // What Cargo tells this test of its package. Build scripts that look at such names would run again, here
+    // and once more when the workspace is compiled next, with all that needs their crates: for minutes.
     for (name, _) in env::vars_os() {
         let told = ["CARGO_PKG_", "CARGO_MANIFEST_"];
         if name.to_str().is_some_and(|name| told.iter().any(|prefix| name.starts_with(prefix))) {
