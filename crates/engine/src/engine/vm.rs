@@ -266,8 +266,8 @@ impl Vm {
         let &Situation { now, config, world, debt, contended } = situation;
         let view = View { now, config, world, guest, standing, own, paused, debt, boosted, contended };
         let partial_boost: (_, &mut dyn Policy) = (Owner::PartialBoost, partial_boost);
-        // Who asks for the highest preference comes after the others that ask for one: when all take back what
-        // they asked for, it is taken back at once.
+        // Who asks for the highest preference comes after the others that ask for one: when all take back
+        // what they asked for, it is taken back at once.
         let policies = [
             partial_boost,
             (Owner::Starvation, starvation),
