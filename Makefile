@@ -57,8 +57,8 @@ fuzz: setup-build
 		-p frontdesk-remote -p frontdesk-ring -p frontdesk-sim -p frontdesk-tcg-plugin --lib --bins --test properties --test disk fuzz_
 	tools/fuzz.sh $(SECONDS)
 
-# What takes too long for each change: the trials inside VMs on other kernels, libvirt where VMs and daemons end
-# in all ways, a launch in an episode, a thousand kills, what attacks cost, a hundred VMs under systemd, disks
+# What takes too long for each change: the trials inside VMs on other kernels, on control groups of version 2 and
+# beside libvirt, a launch in an episode, a thousand kills, what attacks cost, a hundred VMs under systemd, disks
 # whose back end or VM is killed a hundred times, and pip. Hours.
 nights := host host_kvm host_scx host_v2 libvirt package e2e desktop vm pytest
 nightly: setup-vms setup-python deb
