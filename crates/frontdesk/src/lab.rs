@@ -141,7 +141,7 @@ pub(crate) fn measure(path: &Path, scenario: &Scenario, recordings: Recordings) 
     let reports = scenario.arms.values().any(|arm| arm.agent.is_some_and(Agent::is_ours));
     let reporter = reports.then(|| REPORTER.find()).transpose()?;
     interruptibly(path, |stop, progress| {
-        let config = LabConfig { guest, reporter, plugin, frontdesk, recordings, stop };
+        let config = LabConfig { guest, reporter, plugin, frontdesk, recordings, stop, dilation: 1.0 };
         frontdesk_lab::run(scenario, &config, progress)
     })
 }

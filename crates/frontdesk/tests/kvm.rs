@@ -1,5 +1,6 @@
 //! The lab's guests under KVM, on an emulated host: a short run of scenarios/kvm/echo-mixed.toml, of which
-//! only the order is asked. Whatever else this machine does, waiting behind others takes longer than not.
+//! only the order is asked, by the median: where other tests take time from the host, the longest of some
+//! thirty answers tells of them.
 //!
 //! Needs root, QEMU, and what `make build` makes. The first run makes the host's system.
 
@@ -29,7 +30,9 @@ fn requests_to_a_guest_under_kvm_are_answered_sooner_with_frontdesk() {
     let output = Command::new(env!("CARGO_BIN_EXE_frontdesk"))
         .arg("lab")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/kvm/echo-mixed.toml"))
-        .args(["--arms", "stock,frontdesk", "--repeats", "1", "--duration", "1500ms"])
+        .args(["--arms", "stock,frontdesk", "--repeats", "1", "--duration", "1s"])
+        // For slow machines, and it may be that only half of this one is there.
+        .args(["--set", "host.dilation=30"])
         // What else runs here takes time from the host's CPUs, and an answer seems to take so much longer.
         .args(["--set", "policy.tavs.io_threshold=3ms", "--json"])
         .arg(&json)
@@ -45,7 +48,7 @@ fn requests_to_a_guest_under_kvm_are_answered_sooner_with_frontdesk() {
     let result: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     let arm = |name: &str| &result["arms"][name];
     let response = |name: &str, number: &str| arm(name)["response_ms"]["mixed"][number].as_f64().unwrap();
-    let (stock, frontdesk) = (response("stock", "mean"), response("frontdesk", "mean"));
+    let (stock, frontdesk) = (response("stock", "p50"), response("frontdesk", "p50"));
     assert!(frontdesk < stock, "a request takes {frontdesk} ms with frontdesk, {stock} ms without\n{said}");
     let (boosts, requests) = (arm("frontdesk")["boosts"].as_f64().unwrap(), response("frontdesk", "count"));
     assert!(boosts > requests / 2.0, "{boosts} boosts for {requests} requests\n{said}");

@@ -45,6 +45,10 @@ pub const HANDOVER: &str = "/mnt";
 /// `frontdesk.time_slice=27000000`. Without it, the kernel's.
 pub const TIME_SLICE_PARAMETER: &str = "frontdesk.time_slice";
 
+/// Kernel parameter that says how many times as long as usual everything takes, as in
+/// `frontdesk.dilation=15`: what the guest's scheduler calls short is multiplied by it.
+pub const DILATION_PARAMETER: &str = "frontdesk.dilation";
+
 /// Folder with the kernel modules in the initramfs.
 pub const MODULES: &str = "/modules";
 

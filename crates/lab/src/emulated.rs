@@ -12,7 +12,7 @@ pub use inside::{INSIDE_ARGUMENT, inside};
 use crate::cache::{Image, make_image};
 use crate::daemon::log_beside;
 use crate::debian::{debian, size};
-use crate::lab::{self, interrupted, make_run_dir};
+use crate::lab::{self, Made, interrupted, make_run_dir};
 use crate::machine::Busy;
 use crate::{
     DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, VmError, command,
@@ -52,6 +52,9 @@ const ROOM_BYTES: u64 = 1 << 30;
 /// A host that says nothing for so long, beside the time of a repeat, is stuck.
 const SILENCE: Duration = Duration::from_secs(420);
 
+/// Hosts that a run is made in, at most.
+const HOSTS: usize = 3;
+
 /// How often is looked what the host says.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -83,34 +86,47 @@ pub fn run(
     progress: &dyn Fn(&Progress),
 ) -> Result<(Outcome, Vec<Timeline>), LabError> {
     match scenario.host.machine {
-        Machine::This => lab::run(scenario, config, progress),
+        Machine::This => lab::run(scenario, config, Vec::new(), &|_, _| Ok(()), progress),
         Machine::Kvm => {
-            let ((mut outcome, timelines), lost) = once_more(|| run_emulated(scenario, config, progress))?;
-            // What had been measured is gone with it. The report says so beside the first repeat.
-            let first = outcome.arms.values_mut().find_map(|arm| arm.repeats.first_mut());
-            first.into_iter().zip(lost).for_each(|(repeat, lost)| repeat.voided.push(lost));
+            let ((mut outcome, timelines), lost) =
+                in_hosts(|made| run_emulated(scenario, config, made, progress))?;
+            // The report says so beside the repeat that it was lost in.
+            for (number, lost) in lost {
+                let arm = outcome.arms.values_mut().nth(number % scenario.arms.len());
+                let repeat = arm.and_then(|arm| arm.repeats.get_mut(number / scenario.arms.len()));
+                repeat.into_iter().for_each(|repeat| repeat.voided.push(lost.clone()));
+            }
             Ok((outcome, timelines))
         }
     }
 }
 
-/// Makes a run, and makes it once more if its host died or was stuck in it: it may do so without a word, as
-/// its guests may, for its processor is only emulated. Returns what became of the first one, too, if there
-/// were two.
-fn once_more<T>(mut run: impl FnMut() -> Result<T, LabError>) -> Result<(T, Option<String>), LabError> {
-    match run() {
-        Err(LabError::Vm(lost @ (VmError::Ended { .. } | VmError::Timeout { .. }))) => {
-            tracing::warn!("the run is made again, from its beginning: {lost}");
-            Ok((run()?, Some(lost.to_string())))
+/// Makes a run, and has another host go on with it if its host died or was stuck in it: it may do so without
+/// a word, as its guests may, for its processor is only emulated. `run` is given what was made in hosts
+/// before, and adds what is left of one that was lost. Returns how those ended, too, and after how many
+/// repeats.
+fn in_hosts<T, M>(
+    mut run: impl FnMut(&mut Vec<M>) -> Result<T, LabError>,
+) -> Result<(T, Vec<(usize, String)>), LabError> {
+    let (mut made, mut lost) = (Vec::new(), Vec::new());
+    loop {
+        match run(&mut made) {
+            Err(LabError::Vm(error @ (VmError::Ended { .. } | VmError::Timeout { .. })))
+                if lost.len() + 1 < HOSTS =>
+            {
+                tracing::warn!("another host goes on after {} repeats: {error}", made.len());
+                lost.push((made.len(), error.to_string()));
+            }
+            result => return Ok((result?, lost)),
         }
-        result => Ok((result?, None)),
     }
 }
 
-/// Runs a scenario in an emulated host.
+/// Runs a scenario in an emulated host, or what is not `made` of it.
 fn run_emulated(
     scenario: &Scenario,
     config: &LabConfig,
+    made: &mut Vec<Made>,
     progress: &dyn Fn(&Progress),
 ) -> Result<(Outcome, Vec<Timeline>), LabError> {
     let memory_mib = scenario.memory_mib() + HOST_MIB;
@@ -131,6 +147,7 @@ fn run_emulated(
     };
     write_initramfs_with(&kernel, &config.guest, &MODULES.map(module), &initrd)?;
     let order = Order {
+        made: made.clone(),
         scenario: scenario.clone(),
         recordings: config.recordings.keys().cloned().collect(),
         release: guest_kernel.release_and_root()?.0.to_string_lossy().into_owned(),
@@ -159,6 +176,7 @@ fn run_emulated(
     // What was recorded up to its end may tell why a host died.
     let kept = if product.is_ok() { Ok(()) } else { unpack(&run_dir, &disk) };
     let kept = kept.and_then(|()| keep_recordings(&run_dir, config));
+    made.extend((made.len()..).map_while(|number| read_made(&run_dir, number)));
     drop(vm);
     let left = guardian.finish()?.failed;
     let (mut outcome, timelines) = product?;
@@ -276,6 +294,12 @@ fn read_product(run_dir: &Path, vm: &mut RunningVm) -> Result<(Outcome, Vec<Time
     product.map_err(LabError::Inside)
 }
 
+/// A repeat that the host has left, if it has left all of it.
+fn read_made(run_dir: &Path, number: usize) -> Option<Made> {
+    let text = std::fs::read(run_dir.join(order::OUT).join(order::made(number))).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
 /// Puts the recordings that there are, and the daemons' logs, where they are to be.
 fn keep_recordings(run_dir: &Path, config: &LabConfig) -> Result<(), LabError> {
     for (index, to) in config.recordings.values().enumerate() {
@@ -302,7 +326,7 @@ mod tests {
     use crate::lab::LabError::{Inside, Vm};
 
     #[test]
-    fn a_run_whose_host_died_or_was_stuck_is_made_once_more_and_no_other() {
+    fn another_host_goes_on_where_one_died_or_was_stuck_and_nowhere_else() {
         fn stuck() -> LabError {
             let (name, what, tail) = ("host".to_owned(), "go on".to_owned(), String::new());
             Vm(VmError::Timeout { name, what, timeout: SILENCE, tail })
@@ -314,16 +338,23 @@ mod tests {
         fn refused() -> LabError {
             Inside("a mistake in the scenario".to_owned())
         }
+        // Each makes one repeat.
         let outcome = |results: Vec<Result<u8, LabError>>| {
             let (all, mut left) = (results.len(), results.into_iter());
-            let result = once_more(|| left.next().unwrap());
+            let result = in_hosts(|made| {
+                made.push(());
+                left.next().unwrap()
+            });
             (result.map_err(|error| error.to_string()), all - left.len())
         };
-        assert_eq!(outcome(vec![Ok(1), Ok(2)]), (Ok((1, None)), 1));
+        assert_eq!(outcome(vec![Ok(1), Ok(2)]), (Ok((1, vec![])), 1));
         for lost in [stuck, ended] as [fn() -> LabError; 2] {
             let said = lost().to_string();
-            assert_eq!(outcome(vec![Err(lost()), Ok(2)]), (Ok((2, Some(said.clone()))), 2));
-            assert_eq!(outcome(vec![Err(lost()), Err(lost()), Ok(3)]), (Err(said), 2));
+            let of_first = vec![(1, said.clone())];
+            assert_eq!(outcome(vec![Err(lost()), Ok(2)]), (Ok((2, of_first.clone())), 2));
+            let of_both = [of_first, vec![(2, said.clone())]].concat();
+            assert_eq!(outcome(vec![Err(lost()), Err(lost()), Ok(3)]), (Ok((3, of_both)), 3));
+            assert_eq!(outcome(vec![Err(lost()), Err(lost()), Err(lost()), Ok(4)]), (Err(said), 3));
         }
         assert_eq!(outcome(vec![Err(refused()), Ok(2)]), (Err(refused().to_string()), 1));
     }
@@ -346,6 +377,7 @@ mod tests {
             frontdesk: PathBuf::new(),
             recordings: ["a", "b", "c"].map(to).into(),
             stop: Default::default(),
+            dilation: 1.0,
         };
         keep_recordings(run_dir.path(), &config).unwrap();
         let read = |name: &str| std::fs::read_to_string(kept.path().join(name)).ok();

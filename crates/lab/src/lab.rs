@@ -16,5 +16,5 @@ mod state;
 pub use config::{LabConfig, Progress};
 pub(crate) use config::{interrupted, make_run_dir};
 pub use error::LabError;
-pub(crate) use run::run;
+pub(crate) use run::{Made, run};
 use state::{Lab, LabVm};

@@ -32,7 +32,7 @@ const VM: Spec = Spec::whole("vm", "vm");
 const VCPU: Spec = Spec::whole("vcpu", "vcpu");
 const PERMILLE: Spec = Spec::whole("permille", "permille");
 
-const EVENTS: [Spec; 32] = [
+const EVENTS: [Spec; 33] = [
     RECORD,
     AT,
     KIND,
@@ -60,6 +60,7 @@ const EVENTS: [Spec; 32] = [
     Spec::text("input", "input"),
     Spec::whole("slow", "slow"),
     Spec::text("standing", "standing"),
+    Spec::flag("limited", "limited"),
     Spec::flag("acts", "acts"),
     Spec::flag("charges_boosts", "charges_boosts"),
     Spec::whole("realtime_permille", "realtime_permille"),

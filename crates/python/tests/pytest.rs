@@ -41,15 +41,16 @@ fn the_python_package_passes_its_tests() {
     symlink(built().join("deps/lib_frontdesk.so"), package.join("_frontdesk.abi3.so")).unwrap();
     let command = built().join("frontdesk");
     assert!(command.exists(), "there is no {}: build the package frontdesk first", command.display());
-    let status = Command::new(python())
+    let output = Command::new(python())
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "crates/python/tests"])
         .current_dir(root())
         .env("PYTHONPATH", folder.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("FRONTDESK", command)
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success(), "pytest failed, see above");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}\n{said}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// It builds everything once more, with other features than the whole workspace: minutes.

@@ -4,8 +4,8 @@ use super::error::{InitError, failed};
 use crate::parameter::{self, Address};
 use crate::{network, ports};
 use frontdesk_lab_guest::{
-    CONTROL_PORT, DATA, DATA_PARAMETER, DEBIAN, DEBIAN_PARAMETER, HANDOVER, HANDOVER_PARAMETER, MODULES,
-    MODULES_ORDER, TIME_SLICE_PARAMETER,
+    CONTROL_PORT, DATA, DATA_PARAMETER, DEBIAN, DEBIAN_PARAMETER, DILATION_PARAMETER, HANDOVER,
+    HANDOVER_PARAMETER, MODULES, MODULES_ORDER, TIME_SLICE_PARAMETER,
 };
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -14,6 +14,7 @@ use rustix::process::{Resource, Rlimit, chdir, chroot, setrlimit};
 use rustix::system::{finit_module, sethostname};
 use std::ffi::{CStr, CString};
 use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,9 @@ pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 /// Descriptors that a process can have: tasks that message each other need thousands.
 const DESCRIPTORS: u64 = 1 << 16;
 
+/// Where the kernel's debugfs is.
+const DEBUG: &str = "/sys/kernel/debug";
+
 /// How long disks and ports may take to appear: on an emulated host everything takes long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,6 +49,9 @@ pub(super) fn boot() -> Result<File, InitError> {
     sethostname(b"guest").map_err(failed("the host name"))?;
     if let Some(nanos) = parameter::value(TIME_SLICE_PARAMETER)? {
         set_time_slice(&nanos)?;
+    }
+    if let Some(times) = parameter::value(DILATION_PARAMETER)? {
+        dilate_slices(&times)?;
     }
     load_modules()?;
     network::up("lo", None)?;
@@ -73,7 +80,6 @@ pub(super) fn boot() -> Result<File, InitError> {
 
 /// Sets the shortest time slice of the kernel's scheduler.
 fn set_time_slice(nanos: &str) -> Result<(), InitError> {
-    const DEBUG: &str = "/sys/kernel/debug";
     mount_at("debugfs", DEBUG, "debugfs", MountFlags::empty(), c"")?;
     let set = |name: &str, value: &str| {
         let path = format!("{DEBUG}/sched/{name}");
@@ -86,6 +92,27 @@ fn set_time_slice(nanos: &str) -> Result<(), InitError> {
     let latency = nanos.parse::<u64>().map_or(0, |nanos| nanos.saturating_mul(8));
     set("latency_ns", &latency.to_string())?;
     set("min_granularity_ns", nanos)
+}
+
+/// Makes all that the kernel's scheduler calls short so many times as long.
+fn dilate_slices(times: &str) -> Result<(), InitError> {
+    let number = |text: &str, of: &str| {
+        let parsed = text.trim().parse::<f64>();
+        parsed
+            .map_err(|error| failed(format!("{of}: {text:?}"))(io::Error::new(ErrorKind::InvalidData, error)))
+    };
+    let times = number(times, DILATION_PARAMETER)?;
+    mount_at("debugfs", DEBUG, "debugfs", MountFlags::empty(), c"")?;
+    // The first since Linux 6.6, the others before it.
+    for name in ["base_slice_ns", "latency_ns", "min_granularity_ns", "wakeup_granularity_ns"] {
+        let path = format!("{DEBUG}/sched/{name}");
+        if Path::new(&path).exists() {
+            let own = std::fs::read_to_string(&path).map_err(failed(path.clone()))?;
+            let value = format!("{:.0}", number(&own, &path)? * times);
+            std::fs::write(&path, &value).map_err(failed(format!("writing {value} to {path}")))?;
+        }
+    }
+    Ok(())
 }
 
 /// Gives the Debian system what it would get from its own init.

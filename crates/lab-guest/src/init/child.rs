@@ -153,8 +153,10 @@ impl WorkloadGroup {
         Ok(())
     }
 
-    /// Kills all processes and waits until they are gone.
+    /// Kills all processes and waits until they are gone. They are stopped first: Linux kills one after the
+    /// other, and none may do something about the end of another.
     fn kill(&self) -> io::Result<()> {
+        fs::write(self.file("freeze"), "1")?;
         fs::write(self.file("kill"), "1")?;
         let events = File::open(self.file("events"))?;
         loop {

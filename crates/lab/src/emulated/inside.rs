@@ -1,7 +1,7 @@
 //! The lab inside an emulated host.
 
 use super::order::{self, Order, PROGRESS, Product};
-use crate::lab::{self, LabConfig, Progress};
+use crate::lab::{self, LabConfig, LabError, Made, Progress};
 use frontdesk_lab_guest::HANDOVER;
 use frontdesk_scenario::{Guest, Outcome, Scenario, Timeline};
 use std::path::Path;
@@ -30,7 +30,7 @@ pub fn inside() -> ExitCode {
 }
 
 fn carry_out(folder: &Path) -> Result<(Outcome, Vec<Timeline>), Box<dyn std::error::Error>> {
-    let Order { scenario, recordings, release } =
+    let Order { scenario, recordings, release, made } =
         serde_json::from_slice(&std::fs::read(folder.join(order::ORDER))?)?;
     let dilation = scenario.host.dilation;
     dilate_slice(dilation)?;
@@ -50,10 +50,22 @@ fn carry_out(folder: &Path) -> Result<(Outcome, Vec<Timeline>), Box<dyn std::err
         frontdesk: folder.join(order::FRONTDESK),
         recordings: kept.map(|(at, of)| (of, folder.join(order::OUT).join(order::recording(at)))).collect(),
         stop: Default::default(),
+        dilation,
     };
-    let (mut outcome, timelines) = lab::run(&scenario, &config, &tell)?;
+    let (mut outcome, timelines) = lab::run(&scenario, &config, made, &keep, &tell)?;
     outcome.host.dilation = Some(dilation).filter(|dilation| *dilation > 1.0);
     Ok((outcome, timelines))
+}
+
+/// Leaves a repeat for whoever goes on when this host is lost.
+fn keep(number: usize, made: &Made) -> Result<(), LabError> {
+    let file = Path::new(HANDOVER).join(order::OUT).join(order::made(number));
+    let kept = serde_json::to_vec(made).map_err(std::io::Error::from);
+    let kept = kept.and_then(|text| std::fs::write(&file, text));
+    kept.map_err(|source| LabError::Io { what: format!("writing {}", file.display()), source })?;
+    // All of it, to where it is found although the disk is never unmounted.
+    rustix::fs::sync();
+    Ok(())
 }
 
 /// Says on the console how far the run is.

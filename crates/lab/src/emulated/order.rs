@@ -1,5 +1,6 @@
 //! What is on the disk that an emulated host is handed over to.
 
+use crate::lab::Made;
 use frontdesk_scenario::{Outcome, Scenario, Timeline};
 use serde::{Deserialize, Serialize};
 
@@ -31,10 +32,17 @@ pub(super) struct Order {
     pub(super) recordings: Vec<(String, u32)>,
     /// Release of the guests' kernel.
     pub(super) release: String,
+    /// The first repeats, made in hosts that are lost.
+    pub(super) made: Vec<Made>,
 }
 
 /// What came out, or why nothing did.
 pub(super) type Product = Result<(Outcome, Vec<Timeline>), String>;
+
+/// Name of the file with a repeat that was made.
+pub(super) fn made(number: usize) -> String {
+    format!("made-{number}.json")
+}
 
 /// Name of the file with a recording.
 pub(super) fn recording(index: usize) -> String {
@@ -54,7 +62,7 @@ mod tests {
         for file in ["kvm/echo-mixed.toml", "smp/nice.toml", "tavs/pbratio.toml", "tavs/desk.toml"] {
             let scenario = Scenario::load(&folder.join(file), &Overrides::default()).unwrap();
             let recordings = vec![("frontdesk".to_owned(), 2)];
-            let order = Order { scenario, recordings, release: "6.1.0".to_owned() };
+            let order = Order { scenario, recordings, release: "6.1.0".to_owned(), made: Vec::new() };
             let read: Order = serde_json::from_slice(&serde_json::to_vec(&order).unwrap()).unwrap();
             assert_eq!(read.scenario, order.scenario, "{file}");
             assert_eq!((read.recordings, read.release), (order.recordings, order.release), "{file}");

@@ -9,7 +9,7 @@ use crate::net;
 use crate::web::WebServer;
 use crate::{DiskConfig, DiskKind, Kernel, RunningVm, TapConfig, VmConfig};
 use frontdesk_guardian::{Guardian, Undo};
-use frontdesk_lab_guest as guest;
+use frontdesk_lab_guest::{self as guest, DILATION_PARAMETER};
 use frontdesk_linux::cgroup::Hierarchy;
 use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{self as scenario, Scenario};
@@ -96,6 +96,8 @@ impl<'a> Lab<'a> {
         };
         let root = Hierarchy::detect()?.root_group();
         let parent = lab.guardian.create_group(&root, &format!("frontdesk-lab-{}", std::process::id()))?;
+        let dilation = (config.dilation > 1.0).then(|| format!("{DILATION_PARAMETER}={}", config.dilation));
+        let dilation = Vec::from_iter(dilation);
         let entries = scenario.vms.iter().flat_map(|vm| vm.names().into_iter().map(move |name| (name, vm)));
         for (index, (name, entry)) in entries.enumerate() {
             let group = lab.guardian.create_group(&parent, &name)?;
@@ -119,6 +121,7 @@ impl<'a> Lab<'a> {
                 plugin: config.plugin.clone().filter(|_| entry.tracked),
                 cpus: scenario.host.vm_cpus.clone(),
                 cgroup_procs: vec![group.procs_file()],
+                parameters: dilation.clone(),
                 ..VmConfig::new(&name, boot.kernel, boot.initrd(entry), &lab.run_dir)
             };
             own.keyboard = scenario.has_keyboard(&entry.name);

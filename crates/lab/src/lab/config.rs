@@ -24,6 +24,9 @@ pub struct LabConfig {
     pub recordings: BTreeMap<(String, u32), PathBuf>,
     /// Set to end the run early.
     pub stop: Arc<AtomicBool>,
+    /// How many times as long as usual everything takes here, for the guests' scheduler; 1 unless in an
+    /// emulated host.
+    pub dilation: f64,
 }
 
 /// How far a run is.

@@ -10,19 +10,33 @@ use crate::{Kernel, VmError, add_to_initramfs, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Attempts at a repeat that counts for nothing, at most.
 const ATTEMPTS: usize = 3;
 
+/// A repeat of an arm, and what else is known of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Made {
+    arm: String,
+    repeat: Repeat,
+    timeline: Option<Timeline>,
+    /// Events per second of the engine, replayed.
+    speed: Option<f64>,
+}
+
 /// Runs a scenario on this machine. The calling thread is in a network namespace of the run's own afterwards,
-/// and must live as long as the run.
+/// and must live as long as the run. Repeats that were `made` already, the first ones, are not made again;
+/// `keep` is told each that is made, and its number, from 0.
 ///
 /// # Errors
 /// The run could not be made; nothing that it started is left.
 pub(crate) fn run(
     scenario: &Scenario,
     config: &LabConfig,
+    made: Vec<Made>,
+    keep: &dyn Fn(usize, &Made) -> Result<(), LabError>,
     progress: &dyn Fn(&Progress),
 ) -> Result<(Outcome, Vec<Timeline>), LabError> {
     let unknown = |source| LabError::Io { what: "examining the machine".to_owned(), source };
@@ -74,7 +88,7 @@ pub(crate) fn run(
         images,
     };
     let mut lab = Lab::boot(scenario, config, guardian, run_dir, boot)?;
-    let result = lab.run_arms(&measuring).and_then(|(arms, timelines, mut extra)| {
+    let result = lab.run_arms(made, keep, &measuring).and_then(|(arms, timelines, mut extra)| {
         lab.vms.clear();
         if measures_plugin {
             report(runs, "measuring the plugin's cost".to_owned());
@@ -103,22 +117,32 @@ impl<'a> Lab<'a> {
     #[allow(clippy::type_complexity)] // Named once, taken apart once.
     fn run_arms(
         &mut self,
+        made: Vec<Made>,
+        keep: &dyn Fn(usize, &Made) -> Result<(), LabError>,
         report: &dyn Fn(u32, String),
     ) -> Result<(IndexMap<String, frontdesk_scenario::ArmResult>, Vec<Timeline>, Extra), LabError> {
         let mut repeats: IndexMap<String, Vec<Repeat>> = IndexMap::new();
         let mut timelines = Vec::new();
         let mut extra = Extra::default();
-        let mut done = 0;
-        for number in 1..=self.scenario.repeats {
-            for name in self.scenario.arms.keys() {
-                report(done, format!("repeat {number}/{}: {name}", self.scenario.repeats));
-                let (repeat, timeline, speed) = self.repeat_arm(name, number)?;
-                repeats.entry(name.clone()).or_default().push(repeat);
-                // One repeat of each arm is enough to look at.
-                timelines.extend(timeline.filter(|_| number == 1));
-                extra.engine_speed.extend(speed.filter(|_| name == "frontdesk"));
-                done += 1;
-            }
+        let numbers = 1..=self.scenario.repeats;
+        let all = numbers.flat_map(|number| self.scenario.arms.keys().map(move |name| (number, name)));
+        let mut before = made.into_iter();
+        for (done, (number, name)) in (0..).zip(all) {
+            let made = match before.next() {
+                Some(made) => made,
+                None => {
+                    report(done, format!("repeat {number}/{}: {name}", self.scenario.repeats));
+                    let (repeat, timeline, speed) = self.repeat_arm(name, number)?;
+                    // One repeat of each arm is enough to look at.
+                    let timeline = timeline.filter(|_| number == 1);
+                    let made = Made { arm: name.clone(), repeat, timeline, speed };
+                    keep(usize::try_from(done).unwrap_or(usize::MAX), &made)?;
+                    made
+                }
+            };
+            extra.engine_speed.extend(made.speed.filter(|_| made.arm == "frontdesk"));
+            repeats.entry(made.arm).or_default().push(made.repeat);
+            timelines.extend(made.timeline);
         }
         let arms = repeats.into_iter().map(|(name, repeats)| (name, frontdesk_scenario::summarise(repeats)));
         Ok((arms.collect(), timelines, extra))
