@@ -12,14 +12,14 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import IO
 
 from frontdesk import _frontdesk, _worker
 
 # Sets of runs that Ray knows of at a time: enough for it to see how many nodes it could use.
 _ON_THE_WAY = 1000
-# How often what is done is looked for, in seconds.
-_LOOK = 0.05
 # How often Ray begins a set again whose node has died.
 _RETRIES = 10
 
@@ -68,27 +68,30 @@ def _made(built: str, sweep: bytes, sets: list[list[int]]) -> Iterator[tuple[int
     make = ray.remote(num_cpus=1, max_retries=_RETRIES)(_worker.rows)
     stored = ray.put(sweep)
     waiting = iter(sets)
-    on_the_way: dict[ray.ObjectRef, list[int]] = {}
+    on_the_way: dict[Future[bytes], list[int]] = {}
+    # Told by Ray: to ask it for so many again and again would cost a tenth of a CPU.
+    done: SimpleQueue[Future[bytes]] = SimpleQueue()
     while True:
         for numbers in waiting:
-            on_the_way[make.remote(built, stored, numbers)] = numbers
+            future = make.remote(built, stored, numbers).future()
+            on_the_way[future] = numbers
+            future.add_done_callback(done.put)
             if len(on_the_way) >= _ON_THE_WAY:
                 break
         if not on_the_way:
             return
-        done, _ = ray.wait(list(on_the_way), num_returns=len(on_the_way), timeout=_LOOK)
-        for reference in done:
-            numbers = on_the_way.pop(reference)
-            try:
-                yield len(numbers), ray.get(reference)
-            except ray.exceptions.RayError as error:
-                cause = getattr(error, "cause", None) or error
-                last = str(cause).strip().splitlines()[-1:] or [type(cause).__name__]
-                raise _Trouble(
-                    f"Ray did not make run {numbers[0]}: {last[0]}. Each node needs the package frontdesk, of the "
-                    "same build. What was written before is kept: once this is put right, run the sweep again, "
-                    "and it goes on from there"
-                ) from error
+        future = done.get()
+        numbers = on_the_way.pop(future)
+        try:
+            yield len(numbers), future.result()
+        except ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            last = str(cause).strip().splitlines()[-1:] or [type(cause).__name__]
+            raise _Trouble(
+                f"Ray did not make run {numbers[0]}: {last[0]}. Each node needs the package frontdesk, of the "
+                "same build. What was written before is kept: once this is put right, run the sweep again, "
+                "and it goes on from there"
+            ) from error
 
 
 def _frame(out: IO[bytes], kind: str, runs: int, content: bytes) -> None:
