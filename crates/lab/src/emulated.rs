@@ -52,6 +52,9 @@ const ROOM_BYTES: u64 = 1 << 30;
 /// A host that says nothing for so long, beside the time of a repeat, is stuck.
 const SILENCE: Duration = Duration::from_secs(420);
 
+/// What a host's kernel says when one of its CPUs has done nothing for 21 s. It never did anything again.
+const STALL: &str = "rcu_preempt detected stalls on CPUs/tasks";
+
 /// Hosts that a run is made in, at most.
 const HOSTS: usize = 3;
 
@@ -263,9 +266,12 @@ fn follow(
         file.read_to_end(&mut said).map_err(failed("reading the host's console"))?;
         while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = said.drain(..=end).collect();
-            let step = String::from_utf8_lossy(&line);
+            let line = String::from_utf8_lossy(&line);
+            if line.contains(STALL) {
+                return Err(vm.stuck("go on (one of its CPUs stands still)", heard.elapsed()).into());
+            }
             let step: Option<Progress> =
-                step.trim().strip_prefix(PROGRESS).and_then(|text| serde_json::from_str(text).ok());
+                line.trim().strip_prefix(PROGRESS).and_then(|text| serde_json::from_str(text).ok());
             if let Some(step) = step {
                 heard = Instant::now();
                 busy = if step.measuring { busy.or_else(|| Some(Busy::start(&loops))) } else { None };
