@@ -52,7 +52,8 @@ const ROOM_BYTES: u64 = 1 << 30;
 /// A host that says nothing for so long, beside the time of a repeat, is stuck.
 const SILENCE: Duration = Duration::from_secs(420);
 
-/// What a host's kernel says when one of its CPUs has done nothing for 21 s. It never did anything again.
+/// What a host's kernel says when one of its CPUs has done nothing for 21 s: nothing was seen to come
+/// after it.
 const STALL: &str = "rcu_preempt detected stalls on CPUs/tasks";
 
 /// Hosts that a run is made in, at most.

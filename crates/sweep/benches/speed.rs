@@ -37,7 +37,8 @@ fn ratio(duration: &str, seeds: u32) -> f64 {
     let scenario = scenario.canonicalize().unwrap();
     let [whole, half] = [("whole.toml", seeds), ("half.toml", seeds / 2)].map(|(name, seeds)| {
         let text = format!(
-            "scenario = {scenario:?}\narms = [\"frontdesk\"]\nseeds = {seeds}\nset = {{ duration = {duration:?}, warmup = \"0s\" }}\n\
+            "scenario = {scenario:?}\narms = [\"frontdesk\"]\nseeds = {seeds}\n\
+             set = {{ duration = {duration:?}, warmup = \"0s\" }}\n\
              [latin-hypercube]\npoints = 10\nranges.policy.tavs.pb_ratio = {{ from = 0.05, to = 0.5 }}\n"
         );
         let file = folder.path().join(name);

@@ -48,9 +48,9 @@ pub(super) fn boot() -> Result<File, InitError> {
     setrlimit(Resource::Nofile, limit).map_err(failed("raising the limit of descriptors"))?;
     sethostname(b"guest").map_err(failed("the host name"))?;
     if let Some(nanos) = parameter::value(TIME_SLICE_PARAMETER)? {
+        // It is dilated already.
         set_time_slice(&nanos)?;
-    }
-    if let Some(times) = parameter::value(DILATION_PARAMETER)? {
+    } else if let Some(times) = parameter::value(DILATION_PARAMETER)? {
         dilate_slices(&times)?;
     }
     load_modules()?;

@@ -69,7 +69,7 @@ def _made(built: str, sweep: bytes, sets: list[list[int]]) -> Iterator[tuple[int
     stored = ray.put(sweep)
     waiting = iter(sets)
     on_the_way: dict[Future[bytes], list[int]] = {}
-    # Told by Ray: to ask it for so many again and again would cost a tenth of a CPU.
+    # Told by Ray: each time that it is asked for all of them it looks at all of them.
     done: SimpleQueue[Future[bytes]] = SimpleQueue()
     while True:
         for numbers in waiting:
