@@ -374,14 +374,22 @@ impl Engine {
     /// Tells the policies what happened to a VM, and does what they ask; `None` if it is not followed.
     fn tell(&mut self, vm: VmId, fact: Fact) -> Option<()> {
         let contended = matches!(fact, Fact::Episode) && self.is_contended(vm);
-        let state = self.vms.get_mut(&vm)?;
-        if state.is_concerned(&fact) {
+        if self.vms.get(&vm)?.is_concerned(&fact) {
             let mut asks = std::mem::take(&mut self.asks);
-            let debt = self.ledger.debt(vm);
-            let situation =
-                Situation { now: self.now, config: &self.config, world: self.world, debt, contended };
+            let (debt, overdrawn) = self.owes(vm);
+            let state = self.vms.get_mut(&vm)?;
+            let situation = Situation {
+                now: self.now,
+                config: &self.config,
+                world: self.world,
+                debt,
+                overdrawn,
+                contended,
+            };
+            let waited = state.waits(self.now);
             state.decide(fact, &situation, &mut asks);
             self.apply(vm, asks);
+            self.postpone(vm, waited);
         }
         Some(())
     }

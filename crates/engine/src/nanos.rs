@@ -14,6 +14,11 @@ pub(crate) fn nanos_f64(nanos: u64) -> f64 {
     nanos as f64
 }
 
+/// Nanoseconds of which others can be taken.
+pub(crate) fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
 /// A sum.
 pub(crate) fn total(nanos: impl Iterator<Item = u64>) -> u64 {
     nanos.fold(0, u64::saturating_add)

@@ -5,7 +5,8 @@
 mod world;
 
 use frontdesk_engine::{
-    ActionKind, Boost, Capabilities, Config, EventKind, Reason, Standing, TaskId, Thread, Time, VmId,
+    ActionKind, Boost, Capabilities, Config, EventKind, Protocol, Reason, Standing, TaskId, Thread, Time,
+    VmId,
 };
 use std::time::Duration;
 use world::{ECHO, HOG, MS, US, VM, World, boost};
@@ -17,6 +18,10 @@ fn beside(capabilities: Capabilities) -> World {
     let mut config = Config::default();
     // It wants to run all the time, and is not let.
     config.ledger.longest_wait = Duration::ZERO;
+    beside_with(config, capabilities)
+}
+
+fn beside_with(config: Config, capabilities: Capabilities) -> World {
     let mut world = World::new(config);
     world.feed(EventKind::World(capabilities));
     world.feed(EventKind::VmAdded { vm: OTHER, vcpus: 1, weight: 1024 });
@@ -25,6 +30,52 @@ fn beside(capabilities: Capabilities) -> World {
     world.feed(EventKind::Stop { vm: OTHER, thread: Thread::Vcpu(0), runnable: true });
     world.learn_echo();
     world
+}
+
+/// Whoever is not boosted, because the budget is used up, does not wait for what the others were given as
+/// well: the VM has its ordinary share from then on, and repays when nobody waits.
+#[test]
+fn who_waits_without_a_boost_is_not_kept_waiting_by_what_boosts_gave() {
+    let mut config = Config::default();
+    config.ledger.longest_wait = Duration::ZERO;
+    config.tavs.pb_ratio = 0.02;
+    let mut world = beside_with(config, Capabilities::default());
+    let (mut share, mut postponed, mut refused) = (1000, 0, 0);
+    for _ in 0..200 {
+        let settle = |world: &mut World, share: &mut u32| {
+            while let Some(due) = world.engine.next_deadline().filter(|due| due.0 <= world.now) {
+                world.engine.on_deadline(due);
+            }
+            let own = |action: ActionKind| match action {
+                ActionKind::Share { vm: VM, permille } => Some(permille),
+                _ => None,
+            };
+            *share = world.actions().into_iter().filter_map(own).next_back().unwrap_or(*share);
+        };
+        // Each has about half of the CPU.
+        let turn = |world: &mut World, from, to| {
+            world.feed(EventKind::Stop { vm: from, thread: Thread::Vcpu(0), runnable: true });
+            world.feed(EventKind::Run { vm: to, thread: Thread::Vcpu(0), pcpu: 0 });
+        };
+        turn(&mut world, VM, OTHER);
+        world.pass(4500 * US);
+        turn(&mut world, OTHER, VM);
+        world.pass(4500 * US);
+        settle(&mut world, &mut share);
+        let before = share;
+        world.packet(7);
+        settle(&mut world, &mut share);
+        if world.reason() == Some(Reason::BudgetSpent) {
+            refused += 1;
+            postponed += u32::from(before < 1000);
+            assert!(share >= 1000, "{before} {share}");
+        }
+        world.deliver();
+        world.handle(ECHO, 400 * US);
+        world.feed(EventKind::Reply { vm: VM, protocol: Protocol::Tcp, port: 7 });
+    }
+    // In between it does repay.
+    assert!(refused > 20 && postponed > 2, "{refused} {postponed}");
 }
 
 /// A second in which the VM is asked every 10 ms and uses the CPU alone although the other one wants it.

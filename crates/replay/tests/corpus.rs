@@ -25,8 +25,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../record/tests/corpus");
+const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../frontdesk/tests/data/echo-mixed.fdsk");
+/// How long an action took, in nanoseconds, that was not taken on the host of a recording.
+const LATENCY: u64 = 100_000;
 /// The version that this release writes.
-const VERSION: &str = "5.7";
+const VERSION: &str = "5.8";
 
 /// The names of the recordings in the corpus.
 fn names() -> Vec<String> {
@@ -155,6 +158,27 @@ fn launched(records: &[Record]) -> usize {
     });
     let starts = |kind| matches!(kind, EventKind::Input { input: UserInput::Enter, .. });
     events.position(starts).unwrap() + 3
+}
+
+/// Writes the recording of the repository with what the engine decides now: after a change that is to decide
+/// otherwise, whose commit says why.
+#[test]
+#[ignore = "writes a file"]
+fn decide_the_recording_of_the_repository_again() {
+    let mut rerun = Rerun::new();
+    let mut again: Vec<Record> = Vec::new();
+    for record in records() {
+        match record {
+            Record::Applied { .. } | Record::Discarded(_) => {}
+            record => {
+                rerun.tell(&record).unwrap();
+                again.push(record);
+                let decided = std::iter::from_fn(|| rerun.poll_action());
+                again.extend(decided.map(|action| Record::Applied { action, latency_ns: LATENCY }));
+            }
+        }
+    }
+    fs::write(RECORDING, written(&again)).unwrap();
 }
 
 /// The state after so many events, and so many of the next.

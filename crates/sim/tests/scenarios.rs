@@ -33,7 +33,8 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
 fn every_scenario_of_the_lab_has_a_model() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let files = ["echo-mixed.toml", "tavs/churn.toml", "tavs/hackbench.toml", "tavs/hostile.toml"];
-    let more = ["tavs/pbratio.toml", "tavs/ports.toml", "tavs/window.toml", "tavs/desk.toml"];
+    let more =
+        ["tavs/pbratio.toml", "tavs/ports.toml", "tavs/window.toml", "tavs/desk.toml", "tavs/heavy.toml"];
     let smp = ["smp/two-vcpus.toml", "smp/four-vcpus.toml", "smp/guests.toml", "smp/nice.toml"];
     for file in files.iter().chain(&more).chain(&smp) {
         assert!(folder.join(file).exists());
@@ -71,6 +72,39 @@ fn a_stream_that_is_boosted_without_limit_takes_nothing_from_anybody_and_loses_n
     }
     let rate = |arm: &str| arms[arm].rates["mixed/io"].per_s;
     assert!(rate("pb-1") > 1.5 * rate("pb-0"), "{} {}", rate("pb-1"), rate("pb-0"));
+}
+
+/// Nobody waits longer than by the kernel alone, because of what was done for others before: not even where
+/// two answers in three cannot be boosted.
+#[test]
+fn answers_that_cannot_all_be_boosted_have_no_longer_tail() {
+    let costs = ["2ms", "6ms", "20ms"].map(|cost| format!("vm.mixed.workloads.echo.cost={cost}"));
+    let guests = ["sim.guest.scheduler=preempt", "sim.guest.scheduler=eevdf"];
+    for (cost, guest) in costs.iter().flat_map(|cost| guests.map(|guest| (cost, guest))) {
+        let set = ["duration=300s", "repeats=1", "policy.tavs.io_threshold=20ms", cost, guest];
+        let simulated = simulate(&[load("tavs/heavy.toml", &set)], 1, 2, &|_, _| {}).unwrap();
+        let arms = &simulated[0].outcome.arms;
+        let [stock, own] = ["stock", "frontdesk"].map(|arm| &arms[arm].response_ms["mixed"]);
+        assert!(own.mean < 0.95 * stock.mean, "{cost}, {guest}: {own:?}, by the kernel {stock:?}");
+        assert!(own.p99 < 1.1 * stock.p99, "{cost}, {guest}: {own:?}, by the kernel {stock:?}");
+        let shares = &arms["frontdesk"].cpu_share;
+        assert!(shares.values().all(|share| (share - 1.0).abs() < 0.02), "{cost}, {guest}: {shares:?}");
+    }
+}
+
+/// Whoever asks for more than the VM is due gets no more than that, however much may be boosted: in guests
+/// that finish a slice first most of a boost is not the answer's, and does not count as one.
+#[test]
+fn nobody_gets_more_than_its_share_by_asking_without_a_pause() {
+    for pb_ratio in ["0.125", "0.25", "1.0"] {
+        let ratio = format!("policy.tavs.pb_ratio={pb_ratio}");
+        let mut set = vec!["duration=300s", "repeats=1", "vm.mixed.workloads.echo.cost=500us", &ratio];
+        set.extend(["sim.guest.scheduler=eevdf", "load.0.think=[\"5ms\",\"50ms\"]"]);
+        let simulated = simulate(&[load("tavs/heavy.toml", &set)], 1, 2, &|_, _| {}).unwrap();
+        let shares = &simulated[0].outcome.arms["frontdesk"].cpu_share;
+        // A second of CPU time, which it may owe, is a fiftieth of what it is due in this time.
+        assert!(shares.values().all(|share| (share - 1.0).abs() < 0.04), "{pb_ratio}: {shares:?}");
+    }
 }
 
 #[test]

@@ -59,6 +59,11 @@ pub fn plan(sweep: &Sweep, patience: Duration, stop: &AtomicBool) -> Result<Opti
     Ok(Some(Plan { runs, simulated, made, cpu: each.saturating_mul(all) }))
 }
 
+/// These, in an order in which any first few are from all over.
+pub(crate) fn from_all_over<T: Clone>(those: &[T]) -> impl Iterator<Item = T> {
+    (0..those.len()).map(|nth| those[spread(nth, those.len())].clone())
+}
+
 /// The `nth` of so many numbers, in an order in which any first few are from all over.
 fn spread(nth: usize, runs: usize) -> usize {
     // The golden section of them, and on to where it shares no factor with their number.

@@ -4,6 +4,7 @@ use crate::design::Sweep;
 use crate::error::SweepError;
 use crate::folder::Folder;
 use crate::made::{Done, rows};
+use crate::plan::from_all_over;
 use crate::ray::Driver;
 use crate::row::Layout;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ pub fn run(
     stop: &Arc<AtomicBool>,
     progress: &dyn Fn(Progress),
 ) -> Result<Ended, SweepError> {
-    let missing: Arc<[usize]> = folder.missing().into();
+    let missing: Arc<[usize]> = in_turn(&folder.missing(), sweep.arms.len()).into();
     let (sender, receiver) = channel();
     // Held until the end.
     let _driver = match workers {
@@ -128,6 +129,14 @@ pub fn run(
     }
 }
 
+/// The order in which these runs are made: all arms of a set of parameters and a seed together, and those
+/// from all over the sweep, for in the order of their numbers the first ones may be the easiest, and tell
+/// nothing of how long the others will take.
+fn in_turn(missing: &[usize], arms: usize) -> Vec<usize> {
+    let sets: Vec<&[usize]> = missing.chunk_by(|one, next| one / arms == next / arms).collect();
+    from_all_over(&sets).flatten().copied().collect()
+}
+
 /// Starts so many threads that send the rows of these runs.
 fn start_threads(
     sweep: &Arc<Sweep>,
@@ -156,6 +165,21 @@ fn start_threads(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_are_made_from_all_over_with_all_arms_of_a_set_together() {
+        // Of ten sets with two arms, one arm of one is there.
+        let missing: Vec<usize> = (0..20).filter(|number| *number != 5).collect();
+        let order = in_turn(&missing, 2);
+        let mut sets: Vec<usize> = order.iter().map(|number| number / 2).collect();
+        sets.dedup();
+        assert_eq!(sets.len(), 10, "each set once: {order:?}");
+        assert!(sets[..2].iter().any(|set| *set >= 5), "the first two from both halves: {order:?}");
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, missing);
+        assert!(in_turn(&[], 2).is_empty());
+    }
 
     #[test]
     fn what_is_left_takes_as_long_as_what_was_done_now() {

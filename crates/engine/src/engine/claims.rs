@@ -89,14 +89,21 @@ impl Engine {
             self.ends.first().copied().filter(|(until, ..)| *until <= self.now)
         {
             let contended = owner == Owner::Asymmetric && self.is_contended(vm);
-            let debt = self.ledger.debt(vm);
+            let (debt, overdrawn) = self.owes(vm);
             let Some(state) = self.vms.get_mut(&vm) else {
                 self.ends.remove(&(until, vm, owner, knob));
                 continue;
             };
             let mut asks = std::mem::take(&mut self.asks);
-            let situation =
-                Situation { now: self.now, config: &self.config, world: self.world, debt, contended };
+            let situation = Situation {
+                now: self.now,
+                config: &self.config,
+                world: self.world,
+                debt,
+                overdrawn,
+                contended,
+            };
+            let waited = state.waits(self.now);
             let later = state.expire((owner, knob), &situation, &mut asks);
             match later.filter(|later| *later > self.now) {
                 Some(until) => {
@@ -106,6 +113,7 @@ impl Engine {
                 None => self.end_claim(vm, owner, knob),
             }
             self.apply(vm, asks);
+            self.postpone(vm, waited);
         }
     }
 }

@@ -7,7 +7,8 @@ use crate::action::ActionKind;
 use crate::capabilities::Standing;
 use crate::config;
 use crate::event::VmId;
-use crate::knob::VmAccount;
+use crate::knob::{Ledger, VmAccount};
+use crate::nanos::{nanos, signed};
 use std::time::Duration;
 
 /// Rounds of the world's scheduler, each a slice for every VM, in a settlement of the ledger at least.
@@ -27,7 +28,7 @@ impl Engine {
         let vms = self.vms.iter().filter(|(_, state)| state.standing != Standing::Reserved);
         let repays = self.world.acts && !self.world.charges_boosts;
         let so_far = |(vm, state): (&VmId, &Vm)| {
-            let account = state.so_far(*vm);
+            let account = state.so_far(*vm, self.now);
             VmAccount { acting: account.acting && repays, ..account }
         };
         vms.map(so_far).collect()
@@ -65,6 +66,26 @@ impl Engine {
         for state in self.vms.values_mut() {
             state.restart_window();
             state.unsure = false;
+        }
+    }
+
+    /// What a VM got beyond its share and has not repaid, in nanoseconds, and whether that is more than an
+    /// unfair scheduler alone can make it.
+    pub(super) fn owes(&self, vm: VmId) -> (i64, bool) {
+        let debt = self.ledger.debt(vm);
+        // Most owe much less, and this is asked at each event.
+        let much = debt > signed(nanos(self.config.ledger.horizon));
+        (debt, much && !self.world.charges_boosts && debt > Ledger::most_unfair(&self.ledger_config()))
+    }
+
+    /// If somebody waits for an answer of a VM that is not boosted for it, and nobody did before: what was
+    /// boosted before is repaid after that. It does not wait for the next settlement to be so.
+    pub(super) fn postpone(&mut self, vm: VmId, waited: bool) {
+        let waits = self.vms.get(&vm).is_some_and(|state| state.waits(self.now));
+        let config = self.ledger_config();
+        if waits && !waited && self.ledger.postpone(vm, &config) {
+            let permille = self.permille(vm);
+            self.act(ActionKind::Share { vm, permille });
         }
     }
 

@@ -21,6 +21,7 @@ pub(crate) struct Situation<'a> {
     pub(crate) world: Capabilities,
     /// As in [`View`], like the next.
     pub(crate) debt: i64,
+    pub(crate) overdrawn: bool,
     pub(crate) contended: bool,
 }
 
@@ -235,8 +236,9 @@ impl Vm {
         let boosted = self.boosted_ran();
         let Vm { guest, standing, own, paused, .. } = self;
         let (standing, own, paused) = (*standing, *own, *paused);
-        let &Situation { now, config, world, debt, contended } = situation;
-        let view = View { now, config, world, guest, standing, own, paused, debt, boosted, contended };
+        let &Situation { now, config, world, debt, overdrawn, contended } = situation;
+        let view =
+            View { now, config, world, guest, standing, own, paused, debt, overdrawn, boosted, contended };
         let vcpus = self.partial_boost.foresee(&view).to_vec();
         let lasts_ns = nanos(situation.config.tavs.max_boost);
         (!vcpus.is_empty()).then_some(Foreseen { vcpus, level: Boost::Io, lasts_ns })
@@ -263,8 +265,9 @@ impl Vm {
             guest, partial_boost, multimedia, asymmetric, starvation, standing, own, paused, log, ..
         } = self;
         let (standing, own, paused) = (*standing, *own, *paused);
-        let &Situation { now, config, world, debt, contended } = situation;
-        let view = View { now, config, world, guest, standing, own, paused, debt, boosted, contended };
+        let &Situation { now, config, world, debt, overdrawn, contended } = situation;
+        let view =
+            View { now, config, world, guest, standing, own, paused, debt, overdrawn, boosted, contended };
         let partial_boost: (_, &mut dyn Policy) = (Owner::PartialBoost, partial_boost);
         // Who asks for the highest preference comes after the others that ask for one: when all take back
         // what they asked for, it is taken back at once.
@@ -343,7 +346,7 @@ impl Vm {
     }
 
     /// What the VM got and wanted so far.
-    pub(crate) fn so_far(&self, vm: VmId) -> VmAccount {
+    pub(crate) fn so_far(&self, vm: VmId, now: Time) -> VmAccount {
         VmAccount {
             vm,
             weight: self.entitled_weight(),
@@ -354,10 +357,15 @@ impl Vm {
             boosted: self.boosted_ran(),
             acting: self.standing == Standing::Acting,
             uneven: self.was_uneven || self.is_uneven(),
-            waits: self.partial_boost.is_waiting(),
+            waits: self.waits(now),
             unsure: self.unsure,
             pcpus: self.pcpus,
         }
+    }
+
+    /// Whether somebody waits for an answer for which it is not boosted.
+    pub(crate) fn waits(&self, now: Time) -> bool {
+        self.partial_boost.is_waiting(now)
     }
 
     /// Starts a new settlement window.

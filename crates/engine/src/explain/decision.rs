@@ -58,7 +58,9 @@ macro_rules! reasons {
         }
 
         /// How many decisions came out how; a count for each [`Reason`].
+        /// One that is not told is 0: there may be more reasons than when it was written.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct Outcomes {
             $($(#[$doc])* pub $count: u32,)*
         }
@@ -86,6 +88,8 @@ reasons! {
     BudgetSpent, budget_spent, "pb_ratio is used up";
     /// The VM has used up `boost_limit`.
     LimitReached, limit_reached, "boost_limit is used up";
+    /// The VM owes so much of what it got beyond its share that it has to repay first.
+    Overdrawn, overdrawn, "the VM owes too much";
     /// Boosting is turned off, for all (`pb_ratio` is 0) or for this VM.
     Off, off, "boosting is off";
     /// The VM is paused.

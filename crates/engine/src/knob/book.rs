@@ -4,7 +4,7 @@ use super::account::Delta;
 use super::fair_share::Fair;
 use crate::config::Ledger as Config;
 use crate::event::Time;
-use crate::nanos::nanos;
+use crate::nanos::{nanos, signed};
 use serde::{Deserialize, Serialize};
 
 pub(super) const FULL: u32 = 1000;
@@ -12,7 +12,7 @@ pub(super) const FULL: u32 = 1000;
 pub(super) const MOST: u32 = 16 * FULL;
 /// A VM that the world's scheduler treats unfairly may owe, or be owed, so many horizons: it may be kept from
 /// running for a second.
-const UNFAIR: u64 = 4;
+pub(super) const UNFAIR: u64 = 4;
 /// What the share of a VM with unequal vCPUs changes by in a settlement, at most: by a quarter.
 const GAIN: i128 = 4;
 
@@ -86,6 +86,11 @@ impl Book {
         self.debt.unwrap_or(self.drift).unsigned_abs() >= nanos(config.horizon) / 4
     }
 
+    /// Whether it owes so little that it repays later if somebody waits for its answer.
+    pub(super) fn may_repay_later(&self, config: &Config) -> bool {
+        self.debt.unwrap_or(0) <= signed(nanos(config.period))
+    }
+
     /// The share that lets the VM have its fair share in the next window and settles what it owes, or is
     /// owed, within the horizon.
     ///
@@ -112,12 +117,7 @@ impl Book {
         // Between 0 and 1000.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let least = ((config.min_share * f64::from(FULL)) as u32).max(1);
-        // Who waits for an answer repays later, as long as that is little.
-        let least = if delta.waits && debt <= signed(nanos(config.period)) { FULL } else { least };
+        let least = if delta.waits && self.may_repay_later(config) { FULL } else { least };
         u32::try_from(permille.clamp(i128::from(least), i128::from(MOST))).unwrap_or(FULL)
     }
-}
-
-pub(super) fn signed(nanos: u64) -> i64 {
-    i64::try_from(nanos).unwrap_or(i64::MAX)
 }

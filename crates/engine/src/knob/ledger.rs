@@ -8,11 +8,11 @@
 //! left of the error does not grow with time.
 
 use super::account::{Delta, VmAccount};
-use super::book::{Book, FULL, MOST};
+use super::book::{Book, FULL, MOST, UNFAIR};
 use super::fair_share::{Fair, fair_shares, pools};
 use crate::config::Ledger as Config;
 use crate::event::{Time, VmId};
-use crate::nanos::{nanos, total};
+use crate::nanos::{nanos, signed, total};
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -110,9 +110,22 @@ impl Ledger {
         self.books.get(&vm).and_then(|account| account.debt).unwrap_or(0)
     }
 
+    /// The largest debt, in nanoseconds, that an unfair scheduler alone can bring a VM into.
+    pub(crate) fn most_unfair(config: &Config) -> i64 {
+        signed(nanos(config.horizon).saturating_mul(UNFAIR))
+    }
+
     /// The fraction of its weight that the VM has now, in permille.
     pub(crate) fn permille(&self, vm: VmId) -> u32 {
         self.books.get(&vm).map_or(FULL, |account| account.permille)
+    }
+
+    /// A VM repays what it owes later, if that is little; returns whether its share changes by that.
+    pub(crate) fn postpone(&mut self, vm: VmId, config: &Config) -> bool {
+        let repays = |book: &&mut Book| book.permille < FULL && book.may_repay_later(config);
+        let Some(book) = self.books.get_mut(&vm).filter(repays) else { return false };
+        book.permille = FULL;
+        true
     }
 
     /// Settles all accounts; returns the VMs whose share changes, and to what. One whose times may be wrong

@@ -21,7 +21,7 @@ use crate::config::Multimedia as Config;
 use crate::event::{TaskId, Time};
 use crate::explain::{Cause, MultimediaExplain, PlayerExplain, Reason};
 use crate::infer::{FrameRate, Shown};
-use crate::nanos::{nanos, total};
+use crate::nanos::{nanos, signed, total};
 use crate::state::{StateError, check};
 use feedback::{Feedback, ORIGINAL};
 use serde::{Deserialize, Serialize};
@@ -449,8 +449,7 @@ fn may_act(view: &View<'_>) -> bool {
 
 /// Whether the VM has not used up what it is due (§5.3: UNDER), within half of a settlement of the ledger.
 fn is_under(view: &View<'_>) -> bool {
-    let period = i64::try_from(nanos(view.config.ledger.period)).unwrap_or(i64::MAX);
-    view.debt < period / 2
+    view.debt < signed(nanos(view.config.ledger.period)) / 2
 }
 
 fn boost(target: BoostTarget, until: Time) -> Ask {

@@ -20,15 +20,15 @@ use crate::capabilities::Standing;
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
 use crate::infer::{Device, GuestVcpu, bit};
-use crate::nanos::nanos;
+use crate::nanos::{nanos, signed};
 use arrayvec::ArrayVec;
-use state::{BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, Serving, boost, boost_to, longest, unaided, watch};
+use state::{
+    BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, Serving, UNANSWERED, boost, boost_to, longest, unaided, watch,
+};
 
 /// An emulator thread that has the answer in its hands when the boost of the vCPU ends keeps its own for so
 /// long at most.
 const EMULATOR_GRACE: u64 = 2_000_000;
-/// An event that nobody answered is forgotten after this.
-const UNANSWERED: u64 = 1_000_000_000;
 
 impl PartialBoost {
     /// The vCPUs to boost for an event: the one where an I/O-bound task ran last, which gets it first, and
@@ -92,6 +92,9 @@ impl PartialBoost {
         }
         if candidates.iter().all(|index| self.is_boosted(*index)) {
             return Err(Reason::AlreadyBoosted);
+        }
+        if view.overdrawn {
+            return Err(Reason::Overdrawn);
         }
         if !self.allowance.allows(view.now, view.world.boost_limit(tavs.boost_limit), view.boosted) {
             return Err(Reason::LimitReached);
@@ -227,7 +230,7 @@ impl PartialBoost {
         } else if io_bound {
             serving.hit = true;
             if waits {
-                self.excuse_wait(index);
+                self.excuse_wait(index, view);
                 self.wait(index, false, view, asks);
             }
             if !view.guest.awaits_delivery() && !view.guest.only_resumed(index) {
@@ -246,8 +249,12 @@ impl PartialBoost {
 
     /// The task is dispatched that was waited for. What the guest ran before that is not the task's fault:
     /// since Linux 6.6 a guest finishes its tick first. The ledger takes it back as all else, and `pb_ratio`
-    /// is for boosts that are not worth it.
-    fn excuse_wait(&mut self, index: u16) {
+    /// is for boosts that are not worth it. Not so if it cannot be taken back soon: then all counts, or
+    /// boosts alone may give a VM more than it is due.
+    fn excuse_wait(&mut self, index: u16, view: &View<'_>) {
+        if !view.world.charges_boosts && view.debt > signed(nanos(view.config.ledger.period)) {
+            return;
+        }
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let Some(serving) = vcpu.serving.as_ref() else { return };
         vcpu.budget.excuse(vcpu.ran.saturating_sub(serving.ran_before));
@@ -318,7 +325,7 @@ impl PartialBoost {
 
     /// The guest has replied. Where the task that did so runs still it goes on until it sleeps.
     fn replied(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
-        self.unanswered = None;
+        (self.unanswered, self.unaided) = (None, None);
         if view.guest.awaits_delivery() {
             return;
         }
@@ -357,7 +364,7 @@ impl PartialBoost {
             asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(index)));
             asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Vcpu(index))));
         }
-        (self.unanswered, self.lingers, self.behind) = (None, false, None);
+        (self.unanswered, self.unaided, self.lingers, self.behind) = (None, None, false, None);
         self.unwatch(asks);
         asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
     }
@@ -409,6 +416,8 @@ impl PartialBoost {
         if waits {
             self.unanswered = Some(view.now);
             asks.push(watch(index, view.now.plus(UNANSWERED)));
+        } else {
+            self.unaided = Some(view.now);
         }
     }
 
@@ -440,6 +449,7 @@ impl Policy for PartialBoost {
             Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode => false,
             Fact::Interrupted { .. } | Fact::Starves { .. } => false,
             Fact::EmulatorSlept if self.lingers => true,
+            Fact::Replied | Fact::Halted { .. } if self.unaided.is_some() => true,
             _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
         }
     }
@@ -454,6 +464,9 @@ impl Policy for PartialBoost {
                 if verdict.is_ok() {
                     let last = view.guest.last_io_bound();
                     self.behind = last.filter(|last| !candidates.contains(last));
+                }
+                if matches!(reason, Reason::BudgetSpent | Reason::LimitReached) {
+                    self.unaided = Some(view.now);
                 }
                 verdict.into_iter().flatten().for_each(|index| self.begin(index, view, asks));
                 return Some((cause, reason));
@@ -476,8 +489,11 @@ impl Policy for PartialBoost {
                         self.end(vcpu, view, asks);
                     }
                 }
-                if asleep && self.unanswered.take().is_some() {
-                    self.unwatch(asks);
+                if asleep {
+                    self.unaided = None;
+                    if self.unanswered.take().is_some() {
+                        self.unwatch(asks);
+                    }
                 }
             }
             Fact::Answered { vcpu } => {

@@ -20,6 +20,8 @@ pub(crate) struct View<'a> {
     pub(crate) paused: bool,
     /// What it got beyond its share and has not repaid, in nanoseconds; negative if it is owed.
     pub(crate) debt: i64,
+    /// Whether that is more than an unfair scheduler alone can make it.
+    pub(crate) overdrawn: bool,
     /// Nanoseconds that its threads ran boosted, for whatever reason.
     pub(crate) boosted: u64,
     /// Whether other VMs want the physical CPUs for which its vCPUs wait. Only told with an

@@ -126,6 +126,9 @@ fn decisions(status: &Status, vm: &VmStatus, reason: Reason) -> Option<String> {
             "{number} did not boost, because its threads together had used up boost_limit: {} of a CPU.",
             percent(status.daemon.capabilities.boost_limit(policy.boost_limit))
         ),
+        Reason::Overdrawn => format!(
+            "{number} did not boost, because {name} owed too much of what it got beyond its share, and repays first."
+        ),
         Reason::Off => format!("{number} did not boost, because boosting is off for {name}."),
         Reason::Paused => format!("{number} did not boost, because {name} is paused."),
         Reason::Observed if !status.daemon.acting => {
@@ -395,6 +398,9 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
             .to_owned(),
         Reason::LimitReached => "all VMs share the CPU time that the host gives to real time; a larger budget for its control group raises \
              boost_limit."
+            .to_owned(),
+        Reason::Overdrawn => "its I/O-bound work, with what its guest runs before that, uses more CPU than the VM is due. If people wait \
+             for it, give this VM a larger weight."
             .to_owned(),
         Reason::NotCorrelated if outcomes.boosted > 0 => return None,
         Reason::NotCorrelated => "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an I/O-bound \

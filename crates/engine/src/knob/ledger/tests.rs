@@ -1,8 +1,8 @@
 //! Fairness, with an ideal fluid in place of the world's scheduler.
 
 use super::*;
-use crate::knob::book::signed;
 use crate::nanos::nanos_f64;
+use crate::nanos::signed;
 
 /// VMs that want all they can get share one CPU; the first ones are boosted for a part of the time, on
 /// top of what their share gives. The fair class is modelled as an ideal fluid. What each got over its

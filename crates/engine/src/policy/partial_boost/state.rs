@@ -18,6 +18,8 @@ const MAX_BOOST: Duration = Duration::from_secs(1);
 pub(super) const MAX_TARGETS: usize = 8;
 /// With what it waits for a CPU, a boost lasts so many times `max_boost` at most.
 const STRETCH: u64 = 4;
+/// An event that nobody answered is forgotten after this.
+pub(super) const UNANSWERED: u64 = 1_000_000_000;
 /// A boosted vCPU that waits for a CPU, or for its emulator to deliver, is looked at so often at most.
 pub(super) const LOOK: u64 = 200_000;
 
@@ -106,6 +108,10 @@ pub(crate) struct PartialBoost {
     pub(super) behind: Option<u16>,
     /// When a boost ended before its event was answered.
     pub(super) unanswered: Option<Time>,
+    /// When an event that an I/O-bound task waits for was not boosted for, or no longer: as much as may be
+    /// had been.
+    #[serde(default)]
+    pub(super) unaided: Option<Time>,
     /// What came of the boosts that ended since this was asked last: whether an I/O-bound task ran.
     #[serde(skip)]
     pub(crate) ended: ArrayVec<bool, 16>,
@@ -158,9 +164,10 @@ impl PartialBoost {
         self.vcpus.iter().fold(self.emulator_ran, |sum, vcpu| sum.saturating_add(vcpu.ran))
     }
 
-    /// Whether an event waits for its answer although its boost is over.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.unanswered.is_some()
+    /// Whether an event waits for its answer without a boost.
+    pub(crate) fn is_waiting(&self, now: Time) -> bool {
+        let unaided = self.unaided.is_some_and(|since| now.since(since) <= UNANSWERED);
+        self.unanswered.is_some() || unaided
     }
 
     /// Bytes held beyond its own size.

@@ -194,6 +194,7 @@ fn advice_fits_what_kept_most_events_from_boosting() {
     for (outcomes, wanted) in [
         (Outcomes { budget_spent: 9, ..none }, Some("give this VM a larger pb_ratio")),
         (Outcomes { limit_reached: 9, ..none }, Some("raises boost_limit")),
+        (Outcomes { overdrawn: 9, ..none }, Some("give this VM a larger weight")),
         (Outcomes { not_correlated: 9, ..none }, Some("A port is learnt")),
         (Outcomes { no_io_bound_task: 9, ..none }, Some("nothing is wrong if it only computes")),
         (Outcomes { off: 9, ..none }, Some("set pb_ratio above 0")),
