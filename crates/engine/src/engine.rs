@@ -376,16 +376,10 @@ impl Engine {
         let contended = matches!(fact, Fact::Episode) && self.is_contended(vm);
         if self.vms.get(&vm)?.is_concerned(&fact) {
             let mut asks = std::mem::take(&mut self.asks);
-            let (debt, overdrawn) = self.owes(vm);
+            let debt = self.debt(vm);
             let state = self.vms.get_mut(&vm)?;
-            let situation = Situation {
-                now: self.now,
-                config: &self.config,
-                world: self.world,
-                debt,
-                overdrawn,
-                contended,
-            };
+            let situation =
+                Situation { now: self.now, config: &self.config, world: self.world, debt, contended };
             let waited = state.waits(self.now);
             state.decide(fact, &situation, &mut asks);
             self.apply(vm, asks);

@@ -14,4 +14,4 @@ pub(crate) use claim::{Ask, Claim, Knob, Owner};
 pub(crate) use multimedia::Multimedia;
 pub(crate) use partial_boost::PartialBoost;
 pub(crate) use starvation::{Starvation, turn};
-pub(crate) use view::{Fact, Policy, View};
+pub(crate) use view::{Debt, Fact, Policy, View};

@@ -78,12 +78,15 @@ def ratio(address: str, duration: str, turns: int) -> float:
         for turn in range(turns):
             by = {"threads": ["--jobs", "2"], "ray": ["--ray", address]}
             # Each goes first in turn: the machine's speed changes meanwhile.
-            order = sorted(by, reverse=turn % 2 == 0)
-            took = {name: timed(lambda: run("sweep", sweep, "--out", f"{folder}/{name}-{turn}", *by[name])) for name in order}
+            took = {}
+            for name in sorted(by, reverse=turn % 2 == 0):
+                out = f"{folder}/{name}-{turn}"
+                took[name] = timed(lambda: run("sweep", sweep, "--out", out, *by[name]))
             rows = [Path(f"{folder}/{name}-{turn}/rows.parquet").read_bytes() for name in by]
             assert rows[0] == rows[1], "the rows differ"
             times.append(took)
-            print(f"1000 runs of {duration}: {took['threads']:.2f} s by two threads, {took['ray']:.2f} s on Ray", flush=True)
+            each = f"{took['threads']:.2f} s by two threads, {took['ray']:.2f} s on Ray"
+            print(f"1000 runs of {duration}: {each}", flush=True)
     ratios = sorted(took["threads"] / took["ray"] for took in times)
     median = statistics.median(ratios)
     print(f"1000 runs of {duration}: {median:.2f} times as fast on Ray ({ratios[0]:.2f} to {ratios[-1]:.2f})")

@@ -4,7 +4,14 @@
 //! added under its number:
 //!
 //! ```text
-//! cargo test --release -p frontdesk-replay --test corpus -- --ignored
+//! cargo test --release -p frontdesk-replay --test corpus -- --ignored write_the_corpus
+//! ```
+//!
+//! The recording that the tests of other crates replay is decided again when the engine is to decide
+//! otherwise:
+//!
+//! ```text
+//! cargo test --release -p frontdesk-replay --test corpus -- --ignored decide_the_recording
 //! ```
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
@@ -13,8 +20,8 @@ mod recorded;
 
 use frontdesk_engine::reservation::{self, Dispatch, Dispatcher, Member, Reading, Reservation, TargetId};
 use frontdesk_engine::{
-    Capabilities, Config, Engine, Event, EventKind, MediaDevice, Protocol, Region, Standing, TaskId, Thread,
-    Time, UserInput, VmId, VmPolicy,
+    Action, Capabilities, Config, Engine, Event, EventKind, MediaDevice, Protocol, Region, Standing, TaskId,
+    Thread, Time, UserInput, VmId, VmPolicy,
 };
 use frontdesk_record::{Ending, Record};
 use frontdesk_replay::{Rerun, verify};
@@ -165,16 +172,24 @@ fn launched(records: &[Record]) -> usize {
 #[test]
 #[ignore = "writes a file"]
 fn decide_the_recording_of_the_repository_again() {
+    let recorded = records();
+    let latency = |action: &Action| {
+        let same = recorded.iter().find_map(|record| match record {
+            Record::Applied { action: before, latency_ns } if before == action => Some(*latency_ns),
+            _ => None,
+        });
+        same.unwrap_or(LATENCY)
+    };
     let mut rerun = Rerun::new();
     let mut again: Vec<Record> = Vec::new();
-    for record in records() {
+    for record in recorded.iter().cloned() {
         match record {
             Record::Applied { .. } | Record::Discarded(_) => {}
             record => {
                 rerun.tell(&record).unwrap();
                 again.push(record);
                 let decided = std::iter::from_fn(|| rerun.poll_action());
-                again.extend(decided.map(|action| Record::Applied { action, latency_ns: LATENCY }));
+                again.extend(decided.map(|action| Record::Applied { action, latency_ns: latency(&action) }));
             }
         }
     }

@@ -89,20 +89,14 @@ impl Engine {
             self.ends.first().copied().filter(|(until, ..)| *until <= self.now)
         {
             let contended = owner == Owner::Asymmetric && self.is_contended(vm);
-            let (debt, overdrawn) = self.owes(vm);
+            let debt = self.debt(vm);
             let Some(state) = self.vms.get_mut(&vm) else {
                 self.ends.remove(&(until, vm, owner, knob));
                 continue;
             };
             let mut asks = std::mem::take(&mut self.asks);
-            let situation = Situation {
-                now: self.now,
-                config: &self.config,
-                world: self.world,
-                debt,
-                overdrawn,
-                contended,
-            };
+            let situation =
+                Situation { now: self.now, config: &self.config, world: self.world, debt, contended };
             let waited = state.waits(self.now);
             let later = state.expire((owner, knob), &situation, &mut asks);
             match later.filter(|later| *later > self.now) {

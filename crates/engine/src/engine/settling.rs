@@ -9,6 +9,7 @@ use crate::config;
 use crate::event::VmId;
 use crate::knob::{Ledger, VmAccount};
 use crate::nanos::{nanos, signed};
+use crate::policy::Debt;
 use std::time::Duration;
 
 /// Rounds of the world's scheduler, each a slice for every VM, in a settlement of the ledger at least.
@@ -69,21 +70,22 @@ impl Engine {
         }
     }
 
-    /// What a VM got beyond its share and has not repaid, in nanoseconds, and whether that is more than an
-    /// unfair scheduler alone can make it.
-    pub(super) fn owes(&self, vm: VmId) -> (i64, bool) {
-        let debt = self.ledger.debt(vm);
+    /// What a VM owes.
+    pub(super) fn debt(&self, vm: VmId) -> Debt {
+        let owed = self.ledger.debt(vm);
         // Most owe much less, and this is asked at each event.
-        let much = debt > signed(nanos(self.config.ledger.horizon));
-        (debt, much && !self.world.charges_boosts && debt > Ledger::most_unfair(&self.ledger_config()))
+        let much = owed > signed(nanos(self.config.ledger.horizon)) && !self.world.charges_boosts;
+        Debt { nanos: owed, overdrawn: much && owed > Ledger::most_unfair(&self.ledger_config()) }
     }
 
     /// If somebody waits for an answer of a VM that is not boosted for it, and nobody did before: what was
     /// boosted before is repaid after that. It does not wait for the next settlement to be so.
     pub(super) fn postpone(&mut self, vm: VmId, waited: bool) {
-        let waits = self.vms.get(&vm).is_some_and(|state| state.waits(self.now));
+        if waited || !self.vms.get(&vm).is_some_and(|state| state.waits(self.now)) {
+            return;
+        }
         let config = self.ledger_config();
-        if waits && !waited && self.ledger.postpone(vm, &config) {
+        if self.ledger.postpone(vm, &config) {
             let permille = self.permille(vm);
             self.act(ActionKind::Share { vm, permille });
         }

@@ -101,9 +101,8 @@ impl Engine {
     /// [waits for](Engine::awaits); `None` if nothing. Asking changes nothing.
     #[must_use]
     pub fn foresee(&self, vm: VmId) -> Option<Foreseen> {
-        let ((debt, overdrawn), world) = (self.owes(vm), self.world);
-        let situation =
-            Situation { now: self.now, config: &self.config, world, debt, overdrawn, contended: false };
+        let (debt, world) = (self.debt(vm), self.world);
+        let situation = Situation { now: self.now, config: &self.config, world, debt, contended: false };
         self.vms.get(&vm)?.foresee(&situation)
     }
 

@@ -9,7 +9,9 @@ use crate::infer::{Guest, GuestVcpu};
 use crate::knob::{Claims, PcpuSet, VmAccount, compensation, is_worth};
 use crate::nanos::{nanos, total};
 use crate::observe::ThreadTimes;
-use crate::policy::{Ask, Asymmetric, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, Starvation, View};
+use crate::policy::{
+    Ask, Asymmetric, Debt, Fact, Knob, Multimedia, Owner, PartialBoost, Policy, Starvation, View,
+};
 use crate::recorded::RecordedPolicy;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
@@ -20,8 +22,7 @@ pub(crate) struct Situation<'a> {
     pub(crate) config: &'a Config,
     pub(crate) world: Capabilities,
     /// As in [`View`], like the next.
-    pub(crate) debt: i64,
-    pub(crate) overdrawn: bool,
+    pub(crate) debt: Debt,
     pub(crate) contended: bool,
 }
 
@@ -236,9 +237,8 @@ impl Vm {
         let boosted = self.boosted_ran();
         let Vm { guest, standing, own, paused, .. } = self;
         let (standing, own, paused) = (*standing, *own, *paused);
-        let &Situation { now, config, world, debt, overdrawn, contended } = situation;
-        let view =
-            View { now, config, world, guest, standing, own, paused, debt, overdrawn, boosted, contended };
+        let &Situation { now, config, world, debt, contended } = situation;
+        let view = View { now, config, world, guest, standing, own, paused, debt, boosted, contended };
         let vcpus = self.partial_boost.foresee(&view).to_vec();
         let lasts_ns = nanos(situation.config.tavs.max_boost);
         (!vcpus.is_empty()).then_some(Foreseen { vcpus, level: Boost::Io, lasts_ns })
@@ -265,9 +265,8 @@ impl Vm {
             guest, partial_boost, multimedia, asymmetric, starvation, standing, own, paused, log, ..
         } = self;
         let (standing, own, paused) = (*standing, *own, *paused);
-        let &Situation { now, config, world, debt, overdrawn, contended } = situation;
-        let view =
-            View { now, config, world, guest, standing, own, paused, debt, overdrawn, boosted, contended };
+        let &Situation { now, config, world, debt, contended } = situation;
+        let view = View { now, config, world, guest, standing, own, paused, debt, boosted, contended };
         let partial_boost: (_, &mut dyn Policy) = (Owner::PartialBoost, partial_boost);
         // Who asks for the highest preference comes after the others that ask for one: when all take back
         // what they asked for, it is taken back at once.

@@ -449,7 +449,7 @@ fn may_act(view: &View<'_>) -> bool {
 
 /// Whether the VM has not used up what it is due (§5.3: UNDER), within half of a settlement of the ledger.
 fn is_under(view: &View<'_>) -> bool {
-    view.debt < signed(nanos(view.config.ledger.period)) / 2
+    view.debt.nanos < signed(nanos(view.config.ledger.period)) / 2
 }
 
 fn boost(target: BoostTarget, until: Time) -> Ask {

@@ -20,7 +20,7 @@ use crate::capabilities::Standing;
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
 use crate::infer::{Device, GuestVcpu, bit};
-use crate::nanos::{nanos, signed};
+use crate::nanos::nanos;
 use arrayvec::ArrayVec;
 use state::{
     BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, Serving, UNANSWERED, boost, boost_to, longest, unaided, watch,
@@ -66,7 +66,7 @@ impl PartialBoost {
     /// nothing from work of its own.
     fn idles(view: &View<'_>) -> bool {
         let asleep = view.guest.vcpus.iter().all(|vcpu| vcpu.seen.is_halted());
-        view.config.tavs.idle && view.debt <= 0 && asleep
+        view.config.tavs.idle && view.debt.nanos <= 0 && asleep
     }
 
     /// Decides about an event (TAVS §3.2). Returns the vCPUs to boost.
@@ -93,7 +93,7 @@ impl PartialBoost {
         if candidates.iter().all(|index| self.is_boosted(*index)) {
             return Err(Reason::AlreadyBoosted);
         }
-        if view.overdrawn {
+        if view.debt.overdrawn {
             return Err(Reason::Overdrawn);
         }
         if !self.allowance.allows(view.now, view.world.boost_limit(tavs.boost_limit), view.boosted) {
@@ -129,8 +129,9 @@ impl PartialBoost {
     /// than a slice is kept from running at all: nearly all that it runs is boosted, whatever it does.
     fn may_boost(&mut self, index: u16, view: &View<'_>, pb_ratio: f64) -> bool {
         let Some(seen) = view.guest.vcpus.get(usize::from(index)) else { return false };
-        let idle = seen.seen.is_halted() && view.debt <= 0;
-        let starved = view.debt < 0 && view.debt.unsigned_abs() >= nanos(view.config.ledger.horizon) / 8;
+        let idle = seen.seen.is_halted() && view.debt.nanos <= 0;
+        let starved =
+            view.debt.nanos < 0 && view.debt.nanos.unsigned_abs() >= nanos(view.config.ledger.horizon) / 8;
         if idle || starved {
             return true;
         }
@@ -230,7 +231,7 @@ impl PartialBoost {
         } else if io_bound {
             serving.hit = true;
             if waits {
-                self.excuse_wait(index, view);
+                self.excuse_wait(index);
                 self.wait(index, false, view, asks);
             }
             if !view.guest.awaits_delivery() && !view.guest.only_resumed(index) {
@@ -249,12 +250,8 @@ impl PartialBoost {
 
     /// The task is dispatched that was waited for. What the guest ran before that is not the task's fault:
     /// since Linux 6.6 a guest finishes its tick first. The ledger takes it back as all else, and `pb_ratio`
-    /// is for boosts that are not worth it. Not so if it cannot be taken back soon: then all counts, or
-    /// boosts alone may give a VM more than it is due.
-    fn excuse_wait(&mut self, index: u16, view: &View<'_>) {
-        if !view.world.charges_boosts && view.debt > signed(nanos(view.config.ledger.period)) {
-            return;
-        }
+    /// is for boosts that are not worth it.
+    fn excuse_wait(&mut self, index: u16) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         let Some(serving) = vcpu.serving.as_ref() else { return };
         vcpu.budget.excuse(vcpu.ran.saturating_sub(serving.ran_before));
@@ -325,7 +322,7 @@ impl PartialBoost {
 
     /// The guest has replied. Where the task that did so runs still it goes on until it sleeps.
     fn replied(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
-        (self.unanswered, self.unaided) = (None, None);
+        (self.unanswered, self.unserved) = (None, None);
         if view.guest.awaits_delivery() {
             return;
         }
@@ -364,7 +361,7 @@ impl PartialBoost {
             asks.push(Ask::End(Owner::PartialBoost, Knob::Watch(index)));
             asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Vcpu(index))));
         }
-        (self.unanswered, self.unaided, self.lingers, self.behind) = (None, None, false, None);
+        (self.unanswered, self.unserved, self.lingers, self.behind) = (None, None, false, None);
         self.unwatch(asks);
         asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
     }
@@ -417,7 +414,7 @@ impl PartialBoost {
             self.unanswered = Some(view.now);
             asks.push(watch(index, view.now.plus(UNANSWERED)));
         } else {
-            self.unaided = Some(view.now);
+            self.unserved = Some(view.now);
         }
     }
 
@@ -449,7 +446,7 @@ impl Policy for PartialBoost {
             Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode => false,
             Fact::Interrupted { .. } | Fact::Starves { .. } => false,
             Fact::EmulatorSlept if self.lingers => true,
-            Fact::Replied | Fact::Halted { .. } if self.unaided.is_some() => true,
+            Fact::Replied | Fact::Halted { .. } if self.unserved.is_some() => true,
             _ => self.unanswered.is_some() || self.vcpus.iter().any(|vcpu| vcpu.serving.is_some()),
         }
     }
@@ -466,7 +463,7 @@ impl Policy for PartialBoost {
                     self.behind = last.filter(|last| !candidates.contains(last));
                 }
                 if matches!(reason, Reason::BudgetSpent | Reason::LimitReached) {
-                    self.unaided = Some(view.now);
+                    self.unserved = Some(view.now);
                 }
                 verdict.into_iter().flatten().for_each(|index| self.begin(index, view, asks));
                 return Some((cause, reason));
@@ -490,7 +487,7 @@ impl Policy for PartialBoost {
                     }
                 }
                 if asleep {
-                    self.unaided = None;
+                    self.unserved = None;
                     if self.unanswered.take().is_some() {
                         self.unwatch(asks);
                     }

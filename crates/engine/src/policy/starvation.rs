@@ -61,7 +61,7 @@ impl Starvation {
         let limit = view.world.boost_limit(view.config.tavs.boost_limit);
         // What one settlement finds may be chance.
         let period = i64::try_from(nanos(view.config.ledger.period)).unwrap_or(i64::MAX);
-        acts && view.debt < period / 2 && self.allowance.allows(view.now, limit, view.boosted)
+        acts && view.debt.nanos < period / 2 && self.allowance.allows(view.now, limit, view.boosted)
     }
 }
 

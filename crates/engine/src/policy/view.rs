@@ -18,15 +18,21 @@ pub(crate) struct View<'a> {
     /// What the operator set for this VM.
     pub(crate) own: VmPolicy,
     pub(crate) paused: bool,
-    /// What it got beyond its share and has not repaid, in nanoseconds; negative if it is owed.
-    pub(crate) debt: i64,
-    /// Whether that is more than an unfair scheduler alone can make it.
-    pub(crate) overdrawn: bool,
+    pub(crate) debt: Debt,
     /// Nanoseconds that its threads ran boosted, for whatever reason.
     pub(crate) boosted: u64,
     /// Whether other VMs want the physical CPUs for which its vCPUs wait. Only told with an
     /// [episode](Fact::Episode), and when the time of a claim is over.
     pub(crate) contended: bool,
+}
+
+/// What a VM got beyond its share and has not repaid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Debt {
+    /// In nanoseconds; negative if it is owed.
+    pub(crate) nanos: i64,
+    /// Whether that is more than an unfair scheduler alone can make it.
+    pub(crate) overdrawn: bool,
 }
 
 /// What happened to a VM, as far as policies are concerned. Times are up to date.

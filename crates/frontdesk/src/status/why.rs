@@ -127,7 +127,8 @@ fn decisions(status: &Status, vm: &VmStatus, reason: Reason) -> Option<String> {
             percent(status.daemon.capabilities.boost_limit(policy.boost_limit))
         ),
         Reason::Overdrawn => format!(
-            "{number} did not boost, because {name} owed too much of what it got beyond its share, and repays first."
+            "{number} did not boost, because {name} owed too much of what it got beyond its share, and \
+             repays first."
         ),
         Reason::Off => format!("{number} did not boost, because boosting is off for {name}."),
         Reason::Paused => format!("{number} did not boost, because {name} is paused."),
@@ -399,8 +400,8 @@ fn advice(status: &Status, vm: &VmStatus) -> Option<String> {
         Reason::LimitReached => "all VMs share the CPU time that the host gives to real time; a larger budget for its control group raises \
              boost_limit."
             .to_owned(),
-        Reason::Overdrawn => "its I/O-bound work, with what its guest runs before that, uses more CPU than the VM is due. If people wait \
-             for it, give this VM a larger weight."
+        Reason::Overdrawn => "its I/O-bound work, with what its guest runs before that, uses more CPU than the \
+             VM is due. If people wait for it, give this VM a larger weight."
             .to_owned(),
         Reason::NotCorrelated if outcomes.boosted > 0 => return None,
         Reason::NotCorrelated => "nothing is wrong if nobody waits for these. A port is learnt after a few packets that wake an I/O-bound \

@@ -111,7 +111,7 @@ pub(crate) struct PartialBoost {
     /// When an event that an I/O-bound task waits for was not boosted for, or no longer: as much as may be
     /// had been.
     #[serde(default)]
-    pub(super) unaided: Option<Time>,
+    pub(super) unserved: Option<Time>,
     /// What came of the boosts that ended since this was asked last: whether an I/O-bound task ran.
     #[serde(skip)]
     pub(crate) ended: ArrayVec<bool, 16>,
@@ -166,8 +166,8 @@ impl PartialBoost {
 
     /// Whether an event waits for its answer without a boost.
     pub(crate) fn is_waiting(&self, now: Time) -> bool {
-        let unaided = self.unaided.is_some_and(|since| now.since(since) <= UNANSWERED);
-        self.unanswered.is_some() || unaided
+        let unserved = self.unserved.is_some_and(|since| now.since(since) <= UNANSWERED);
+        self.unanswered.is_some() || unserved
     }
 
     /// Bytes held beyond its own size.
