@@ -7,7 +7,7 @@ use crate::action::ActionKind;
 use crate::capabilities::Standing;
 use crate::config;
 use crate::event::VmId;
-use crate::knob::{Ledger, VmAccount};
+use crate::knob::VmAccount;
 use crate::nanos::{nanos, signed};
 use crate::policy::Debt;
 use std::time::Duration;
@@ -73,9 +73,13 @@ impl Engine {
     /// What a VM owes.
     pub(super) fn debt(&self, vm: VmId) -> Debt {
         let owed = self.ledger.debt(vm);
-        // Most owe much less, and this is asked at each event.
-        let much = owed > signed(nanos(self.config.ledger.horizon)) && !self.world.charges_boosts;
-        Debt { nanos: owed, overdrawn: much && owed > Ledger::most_unfair(&self.ledger_config()) }
+        // Most owe less, and this is asked at each event.
+        let much = owed > signed(nanos(self.config.ledger.period)) && !self.world.charges_boosts;
+        if much {
+            self.ledger.balance(vm, &self.ledger_config())
+        } else {
+            Debt { nanos: owed, overdrawn: false }
+        }
     }
 
     /// If somebody waits for an answer of a VM that is not boosted for it, and nobody did before: what was

@@ -88,7 +88,7 @@ reasons! {
     BudgetSpent, budget_spent, "pb_ratio is used up";
     /// The VM has used up `boost_limit`.
     LimitReached, limit_reached, "boost_limit is used up";
-    /// The VM owes so much of what it got beyond its share that it has to repay first.
+    /// The VM owes CPU time, and half of its share and more were boosts of late: it has to repay first.
     Overdrawn, overdrawn, "the VM owes too much";
     /// Boosting is turned off, for all (`pb_ratio` is 0) or for this VM.
     Off, off, "boosting is off";

@@ -5,6 +5,7 @@ use super::fair_share::Fair;
 use crate::config::Ledger as Config;
 use crate::event::Time;
 use crate::nanos::{nanos, signed};
+use crate::policy::Debt;
 use serde::{Deserialize, Serialize};
 
 pub(super) const FULL: u32 = 1000;
@@ -15,6 +16,8 @@ pub(super) const MOST: u32 = 16 * FULL;
 pub(super) const UNFAIR: u64 = 4;
 /// What the share of a VM with unequal vCPUs changes by in a settlement, at most: by a quarter.
 const GAIN: i128 = 4;
+/// A VM that owes much repays with half of its share while somebody waits for its answer.
+pub(super) const HALF: u32 = FULL / 2;
 
 /// A VM's account.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -34,11 +37,17 @@ pub(super) struct Book {
     /// When it was boosted last, or its vCPUs were of unequal weight.
     pub(super) last_cause: Time,
     pub(super) permille: u32,
+    /// What it was boosted, and what was its fair share, of late: both fade over the horizon.
+    #[serde(default)]
+    pub(super) boosted_lately: u64,
+    #[serde(default)]
+    pub(super) due_lately: u64,
 }
 
 impl Book {
-    pub(super) fn book(&mut self, now: Time, delta: &Delta, fair: Fair, config: &Config) {
+    pub(super) fn book(&mut self, now: Time, window: u64, delta: &Delta, fair: Fair, config: &Config) {
         let horizon = nanos(config.horizon);
+        self.remember(window, delta.boosted, fair.share, config);
         let error = signed(delta.ran).saturating_sub(signed(fair.share));
         if delta.boosted > 0 || delta.uneven {
             self.last_cause = now;
@@ -72,12 +81,32 @@ impl Book {
     }
 
     /// What the VM had is not known, but that it had this as boosts.
-    pub(super) fn charge(&mut self, now: Time, delta: &Delta) {
+    pub(super) fn charge(&mut self, now: Time, window: u64, delta: &Delta, config: &Config) {
+        self.remember(window, delta.boosted, 0, config);
         if delta.boosted > 0 {
             self.last_cause = now;
             self.since_open = self.since_open.saturating_add(delta.boosted);
             self.debt = Some(self.debt.unwrap_or(0).saturating_add(signed(delta.boosted)));
         }
+    }
+
+    fn remember(&mut self, window: u64, boosted: u64, due: u64, config: &Config) {
+        let horizon = nanos(config.horizon).max(1);
+        let left = horizon.saturating_sub(window);
+        let faded = |sum: u64| {
+            let faded = u128::from(sum) * u128::from(left) / u128::from(horizon);
+            u64::try_from(faded).unwrap_or(u64::MAX)
+        };
+        self.boosted_lately = faded(self.boosted_lately).saturating_add(boosted);
+        self.due_lately = faded(self.due_lately).saturating_add(due);
+    }
+
+    /// What it owes. It is overdrawn if that is much and half of its share, or more, were boosts of late. What
+    /// the world's scheduler gave it beyond its share is no reason.
+    pub(super) fn debt(&self, config: &Config) -> Debt {
+        let owed = self.debt.unwrap_or(0);
+        let much = owed > signed(nanos(config.period).saturating_mul(2));
+        Debt { nanos: owed, overdrawn: much && self.boosted_lately > self.due_lately / 2 }
     }
 
     /// Whether it got so much more or less than its fair share that no scheduler that is fair within some
@@ -86,9 +115,9 @@ impl Book {
         self.debt.unwrap_or(self.drift).unsigned_abs() >= nanos(config.horizon) / 4
     }
 
-    /// Whether it owes so little that it repays later if somebody waits for its answer.
-    pub(super) fn may_repay_later(&self, config: &Config) -> bool {
-        self.debt.unwrap_or(0) <= signed(nanos(config.period))
+    /// The least share that it has while somebody waits for its answer: if it owes little, it repays later.
+    pub(super) fn least_waited_for(&self, config: &Config) -> u32 {
+        if self.debt.unwrap_or(0) <= signed(nanos(config.period)) { FULL } else { HALF }
     }
 
     /// The share that lets the VM have its fair share in the next window and settles what it owes, or is
@@ -117,7 +146,7 @@ impl Book {
         // Between 0 and 1000.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let least = ((config.min_share * f64::from(FULL)) as u32).max(1);
-        let least = if delta.waits && self.may_repay_later(config) { FULL } else { least };
+        let least = if delta.waits { least.max(self.least_waited_for(config)) } else { least };
         u32::try_from(permille.clamp(i128::from(least), i128::from(MOST))).unwrap_or(FULL)
     }
 }

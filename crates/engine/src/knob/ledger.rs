@@ -8,11 +8,12 @@
 //! left of the error does not grow with time.
 
 use super::account::{Delta, VmAccount};
-use super::book::{Book, FULL, MOST, UNFAIR};
+use super::book::{Book, FULL, MOST};
 use super::fair_share::{Fair, fair_shares, pools};
 use crate::config::Ledger as Config;
 use crate::event::{Time, VmId};
-use crate::nanos::{nanos, signed, total};
+use crate::nanos::{nanos, total};
+use crate::policy::Debt;
 use crate::state::{StateError, check};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -79,6 +80,8 @@ impl Ledger {
             unfair: false,
             last_cause: Time(0),
             permille: FULL,
+            boosted_lately: 0,
+            due_lately: 0,
         };
         let account = self.books.entry(vm).or_insert(new);
         (account.ran, account.boosted) = (ran, boosted);
@@ -110,9 +113,9 @@ impl Ledger {
         self.books.get(&vm).and_then(|account| account.debt).unwrap_or(0)
     }
 
-    /// The largest debt, in nanoseconds, that an unfair scheduler alone can bring a VM into.
-    pub(crate) fn most_unfair(config: &Config) -> i64 {
-        signed(nanos(config.horizon).saturating_mul(UNFAIR))
+    /// What it owes, and whether boosts are why.
+    pub(crate) fn balance(&self, vm: VmId, config: &Config) -> Debt {
+        self.books.get(&vm).map(|book| book.debt(config)).unwrap_or_default()
     }
 
     /// The fraction of its weight that the VM has now, in permille.
@@ -122,7 +125,7 @@ impl Ledger {
 
     /// A VM repays what it owes later, if that is little; returns whether its share changes by that.
     pub(crate) fn postpone(&mut self, vm: VmId, config: &Config) -> bool {
-        let repays = |book: &&mut Book| book.permille < FULL && book.may_repay_later(config);
+        let repays = |book: &&mut Book| book.permille < FULL && book.least_waited_for(config) == FULL;
         let Some(book) = self.books.get_mut(&vm).filter(repays) else { return false };
         book.permille = FULL;
         true
@@ -154,7 +157,7 @@ impl Ledger {
                 .collect();
             for Member { claim, delta, fair } in &members {
                 if let Some(account) = self.books.get_mut(&claim.vm) {
-                    account.book(now, delta, *fair, config);
+                    account.book(now, window, delta, *fair, config);
                 }
             }
             self.forgive(&members, window, config);
@@ -173,7 +176,7 @@ impl Ledger {
             if claim.unsure
                 && let Some(account) = self.books.get_mut(&claim.vm)
             {
-                account.charge(now, &delta);
+                account.charge(now, window, &delta, config);
             }
             self.restart(claim);
         }

@@ -462,7 +462,7 @@ impl Policy for PartialBoost {
                     let last = view.guest.last_io_bound();
                     self.behind = last.filter(|last| !candidates.contains(last));
                 }
-                if matches!(reason, Reason::BudgetSpent | Reason::LimitReached) {
+                if matches!(reason, Reason::BudgetSpent | Reason::LimitReached | Reason::Overdrawn) {
                     self.unserved = Some(view.now);
                 }
                 verdict.into_iter().flatten().for_each(|index| self.begin(index, view, asks));

@@ -27,11 +27,11 @@ pub(crate) struct View<'a> {
 }
 
 /// What a VM got beyond its share and has not repaid.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Debt {
     /// In nanoseconds; negative if it is owed.
     pub(crate) nanos: i64,
-    /// Whether that is more than an unfair scheduler alone can make it.
+    /// Whether boosts give it more than it can repay beside them.
     pub(crate) overdrawn: bool,
 }
 

@@ -1,6 +1,7 @@
 //! Fairness, with an ideal fluid in place of the world's scheduler.
 
 use super::*;
+use crate::knob::book::HALF;
 use crate::nanos::nanos_f64;
 use crate::nanos::signed;
 
@@ -157,6 +158,42 @@ fn who_wants_less_than_its_share_repays_with_the_rest() {
     assert_eq!(ledger.debt(VmId(0)), signed(4 * MS), "6 of 25 ms were left to the other");
     ledger.settle(Time(150 * MS), &[claim(0, 55 * MS, 41 * MS), claim(1, 95 * MS, 0)], &config);
     assert_eq!(ledger.debt(VmId(0)), 0, "and no credit is saved up");
+}
+
+/// A VM has all of a CPU that it shares, window by window: by boosts, or by the world's scheduler.
+#[test]
+fn who_owes_for_boosts_is_overdrawn_and_repays_with_half_of_its_share_while_somebody_waits() {
+    const MS: u64 = 1_000_000;
+    let config = Config::default();
+    let settled = |windows: u64, boosted: u64, waits: bool| {
+        let mut ledger = Ledger::default();
+        let account = |vm, windows, of: u64, boosted: u64, waits| {
+            let (ran, boosted) = (windows * of, windows * boosted);
+            VmAccount { ran, boosted, waits, unmet: 50 * MS, ..VmAccount::on(vm, &[0]) }
+        };
+        ledger.open(Time(0), [account(0, 0, 0, 0, false), account(1, 0, 0, 0, false)].into_iter(), &config);
+        for window in 1..=windows {
+            let accounts = [account(0, window, 50 * MS, boosted, waits), account(1, window, 0, 0, false)];
+            ledger.settle(Time(window * 50 * MS), &accounts, &config);
+        }
+        ledger
+    };
+    let overdrawn = |ledger: &Ledger| ledger.balance(VmId(0), &config).overdrawn;
+    // It is due 25 of 50 ms. What it owes is 100 ms then, and a little more.
+    assert!(!overdrawn(&settled(4, 50 * MS, false)));
+    assert!(overdrawn(&settled(5, 50 * MS, false)));
+    assert!(overdrawn(&settled(8, 14 * MS, false)));
+    // It owes as much, but the boosts are not why.
+    let unfair = settled(12, 11 * MS, false);
+    assert!(unfair.debt(VmId(0)) > signed(150 * MS) && !overdrawn(&unfair));
+    // Its share from the next settlement on, and if it owes little at once.
+    let [mut much, waited] = [false, true].map(|waits| settled(8, 50 * MS, waits));
+    assert!(much.permille(VmId(0)) < HALF && waited.permille(VmId(0)) == HALF);
+    assert!(!much.postpone(VmId(0), &config) && much.permille(VmId(0)) < HALF);
+    let mut little = settled(1, 50 * MS, false);
+    assert!(little.permille(VmId(0)) < FULL && little.postpone(VmId(0), &config));
+    assert_eq!(little.permille(VmId(0)), FULL);
+    assert_eq!(settled(2, 50 * MS, true).permille(VmId(0)), FULL);
 }
 
 /// A VM that is owed CPU has a share that is low still, and gets nothing for it. It grows by little at a

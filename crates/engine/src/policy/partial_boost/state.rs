@@ -110,7 +110,7 @@ pub(crate) struct PartialBoost {
     pub(super) unanswered: Option<Time>,
     /// When an event that an I/O-bound task waits for was not boosted for, or no longer: as much as may be
     /// had been.
-    #[serde(default)]
+    #[serde(default, rename = "unaided")]
     pub(super) unserved: Option<Time>,
     /// What came of the boosts that ended since this was asked last: whether an I/O-bound task ran.
     #[serde(skip)]
