@@ -101,7 +101,7 @@ impl Book {
         self.due_lately = faded(self.due_lately).saturating_add(due);
     }
 
-    /// What it owes. It is overdrawn if that is much and half of its share, or more, were boosts of late. What
+    /// What it owes. It is overdrawn if that is much, and half of its share or more were boosts of late. What
     /// the world's scheduler gave it beyond its share is no reason.
     pub(super) fn debt(&self, config: &Config) -> Debt {
         let owed = self.debt.unwrap_or(0);
