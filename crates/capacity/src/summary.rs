@@ -75,8 +75,26 @@ pub fn summary(profile: &Profile, limit: &Limit, arms: &[ArmCapacity]) -> Outcom
 
 fn points(of: &ArmCapacity) -> Vec<(f64, f64)> {
     let point = |tried: &crate::search::Tried| {
-        let told: Vec<f64> = tried.runs_ms.iter().flatten().copied().collect();
-        Some((f64::from(tried.desktops), median(told)?))
+        // Where nobody was answered in half of the runs there is no height to draw.
+        let runs = tried.runs_ms.iter().map(|run| run.unwrap_or(f64::INFINITY));
+        Some((f64::from(tried.desktops), median(runs).filter(|median| median.is_finite())?))
     };
     of.tried.iter().filter_map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::{Held, Tried};
+    use crate::sequential::Verdict;
+
+    /// Who was never answered is not left out of the plot: it would look better the worse it is.
+    #[test]
+    fn runs_without_an_answer_are_the_slowest_of_a_point() {
+        let tried = |desktops, runs_ms| Tried { desktops, verdict: Verdict::Broken, runs_ms };
+        let tried = vec![tried(1, vec![None, Some(5.0), Some(7.0)]), tried(2, vec![None, Some(5.0), None])];
+        let held = Held { desktops: 0, at_most: None };
+        let arm = ArmCapacity { arm: "stock".to_owned(), held, confidence: 1.0, tried };
+        assert_eq!(points(&arm), [(1.0, 7.0)]);
+    }
 }

@@ -121,7 +121,7 @@ impl Engine {
                 if let Thread::Vcpu(vcpu) = thread {
                     state.guest.heard(vcpu, self.world.silence_ns);
                 }
-                state.guest.stop(thread, runnable);
+                state.guest.stop(thread, runnable, config);
                 match thread {
                     Thread::Emulator(_) if !runnable => {
                         self.tell(vm, Fact::EmulatorSlept);

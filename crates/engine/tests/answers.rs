@@ -287,3 +287,67 @@ fn a_vcpu_that_halts_before_it_is_told_of_the_event_stays_boosted() {
     world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
     assert_eq!(world.actions(), [boost(Boost::None)]);
 }
+
+/// How much the packets for the only port are believed to lead to an I/O-bound task.
+fn counter(world: &World) -> u64 {
+    world.engine.recent(VM, Time(world.now)).unwrap().packets[0].counter
+}
+
+/// Another device's interrupt wakes the vCPU, and it halts again, while the emulator thread is still handing
+/// the packet over.
+#[test]
+fn a_vcpu_that_halts_while_a_packet_is_handed_over_stays_boosted() {
+    let (vcpu, emulator) = (Thread::Vcpu(0), Thread::Emulator(0));
+    let wakes = |world: &mut World, vector: u8| {
+        world.feed(EventKind::Wake { vm: VM, thread: vcpu, by: None });
+        world.feed(EventKind::Run { vm: VM, thread: vcpu, pcpu: 0 });
+        world.feed(EventKind::Resume { vm: VM, vcpu: 0 });
+        world.feed(EventKind::Interrupt { vm: VM, vcpu: 0, vector });
+        world.pass(10 * US);
+    };
+    let sleeps = |world: &mut World| {
+        world.feed(EventKind::Halt { vm: VM, vcpu: 0 });
+        world.feed(EventKind::Stop { vm: VM, thread: vcpu, runnable: false });
+    };
+    let disturbed = |world: &mut World| {
+        world.packet(7);
+        world.feed(EventKind::Run { vm: VM, thread: emulator, pcpu: 1 });
+        wakes(world, 0x35);
+        sleeps(world);
+        assert_eq!(world.actions(), [boost(Boost::Io)]);
+    };
+    let mut world = World::new(Config::default());
+    world.learn_echo();
+    sleeps(&mut world);
+    world.actions();
+    // Again and again: that it halted says nothing about whom the packets wake.
+    for _ in 0..8 {
+        disturbed(&mut world);
+        wakes(&mut world, 0x33);
+        world.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
+        assert_eq!(world.actions(), []);
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+        world.pass(200 * US);
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+        assert_eq!(world.actions(), [boost(Boost::None)]);
+        world.pass(50 * MS);
+        sleeps(&mut world);
+    }
+    assert_eq!(counter(&world), 3);
+    // It has not been woken for it when the emulator thread sleeps: nobody waits.
+    disturbed(&mut world);
+    world.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
+    assert_eq!(world.actions(), [boost(Boost::None)]);
+    let explained = world.engine.explain(VM).unwrap();
+    assert_eq!(explained.vcpus[0].expired, 0);
+    // Of packets that never wake anybody that is learnt, whoever halts first.
+    for _ in 0..4 {
+        world.packet(7);
+        world.feed(EventKind::Run { vm: VM, thread: emulator, pcpu: 1 });
+        wakes(&mut world, 0x33);
+        sleeps(&mut world);
+        world.feed(EventKind::Stop { vm: VM, thread: emulator, runnable: false });
+        world.pass(50 * MS);
+    }
+    assert_eq!(counter(&world), 0);
+}

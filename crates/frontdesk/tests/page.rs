@@ -9,20 +9,24 @@ mod operator;
 #[path = "page/real.rs"]
 mod real;
 mod served;
+#[path = "page/told.rs"]
+mod told;
 
 use fantoccini::actions::{InputSource, MOUSE_BUTTON_LEFT, MouseActions, PointerAction};
 use fantoccini::elements::Element;
 use fantoccini::key::Key;
 use fantoccini::{Client, ClientBuilder, Locator};
 use frontdesk_control_protocol::{Query, Status, Target};
+use frontdesk_engine::Reason;
 use frontdesk_testing::{Need, leave_out};
 use hyper_util::client::legacy::connect::HttpConnector;
-use serde_json::{Value, json};
+use serde_json::json;
 use served::{LOOK_PASSWORD, PASSWORD, Served};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use told::{busy, decision};
 
 /// Generous: a browser on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -235,45 +239,6 @@ fn reservations_are_steered_with_the_keyboard_alone() {
     });
 }
 
-/// The sample, with a VM in which somebody waits beside background work, a film plays, and which has a disk.
-fn busy() -> Status {
-    let mut sample: Value = serde_json::from_str(include_str!("../src/status/sample.json")).unwrap();
-    let since = sample["at_ns"].as_u64().unwrap() - 2_500 * MS;
-    let application = |task: u64, name: Value, interactive: bool, served: [u64; 3]| {
-        let counts =
-            json!({ "task": task, "interactive": interactive, "post": 4, "pre": 1, "served": served });
-        let mut counts = counts.as_object().unwrap().clone();
-        counts.extend(name.is_string().then(|| ("name".to_owned(), name)));
-        Value::Object(counts)
-    };
-    let more = json!({
-        "multimedia": {
-            "players": [{
-                "task": 4096, "gpu": false, "since_ns": since, "frame_rate": 23.5, "desired_rate": 24.0, "share_permille": 1500,
-            }],
-            "share_permille": 1500, "boosts": 240, "in_debt": 0, "limited": 0, "boosted_ns": 1_000_000_000u64,
-        },
-        "asymmetric": {
-            "episode": { "cause": "enter", "since_ns": since, "until_ns": since + 5_000 * MS, "acts": true, "slow": [1] },
-            "background": [{ "task": 8192, "since_ns": since, "load_permille": 620 }],
-            "sound_client": null, "slowed": 3, "restored": 2,
-        },
-        "disks": [{
-            "name": "disk0", "thread": 12, "trouble": "its <i>channel</i> is closed",
-            "report": {
-                "queues": 1, "served": [41, 12, 903], "known": 956,
-                "applications": [
-                    application(12288, json!("<b>calc</b>"), true, [41, 0, 3]),
-                    application(4096, Value::Null, false, [0, 12, 900]),
-                ],
-            },
-        }],
-    });
-    sample["vms"][0].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    sample["vms"][0]["unheard"] = json!(["packets that come by <b>macvtap</b> are not heard"]);
-    serde_json::from_value(sample).unwrap()
-}
-
 #[test]
 fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
     in_a_browser(async |driver, served| {
@@ -316,18 +281,31 @@ fn the_host_is_seen_at_a_glance_and_each_vm_says_why() {
         browser.says("#glance .vm:nth-child(1) .marks", "slow: vCPU 1").await;
         // A second later it has run half of it, was boosted thrice, and is boosted now.
         status.at_ns += 1_000 * MS;
-        let vcpu = &mut status.vms[0].engine.vcpus[0];
+        let alice = &mut status.vms[0];
+        let vcpu = &mut alice.engine.vcpus[0];
         (vcpu.ran_ns, vcpu.boosts, vcpu.boosted) = (vcpu.ran_ns + 500 * MS, vcpu.boosts + 3, true);
+        // Half a second ago somebody was answered first, and it has read from its disk.
+        alice.recent.decisions = vec![decision(status.at_ns - 500 * MS, Reason::Boosted)];
+        alice.disks[0].report.served = [44, 12, 1003];
         served.daemon.tell(status.clone());
         browser.says("#glance .vm:nth-child(1) dl", "50 %").await;
         browser.says("#glance .vm:nth-child(1) .marks", "boosted").await;
+        browser.says("#glance .vm:nth-child(1) .marks", "first, for a packet for TCP port 7").await;
+        browser.says("#glance .vm:nth-child(1) dl", "3, 0, 100").await;
         browser.picture("glance.png").await;
         let wider = "return document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.0.execute(wider, vec![]).await.unwrap(), json!(false), "a phone need not scroll");
+        // The next one has to wait.
+        status.at_ns += 100 * MS;
+        status.vms[0].recent.decisions.push(decision(status.at_ns, Reason::Overdrawn));
+        served.daemon.tell(status.clone());
+        let waits = "waits for its turn, for a packet for TCP port 7";
+        browser.says("#glance .vm:nth-child(1) .marks", waits).await;
         // Nobody waits any more, and the film is over.
+        status.at_ns += 3_000 * MS;
         (status.vms[0].engine.asymmetric, status.vms[0].engine.multimedia) = (None, None);
         served.daemon.tell(status.clone());
-        browser.lacks("#glance .vm:nth-child(1) .marks", &["waits", "frames"]).await;
+        browser.lacks("#glance .vm:nth-child(1) .marks", &["waits", "frames", "first"]).await;
         status.vms[1].recent = Default::default();
         status.vms[1].recent.window_seconds = 60;
         status.vms[1].engine.tasks.clear();

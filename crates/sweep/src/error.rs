@@ -64,6 +64,19 @@ pub enum SweepError {
         /// The folder.
         path: PathBuf,
     },
+    /// Another build of frontdesk made some of the rows: the others would not be comparable.
+    #[error(
+        "{} holds some of the rows, made by another build of frontdesk{}; go on with that one, choose another \
+         folder with --out, or remove this one",
+        path.display(),
+        if built.is_empty() { String::new() } else { format!(", {built}") }
+    )]
+    OtherBuild {
+        /// The folder.
+        path: PathBuf,
+        /// The build that made them, if it said so.
+        built: String,
+    },
     /// The folder holds something else.
     #[error("{} holds files, but no results of a sweep; choose another folder with --out", path.display())]
     NoSweep {

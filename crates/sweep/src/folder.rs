@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `sweep.json` | what the rows follow from: the texts of all files that are read, and the columns |
+//! | `sweep.json` | what the rows follow from: the texts of all files that are read, the columns, the build |
 //! | `rows-N.parquet` | rows of some runs, until all are done |
 //! | `rows.parquet` | all rows, in the order of the runs |
 //! | `lock` | locked by who writes |
@@ -10,6 +10,7 @@
 //! Each file is written under another name, and has its own when it is whole and on the disk.
 
 use crate::design::Sweep;
+use crate::elsewhere::BUILT;
 use crate::error::SweepError;
 use crate::row::Layout;
 use crate::table::{self, Cell, Column, Row};
@@ -32,6 +33,9 @@ const UNFINISHED: &str = ".unfinished";
 struct Origin {
     sources: BTreeMap<String, String>,
     columns: Vec<Column>,
+    /// What made them: see [`BUILT`].
+    #[serde(default)]
+    built: String,
 }
 
 /// A folder with the rows of a sweep, which nobody else writes into.
@@ -54,7 +58,8 @@ impl Folder {
     /// Opens a folder, makes it if need be, and reads the rows that it has.
     ///
     /// # Errors
-    /// Another sweep writes into it, it holds something else than rows of this one, or it cannot be written.
+    /// Another sweep writes into it, it holds something else than rows of this one, another build of
+    /// frontdesk made some of these but not all, or it cannot be written.
     pub fn open(path: &Path, sweep: &Sweep) -> Result<Folder, SweepError> {
         fs::create_dir_all(path).map_err(SweepError::write(path))?;
         let names = names(path)?;
@@ -64,7 +69,11 @@ impl Folder {
         }
         let lock = lock(path)?;
         let layout = Layout::of(sweep);
-        let origin = Origin { sources: sweep.sources.clone(), columns: layout.columns.clone() };
+        let origin = Origin {
+            sources: sweep.sources.clone(),
+            columns: layout.columns.clone(),
+            built: BUILT.to_owned(),
+        };
         let done = vec![false; sweep.runs()];
         let mut folder = Folder {
             path: path.to_owned(),
@@ -75,22 +84,34 @@ impl Folder {
             damaged: Vec::new(),
             _lock: lock,
         };
-        folder.recognise(&origin)?;
+        let there = folder.origin()?;
+        let is_other = |there: &Origin| there.sources != origin.sources || there.columns != origin.columns;
+        if there.as_ref().is_some_and(is_other) {
+            return Err(SweepError::OtherSweep { path: path.to_owned() });
+        }
         folder.read()?;
+        match there {
+            // Rows of another build may say something else. All of them are the results of that one.
+            Some(there) if there.built != origin.built && !folder.rows.is_empty() => {
+                if !folder.missing().is_empty() {
+                    return Err(SweepError::OtherBuild { path: path.to_owned(), built: there.built });
+                }
+            }
+            Some(there) if there == origin => {}
+            _ => drop(folder.write(ORIGIN, |out| Ok(serde_json::to_writer_pretty(out, &origin)?))?),
+        }
         Ok(folder)
     }
 
-    /// Whether what is here follows from the same.
-    fn recognise(&self, origin: &Origin) -> Result<(), SweepError> {
+    /// What the rows that are here follow from, if it has been said.
+    fn origin(&self) -> Result<Option<Origin>, SweepError> {
         let path = self.path.join(ORIGIN);
         match fs::read(&path) {
-            Ok(bytes) => match serde_json::from_slice::<Origin>(&bytes) {
-                Ok(there) if there == *origin => Ok(()),
-                _ => Err(SweepError::OtherSweep { path: self.path.clone() }),
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(there) => Ok(Some(there)),
+                Err(_) => Err(SweepError::OtherSweep { path: self.path.clone() }),
             },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.write(ORIGIN, |out| Ok(serde_json::to_writer_pretty(out, origin)?)).map(drop)
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(SweepError::Read { path, source }),
         }
     }

@@ -45,6 +45,18 @@ impl Place {
         Folder::open(&self.out(name), &self.sweep())
     }
 
+    /// Stops it after the first run. Returns the file with the rows, and what is missing.
+    fn begin(&self, name: &str) -> (PathBuf, Vec<usize>) {
+        let mut folder = self.open(name).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stop_now = |Progress { done, .. }| stop.store(done > 0, Ordering::Relaxed);
+        let ended = run(&self.sweep(), &mut folder, Workers::Threads(1), &stop, &stop_now).unwrap();
+        assert_eq!(ended, Ended::Stopped);
+        let names = names(&self.out(name));
+        let part = names.iter().find(|name| name.starts_with("rows-")).unwrap();
+        (self.out(name).join(part), folder.missing())
+    }
+
     /// Runs it to its end, and reads the file with all rows.
     fn finish(&self, name: &str, threads: usize) -> Vec<u8> {
         let sweep = self.sweep();
@@ -129,16 +141,8 @@ fn rows_are_the_same_on_any_number_of_threads_and_however_often_it_was_stopped()
 fn what_is_damaged_is_computed_again_and_nothing_else() {
     let place = Place::new(DESIGN);
     let sweep = place.sweep();
-    let mut folder = place.open("out").unwrap();
     // It ends with two files or more: one after the first run, and the rest.
-    let stop = Arc::new(AtomicBool::new(false));
-    let stop_now = |Progress { done, .. }| stop.store(done > 0, Ordering::Relaxed);
-    assert_eq!(run(&sweep, &mut folder, Workers::Threads(1), &stop, &stop_now).unwrap(), Ended::Stopped);
-    let left = folder.missing();
-    drop(folder);
-    let part = place
-        .out("out")
-        .join(names(&place.out("out")).iter().find(|name| name.starts_with("rows-")).unwrap());
+    let (part, left) = place.begin("out");
     let whole = fs::read(&part).unwrap();
     place.write("out/rows-000009.parquet.unfinished", "half");
     // Whole, it is not computed again.
@@ -190,6 +194,30 @@ fn a_folder_is_for_one_sweep_and_one_writer() {
     let error = place.open("mine").unwrap_err().to_string();
     assert!(error.contains("but no results of a sweep"), "{error}");
     assert_eq!(names(&place.out("mine")), ["letter.txt"]);
+}
+
+#[test]
+fn rows_of_two_builds_are_not_mixed() {
+    let place = Place::new(DESIGN);
+    let rows = place.finish("out", 2);
+    let origin = place.out("out").join("sweep.json");
+    let own = fs::read_to_string(&origin).unwrap();
+    let older = own.replacen("\"built\": \"", "\"built\": \"0.0.1 of ", 1);
+    assert_ne!(older, own);
+    // All of them are of one build.
+    fs::write(&origin, &older).unwrap();
+    assert_eq!(place.finish("out", 2), rows);
+    assert_eq!(fs::read_to_string(&origin).unwrap(), older);
+    // Some are.
+    let (part, _) = place.begin("part");
+    fs::write(place.out("part/sweep.json"), &older).unwrap();
+    let error = place.open("part").unwrap_err().to_string();
+    assert!(error.contains("another build of frontdesk, 0.0.1 of ") && error.contains("--out"), "{error}");
+    assert!(part.exists());
+    // None is.
+    fs::remove_file(part).unwrap();
+    assert_eq!(place.finish("part", 2), rows);
+    assert_eq!(fs::read_to_string(place.out("part/sweep.json")).unwrap(), own);
 }
 
 /// A task that nobody wakes.

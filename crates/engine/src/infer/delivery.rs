@@ -16,6 +16,24 @@ impl Guest {
         self.undelivered || self.read_pending
     }
 
+    /// Whether the emulator thread that hands packets over is awake: a vCPU that halts now may have been
+    /// woken for something else, and will be for the packet.
+    pub(crate) fn deliverer_is_awake(&self) -> bool {
+        self.emulators.get(usize::from(self.deliverer)).is_some_and(ThreadTimes::is_awake)
+    }
+
+    /// The emulator thread that hands packets over sleeps: who halted before, and sleeps still, has not been
+    /// woken for a packet again.
+    pub(super) fn deliverer_slept(&mut self, config: &Tavs) {
+        let patience = self.answers.patience(config);
+        for index in 0..self.vcpus.len() {
+            let at_rest = |vcpu: &&mut GuestVcpu| vcpu.seen.is_halted() && !vcpu.seen.thread.is_awake();
+            let Some(vcpu) = self.vcpus.get_mut(index).filter(at_rest) else { continue };
+            let verdict = vcpu.observer.next(None, false, patience, &self.tasks, config);
+            self.learn(verdict);
+        }
+    }
+
     /// Whether a packet waits for an emulator thread that sleeps, in a guest whose network device is the
     /// emulator's: its main loop delivers, and it is known who takes the interrupts. A vhost worker waits for
     /// no lock that a vCPU may have.

@@ -98,10 +98,15 @@ impl Guest {
     /// The guest halted a vCPU: its idle task preempts nobody and is woken by nobody.
     pub(crate) fn halt(&mut self, index: u16, config: &Tavs) {
         let only_loaded = self.is_only_loaded(index);
+        let may_be_woken = self.deliverer_is_awake();
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
         vcpu.seen.seen_until_now();
         vcpu.end_run(only_loaded, &mut self.tasks, config);
-        let verdict = vcpu.observer.next(None, false, self.answers.patience(config), &self.tasks, config);
+        let verdict = if may_be_woken {
+            None
+        } else {
+            vcpu.observer.next(None, false, self.answers.patience(config), &self.tasks, config)
+        };
         vcpu.seen.halt();
         vcpu.handles_since = None;
         vcpu.asking.halted();

@@ -305,7 +305,7 @@ impl Guest {
     }
 
     /// A thread lost its physical CPU. Its times are up to date.
-    pub(crate) fn stop(&mut self, thread: Thread, runnable: bool) {
+    pub(crate) fn stop(&mut self, thread: Thread, runnable: bool, config: &Tavs) {
         match thread {
             Thread::Vcpu(index) => {
                 let Some(vcpu) = self.vcpu(index) else { return };
@@ -318,6 +318,9 @@ impl Guest {
                 self.kick = self.kick.filter(|_| runnable);
                 if !runnable && std::mem::take(&mut self.delivering) {
                     self.undelivered = self.left_takers_asleep();
+                }
+                if !runnable && index == self.deliverer {
+                    self.deliverer_slept(config);
                 }
             }
         }

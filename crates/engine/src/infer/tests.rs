@@ -29,7 +29,7 @@ impl One {
     }
 
     fn preempt(&mut self) {
-        self.0.stop(Thread::Vcpu(0), true);
+        self.0.stop(Thread::Vcpu(0), true, &Tavs::default());
     }
 
     fn is_io_bound(&self, task: u64) -> bool {

@@ -8,6 +8,7 @@
 //! last.
 
 mod helping;
+mod lasting;
 mod state;
 
 pub(crate) use state::PartialBoost;
@@ -22,9 +23,7 @@ use crate::explain::{Cause, Reason};
 use crate::infer::{Device, GuestVcpu, bit};
 use crate::nanos::nanos;
 use arrayvec::ArrayVec;
-use state::{
-    BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, Serving, UNANSWERED, boost, boost_to, longest, unaided, watch,
-};
+use state::{BoostRole, BoostedVcpu, MAX_TARGETS, Serving, boost, boost_to, longest, watch};
 
 /// An emulator thread that has the answer in its hands when the boost of the vCPU ends keeps its own for so
 /// long at most.
@@ -365,78 +364,6 @@ impl PartialBoost {
         self.unwatch(asks);
         asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
     }
-
-    /// Until when a boost whose time is over goes on: it may have waited for a CPU, and what counts is what
-    /// it ran.
-    fn extension(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<Time> {
-        let known = view.guest.vcpus.get(usize::from(index))?;
-        let asleep = !known.seen.thread.is_awake() && !known.seen.rests();
-        let several = self.vcpus.len() > 1;
-        let vcpu = self.vcpus.get_mut(usize::from(index))?;
-        let ran = vcpu.ran;
-        let serving = vcpu.serving.as_mut()?;
-        // Who is helped then would be boosted for nothing, and help others in turn. And nobody keeps one that
-        // goes ahead from running.
-        let over = longest(serving.since, &view.config.tavs) <= view.now;
-        if over || serving.part == BoostRole::HelpsAhead {
-            return None;
-        }
-        let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
-        let unaided = serving.part == BoostRole::Serves && (long || view.guest.is_kept_waiting());
-        // Whoever has a lock now may not have had it when others were helped before.
-        if unaided || asleep && several && !serving.part.is_help() {
-            serving.part = BoostRole::Helped;
-            self.help(index, view, asks);
-        }
-        let serving = self.serving(index)?;
-        let until = serving.end(ran, view);
-        if until <= view.now {
-            return None;
-        }
-        // Next to nothing may be left to run, and the vCPU may wait for long: then it is looked at now and
-        // then.
-        let look = if known.seen.thread.is_running() { until } else { view.now.plus(LOOK) };
-        serving.until = until.max(look).min(longest(serving.since, &view.config.tavs));
-        (serving.until > view.now).then_some(serving.until)
-    }
-
-    /// The time of a boost is over, and its event is not answered: whose it is may be seen yet.
-    fn give_up(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
-        if !self.is_boosted(index) {
-            return self.end(index, view, asks);
-        }
-        if let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) {
-            vcpu.counts.expired = vcpu.counts.expired.saturating_add(1);
-        }
-        let waits = self.serving(index).is_some_and(|serving| serving.waits);
-        self.end(index, view, asks);
-        if waits {
-            self.unanswered = Some(view.now);
-            asks.push(watch(index, view.now.plus(UNANSWERED)));
-        } else {
-            self.unserved = Some(view.now);
-        }
-    }
-
-    /// An I/O-bound task is seen whose event may be the one that was not answered: it is boosted once more.
-    fn take_up(&mut self, index: u16, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)> {
-        let since = self.unanswered.take()?;
-        self.unwatch(asks);
-        if view.now.since(since) > UNANSWERED {
-            return None;
-        }
-        let verdict = self.weigh(view, &[index], true);
-        if verdict.is_ok() {
-            self.begin(index, view, asks);
-        }
-        Some((Cause::Unanswered, verdict.err().unwrap_or(Reason::Boosted)))
-    }
-
-    /// Nobody is waited for any more on vCPUs that are not boosted.
-    fn unwatch(&self, asks: &mut Vec<Ask>) {
-        let idle = (0u16..).zip(&self.vcpus).filter(|(_, vcpu)| vcpu.serving.is_none());
-        asks.extend(idle.map(|(index, _)| Ask::End(Owner::PartialBoost, Knob::Watch(index))));
-    }
 }
 
 impl Policy for PartialBoost {
@@ -475,24 +402,7 @@ impl Policy for PartialBoost {
                 }
                 self.dispatched(vcpu, dispatch.io_bound, dispatch.fell_asleep, view, asks);
             }
-            // One that halts before it is told of the event is woken for it.
-            Fact::Halted { vcpu } => {
-                let asleep = view.guest.vcpus.iter().all(|vcpu| vcpu.seen.is_halted());
-                let told = !view.guest.awaits_delivery();
-                if let Some(serving) = self.serving(vcpu) {
-                    // Whoever it was for, known or not, ran shortly.
-                    serving.hit |= asleep && told;
-                    if serving.hit || told {
-                        self.end(vcpu, view, asks);
-                    }
-                }
-                if asleep {
-                    self.unserved = None;
-                    if self.unanswered.take().is_some() {
-                        self.unwatch(asks);
-                    }
-                }
-            }
+            Fact::Halted { vcpu } => self.halted(vcpu, view, asks),
             Fact::Answered { vcpu } => {
                 if !view.guest.runs_io_bound(vcpu) {
                     self.end(vcpu, view, asks);
@@ -508,6 +418,7 @@ impl Policy for PartialBoost {
                     self.lingers = false;
                     asks.push(Ask::End(Owner::PartialBoost, Knob::Boost(BoostTarget::Emulators)));
                 }
+                self.not_woken(view, asks);
                 if view.guest.is_kept_waiting() {
                     (0..).take(self.vcpus.len()).for_each(|index| self.stalled(index, view, asks));
                 }

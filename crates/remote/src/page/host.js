@@ -22,6 +22,20 @@ function notes(vm) {
   return [...(vm.unheard ?? []), ...told];
 }
 
+// How long a decision is worth a mark: a boost is over before anybody has seen it.
+const SHOWN_NS = 2e9;
+// Why somebody waits who would be answered first.
+const TURNS = ["budget_spent", "limit_reached", "overdrawn"];
+
+// What the latest event that somebody waits for was, and whether that goes first, if it came just now.
+function latest({ decisions }, atNs) {
+  const last = decisions.findLast(({ verdict }) => verdict === "boosted" || TURNS.includes(verdict));
+  if (!last || atNs - last.at_ns > SHOWN_NS) return [];
+  const { packet } = last.cause;
+  const event = packet ? `a packet for ${packet.protocol.toUpperCase()} port ${packet.port}` : last.cause === "unanswered" ? "an answer that took long" : "a read of the disk";
+  return [last.verdict === "boosted" ? `first, for ${event}` : `waits for its turn, for ${event}`];
+}
+
 // What goes on in a VM now, as short marks.
 function marks(vm, atNs) {
   const all = [];
@@ -29,6 +43,7 @@ function marks(vm, atNs) {
   if (vm.standing === "reserved") all.push("reserved");
   if (vm.standing === "observed") all.push("observed only");
   if (vm.vcpus.some(({ boosted }) => boosted)) all.push("boosted");
+  all.push(...latest(vm.recent, atNs));
   for (const player of vm.multimedia?.players ?? []) all.push(`${player.frame_rate.toFixed(1)} of ${player.desired_rate.toFixed(0)} frames/s`);
   if (vm.multimedia?.share_permille > 1000) all.push(`share × ${vm.multimedia.share_permille / 1000}`);
   const episode = vm.asymmetric?.episode;
@@ -38,6 +53,12 @@ function marks(vm, atNs) {
     if (episode.slow.length) all.push(`slow: ${episode.slow.map((vcpu) => `vCPU ${vcpu}`).join(", ")}`);
   }
   return all;
+}
+
+// Requests of each class that were served, of all its disks; undefined if it has none that tell.
+function served(vm) {
+  const reports = (vm.disks ?? []).flatMap(({ report }) => report ?? []);
+  return reports.length ? [0, 1, 2].map((at) => sum(reports, (report) => report.served[at])) : undefined;
 }
 
 class VmCard {
@@ -60,12 +81,14 @@ class VmCard {
 
   show(vm, atNs) {
     const before = this.before;
-    const now = { atNs, pid: vm.pid, ran: sum(vm.vcpus, (v) => v.ran_ns), stolen: sum(vm.vcpus, (v) => v.stolen_ns), boosts: sum(vm.vcpus, (v) => v.boosts) };
+    const now = { atNs, pid: vm.pid, ran: sum(vm.vcpus, (v) => v.ran_ns), stolen: sum(vm.vcpus, (v) => v.stolen_ns), boosts: sum(vm.vcpus, (v) => v.boosts), served: served(vm) };
     // One that was started anew counts from nothing.
     if (before?.pid === vm.pid && atNs > before.atNs) {
       const passed = atNs - before.atNs;
       const [hits, boosts] = [vm.recent.hits, vm.recent.boosts_ended];
       const tell = { CPU: percent((now.ran - before.ran) / passed), Stolen: percent((now.stolen - before.stolen) / passed), "Boosts/s": (((now.boosts - before.boosts) / passed) * 1e9).toFixed(0), Hits: boosts ? percent(hits / boosts) : "–" };
+      const rates = now.served?.map((count, at) => Math.max(0, ((count - (before.served?.[at] ?? count)) / passed) * 1e9).toFixed(0));
+      if (rates) tell["Disk/s: high, common, low"] = rates.join(", ");
       this.numbers.replaceChildren(...Object.entries(tell).map(([name, value]) => {
         const pair = element("div");
         pair.append(element("dt", "", name), element("dd", "", value));

@@ -87,6 +87,11 @@ impl BoostedVcpu {
         self.serving.as_ref().is_some_and(|serving| !serving.part.is_help())
     }
 
+    /// Whether it is boosted, and has run since that began.
+    pub(super) fn has_run(&self) -> bool {
+        self.serving.as_ref().is_some_and(|serving| self.ran > serving.ran_at_begin)
+    }
+
     pub(super) fn helps(&self) -> bool {
         self.serving.as_ref().is_some_and(|serving| serving.part.is_help())
     }

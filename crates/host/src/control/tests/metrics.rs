@@ -100,6 +100,37 @@ fn who_does_not_read_keeps_no_place() {
 const FORGOTTEN: StarvationExplain =
     StarvationExplain { turns: 31, longest_wait_ns: 1_600_000_000, boosted_ns: 300_000_000 };
 
+fn somebody_waits() -> AsymmetricExplain {
+    let (since, until) = (Time(1), Time(2));
+    let episode = EpisodeExplain { cause: EpisodeCause::Enter, since, until, acts: true, slow: vec![0, 1] };
+    let background = vec![BackgroundExplain { task: TaskId(1), since, load_permille: 900 }];
+    AsymmetricExplain { episode: Some(episode), background, sound_client: None, slowed: 7, restored: 3 }
+}
+
+fn two_films() -> MultimediaExplain {
+    let player = |task, frame_rate| PlayerExplain {
+        task: TaskId(task),
+        gpu: false,
+        since: Time(1),
+        frame_rate,
+        desired_rate: 24.0,
+        share_permille: 2000,
+    };
+    MultimediaExplain {
+        players: vec![player(1, 23.5), player(2, 12.0)],
+        share_permille: 2000,
+        boosts: 120,
+        in_debt: 5,
+        limited: 2,
+        boosted_ns: 300_000_000,
+    }
+}
+
+fn disk() -> DiskStatus {
+    let report = DiskReport { served: [3, 5, 7], ..DiskReport::default() };
+    DiskStatus { name: "root".into(), thread: 1, trouble: None, report }
+}
+
 /// Every metric in the dashboard and the alert rules is one that there is.
 #[test]
 fn the_dashboard_and_the_rules_know_the_metrics() {
@@ -108,6 +139,9 @@ fn the_dashboard_and_the_rules_know_the_metrics() {
     let text = exposition(&status);
     assert!(text.ends_with("# EOF\n"));
     status.vms[0].engine.starvation = Some(FORGOTTEN);
+    status.vms[0].engine.asymmetric = Some(somebody_waits());
+    status.vms[0].engine.multimedia = Some(two_films());
+    status.vms[0].disks = vec![disk()];
     let all = exposition(&status);
     let exists = |name: &str| all.lines().any(|line| line.split(['{', ' ']).next() == Some(name));
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
@@ -151,8 +185,7 @@ fn the_alerts_fire_when_they_should() {
 fn requests_of_disks_are_counted_by_class() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);
     let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
-    let report = DiskReport { served: [3, 5, 7], ..DiskReport::default() };
-    status.vms[0].disks = vec![DiskStatus { name: "root".into(), thread: 1, trouble: None, report }];
+    status.vms[0].disks = vec![disk()];
     let text = exposition(&status);
     for (class, requests) in [("high", 3), ("common", 5), ("low", 7)] {
         let line = format!("disk=\"root\",class=\"{class}\"}} {requests}");
@@ -168,21 +201,7 @@ fn what_a_person_waits_for_is_measured() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);
     let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
     assert!(!exposition(&status).contains("frontdesk_vm_episode"), "nobody has used it");
-    let episode = EpisodeExplain {
-        cause: EpisodeCause::Enter,
-        since: Time(1),
-        until: Time(2),
-        acts: true,
-        slow: vec![0, 1],
-    };
-    let background = vec![BackgroundExplain { task: TaskId(1), since: Time(1), load_permille: 900 }];
-    status.vms[0].engine.asymmetric = Some(AsymmetricExplain {
-        episode: Some(episode),
-        background,
-        sound_client: None,
-        slowed: 7,
-        restored: 3,
-    });
+    status.vms[0].engine.asymmetric = Some(somebody_waits());
     let text = exposition(&status);
     for (metric, value) in [
         ("episode", "1.0"),
@@ -201,22 +220,7 @@ fn what_a_vm_plays_is_measured() {
     let (reply, _) = std::sync::mpsc::sync_channel(1);
     let mut status = answer(&StatusRequest::new(None, 0, reply)).unwrap();
     assert!(!exposition(&status).contains("frontdesk_vm_frame_rate"), "nothing has played");
-    let player = |task, frame_rate| PlayerExplain {
-        task: TaskId(task),
-        gpu: false,
-        since: Time(1),
-        frame_rate,
-        desired_rate: 24.0,
-        share_permille: 2000,
-    };
-    status.vms[0].engine.multimedia = Some(MultimediaExplain {
-        players: vec![player(1, 23.5), player(2, 12.0)],
-        share_permille: 2000,
-        boosts: 120,
-        in_debt: 5,
-        limited: 2,
-        boosted_ns: 300_000_000,
-    });
+    status.vms[0].engine.multimedia = Some(two_films());
     let text = exposition(&status);
     for (metric, value) in [
         ("players", "2.0"),
