@@ -212,6 +212,37 @@ fn a_read_about_to_end_boosts_if_an_io_bound_task_asked_for_it() {
     assert_eq!(world.actions(), [], "boosted already");
 }
 
+/// What somebody has started reads its files, and they go on typing.
+#[test]
+fn reads_leave_half_of_the_budget_where_packets_are_answered() {
+    for (asked, most) in [(false, 0.125), (true, 0.0625)] {
+        let mut world = World::new(Config::default());
+        world.learn_echo();
+        // What it has run is told now and then.
+        for _ in 0..30 {
+            world.pass(100 * MS);
+            world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+        }
+        for round in 0..1000 {
+            if asked && round % 100 == 0 {
+                world.request(7, ECHO, 200 * US);
+                assert_eq!(world.reason(), Some(Reason::Boosted), "round {round}");
+            }
+            world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });
+            world.feed(EventKind::BlockRead { vm: VM, request: round });
+            world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: HOG });
+            world.pass(MS);
+            world.feed(EventKind::BlockDone { vm: VM, request: round });
+            world.handle(ECHO, 400 * US);
+            world.pass(MS);
+        }
+        let used = world.engine.explain(VM).unwrap().pb_used_ratio;
+        assert!(used > most - 0.02 && used < most + 0.01, "{used} of {most}");
+        let reads = world.engine.recent(VM, Time(world.now)).unwrap().reads;
+        assert!(reads.boosted > 100 && reads.budget_spent > 100, "{reads:?}");
+    }
+}
+
 #[test]
 fn an_idle_vm_is_boosted_beyond_its_pb_ratio_while_within_its_share() {
     let mut world = World::new(Config::default());
@@ -234,6 +265,7 @@ fn an_idle_vm_is_boosted_beyond_its_pb_ratio_while_within_its_share() {
         assert_eq!(world.actions(), [boost(Boost::None)]);
         world.pass(20 * MS);
     }
+    assert!(world.engine.explain(VM).unwrap().pb_used_ratio < 0.01, "they are of no budget");
 }
 
 #[test]

@@ -115,6 +115,22 @@ fn who_types_beside_a_film_waits_for_no_neighbour() {
     assert!(own < stock + 0.08, "{own} of the frames are dropped, by the kernel {stock}");
 }
 
+/// What somebody starts reads its files, boosted, and they go on typing: their letters have what they need of
+/// the budget.
+#[test]
+fn who_types_beside_a_program_that_starts_is_answered_first() {
+    let counts = ["task-worker=16", "knowledge-worker=12", "viewer=4", "developer=8"]
+        .map(|of| format!("vm.{}", of.replace('=', ".count=")));
+    let set: Vec<&str> = counts.iter().map(String::as_str).chain(["repeats=1"]).collect();
+    let simulated = simulate(&[load("desktops/mixed.toml", &set)], 1, 2, &|_, _| {}).unwrap();
+    let arms = &simulated[0].outcome.arms;
+    for worker in 1..=12 {
+        let letters = format!("knowledge-worker-{worker}/letters");
+        let [stock, own] = ["stock", "frontdesk"].map(|arm| &arms[arm].response_ms[&letters]);
+        assert!(own.p95 < 0.5 * stock.p95, "{letters}: {own:?}, by the kernel {stock:?}");
+    }
+}
+
 /// Whoever asks for more than the VM is due gets no more than that, however much may be boosted: in guests
 /// that finish a slice first most of a boost is not the answer's, and does not count as one. What it waits
 /// for meanwhile takes about twice as long as by the kernel alone, for it repays with half of its share.

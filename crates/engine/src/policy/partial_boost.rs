@@ -68,15 +68,28 @@ impl PartialBoost {
         view.config.tavs.idle && view.debt.nanos <= 0 && asleep
     }
 
-    /// Decides about an event (TAVS §3.2). Returns the vCPUs to boost.
+    /// How much of its CPU time the VM may use boosted, when an event of this device comes. Beyond the paper:
+    /// where packets are answered, too, reads may use half of it. Who types is not kept waiting by what they
+    /// have started.
+    fn pb_ratio(&self, view: &View<'_>, device: Device) -> f64 {
+        let tavs = &view.config.tavs;
+        let pb_ratio = view.own.pb_ratio.unwrap_or(tavs.pb_ratio);
+        // As long as boosted time counts.
+        let lately = nanos(tavs.pb_period).saturating_mul(2);
+        let asked = self.asked.is_some_and(|asked| view.now.since(asked) < lately);
+        if device == Device::Disk && asked { pb_ratio / 2.0 } else { pb_ratio }
+    }
+
+    /// Decides about an event (TAVS §3.2), with so much of the VM's CPU time to be boosted. Returns the vCPUs
+    /// to boost.
     fn weigh(
         &mut self,
         view: &View<'_>,
         candidates: &[u16],
         correlated: bool,
+        pb_ratio: f64,
     ) -> Result<ArrayVec<u16, MAX_TARGETS>, Reason> {
         let tavs = &view.config.tavs;
-        let pb_ratio = view.own.pb_ratio.unwrap_or(tavs.pb_ratio);
         if pb_ratio <= 0.0 || view.own.off {
             return Err(Reason::Off);
         }
@@ -113,7 +126,8 @@ impl PartialBoost {
     pub(crate) fn foresee(&self, view: &View<'_>) -> ArrayVec<u16, MAX_TARGETS> {
         let candidates = Self::candidates(view, Device::Network);
         // Weighing an event brings the budgets up to date, and there was none.
-        self.clone().weigh(view, &candidates, true).unwrap_or_default()
+        let pb_ratio = self.pb_ratio(view, Device::Network);
+        self.clone().weigh(view, &candidates, true, pb_ratio).unwrap_or_default()
     }
 
     /// Boosted CPU time of the VM's vCPUs over all their CPU time in the last periods.
@@ -127,16 +141,20 @@ impl PartialBoost {
     /// boosts each vCPU that wakes with credit left (TAVS §2.2). And one whose VM is owed CPU by far more
     /// than a slice is kept from running at all: nearly all that it runs is boosted, whatever it does.
     fn may_boost(&mut self, index: u16, view: &View<'_>, pb_ratio: f64) -> bool {
-        let Some(seen) = view.guest.vcpus.get(usize::from(index)) else { return false };
-        let idle = seen.seen.is_halted() && view.debt.nanos <= 0;
         let starved =
             view.debt.nanos < 0 && view.debt.nanos.unsigned_abs() >= nanos(view.config.ledger.horizon) / 8;
-        if idle || starved {
+        if starved || Self::is_free(index, view) {
             return true;
         }
         let period = nanos(view.config.tavs.pb_period);
         self.vcpus.iter_mut().for_each(|vcpu| vcpu.budget.advance(view.now, period));
         self.pb_used() <= pb_ratio
+    }
+
+    /// Whether a boost needs no budget, and uses none: the vCPU is idle, and the VM within its share.
+    fn is_free(index: u16, view: &View<'_>) -> bool {
+        let idle = |known: &GuestVcpu| known.seen.is_halted();
+        view.debt.nanos <= 0 && view.guest.vcpus.get(usize::from(index)).is_some_and(idle)
     }
 
     /// Boosts a vCPU for an event, if it is not boosted for one.
@@ -172,7 +190,9 @@ impl PartialBoost {
         let (since, ran_at_begin) =
             vcpu.serving.as_ref().map_or((since, vcpu.ran), |before| (before.since, before.ran_at_begin));
         let ran = vcpu.ran;
-        let serving = Serving { since, until: since, ran_at_begin, ran_before: ran, hit, waits: !hit, part };
+        let free = Self::is_free(index, view);
+        let serving =
+            Serving { since, until: since, ran_at_begin, ran_before: ran, hit, waits: !hit, free, part };
         let until = serving.end(ran, view);
         vcpu.serving = Some(Serving { until, ..serving });
         self.lingers = false;
@@ -252,7 +272,7 @@ impl PartialBoost {
     /// is for boosts that are not worth it.
     fn excuse_wait(&mut self, index: u16) {
         let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
-        let Some(serving) = vcpu.serving.as_ref() else { return };
+        let Some(serving) = vcpu.serving.as_ref().filter(|serving| !serving.free) else { return };
         vcpu.budget.excuse(vcpu.ran.saturating_sub(serving.ran_before));
     }
 
@@ -382,7 +402,10 @@ impl Policy for PartialBoost {
         match fact {
             Fact::Event { cause, device, correlated } => {
                 let candidates = Self::candidates(view, device);
-                let verdict = self.weigh(view, &candidates, correlated);
+                if correlated && device == Device::Network {
+                    self.asked = Some(view.now);
+                }
+                let verdict = self.weigh(view, &candidates, correlated, self.pb_ratio(view, device));
                 let reason = verdict.as_ref().err().copied().unwrap_or(Reason::Boosted);
                 self.sought &= verdict.is_err();
                 if verdict.is_ok() {

@@ -4,6 +4,7 @@
 use super::state::{BoostRole, BoostedVcpu, LOOK, PartialBoost, UNANSWERED, longest, unaided, watch};
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
+use crate::infer::Device;
 use crate::policy::claim::{Ask, Knob, Owner};
 use crate::policy::view::View;
 
@@ -72,7 +73,7 @@ impl PartialBoost {
         if view.now.since(since) > UNANSWERED {
             return None;
         }
-        let verdict = self.weigh(view, &[index], true);
+        let verdict = self.weigh(view, &[index], true, self.pb_ratio(view, Device::Network));
         if verdict.is_ok() {
             self.begin(index, view, asks);
         }

@@ -37,6 +37,9 @@ pub(super) struct Serving {
     pub(super) hit: bool,
     /// Whether it waits for an I/O-bound task to run, or to answer; if not, such a task runs.
     pub(super) waits: bool,
+    /// Whether it uses none of the budget.
+    #[serde(default)]
+    pub(super) free: bool,
     pub(super) part: BoostRole,
 }
 
@@ -111,6 +114,9 @@ pub(crate) struct PartialBoost {
     /// Who has its turn after the one that takes the interrupt of the last event, on the same physical CPU.
     #[serde(default)]
     pub(super) behind: Option<u16>,
+    /// When a packet came last that an I/O-bound task waits for.
+    #[serde(default)]
+    pub(super) asked: Option<Time>,
     /// When a boost ended before its event was answered.
     pub(super) unanswered: Option<Time>,
     /// When an event that an I/O-bound task waits for was not boosted for, or no longer: as much as may be
@@ -154,7 +160,8 @@ impl PartialBoost {
         match thread {
             Thread::Vcpu(index) => {
                 let Some(vcpu) = self.vcpus.get_mut(usize::from(index)) else { return };
-                vcpu.budget.charge(now, nanos(config.pb_period), ran, boosted);
+                let free = vcpu.serving.as_ref().is_some_and(|serving| serving.free);
+                vcpu.budget.charge(now, nanos(config.pb_period), ran, boosted && !free);
                 if boosted {
                     vcpu.ran = vcpu.ran.saturating_add(ran);
                 }
