@@ -19,12 +19,15 @@ pub(crate) fn busy() -> Status {
     let more = json!({
         "multimedia": {
             "players": [{
-                "task": 4096, "gpu": false, "since_ns": since, "frame_rate": 23.5, "desired_rate": 24.0, "share_permille": 1500,
+                "task": 4096, "gpu": false, "since_ns": since, "share_permille": 1500,
+                "frame_rate": 23.5, "desired_rate": 24.0,
             }],
             "share_permille": 1500, "boosts": 240, "in_debt": 0, "limited": 0, "boosted_ns": 1_000_000_000u64,
         },
         "asymmetric": {
-            "episode": { "cause": "enter", "since_ns": since, "until_ns": since + 5_000 * MS, "acts": true, "slow": [1] },
+            "episode": {
+                "cause": "enter", "since_ns": since, "until_ns": since + 5_000 * MS, "acts": true, "slow": [1],
+            },
             "background": [{ "task": 8192, "since_ns": since, "load_permille": 620 }],
             "sound_client": null, "slowed": 3, "restored": 2,
         },
