@@ -20,7 +20,7 @@ pub use error::CapacityError;
 pub use limit::{Limit, LimitError, Statistic, Whose};
 pub use observed::{Asked, Film, Observed, ObservedVm, observe};
 pub use profile::Profile;
-pub use search::{ArmCapacity, Held, Progress, Tried, capacity};
+pub use search::{ArmCapacity, Cluster, Held, Progress, Tried, capacity};
 pub use sequential::{MOST_RUNS, Sequential, Verdict};
 pub use summary::summary;
 

@@ -34,6 +34,26 @@ pub struct Held {
     pub at_most: Option<u32>,
 }
 
+/// Several hosts like the one that is modelled, over which desktops are spread evenly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Cluster {
+    /// How many.
+    pub hosts: u32,
+    /// So many of them, fewer than all, may be down at a time, and the others have their desktops.
+    pub spare: u32,
+}
+
+impl Cluster {
+    /// What they hold, of what one of them does: hosts know nothing of each other.
+    #[must_use]
+    pub fn holds(&self, host: Held) -> Held {
+        let hosts = self.hosts.saturating_sub(self.spare);
+        // With one more than all of them take, one of them has one more.
+        let at_most = host.at_most.map(|desktops| desktops.saturating_mul(hosts));
+        Held { desktops: host.desktops.saturating_mul(hosts), at_most }
+    }
+}
+
 /// What an arm holds.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ArmCapacity {

@@ -2,13 +2,16 @@
 
 use crate::limit::Limit;
 use crate::profile::Profile;
-use crate::search::ArmCapacity;
+use crate::search::{ArmCapacity, Cluster};
 use frontdesk_scenario::{Figure, Mark, NumberTable, Outcome, Series, median};
 
-/// What was found, for the table in a terminal, the page and the plot.
+fn number(count: u32) -> Option<f64> {
+    Some(f64::from(count))
+}
+
+/// What was found, for the table in a terminal, the page and the plot; of a cluster, too, if one is given.
 #[must_use]
-pub fn summary(profile: &Profile, limit: &Limit, arms: &[ArmCapacity]) -> Outcome {
-    let number = |count: u32| Some(f64::from(count));
+pub fn summary(profile: &Profile, limit: &Limit, arms: &[ArmCapacity], cluster: Option<&Cluster>) -> Outcome {
     let held = NumberTable {
         title: format!("Desktops on {} CPUs with {limit}", profile.scenario.host.vm_cpus.len()),
         names: vec!["arm".to_owned()],
@@ -67,9 +70,27 @@ pub fn summary(profile: &Profile, limit: &Limit, arms: &[ArmCapacity]) -> Outcom
     let of_model = frontdesk_sim::outcome(&profile.scenario, Default::default());
     Outcome {
         scenario: profile.scenario.name.clone(),
-        tables: vec![held, tried],
+        tables: [Some(held), cluster.map(|cluster| of_cluster(*cluster, arms)), Some(tried)]
+            .into_iter()
+            .flatten()
+            .collect(),
         figures: vec![figure],
         ..of_model
+    }
+}
+
+fn of_cluster(cluster: Cluster, arms: &[ArmCapacity]) -> NumberTable {
+    let Cluster { hosts, spare } = cluster;
+    let down = if spare == 0 { String::new() } else { format!(" while {spare} of them are down") };
+    let row = |of: &ArmCapacity| {
+        let held = cluster.holds(of.held);
+        (vec![of.arm.clone()], vec![number(held.desktops), held.at_most.and_then(number)])
+    };
+    NumberTable {
+        title: format!("Desktops on {hosts} such hosts{down}"),
+        names: vec!["arm".to_owned()],
+        columns: ["held", "at most"].map(str::to_owned).to_vec(),
+        rows: arms.iter().map(row).collect(),
     }
 }
 
@@ -96,5 +117,16 @@ mod tests {
         let held = Held { desktops: 0, at_most: None };
         let arm = ArmCapacity { arm: "stock".to_owned(), held, confidence: 1.0, tried };
         assert_eq!(points(&arm), [(1.0, 7.0)]);
+    }
+
+    #[test]
+    fn a_cluster_holds_what_the_hosts_hold_that_are_left() {
+        let held = Held { desktops: 70, at_most: Some(71) };
+        let arm = ArmCapacity { arm: "frontdesk".to_owned(), held, confidence: 1.0, tried: Vec::new() };
+        let table = of_cluster(Cluster { hosts: 40, spare: 2 }, &[arm]);
+        assert_eq!(table.title, "Desktops on 40 such hosts while 2 of them are down");
+        assert_eq!(table.rows, [(vec!["frontdesk".to_owned()], vec![Some(2660.0), Some(2698.0)])]);
+        let all = Held { desktops: 64, at_most: None };
+        assert_eq!(Cluster { hosts: 3, spare: 0 }.holds(all), Held { desktops: 192, at_most: None });
     }
 }

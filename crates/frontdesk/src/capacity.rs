@@ -5,7 +5,7 @@ use crate::outputs::{check, write_json, write_text};
 use crate::recording::{open, shown, warn_if_incomplete};
 use crate::{FAILED, compare, words};
 use frontdesk_capacity::{
-    ArmCapacity, Derived, Limit, ObservedVm, Profile, Progress, capacity, observe, summary,
+    ArmCapacity, Cluster, Derived, Held, Limit, ObservedVm, Profile, Progress, capacity, observe, summary,
 };
 use frontdesk_engine::nanos;
 use frontdesk_scenario::Overrides;
@@ -37,6 +37,7 @@ const WIDTH: u16 = 100;
   frontdesk capacity scenarios/capacity/office.toml --limit \"p95 <= 100 ms\"
   frontdesk capacity scenarios/capacity/echo.toml --limit \"worst p95 <= 20 ms\" --html capacity.html
   frontdesk capacity scenarios/capacity/echo.toml --calibrate scenarios/echo-mixed.toml lab.json
+  frontdesk capacity scenarios/capacity/office.toml --limit \"worst p95 <= 50 ms\" --hosts 40 --spare 2
   frontdesk capacity --from morning.fdsk --write morning
   frontdesk capacity morning/profile.toml")]
 pub(crate) struct Args {
@@ -48,7 +49,7 @@ pub(crate) struct Args {
         long,
         value_name = "RECORDING",
         requires = "write",
-        conflicts_with_all = ["profile", "limit", "calibrate", "set", "arms", "seed", "jobs", "json", "html", "plot"]
+        conflicts_with_all = ["profile", "limit", "calibrate", "hosts", "set", "arms", "seed", "jobs", "json", "html", "plot"]
     )]
     from: Option<PathBuf>,
     /// The folder into which that profile and its scenario are written; nothing in it is replaced.
@@ -62,6 +63,12 @@ pub(crate) struct Args {
     /// and what `frontdesk lab` wrote, as `frontdesk compare` does.
     #[arg(long, num_args = 2, value_names = ["SCENARIO", "RESULT"])]
     calibrate: Vec<PathBuf>,
+    /// Tell what so many such hosts hold, too, desktops spread evenly over them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    hosts: Option<u32>,
+    /// With --hosts: while so many of them are down.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "hosts")]
+    spare: u32,
     /// Change a key of the scenario, as vm.builder.vcpus=2; may be given several times.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -93,6 +100,22 @@ struct Found<'a> {
     limit: String,
     limit_ms: f64,
     arms: &'a [ArmCapacity],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterFound<'a>>,
+}
+
+/// What several such hosts hold.
+#[derive(Serialize)]
+struct ClusterFound<'a> {
+    #[serde(flatten)]
+    cluster: Cluster,
+    arms: Vec<ArmOfCluster<'a>>,
+}
+
+#[derive(Serialize)]
+struct ArmOfCluster<'a> {
+    arm: &'a str,
+    held: Held,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -101,6 +124,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Without a recording the command line has one.
     let Some(path) = &args.profile else { anyhow::bail!("name a profile, or a recording with --from") };
+    let cluster = args.hosts.map(|hosts| Cluster { hosts, spare: args.spare });
+    if let Some(Cluster { hosts, spare }) = cluster {
+        anyhow::ensure!(spare < hosts, "--spare {spare}: with --hosts {hosts} it is {} at most", hosts - 1);
+    }
     let overrides = Overrides { set: args.set.clone(), arms: args.arms.clone(), ..Overrides::default() };
     let mut profile = Profile::load(path, &overrides)?;
     let calibration = match args.calibrate.as_slice() {
@@ -129,13 +156,16 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         eprintln!("frontdesk: interrupted; nothing is known yet");
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    let outcome = summary(&profile, &args.limit, &arms);
+    let outcome = summary(&profile, &args.limit, &arms, cluster.as_ref());
     if let Some(file) = &args.json {
         let (scenario, limit) = (profile.scenario.name.as_str(), args.limit.to_string());
-        write_json(
-            file,
-            &Found { scenario, calibration, limit, limit_ms: args.limit.most_ms(), arms: &arms },
-        )?;
+        let limit_ms = args.limit.most_ms();
+        let cluster = cluster.map(|cluster| {
+            let held = |of: &ArmCapacity| cluster.holds(of.held);
+            let arms = arms.iter().map(|of| ArmOfCluster { arm: &of.arm, held: held(of) }).collect();
+            ClusterFound { cluster, arms }
+        });
+        write_json(file, &Found { scenario, calibration, limit, limit_ms, arms: &arms, cluster })?;
     }
     if let Some(file) = &args.html {
         write_text(file, &frontdesk_report::html(&outcome, &[])?)?;

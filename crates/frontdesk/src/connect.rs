@@ -90,6 +90,11 @@ impl Where {
             None => Daemon::Local(self.socket.clone()),
         })
     }
+
+    /// The other host.
+    pub(crate) fn host(&self) -> Option<String> {
+        self.host.as_ref().map(ToString::to_string)
+    }
 }
 
 impl Daemon {
@@ -98,6 +103,13 @@ impl Daemon {
         let mut server = RemoteServer::new(address, args)?;
         server.may_ask &= may_ask;
         Ok(Daemon::Remote(Box::new(server)))
+    }
+
+    /// From now on the user is asked for nothing more.
+    pub(crate) fn ask_nobody(&mut self) {
+        if let Daemon::Remote(server) = self {
+            server.may_ask = false;
+        }
     }
 
     /// The daemon's answer, or why it refuses.

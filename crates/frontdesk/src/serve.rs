@@ -115,7 +115,10 @@ fn set_up(args: &ServeArgs, folder: &Folder) -> anyhow::Result<ExitCode> {
         }
     };
     if args.look {
-        folder.set_look_password(&password)?;
+        if !folder.set_look_password(&password)? {
+            println!("The password of those who may only look in is as it was.");
+            return Ok(ExitCode::SUCCESS);
+        }
         println!("Who has this password may look in, and change nothing. From when it is restarted on:");
         println!("  systemctl restart frontdesk-serve");
         return Ok(ExitCode::SUCCESS);
@@ -123,8 +126,9 @@ fn set_up(args: &ServeArgs, folder: &Folder) -> anyhow::Result<ExitCode> {
     let names = if args.name.is_empty() { vec![host_name()?] } else { args.name.clone() };
     let done = folder.set_up(&password, &names)?;
     let certificate = if done.new_certificate { "made for this host" } else { "as it was" };
+    let set = if done.new_password { "set" } else { "as it was" };
     println!(
-        "The password is set. The certificate is {certificate}; its fingerprint is\n  {}",
+        "The password is {set}. The certificate is {certificate}; its fingerprint is\n  {}",
         done.fingerprint
     );
     println!("Clients show it when they connect for the first time. To begin, or to begin anew:");

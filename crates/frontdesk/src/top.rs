@@ -1,17 +1,18 @@
 //! `frontdesk top`.
 
 mod app;
+mod asker;
 mod draw;
 mod panel;
 
+use crate::connect::Where;
 use anyhow::{Context, bail};
 use app::{App, View};
+use asker::{Asker, Look, status};
 use crossterm::event::{self, Event, KeyEventKind};
-use frontdesk_control_protocol::{DEFAULT_SOCKET, Query, ask, ask_status};
 use ratatui::DefaultTerminal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 const REFRESH: Duration = Duration::from_secs(1);
 /// A signal is noticed within this.
 const NOTICE: Duration = Duration::from_millis(200);
+/// An answer is.
+const ANSWER: Duration = Duration::from_millis(20);
 
 /// Watch the VMs live in the terminal: what they use, how they are boosted, and what is reserved.
 ///
@@ -32,9 +35,8 @@ const NOTICE: Duration = Duration::from_millis(200);
 /// it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The daemon's control socket.
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
-    socket: PathBuf,
+    #[command(flatten)]
+    daemon: Where,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -43,15 +45,19 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             "top needs a terminal; `frontdesk status` prints the same once, and `frontdesk status --json` for programs"
         );
     }
-    // Without a daemon it is better not to begin.
-    let mut app = App::new(ask_status(&args.socket, None)?);
+    // Without a daemon it is better not to begin. A password is asked for now, or never.
+    let mut daemon = args.daemon.connect()?;
+    let first = status(&mut daemon, None)?.map_err(asker::refused)?;
+    daemon.ask_nobody();
+    let mut app = App::new(first, args.daemon.host());
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
     }
+    let mut asker = Asker::start(daemon)?;
     // This also sees to it that the terminal is restored before a panic is reported.
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
-    let result = watch(&mut terminal, &mut app, args, &stop);
+    let result = watch(&mut terminal, &mut app, &mut asker, &stop);
     ratatui::restore();
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -59,13 +65,13 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 fn watch(
     terminal: &mut DefaultTerminal,
     app: &mut App,
-    args: &Args,
+    asker: &mut Asker,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     let mut next = Instant::now() + REFRESH;
     while !app.is_over() && !stop.load(Ordering::Relaxed) {
         terminal.draw(|frame| draw::draw(frame, app)).context("cannot draw")?;
-        let left = next.saturating_duration_since(Instant::now());
+        let left = if asker.is_free() { next.saturating_duration_since(Instant::now()) } else { ANSWER };
         if event::poll(left.min(NOTICE)).context("cannot read the keyboard")? {
             match event::read().context("cannot read the keyboard")? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => app.key(key),
@@ -73,15 +79,14 @@ fn watch(
                 _ => {}
             }
         }
-        if app.take_stale() || Instant::now() >= next {
-            app.update(ask_status(&args.socket, app.vm()));
-            if app.view == View::Reservations {
-                let query = app.panel.take_query();
-                if app.panel.update(ask(&args.socket, &query)) {
-                    app.panel.update(ask(&args.socket, &Query::Reservations {}));
-                }
-            }
+        if let Some(told) = asker.answer()? {
+            app.update(told.status);
+            told.reservations.into_iter().for_each(|answer| app.panel.update(answer));
             next = Instant::now() + REFRESH;
+        }
+        if asker.is_free() && (app.take_stale() || Instant::now() >= next) {
+            let reservations = (app.view == View::Reservations).then(|| app.panel.take_query());
+            asker.ask(Look { vm: app.vm().map(str::to_owned), reservations });
         }
     }
     Ok(())

@@ -51,7 +51,15 @@ fn frontdesk_holds_more_desktops_than_stock_on_any_number_of_threads() {
             assert_eq!(verdict(most + 1).unwrap(), "broken");
         }
     }
-    assert_eq!(found(&["--limit", "p95 <= 20 ms", "--jobs", "3"]), alone);
+    let cluster = ["--hosts", "10", "--spare", "1"];
+    let of_ten = found(&[&["--limit", "p95 <= 20 ms", "--jobs", "3"], &cluster[..]].concat());
+    assert_eq!(of_ten["arms"], alone["arms"]);
+    for (of_ten, of_one) in of_ten["cluster"]["arms"].as_array().unwrap().iter().zip(arms) {
+        assert_eq!((&of_ten["arm"], held(of_ten)), (&of_one["arm"], 9 * held(of_one)));
+    }
+    let none = capacity(&scenarios().join("echo.toml"), &["--hosts", "2", "--spare", "2"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(told(&none).contains("1 at most"), "{}", told(&none));
 }
 
 /// What a slower host gives is made by the model, with costs ten times as high.

@@ -7,9 +7,18 @@
 
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
+#[path = "page/browser.rs"]
+mod browser;
+mod served;
+
+use browser::Driver;
 use frontdesk_linux::sched::{self, Attributes};
-use serde_json::Value;
+use frontdesk_testing::{Need, leave_out};
+use serde_json::{Value, json};
+use served::Served;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -303,9 +312,61 @@ fn a_daemon_can_be_looked_into() {
     let (code, _, said) = status(&["--why", "nobody"]);
     assert_eq!(code, Some(1));
     assert!(said.contains("no VM is named \"nobody\"; followed are: cpu-1, cpu-2, mixed"), "{said}");
+    in_the_browser(&socket);
     signal(running.lab.id(), "INT");
     running.end();
     assert_eq!(status(&[]).0, Some(2));
+}
+
+/// What is done for real VMs is on the page: who comes first, and why.
+fn in_the_browser(socket: &Path) {
+    let Some(driver) = Driver::start() else {
+        return leave_out(
+            "boosts on the page",
+            Need::Browser,
+            "chromedriver does not run (tools/setup.sh vms)",
+        );
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::before((), &relay(folder.path(), socket));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let browser = driver.browser(json!({})).await;
+        browser.log_in(&served).await;
+        // They are in the order of their names.
+        let mixed = |element: &str| format!("#glance .vm:nth-child(3) {element}");
+        browser.says(&mixed("h3"), "mixed").await;
+        browser.says(&mixed(".marks"), "first, for a packet for TCP port 7").await;
+        browser.open(&mixed("details")).await;
+        for text in ["there came for mixed:", "of these boosted.", "Believed to be I/O-bound"] {
+            browser.says(&mixed(".why"), text).await;
+        }
+        assert!(!browser.is_shown("#glance .trouble").await);
+        browser.picture("glance-boosted.png").await;
+        browser.0.close().await.unwrap();
+    });
+}
+
+/// A socket that anybody may connect to, and who does is root to the daemon: the lab's lets in nobody else.
+fn relay(folder: &Path, daemon: &Path) -> PathBuf {
+    let (relay, daemon) = (folder.join("relay.sock"), daemon.to_owned());
+    let listener = UnixListener::bind(&relay).unwrap();
+    for path in [folder, &relay] {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    // Until the daemon is gone.
+    std::thread::spawn(move || {
+        for from in listener.incoming().flatten() {
+            let Ok(to) = UnixStream::connect(&daemon) else { return };
+            for (mut from, mut to) in [(from.try_clone().unwrap(), to.try_clone().unwrap()), (to, from)] {
+                std::thread::spawn(move || {
+                    let copied = std::io::copy(&mut from, &mut to);
+                    to.shutdown(std::net::Shutdown::Write).and(copied)
+                });
+            }
+        }
+    });
+    relay
 }
 
 #[test]

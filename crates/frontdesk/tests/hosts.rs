@@ -7,9 +7,10 @@ mod served;
 use frontdesk_control_protocol::Status;
 use serde_json::Value;
 use served::{LOOK_PASSWORD, PASSWORD, Served};
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A host with a daemon that follows one VM of this name.
 fn host(vm: &str) -> Served {
@@ -139,6 +140,42 @@ fn several_hosts_are_told_side_by_side() {
     assert_eq!(why.status.code(), Some(0), "{}", text(&why.stdout));
     assert!(text(&why.stdout).contains("no VM is called alice"));
     assert_eq!(status(&hosts, &["--why", "dave"]).status.code(), Some(1));
+}
+
+/// In a terminal, as a person would: `script` gives it one.
+#[test]
+fn top_watches_another_host_until_q_is_pressed() {
+    let home = tempfile::tempdir().unwrap();
+    let password = password_file(home.path(), PASSWORD);
+    let served = host("alice");
+    let at = format!("--host {} --fingerprint {}", served.address, served.fingerprint);
+    let top = format!(
+        "stty rows 24 columns 120; {} top {at} --password-file {password}",
+        env!("CARGO_BIN_EXE_frontdesk")
+    );
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &top, "/dev/null"]);
+    script.env("XDG_STATE_HOME", home.path()).env("TERM", "xterm");
+    let mut terminal = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut screen = terminal.stdout.take().unwrap();
+    let mut shown = String::new();
+    let mut until = |word: &str| {
+        let mut part = [0; 4096];
+        while !shown.contains(word) {
+            let read = screen.read(&mut part).unwrap();
+            assert!(read > 0, "no {word}: {shown}");
+            shown += &text(&part[..read]);
+        }
+    };
+    // Words only: what is blank already is not drawn.
+    until(&served.address);
+    until("alice");
+    let mut keys = terminal.stdin.take().unwrap();
+    // The reservations, which it asks for only now.
+    keys.write_all(b"r").unwrap();
+    until("Nothing");
+    keys.write_all(b"q").unwrap();
+    assert_eq!(terminal.wait().unwrap().code(), Some(0), "{shown}");
 }
 
 /// Where a thread's stack has no room, there is no thread.

@@ -90,6 +90,8 @@ pub struct SetUp {
     pub fingerprint: Fingerprint,
     /// Whether it was made now; one that is there stays.
     pub new_certificate: bool,
+    /// Whether the password is another one than before.
+    pub new_password: bool,
 }
 
 /// What is in the folder of a server that is set up.
@@ -129,23 +131,32 @@ impl Folder {
             self.write(KEY, &key)?;
             self.write(CERTIFICATE, &certificate)?;
         }
+        let new_password = !self.hashed(PASSWORD).is_ok_and(|hashed| hashed.is_of(password));
         // Last: a server starts only with all of it.
-        self.write(PASSWORD, &format!("{}\n", hashed.as_str()))?;
+        if new_password {
+            self.write(PASSWORD, &format!("{}\n", hashed.as_str()))?;
+        }
         let credentials = self.load()?;
-        Ok(SetUp { fingerprint: Fingerprint::of(&credentials.certificates[0]), new_certificate })
+        let fingerprint = Fingerprint::of(&credentials.certificates[0]);
+        Ok(SetUp { fingerprint, new_certificate, new_password })
     }
 
-    /// Sets the password of those who may only look in, of a server that is set up.
+    /// Sets the password of those who may only look in, of a server that is set up. Says whether it is
+    /// another one than before.
     ///
     /// # Errors
     /// It is too short or too long or the other one, the server is not set up, or a file cannot be written.
-    pub fn set_look_password(&self, password: &str) -> Result<(), SetupError> {
+    pub fn set_look_password(&self, password: &str) -> Result<bool, SetupError> {
         check(password)?;
         if self.hashed(PASSWORD)?.is_of(password) {
             return Err(SetupError::SamePassword);
         }
+        if self.hashed(LOOK_PASSWORD).is_ok_and(|hashed| hashed.is_of(password)) {
+            return Ok(false);
+        }
         let hashed = Hashed::new(password).ok_or(SetupError::Random)?;
-        self.write(LOOK_PASSWORD, &format!("{}\n", hashed.as_str()))
+        self.write(LOOK_PASSWORD, &format!("{}\n", hashed.as_str()))?;
+        Ok(true)
     }
 
     /// Whether the server is set up.
@@ -282,14 +293,17 @@ mod tests {
         let missing = folder.load().unwrap_err().to_string();
         assert!(missing.contains("not set up") && missing.contains("--setup"), "{missing}");
         let first = folder.set_up(GOOD, &["host.example".to_owned(), "192.0.2.1".to_owned()]).unwrap();
-        assert!(first.new_certificate);
+        assert!(first.new_certificate && first.new_password);
+        let written = fs::read_to_string(path.join(PASSWORD)).unwrap();
+        assert!(!folder.set_up(GOOD, &[]).unwrap().new_password);
+        assert_eq!(fs::read_to_string(path.join(PASSWORD)).unwrap(), written);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
         for name in [PASSWORD, KEY] {
             assert_eq!(fs::metadata(path.join(name)).unwrap().mode() & 0o777, 0o600);
         }
         assert!(!fs::read_to_string(path.join(PASSWORD)).unwrap().contains(GOOD));
         let again = folder.set_up("another password", &[]).unwrap();
-        assert!(!again.new_certificate && again.fingerprint == first.fingerprint);
+        assert!(!again.new_certificate && again.new_password && again.fingerprint == first.fingerprint);
         assert!(folder.load().unwrap().passwords.change.is_of("another password"));
         fs::set_permissions(path.join(KEY), PermissionsExt::from_mode(0o640)).unwrap();
         assert!(matches!(folder.load(), Err(SetupError::Open(_))));
@@ -329,7 +343,8 @@ mod tests {
         assert!(matches!(folder.set_look_password(GOOD), Err(SetupError::SamePassword)));
         assert!(matches!(folder.set_look_password("short"), Err(SetupError::Password("short"))));
         assert!(folder.load().unwrap().passwords.look.is_none());
-        folder.set_look_password("battery staple").unwrap();
+        assert!(folder.set_look_password("battery staple").unwrap());
+        assert!(!folder.set_look_password("battery staple").unwrap());
         assert_eq!(fs::metadata(parent.path().join(LOOK_PASSWORD)).unwrap().mode() & 0o777, 0o600);
         assert!(matches!(folder.set_up("battery staple", &[]), Err(SetupError::SamePassword)));
         assert!(folder.load().unwrap().passwords.look.unwrap().is_of("battery staple"));

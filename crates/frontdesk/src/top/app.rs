@@ -1,8 +1,9 @@
 //! What `top` shows, and how keys change it.
 
+use super::asker::{Said, refused};
 use super::panel::Panel;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use frontdesk_control_protocol::{ClientError, Status, VmStatus};
+use frontdesk_control_protocol::{Status, VmStatus};
 
 /// Rates are taken over at least this, so that two looks shortly after another make no wild ones.
 const LEAST_NS: u64 = 500_000_000;
@@ -23,6 +24,8 @@ pub(crate) enum View {
 /// The state of the screen.
 pub(crate) struct App {
     pub(crate) status: Status,
+    /// Whose daemon it is, if another host's.
+    pub(crate) host: Option<String>,
     before: Option<Status>,
     /// Why the latest look failed; what is shown is older.
     pub(crate) error: Option<String>,
@@ -50,10 +53,11 @@ pub(crate) struct Rates {
 }
 
 impl App {
-    pub(crate) fn new(status: Status) -> App {
+    pub(crate) fn new(status: Status, host: Option<String>) -> App {
         let chosen = status.vms.first().map(|vm| vm.name.clone());
         App {
             status,
+            host,
             before: None,
             error: None,
             view: View::Vms,
@@ -91,9 +95,9 @@ impl App {
     }
 
     /// Takes the daemon's answer.
-    pub(crate) fn update(&mut self, answer: Result<Status, ClientError>) {
+    pub(crate) fn update(&mut self, answer: Said<Status>) {
         match answer {
-            Ok(status) => {
+            Ok(Ok(status)) => {
                 let old = std::mem::replace(&mut self.status, status);
                 if self.status.at_ns.saturating_sub(old.at_ns) >= LEAST_NS || self.before.is_none() {
                     self.before = Some(old);
@@ -103,12 +107,13 @@ impl App {
                     self.chosen = self.status.vms.first().map(|vm| vm.name.clone());
                 }
             }
-            Err(ClientError::Refused(refusal)) if self.vm().is_some() => {
+            Ok(Err(refusal)) if self.vm().is_some() => {
                 // The VM has gone.
                 self.show(View::Vms);
                 self.error = Some(refusal.message);
             }
-            Err(error) => self.error = Some(error.to_string()),
+            Ok(Err(refusal)) => self.error = Some(refused(refusal).to_string()),
+            Err(error) => self.error = Some(format!("{error:#}")),
         }
     }
 

@@ -37,8 +37,9 @@ fn header(app: &App) -> Text<'static> {
     let up = words::duration(app.status.at_ns.saturating_sub(daemon.since_ns));
     let own = app.own_cpu().map_or_else(|| "-".to_owned(), words::percent);
     let first = format!(
-        "frontdesk {}, {acts} for {up}: {}, own CPU {own}",
+        "frontdesk {}{}, {acts} for {up}: {}, own CPU {own}",
         daemon.version,
+        app.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default(),
         words::count(app.status.vms.len() as u64, "VM", "VMs")
     );
     let lost = match daemon.lost_events {
@@ -190,7 +191,7 @@ mod tests {
 
     /// The sample, and a second later.
     fn app() -> App {
-        let mut app = App::new(sample());
+        let mut app = App::new(sample(), None);
         let mut later = sample();
         later.at_ns += 1_000_000_000;
         later.daemon.cpu_seconds += 0.004;
@@ -199,7 +200,7 @@ mod tests {
         vcpu.ran_ns += 500_000_000;
         vcpu.stolen_ns += 250_000_000;
         vcpu.boosts += 12;
-        app.update(Ok(later));
+        app.update(Ok(Ok(later)));
         app
     }
 
@@ -272,14 +273,14 @@ mod tests {
         let mut app = app();
         press(&mut app, &[KeyCode::Enter]);
         let message = "no VM is named \"alice\"".to_owned();
-        app.update(Err(ClientError::Refused(Refusal::new(RefusalKind::UnknownVm, message))));
+        app.update(Ok(Err(Refusal::new(RefusalKind::UnknownVm, message))));
         assert_eq!(app.view, View::Vms);
         assert!(screen(&app, 80, 8).contains("no VM is named"));
         let mut without = sample();
         without.vms.remove(0);
-        app.update(Ok(without));
+        app.update(Ok(Ok(without)));
         assert_eq!((app.chosen().unwrap().name.as_str(), &app.error), ("bob", &None));
-        app.update(Err(ClientError::NoDaemon("/run/x.sock".into())));
+        app.update(Err(ClientError::NoDaemon("/run/x.sock".into()).into()));
         assert!(screen(&app, 80, 8).contains("no daemon answers"));
     }
 

@@ -1,10 +1,9 @@
 //! The reservations in `top`: what came of each, and keys that change them.
 
+use super::asker::{Said, refused};
 use crate::{list, words};
 use crossterm::event::KeyCode;
-use frontdesk_control_protocol::{
-    Answer, ClientError, Delivered, Query, Reservation, Reservations, Reserve, Target,
-};
+use frontdesk_control_protocol::{Answer, Delivered, Query, Reservation, Reservations, Reserve, Target};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -34,24 +33,18 @@ impl Panel {
         self.wanted.take().unwrap_or(Query::Reservations {})
     }
 
-    /// Takes the daemon's answer; true if it is to be asked once more, for the answer was to a change.
-    pub(crate) fn update(&mut self, answer: Result<Answer, ClientError>) -> bool {
+    /// Takes the daemon's answer.
+    pub(crate) fn update(&mut self, answer: Said<Answer>) {
         match answer {
-            Ok(Answer::Reservations(all)) => {
+            Ok(Ok(Answer::Reservations(all))) => {
                 self.all = Some(*all);
                 if self.position().is_none() {
                     self.chosen = self.reservations().first().map(|one| one.target.clone());
                 }
-                false
             }
-            Ok(_) => {
-                self.error = None;
-                true
-            }
-            Err(error) => {
-                self.error = Some(error.to_string());
-                false
-            }
+            Ok(Ok(_)) => self.error = None,
+            Ok(Err(refusal)) => self.error = Some(refused(refusal).to_string()),
+            Err(error) => self.error = Some(format!("{error:#}")),
         }
     }
 
@@ -221,7 +214,7 @@ mod tests {
             cpus: vec![CpuRoom { cpu: 1, reserved_ratio: 0.3, free_ratio: 0.6 }],
             reservations: vec![reservation("alice", 2 * MS, 10 * MS), reservation("42", MS / 10, MS / 5)],
         };
-        assert!(!panel.update(Ok(Answer::Reservations(Box::new(all)))));
+        panel.update(Ok(Ok(Answer::Reservations(Box::new(all)))));
         panel
     }
 
@@ -268,12 +261,14 @@ mod tests {
         let mut panel = panel();
         panel.key(KeyCode::Right);
         let refusal = Refusal::new(RefusalKind::Infeasible, "1.7 ms fits");
-        assert!(!panel.update(Err(ClientError::Refused(refusal))));
+        panel.update(Ok(Err(refusal)));
         assert!(panel.error.as_ref().unwrap().contains("1.7 ms fits"));
         panel.key(KeyCode::Left);
         assert_eq!(panel.error, None);
         let changed = Answer::Reservation(Box::new(reservation("alice", MS, 10 * MS)));
-        assert!(panel.update(Ok(changed)), "how things are is asked for next");
+        panel.update(Ok(Err(Refusal::new(RefusalKind::Infeasible, "1.7 ms fits"))));
+        panel.update(Ok(Ok(changed)));
+        assert_eq!(panel.error, None, "it is taken");
         let mut empty = Panel::default();
         assert!(!empty.key(KeyCode::Right));
     }

@@ -25,6 +25,7 @@ pub(crate) struct Served<D = FakeDaemon> {
     _folder: tempfile::TempDir,
 }
 
+#[allow(dead_code)] // Not all that use this module have a daemon that is no real one.
 impl Served {
     pub(crate) fn start() -> Served {
         Served::showing(&[])

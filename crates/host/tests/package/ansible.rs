@@ -39,6 +39,18 @@ pub(crate) fn ansible() -> Result<()> {
     ensure!(told.contains("changed=0 "), "{told}");
     ensure!(told.contains("1 VMs are followed"), "{told}");
 
+    step("a server, with two passwords");
+    let passwords = "-e frontdesk_serve_password=correct-horse -e frontdesk_look_password=battery-staple";
+    let told = play(50, &format!("--tags serve {passwords}"))?;
+    // The passwords, the unit, and that it is started again.
+    ensure!(told.contains("changed=4 "), "{told}");
+    ensure!(!told.contains("correct-horse") && !told.contains("battery-staple"), "{told}");
+    looks_in(&told)?;
+    let told = play(50, &format!("--tags serve {passwords}"))?;
+    ensure!(told.contains("changed=0 "), "{told}");
+    let refused = play(50, "--tags serve -e frontdesk_serve_password=short").err().context("it is taken")?;
+    ensure!(refused.to_string().contains("the password is too short"), "{refused}");
+
     step("another setting");
     let told = play(25, "--tags configure")?;
     // The configuration, and the reload.
@@ -65,6 +77,20 @@ fn play(weight: u32, more: &str) -> Result<String> {
         "LC_ALL=C.UTF-8 ansible-playbook -i localhost, -c local /run/ansible/site.yml \
          -e frontdesk_package={DEB} -e frontdesk_strict=false -e '{settings}' {more}"
     ))
+}
+
+/// Whoever has the password that looks in sees the VM, at the certificate that the role told.
+fn looks_in(told: &str) -> Result<()> {
+    let is_fingerprint =
+        |word: &&str| word.len() == 95 && word.bytes().filter(|byte| *byte == b':').count() == 31;
+    let mut words = told.split(|letter: char| letter.is_whitespace() || letter == '"');
+    let fingerprint = words.find(is_fingerprint).with_context(|| format!("no fingerprint: {told}"))?;
+    let status = type_in(&format!(
+        "printf battery-staple | frontdesk status --host localhost --fingerprint {fingerprint} \
+         --password-file /dev/stdin"
+    ))?;
+    ensure!(status.contains("alice"), "{status}");
+    Ok(())
 }
 
 /// What Prometheus gets.

@@ -120,7 +120,7 @@ fn a_certificate_stands_for_the_password() {
 const LOOK_PASSWORD: &str = "battery staple";
 
 fn with_look_password() -> World {
-    World::with(false, |folder| Folder::new(folder).set_look_password(LOOK_PASSWORD).unwrap())
+    World::with(false, |folder| assert!(Folder::new(folder).set_look_password(LOOK_PASSWORD).unwrap()))
 }
 
 #[test]
