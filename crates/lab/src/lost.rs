@@ -1,4 +1,4 @@
-//! Time that an emulated host does not have: the machine that emulates it gave its CPUs to others.
+//! Time that the machine does not have: whatever emulates or hosts it gave its CPUs to others.
 
 use frontdesk_linux::{monotonic_ns, realtime};
 use frontdesk_scenario::Lost;

@@ -66,14 +66,10 @@ impl Lab<'_> {
         }
         self.pass(self.scenario.warmup, &clients, daemon.as_mut())?;
 
-        let watch = match self.config.plugin {
-            Some(_) => None,
-            // Guests under KVM here run on a host that is emulated.
-            None => Some(Watch::start(
-                &machine::online_cpus()
-                    .map_err(|source| LabError::Io { what: "examining the machine".to_owned(), source })?,
-            )),
-        };
+        // What runs around this machine, or around the host that it emulates, is not seen otherwise.
+        let cpus = machine::online_cpus()
+            .map_err(|source| LabError::Io { what: "examining the machine".to_owned(), source })?;
+        let watch = Watch::start(&cpus);
         self.disk_served()?;
         let first = self.readings()?;
         let from = (Instant::now(), Time(monotonic_ns()));
@@ -84,7 +80,7 @@ impl Lab<'_> {
         let last = self.readings()?;
         let disk = self.disk_served()?;
         disk.as_ref().map_or(Ok(()), in_time)?;
-        let lost = watch.map(Watch::finish);
+        let lost = Some(watch.finish());
         if number == 1 {
             self.take_screenshots(name)?;
         }
