@@ -298,6 +298,9 @@ impl Engine {
                 if in_interrupt {
                     self.tell(vm, Fact::Media { vcpu: None });
                 }
+                if device == MediaDevice::Sound {
+                    self.tell(vm, Fact::Played);
+                }
                 let (state, config) = (self.vms.get_mut(&vm)?, &self.config.asymmetric);
                 if device == MediaDevice::Sound && state.guest.sound(vcpu, in_interrupt, now, config) {
                     self.begin_episode(vm, EpisodeCause::Sound)?;

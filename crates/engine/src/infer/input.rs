@@ -10,7 +10,7 @@ use crate::event::{TaskId, Time, UserInput};
 use crate::nanos::nanos;
 
 /// A film shows a frame in this time, in nanoseconds.
-const SHOWS: u64 = 1_000_000_000;
+pub(super) const SHOWS: u64 = 1_000_000_000;
 /// A guest whose vCPUs waited less than this for physical CPUs, in permille of the time, has all it wants.
 const WAITS: u64 = 20;
 

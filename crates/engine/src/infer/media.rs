@@ -3,7 +3,9 @@
 use super::asking::Drawing;
 use super::frames::Shown;
 use super::guest::Guest;
+use super::input::SHOWS;
 use crate::event::{MediaDevice, Region, TaskId, Time};
+use std::collections::BTreeMap;
 
 /// The vCPU of a guest that has one.
 const ONLY_VCPU: u16 = 0;
@@ -71,5 +73,19 @@ impl Guest {
             return Some(now);
         }
         self.tasks.last_seen(task)
+    }
+
+    /// The task that wants most of a CPU of those that play sound, in permille at least so much, if it has
+    /// shown no frame of late. What anybody wants is known from the first sound on.
+    pub(crate) fn unseen_player(&self, least: u64, now: Time) -> Option<TaskId> {
+        let mut wanted: BTreeMap<TaskId, u64> = BTreeMap::new();
+        for (task, load) in self.vcpus.iter().flat_map(|vcpu| vcpu.usage.loads(now)) {
+            let of = wanted.entry(task).or_default();
+            *of = of.saturating_add(load);
+        }
+        let plays = wanted.into_iter().filter(|(task, load)| *load >= least && self.sound.plays(*task, now));
+        let (task, _) = plays.max_by_key(|(task, load)| (*load, *task))?;
+        let shows = self.frames.last(task, false).is_some_and(|last| now.since(last) <= SHOWS);
+        (!shows).then_some(task)
     }
 }

@@ -11,6 +11,7 @@
 //! is raised at the cost of the others.
 
 mod feedback;
+mod unseen;
 
 use super::budget::Allowance;
 use super::claim::{Ask, Claim, Knob, Owner, value};
@@ -26,6 +27,7 @@ use crate::state::{StateError, check};
 use feedback::{Feedback, ORIGINAL};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use unseen::Unseen;
 
 /// Players that are told apart in a VM; further ones are not adapted to.
 const MOST_PLAYERS: usize = 8;
@@ -89,6 +91,8 @@ pub(crate) struct Multimedia {
     limited: u64,
     /// Whether it ever had a player.
     played: bool,
+    #[serde(default)]
+    unseen: Unseen,
 }
 
 impl Multimedia {
@@ -104,6 +108,7 @@ impl Multimedia {
         }
         let bounded = |boosted: &Boosted| boosted.until <= soon && usize::from(boosted.vcpu) < vcpus;
         check(self.boosted.iter().all(bounded), "a boost longer than any")?;
+        self.unseen.check(now)?;
         self.allowance.check()?;
         self.pace.check()
     }
@@ -147,6 +152,7 @@ impl Multimedia {
     fn shown(&mut self, shown: Shown, gpu: bool, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Shown { task, missed } = shown;
         if let Some(player) = self.players.iter_mut().find(|player| player.task == task) {
+            self.unseen.shown();
             if player.gpu != gpu {
                 player.gpu = gpu;
                 player.fps.recount(view.guest.frames.count(task, gpu), view.now);
@@ -157,6 +163,15 @@ impl Multimedia {
         } else if self.players.len() < MOST_PLAYERS && plays_film(task, gpu, view) {
             self.played = true;
             self.players.push(Player::new(task, gpu, view));
+            self.claim(view, asks);
+        }
+    }
+
+    /// The guest plays sound. If it shows nothing to it, it may have a film that is starved.
+    fn played(&mut self, view: &View<'_>, asks: &mut Vec<Ask>) {
+        if let Some(task) = self.unseen.find(view) {
+            self.played = true;
+            self.players.push(Player::new(task, false, view));
             self.claim(view, asks);
         }
     }
@@ -279,6 +294,7 @@ impl Policy for Multimedia {
         let plays = !self.players.is_empty() || !self.boosted.is_empty();
         match fact {
             Fact::Shown { .. } => true,
+            Fact::Played => self.players.is_empty(),
             Fact::Media { .. }
             | Fact::Dispatched { .. }
             | Fact::Halted { .. }
@@ -291,6 +307,7 @@ impl Policy for Multimedia {
     fn on_fact(&mut self, fact: Fact, view: &View<'_>, asks: &mut Vec<Ask>) -> Option<(Cause, Reason)> {
         match fact {
             Fact::Shown { shown, gpu } => self.shown(shown, gpu, view, asks),
+            Fact::Played => self.played(view, asks),
             Fact::Media { vcpu } => self.come(vcpu, view, asks),
             Fact::Dispatched { vcpu, .. } => self.dispatched(vcpu, view, asks),
             Fact::Halted { vcpu } => self.end(vcpu, asks),
@@ -369,7 +386,8 @@ impl Player {
         let present = |at: Option<Time>| at.is_some_and(|at| now.since(at) <= nanos(config.end_after));
         let shows = present(view.guest.frames.last(self.task, self.gpu));
         let plays = view.guest.sound.plays(self.task, now);
-        let over = view.guest.frames.is_over(self.task, self.gpu, now);
+        let begins = now.since(self.since) < unseen::TRIAL;
+        let over = !begins && view.guest.frames.is_over(self.task, self.gpu, now);
         if over || !(shows || plays && present(view.guest.last_ran(self.task, now))) {
             return false;
         }

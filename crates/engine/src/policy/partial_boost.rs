@@ -390,7 +390,7 @@ impl Policy for PartialBoost {
     fn is_concerned(&self, fact: &Fact) -> bool {
         match fact {
             Fact::Event { .. } | Fact::Over | Fact::VcpuOver { .. } => true,
-            Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode => false,
+            Fact::Shown { .. } | Fact::Media { .. } | Fact::Played | Fact::Episode => false,
             Fact::Interrupted { .. } | Fact::Starves { .. } => false,
             Fact::EmulatorSlept if self.lingers => true,
             Fact::Replied | Fact::Halted { .. } if self.unserved.is_some() => true,
@@ -446,7 +446,7 @@ impl Policy for PartialBoost {
                     (0..).take(self.vcpus.len()).for_each(|index| self.stalled(index, view, asks));
                 }
             }
-            Fact::Shown { .. } | Fact::Media { .. } | Fact::Episode => {}
+            Fact::Shown { .. } | Fact::Media { .. } | Fact::Played | Fact::Episode => {}
             Fact::Interrupted { .. } | Fact::Starves { .. } => {}
             Fact::Over => self.over(asks),
             Fact::VcpuOver { vcpu } => {

@@ -64,6 +64,8 @@ pub(crate) enum Fact {
     /// Something came that whoever plays may wait for: of video, of sound, or of a timer; the vCPU if it is
     /// for one.
     Media { vcpu: Option<u16> },
+    /// The guest accessed its sound card.
+    Played,
     /// There is another episode than before, or none any more.
     Episode,
     /// vCPUs, given as bits, are interrupted in an episode, but not by background work.

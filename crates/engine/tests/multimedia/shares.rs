@@ -250,3 +250,82 @@ fn a_film_that_ends_leaves_nothing_behind() {
     assert_eq!(world.all_actions(), []);
     assert!(world.engine.explain(VM).unwrap().vcpus.iter().all(|vcpu| !vcpu.boosted));
 }
+
+/// A player that computes and is heard, but shows nothing, for a second: others have the CPU for `waits` of it.
+fn second_without_frames(world: &mut World, waits: u64) {
+    for _ in 0..25 {
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: true });
+        tick(world, waits / 25);
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+        switch(world, PLAYER);
+        tick(world, (1000 * MS - waits) / 25);
+        access(world, MediaDevice::Sound, false);
+    }
+}
+
+/// Its share after each second.
+fn shares_without_frames(world: &mut World, seconds: u32, waits: u64) -> Vec<u32> {
+    let share = |_| {
+        second_without_frames(world, waits);
+        world.engine.explain(VM).unwrap().share_permille
+    };
+    (0..seconds).map(share).collect()
+}
+
+/// Nothing else tells of a film that has been starved from its begin on.
+#[test]
+fn a_film_that_is_heard_and_shows_nothing_gets_more_for_a_while_and_then_seldom() {
+    let mut world = World::new(config(Profile::Personal));
+    let share = shares_without_frames(&mut world, 90, 667 * MS);
+    let begins: Vec<usize> = (1..90).filter(|at| share[*at] > 1000 && share[at - 1] == 1000).collect();
+    // Three seconds long, and ten, twenty and forty after another.
+    let between: Vec<usize> = begins.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(begins[0] <= 3 && (12..=15).contains(&between[0]), "{share:?}");
+    assert!((22..=25).contains(&between[1]) && (42..=45).contains(&between[2]), "{share:?}");
+    assert!(share.iter().filter(|share| **share > 1000).count() <= 3 * begins.len(), "{share:?}");
+    assert_eq!(share.iter().max(), Some(&8000));
+}
+
+#[test]
+fn one_that_then_shows_frames_is_a_film() {
+    let mut world = World::new(config(Profile::Personal));
+    shares_without_frames(&mut world, 3, 667 * MS);
+    (0..200).for_each(|_| frame(&mut world, false, FRAME));
+    let film = multimedia(&world).unwrap();
+    assert_eq!(film.players.len(), 1, "{film:?}");
+    assert!(film.players[0].frame_rate > 20.0 && film.players[0].task == PLAYER, "{film:?}");
+    // It is starved again later, and so is tried again at once.
+    let share = shares_without_frames(&mut world, 15, 667 * MS);
+    assert!(share[12..].iter().any(|share| *share > 1000), "{share:?}");
+}
+
+#[test]
+fn what_is_heard_gets_no_more_where_it_waits_little_or_on_a_host_of_several_people() {
+    for (profile, waits) in [(Profile::Personal, 300 * MS), (Profile::Shared, 667 * MS)] {
+        let mut world = World::new(config(profile));
+        let share = shares_without_frames(&mut world, 10, waits);
+        assert!(share.iter().all(|share| *share == 1000), "{profile:?}: {share:?}");
+    }
+}
+
+/// Music beside a build, which then seems to be what a sound server plays for: seldom, it may not be told
+/// from a film.
+#[test]
+fn music_gets_more_only_seldom_for_what_else_computes() {
+    let mut world = World::new(config(Profile::Personal));
+    let mut raised = 0;
+    for _ in 0..600 {
+        for _ in 0..25 {
+            world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: true });
+            tick(&mut world, 26 * MS);
+            world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(0), pcpu: 0 });
+            switch(&mut world, PLAYER);
+            tick(&mut world, MS);
+            access(&mut world, MediaDevice::Sound, false);
+            switch(&mut world, HOG);
+            tick(&mut world, 13 * MS);
+        }
+        raised += u32::from(world.engine.explain(VM).unwrap().share_permille > 1000);
+    }
+    assert!(raised <= 3 * 6, "{raised} s of ten minutes");
+}
