@@ -12,6 +12,7 @@ use asker::{Asker, Look, status};
 use crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const REFRESH: Duration = Duration::from_secs(1);
 const NOTICE: Duration = Duration::from_millis(200);
 /// An answer is.
 const ANSWER: Duration = Duration::from_millis(20);
+/// Keys that wait for an answer; more are not taken.
+const TYPED: usize = 64;
 
 /// Watch the VMs live in the terminal: what they use, how they are boosted, and what is reserved.
 ///
@@ -69,12 +72,18 @@ fn watch(
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     let mut next = Instant::now() + REFRESH;
+    let mut typed = VecDeque::new();
     while !app.is_over() && !stop.load(Ordering::Relaxed) {
         terminal.draw(|frame| draw::draw(frame, app)).context("cannot draw")?;
         let left = if asker.is_free() { next.saturating_duration_since(Instant::now()) } else { ANSWER };
         if event::poll(left.min(NOTICE)).context("cannot read the keyboard")? {
             match event::read().context("cannot read the keyboard")? {
-                Event::Key(key) if key.kind == KeyEventKind::Press => app.key(key),
+                Event::Key(key) if key.kind == KeyEventKind::Press && App::leaves_at_once(key) => {
+                    app.key(key)
+                }
+                Event::Key(key) if key.kind == KeyEventKind::Press && typed.len() < TYPED => {
+                    typed.push_back(key);
+                }
                 // After a change of its size the terminal is drawn anew.
                 _ => {}
             }
@@ -83,6 +92,11 @@ fn watch(
             app.update(told.status);
             told.reservations.into_iter().for_each(|answer| app.panel.update(answer));
             next = Instant::now() + REFRESH;
+        }
+        // A change of a reservation begins with what came of the one before.
+        let waits = |app: &App| app.view == View::Reservations && (app.is_stale() || !asker.is_free());
+        while let Some(key) = typed.pop_front_if(|_| !waits(app)) {
+            app.key(key);
         }
         if asker.is_free() && (app.take_stale() || Instant::now() >= next) {
             let reservations = (app.view == View::Reservations).then(|| app.panel.take_query());

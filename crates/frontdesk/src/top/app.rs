@@ -74,7 +74,12 @@ impl App {
         self.over
     }
 
-    /// Whether the daemon is to be asked at once; once for each reason.
+    /// Whether the daemon is to be asked at once.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// The same, once for each reason.
     pub(crate) fn take_stale(&mut self) -> bool {
         std::mem::take(&mut self.stale)
     }
@@ -138,10 +143,15 @@ impl App {
         Some((self.status.daemon.cpu_seconds - before.daemon.cpu_seconds) * 1e9 / window)
     }
 
+    /// Ctrl-C: whatever was typed before it, and waits for an answer.
+    pub(crate) fn leaves_at_once(key: KeyEvent) -> bool {
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL)
+    }
+
     pub(crate) fn key(&mut self, key: KeyEvent) {
         match (self.view, key.code) {
             (_, KeyCode::Char('q')) => self.over = true,
-            (_, KeyCode::Char('c')) if key.modifiers.contains(KeyModifiers::CONTROL) => self.over = true,
+            _ if App::leaves_at_once(key) => self.over = true,
             (_, KeyCode::Char('r')) => self.show(View::Reservations),
             (View::Reservations, KeyCode::Esc | KeyCode::Backspace) => self.show(View::Vms),
             (View::Reservations, key) => self.stale |= self.panel.key(key),

@@ -86,7 +86,7 @@ fn looks_in(told: &str) -> Result<()> {
     let mut words = told.split(|letter: char| letter.is_whitespace() || letter == '"');
     let fingerprint = words.find(is_fingerprint).with_context(|| format!("no fingerprint: {told}"))?;
     let status = type_in(&format!(
-        "printf battery-staple | frontdesk status --host localhost --fingerprint {fingerprint} \
+        "printf battery-staple | XDG_STATE_HOME=/run frontdesk status --host localhost --fingerprint {fingerprint} \
          --password-file /dev/stdin"
     ))?;
     ensure!(status.contains("alice"), "{status}");
