@@ -17,12 +17,11 @@ use super::budget::Allowance;
 use super::claim::{Ask, Claim, Knob, Owner, value};
 use super::view::{Fact, Policy, View};
 use crate::action::{Boost, BoostTarget};
-use crate::capabilities::Standing;
 use crate::config::Multimedia as Config;
 use crate::event::{TaskId, Time};
 use crate::explain::{Cause, MultimediaExplain, PlayerExplain, Reason};
 use crate::infer::{FrameRate, Shown};
-use crate::nanos::{nanos, signed, total};
+use crate::nanos::{nanos, signed};
 use crate::state::{StateError, check};
 use feedback::{Feedback, ORIGINAL};
 use serde::{Deserialize, Serialize};
@@ -181,7 +180,7 @@ impl Multimedia {
     fn claim(&self, view: &View<'_>, asks: &mut Vec<Ask>) {
         let Some(until) = self.next() else { return };
         let share = self.players.iter().map(|player| player.feedback.share).max();
-        let value = share.filter(|_| may_act(view)).unwrap_or(ORIGINAL);
+        let value = share.filter(|_| view.may_act()).unwrap_or(ORIGINAL);
         asks.push(Ask::Claim(Claim { owner: Owner::Multimedia, knob: Knob::Share, value, until }));
         self.players.iter().for_each(|player| player.claim_weight(view, asks));
     }
@@ -204,7 +203,7 @@ impl Multimedia {
     /// Something came that players may wait for (§5.3): boosts the vCPUs where they ran last.
     fn come(&mut self, vcpu: Option<u16>, view: &View<'_>, asks: &mut Vec<Ask>) {
         let config = &view.config.multimedia;
-        if !config.boost || !may_act(view) || vcpu.is_some_and(|vcpu| self.is_for_others(vcpu, view)) {
+        if !config.boost || !view.may_act() || vcpu.is_some_and(|vcpu| self.is_for_others(vcpu, view)) {
             return;
         }
         let mut limited = None;
@@ -359,7 +358,7 @@ impl Player {
             since: now,
             next: now,
             adapted: now,
-            waited: waited(view),
+            waited: view.waited(),
             fps: FrameRate::new(view.guest.frames.count(task, gpu), now, config.seed_average),
             feedback: Feedback::new(if gpu { config.gpu_frame_rate } else { config.frame_rate }),
             vcpu: (0..).take(view.guest.vcpus.len()).find(runs),
@@ -401,14 +400,14 @@ impl Player {
         } else {
             self.feedback.normal(&self.fps, beyond, config);
         }
-        (self.adapted, self.waited) = (now, waited(view));
+        (self.adapted, self.waited) = (now, view.waited());
         self.next = now.plus(nanos(self.period(config, now)));
         true
     }
 
     /// The vCPUs where it runs become fast, if that may be of use. Returns whether they do.
     fn quicken(&mut self, view: &View<'_>) -> bool {
-        let may = view.config.multimedia.inside && !view.world.charges_boosts && may_act(view);
+        let may = view.config.multimedia.inside && !view.world.charges_boosts && view.may_act();
         let Some(own) = self.vcpu.filter(|_| may && !self.fast) else { return false };
         let mut vcpus = (0u16..).zip(&view.guest.vcpus);
         self.fast = vcpus.any(|(index, vcpu)| index != own && vcpu.seen.thread.is_awake());
@@ -418,7 +417,7 @@ impl Player {
     /// Claims what makes the vCPU fast where it runs, if it is to be, until after the next adaptation.
     fn claim_weight(&self, view: &View<'_>, asks: &mut Vec<Ask>) {
         let vcpu = self.vcpu.filter(|vcpu| self.fast && usize::from(*vcpu) < view.guest.vcpus.len());
-        let Some(vcpu) = vcpu.filter(|_| may_act(view)) else { return };
+        let Some(vcpu) = vcpu.filter(|_| view.may_act()) else { return };
         let until = self.next.plus(nanos(view.config.multimedia.period));
         let (owner, knob) = (Owner::Multimedia, Knob::Weight(vcpu));
         asks.push(Ask::Claim(Claim { owner, knob, value: FAST, until }));
@@ -436,7 +435,7 @@ impl Player {
         }
         // What that does is to be seen before the next.
         self.fps.sample(view.guest.frames.count(self.task, self.gpu), view.now, config.weight);
-        (self.adapted, self.waited) = (view.now, waited(view));
+        (self.adapted, self.waited) = (view.now, view.waited());
         self.next = view.now.plus(nanos(config.period));
         true
     }
@@ -444,7 +443,7 @@ impl Player {
     /// Whether others took CPU time from the VM since the last time that this was adapted: only then is a
     /// larger share of use. What the VM has is rearranged first.
     fn is_deprived(&self, view: &View<'_>) -> bool {
-        waited(view).saturating_sub(self.waited) > view.now.since(self.adapted) / WAITED_PART
+        view.waited().saturating_sub(self.waited) > view.now.since(self.adapted) / WAITED_PART
     }
 }
 
@@ -453,16 +452,6 @@ impl Player {
 fn plays_film(task: TaskId, gpu: bool, view: &View<'_>) -> bool {
     let (frames, sound) = (&view.guest.frames, &view.guest.sound);
     sound.plays(task, view.now) && (gpu || frames.is_steady(task) || !sound.serves(task, view.now))
-}
-
-/// Nanoseconds that the threads of the VM waited for CPUs.
-fn waited(view: &View<'_>) -> u64 {
-    total(view.guest.threads().map(|thread| thread.waited))
-}
-
-/// Whether anything may be done about the VM.
-fn may_act(view: &View<'_>) -> bool {
-    view.world.acts && view.standing == Standing::Acting && !view.own.off && !view.paused
 }
 
 /// Whether the VM has not used up what it is due (§5.3: UNDER), within half of a settlement of the ledger.

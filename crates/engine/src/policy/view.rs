@@ -7,6 +7,7 @@ use crate::config::{Config, VmPolicy};
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
 use crate::infer::{Device, Guest, Shown, TaskDispatch};
+use crate::nanos::total;
 
 /// What a policy decides by.
 pub(crate) struct View<'a> {
@@ -24,6 +25,18 @@ pub(crate) struct View<'a> {
     /// Whether other VMs want the physical CPUs for which its vCPUs wait. Only told with an
     /// [episode](Fact::Episode), and when the time of a claim is over.
     pub(crate) contended: bool,
+}
+
+impl View<'_> {
+    /// Whether anything may be done about the VM.
+    pub(crate) fn may_act(&self) -> bool {
+        self.world.acts && self.standing == Standing::Acting && !self.own.off && !self.paused
+    }
+
+    /// Nanoseconds that the threads of the VM waited for CPUs.
+    pub(crate) fn waited(&self) -> u64 {
+        total(self.guest.threads().map(|thread| thread.waited))
+    }
 }
 
 /// What a VM got beyond its share and has not repaid.

@@ -251,7 +251,8 @@ fn a_film_that_ends_leaves_nothing_behind() {
     assert!(world.engine.explain(VM).unwrap().vcpus.iter().all(|vcpu| !vcpu.boosted));
 }
 
-/// A player that computes and is heard, but shows nothing, for a second: others have the CPU for `waits` of it.
+/// A player that computes and is heard, but shows nothing, for a second. Others have the CPU for `waits` of
+/// it.
 fn second_without_frames(world: &mut World, waits: u64) {
     for _ in 0..25 {
         world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(0), runnable: true });

@@ -1,11 +1,10 @@
-//! A film that has had so little of the CPU from its begin on that it shows no frame: nothing tells that it is
-//! one, and so it would never get more (not in the paper).
+//! A film that has had so little of the CPU from its begin on that it shows no frame: nothing tells that it
+//! is one, and so it would never get more (not in the paper).
 //!
 //! Where a guest plays sound, shows nothing, and waits for CPUs most of the time, the task that plays and
 //! wants the CPU is taken for a player for a while. If it then shows frames it is one; if not, it is left
 //! alone for longer each time.
 
-use super::{may_act, waited};
 use crate::event::{TaskId, Time};
 use crate::policy::view::View;
 use crate::state::{StateError, check};
@@ -47,10 +46,10 @@ impl Unseen {
     /// The guest plays sound: the task that may be a player that shows nothing, if it is to be tried now.
     pub(super) fn find(&mut self, view: &View<'_>) -> Option<TaskId> {
         let elapsed = view.now.since(self.looked);
-        if elapsed < WINDOW || view.config.multimedia.most_share() <= 1.0 || !may_act(view) {
+        if elapsed < WINDOW || view.config.multimedia.most_share() <= 1.0 || !view.may_act() {
             return None;
         }
-        let before = std::mem::replace(&mut self.waited, waited(view));
+        let before = std::mem::replace(&mut self.waited, view.waited());
         self.looked = view.now;
         // It is to be heard all the time.
         let heard = elapsed < 2 * WINDOW;
