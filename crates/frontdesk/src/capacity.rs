@@ -49,7 +49,9 @@ pub(crate) struct Args {
         long,
         value_name = "RECORDING",
         requires = "write",
-        conflicts_with_all = ["profile", "limit", "calibrate", "hosts", "set", "arms", "seed", "jobs", "json", "html", "plot"]
+        conflicts_with_all = [
+            "profile", "limit", "calibrate", "hosts", "set", "arms", "seed", "jobs", "json", "html", "plot",
+        ]
     )]
     from: Option<PathBuf>,
     /// The folder into which that profile and its scenario are written; nothing in it is replaced.
